@@ -1,0 +1,118 @@
+//! Time, injected: production reads the system's clocks, tests turn the hands themselves.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Where time comes from. A worker reads it once per turn of its loop, not per command.
+pub trait Clock: Send + Sync {
+    /// Unix time in microseconds. May jump, in both directions, when the system's clock is set.
+    fn now_us(&self) -> i64;
+
+    /// Nanoseconds since some fixed moment of this process. Never goes back.
+    fn monotonic_ns(&self) -> u64;
+
+    /// Unix time in milliseconds: the unit of expiry.
+    #[inline]
+    fn now_ms(&self) -> i64 {
+        self.now_us().div_euclid(1_000)
+    }
+}
+
+/// The system's clocks.
+#[derive(Clone, Debug)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic time begins now.
+    pub fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SystemClock {
+    #[inline]
+    fn now_us(&self) -> i64 {
+        // A clock set before 1970 reads as negative; beyond i64 (year 294,000) it stands still.
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
+            Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |us| -us),
+        }
+    }
+
+    #[inline]
+    fn monotonic_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A clock for tests: stands still until it is moved.
+#[derive(Debug, Default)]
+pub struct ManualClock {
+    now_us: AtomicI64,
+    monotonic_ns: AtomicU64,
+}
+
+impl ManualClock {
+    /// A clock at the given Unix time in microseconds and monotonic zero.
+    pub fn new(now_us: i64) -> Self {
+        Self { now_us: AtomicI64::new(now_us), monotonic_ns: AtomicU64::new(0) }
+    }
+
+    /// Lets `by_us` microseconds pass on both clocks.
+    pub fn advance_us(&self, by_us: u64) {
+        // Relaxed: a test that moves time from another thread synchronizes by its own means.
+        let forward = i64::try_from(by_us).unwrap_or(i64::MAX);
+        self.now_us.store(self.now_us().saturating_add(forward), Ordering::Relaxed);
+        let ns = self.monotonic_ns().saturating_add(by_us.saturating_mul(1_000));
+        self.monotonic_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// Sets the Unix time, as an administrator would: monotonic time doesn't notice.
+    pub fn set_us(&self, now_us: i64) {
+        self.now_us.store(now_us, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now_us(&self) -> i64 {
+        self.now_us.load(Ordering::Relaxed)
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.monotonic_ns.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn system_clock_moves_forward() {
+        let clock = SystemClock::new();
+        let before = clock.monotonic_ns();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(clock.monotonic_ns() - before >= 2_000_000);
+        // 2020-01-01 as a lower bound shows the unit.
+        assert!(clock.now_us() > 1_577_836_800_000_000 && clock.now_us() < 1_577_836_800_000_000 * 10);
+        assert_eq!(clock.now_ms() / 1_000_000, clock.now_us() / 1_000_000_000);
+    }
+
+    #[test]
+    fn manual_clock_stands_still() {
+        let clock = ManualClock::new(5_000);
+        assert_eq!((clock.now_us(), clock.now_ms(), clock.monotonic_ns()), (5_000, 5, 0));
+        clock.advance_us(1_500);
+        assert_eq!((clock.now_us(), clock.now_ms(), clock.monotonic_ns()), (6_500, 6, 1_500_000));
+        clock.set_us(-1);
+        assert_eq!((clock.now_us(), clock.now_ms(), clock.monotonic_ns()), (-1, -1, 1_500_000));
+    }
+}

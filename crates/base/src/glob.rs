@@ -1,0 +1,202 @@
+//! Glob patterns exactly as Redis 7.0 matches them (`KEYS`, `SCAN … MATCH`, `CONFIG GET`, `PSUBSCRIBE`).
+//!
+//! | pattern | matches |
+//! | --- | --- |
+//! | `*` | any run of bytes, also none |
+//! | `?` | one byte |
+//! | `[abc]`, `[a-z]`, `[^a]` | one byte of the class, of the range, not of the class |
+//! | `\x` | the byte `x` itself, also inside a class |
+//!
+//! The corners, which clients see and which we keep: a class that isn't closed reaches to the end of the pattern;
+//! `[]` matches nothing and `[^]` any byte; a range may be written backwards; bytes compare *signed* in ranges, so
+//! that `[a-\xff]` is the range from 0xff over 0 to `a`; an escaped byte in a class ignores `ignore_case`; empty
+//! text is matched by the empty pattern alone, not by `*`.
+//!
+//! Every part of a pattern but `*` takes exactly one byte, so that when a try fails only the *last* `*` needs to take
+//! one byte more: a loop with two remembered positions, no recursion, at most `text × pattern` steps. (Redis recurses
+//! per star, and stops the exponential case by a flag.)
+
+/// Whether `text` matches `pattern`; letters A-Z and a-z are equal if `ignore_case`.
+pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
+    if text.is_empty() {
+        return pattern.is_empty();
+    }
+    let (mut p, mut t) = (0, 0);
+    // Where the last star's rest begins in the pattern, and where in the text it is being tried.
+    let mut retry: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if pattern.get(p) == Some(&b'*') {
+            p += 1;
+            if p == pattern.len() {
+                return true;
+            }
+            retry = Some((p, t));
+            continue;
+        }
+        let step = if p < pattern.len() { match_one(&pattern[p..], text[t], ignore_case) } else { None };
+        match (step, &mut retry) {
+            (Some(len), _) => {
+                p += len;
+                t += 1;
+            }
+            (None, Some((after_star, from))) => {
+                *from += 1;
+                (p, t) = (*after_star, *from);
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern[p..].iter().all(|&byte| byte == b'*')
+}
+
+/// Matches one byte of text against the part at the head of `pattern` (not empty, not a star); the length of that part
+/// if it matches.
+#[inline]
+fn match_one(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
+    match pattern {
+        [b'?', ..] => Some(1),
+        [b'[', ..] => match_class(pattern, byte, ignore_case),
+        [b'\\', literal, ..] => equal(*literal, byte, ignore_case).then_some(2),
+        [literal, ..] => equal(*literal, byte, ignore_case).then_some(1),
+        [] => None,
+    }
+}
+
+#[inline]
+fn equal(a: u8, b: u8, ignore_case: bool) -> bool {
+    a == b || (ignore_case && a.eq_ignore_ascii_case(&b))
+}
+
+/// Matches one byte against the class at the head of `pattern`; the length of the class if it matches.
+fn match_class(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
+    let mut at = 1;
+    let negated = pattern.get(at) == Some(&b'^');
+    if negated {
+        at += 1;
+    }
+    let mut found = false;
+    loop {
+        match &pattern[at..] {
+            [] => break,
+            [b'\\', escaped, ..] => {
+                found |= *escaped == byte;
+                at += 2;
+            }
+            [b']', ..] => {
+                at += 1;
+                break;
+            }
+            [start, b'-', end, ..] => {
+                found |= in_range(*start, *end, byte, ignore_case);
+                at += 3;
+            }
+            [single, ..] => {
+                found |= equal(*single, byte, ignore_case);
+                at += 1;
+            }
+        }
+    }
+    (found != negated).then_some(at)
+}
+
+/// Whether `byte` lies in the range from `start` to `end`, in either order, as C's signed `char`s compare.
+fn in_range(start: u8, end: u8, byte: u8, ignore_case: bool) -> bool {
+    let (start, end) = (start as i8, end as i8);
+    let (low, high) = (start.min(end), start.max(end));
+    if ignore_case {
+        // Redis orders the ends first and lowers them then: `[Z-a]` becomes the empty range from z to a.
+        let lower = |c: i8| (c as u8).to_ascii_lowercase() as i8;
+        (lower(low)..=lower(high)).contains(&lower(byte as i8))
+    } else {
+        (low..=high).contains(&(byte as i8))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn documented_forms() {
+        for (pattern, text, expected) in [
+            ("h?llo", "hello", true),
+            ("h?llo", "hllo", false),
+            ("h*llo", "hllo", true),
+            ("h*llo", "heeeello", true),
+            ("h[ae]llo", "hello", true),
+            ("h[ae]llo", "hillo", false),
+            ("h[^e]llo", "hallo", true),
+            ("h[^e]llo", "hello", false),
+            ("h[a-b]llo", "hbllo", true),
+            ("h[b-a]llo", "hbllo", true),
+            ("\\*", "*", true),
+            ("\\*", "a", false),
+            ("*a*b*c*", "xxaxxbxxcxx", true),
+            ("*a*b*c*", "xxaxxcxxbxx", false),
+            ("a**", "a", true),
+            ("", "", true),
+            ("*", "", false),
+            ("", "a", false),
+            ("a", "ab", false),
+            ("ab", "a", false),
+            ("[", "[", false),
+            ("[^", "x", true),
+            ("[abc", "b", true),
+            ("[]", "]", false),
+            ("[^]", "x", true),
+            ("[a-]", "a", true),
+            ("[a-]", "-", false),
+            ("[\\]]", "]", true),
+            ("a\\", "a\\", true),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes(), false), expected, "{pattern} {text}");
+        }
+        assert!(matches(b"HeLLo[A-Z]", b"hEllOq", true));
+        assert!(!matches(b"[\\A]", b"a", true));
+        assert!(matches(b"[a-\xff]", b"\0", false));
+    }
+
+    #[test]
+    fn many_stars_take_no_exponential_time() {
+        let pattern = b"a*".repeat(2_000);
+        let text = vec![b'a'; 4_000];
+        let mut failing = pattern.clone();
+        failing.push(b'b');
+        assert!(matches(&pattern, &text, false));
+        assert!(!matches(&failing, &text, false));
+    }
+
+    /// The definition: a star takes nothing or one byte and tries again.
+    fn plain(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
+        match (pattern, text) {
+            ([], rest) => rest.is_empty(),
+            ([b'*', rest @ ..], _) => {
+                plain(rest, text, ignore_case) || (!text.is_empty() && plain(pattern, &text[1..], ignore_case))
+            }
+            (_, []) => false,
+            (_, [byte, left @ ..]) => {
+                match_one(pattern, *byte, ignore_case).is_some_and(|len| plain(&pattern[len..], left, ignore_case))
+            }
+        }
+    }
+
+    #[test]
+    fn equals_the_recursive_definition() {
+        let seed = 0x610b;
+        println!("seed {seed}");
+        let mut random = Random::from_seed(seed);
+        let alphabet = b"abAB*?[]^-\\*";
+        for _ in 0..300_000 {
+            let mut draw = |max| -> Vec<u8> {
+                let len = random.below(max);
+                (0..len).map(|_| alphabet[random.below(alphabet.len() as u64) as usize]).collect()
+            };
+            let (pattern, text) = (draw(8), draw(7));
+            for ignore_case in [false, true] {
+                let expected = if text.is_empty() { pattern.is_empty() } else { plain(&pattern, &text, ignore_case) };
+                assert_eq!(matches(&pattern, &text, ignore_case), expected, "{pattern:?} {text:?} {ignore_case}");
+            }
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! What every other crate of Pantala stands on. Knows nothing of Redis's protocol, of sockets or of files.
+//!
+//! | module | what | costs |
+//! | --- | --- | --- |
+//! | [`crc16`] | checksum and slot of a key | about a nanosecond per 8 bytes |
+//! | [`glob`] | Redis's patterns | at most `pattern × text` steps, no allocation |
+//! | [`clock`] | injected time | system clocks: one vDSO call each |
+//! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
+//! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
+//! | [`gauge`] | levels with one writer | a load and a store per change; 8 bytes |
+//! | [`mailbox`] | intrusive queues of one atomic word; the atomics come from [`sync`], which is loom's under `--cfg loom` | one exchange per message |
+//! | [`number`] | decimal integers, strict as Redis | no allocation |
+//! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |
+//! | [`sync`] | the atomics used there: std's, or loom's under `--cfg loom` | – |
+//! | [`limits`] | every bound that holds across crates | – |
+
+pub mod clock;
+pub mod counter;
+pub mod crc16;
+pub mod gauge;
+pub mod glob;
+pub mod limits;
+pub mod mailbox;
+pub mod number;
+pub mod random;
+pub mod sync;
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use counter::Counter;
+pub use crc16::{crc16, key_slot};
+pub use gauge::Gauge;
+pub use random::Random;

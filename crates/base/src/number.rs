@@ -1,0 +1,204 @@
+//! Decimal integers as Redis reads and writes them.
+//!
+//! Reading is strict, since a stored string may only become an `int` encoding when writing the integer gives the
+//! same bytes back: no sign but a leading `-`, no leading zeros, no spaces, and `-0` isn't a number.
+
+/// Most bytes that an `i64` or `u64` takes in decimal, sign included.
+pub const INTEGER_LEN_MAX: usize = 20;
+
+/// The signed 64-bit integer that `text` is, or `None` if it isn't one in Redis's strict form (`string2ll`).
+#[inline]
+pub fn parse_i64(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, text),
+    };
+    let magnitude = parse_u64(digits)?;
+    if negative {
+        // `-0` isn't the canonical form of zero.
+        if magnitude == 0 || magnitude > i64::MIN.unsigned_abs() {
+            return None;
+        }
+        Some((magnitude as i64).wrapping_neg())
+    } else {
+        i64::try_from(magnitude).ok()
+    }
+}
+
+/// The unsigned 64-bit integer that `text` is, or `None`: digits only, no leading zeros, at most `u64::MAX`.
+#[inline]
+pub fn parse_u64(text: &[u8]) -> Option<u64> {
+    // 19 digits can't overflow, so that only the 20th needs a check.
+    let (head, last) = match text.len() {
+        0 => return None,
+        1..INTEGER_LEN_MAX => (text, None),
+        INTEGER_LEN_MAX => (&text[..INTEGER_LEN_MAX - 1], Some(text[INTEGER_LEN_MAX - 1])),
+        _ => return None,
+    };
+    if head[0] == b'0' {
+        return (text.len() == 1).then_some(0);
+    }
+    let mut value = 0u64;
+    for &byte in head {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value * 10 + u64::from(digit);
+    }
+    let Some(last) = last else { return Some(value) };
+    let digit = last.wrapping_sub(b'0');
+    if digit > 9 {
+        return None;
+    }
+    value.checked_mul(10)?.checked_add(u64::from(digit))
+}
+
+/// Pairs of digits `00` to `99`: halves the divisions of formatting.
+static DIGIT_PAIRS: [[u8; 2]; 100] = {
+    let mut table = [[0u8; 2]; 100];
+    let mut i = 0;
+    while i < 100 {
+        table[i] = [b'0' + (i / 10) as u8, b'0' + (i % 10) as u8];
+        i += 1;
+    }
+    table
+};
+
+/// Room for one decimal integer on the stack; [`format_i64`](Decimal::format_i64) fills it from its end.
+#[derive(Clone, Debug)]
+pub struct Decimal {
+    bytes: [u8; INTEGER_LEN_MAX],
+}
+
+impl Default for Decimal {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Decimal {
+    /// Empty room.
+    #[inline]
+    pub const fn new() -> Self {
+        Self { bytes: [0; INTEGER_LEN_MAX] }
+    }
+
+    /// `value` in decimal, 1 to 20 bytes.
+    #[inline]
+    pub fn format_i64(&mut self, value: i64) -> &[u8] {
+        let mut at = write_u64_before(&mut self.bytes, INTEGER_LEN_MAX, value.unsigned_abs());
+        if value < 0 {
+            at -= 1;
+            self.bytes[at] = b'-';
+        }
+        &self.bytes[at..]
+    }
+
+    /// `value` in decimal, 1 to 20 bytes.
+    #[inline]
+    pub fn format_u64(&mut self, value: u64) -> &[u8] {
+        let at = write_u64_before(&mut self.bytes, INTEGER_LEN_MAX, value);
+        &self.bytes[at..]
+    }
+}
+
+/// Writes `value` in decimal so that it ends before `room[end]`; returns where it begins. Panics if `end` is beyond `room` or
+/// there are fewer bytes before it than digits.
+#[inline]
+pub fn write_u64_before(room: &mut [u8], end: usize, mut value: u64) -> usize {
+    let mut at = end;
+    while value >= 100 {
+        let pair = DIGIT_PAIRS[(value % 100) as usize];
+        value /= 100;
+        at -= 2;
+        room[at..at + 2].copy_from_slice(&pair);
+    }
+    if value >= 10 {
+        at -= 2;
+        room[at..at + 2].copy_from_slice(&DIGIT_PAIRS[value as usize]);
+    } else {
+        at -= 1;
+        room[at] = b'0' + value as u8;
+    }
+    at
+}
+
+/// Number of decimal digits of `value` (1 for zero).
+#[inline]
+pub fn digits_u64(value: u64) -> usize {
+    value.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn strict_forms_are_refused() {
+        for text in [
+            "",
+            "-",
+            "+1",
+            "-0",
+            "00",
+            "01",
+            "-01",
+            " 1",
+            "1 ",
+            "1a",
+            "a",
+            "0x1",
+            "1.0",
+            "--1",
+            "9223372036854775808",
+            "-9223372036854775809",
+            "18446744073709551616",
+            "99999999999999999999",
+            "100000000000000000000",
+            "1\0",
+            "/1",
+            ":1",
+            "1/",
+            "1:",
+            "922337203685477580/",
+            "1844674407370955161a",
+        ] {
+            assert_eq!(parse_i64(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn limits_are_read() {
+        assert_eq!(parse_i64(b"0"), Some(0));
+        assert_eq!(parse_i64(b"9223372036854775807"), Some(i64::MAX));
+        assert_eq!(parse_i64(b"-9223372036854775808"), Some(i64::MIN));
+        assert_eq!(parse_u64(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_u64(b"18446744073709551616"), None);
+        assert_eq!(parse_u64(b"-1"), None);
+    }
+
+    #[test]
+    fn round_trips() {
+        let seed = 0x6e75_6d62;
+        println!("seed {seed}");
+        let mut random = Random::from_seed(seed);
+        let mut room = Decimal::new();
+        for _ in 0..200_000 {
+            let value = (random.next_u64() >> random.below(64)) as i64;
+            for value in [value, value.wrapping_neg()] {
+                let expected = value.to_string();
+                assert_eq!(room.format_i64(value), expected.as_bytes());
+                assert_eq!(parse_i64(expected.as_bytes()), Some(value));
+                let unsigned = value as u64;
+                assert_eq!(room.format_u64(unsigned), unsigned.to_string().as_bytes());
+                assert_eq!(parse_u64(unsigned.to_string().as_bytes()), Some(unsigned));
+                assert_eq!(digits_u64(unsigned), unsigned.to_string().len());
+            }
+        }
+        for value in [i64::MIN, i64::MAX, 0, -1, 9, 10, 99, 100] {
+            assert_eq!(room.format_i64(value), value.to_string().as_bytes());
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! One event loop that answers.
+
+use std::io;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pantala_resp::{ArgRange, Args, Limits, Parser};
+use pantala_runtime::{ConnId, Event, EventLoop};
+
+/// Answer to CONFIG GET, which redis-benchmark asks for `save` and `appendonly` and prints.
+const CONFIG_REPLY: &[u8] = b"*2\r\n$4\r\nsave\r\n$0\r\n\r\n";
+/// Room for output that an idle connection keeps.
+const OUTPUT_KEPT_BYTES_MAX: usize = 64 * 1024;
+
+#[derive(Default)]
+struct Connection {
+    /// `None` between a close and the position's next use.
+    conn: Option<ConnId>,
+    parser: Parser,
+    /// The beginning of a command whose end has not come.
+    partial: Vec<u8>,
+    output: Vec<u8>,
+    /// Vectors that sends gave back.
+    spare: Option<Vec<u8>>,
+    sending: bool,
+    /// In the list of those with output.
+    listed: bool,
+    /// To be closed once the output is sent.
+    ending: bool,
+}
+
+pub(super) struct Responder<L> {
+    event_loop: L,
+    connections: Vec<Connection>,
+    /// Connections with output, or an end, made in this turn.
+    touched: Vec<ConnId>,
+    get_reply: Vec<u8>,
+    ranges: Vec<ArgRange>,
+    commands: u64,
+}
+
+impl<L: EventLoop> Responder<L> {
+    pub(super) fn new(event_loop: L, reply_bytes: usize) -> Self {
+        let mut get_reply = format!("${reply_bytes}\r\n").into_bytes();
+        get_reply.resize(get_reply.len() + reply_bytes, b'x');
+        get_reply.extend_from_slice(b"\r\n");
+        Responder {
+            event_loop,
+            connections: Vec::new(),
+            touched: Vec::new(),
+            get_reply,
+            ranges: Vec::new(),
+            commands: 0,
+        }
+    }
+
+    /// Commands answered so far.
+    pub(super) fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    /// Answers until `stop` is set and the loop's doorbell rings.
+    pub(super) fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        let mut events = Vec::new();
+        while !stop.load(Ordering::SeqCst) {
+            self.event_loop.poll(None, &mut events)?;
+            for event in events.drain(..) {
+                self.handle(event);
+            }
+            self.send_all();
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Accepted { socket, .. } => {
+                // Refused only when descriptors or memory are used up: the client sees its connection closed.
+                if let Ok(conn) = self.event_loop.add(socket) {
+                    if self.connections.len() <= conn.index() {
+                        self.connections.resize_with(conn.index() + 1, Connection::default);
+                    }
+                    self.connections[conn.index()] = Connection { conn: Some(conn), ..Connection::default() };
+                }
+            }
+            Event::Data { conn, chunk } => {
+                let connection = &mut self.connections[conn.index()];
+                if connection.conn == Some(conn) && !connection.ending {
+                    let bytes = self.event_loop.bytes_mut(&chunk);
+                    let replier =
+                        Replier { get_reply: &self.get_reply, ranges: &mut self.ranges, commands: &mut self.commands };
+                    replier.take(connection, bytes);
+                    self.touch(conn);
+                }
+                self.event_loop.release(chunk);
+            }
+            Event::Sent { conn, mut buffer, result } => {
+                let connection = &mut self.connections[conn.index()];
+                if connection.conn == Some(conn) {
+                    connection.sending = false;
+                    connection.ending |= result.is_err();
+                    if buffer.capacity() > OUTPUT_KEPT_BYTES_MAX {
+                        buffer = Vec::new();
+                    }
+                    connection.spare = Some(buffer);
+                    if connection.ending || !connection.output.is_empty() {
+                        self.touch(conn);
+                    }
+                }
+            }
+            Event::Eof { conn } | Event::Failed { conn, .. } => {
+                let connection = &mut self.connections[conn.index()];
+                if connection.conn == Some(conn) {
+                    connection.ending = true;
+                    self.touch(conn);
+                }
+            }
+            Event::Woken => {}
+        }
+    }
+
+    fn touch(&mut self, conn: ConnId) {
+        let connection = &mut self.connections[conn.index()];
+        if !mem::replace(&mut connection.listed, true) {
+            self.touched.push(conn);
+        }
+    }
+
+    /// The turn's end: one send per connection.
+    fn send_all(&mut self) {
+        let mut touched = mem::take(&mut self.touched);
+        for conn in touched.drain(..) {
+            let connection = &mut self.connections[conn.index()];
+            connection.listed = false;
+            if connection.sending {
+                self.event_loop.expect_sent(conn);
+            } else if !connection.output.is_empty() {
+                let spare = connection.spare.take().unwrap_or_default();
+                let output = mem::replace(&mut connection.output, spare);
+                connection.sending = true;
+                if connection.ending {
+                    self.event_loop.send(conn, output);
+                } else {
+                    self.event_loop.send_quiet(conn, output);
+                }
+            } else if connection.ending {
+                *connection = Connection::default();
+                self.event_loop.close(conn);
+            }
+        }
+        self.touched = touched;
+    }
+}
+
+/// The parts of a responder that answering needs.
+struct Replier<'a> {
+    get_reply: &'a [u8],
+    ranges: &'a mut Vec<ArgRange>,
+    commands: &'a mut u64,
+}
+
+impl Replier<'_> {
+    /// Answers the complete commands in `bytes`, behind the partial one from before.
+    fn take(mut self, connection: &mut Connection, bytes: &mut [u8]) {
+        if connection.partial.is_empty() {
+            let used_bytes = self.answer_all(connection, bytes);
+            connection.partial.extend_from_slice(&bytes[used_bytes..]);
+            return;
+        }
+        let mut partial = mem::take(&mut connection.partial);
+        partial.extend_from_slice(bytes);
+        let used_bytes = self.answer_all(connection, &mut partial);
+        partial.drain(..used_bytes);
+        connection.partial = partial;
+    }
+
+    /// Returns how many bytes were commands.
+    fn answer_all(&mut self, connection: &mut Connection, bytes: &mut [u8]) -> usize {
+        let limits = Limits::default();
+        let mut used_bytes = 0;
+        while used_bytes < bytes.len() {
+            self.ranges.clear();
+            let rest = &mut bytes[used_bytes..];
+            match connection.parser.parse(rest, self.ranges, &limits) {
+                Ok(Some(len_bytes)) => {
+                    if !self.ranges.is_empty() {
+                        let arguments = Args::new(rest, self.ranges);
+                        connection.output.extend_from_slice(reply(arguments.at(0), self.get_reply));
+                        *self.commands += 1;
+                    }
+                    used_bytes += len_bytes;
+                }
+                Ok(None) => break,
+                Err(_) => {
+                    connection.output.extend_from_slice(b"-ERR Protocol error\r\n");
+                    connection.ending = true;
+                    return bytes.len();
+                }
+            }
+        }
+        used_bytes
+    }
+}
+
+fn reply<'a>(command: &[u8], get_reply: &'a [u8]) -> &'a [u8] {
+    if command.eq_ignore_ascii_case(b"get") {
+        get_reply
+    } else if command.eq_ignore_ascii_case(b"ping") {
+        b"+PONG\r\n"
+    } else if command.eq_ignore_ascii_case(b"config") {
+        CONFIG_REPLY
+    } else {
+        b"+OK\r\n"
+    }
+}

@@ -1,0 +1,83 @@
+//! Reading options and numbers as Redis reads them.
+
+use pantala_base::number::parse_i64;
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::Reply;
+
+use crate::errors;
+
+/// An argument as a C string: what stands before its first zero byte. Redis compares options, and prints them in
+/// errors, as C strings.
+pub(crate) fn c_string(argument: &[u8]) -> &[u8] {
+    argument.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+/// Whether an argument is this option, in any case.
+#[inline]
+pub(crate) fn is_option(argument: &[u8], option: &str) -> bool {
+    argument.len() >= option.len()
+        && argument[..option.len()].eq_ignore_ascii_case(option.as_bytes())
+        && argument.get(option.len()).is_none_or(|&byte| byte == 0)
+}
+
+/// The integer that an argument is. `None`: it isn't one, and the reply says so.
+#[inline]
+pub(crate) fn integer(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
+    let parsed = parse_i64(argument);
+    if parsed.is_none() {
+        reply.error(errors::NOT_AN_INTEGER);
+    }
+    parsed
+}
+
+/// An integer that isn't negative.
+pub(crate) fn natural(argument: &[u8], reply: &mut Reply<'_>) -> Option<u64> {
+    let natural = parse_i64(argument).and_then(|value| u64::try_from(value).ok());
+    if natural.is_none() {
+        reply.error("ERR value is out of range, must be positive");
+    }
+    natural
+}
+
+/// The number of a database. `None`: it isn't one, and the reply says so.
+pub(crate) fn database(argument: &[u8], keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<u32> {
+    let index = database_index(argument, None, reply)?;
+    let database = database_of(index, keyspace);
+    if database.is_none() {
+        reply.error(errors::NO_SUCH_DATABASE);
+    }
+    database
+}
+
+/// A C `int`, whether or not there is such a database. What isn't one gets the error `wrong`, or without it those that
+/// Redis has for numbers.
+pub(crate) fn database_index(argument: &[u8], wrong: Option<&str>, reply: &mut Reply<'_>) -> Option<i32> {
+    let index = parse_i64(argument).map(i32::try_from);
+    match (index, wrong) {
+        (Some(Ok(index)), _) => return Some(index),
+        (_, Some(wrong)) => reply.error(wrong),
+        (Some(Err(_)), None) => {
+            reply.error("ERR value is out of range, value must between -2147483648 and 2147483647");
+        }
+        (None, None) => reply.error(errors::NOT_AN_INTEGER),
+    }
+    None
+}
+
+/// The database of that number, if there is one.
+pub(crate) fn database_of(index: i32, keyspace: &Keyspace) -> Option<u32> {
+    u32::try_from(index).ok().filter(|&db| db < keyspace.databases())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_c_strings_in_any_case() {
+        assert!(is_option(b"nx", "NX") && is_option(b"Nx", "NX") && is_option(b"NX\0junk", "NX"));
+        assert!(!is_option(b"N", "NX") && !is_option(b"NXX", "NX") && !is_option(b"", "NX"));
+        assert_eq!(c_string(b"ab\0c"), b"ab");
+        assert_eq!(c_string(b""), b"");
+    }
+}

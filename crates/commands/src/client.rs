@@ -1,0 +1,215 @@
+//! `CLIENT`: what a connection says of itself and of others.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | here | names, replies, pauses |
+//! | [`listing`] | `CLIENT LIST` and `INFO`: the line of a client |
+//! | [`killing`] | `CLIENT KILL` |
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use pantala_base::number::parse_i64;
+use pantala_engine::client::{LocalContext, ReplyMode};
+use pantala_engine::message::Message;
+use pantala_resp::{Args, Reply};
+
+use crate::arguments::{c_string, integer, is_option};
+use crate::{errors, help};
+
+mod killing;
+mod listing;
+#[cfg(test)]
+mod tests;
+
+pub use killing::kill;
+pub use listing::{info, list};
+
+pub(crate) const UNPRINTABLE_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
+
+/// How much of a subcommand an error repeats, bytes.
+const SHOWN_BYTES_MAX: usize = 128;
+
+/// Whether a name can stand in a line of `CLIENT LIST`: printable ASCII without blanks. The empty one can.
+pub(crate) fn is_printable(name: &[u8]) -> bool {
+    name.iter().all(u8::is_ascii_graphic)
+}
+
+/// `CLIENT ID`.
+pub fn id(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    reply.integer(context.session.client.id as i64);
+}
+
+/// `CLIENT GETNAME`.
+pub fn getname(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    match context.session.client.names().name.as_slice() {
+        [] => reply.null(),
+        name => reply.bulk(name),
+    }
+}
+
+/// `CLIENT SETNAME name`; the empty name is none.
+pub fn setname(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let name = args.at(2);
+    if !is_printable(name) {
+        return reply.error(UNPRINTABLE_NAME);
+    }
+    context.session.client.names().name = name.to_vec();
+    reply.ok();
+}
+
+/// `CLIENT SETINFO LIB-NAME name | LIB-VER version` (Redis 7.2's: client libraries send it to every server).
+pub fn setinfo(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let (attribute, value) = (args.at(2), args.at(3));
+    let is_name = is_option(attribute, "LIB-NAME");
+    if !is_name && !is_option(attribute, "LIB-VER") {
+        return reply.error_bytes(&[b"ERR Unrecognized option '", c_string(attribute), b"'"].concat());
+    }
+    if !is_printable(value) {
+        let reason = b" cannot contain spaces, newlines or special characters.";
+        return reply.error_bytes(&[b"ERR ", c_string(attribute), reason.as_slice()].concat());
+    }
+    let mut names = context.session.client.names();
+    let field = if is_name { &mut names.library } else { &mut names.library_version };
+    *field = value.to_vec();
+    reply.ok();
+}
+
+/// `CLIENT NO-EVICT ON | OFF`.
+pub fn no_evict(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    switch(&context.session.client.no_evict, args.at(2), reply);
+}
+
+/// `CLIENT NO-TOUCH ON | OFF` (Redis 7.2's).
+pub fn no_touch(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    switch(&context.session.client.no_touch, args.at(2), reply);
+}
+
+fn switch(flag: &AtomicBool, argument: &[u8], reply: &mut Reply<'_>) {
+    let on = is_option(argument, "ON");
+    if !on && !is_option(argument, "OFF") {
+        return reply.error(errors::SYNTAX);
+    }
+    flag.store(on, Relaxed);
+    reply.ok();
+}
+
+/// `CLIENT REPLY ON | OFF | SKIP`. The worker drops what is written while replies are off.
+pub fn reply(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let (mode, session) = (args.at(2), &mut *context.session);
+    if is_option(mode, "ON") {
+        session.reply_mode = ReplyMode::On;
+        reply.ok();
+    } else if is_option(mode, "OFF") {
+        session.reply_mode = ReplyMode::Off;
+    } else if is_option(mode, "SKIP") {
+        if session.reply_mode != ReplyMode::Off {
+            session.reply_mode = ReplyMode::SkipNext;
+        }
+    } else {
+        reply.error(errors::SYNTAX);
+    }
+}
+
+/// `CLIENT UNBLOCK client-id [TIMEOUT | ERROR]`. No command blocks yet, so there is nobody to wake.
+pub fn unblock(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    match (args.len(), args.get(3)) {
+        (3, _) => {}
+        (4, Some(reason)) if is_option(reason, "TIMEOUT") || is_option(reason, "ERROR") => {}
+        (4, _) => return reply.error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
+        _ => return wrong_arguments(args, reply),
+    }
+    if integer(args.at(2), reply).is_some() {
+        reply.integer(0);
+    }
+}
+
+/// `CLIENT PAUSE timeout [WRITE | ALL]`, in ms. Of two pauses at once the longer and the stricter holds.
+pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let all = match (args.len(), args.get(3)) {
+        (3, _) => true,
+        (4, Some(mode)) if is_option(mode, "ALL") => true,
+        (4, Some(mode)) if is_option(mode, "WRITE") => false,
+        (4, _) => return reply.error("ERR CLIENT PAUSE mode must be WRITE or ALL"),
+        _ => return wrong_arguments(args, reply),
+    };
+    let now_ms = context.host.now_us().div_euclid(1000);
+    let until_ms = match parse_i64(args.at(2)) {
+        None => return reply.error("ERR timeout is not an integer or out of range"),
+        Some(..0) => return reply.error("ERR timeout is negative"),
+        Some(0) => 0,
+        Some(timeout_ms) => match timeout_ms.checked_add(now_ms) {
+            Some(until_ms) => until_ms,
+            None => return reply.error("ERR timeout is out of range"),
+        },
+    };
+    let tuning = &context.keyspace.tuning;
+    let paused_until_ms = tuning.paused_until_ms.load(Relaxed);
+    let is_paused = paused_until_ms > now_ms;
+    // Two clients that pause at the same instant may each miss the other's: the later store then holds, as if the
+    // earlier one had ended.
+    tuning.pause_all.store(all || is_paused && tuning.pause_all.load(Relaxed), Relaxed);
+    tuning.paused_until_ms.store(if is_paused { until_ms.max(paused_until_ms) } else { until_ms }, Relaxed);
+    reply.ok();
+}
+
+/// `CLIENT UNPAUSE`.
+pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let tuning = &context.keyspace.tuning;
+    tuning.pause_all.store(false, Relaxed);
+    if tuning.paused_until_ms.swap(0, Relaxed) != 0 {
+        // Workers sleep until the pause was to end: have them look again.
+        for port in context.keyspace.ports() {
+            port.send(Message::Reload);
+        }
+    }
+    reply.ok();
+}
+
+/// What Redis says of a subcommand with more arguments than it takes.
+fn wrong_arguments(args: &Args<'_>, reply: &mut Reply<'_>) {
+    let sub = args.at(1);
+    let shown = c_string(&sub[..sub.len().min(SHOWN_BYTES_MAX)]);
+    let message = [b"ERR unknown subcommand or wrong number of arguments for '", shown, b"'. Try CLIENT HELP."];
+    reply.error_bytes(&message.concat());
+}
+
+/// `CLIENT HELP`.
+pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    help::write(
+        reply,
+        "CLIENT",
+        &[
+            "GETNAME",
+            "    The name of this connection.",
+            "ID",
+            "    The number of this connection.",
+            "INFO",
+            "    This connection's line of LIST.",
+            "KILL <ip:port>",
+            "    Closes the connection from that address.",
+            "KILL <option> <value> [<option> <value> ...]",
+            "    Closes the connections that fit all options, and counts them:",
+            "    ADDR <ip:port|unixsocket:0>, LADDR <ip:port|unixsocket:0>: their end, our end;",
+            "    ID <client-id>; MAXAGE <seconds>: at least that old; USER <username>;",
+            "    TYPE <NORMAL|MASTER|REPLICA|PUBSUB>; SKIPME <YES|NO>: spare this one (default: yes).",
+            "LIST [TYPE <NORMAL|MASTER|REPLICA|PUBSUB> | ID <client-id> [<client-id> ...]]",
+            "    A line for each connection, or for those named.",
+            "NO-EVICT <ON|OFF>",
+            "    Keep this connection when clients take too much memory.",
+            "NO-TOUCH <ON|OFF>",
+            "    Leave access times and counters of keys as they are.",
+            "PAUSE <timeout> [WRITE|ALL]",
+            "    Hold back all commands, or those that write, for some milliseconds.",
+            "REPLY <ON|OFF|SKIP>",
+            "    Send replies, send none, or leave the next one out.",
+            "SETINFO <LIB-NAME|LIB-VER> <value>",
+            "    Name the client library, or its version.",
+            "SETNAME <name>",
+            "    Name this connection.",
+            "UNBLOCK <client-id> [TIMEOUT|ERROR]",
+            "    Wake a connection that waits in a blocking command.",
+            "UNPAUSE",
+            "    End the pause.",
+        ],
+    );
+}

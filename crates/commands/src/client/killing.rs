@@ -1,0 +1,123 @@
+//! `CLIENT KILL`.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_base::number::parse_i64;
+use pantala_engine::client::{Client, LocalContext};
+use pantala_resp::{Args, Reply};
+
+use super::listing::Kind;
+use crate::arguments::{c_string, is_option};
+use crate::connection::DEFAULT_USER;
+use crate::errors;
+
+/// Which clients are to be closed: those that fit all that is given.
+#[derive(Default)]
+struct Filter<'a> {
+    address: Option<&'a [u8]>,
+    local_address: Option<&'a [u8]>,
+    kind: Option<Kind>,
+    id: Option<u64>,
+    age_s_min: Option<i64>,
+    skip_me: bool,
+}
+
+impl<'a> Filter<'a> {
+    /// Reads option and value pairs; `None`: the reply says what is wrong with them.
+    fn parse(args: &Args<'a>, reply: &mut Reply<'_>) -> Option<Self> {
+        let mut filter = Filter { skip_me: true, ..Filter::default() };
+        let mut index = 2;
+        while let Some(option) = args.get(index) {
+            let Some(value) = args.get(index + 1) else {
+                reply.error(errors::SYNTAX);
+                return None;
+            };
+            filter.add(option, value, reply)?;
+            index += 2;
+        }
+        Some(filter)
+    }
+
+    /// Adds an option; `None`: the reply says what is wrong with it.
+    fn add(&mut self, option: &[u8], value: &'a [u8], reply: &mut Reply<'_>) -> Option<()> {
+        if is_option(option, "ID") {
+            self.id = Some(positive(value, "ERR client-id should be greater than 0", reply)? as u64);
+        } else if is_option(option, "TYPE") {
+            self.kind = Some(Kind::parse(value, reply)?);
+        } else if is_option(option, "ADDR") {
+            self.address = Some(value);
+        } else if is_option(option, "LADDR") {
+            self.local_address = Some(value);
+        } else if is_option(option, "USER") {
+            // There is one user, and every client is that one: nothing to remember.
+            if value != DEFAULT_USER {
+                reply.error_bytes(&[b"ERR No such user '", c_string(value), b"'"].concat());
+                return None;
+            }
+        } else if is_option(option, "MAXAGE") {
+            self.age_s_min = Some(positive(value, "ERR maxage should be greater than 0", reply)?);
+        } else if is_option(option, "SKIPME") && (is_option(value, "YES") || is_option(value, "NO")) {
+            self.skip_me = is_option(value, "YES");
+        } else {
+            reply.error(errors::SYNTAX);
+            return None;
+        }
+        Some(())
+    }
+
+    fn fits(&self, client: &Client, now_ms: i64) -> bool {
+        let is_at = |wanted: &[u8], endpoint: String| c_string(wanted) == endpoint.as_bytes();
+        self.id.is_none_or(|id| id == client.id)
+            && self.kind.is_none_or(|kind| kind == Kind::of(client))
+            && self.age_s_min.is_none_or(|age_s| (now_ms - client.created_ms) / 1000 >= age_s)
+            && self.address.is_none_or(|address| is_at(address, client.address.to_string()))
+            && self.local_address.is_none_or(|address| is_at(address, client.local_address.to_string()))
+    }
+}
+
+/// A number above zero; `None`: it isn't one, and the reply is `wrong`.
+fn positive(value: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<i64> {
+    let value = parse_i64(value).filter(|value| *value > 0);
+    if value.is_none() {
+        reply.error(wrong);
+    }
+    value
+}
+
+/// `CLIENT KILL address`, or with options `ID`, `ADDR`, `LADDR`, `TYPE`, `USER`, `MAXAGE` (Redis 7.4's) and `SKIPME`.
+pub fn kill(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let by_address = args.len() == 3;
+    let filter = if by_address {
+        Filter { address: Some(args.at(2)), ..Filter::default() }
+    } else {
+        match Filter::parse(args, reply) {
+            Some(filter) => filter,
+            None => return,
+        }
+    };
+    let killed = kill_fitting(context, &filter);
+    match (by_address, killed) {
+        (true, 0) => reply.error("ERR No such client"),
+        (true, _) => reply.ok(),
+        (false, _) => reply.integer(killed),
+    }
+}
+
+/// Closes the clients that fit and counts them. This connection closes after the reply.
+fn kill_fitting(context: &mut LocalContext<'_>, filter: &Filter<'_>) -> i64 {
+    let me = context.session.client.id;
+    let mut killed = 0;
+    for client in context.host.clients().all() {
+        // Whoever was killed before is gone, though its worker has yet to close it.
+        if client.killed.load(Relaxed) || filter.skip_me && client.id == me || !filter.fits(&client, context.now_ms) {
+            continue;
+        }
+        if client.id == me {
+            context.session.close_after_reply = true;
+        } else {
+            context.host.kill(&client);
+        }
+        killed += 1;
+    }
+    killed
+}

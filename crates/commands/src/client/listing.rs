@@ -1,0 +1,125 @@
+//! `CLIENT LIST` and `CLIENT INFO`.
+
+use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_base::number::parse_i64;
+use pantala_engine::client::{Client, Endpoint, LocalContext};
+use pantala_resp::{Args, Reply};
+
+use crate::arguments::{c_string, is_option};
+use crate::errors;
+
+/// Kinds of clients, as options name them. All there are yet are normal ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Normal,
+    Master,
+    Replica,
+    PubSub,
+}
+
+impl Kind {
+    /// The kind of that name; `None`: there is none, and the reply says so.
+    pub(super) fn parse(name: &[u8], reply: &mut Reply<'_>) -> Option<Self> {
+        let known = [
+            ("normal", Kind::Normal),
+            ("master", Kind::Master),
+            ("replica", Kind::Replica),
+            ("slave", Kind::Replica),
+            ("pubsub", Kind::PubSub),
+        ];
+        let kind = known.iter().find(|(known, _)| is_option(name, known)).map(|(_, kind)| *kind);
+        if kind.is_none() {
+            reply.error_bytes(&[b"ERR Unknown client type '", c_string(name), b"'"].concat());
+        }
+        kind
+    }
+
+    /// The kind of a client.
+    pub(super) fn of(_: &Client) -> Self {
+        Kind::Normal
+    }
+}
+
+/// `CLIENT INFO`.
+pub fn info(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let mut text = String::new();
+    write_line(&mut text, &context.session.client, context.now_ms);
+    reply.verbatim("txt", text.as_bytes());
+}
+
+/// `CLIENT LIST [TYPE type | ID client-id ...]`.
+pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let clients = context.host.clients();
+    let mut text = String::new();
+    match (args.len(), args.get(2)) {
+        (2, _) => write_lines(&mut text, context, |_| true),
+        (4, Some(option)) if is_option(option, "TYPE") => {
+            let Some(kind) = Kind::parse(args.at(3), reply) else { return };
+            write_lines(&mut text, context, |client| Kind::of(client) == kind);
+        }
+        (4.., Some(option)) if is_option(option, "ID") => {
+            for id in args.iter().skip(3) {
+                let Some(id) = parse_i64(id) else { return reply.error("ERR Invalid client ID") };
+                if let Some(client) = u64::try_from(id).ok().and_then(|id| clients.find(id)) {
+                    write_line(&mut text, &client, context.now_ms);
+                }
+            }
+        }
+        _ => return reply.error(errors::SYNTAX),
+    }
+    reply.verbatim("txt", text.as_bytes());
+}
+
+fn write_lines(text: &mut String, context: &LocalContext<'_>, wanted: impl Fn(&Client) -> bool) {
+    let clients = context.host.clients().all();
+    // One that was killed is gone as far as others can see, though its worker has yet to close it.
+    for client in clients.iter().filter(|client| !client.killed.load(Relaxed) && wanted(client)) {
+        write_line(text, client, context.now_ms);
+    }
+}
+
+/// The line of a client, in the order of Redis 7.0. Figures of features that aren't there yet are those of an idle client.
+fn write_line(text: &mut String, client: &Client, now_ms: i64) {
+    let seconds_since = |then_ms: i64| (now_ms - then_ms).max(0) / 1000;
+    let query_bytes = client.query_bytes.load(Relaxed);
+    let query_capacity_bytes = client.query_capacity_bytes.load(Relaxed);
+    let output_bytes = client.output_bytes.load(Relaxed);
+    let total_bytes = size_of::<Client>() as u64 + query_capacity_bytes + output_bytes;
+    // Writing to a String can't fail.
+    let _ = write!(
+        text,
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={}",
+        client.id,
+        client.address,
+        client.local_address,
+        client.fd,
+        String::from_utf8_lossy(&client.names().name),
+        seconds_since(client.created_ms),
+        seconds_since(client.active_ms.load(Relaxed)),
+        flags(client),
+        client.db.load(Relaxed),
+    );
+    let _ = writeln!(
+        text,
+        " sub=0 psub=0 ssub=0 multi=-1 qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
+         omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir=-1 resp={}",
+        query_capacity_bytes.saturating_sub(query_bytes),
+        if output_bytes > 0 { "rw" } else { "r" },
+        client.command().map_or("NULL", |command| command.full_name),
+        client.resp.load(Relaxed),
+    );
+}
+
+/// What is out of the ordinary, a letter each, or `N`.
+fn flags(client: &Client) -> String {
+    let letters = [
+        ('A', client.killed.load(Relaxed)),
+        ('U', matches!(client.address, Endpoint::Unix(_))),
+        ('e', client.no_evict.load(Relaxed)),
+        ('T', client.no_touch.load(Relaxed)),
+    ];
+    let flags: String = letters.iter().filter(|(_, set)| *set).map(|(letter, _)| letter).collect();
+    if flags.is_empty() { "N".to_owned() } else { flags }
+}

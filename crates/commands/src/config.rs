@@ -1,0 +1,63 @@
+//! `CONFIG`: the settings, which belong to the server.
+
+use pantala_engine::client::LocalContext;
+use pantala_resp::{Args, Reply};
+
+use crate::{errors, help};
+
+/// `CONFIG GET pattern [pattern ...]`.
+pub fn get(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let patterns: Vec<&[u8]> = args.iter().skip(2).collect();
+    let settings = context.host.config_get(&patterns);
+    reply.map(settings.len());
+    for (name, value) in settings {
+        reply.bulk(name.as_bytes());
+        reply.bulk(&value);
+    }
+}
+
+/// `CONFIG SET directive value [directive value ...]`.
+pub fn set(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if !args.len().is_multiple_of(2) {
+        return reply.error(errors::SYNTAX);
+    }
+    let words: Vec<&[u8]> = args.iter().skip(2).collect();
+    let pairs: Vec<(&[u8], &[u8])> = words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+    answer(context.host.config_set(&pairs, &context.session.client), reply);
+}
+
+/// `CONFIG REWRITE`.
+pub fn rewrite(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    answer(context.host.config_rewrite(), reply);
+}
+
+/// `CONFIG RESETSTAT`.
+pub fn resetstat(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    context.host.reset_stats();
+    reply.ok();
+}
+
+fn answer(result: Result<(), String>, reply: &mut Reply<'_>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(&error),
+    }
+}
+
+/// `CONFIG HELP`.
+pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    help::write(
+        reply,
+        "CONFIG",
+        &[
+            "GET <pattern> [<pattern> ...]",
+            "    Directives whose names fit a pattern, with their values.",
+            "SET <directive> <value> [<directive> <value> ...]",
+            "    Changes directives: all of them, or none.",
+            "RESETSTAT",
+            "    Begins the figures of INFO anew.",
+            "REWRITE",
+            "    Writes the settings into the configuration file.",
+        ],
+    );
+}

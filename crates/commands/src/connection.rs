@@ -1,0 +1,166 @@
+//! What a connection agrees with the server: `AUTH`, `HELLO`, `SELECT`, and the like.
+
+use pantala_base::number::parse_i64;
+use pantala_engine::client::LocalContext;
+use pantala_resp::{Args, Reply, Version};
+
+use crate::arguments::{c_string, database, is_option};
+use crate::{client, errors};
+
+/// The version of Redis whose behaviour Pantala has, as `HELLO` and `INFO` tell it.
+pub const REDIS_VERSION: &str = "7.0.15";
+
+/// The only user there is.
+pub(crate) const DEFAULT_USER: &[u8] = b"default";
+
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+const NO_PASSWORD_SET: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
+const HELLO_UNAUTHENTICATED: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time";
+
+/// `PING [message]`.
+pub fn ping(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    match (args.len(), args.get(1)) {
+        (1, _) => reply.simple("PONG"),
+        (2, Some(message)) => reply.bulk(message),
+        _ => reply.error("ERR wrong number of arguments for 'ping' command"),
+    }
+}
+
+/// `ECHO message`.
+pub fn echo(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    reply.bulk(args.at(1));
+}
+
+/// `QUIT`.
+pub fn quit(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    reply.ok();
+    context.session.close_after_reply = true;
+}
+
+/// `RESET`: the session as it was when the connection was new.
+pub fn reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let authenticated = !context.host.requires_password();
+    context.session.reset(authenticated);
+    reply.simple("RESET");
+}
+
+/// `SELECT index`.
+pub fn select(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(db) = database(args.at(1), context.keyspace, reply) else { return };
+    context.session.select(db);
+    reply.ok();
+}
+
+/// `AUTH [username] password`.
+pub fn auth(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let (user, password) = match args.len() {
+        2 if !context.host.requires_password() => return reply.error(NO_PASSWORD_SET),
+        2 => (DEFAULT_USER, args.at(1)),
+        3 => (args.at(1), args.at(2)),
+        _ => return reply.error(errors::SYNTAX),
+    };
+    if authenticate(context, user, password, reply) {
+        reply.ok();
+    }
+}
+
+/// Whether name and password are right, in which case the session is authenticated; otherwise the reply says so and the
+/// session stays as it is.
+fn authenticate(context: &mut LocalContext<'_>, user: &[u8], password: &[u8], reply: &mut Reply<'_>) -> bool {
+    let right = context.host.authenticate(user, password);
+    if right {
+        context.session.authenticated = true;
+    } else {
+        reply.error(WRONG_PASSWORD);
+    }
+    right
+}
+
+/// What `HELLO` was asked for.
+struct Hello<'a> {
+    version: Option<Version>,
+    credentials: Option<(&'a [u8], &'a [u8])>,
+    name: Option<&'a [u8]>,
+}
+
+impl<'a> Hello<'a> {
+    /// Reads the arguments; `None`: the reply says what is wrong with them.
+    fn parse(args: &Args<'a>, reply: &mut Reply<'_>) -> Option<Self> {
+        let mut hello = Hello { version: None, credentials: None, name: None };
+        if let Some(version) = args.get(1) {
+            hello.version = match parse_i64(version) {
+                Some(2) => Some(Version::Resp2),
+                Some(3) => Some(Version::Resp3),
+                Some(_) => {
+                    reply.error("NOPROTO unsupported protocol version");
+                    return None;
+                }
+                None => {
+                    reply.error("ERR Protocol version is not an integer or out of range");
+                    return None;
+                }
+            };
+        }
+        let mut index = 2;
+        while let Some(option) = args.get(index) {
+            match (args.get(index + 1), args.get(index + 2)) {
+                (Some(user), Some(password)) if is_option(option, "AUTH") => {
+                    hello.credentials = Some((user, password));
+                    index += 3;
+                }
+                (Some(name), _) if is_option(option, "SETNAME") => {
+                    if !client::is_printable(name) {
+                        reply.error(client::UNPRINTABLE_NAME);
+                        return None;
+                    }
+                    hello.name = Some(name);
+                    index += 2;
+                }
+                _ => {
+                    reply.error_bytes(&[b"ERR Syntax error in HELLO option '", c_string(option), b"'"].concat());
+                    return None;
+                }
+            }
+        }
+        Some(hello)
+    }
+}
+
+/// `HELLO [protover [AUTH username password] [SETNAME clientname]]`.
+pub fn hello(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(hello) = Hello::parse(args, reply) else { return };
+    if let Some((user, password)) = hello.credentials
+        && !authenticate(context, user, password, reply)
+    {
+        return;
+    }
+    if !context.session.authenticated {
+        return reply.error(HELLO_UNAUTHENTICATED);
+    }
+    if let Some(name) = hello.name {
+        context.session.client.names().name = name.to_vec();
+    }
+    if let Some(version) = hello.version {
+        context.session.set_version(version);
+        reply.set_version(version);
+    }
+    let version = if context.session.version == Version::Resp3 { 3 } else { 2 };
+    reply.map(7);
+    for (field, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"proto");
+    reply.integer(version);
+    reply.bulk(b"id");
+    reply.integer(context.session.client.id as i64);
+    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+        reply.bulk(field.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+    reply.bulk(b"modules");
+    reply.array(0);
+}
+
+#[cfg(test)]
+mod tests;

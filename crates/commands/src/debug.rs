@@ -1,0 +1,221 @@
+//! `DEBUG`, as far as tests and benchmarks need it.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use pantala_engine::access::Access;
+use pantala_engine::client::LocalContext;
+use pantala_engine::{EntryMut, Payload};
+use pantala_resp::{Args, Reply, Version};
+use pantala_types::access::idle_time_s;
+use pantala_types::{OutOfMemory, Value, parse_i64};
+
+use crate::arguments::{c_string, is_option, natural};
+use crate::object::{encoding_of, refcount_of};
+use crate::populate::{Plan, populate_all};
+use crate::strings::StringRef;
+use crate::{errors, help};
+
+/// Longest sleep, seconds: what a day has. Redis has no bound; a server that sleeps longer is as good as stopped.
+const SLEEP_S_MAX: f64 = 86_400.0;
+
+/// How much of a subcommand an error repeats, bytes.
+const SHOWN_BYTES_MAX: usize = 128;
+
+/// `DEBUG` with a subcommand that has no handler of its own.
+pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    match (args.at(1), args.len()) {
+        (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
+        (sub, 3) if is_option(sub, "ERROR") => reply.error_bytes(args.at(2)),
+        (sub, _) => unknown(sub, reply),
+    }
+}
+
+/// What Redis says of a subcommand that it doesn't know, or not with so many arguments.
+fn unknown(sub: &[u8], reply: &mut Reply<'_>) {
+    let shown = c_string(&sub[..sub.len().min(SHOWN_BYTES_MAX)]);
+    let message = [b"ERR unknown subcommand or wrong number of arguments for '", shown, b"'. Try DEBUG HELP."];
+    reply.error_bytes(&message.concat());
+}
+
+/// `DEBUG OBJECT key`.
+pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let (key, now_ms) = (access.first_key(args, 2), access.now_ms());
+    let mut db = access.db(&key);
+    let Some(entry) = db.find(&key) else { return reply.error(errors::NO_SUCH_KEY) };
+    let line = format!(
+        "Value at:{:p} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{}",
+        entry.key().as_ptr(),
+        refcount_of(&entry),
+        encoding_of(&entry),
+        serialized_len(&entry),
+        entry.access(),
+        idle_time_s(entry.access(), now_ms as u64),
+    );
+    reply.simple(&line);
+}
+
+/// Bytes that the value takes in an RDB file without compression.
+fn serialized_len(entry: &EntryMut<'_, Value>) -> usize {
+    /// Longest text that RDB tries to write as an integer.
+    const INTEGER_TEXT_LEN_MAX: usize = 11;
+    let as_bytes = |len: usize| {
+        len + match len {
+            0..=0x3f => 1,
+            0x40..=0x3fff => 2,
+            0x4000..=0xffff_ffff => 5,
+            _ => 9,
+        }
+    };
+    let as_integer = |value: i64| match value {
+        -0x80..=0x7f => Some(2),
+        -0x8000..=0x7fff => Some(3),
+        -0x8000_0000..=0x7fff_ffff => Some(5),
+        _ => None,
+    };
+    match entry.payload() {
+        Payload::Int(value) => as_integer(value).unwrap_or_else(|| as_bytes(StringRef::Int(value).len())),
+        Payload::Bytes(bytes) if bytes.len() <= INTEGER_TEXT_LEN_MAX => {
+            parse_i64(bytes).and_then(as_integer).unwrap_or_else(|| as_bytes(bytes.len()))
+        }
+        Payload::Bytes(bytes) => as_bytes(bytes.len()),
+        Payload::Heap(Value::String(string)) => as_bytes(string.len()),
+    }
+}
+
+/// `DEBUG POPULATE count [prefix] [size]`: creates those of the strings `prefix:0` to `prefix:count-1` that are missing.
+pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() > 5 {
+        return unknown(args.at(1), reply);
+    }
+    let Some(count) = natural(args.at(2), reply) else { return };
+    let value_len = match args.get(4) {
+        None => 0,
+        Some(size) => match natural(size, reply) {
+            Some(size) => size,
+            None => return,
+        },
+    };
+    let prefix = args.get(3).map_or(&b"key"[..], c_string);
+    match populate_all(access, &Plan { count, prefix, value_len }) {
+        Ok(()) => reply.ok(),
+        Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
+    }
+}
+
+/// `DEBUG SLEEP seconds`: the whole server stands still, for all shards are held.
+pub fn sleep(_: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse::<f64>().ok());
+    // No number, or one below zero, doesn't sleep, as in Redis. `max` makes NaN zero.
+    let seconds = seconds.unwrap_or(0.0).max(0.0).min(SLEEP_S_MAX);
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    reply.ok();
+}
+
+/// `DEBUG SET-ACTIVE-EXPIRE 0|1`.
+pub fn set_active_expire(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    // C's `atoi`: what isn't a number is 0.
+    let on = leading_integer(args.at(2)) != 0;
+    context.keyspace.tuning.active_expire.store(on, Relaxed);
+    reply.ok();
+}
+
+/// The integer that a text begins with, as C's `atoi` reads it (blanks and a sign first); 0 when there is none.
+fn leading_integer(text: &[u8]) -> i64 {
+    let text = text.trim_ascii_start();
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let magnitude = digits
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .fold(0i64, |value, byte| value.saturating_mul(10).saturating_add(i64::from(byte - b'0')));
+    if negative { -magnitude } else { magnitude }
+}
+
+/// `DEBUG PROTOCOL type`: a value of that type, for tests of clients.
+fn protocol(kind: &[u8], reply: &mut Reply<'_>) {
+    match kind.to_ascii_lowercase().as_slice() {
+        b"string" => reply.bulk(b"Hello World"),
+        b"integer" => reply.integer(12345),
+        b"double" => reply.double(3.141),
+        b"null" => reply.null(),
+        b"array" => {
+            reply.array(3);
+            (0..3).for_each(|item| reply.integer(item));
+        }
+        b"set" => {
+            reply.set(3);
+            (0..3).for_each(|item| reply.integer(item));
+        }
+        b"map" => {
+            reply.map(3);
+            for item in 0..3 {
+                reply.integer(item);
+                reply.boolean(item == 1);
+            }
+        }
+        b"attrib" => {
+            if reply.attribute(1) {
+                reply.bulk(b"key-popularity");
+                reply.array(2);
+                reply.bulk(b"key:123");
+                reply.integer(90);
+            }
+            reply.bulk(b"Some real reply following the attribute");
+        }
+        b"push" if reply.version() == Version::Resp2 => {
+            reply.error("ERR RESP2 is not supported by this command");
+        }
+        b"push" => {
+            reply.push(2);
+            reply.bulk(b"server-cpu-usage");
+            reply.integer(42);
+        }
+        b"verbatim" => reply.verbatim("txt", b"This is a verbatim\nstring"),
+        b"true" => reply.boolean(true),
+        b"false" => reply.boolean(false),
+        b"bignum" => reply.big_number(b"1234567999999999999999999999999999999"),
+        _ => reply.error(
+            "ERR Wrong protocol type name. Please use one of the following: string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false",
+        ),
+    }
+}
+
+/// `DEBUG HELP`.
+pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    help::write(
+        reply,
+        "DEBUG",
+        &[
+            "ERROR <string>",
+            "    Reply this error.",
+            "OBJECT <key>",
+            "    How a key's value is kept, and since when it is idle.",
+            "POPULATE <count> [<prefix>] [<size>]",
+            "    Create strings named <prefix>:<number> (default prefix: key), those that are missing.",
+            "PROTOCOL <type>",
+            "    Reply a value of a protocol type: string, integer, double, bignum, null, array, set, map,",
+            "    attrib, push, verbatim, true, false.",
+            "SET-ACTIVE-EXPIRE <0|1>",
+            "    Whether expired keys are removed in the background.",
+            "SLEEP <seconds>",
+            "    Stop the whole server for a while. Decimals allowed.",
+        ],
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leading_integers_as_atoi() {
+        for (text, value) in [("1", 1), ("0", 0), ("  -12x", -12), ("x", 0), ("", 0), ("+3", 3)] {
+            assert_eq!(leading_integer(text.as_bytes()), value, "{text:?}");
+        }
+        assert_eq!(leading_integer(&[b'9'; 40]), i64::MAX);
+    }
+}

@@ -1,0 +1,167 @@
+//! Times to live.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::access::Access;
+use pantala_resp::{Args, Reply};
+
+use crate::arguments::{c_string, integer, is_option};
+use crate::expiry::{Base, Unit, asked_expiry_ms, invalid_expire};
+
+/// What a reply to `TTL` says of a missing key, and of one that doesn't expire.
+const MISSING: i64 = -2;
+const NEVER: i64 = -1;
+
+/// `EXPIRE key seconds [NX | XX | GT | LT]`.
+pub fn expire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_expiry(access, args, Unit::Seconds, Base::Now, "expire", reply);
+}
+
+/// `PEXPIRE key milliseconds [NX | XX | GT | LT]`.
+pub fn pexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_expiry(access, args, Unit::Milliseconds, Base::Now, "pexpire", reply);
+}
+
+/// `EXPIREAT key unix-time-seconds [NX | XX | GT | LT]`.
+pub fn expireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_expiry(access, args, Unit::Seconds, Base::Epoch, "expireat", reply);
+}
+
+/// `PEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT]`.
+pub fn pexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_expiry(access, args, Unit::Milliseconds, Base::Epoch, "pexpireat", reply);
+}
+
+/// The conditions of `EXPIRE`.
+#[derive(Default)]
+struct Conditions {
+    /// Only a key without expiry.
+    nx: bool,
+    /// Only a key with one.
+    xx: bool,
+    /// Only to a later time (never counts as latest).
+    gt: bool,
+    /// Only to an earlier time.
+    lt: bool,
+}
+
+impl Conditions {
+    /// `None`: the reply says what is wrong.
+    fn parse(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Self> {
+        let mut conditions = Conditions::default();
+        for option in args.tail(3) {
+            let condition = match () {
+                () if is_option(option, "NX") => &mut conditions.nx,
+                () if is_option(option, "XX") => &mut conditions.xx,
+                () if is_option(option, "GT") => &mut conditions.gt,
+                () if is_option(option, "LT") => &mut conditions.lt,
+                () => {
+                    reply.error_bytes(&[b"ERR Unsupported option ", c_string(option)].concat());
+                    return None;
+                }
+            };
+            *condition = true;
+        }
+        if conditions.nx && (conditions.xx || conditions.gt || conditions.lt) {
+            reply.error("ERR NX and XX, GT or LT options at the same time are not compatible");
+            return None;
+        }
+        if conditions.gt && conditions.lt {
+            reply.error("ERR GT and LT options at the same time are not compatible");
+            return None;
+        }
+        Some(conditions)
+    }
+
+    /// Whether a key that expires at `current` may be made to expire at `wanted`.
+    fn allow(&self, current: Option<i64>, wanted: i64) -> bool {
+        let refused = (self.nx && current.is_some())
+            || (self.xx && current.is_none())
+            || (self.gt && current.is_none_or(|at| wanted <= at))
+            || (self.lt && current.is_some_and(|at| wanted >= at));
+        !refused
+    }
+}
+
+fn set_expiry(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    unit: Unit,
+    base: Base,
+    command: &str,
+    reply: &mut Reply<'_>,
+) {
+    let Some(conditions) = Conditions::parse(args, reply) else { return };
+    let Some(number) = integer(args.at(2), reply) else { return };
+    let (now_ms, keyspace) = (access.now_ms(), access.keyspace());
+    let Some(at_ms) = asked_expiry_ms(number, unit, base, now_ms) else {
+        return invalid_expire(command, reply);
+    };
+    let key = access.first_key(args, 1);
+    let mut db = access.db(&key);
+    let Some(current) = db.write(&key).map(|entry| entry.expire_at_ms()) else {
+        return reply.integer(0);
+    };
+    if !conditions.allow(current, at_ms) {
+        return reply.integer(0);
+    }
+    let done = if at_ms <= now_ms {
+        // Already over. Redis deletes it, which isn't counted as an expiry.
+        db.remove(&key, keyspace.tuning.lazyfree_lazy_expire.load(Relaxed))
+    } else {
+        db.set_expire(&key, Some(at_ms))
+    };
+    reply.integer(i64::from(done));
+}
+
+/// `TTL key`.
+pub fn ttl(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    report(access, args, Unit::Seconds, Base::Now, reply);
+}
+
+/// `PTTL key`.
+pub fn pttl(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    report(access, args, Unit::Milliseconds, Base::Now, reply);
+}
+
+/// `EXPIRETIME key`.
+pub fn expiretime(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    report(access, args, Unit::Seconds, Base::Epoch, reply);
+}
+
+/// `PEXPIRETIME key`.
+pub fn pexpiretime(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    report(access, args, Unit::Milliseconds, Base::Epoch, reply);
+}
+
+fn report(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, reply: &mut Reply<'_>) {
+    let (key, now_ms) = (access.first_key(args, 1), access.now_ms());
+    let mut db = access.db(&key);
+    let Some(entry) = db.peek(&key) else { return reply.integer(MISSING) };
+    let Some(at_ms) = entry.expire_at_ms() else { return reply.integer(NEVER) };
+    let ms = match base {
+        Base::Now => at_ms - now_ms,
+        Base::Epoch => at_ms,
+    };
+    reply.integer(match unit {
+        Unit::Milliseconds => ms,
+        Unit::Seconds => rounded_seconds(ms),
+    });
+}
+
+/// Milliseconds (not negative: what has expired isn't found) to the nearest second.
+fn rounded_seconds(ms: i64) -> i64 {
+    // Unsigned, since the last half second before the end of time doesn't fit otherwise.
+    ((ms as u64 + 500) / 1000) as i64
+}
+
+/// `PERSIST key`.
+pub fn persist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let mut db = access.db(&key);
+    let expires = db.write(&key).is_some_and(|entry| entry.expire_at_ms().is_some());
+    if expires {
+        db.set_expire(&key, None);
+    }
+    reply.integer(i64::from(expires));
+}

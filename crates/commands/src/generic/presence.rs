@@ -1,0 +1,52 @@
+//! Whether keys are there, and their removal.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::access::{Access, Key};
+use pantala_resp::{Args, Reply};
+
+use super::type_name;
+
+/// `DEL key [key …]`.
+pub fn del(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let lazy = access.keyspace().tuning.lazyfree_lazy_user_del.load(Relaxed);
+    count(access, args, reply, |access, key| access.db(key).remove(key, lazy));
+}
+
+/// `UNLINK key [key …]`.
+pub fn unlink(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    count(access, args, reply, |access, key| access.db(key).remove(key, true));
+}
+
+/// `EXISTS key [key …]`.
+pub fn exists(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    count(access, args, reply, |access, key| access.db(key).peek(key).is_some());
+}
+
+/// `TOUCH key [key …]`: touches even for a client that said `CLIENT NO-TOUCH`.
+pub fn touch(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    count(access, args, reply, |access, key| access.db(key).read_touching(key).is_some());
+}
+
+/// Replies for how many of the keys (a repeated one counts again) `work` says yes.
+fn count(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    work: impl Fn(&mut Access<'_>, &Key<'_>) -> bool,
+) {
+    let first = access.first_key(args, 1);
+    let mut counted = i64::from(work(access, &first));
+    for index in 2..args.len() {
+        let key = access.key(args, index);
+        counted += i64::from(work(access, &key));
+    }
+    reply.integer(counted);
+}
+
+/// `TYPE key`.
+pub fn key_type(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let name = access.db(&key).peek(&key).map_or("none", |entry| type_name(&entry.payload()));
+    reply.simple(name);
+}

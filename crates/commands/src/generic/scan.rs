@@ -1,0 +1,211 @@
+//! `SCAN` over all shards.
+//!
+//! A cursor packs a shard's number and a position in its dictionary (see the dictionary's own `scan`, whose positions
+//! stay valid while it grows and shrinks): shards are scanned one after the other, in ascending order. A page
+//! that finds too few keys in one shard goes on in the next ones that have keys, which its route takes as well.
+//!
+//! ```text
+//! bit 63 62 61       48 47                                    0
+//!      0  0 [ shard    ] [ position in the shard's dictionary ]
+//! ```
+
+use pantala_base::glob;
+use pantala_base::number::parse_i64;
+use pantala_engine::access::{Access, SessionView};
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::{Args, Reply};
+
+use super::type_name;
+use crate::arguments::{c_string, is_option};
+use crate::errors;
+
+/// Keys that a page looks at, unless `COUNT` says otherwise.
+const COUNT_DEFAULT: u64 = 10;
+
+/// Most shards that one page takes.
+const SHARDS_PER_PAGE_MAX: usize = 64;
+
+/// Most buckets that a page looks at per key that it was asked for: bounds a page over an almost empty dictionary, as in
+/// Redis.
+const BUCKETS_PER_KEY_MAX: u64 = 10;
+
+/// Bits of a position.
+const POSITION_BITS: u32 = 48;
+
+/// Where a scan goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cursor {
+    shard: u64,
+    position: u64,
+}
+
+impl Cursor {
+    fn unpack(packed: u64) -> Self {
+        Cursor { shard: packed >> POSITION_BITS, position: packed & ((1 << POSITION_BITS) - 1) }
+    }
+
+    fn pack(self) -> u64 {
+        self.shard << POSITION_BITS | self.position
+    }
+
+    /// What a client sent, as C's `strtoul` reads it: a sign is allowed, and nothing at all is 0.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let text = c_string(text);
+        let (negative, digits) = match text {
+            [b'-', digits @ ..] => (true, digits),
+            [b'+', digits @ ..] => (false, digits),
+            digits => (false, digits),
+        };
+        // A sign alone isn't a number.
+        if digits.is_empty() && !text.is_empty() {
+            return None;
+        }
+        let value = digits.iter().try_fold(0u64, |value, byte| match byte {
+            b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+            _ => None,
+        })?;
+        Some(Self::unpack(if negative { value.wrapping_neg() } else { value }))
+    }
+}
+
+/// The options of `SCAN`.
+struct Options<'a> {
+    count: u64,
+    pattern: Option<&'a [u8]>,
+    type_name: Option<&'a [u8]>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(args: &Args<'a>) -> Result<Self, &'static str> {
+        let mut options = Options { count: COUNT_DEFAULT, pattern: None, type_name: None };
+        let mut index = 2;
+        while let Some(option) = args.get(index) {
+            let value = args.get(index + 1).ok_or(errors::SYNTAX)?;
+            if is_option(option, "COUNT") {
+                let count = parse_i64(value).ok_or(errors::NOT_AN_INTEGER)?;
+                options.count = u64::try_from(count).ok().filter(|&count| count >= 1).ok_or(errors::SYNTAX)?;
+            } else if is_option(option, "MATCH") {
+                options.pattern = (value != b"*").then_some(value);
+            } else if is_option(option, "TYPE") {
+                options.type_name = Some(c_string(value));
+            } else {
+                return Err(errors::SYNTAX);
+            }
+            index += 2;
+        }
+        Ok(options)
+    }
+
+    fn admit(&self, key: &[u8], type_name: &str) -> bool {
+        self.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
+            && self.type_name.is_none_or(|wanted| wanted.eq_ignore_ascii_case(type_name.as_bytes()))
+    }
+}
+
+/// The shards that a page of `SCAN` needs: from the cursor's on, those that have keys, until they have enough. At least
+/// one, also for a call that will only get an error.
+pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
+    let cursor = Cursor::parse(args.at(1)).unwrap_or(Cursor { shard: 0, position: 0 });
+    let count = Options::parse(args).map_or(1, |options| options.count);
+    let mut keys = 0u64;
+    for shard in cursor.shard..u64::from(keyspace.shard_count()) {
+        let shard = shard as u32;
+        let size = keyspace.shard_size(session.db, shard);
+        if size == 0 {
+            continue;
+        }
+        shards.push(shard);
+        // Of the first shard an unknown part lies behind the cursor: it doesn't count.
+        if u64::from(shard) != cursor.shard || cursor.position == 0 {
+            keys = keys.saturating_add(size);
+        }
+        if keys >= count || shards.len() == SHARDS_PER_PAGE_MAX {
+            return;
+        }
+    }
+    if shards.is_empty() {
+        shards.push(0);
+    }
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
+pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(cursor) = Cursor::parse(args.at(1)) else { return reply.error("ERR invalid cursor") };
+    let options = match Options::parse(args) {
+        Ok(options) => options,
+        Err(error) => return reply.error(error),
+    };
+    // The cursor stands before the keys and is known after them.
+    let mut keys = Vec::new();
+    let mut keys_reply = Reply::new(&mut keys, reply.version());
+    let array = keys_reply.defer_array();
+    let (next, found) = page(access, cursor, &options, &mut keys_reply);
+    keys_reply.patch(array, found);
+    reply.array(2);
+    reply.bulk_integer(next.map_or(0, |cursor| cursor.pack() as i64));
+    reply.raw(&keys);
+}
+
+/// Writes the keys of a page. Returns where the next one begins (`None`: there is none), and how many keys there are.
+fn page(
+    access: &mut Access<'_>,
+    cursor: Cursor,
+    options: &Options<'_>,
+    reply: &mut Reply<'_>,
+) -> (Option<Cursor>, usize) {
+    let (selected, keyspace) = (access.session().db, access.keyspace());
+    let (mut visited, mut found) = (0u64, 0);
+    let mut buckets_left = options.count.saturating_mul(BUCKETS_PER_KEY_MAX);
+    let mut last = cursor.shard;
+    for shard in access.shards() {
+        if u64::from(shard) < cursor.shard {
+            continue;
+        }
+        last = u64::from(shard);
+        let db = access.db_in(selected, shard);
+        let mut position = if last == cursor.shard { cursor.position } else { 0 };
+        loop {
+            if visited >= options.count || buckets_left == 0 {
+                return (Some(Cursor { shard: last, position }), found);
+            }
+            buckets_left -= 1;
+            position = db.scan(position, 1, &mut |entry| {
+                visited += 1;
+                if options.admit(entry.key(), type_name(&entry.payload())) {
+                    reply.bulk(entry.key());
+                    found += 1;
+                }
+            });
+            if position == 0 {
+                break;
+            }
+        }
+    }
+    let next = (last.saturating_add(1)..u64::from(keyspace.shard_count()))
+        .find(|&shard| keyspace.shard_size(selected, shard as u32) > 0);
+    (next.map(|shard| Cursor { shard, position: 0 }), found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_pack_and_parse() {
+        for cursor in [
+            Cursor { shard: 0, position: 0 },
+            Cursor { shard: 16_383, position: (1 << 48) - 1 },
+            Cursor { shard: 5, position: 1 << 47 },
+        ] {
+            assert!(cursor.pack() < 1 << 63);
+            assert_eq!(Cursor::unpack(cursor.pack()), cursor);
+            assert_eq!(Cursor::parse(cursor.pack().to_string().as_bytes()), Some(cursor));
+        }
+        let zero = Some(Cursor { shard: 0, position: 0 });
+        assert_eq!((Cursor::parse(b""), Cursor::parse(b"+0"), Cursor::parse(b"0\0x")), (zero, zero, zero));
+        assert_eq!(Cursor::parse(b"18446744073709551615"), Some(Cursor::unpack(u64::MAX)));
+        for bad in ["18446744073709551616", "-", "+", " 1", "1 ", "1x", "x"] {
+            assert_eq!(Cursor::parse(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+}

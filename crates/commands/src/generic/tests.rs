@@ -1,0 +1,371 @@
+//! Replies here were compared with redis-server 7.0.15's.
+
+use std::collections::BTreeSet;
+
+use pantala_base::random::Random;
+
+use crate::testing::{START_MS, TestServer};
+
+#[test]
+fn presence() {
+    let mut server = TestServer::new(4);
+    server.expect(&[
+        ("MSET a 1 b 2 c 3", "+OK"),
+        ("EXISTS a a b x", ":3"),
+        ("TOUCH a x c", ":2"),
+        ("TYPE a", "+string"),
+        ("TYPE x", "+none"),
+        ("DEL a a x", ":1"),
+        ("UNLINK b c", ":2"),
+    ]);
+    server.check_figures(0, 0);
+}
+
+#[test]
+fn conditions_of_expire() {
+    let mut server = TestServer::new(1);
+    server.expect(&[
+        ("SET k v", "+OK"),
+        ("EXPIRE k 100 XX", ":0"),
+        ("EXPIRE k 100 GT", ":0"),
+        ("EXPIRE k 100 LT", ":1"),
+        ("EXPIRE k 200 NX", ":0"),
+        ("EXPIRE k 200 LT", ":0"),
+        ("EXPIRE k 200 GT", ":1"),
+        ("EXPIRE k 150 XX LT", ":1"),
+        ("TTL k", ":150"),
+        ("EXPIRE k 10 NX XX", "-ERR NX and XX, GT or LT options at the same time are not compatible"),
+        ("EXPIRE k 10 GT LT", "-ERR GT and LT options at the same time are not compatible"),
+        ("EXPIRE k x foo", "-ERR Unsupported option foo"),
+        ("EXPIRE k 9223372036854775", "-ERR invalid expire time in 'expire' command"),
+        ("PEXPIRE k 9223372036854775807", "-ERR invalid expire time in 'pexpire' command"),
+        ("EXPIREAT k -9223372036854776", "-ERR invalid expire time in 'expireat' command"),
+        ("EXPIRE missing 10", ":0"),
+        ("PERSIST k", ":1"),
+        ("PERSIST k", ":0"),
+        ("PERSIST missing", ":0"),
+        ("EXPIRE k -1 LT", ":1"),
+        ("EXISTS k", ":0"),
+        ("TTL k", ":-2"),
+    ]);
+    server.check_figures(0, 0);
+    let expired: u64 = server.keyspace.shard_stats(0).expired.get();
+    assert_eq!(expired, 0, "a time in the past deletes, it doesn't expire");
+}
+
+#[test]
+fn times_to_live_round_to_the_nearest_second() {
+    let mut server = TestServer::new(1);
+    server.expect(&[
+        ("SET k v PX 1499", "+OK"),
+        ("TTL k", ":1"),
+        ("PEXPIRE k 1500", ":1"),
+        ("TTL k", ":2"),
+        ("PEXPIRE k 1", ":1"),
+        ("TTL k", ":0"),
+        ("PEXPIREAT k 9223372036854775807", ":1"),
+        ("EXPIRETIME k", ":9223372036854776"),
+        ("PEXPIRETIME k", ":9223372036854775807"),
+        ("EXPIRE k 10", ":1"),
+        ("PEXPIRETIME k", &format!(":{}", START_MS + 10_000)),
+    ]);
+    server.now_ms += 9_999;
+    server.expect(&[("PTTL k", ":1"), ("GET k", "v")]);
+    server.now_ms += 1;
+    server.expect(&[("PTTL k", ":-2"), ("GET k", "$-1")]);
+    assert_eq!(server.keyspace.shard_stats(0).expired.get(), 1);
+    server.check_figures(0, 0);
+}
+
+#[test]
+fn renames_over_shards() {
+    let mut server = TestServer::new(16);
+    let large = "L".repeat(50_000);
+    server.expect(&[
+        ("RENAME x y", "-ERR no such key"),
+        ("RENAMENX x y", "-ERR no such key"),
+        ("SET a 1 EX 100", "+OK"),
+        ("RENAME a a", "+OK"),
+        ("RENAMENX a a", ":0"),
+        ("RENAME a b", "+OK"),
+        ("EXISTS a", ":0"),
+        ("TTL b", ":100"),
+        ("SET c 2", "+OK"),
+        ("RENAMENX b c", ":0"),
+        ("RENAME c b", "+OK"),
+        ("GET b", "2"),
+        ("TTL b", ":-1"),
+        (&format!("SET big {large}"), "+OK"),
+        ("RENAME big b", "+OK"),
+        ("STRLEN b", ":50000"),
+        ("EXISTS big", ":0"),
+    ]);
+    assert_eq!(server.heap_bytes(), 50_000);
+    server.check_figures(1, 0);
+}
+
+#[test]
+fn a_value_leaves_its_entry_under_a_longer_key() {
+    let mut server = TestServer::new(8);
+    let (key, value) = ("K".repeat(5_000), "v".repeat(1_000));
+    server.expect(&[
+        (&format!("SETRANGE short 0 {value}"), ":1000"),
+        (&format!("RENAME short {key}"), "+OK"),
+        (&format!("STRLEN {key}"), ":1000"),
+        (&format!("OBJECT ENCODING {key}"), "raw"),
+        (&format!("COPY {key} short"), ":1"),
+        ("STRLEN short", ":1000"),
+    ]);
+    server.check_figures(2, 0);
+    server.expect(&[(&format!("DEL {key} short"), ":2")]);
+    assert_eq!(server.heap_bytes(), 0);
+}
+
+#[test]
+fn moves_and_copies() {
+    let mut server = TestServer::new(4);
+    server.expect(&[
+        ("SET a 1 EX 50", "+OK"),
+        ("MOVE a 0", "-ERR source and destination objects are the same"),
+        ("MOVE a 16", "-ERR DB index is out of range"),
+        ("MOVE a x", "-ERR value is not an integer or out of range"),
+        ("MOVE a 99999999999", "-ERR value is out of range, value must between -2147483648 and 2147483647"),
+        ("MOVE missing 1", ":0"),
+        ("MOVE a 1", ":1"),
+        ("EXISTS a", ":0"),
+        ("SET a 2", "+OK"),
+        ("MOVE a 1", ":0"),
+        ("COPY a a", "-ERR source and destination objects are the same"),
+        ("COPY a b", ":1"),
+        ("COPY missing b", ":0"),
+        ("COPY a b", ":0"),
+        ("COPY a a DB 1", ":0"),
+        ("COPY a a DB 2", ":1"),
+        ("COPY a b DB", "-ERR syntax error"),
+        ("COPY a b DB 77", "-ERR DB index is out of range"),
+        ("OBJECT REFCOUNT a", ":2147483647"),
+        ("OBJECT REFCOUNT b", ":1"),
+        ("INCR b", ":3"),
+        ("OBJECT REFCOUNT b", ":2147483647"),
+    ]);
+    server.check_figures(2, 0);
+    server.session.db = 1;
+    server.expect(&[("TTL a", ":50"), ("COPY a a DB 0", ":0"), ("COPY a a DB 0 REPLACE", ":1")]);
+    server.check_figures(1, 1);
+    server.session.db = 0;
+    server.expect(&[("GET a", "1"), ("TTL a", ":50")]);
+    server.check_figures(2, 1);
+}
+
+#[test]
+fn keys_hide_what_has_expired() {
+    let mut server = TestServer::new(6);
+    server.expect(&[("MSET one 1 two 2 three 3", "+OK"), ("SET gone x PX 5", "+OK")]);
+    server.now_ms += 5;
+    let mut all = server.list("KEYS *");
+    all.sort();
+    assert_eq!(all, ["one", "three", "two"]);
+    let mut some = server.list("KEYS t*");
+    some.sort();
+    assert_eq!(some, ["three", "two"]);
+    server.expect(&[("KEYS none", "*0")]);
+}
+
+/// A whole scan: the keys it returned, and its pages.
+fn scan_all(server: &mut TestServer, options: &str) -> (Vec<String>, usize) {
+    let (mut keys, mut cursor, mut pages) = (Vec::new(), "0".to_owned(), 0);
+    loop {
+        let reply = server.list(&format!("SCAN {cursor}{options}"));
+        cursor = reply[0].clone();
+        keys.extend_from_slice(&reply[2..]);
+        pages += 1;
+        if cursor == "0" {
+            return (keys, pages);
+        }
+    }
+}
+
+#[test]
+fn scan_returns_every_key_once_when_nothing_changes() {
+    for shards in [1, 7, 200] {
+        let mut server = TestServer::new(shards);
+        server.expect(&[("SCAN 0", "*2 0 *0"), ("DEBUG POPULATE 1000", "+OK"), ("SET gone x PX 1", "+OK")]);
+        server.now_ms += 1;
+        let expected: BTreeSet<String> = (0..1000).map(|number| format!("key:{number}")).collect();
+        for count in [1, 10, 333, 100_000] {
+            let (keys, pages) = scan_all(&mut server, &format!(" COUNT {count}"));
+            assert_eq!(keys.len(), 1000, "{shards} shards, COUNT {count}");
+            assert_eq!(keys.into_iter().collect::<BTreeSet<_>>(), expected);
+            assert!(pages <= 1000 / count + shards as usize / 64 + 10 || count < 10, "{pages} pages of {count}");
+        }
+        let (keys, _) = scan_all(&mut server, " MATCH key:99? TYPE string");
+        assert_eq!(keys.len(), 10);
+        assert!(scan_all(&mut server, " TYPE unheard-of").0.is_empty());
+    }
+}
+
+#[test]
+fn scan_returns_what_stays_while_others_come_and_go() {
+    let seed = Random::from_entropy().next_u64();
+    println!("seed {seed}");
+    let mut random = Random::from_seed(seed);
+    let mut server = TestServer::new(5);
+    for number in 0..500 {
+        server.run(&format!("SET stays:{number} x"));
+    }
+    for round in 0..5 {
+        let (mut seen, mut cursor) = (BTreeSet::new(), "0".to_owned());
+        loop {
+            let reply = server.list(&format!("SCAN {cursor} COUNT 20"));
+            cursor = reply[0].clone();
+            seen.extend(reply[2..].iter().filter(|key| key.starts_with("stays")).cloned());
+            if cursor == "0" {
+                break;
+            }
+            for _ in 0..random.below(400) {
+                let (verb, number) = (random.below(2), random.below(3000));
+                server.run(&if verb == 0 { format!("SET comes:{number} x") } else { format!("DEL comes:{number}") });
+            }
+        }
+        assert_eq!(seen.len(), 500, "round {round}, seed {seed}");
+    }
+}
+
+#[test]
+fn errors_of_scan() {
+    TestServer::new(3).expect(&[
+        ("SCAN x", "-ERR invalid cursor"),
+        ("SCAN x COUNT", "-ERR invalid cursor"),
+        ("SCAN 18446744073709551616", "-ERR invalid cursor"),
+        ("SCAN 18446744073709551615", "*2 0 *0"),
+        ("SCAN 0 COUNT 0", "-ERR syntax error"),
+        ("SCAN 0 COUNT x", "-ERR value is not an integer or out of range"),
+        ("SCAN 0 COUNT", "-ERR syntax error"),
+        ("SCAN 0 FOO 1", "-ERR syntax error"),
+    ]);
+}
+
+#[test]
+fn randomkey_finds_the_one_that_is_left() {
+    let mut server = TestServer::new(9);
+    server.expect(&[("RANDOMKEY", "$-1")]);
+    for number in 0..300 {
+        server.run(&format!("SET gone:{number} x PX 10"));
+    }
+    server.expect(&[("SET left x", "+OK")]);
+    server.now_ms += 10;
+    for _ in 0..100 {
+        server.expect(&[("RANDOMKEY", "left")]);
+    }
+    server.expect(&[("DEL left", ":1"), ("RANDOMKEY", "$-1")]);
+}
+
+#[test]
+fn randomkey_is_fair_over_shards() {
+    const KEYS: usize = 20;
+    const DRAWS: usize = 4_000;
+    let mut server = TestServer::new(7);
+    for expiry in ["", " EX 100"] {
+        for number in 0..KEYS {
+            server.run(&format!("SET k{number} x{expiry}"));
+        }
+        let mut drawn = std::collections::BTreeMap::new();
+        for _ in 0..DRAWS {
+            *drawn.entry(server.run("RANDOMKEY")).or_insert(0usize) += 1;
+        }
+        assert_eq!(drawn.len(), KEYS);
+        // 200 expected of each, 14 the standard deviation; inside a shard the dictionary's own pick is only nearly fair.
+        assert!(drawn.values().all(|&times| (80..400).contains(&times)), "{drawn:?}");
+    }
+}
+
+#[test]
+fn flushes_and_swaps() {
+    let mut server = TestServer::new(3);
+    for option in ["", " ASYNC", " SYNC", " async"] {
+        server.expect(&[("MSET a 1 b 2 c 3", "+OK"), (&format!("FLUSHDB{option}"), "+OK"), ("EXISTS a b c", ":0")]);
+        server.check_figures(0, 0);
+    }
+    server.expect(&[
+        ("FLUSHALL x", "-ERR syntax error"),
+        ("FLUSHALL SYNC ASYNC", "-ERR syntax error"),
+        ("SWAPDB a 1", "-ERR invalid first DB index"),
+        ("SWAPDB 1 a", "-ERR invalid second DB index"),
+        ("SWAPDB 1 16", "-ERR DB index is out of range"),
+        ("SET a zero EX 5", "+OK"),
+        ("SWAPDB 0 3", "+OK"),
+        ("GET a", "$-1"),
+    ]);
+    server.session.db = 3;
+    server.check_figures(1, 1);
+    server.expect(&[("GET a", "zero"), ("SWAPDB 3 3", "+OK"), ("GET a", "zero"), ("FLUSHALL", "+OK")]);
+    server.check_figures(0, 0);
+}
+
+#[test]
+fn objects_and_memory() {
+    let mut server = TestServer::new(2);
+    server.expect(&[
+        ("SET n 9999", "+OK"),
+        ("SET m 10000", "+OK"),
+        (&format!("SET e {}", "x".repeat(44)), "+OK"),
+        (&format!("SET r {}", "x".repeat(45)), "+OK"),
+        ("OBJECT ENCODING n", "int"),
+        ("OBJECT ENCODING e", "embstr"),
+        ("OBJECT ENCODING r", "raw"),
+        ("OBJECT ENCODING missing", "$-1"),
+        ("OBJECT REFCOUNT n", ":2147483647"),
+        ("OBJECT REFCOUNT m", ":1"),
+        ("MEMORY USAGE missing", "$-1"),
+        ("MEMORY USAGE r SAMPLES", "-ERR syntax error"),
+        ("MEMORY USAGE r SAMPLES -1", "-ERR syntax error"),
+        ("MEMORY USAGE missing SAMPLES x", "-ERR value is not an integer or out of range"),
+        ("DEBUG OBJECT missing", "-ERR no such key"),
+    ]);
+    server.now_ms += 7_000;
+    server.expect(&[("OBJECT IDLETIME r", ":7"), ("TOUCH r", ":1"), ("OBJECT IDLETIME r", ":0")]);
+    let used: i64 = server.run("MEMORY USAGE r SAMPLES 0")[1..].parse().expect("an integer");
+    assert!((45..200).contains(&used), "{used}");
+    assert!(server.run("OBJECT FREQ r").starts_with("-ERR An LFU maxmemory policy is not selected"));
+    server.keyspace.tuning.set_access_policy(pantala_engine::tuning::AccessPolicy::Lfu);
+    server.expect(&[("SET fresh x", "+OK"), ("OBJECT FREQ fresh", ":5")]);
+    assert!(server.run("OBJECT IDLETIME r").starts_with("-ERR An LFU maxmemory policy is selected"));
+}
+
+#[test]
+fn clients_that_do_not_touch() {
+    let mut server = TestServer::new(1);
+    server.expect(&[("SET k v", "+OK")]);
+    server.now_ms += 5_000;
+    server.session.no_touch = true;
+    server.expect(&[("GET k", "v"), ("OBJECT IDLETIME k", ":5"), ("TOUCH k", ":1"), ("OBJECT IDLETIME k", ":0")]);
+}
+
+#[test]
+fn populate_creates_what_is_missing() {
+    let mut server = TestServer::new(3);
+    server.expect(&[
+        ("SET key:1 mine", "+OK"),
+        ("DEBUG POPULATE 20", "+OK"),
+        ("MGET key:0 key:1 key:19 key:20", "*4 value:0 mine value:19 $-1"),
+        ("DEBUG POPULATE 2 p 5", "+OK"),
+        ("GET p:1", "value"),
+        ("DEBUG POPULATE 2 q 9", "+OK"),
+        ("GET q:1", "value:1\\x00\\x00"),
+        ("DEBUG POPULATE 1 big 3000", "+OK"),
+        ("STRLEN big:0", ":3000"),
+        ("DEBUG POPULATE 1 huge 100000", "+OK"),
+        ("STRLEN huge:0", ":100000"),
+        ("DEBUG POPULATE x", "-ERR value is out of range, must be positive"),
+        ("DEBUG POPULATE 1 p -1", "-ERR value is out of range, must be positive"),
+        (
+            "DEBUG POPULATE 1 2 3 4",
+            "-ERR unknown subcommand or wrong number of arguments for 'POPULATE'. Try DEBUG HELP.",
+        ),
+    ]);
+    server.check_figures(26, 0);
+    // Redis makes keys in a buffer of 128 bytes.
+    let long = "P".repeat(200);
+    server.expect(&[(&format!("DEBUG POPULATE 3 {long}"), "+OK"), (&format!("EXISTS {}", &long[..127]), ":1")]);
+    server.check_figures(27, 0);
+}

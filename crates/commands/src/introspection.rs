@@ -1,0 +1,243 @@
+//! COMMAND and its subcommands: the command table, told to clients.
+
+use pantala_base::glob;
+use pantala_engine::client::LocalContext;
+use pantala_engine::command::{Acl, Command, Flags, for_each_key};
+use pantala_resp::{Args, Reply};
+
+use crate::command_docs::{write_docs, write_flags, write_info};
+use crate::records::{COMMANDS, lookup, lookup_full, shown_commands};
+
+/// COMMAND: describes every command.
+pub fn command(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    write_all_infos(reply);
+}
+
+/// COMMAND COUNT: subcommands don't count.
+pub fn count(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    reply.integer(COMMANDS.len() as i64);
+}
+
+/// COMMAND INFO `[name ...]`: describes the named commands, null for a name that there is none of; without names, all.
+pub fn info(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() == 2 {
+        return write_all_infos(reply);
+    }
+    reply.array(args.len() - 2);
+    for name in args.iter().skip(2) {
+        match lookup_full(name) {
+            Some(command) => write_info(reply, command),
+            None => reply.null(),
+        }
+    }
+}
+
+/// COMMAND DOCS `[name ...]`: documents the named commands, leaving out unknown ones; without names, all.
+pub fn docs(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() == 2 {
+        reply.map(COMMANDS.len());
+        for command in COMMANDS {
+            write_docs(reply, command);
+        }
+        return;
+    }
+    let known = || args.iter().skip(2).filter_map(lookup_full);
+    reply.map(known().count());
+    for command in known() {
+        write_docs(reply, command);
+    }
+}
+
+/// COMMAND LIST `[FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`: the names of commands and subcommands.
+pub fn list(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() == 2 {
+        return write_names(reply, |_| true);
+    }
+    if args.len() != 5 || !args[2].eq_ignore_ascii_case(b"filterby") {
+        return reply.error("ERR syntax error");
+    }
+    let wanted = &args[4];
+    if args[3].eq_ignore_ascii_case(b"module") {
+        // There are no modules, so none has commands.
+        write_names(reply, |_| false);
+    } else if args[3].eq_ignore_ascii_case(b"aclcat") {
+        let category = Acl::by_name(wanted);
+        write_names(reply, |command| category.is_some_and(|category| command.acl_categories().contains(category)));
+    } else if args[3].eq_ignore_ascii_case(b"pattern") {
+        write_names(reply, |command| glob::matches(wanted, command.full_name.as_bytes(), true));
+    } else {
+        reply.error("ERR syntax error");
+    }
+}
+
+/// COMMAND GETKEYS `command [argument ...]`: the keys of that call.
+pub fn getkeys(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    write_keys(args, reply, false);
+}
+
+/// COMMAND GETKEYSANDFLAGS `command [argument ...]`: the keys of that call, and what it does to each.
+pub fn getkeysandflags(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    write_keys(args, reply, true);
+}
+
+/// COMMAND HELP.
+pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    crate::help::write(
+        reply,
+        "COMMAND",
+        &[
+            "(no subcommand)",
+            "    Describes every command.",
+            "COUNT",
+            "    Counts the commands.",
+            "DOCS [<command-name> ...]",
+            "    Documents the named commands, or all.",
+            "GETKEYS <full-command>",
+            "    Picks the keys out of a full command.",
+            "GETKEYSANDFLAGS <full-command>",
+            "    Picks the keys out of a full command and tells what it does to each.",
+            "INFO [<command-name> ...]",
+            "    Describes the named commands, or all.",
+            "LIST [FILTERBY (MODULE <module-name>|ACLCAT <category>|PATTERN <pattern>)]",
+            "    Lists the names of the commands.",
+        ],
+    );
+}
+
+fn write_all_infos(reply: &mut Reply<'_>) {
+    reply.array(COMMANDS.len());
+    for command in COMMANDS {
+        write_info(reply, command);
+    }
+}
+
+fn write_names(reply: &mut Reply<'_>, wanted: impl Fn(&Command) -> bool) {
+    reply.array(shown_commands().filter(|command| wanted(command)).count());
+    for command in shown_commands().filter(|command| wanted(command)) {
+        reply.bulk(command.full_name.as_bytes());
+    }
+}
+
+/// Answers for a call that stands from the third argument on.
+fn write_keys(args: &Args<'_>, reply: &mut Reply<'_>, with_flags: bool) {
+    let call = args.tail(2);
+    let Some(command) = called(&call) else {
+        return reply.error("ERR Invalid command specified");
+    };
+    if command.key_specs.is_empty() {
+        return reply.error("ERR The command has no key arguments");
+    }
+    if !command.accepts(call.len()) {
+        return reply.error("ERR Invalid number of arguments specified for command");
+    }
+    let mut keys = Vec::new();
+    let found = for_each_key(command, &call, |index, spec| keys.push((index, spec.flags)));
+    if found.is_err() || keys.is_empty() {
+        if command.flags.contains(Flags::NO_MANDATORY_KEYS) {
+            return reply.array(0);
+        }
+        return reply.error("ERR Invalid arguments specified for command");
+    }
+    reply.array(keys.len());
+    for (index, flags) in keys {
+        if with_flags {
+            reply.array(2);
+            reply.bulk(&call[index]);
+            let flags = command.key_flags.map_or(flags, |flags_of| flags_of(&call));
+            write_flags(reply, flags.iter().copied());
+        } else {
+            reply.bulk(&call[index]);
+        }
+    }
+}
+
+/// The record of a call, whatever the number of its arguments.
+fn called(call: &Args<'_>) -> Option<&'static Command> {
+    let command = lookup(call.get(0)?)?;
+    match call.get(1) {
+        Some(name) if !command.shown_subcommands().is_empty() => command.subcommand(name),
+        _ => Some(command),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pantala_resp::{ArgRange, Version};
+
+    use super::*;
+
+    /// What `write` answers, with a blank for each line's end.
+    fn lines(version: Version, write: impl FnOnce(&mut Reply<'_>)) -> String {
+        let mut out = Vec::new();
+        write(&mut Reply::new(&mut out, version));
+        String::from_utf8(out).expect("text").replace("\r\n", " ")
+    }
+
+    /// The keys of a call (with blanks between its words) as COMMAND GETKEYS answers them.
+    fn keys(call: &str, with_flags: bool) -> String {
+        let mut start = 0;
+        let words = ["COMMAND", "GETKEYS"].into_iter().chain(call.split(' '));
+        let text: String = words.clone().collect();
+        let ranges: Vec<ArgRange> = words
+            .map(|word| {
+                start += word.len();
+                ArgRange::new(start - word.len(), word.len())
+            })
+            .collect();
+        let args = Args::new(text.as_bytes(), &ranges);
+        lines(Version::Resp3, |reply| write_keys(&args, reply, with_flags))
+    }
+
+    #[test]
+    fn keys_and_what_happens_to_them() {
+        assert_eq!(keys("mset a 1 b", false), "*2 $1 a $1 b ");
+        assert_eq!(keys("OBJECT freq a", false), "*1 $1 a ");
+        assert_eq!(keys("set a get", true), "*1 *2 $1 a ~2 +OW +update ");
+        assert_eq!(keys("set a b get", true), "*1 *2 $1 a ~3 +RW +access +update ");
+        assert_eq!(keys("copy a b", true), "*2 *2 $1 a ~2 +RO +access *2 $1 b ~2 +OW +update ");
+        assert_eq!(keys("nosuch a", false), "-ERR Invalid command specified ");
+        assert_eq!(keys("client nosuch", false), "-ERR Invalid command specified ");
+        assert_eq!(keys("ping a", false), "-ERR The command has no key arguments ");
+        // To COMMAND, DEBUG has no subcommands.
+        assert_eq!(keys("debug object a", false), "-ERR The command has no key arguments ");
+        assert_eq!(keys("get a b", false), "-ERR Invalid number of arguments specified for command ");
+    }
+
+    #[test]
+    fn info_of_a_command_in_both_versions() {
+        let resp3 = "*10 $3 get :2 ~2 +readonly +fast :1 :1 :1 ~3 +@read +@string +@fast ~0 ~1 %3 $5 flags ~2 +RO +access \
+                     $12 begin_search %2 $4 type $5 index $4 spec %1 $5 index :1 \
+                     $9 find_keys %2 $4 type $5 range $4 spec %3 $7 lastkey :0 $7 keystep :1 $5 limit :0 ~0 ";
+        let get = lookup(b"get").unwrap();
+        assert_eq!(lines(Version::Resp3, |reply| write_info(reply, get)), resp3);
+        let resp2 = resp3.replace('~', "*").replace("%3", "*6").replace("%2", "*4").replace("%1", "*2");
+        assert_eq!(lines(Version::Resp2, |reply| write_info(reply, get)), resp2);
+    }
+
+    #[test]
+    fn a_container_has_an_array_of_subcommands_and_debug_a_set_of_none() {
+        let end = |name: &[u8]| lines(Version::Resp3, |reply| write_info(reply, lookup(name).unwrap()));
+        assert!(end(b"config").starts_with("*10 $6 config :-2 ~0 :0 :0 :0 ~1 +@slow ~0 ~0 *5 *10 $10 config|get :-3 "));
+        assert!(end(b"debug").ends_with("~3 +@admin +@slow +@dangerous ~0 ~0 ~0 "));
+    }
+
+    #[test]
+    fn docs_count_their_fields() {
+        let getset = lines(Version::Resp3, |reply| write_docs(reply, lookup(b"getset").unwrap()));
+        assert!(getset.starts_with("$6 getset %8 $7 summary $"), "{getset}");
+        assert!(getset.contains("$9 doc_flags ~1 +deprecated $16 deprecated_since $5 6.2.0 $11 replaced_by $"));
+        assert!(getset.ends_with("$9 arguments *2 %3 $4 name $3 key $4 type $3 key $14 key_spec_index :0 %2 $4 name $5 value $4 type $6 string "));
+        let lolwut = lines(Version::Resp2, |reply| write_docs(reply, lookup(b"lolwut").unwrap()));
+        assert!(lolwut.starts_with("$6 lolwut *8 ") && !lolwut.contains("complexity"), "{lolwut}");
+        let debug = lines(Version::Resp2, |reply| write_docs(reply, lookup(b"debug").unwrap()));
+        assert!(debug.ends_with("$9 doc_flags *1 +syscmd "), "{debug}");
+    }
+
+    #[test]
+    fn names_are_filtered() {
+        let of = |wanted: &dyn Fn(&Command) -> bool| lines(Version::Resp2, |reply| write_names(reply, wanted));
+        assert_eq!(of(&|_| false), "*0 ");
+        assert_eq!(of(&|command| command.full_name.starts_with("object|e")), "*1 $15 object|encoding ");
+        assert!(!of(&|_| true).contains("debug|"), "they are no commands to Redis");
+    }
+}

@@ -1,0 +1,106 @@
+//! `OBJECT`: how a value is kept.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::access::Access;
+use pantala_engine::client::LocalContext;
+use pantala_engine::db::{FLAG_RAW, FLAG_UNSHARED};
+use pantala_engine::keyspace::Keyspace;
+use pantala_engine::tuning::AccessPolicy;
+use pantala_engine::{EntryMut, Payload};
+use pantala_resp::{Args, Reply};
+use pantala_types::access::{idle_time_s, lfu_decay};
+use pantala_types::{
+    Encoding, SHARED_INTEGER_REFCOUNT, Value, is_shared_integer, string_encoding,
+};
+
+use crate::help;
+
+const NOT_LFU: &str = "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
+const NOT_LRU: &str = "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.";
+
+/// `OBJECT ENCODING key`.
+pub fn encoding(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    with_entry(access, args, reply, |entry, _, _, reply| {
+        reply.bulk(encoding_of(entry).name().as_bytes());
+    });
+}
+
+/// `OBJECT REFCOUNT key`.
+pub fn refcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    with_entry(access, args, reply, |entry, _, _, reply| reply.integer(refcount_of(entry)));
+}
+
+/// `OBJECT IDLETIME key`, seconds.
+pub fn idletime(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    with_entry(access, args, reply, |entry, keyspace, now_ms, reply| {
+        match keyspace.tuning.access_policy() {
+            AccessPolicy::Lru => reply.integer(i64::from(idle_time_s(entry.access(), now_ms as u64))),
+            AccessPolicy::Lfu => reply.error(NOT_LRU),
+        }
+    });
+}
+
+/// `OBJECT FREQ key`.
+pub fn freq(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    with_entry(access, args, reply, |entry, keyspace, now_ms, reply| {
+        match keyspace.tuning.access_policy() {
+            AccessPolicy::Lru => reply.error(NOT_LFU),
+            AccessPolicy::Lfu => {
+                let decay_time_min = keyspace.tuning.lfu_decay_time_minutes.load(Relaxed);
+                reply.integer(i64::from(lfu_decay(entry.access(), now_ms as u64, decay_time_min)));
+            }
+        }
+    });
+}
+
+/// `OBJECT HELP`.
+pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    help::write(
+        reply,
+        "OBJECT",
+        &[
+            "ENCODING <key>",
+            "    How the value of a key is kept in memory.",
+            "FREQ <key>",
+            "    How often a key was accessed lately, logarithmically (LFU policies).",
+            "IDLETIME <key>",
+            "    Seconds since a key was last accessed (all other policies).",
+            "REFCOUNT <key>",
+            "    How many share the value of a key.",
+        ],
+    );
+}
+
+/// Runs `work` on the entry of the key `args[2]` (with the settings and the time, ms), or replies null.
+fn with_entry(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    work: impl FnOnce(&EntryMut<'_, Value>, &Keyspace, i64, &mut Reply<'_>),
+) {
+    let (key, keyspace, now_ms) = (access.first_key(args, 2), access.keyspace(), access.now_ms());
+    match access.db(&key).peek(&key) {
+        Some(entry) => work(&entry, keyspace, now_ms, reply),
+        None => reply.null(),
+    }
+}
+
+/// How an entry's value is kept.
+pub(crate) fn encoding_of(entry: &EntryMut<'_, Value>) -> Encoding {
+    match entry.payload() {
+        Payload::Int(_) => Encoding::Int,
+        Payload::Bytes(bytes) => string_encoding(bytes.len(), entry.user_flags() & FLAG_RAW != 0),
+        Payload::Heap(value) => value.encoding(),
+    }
+}
+
+/// How many share an entry's value. Nothing is shared here, but Redis shares small integers and says so.
+pub(crate) fn refcount_of(entry: &EntryMut<'_, Value>) -> i64 {
+    match entry.payload() {
+        Payload::Int(value) if is_shared_integer(value) && entry.user_flags() & FLAG_UNSHARED == 0 => {
+            SHARED_INTEGER_REFCOUNT
+        }
+        _ => 1,
+    }
+}

@@ -1,0 +1,441 @@
+//! Commands about the connection itself and about other connections.
+
+use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
+
+use super::{DEPENDS_ON_SUBCOMMAND, flags};
+
+/// What the connection commands have in common: they run on the worker, without a shard.
+const CONNECTION: Command = Command {
+    group: "connection",
+    acl: Acl::CONNECTION,
+    ..Command::BLANK
+};
+
+pub(crate) const AUTH: Command = Command {
+    name: "auth",
+    full_name: "auth",
+    summary: "Logs the connection in",
+    since: "1.0.0",
+    complexity: "O(N), N: number of the user's passwords",
+    history: &[("6.0.0", "Takes a user name too")],
+    arity: -2,
+    flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
+    arguments: &[
+        Argument::string("username").since("6.0.0").optional(),
+        Argument::string("password"),
+    ],
+    handler: Handler::Local(crate::connection::auth),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT: Command = Command {
+    name: "client",
+    full_name: "client",
+    summary: "Looks at connections and controls them",
+    since: "2.4.0",
+    complexity: DEPENDS_ON_SUBCOMMAND,
+    arity: -2,
+    acl: Acl::empty(),
+    subcommands: &[
+        CLIENT_GETNAME,
+        CLIENT_HELP,
+        CLIENT_ID,
+        CLIENT_INFO,
+        CLIENT_KILL,
+        CLIENT_LIST,
+        CLIENT_NO_EVICT,
+        CLIENT_NO_TOUCH,
+        CLIENT_PAUSE,
+        CLIENT_REPLY,
+        CLIENT_SETINFO,
+        CLIENT_SETNAME,
+        CLIENT_UNBLOCK,
+        CLIENT_UNPAUSE,
+    ],
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_GETNAME: Command = Command {
+    name: "getname",
+    full_name: "client|getname",
+    summary: "Tells the name of this connection",
+    since: "2.6.9",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    handler: Handler::Local(crate::client::getname),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_HELP: Command = Command {
+    name: "help",
+    full_name: "client|help",
+    summary: "Lists the subcommands",
+    since: "5.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE],
+    handler: Handler::Local(crate::client::help),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_ID: Command = Command {
+    name: "id",
+    full_name: "client|id",
+    summary: "Tells the number of this connection",
+    since: "5.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    handler: Handler::Local(crate::client::id),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_INFO: Command = Command {
+    name: "info",
+    full_name: "client|info",
+    summary: "Describes this connection",
+    since: "6.2.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    tips: &["nondeterministic_output"],
+    handler: Handler::Local(crate::client::info),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_KILL: Command = Command {
+    name: "kill",
+    full_name: "client|kill",
+    summary: "Closes connections",
+    since: "2.4.0",
+    complexity: "O(N), N: number of connections",
+    history: &[
+        ("2.8.12", "Filters in place of an address"),
+        ("2.8.12", "Filter `ID`"),
+        ("3.2.0", "Type `master`"),
+        ("5.0.0", "Type `replica`; `slave` still means the same"),
+        ("6.2.0", "Filter `LADDR`"),
+    ],
+    arity: -3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    arguments: &[Argument::one_of(
+        "filter",
+        &[
+            Argument::string("ip:port").deprecated_since("2.8.12"),
+            Argument::one_of(
+                "new-format",
+                &[
+                    Argument::integer("client-id")
+                        .token("ID")
+                        .since("2.8.12")
+                        .optional(),
+                    Argument::one_of(
+                        "normal_master_slave_pubsub",
+                        &[
+                            Argument::word("normal", "NORMAL"),
+                            Argument::word("master", "MASTER").since("3.2.0"),
+                            Argument::word("slave", "SLAVE"),
+                            Argument::word("replica", "REPLICA").since("5.0.0"),
+                            Argument::word("pubsub", "PUBSUB"),
+                        ],
+                    )
+                    .token("TYPE")
+                    .since("2.8.12")
+                    .optional(),
+                    Argument::string("username").token("USER").optional(),
+                    Argument::string("ip:port").token("ADDR").optional(),
+                    Argument::string("ip:port")
+                        .token("LADDR")
+                        .since("6.2.0")
+                        .optional(),
+                    Argument::string("yes/no").token("SKIPME").optional(),
+                ],
+            )
+            .multiple(),
+        ],
+    )],
+    handler: Handler::Local(crate::client::kill),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_LIST: Command = Command {
+    name: "list",
+    full_name: "client|list",
+    summary: "Describes connections, one a line",
+    since: "2.4.0",
+    complexity: "O(N), N: number of connections",
+    history: &[
+        ("2.8.12", "Field `id`"),
+        ("5.0.0", "Option `TYPE`"),
+        ("6.0.0", "Field `user`"),
+        (
+            "6.2.0",
+            "Fields `argv-mem`, `tot-mem`, `laddr`, `redir`; option `ID`",
+        ),
+        ("7.0.0", "Fields `resp`, `multi-mem`, `rbs`, `rbp`"),
+        ("7.0.3", "Field `ssub`"),
+    ],
+    arity: -2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    tips: &["nondeterministic_output"],
+    arguments: &[
+        Argument::one_of(
+            "normal_master_replica_pubsub",
+            &[
+                Argument::word("normal", "NORMAL"),
+                Argument::word("master", "MASTER"),
+                Argument::word("replica", "REPLICA"),
+                Argument::word("pubsub", "PUBSUB"),
+            ],
+        )
+        .token("TYPE")
+        .since("5.0.0")
+        .optional(),
+        Argument::block("id", &[Argument::integer("client-id").multiple()])
+            .token("ID")
+            .since("6.2.0")
+            .optional(),
+    ],
+    handler: Handler::Local(crate::client::list),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_NO_EVICT: Command = Command {
+    name: "no-evict",
+    full_name: "client|no-evict",
+    summary: "Spares this connection when clients are closed to free memory",
+    since: "7.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    arguments: &[Argument::one_of(
+        "enabled",
+        &[Argument::word("on", "ON"), Argument::word("off", "OFF")],
+    )],
+    handler: Handler::Local(crate::client::no_evict),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_NO_TOUCH: Command = Command {
+    name: "no-touch",
+    full_name: "client|no-touch",
+    summary: "Stops the commands of this connection from marking keys as used",
+    since: "7.2.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    arguments: &[Argument::one_of(
+        "enabled",
+        &[Argument::word("on", "ON"), Argument::word("off", "OFF")],
+    )],
+    handler: Handler::Local(crate::client::no_touch),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_PAUSE: Command = Command {
+    name: "pause",
+    full_name: "client|pause",
+    summary: "Holds back the commands of all clients for a while",
+    since: "2.9.50",
+    complexity: "O(1)",
+    history: &[("6.2.0", "Mode `WRITE`")],
+    arity: -3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    arguments: &[
+        Argument::integer("timeout"),
+        Argument::one_of(
+            "mode",
+            &[
+                Argument::word("write", "WRITE"),
+                Argument::word("all", "ALL"),
+            ],
+        )
+        .since("6.2.0")
+        .optional(),
+    ],
+    handler: Handler::Local(crate::client::pause),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_REPLY: Command = Command {
+    name: "reply",
+    full_name: "client|reply",
+    summary: "Turns the replies to this connection on and off",
+    since: "3.2.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    arguments: &[Argument::one_of(
+        "on_off_skip",
+        &[
+            Argument::word("on", "ON"),
+            Argument::word("off", "OFF"),
+            Argument::word("skip", "SKIP"),
+        ],
+    )],
+    handler: Handler::Local(crate::client::reply),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_SETINFO: Command = Command {
+    name: "setinfo",
+    full_name: "client|setinfo",
+    summary: "Notes which client library speaks on this connection",
+    since: "7.2.0",
+    complexity: "O(1)",
+    arity: 4,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+    arguments: &[Argument::one_of(
+        "attr",
+        &[
+            Argument::string("libname").token("LIB-NAME"),
+            Argument::string("libver").token("LIB-VER"),
+        ],
+    )],
+    handler: Handler::Local(crate::client::setinfo),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_SETNAME: Command = Command {
+    name: "setname",
+    full_name: "client|setname",
+    summary: "Names this connection",
+    since: "2.6.9",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    arguments: &[Argument::string("connection-name")],
+    handler: Handler::Local(crate::client::setname),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_UNBLOCK: Command = Command {
+    name: "unblock",
+    full_name: "client|unblock",
+    summary: "Wakes a connection that waits in a blocking command",
+    since: "5.0.0",
+    complexity: "O(log N), N: number of connections",
+    arity: -3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    arguments: &[
+        Argument::integer("client-id"),
+        Argument::one_of(
+            "timeout_error",
+            &[
+                Argument::word("timeout", "TIMEOUT"),
+                Argument::word("error", "ERROR"),
+            ],
+        )
+        .optional(),
+    ],
+    handler: Handler::Local(crate::client::unblock),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_UNPAUSE: Command = Command {
+    name: "unpause",
+    full_name: "client|unpause",
+    summary: "Ends a pause at once",
+    since: "6.2.0",
+    complexity: "O(N), N: number of paused clients",
+    arity: 2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    handler: Handler::Local(crate::client::unpause),
+    ..CONNECTION
+};
+
+pub(crate) const ECHO: Command = Command {
+    name: "echo",
+    full_name: "echo",
+    summary: "Answers its argument",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE, FAST],
+    arguments: &[Argument::string("message")],
+    handler: Handler::Local(crate::connection::echo),
+    ..CONNECTION
+};
+
+pub(crate) const HELLO: Command = Command {
+    name: "hello",
+    full_name: "hello",
+    summary: "Chooses the protocol version, and logs in and names the connection if wanted",
+    since: "6.0.0",
+    complexity: "O(1)",
+    history: &[(
+        "6.2.0",
+        "Without a version it only describes the connection",
+    )],
+    arity: -1,
+    flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
+    arguments: &[Argument::block(
+        "arguments",
+        &[
+            Argument::integer("protover"),
+            Argument::block(
+                "username_password",
+                &[Argument::string("username"), Argument::string("password")],
+            )
+            .token("AUTH")
+            .optional(),
+            Argument::string("clientname").token("SETNAME").optional(),
+        ],
+    )
+    .optional()],
+    handler: Handler::Local(crate::connection::hello),
+    ..CONNECTION
+};
+
+pub(crate) const PING: Command = Command {
+    name: "ping",
+    full_name: "ping",
+    summary: "Answers PONG or its argument",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: -1,
+    flags: flags![FAST],
+    tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+    arguments: &[Argument::string("message").optional()],
+    handler: Handler::Local(crate::connection::ping),
+    ..CONNECTION
+};
+
+pub(crate) const QUIT: Command = Command {
+    name: "quit",
+    full_name: "quit",
+    summary: "Closes the connection",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: -1,
+    flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
+    handler: Handler::Local(crate::connection::quit),
+    ..CONNECTION
+};
+
+pub(crate) const RESET: Command = Command {
+    name: "reset",
+    full_name: "reset",
+    summary: "Puts the connection back into the state of a new one",
+    since: "6.2.0",
+    complexity: "O(1)",
+    arity: 1,
+    flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
+    handler: Handler::Local(crate::connection::reset),
+    ..CONNECTION
+};
+
+pub(crate) const SELECT: Command = Command {
+    name: "select",
+    full_name: "select",
+    summary: "Switches this connection to another database",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE, FAST],
+    arguments: &[Argument::integer("index")],
+    handler: Handler::Local(crate::connection::select),
+    ..CONNECTION
+};

@@ -1,0 +1,114 @@
+//! The command table: one record per command, in a file per family, sorted by name.
+//!
+//! A record says what Redis's own table says of the command (arity, flags, ACL categories, key specifications, tips,
+//! declared syntax), plus which shards it takes and the function that runs it. `COMMAND`, routing, arity checks and
+//! COMPAT.md's test all read these records; nothing about a command is said twice.
+
+use pantala_engine::command::{Command, Flags};
+
+mod connection;
+mod generic;
+mod lookup;
+mod not_built;
+mod resolve;
+mod server;
+mod strings;
+#[cfg(test)]
+mod tests;
+
+pub use lookup::{lookup, lookup_full, lookup_sub};
+pub use not_built::not_built;
+pub use resolve::{Unresolved, resolve};
+
+/// Joins flags by their short names; `|` of bitflags isn't `const`.
+macro_rules! flags {
+    ($($flag:ident),+) => { Flags::empty()$(.union(Flags::$flag))+ };
+}
+/// Joins ACL categories by their short names.
+macro_rules! acl {
+    ($($category:ident),+) => { Acl::empty()$(.union(Acl::$category))+ };
+}
+use {acl, flags};
+
+/// Complexity of a container: it has none of its own.
+const DEPENDS_ON_SUBCOMMAND: &str = "That of the subcommand";
+
+/// Every command, sorted by name.
+pub static COMMANDS: &[Command] = &[
+    strings::APPEND,
+    connection::AUTH,
+    connection::CLIENT,
+    server::COMMAND,
+    server::CONFIG,
+    generic::COPY,
+    server::DBSIZE,
+    server::DEBUG,
+    strings::DECR,
+    strings::DECRBY,
+    generic::DEL,
+    connection::ECHO,
+    generic::EXISTS,
+    generic::EXPIRE,
+    generic::EXPIREAT,
+    generic::EXPIRETIME,
+    server::FLUSHALL,
+    server::FLUSHDB,
+    strings::GET,
+    strings::GETDEL,
+    strings::GETEX,
+    strings::GETRANGE,
+    strings::GETSET,
+    connection::HELLO,
+    strings::INCR,
+    strings::INCRBY,
+    strings::INCRBYFLOAT,
+    server::INFO,
+    generic::KEYS,
+    strings::LCS,
+    server::LOLWUT,
+    server::MEMORY,
+    strings::MGET,
+    generic::MOVE,
+    strings::MSET,
+    strings::MSETNX,
+    generic::OBJECT,
+    generic::PERSIST,
+    generic::PEXPIRE,
+    generic::PEXPIREAT,
+    generic::PEXPIRETIME,
+    connection::PING,
+    strings::PSETEX,
+    generic::PTTL,
+    connection::QUIT,
+    generic::RANDOMKEY,
+    generic::RENAME,
+    generic::RENAMENX,
+    connection::RESET,
+    generic::SCAN,
+    connection::SELECT,
+    strings::SET,
+    strings::SETEX,
+    strings::SETNX,
+    strings::SETRANGE,
+    server::SHUTDOWN,
+    strings::STRLEN,
+    strings::SUBSTR,
+    server::SWAPDB,
+    server::TIME,
+    generic::TOUCH,
+    generic::TTL,
+    generic::TYPE,
+    generic::UNLINK,
+];
+
+/// Every command and subcommand that `COMMAND` shows: each container is followed by its subcommands.
+pub fn shown_commands() -> impl Iterator<Item = &'static Command> {
+    COMMANDS
+        .iter()
+        .flat_map(|command| std::iter::once(command).chain(command.shown_subcommands()))
+}
+
+/// Whether a container's subcommands are its own affair (DEBUG): to `COMMAND` it is a command without subcommands.
+fn hides_subcommands(command: &Command) -> bool {
+    command.flags.contains(Flags::OWN_SUBCOMMANDS)
+}

@@ -1,0 +1,577 @@
+//! Commands about the server: introspection, configuration, whole databases, debugging.
+
+use pantala_engine::command::{
+    Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route,
+};
+
+use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
+
+/// What the server commands have in common: they run without a shard unless they say which.
+const SERVER: Command = Command {
+    group: "server",
+    ..Command::BLANK
+};
+
+pub(crate) const COMMAND: Command = Command {
+    name: "command",
+    full_name: "command",
+    summary: "Describes the commands",
+    since: "2.8.13",
+    complexity: "O(N), N: number of commands",
+    arity: -1,
+    flags: flags![LOADING, STALE],
+    acl: acl![CONNECTION],
+    tips: &["nondeterministic_output_order"],
+    subcommands: &[
+        COMMAND_COUNT,
+        COMMAND_DOCS,
+        COMMAND_GETKEYS,
+        COMMAND_GETKEYSANDFLAGS,
+        COMMAND_HELP,
+        COMMAND_INFO,
+        COMMAND_LIST,
+    ],
+    handler: Handler::Local(crate::introspection::command),
+    ..SERVER
+};
+
+pub(crate) const COMMAND_COUNT: Command = Command {
+    name: "count",
+    full_name: "command|count",
+    summary: "Counts the commands",
+    since: "2.8.13",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE],
+    acl: acl![CONNECTION],
+    handler: Handler::Local(crate::introspection::count),
+    ..SERVER
+};
+
+pub(crate) const COMMAND_DOCS: Command = Command {
+    name: "docs",
+    full_name: "command|docs",
+    summary: "Documents commands: what they do, since when, and their arguments",
+    since: "7.0.0",
+    complexity: "O(N), N: number of names",
+    arity: -2,
+    flags: flags![LOADING, STALE],
+    acl: acl![CONNECTION],
+    tips: &["nondeterministic_output_order"],
+    arguments: &[Argument::string("command-name").optional().multiple()],
+    handler: Handler::Local(crate::introspection::docs),
+    ..SERVER
+};
+
+pub(crate) const COMMAND_GETKEYS: Command = Command {
+    name: "getkeys",
+    full_name: "command|getkeys",
+    summary: "Picks the keys out of a full command",
+    since: "2.8.13",
+    complexity: "O(N), N: number of arguments",
+    arity: -4,
+    flags: flags![LOADING, STALE],
+    acl: acl![CONNECTION],
+    handler: Handler::Local(crate::introspection::getkeys),
+    ..SERVER
+};
+
+pub(crate) const COMMAND_GETKEYSANDFLAGS: Command = Command {
+    name: "getkeysandflags",
+    full_name: "command|getkeysandflags",
+    summary: "Picks the keys out of a full command and tells what it does to each",
+    since: "7.0.0",
+    complexity: "O(N), N: number of arguments",
+    arity: -4,
+    flags: flags![LOADING, STALE],
+    acl: acl![CONNECTION],
+    handler: Handler::Local(crate::introspection::getkeysandflags),
+    ..SERVER
+};
+
+pub(crate) const COMMAND_HELP: Command = Command {
+    name: "help",
+    full_name: "command|help",
+    summary: "Lists the subcommands",
+    since: "5.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE],
+    acl: acl![CONNECTION],
+    handler: Handler::Local(crate::introspection::help),
+    ..SERVER
+};
+
+pub(crate) const COMMAND_INFO: Command = Command {
+    name: "info",
+    full_name: "command|info",
+    summary: "Describes the named commands: arity, flags and where their keys are",
+    since: "2.8.13",
+    complexity: "O(N), N: number of names",
+    history: &[("7.0.0", "Without names it describes all commands")],
+    arity: -2,
+    flags: flags![LOADING, STALE],
+    acl: acl![CONNECTION],
+    tips: &["nondeterministic_output_order"],
+    arguments: &[Argument::string("command-name").optional().multiple()],
+    handler: Handler::Local(crate::introspection::info),
+    ..SERVER
+};
+
+pub(crate) const COMMAND_LIST: Command = Command {
+    name: "list",
+    full_name: "command|list",
+    summary: "Lists the names of the commands",
+    since: "7.0.0",
+    complexity: "O(N), N: number of commands",
+    arity: -2,
+    flags: flags![LOADING, STALE],
+    acl: acl![CONNECTION],
+    tips: &["nondeterministic_output_order"],
+    arguments: &[Argument::one_of(
+        "filterby",
+        &[
+            Argument::string("module-name").token("MODULE"),
+            Argument::string("category").token("ACLCAT"),
+            Argument::pattern("pattern").token("PATTERN"),
+        ],
+    )
+    .token("FILTERBY")
+    .optional()],
+    handler: Handler::Local(crate::introspection::list),
+    ..SERVER
+};
+
+pub(crate) const CONFIG: Command = Command {
+    name: "config",
+    full_name: "config",
+    summary: "Reads and changes the configuration",
+    since: "2.0.0",
+    complexity: DEPENDS_ON_SUBCOMMAND,
+    arity: -2,
+    subcommands: &[
+        CONFIG_GET,
+        CONFIG_HELP,
+        CONFIG_RESETSTAT,
+        CONFIG_REWRITE,
+        CONFIG_SET,
+    ],
+    ..SERVER
+};
+
+pub(crate) const CONFIG_GET: Command = Command {
+    name: "get",
+    full_name: "config|get",
+    summary: "Reads the parameters whose names fit a pattern",
+    since: "2.0.0",
+    complexity: "O(N), N: number of parameters",
+    history: &[("7.0.0", "Takes several patterns")],
+    arity: -3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    arguments: &[Argument::block("parameter", &[Argument::string("parameter")]).multiple()],
+    handler: Handler::Local(crate::config::get),
+    ..SERVER
+};
+
+pub(crate) const CONFIG_HELP: Command = Command {
+    name: "help",
+    full_name: "config|help",
+    summary: "Lists the subcommands",
+    since: "5.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE],
+    handler: Handler::Local(crate::config::help),
+    ..SERVER
+};
+
+pub(crate) const CONFIG_RESETSTAT: Command = Command {
+    name: "resetstat",
+    full_name: "config|resetstat",
+    summary: "Sets the counters that INFO shows back to zero",
+    since: "2.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    handler: Handler::Local(crate::config::resetstat),
+    ..SERVER
+};
+
+pub(crate) const CONFIG_REWRITE: Command = Command {
+    name: "rewrite",
+    full_name: "config|rewrite",
+    summary: "Writes the configuration in force back to its file",
+    since: "2.8.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    handler: Handler::Local(crate::config::rewrite),
+    ..SERVER
+};
+
+pub(crate) const CONFIG_SET: Command = Command {
+    name: "set",
+    full_name: "config|set",
+    summary: "Changes parameters while the server runs, all of them or none",
+    since: "2.0.0",
+    complexity: "O(N), N: number of parameters",
+    history: &[("7.0.0", "Takes several parameters")],
+    arity: -4,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+    arguments: &[Argument::block(
+        "parameter_value",
+        &[Argument::string("parameter"), Argument::string("value")],
+    )
+    .multiple()],
+    handler: Handler::Local(crate::config::set),
+    ..SERVER
+};
+
+pub(crate) const DBSIZE: Command = Command {
+    name: "dbsize",
+    full_name: "dbsize",
+    summary: "Counts the keys of the database",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 1,
+    flags: flags![READONLY, FAST],
+    acl: acl![KEYSPACE],
+    tips: &["request_policy:all_shards", "response_policy:agg_sum"],
+    handler: Handler::Local(crate::server::dbsize),
+    ..SERVER
+};
+
+pub(crate) const DEBUG: Command = Command {
+    name: "debug",
+    full_name: "debug",
+    summary: "Helps to test the server",
+    since: "1.0.0",
+    complexity: DEPENDS_ON_SUBCOMMAND,
+    doc_flags: &["syscmd"],
+    arity: -2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, OWN_SUBCOMMANDS],
+    subcommands: &[
+        DEBUG_HELP,
+        DEBUG_OBJECT,
+        DEBUG_POPULATE,
+        DEBUG_SET_ACTIVE_EXPIRE,
+        DEBUG_SLEEP,
+    ],
+    handler: Handler::Local(crate::debug::debug),
+    ..SERVER
+};
+
+pub(crate) const DEBUG_HELP: Command = Command {
+    name: "help",
+    full_name: "debug|help",
+    summary: "Lists the subcommands",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    handler: Handler::Local(crate::debug::help),
+    ..SERVER
+};
+
+pub(crate) const DEBUG_OBJECT: Command = Command {
+    name: "object",
+    full_name: "debug|object",
+    summary: "Shows how a value is stored",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    key_specs: &[KeySpec::at(2, &["RO"])],
+    arguments: &[Argument::key("key", 0)],
+    route: Route::Keys,
+    handler: Handler::Keyed(crate::debug::object),
+    ..SERVER
+};
+
+pub(crate) const DEBUG_POPULATE: Command = Command {
+    name: "populate",
+    full_name: "debug|populate",
+    summary: "Fills the database with test keys",
+    since: "1.0.0",
+    complexity: "O(N), N: number of keys",
+    arity: -3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    arguments: &[
+        Argument::integer("count"),
+        Argument::string("prefix").optional(),
+        Argument::integer("size").optional(),
+    ],
+    route: Route::All,
+    handler: Handler::Keyed(crate::debug::populate),
+    ..SERVER
+};
+
+pub(crate) const DEBUG_SET_ACTIVE_EXPIRE: Command = Command {
+    name: "set-active-expire",
+    full_name: "debug|set-active-expire",
+    summary: "Turns the search for expired keys on and off",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    arguments: &[Argument::integer("enabled")],
+    handler: Handler::Local(crate::debug::set_active_expire),
+    ..SERVER
+};
+
+pub(crate) const DEBUG_SLEEP: Command = Command {
+    name: "sleep",
+    full_name: "debug|sleep",
+    summary: "Stops the server for some seconds",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    arguments: &[Argument::new("seconds", ArgumentKind::Double)],
+    route: Route::All,
+    handler: Handler::Keyed(crate::debug::sleep),
+    ..SERVER
+};
+
+pub(crate) const FLUSHALL: Command = Command {
+    name: "flushall",
+    full_name: "flushall",
+    summary: "Empties all databases",
+    since: "1.0.0",
+    complexity: "O(N), N: number of keys in all databases",
+    history: &[("4.0.0", "Option `ASYNC`"), ("6.2.0", "Option `SYNC`")],
+    arity: -1,
+    flags: flags![WRITE],
+    acl: acl![KEYSPACE, DANGEROUS],
+    tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+    arguments: &[Argument::one_of(
+        "async",
+        &[
+            Argument::word("async", "ASYNC").since("4.0.0"),
+            Argument::word("sync", "SYNC").since("6.2.0"),
+        ],
+    )
+    .optional()],
+    route: Route::All,
+    handler: Handler::Keyed(crate::flush::flushall),
+    ..SERVER
+};
+
+pub(crate) const FLUSHDB: Command = Command {
+    name: "flushdb",
+    full_name: "flushdb",
+    summary: "Empties the database",
+    since: "1.0.0",
+    complexity: "O(N), N: number of keys in the database",
+    history: &[("4.0.0", "Option `ASYNC`"), ("6.2.0", "Option `SYNC`")],
+    arity: -1,
+    flags: flags![WRITE],
+    acl: acl![KEYSPACE, DANGEROUS],
+    tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+    arguments: &[Argument::one_of(
+        "async",
+        &[
+            Argument::word("async", "ASYNC").since("4.0.0"),
+            Argument::word("sync", "SYNC").since("6.2.0"),
+        ],
+    )
+    .optional()],
+    route: Route::All,
+    handler: Handler::Keyed(crate::flush::flushdb),
+    ..SERVER
+};
+
+pub(crate) const INFO: Command = Command {
+    name: "info",
+    full_name: "info",
+    summary: "Reports the state and the figures of the server",
+    since: "1.0.0",
+    complexity: "O(1)",
+    history: &[("7.0.0", "Takes several sections")],
+    arity: -1,
+    flags: flags![LOADING, STALE],
+    acl: acl![DANGEROUS],
+    tips: &[
+        "nondeterministic_output",
+        "request_policy:all_shards",
+        "response_policy:special",
+    ],
+    arguments: &[Argument::string("section").optional().multiple()],
+    handler: Handler::Local(crate::server::info),
+    ..SERVER
+};
+
+pub(crate) const LOLWUT: Command = Command {
+    name: "lolwut",
+    full_name: "lolwut",
+    summary: "Draws a picture and tells the version",
+    since: "5.0.0",
+    arity: -1,
+    flags: flags![READONLY, FAST],
+    arguments: &[Argument::integer("version").token("VERSION").optional()],
+    handler: Handler::Local(crate::server::lolwut),
+    ..SERVER
+};
+
+pub(crate) const MEMORY: Command = Command {
+    name: "memory",
+    full_name: "memory",
+    summary: "Looks into the use of memory",
+    since: "4.0.0",
+    complexity: DEPENDS_ON_SUBCOMMAND,
+    arity: -2,
+    subcommands: &[
+        MEMORY_DOCTOR,
+        MEMORY_HELP,
+        MEMORY_MALLOC_STATS,
+        MEMORY_PURGE,
+        MEMORY_STATS,
+        MEMORY_USAGE,
+    ],
+    ..SERVER
+};
+
+pub(crate) const MEMORY_DOCTOR: Command = Command {
+    name: "doctor",
+    full_name: "memory|doctor",
+    summary: "Looks for trouble with memory and gives advice",
+    since: "4.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    tips: &[
+        "nondeterministic_output",
+        "request_policy:all_shards",
+        "response_policy:special",
+    ],
+    handler: Handler::Local(crate::memory::doctor),
+    ..SERVER
+};
+
+pub(crate) const MEMORY_HELP: Command = Command {
+    name: "help",
+    full_name: "memory|help",
+    summary: "Lists the subcommands",
+    since: "4.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE],
+    handler: Handler::Local(crate::memory::help),
+    ..SERVER
+};
+
+pub(crate) const MEMORY_MALLOC_STATS: Command = Command {
+    name: "malloc-stats",
+    full_name: "memory|malloc-stats",
+    summary: "Reports the allocator's own figures",
+    since: "4.0.0",
+    complexity: "Grows with the memory in use; may be slow",
+    arity: 2,
+    tips: &[
+        "nondeterministic_output",
+        "request_policy:all_shards",
+        "response_policy:special",
+    ],
+    handler: Handler::Local(crate::memory::malloc_stats),
+    ..SERVER
+};
+
+pub(crate) const MEMORY_PURGE: Command = Command {
+    name: "purge",
+    full_name: "memory|purge",
+    summary: "Returns free memory to the system",
+    since: "4.0.0",
+    complexity: "Grows with the memory in use; may be slow",
+    arity: 2,
+    tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+    handler: Handler::Local(crate::memory::purge),
+    ..SERVER
+};
+
+pub(crate) const MEMORY_STATS: Command = Command {
+    name: "stats",
+    full_name: "memory|stats",
+    summary: "Reports where memory goes",
+    since: "4.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    tips: &[
+        "nondeterministic_output",
+        "request_policy:all_shards",
+        "response_policy:special",
+    ],
+    handler: Handler::Local(crate::memory::stats),
+    ..SERVER
+};
+
+pub(crate) const MEMORY_USAGE: Command = Command {
+    name: "usage",
+    full_name: "memory|usage",
+    summary: "Tells how many bytes a key and its value take",
+    since: "4.0.0",
+    complexity: "O(N), N: number of samples",
+    arity: -3,
+    flags: flags![READONLY],
+    key_specs: &[KeySpec::at(2, &["RO"])],
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::integer("count").token("SAMPLES").optional(),
+    ],
+    route: Route::Keys,
+    handler: Handler::Keyed(crate::memory_usage::usage),
+    ..SERVER
+};
+
+pub(crate) const SHUTDOWN: Command = Command {
+    name: "shutdown",
+    full_name: "shutdown",
+    summary: "Stops the server",
+    since: "1.0.0",
+    complexity: "O(N) when it saves, N: number of keys in all databases; else O(1)",
+    history: &[("7.0.0", "Options `NOW`, `FORCE`, `ABORT`")],
+    arity: -1,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, NO_MULTI, ALLOW_BUSY],
+    arguments: &[
+        Argument::one_of(
+            "nosave_save",
+            &[
+                Argument::word("nosave", "NOSAVE"),
+                Argument::word("save", "SAVE"),
+            ],
+        )
+        .optional(),
+        Argument::word("now", "NOW").since("7.0.0").optional(),
+        Argument::word("force", "FORCE").since("7.0.0").optional(),
+        Argument::word("abort", "ABORT").since("7.0.0").optional(),
+    ],
+    handler: Handler::Local(crate::server::shutdown),
+    ..SERVER
+};
+
+pub(crate) const SWAPDB: Command = Command {
+    name: "swapdb",
+    full_name: "swapdb",
+    summary: "Swaps the contents of two databases",
+    since: "4.0.0",
+    complexity: "O(N), N: number of clients that watch or wait for keys of the two databases",
+    arity: 3,
+    flags: flags![WRITE, FAST],
+    acl: acl![KEYSPACE, DANGEROUS],
+    arguments: &[Argument::integer("index1"), Argument::integer("index2")],
+    route: Route::All,
+    handler: Handler::Keyed(crate::flush::swapdb),
+    ..SERVER
+};
+
+pub(crate) const TIME: Command = Command {
+    name: "time",
+    full_name: "time",
+    summary: "Tells the server's time",
+    since: "2.6.0",
+    complexity: "O(1)",
+    arity: 1,
+    flags: flags![LOADING, STALE, FAST],
+    tips: &["nondeterministic_output"],
+    handler: Handler::Local(crate::server::time),
+    ..SERVER
+};

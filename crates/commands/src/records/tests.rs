@@ -1,0 +1,588 @@
+//! The table is data that people write: these tests hold it together.
+
+use pantala_engine::command::{
+    Acl, Argument, ArgumentFlags, ArgumentKind, BeginSearch, Command, FindKeys, Flags, Handler,
+    Route,
+};
+use pantala_resp::{ArgRange, Args};
+
+use super::not_built::NOT_BUILT;
+use super::*;
+
+/// Commands of redis-server 7.0.15 without modules (`COMMAND COUNT`).
+const REDIS_COMMANDS: usize = 240;
+
+/// Every record: commands and subcommands, shown or not.
+fn every_record() -> impl Iterator<Item = &'static Command> {
+    COMMANDS
+        .iter()
+        .flat_map(|command| std::iter::once(command).chain(command.subcommands))
+}
+
+/// Runs `check` on the arguments of a call.
+fn with_args<T>(words: &[&[u8]], check: impl FnOnce(&Args<'_>) -> T) -> T {
+    let mut base = Vec::new();
+    let mut ranges = Vec::new();
+    for word in words {
+        ranges.push(ArgRange::new(base.len(), word.len()));
+        base.extend_from_slice(word);
+    }
+    check(&Args::new(&base, &ranges))
+}
+
+fn is_container(command: &Command) -> bool {
+    !command.subcommands.is_empty()
+}
+
+#[test]
+fn names_are_sorted_and_fit() {
+    assert!(COMMANDS.is_sorted_by(|one, next| one.name < next.name));
+    for command in COMMANDS {
+        assert_eq!(command.name, command.full_name);
+        assert!(
+            command
+                .subcommands
+                .is_sorted_by(|one, next| one.name < next.name),
+            "{}",
+            command.name
+        );
+        for sub in command.subcommands {
+            assert_eq!(sub.full_name, format!("{}|{}", command.name, sub.name));
+            assert!(sub.subcommands.is_empty(), "{}", sub.full_name);
+        }
+    }
+    for command in every_record() {
+        let plain =
+            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+        assert!(command.name.bytes().all(plain), "{}", command.name);
+    }
+}
+
+#[test]
+fn every_name_is_found_in_any_case_and_no_other() {
+    let alternate = |name: &str| -> Vec<u8> {
+        let flip = |(at, byte): (usize, u8)| {
+            if at % 2 == 0 {
+                byte.to_ascii_uppercase()
+            } else {
+                byte
+            }
+        };
+        name.bytes().enumerate().map(flip).collect()
+    };
+    for command in COMMANDS {
+        for spelling in [
+            command.name.into(),
+            command.name.to_ascii_uppercase().into(),
+            alternate(command.name),
+        ] {
+            assert!(
+                std::ptr::eq(lookup(&spelling).unwrap(), command),
+                "{spelling:?}"
+            );
+            assert!(
+                std::ptr::eq(lookup_full(&spelling).unwrap(), command),
+                "{spelling:?}"
+            );
+            for sub in command.subcommands {
+                assert!(std::ptr::eq(
+                    lookup_sub(command, &alternate(sub.name)).unwrap(),
+                    sub
+                ));
+                let shown = lookup_full(&alternate(sub.full_name)).map(|found| found.full_name);
+                assert_eq!(
+                    shown,
+                    (!hides_subcommands(command)).then_some(sub.full_name)
+                );
+            }
+        }
+        // Bit 5 and the length are what the hash leaves out: neither may make two names one.
+        for other in ["x", "\0", " "] {
+            let longer = format!("{}{other}", command.name);
+            assert!(
+                lookup(longer.as_bytes()).is_none_or(|found| found.name == longer),
+                "{longer:?}"
+            );
+        }
+        let shorter = &command.name[1..];
+        assert!(lookup(shorter.as_bytes()).is_none_or(|found| found.name == shorter));
+        let without_case: Vec<u8> = command.name.bytes().map(|byte| byte ^ 0x40).collect();
+        assert!(lookup(&without_case).is_none());
+    }
+    assert!(lookup(b"").is_none());
+    assert!(lookup(&[b'g'; 1 << 20]).is_none());
+    assert!(
+        lookup_full(b"|").is_none()
+            && lookup_full(b"get|").is_none()
+            && lookup_full(b"client|id|x").is_none()
+    );
+}
+
+/// `cargo test --release -p pantala-commands lookup_cost -- --ignored --nocapture`
+#[test]
+#[ignore = "prints a figure, holds nothing"]
+fn lookup_cost() {
+    const ROUNDS: u32 = 10_000_000;
+    let calls: [&[u8]; 8] = [
+        b"GET",
+        b"set",
+        b"MGET",
+        b"incr",
+        b"DEL",
+        b"expire",
+        b"PEXPIREAT",
+        b"incrbyfloat",
+    ];
+    let started = std::time::Instant::now();
+    for round in 0..ROUNDS {
+        let name = std::hint::black_box(calls[round as usize % calls.len()]);
+        std::hint::black_box(lookup(name));
+    }
+    println!(
+        "lookup: {:.1} ns",
+        started.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
+    );
+}
+
+/// The fewest arguments that the declared syntax allows.
+fn fewest(argument: &Argument) -> usize {
+    if argument.flags.contains(ArgumentFlags::OPTIONAL) {
+        return 0;
+    }
+    let token = usize::from(argument.token.is_some());
+    match argument.kind {
+        ArgumentKind::PureToken => 1,
+        // One has to be chosen, even if each alone may be left out.
+        ArgumentKind::OneOf => {
+            token
+                + argument
+                    .arguments
+                    .iter()
+                    .map(fewest)
+                    .min()
+                    .unwrap_or(0)
+                    .max(1)
+        }
+        ArgumentKind::Block => token + argument.arguments.iter().map(fewest).sum::<usize>(),
+        _ => token + 1,
+    }
+}
+
+fn is_open(argument: &Argument) -> bool {
+    argument.flags != ArgumentFlags::empty() || argument.arguments.iter().any(is_open)
+}
+
+#[test]
+fn arity_fits_the_declared_arguments() {
+    for command in every_record().filter(|command| !is_container(command)) {
+        let name_words = 1 + usize::from(command.full_name.contains('|'));
+        let wanted = command.arity.unsigned_abs() as usize;
+        if command.arguments.is_empty() {
+            // Redis declares no arguments for these three.
+            let undeclared =
+                ["command|getkeys", "command|getkeysandflags", "quit"].contains(&command.full_name);
+            assert!(
+                undeclared || command.arity as usize == name_words,
+                "{}",
+                command.full_name
+            );
+            continue;
+        }
+        let words = name_words + command.arguments.iter().map(fewest).sum::<usize>();
+        assert_eq!(words, wanted, "{}", command.full_name);
+        // KILL and LIB-NAME show that a choice may leave the number open without an optional argument.
+        let exact = command.arity > 0;
+        assert!(
+            !exact || !command.arguments.iter().any(is_open),
+            "{}",
+            command.full_name
+        );
+        assert!(
+            exact || command.arguments.iter().any(is_open),
+            "{}",
+            command.full_name
+        );
+    }
+}
+
+#[test]
+fn key_specifications_fit_flags_arguments_and_route() {
+    for command in every_record() {
+        let name = command.full_name;
+        let mut named = vec![false; command.key_specs.len()];
+        mark_key_specs(command.arguments, &mut named);
+        assert!(
+            named.iter().all(|named| *named),
+            "{name}: an argument for every key specification"
+        );
+
+        for spec in command.key_specs {
+            let access = spec
+                .flags
+                .iter()
+                .filter(|flag| ["RW", "RO", "OW", "RM"].contains(flag))
+                .count();
+            assert_eq!(access, 1, "{name}");
+            let known = [
+                "RW",
+                "RO",
+                "OW",
+                "RM",
+                "access",
+                "update",
+                "insert",
+                "delete",
+                "variable_flags",
+            ];
+            assert!(spec.flags.iter().all(|flag| known.contains(flag)), "{name}");
+            assert_eq!(
+                spec.flags.contains(&"variable_flags"),
+                command.key_flags.is_some(),
+                "{name}"
+            );
+            let BeginSearch::Index(first) = spec.begin else {
+                panic!("{name}: only indexes so far")
+            };
+            let FindKeys::Range { last, step, .. } = spec.find else {
+                panic!("{name}: only ranges so far")
+            };
+            assert!(
+                step >= 1 && first + last.max(0) < command.arity.abs(),
+                "{name}"
+            );
+        }
+        let changes = command.key_specs.iter().any(|spec| spec.flags[0] != "RO");
+        if !command.key_specs.is_empty() && !command.flags.contains(Flags::ADMIN) {
+            assert_eq!(command.flags.contains(Flags::WRITE), changes, "{name}");
+            assert_eq!(command.flags.contains(Flags::READONLY), !changes, "{name}");
+        }
+        assert!(
+            !command.flags.contains(Flags::WRITE | Flags::READONLY),
+            "{name}"
+        );
+        // Written nowhere: derived.
+        assert!(!command.flags.contains(Flags::MOVABLEKEYS), "{name}");
+
+        assert_eq!(
+            matches!(command.route, Route::Keys),
+            !command.key_specs.is_empty() && !is_container(command),
+            "{name}"
+        );
+        let takes_shards = !matches!(command.route, Route::None);
+        assert_eq!(
+            matches!(command.handler, Handler::Keyed(_)),
+            takes_shards,
+            "{name}"
+        );
+    }
+}
+
+fn mark_key_specs(arguments: &[Argument], named: &mut [bool]) {
+    for argument in arguments {
+        assert_eq!(
+            argument.kind == ArgumentKind::Key,
+            argument.key_spec.is_some(),
+            "{}",
+            argument.name
+        );
+        if let Some(spec) = argument.key_spec {
+            named[usize::from(spec)] = true;
+        }
+        mark_key_specs(argument.arguments, named);
+    }
+}
+
+#[test]
+fn single_keys_are_where_the_arity_promises_them() {
+    for command in every_record() {
+        if let Some(index) = command.single_key() {
+            assert!(
+                index < command.arity.unsigned_abs() as usize,
+                "{}",
+                command.full_name
+            );
+            assert_eq!(command.key_specs.len(), 1);
+        }
+    }
+    assert_eq!(lookup(b"get").unwrap().single_key(), Some(1));
+    assert_eq!(
+        lookup_full(b"object|encoding").unwrap().single_key(),
+        Some(2)
+    );
+    for several in ["mget", "mset", "rename", "lcs", "ping"] {
+        assert_eq!(
+            lookup(several.as_bytes()).unwrap().single_key(),
+            None,
+            "{several}"
+        );
+    }
+}
+
+#[test]
+fn containers_have_help() {
+    for command in COMMANDS.iter().filter(|command| is_container(command)) {
+        let help = lookup_sub(command, b"help").unwrap_or_else(|| panic!("{} HELP", command.name));
+        assert_eq!(help.arity, 2);
+        assert!(
+            command.key_specs.is_empty() && command.arguments.is_empty(),
+            "{}",
+            command.name
+        );
+        match command.handler {
+            Handler::Container => assert_eq!((command.arity, command.flags), (-2, Flags::empty())),
+            // COMMAND without a subcommand, DEBUG with one that has no record.
+            Handler::Local(_) => assert!(["command", "debug"].contains(&command.name)),
+            Handler::Keyed(_) => panic!("{}", command.name),
+        }
+    }
+    for command in every_record().filter(|command| !is_container(command)) {
+        assert!(
+            !matches!(command.handler, Handler::Container),
+            "{}",
+            command.full_name
+        );
+    }
+}
+
+#[test]
+fn categories_follow_from_flags() {
+    for command in every_record() {
+        let name = command.full_name;
+        let implied = Acl::READ
+            | Acl::WRITE
+            | Acl::ADMIN
+            | Acl::PUBSUB
+            | Acl::FAST
+            | Acl::SLOW
+            | Acl::BLOCKING;
+        assert!(
+            !command.acl.intersects(implied),
+            "{name}: the flags say it already"
+        );
+        let categories = command.acl_categories();
+        assert_ne!(
+            categories.contains(Acl::FAST),
+            categories.contains(Acl::SLOW),
+            "{name}"
+        );
+        assert_eq!(
+            categories.contains(Acl::WRITE),
+            command.flags.contains(Flags::WRITE),
+            "{name}"
+        );
+        assert!(
+            !command.flags.contains(Flags::ADMIN) || !command.acl.contains(Acl::DANGEROUS),
+            "{name}"
+        );
+        assert!(
+            !categories.contains(Acl::ADMIN) || categories.contains(Acl::DANGEROUS),
+            "{name}"
+        );
+        // A write that reaches keys through all shards must be refused on a replica like any other.
+        let debug = command.flags.contains(Flags::PROTECTED);
+        assert!(
+            debug
+                || !matches!(command.route, Route::All)
+                || command.flags.intersects(Flags::WRITE | Flags::READONLY)
+        );
+    }
+}
+
+/// `7.0.15` as numbers.
+fn version(text: &str) -> [u32; 3] {
+    let parts: Vec<u32> = text
+        .split('.')
+        .map(|part| part.parse().expect("a number"))
+        .collect();
+    parts.try_into().expect("three parts")
+}
+
+#[test]
+fn documentation_is_complete() {
+    for command in every_record() {
+        let name = command.full_name;
+        assert!(
+            command
+                .summary
+                .starts_with(|first: char| first.is_ascii_uppercase()),
+            "{name}"
+        );
+        assert!(!command.summary.ends_with('.'), "{name}");
+        assert!(
+            ["string", "generic", "connection", "server"].contains(&command.group),
+            "{name}"
+        );
+        // Redis gives none for LOLWUT.
+        assert_eq!(command.complexity.is_empty(), name == "lolwut", "{name}");
+        assert!(version(command.since) <= [7, 2, 0], "{name}");
+        assert!(
+            command
+                .history
+                .is_sorted_by_key(|(since, _)| version(since)),
+            "{name}"
+        );
+        for (since, change) in command.history {
+            assert!(
+                version(since) > version(command.since) && !change.is_empty(),
+                "{name}"
+            );
+        }
+        assert!(
+            command
+                .deprecated
+                .is_none_or(|(since, _)| version(since) > version(command.since)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_built_has_no_record() {
+    assert!(NOT_BUILT.is_sorted_by(|one, next| one < next));
+    for name in NOT_BUILT {
+        assert!(lookup_full(name.as_bytes()).is_none(), "{name}");
+        assert!(not_built(name.as_bytes()) && not_built(name.to_ascii_uppercase().as_bytes()));
+    }
+    assert!(every_record().all(|command| !not_built(command.full_name.as_bytes())));
+    assert!(!not_built(b"") && !not_built(b"nosuch"));
+    let not_built_commands = NOT_BUILT.iter().filter(|name| !name.contains('|')).count();
+    assert_eq!(COMMANDS.len() + not_built_commands, REDIS_COMMANDS);
+}
+
+#[test]
+fn set_reads_only_with_get() {
+    let flags_of = lookup(b"set").unwrap().key_flags.unwrap();
+    assert_eq!(
+        with_args(&[b"set", b"k", b"get"], flags_of),
+        ["OW", "update"]
+    );
+    assert_eq!(
+        with_args(&[b"set", b"k", b"v", b"nx", b"GeT"], flags_of),
+        ["RW", "access", "update"]
+    );
+}
+
+/// What a call resolves to: a full name, or the error.
+fn resolved(words: &[&[u8]]) -> String {
+    with_args(words, |args| match resolve(args) {
+        Ok(command) => command.full_name.to_owned(),
+        Err(unresolved) => String::from_utf8_lossy(&unresolved.message(args)).into_owned(),
+    })
+}
+
+#[test]
+fn calls_resolve() {
+    assert_eq!(resolved(&[b"GET", b"k"]), "get");
+    assert_eq!(resolved(&[b"ping"]), "ping");
+    assert_eq!(resolved(&[b"Client", b"getNAME"]), "client|getname");
+    assert_eq!(resolved(&[b"command"]), "command");
+    assert_eq!(resolved(&[b"mset", b"a", b"b", b"c"]), "mset");
+    // DEBUG answers for itself whatever its subcommand, Redis has no records for them.
+    assert_eq!(resolved(&[b"debug", b"sleep", b"0"]), "debug|sleep");
+    assert_eq!(resolved(&[b"debug", b"sleep"]), "debug");
+    assert_eq!(resolved(&[b"debug", b"nosuch"]), "debug");
+}
+
+#[test]
+fn errors_are_worded_as_in_redis() {
+    assert_eq!(
+        resolved(&[b"get"]),
+        "ERR wrong number of arguments for 'get' command"
+    );
+    assert_eq!(
+        resolved(&[b"GET", b"a", b"b"]),
+        "ERR wrong number of arguments for 'get' command"
+    );
+    assert_eq!(
+        resolved(&[b"client"]),
+        "ERR wrong number of arguments for 'client' command"
+    );
+    assert_eq!(
+        resolved(&[b"CLIENT", b"Id", b"x"]),
+        "ERR wrong number of arguments for 'client|id' command"
+    );
+    assert_eq!(
+        resolved(&[b"debug"]),
+        "ERR wrong number of arguments for 'debug' command"
+    );
+    assert_eq!(
+        resolved(&[b"client", b"Foo"]),
+        "ERR unknown subcommand 'Foo'. Try CLIENT HELP."
+    );
+    assert_eq!(
+        resolved(&[b"Foo"]),
+        "ERR unknown command 'Foo', with args beginning with: "
+    );
+    let zero = "ERR unknown command 'fo', with args beginning with: 'a' '' ";
+    assert_eq!(resolved(&[b"fo\0o", b"a\0b", b""]), zero);
+    assert_eq!(
+        resolved(&[b"LPUSH", b"k"]),
+        "ERR Pantala doesn't have the command 'LPUSH' yet"
+    );
+    let tracking = "ERR Pantala doesn't have the command 'client|Tracking' yet";
+    assert_eq!(resolved(&[b"CLIENT", b"Tracking", b"on"]), tracking);
+}
+
+#[test]
+fn errors_repeat_a_bounded_part_of_the_call() {
+    let cut = |words: &[&[u8]]| {
+        resolved(words)
+            .split("beginning with: ")
+            .nth(1)
+            .unwrap()
+            .to_owned()
+    };
+    // 122 bytes and three of quotes and blank leave three bytes for the next argument; 125 leave none.
+    assert_eq!(
+        cut(&[b"foo", &[b'a'; 122], b"bcde"]),
+        format!("'{}' 'bcd' ", "a".repeat(122))
+    );
+    assert_eq!(
+        cut(&[b"foo", &[b'a'; 125], b"b"]),
+        format!("'{}' ", "a".repeat(125))
+    );
+    assert_eq!(
+        cut(&[b"foo", &[b'a'; 1000], b"b"]),
+        format!("'{}' ", "a".repeat(128))
+    );
+    assert!(
+        resolved(&[&[b'f'; 1000]])
+            .starts_with(&format!("ERR unknown command '{}'", "f".repeat(128)))
+    );
+    assert!(!resolved(&[&[b'f'; 1000]]).contains(&"f".repeat(129)));
+    assert!(resolved(&[b"client", &[b'f'; 1000]]).contains(&format!("'{}'", "f".repeat(128))));
+}
+
+#[test]
+fn compat_names_every_command() {
+    let compat = include_str!("../../../../COMPAT.md");
+    let (there, not_yet) = compat.split_once("## Not yet").expect("the section");
+    let spelled = |full_name: &str| format!("`{}`", full_name.replace('|', " ").to_uppercase());
+    for command in every_record() {
+        let name = spelled(command.full_name);
+        let rows = there
+            .lines()
+            .filter(|line| line.starts_with(&format!("| {name} ")))
+            .count();
+        // DEBUG's subcommands stand in a section of their own.
+        let wanted = usize::from(!command.full_name.starts_with("debug|"));
+        assert_eq!(rows, wanted, "{name} in the tables");
+        assert!(there.contains(&name), "{name}");
+        assert!(
+            !not_yet.contains(&name),
+            "{name} isn't built yet, says COMPAT.md"
+        );
+    }
+    for name in NOT_BUILT {
+        assert!(
+            not_yet.contains(&spelled(name)),
+            "{name} in the list of what isn't there"
+        );
+    }
+    let listed = not_yet.matches('`').count() / 2;
+    assert_eq!(
+        listed,
+        NOT_BUILT.len() + 1,
+        "nothing else but the unknown-command error"
+    );
+}

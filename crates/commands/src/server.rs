@@ -1,0 +1,66 @@
+//! The server as a whole: `DBSIZE`, `INFO`, `LOLWUT`, `SHUTDOWN`, `TIME`.
+
+use pantala_engine::client::{LocalContext, Shutdown};
+use pantala_resp::{Args, Reply};
+
+use crate::arguments::{integer, is_option};
+use crate::{errors, lolwut};
+
+/// `DBSIZE`.
+pub fn dbsize(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let (keys, _) = context.keyspace.database_size(context.session.db);
+    reply.integer(keys as i64);
+}
+
+/// `TIME`: unix time in seconds, and the microseconds of the current second.
+pub fn time(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    const US_PER_S: i64 = 1_000_000;
+    let now_us = context.host.now_us();
+    reply.array(2);
+    reply.bulk_integer(now_us.div_euclid(US_PER_S));
+    reply.bulk_integer(now_us.rem_euclid(US_PER_S));
+}
+
+/// `INFO [section ...]`.
+pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let sections: Vec<String> =
+        args.iter().skip(1).map(|name| String::from_utf8_lossy(name).to_ascii_lowercase()).collect();
+    reply.verbatim("txt", context.host.info(&sections).as_bytes());
+}
+
+/// `LOLWUT [VERSION version]`: dragonflies, other ones each time. There is one picture, whatever the version.
+pub fn lolwut(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if let (Some(option), Some(version)) = (args.get(1), args.get(2))
+        && is_option(option, "VERSION")
+        && integer(version, reply).is_none()
+    {
+        return;
+    }
+    let picture = lolwut::draw(context.keyspace.random_below(u64::MAX));
+    reply.verbatim("txt", picture.as_bytes());
+}
+
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`. There is no reply to a success: the connection closes.
+pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let mut how = Shutdown::default();
+    for option in args.iter().skip(1) {
+        let flag = match option {
+            _ if is_option(option, "NOSAVE") => &mut how.no_save,
+            _ if is_option(option, "SAVE") => &mut how.save,
+            _ if is_option(option, "NOW") => &mut how.now,
+            _ if is_option(option, "FORCE") => &mut how.force,
+            _ if is_option(option, "ABORT") => &mut how.abort,
+            _ => return reply.error(errors::SYNTAX),
+        };
+        *flag = true;
+    }
+    let aborts_with_more = how.abort && (how.no_save || how.save || how.now || how.force);
+    if aborts_with_more || how.no_save && how.save {
+        return reply.error(errors::SYNTAX);
+    }
+    match context.host.shutdown(how) {
+        Ok(()) if how.abort => reply.ok(),
+        Ok(()) => {}
+        Err(error) => reply.error(&error),
+    }
+}

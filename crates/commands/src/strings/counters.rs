@@ -1,0 +1,87 @@
+//! Counting in strings.
+
+use pantala_engine::access::Access;
+use pantala_engine::db::{Expire, NewString};
+use pantala_resp::{Args, Reply};
+use pantala_types::LongDouble;
+
+use super::StringRef;
+use crate::arguments::integer;
+use crate::errors;
+
+const OVERFLOW: &str = "ERR increment or decrement would overflow";
+
+/// `INCR key`.
+#[inline]
+pub fn incr(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    add(access, args, 1, reply);
+}
+
+/// `DECR key`.
+pub fn decr(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    add(access, args, -1, reply);
+}
+
+/// `INCRBY key increment`.
+pub fn incrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(by) = integer(args.at(2), reply) else { return };
+    add(access, args, by, reply);
+}
+
+/// `DECRBY key decrement`.
+pub fn decrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(by) = integer(args.at(2), reply) else { return };
+    match by.checked_neg() {
+        Some(by) => add(access, args, by, reply),
+        None => reply.error("ERR decrement would overflow"),
+    }
+}
+
+/// Adds to the integer at a key; a missing one counts as 0. The time to live stays.
+#[inline]
+fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let mut db = access.db(&key);
+    let sum = match db.write(&key) {
+        None => by,
+        Some(mut entry) => {
+            let Some(string) = StringRef::of(entry.payload()) else { return reply.error(errors::WRONG_TYPE) };
+            let Some(value) = string.integer() else { return reply.error(errors::NOT_AN_INTEGER) };
+            let Some(sum) = value.checked_add(by) else { return reply.error(OVERFLOW) };
+            // In place, unless flags say something of the old number or its bytes.
+            if entry.user_flags() == 0 && entry.set_int(sum) {
+                return reply.integer(sum);
+            }
+            sum
+        }
+    };
+    // A new key, or one whose string was bytes that happen to be an integer.
+    match db.set_string(&key, NewString::Int(sum), Expire::Keep) {
+        Ok(()) => reply.integer(sum),
+        Err(_) => reply.error(errors::OUT_OF_MEMORY),
+    }
+}
+
+/// `INCRBYFLOAT key increment`. The time to live stays.
+pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let mut db = access.db(&key);
+    let value = match db.write(&key) {
+        None => LongDouble::ZERO,
+        Some(entry) => {
+            let Some(string) = StringRef::of(entry.payload()) else { return reply.error(errors::WRONG_TYPE) };
+            let Some(value) = string.long_double() else { return reply.error(errors::NOT_A_FLOAT) };
+            value
+        }
+    };
+    let Some(by) = LongDouble::parse(args.at(2)) else { return reply.error(errors::NOT_A_FLOAT) };
+    let Some(sum) = value.checked_add(by) else {
+        return reply.error("ERR increment would produce NaN or Infinity");
+    };
+    // As bytes even where it looks like an integer: so says OBJECT ENCODING of Redis.
+    let text = sum.to_human();
+    match db.set_string(&key, NewString::Bytes(&text), Expire::Keep) {
+        Ok(()) => reply.bulk(&text),
+        Err(_) => reply.error(errors::OUT_OF_MEMORY),
+    }
+}

@@ -1,0 +1,286 @@
+//! `GET`, `SET` and those between them.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::{Expire, NewString, payload_of};
+use pantala_resp::{Args, Reply};
+
+use super::StringRef;
+use crate::arguments::{integer, is_option};
+use crate::errors;
+use crate::expiry::{Base, Unit, invalid_expire, new_expiry_ms};
+
+/// `GET key`.
+#[inline]
+pub fn get(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    reply_value(access, &key, reply);
+}
+
+/// Replies what `GET` does. `false`: it replied an error.
+#[inline]
+fn reply_value(access: &mut Access<'_>, key: &Key<'_>, reply: &mut Reply<'_>) -> bool {
+    match access.db(key).read(key).map(|entry| write_entry(StringRef::of(entry.payload()), reply)) {
+        None => {
+            reply.null();
+            true
+        }
+        Some(is_string) => is_string,
+    }
+}
+
+/// Replies a string, or that it isn't one (`false`).
+#[inline]
+fn write_entry(string: Option<StringRef<'_>>, reply: &mut Reply<'_>) -> bool {
+    match string {
+        Some(string) => string.write(reply),
+        None => reply.error(errors::WRONG_TYPE),
+    }
+    string.is_some()
+}
+
+/// `SET key value [NX | XX] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
+#[inline]
+pub fn set(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    if args.len() == 3 {
+        return match access.db(&key).set_string(&key, NewString::encode(args.at(2)), Expire::Clear) {
+            Ok(()) => reply.ok(),
+            Err(_) => reply.error(errors::OUT_OF_MEMORY),
+        };
+    }
+    let Some(options) = Options::parse(args, 3, Syntax::Set) else {
+        return reply.error(errors::SYNTAX);
+    };
+    store(access, &key, args.at(2), &options, "set", reply);
+}
+
+/// `SETEX key seconds value`.
+pub fn setex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_expiring(access, args, Unit::Seconds, "setex", reply);
+}
+
+/// `PSETEX key milliseconds value`.
+pub fn psetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_expiring(access, args, Unit::Milliseconds, "psetex", reply);
+}
+
+fn set_expiring(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, command: &str, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let expiry = Expiry::At { text: args.at(2), unit, base: Base::Now };
+    store(access, &key, args.at(3), &Options { expiry, ..Options::default() }, command, reply);
+}
+
+/// `SETNX key value`.
+pub fn setnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let mut db = access.db(&key);
+    if db.write(&key).is_some() {
+        return reply.integer(0);
+    }
+    match db.set_string(&key, NewString::encode(args.at(2)), Expire::Clear) {
+        Ok(()) => reply.integer(1),
+        Err(_) => reply.error(errors::OUT_OF_MEMORY),
+    }
+}
+
+/// `GETSET key value`.
+pub fn getset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    // What may fail comes first, so that a refusal changes nothing and isn't preceded by half a reply.
+    let Ok((payload, flags)) = payload_of(&key, NewString::encode(args.at(2))) else {
+        return reply.error(errors::OUT_OF_MEMORY);
+    };
+    if reply_value(access, &key, reply) {
+        access.db(&key).set_payload(&key, payload, flags, Expire::Clear);
+    }
+}
+
+/// `GETDEL key`.
+pub fn getdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    if reply_value(access, &key, reply) {
+        let lazy = access.keyspace().tuning.lazyfree_lazy_user_del.load(Relaxed);
+        access.db(&key).remove(&key, lazy);
+    }
+}
+
+/// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`.
+pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(options) = Options::parse(args, 2, Syntax::GetEx) else {
+        return reply.error(errors::SYNTAX);
+    };
+    let key = access.first_key(args, 1);
+    let (now_ms, keyspace) = (access.now_ms(), access.keyspace());
+    let mut db = access.db(&key);
+    let Some(entry) = db.read(&key) else { return reply.null() };
+    let Some(string) = StringRef::of(entry.payload()) else { return reply.error(errors::WRONG_TYPE) };
+    // Redis looks at the time only now: a missing key hides that it is wrong.
+    let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return };
+    string.write(reply);
+    let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms);
+    if past {
+        db.remove(&key, keyspace.tuning.lazyfree_lazy_expire.load(Relaxed));
+    } else if at_ms.is_some() || options.expiry == Expiry::Persist {
+        db.set_expire(&key, at_ms);
+    }
+}
+
+/// Stores a value as the options say.
+fn store(
+    access: &mut Access<'_>,
+    key: &Key<'_>,
+    value: &[u8],
+    options: &Options<'_>,
+    command: &str,
+    reply: &mut Reply<'_>,
+) {
+    let Ok(at_ms) = options.expiry.at_ms(access.now_ms(), command, reply) else { return };
+    // Before anything is looked up or replied, for it may fail.
+    let Ok((payload, flags)) = payload_of(key, NewString::encode(value)) else {
+        return reply.error(errors::OUT_OF_MEMORY);
+    };
+    if options.get && !reply_value(access, key, reply) {
+        return;
+    }
+    let mut db = access.db(key);
+    let refused = match options.condition {
+        Condition::Always => false,
+        Condition::Missing => db.write(key).is_some(),
+        Condition::Existing => db.write(key).is_none(),
+    };
+    if refused {
+        // With GET the old value has been replied.
+        if !options.get {
+            reply.null();
+        }
+        return;
+    }
+    let expire = match (at_ms, options.expiry) {
+        (Some(at), _) => Expire::At(at),
+        (None, Expiry::Keep) => Expire::Keep,
+        (None, _) => Expire::Clear,
+    };
+    db.set_payload(key, payload, flags, expire);
+    if !options.get {
+        reply.ok();
+    }
+}
+
+/// Which command's options are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Syntax {
+    Set,
+    GetEx,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Condition {
+    #[default]
+    Always,
+    /// `NX`
+    Missing,
+    /// `XX`
+    Existing,
+}
+
+/// What is to become of the time to live.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Expiry<'a> {
+    /// Nothing was said.
+    #[default]
+    Unsaid,
+    /// `KEEPTTL`
+    Keep,
+    /// `PERSIST`
+    Persist,
+    /// A time, not read yet: Redis complains about it later than about syntax.
+    At { text: &'a [u8], unit: Unit, base: Base },
+}
+
+impl Expiry<'_> {
+    fn is_absolute(&self) -> bool {
+        matches!(self, Expiry::At { base: Base::Epoch, .. })
+    }
+
+    /// The time when the key is to expire (unix, ms), if one was given. `Err`: it is wrong, and the reply says so.
+    fn at_ms(&self, now_ms: i64, command: &str, reply: &mut Reply<'_>) -> Result<Option<i64>, ()> {
+        let Expiry::At { text, unit, base } = *self else { return Ok(None) };
+        let number = integer(text, reply).ok_or(())?;
+        let at_ms = new_expiry_ms(number, unit, base, now_ms);
+        if at_ms.is_none() {
+            invalid_expire(command, reply);
+        }
+        at_ms.map(Some).ok_or(())
+    }
+}
+
+/// The options of `SET` and `GETEX`.
+#[derive(Default)]
+struct Options<'a> {
+    condition: Condition,
+    get: bool,
+    expiry: Expiry<'a>,
+}
+
+impl<'a> Options<'a> {
+    /// Reads the arguments from `first` on; `None`: a syntax error.
+    fn parse(args: &Args<'a>, first: usize, syntax: Syntax) -> Option<Self> {
+        let mut options = Options::default();
+        let mut index = first;
+        while let Some(option) = args.get(index) {
+            index += 1;
+            if syntax == Syntax::Set && options.set_only(option) {
+                continue;
+            }
+            if syntax == Syntax::GetEx && is_option(option, "PERSIST") {
+                options.say(Expiry::Persist)?;
+                continue;
+            }
+            let (unit, base) = time_option(option)?;
+            let text = args.get(index)?;
+            index += 1;
+            options.say(Expiry::At { text, unit, base })?;
+        }
+        Some(options)
+    }
+
+    /// Takes an option that only `SET` has; `false`: it isn't one, or contradicts an earlier one.
+    fn set_only(&mut self, option: &[u8]) -> bool {
+        if is_option(option, "NX") && self.condition != Condition::Existing {
+            self.condition = Condition::Missing;
+        } else if is_option(option, "XX") && self.condition != Condition::Missing {
+            self.condition = Condition::Existing;
+        } else if is_option(option, "GET") {
+            self.get = true;
+        } else {
+            return is_option(option, "KEEPTTL") && self.say(Expiry::Keep).is_some();
+        }
+        true
+    }
+
+    /// What becomes of the time to live. The same word may stand twice, and the last counts; two different ones
+    /// contradict each other.
+    fn say(&mut self, expiry: Expiry<'a>) -> Option<()> {
+        let agrees = match (self.expiry, expiry) {
+            (Expiry::Unsaid, _) | (Expiry::Keep, Expiry::Keep) | (Expiry::Persist, Expiry::Persist) => true,
+            (Expiry::At { unit: a, base: b, .. }, Expiry::At { unit: c, base: d, .. }) => (a, b) == (c, d),
+            _ => false,
+        };
+        self.expiry = expiry;
+        agrees.then_some(())
+    }
+}
+
+/// `EX`, `PX`, `EXAT` or `PXAT`.
+fn time_option(option: &[u8]) -> Option<(Unit, Base)> {
+    const TIMES: [(&str, Unit, Base); 4] = [
+        ("EX", Unit::Seconds, Base::Now),
+        ("PX", Unit::Milliseconds, Base::Now),
+        ("EXAT", Unit::Seconds, Base::Epoch),
+        ("PXAT", Unit::Milliseconds, Base::Epoch),
+    ];
+    let (_, unit, base) = TIMES.into_iter().find(|(word, ..)| is_option(option, word))?;
+    Some((unit, base))
+}

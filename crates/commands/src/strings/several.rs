@@ -1,0 +1,100 @@
+//! String commands over several keys. The engine holds the shards of all of them, so each is atomic.
+
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::{Expire, NewString, fits_inline, payload_of};
+use pantala_engine::NewPayload;
+use pantala_resp::{Args, Reply};
+use pantala_types::{OutOfMemory, Value};
+
+use super::StringRef;
+use crate::errors;
+
+/// `MGET key [key …]`.
+pub fn mget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    reply.array(args.len() - 1);
+    for index in 1..args.len() {
+        let key = key_at(access, args, index);
+        let found = access.db(&key).read(&key).map(|entry| match StringRef::of(entry.payload()) {
+            Some(string) => string.write(reply),
+            None => reply.null(),
+        });
+        if found.is_none() {
+            reply.null();
+        }
+    }
+}
+
+/// `MSET key value [key value …]`.
+pub fn mset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() % 2 == 0 {
+        return reply.error("ERR wrong number of arguments for 'mset' command");
+    }
+    if store_pairs(access, args, reply) {
+        reply.ok();
+    }
+}
+
+/// `MSETNX key value [key value …]`.
+pub fn msetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() % 2 == 0 {
+        return reply.error("ERR wrong number of arguments for 'msetnx' command");
+    }
+    for index in (1..args.len()).step_by(2) {
+        let key = key_at(access, args, index);
+        if access.db(&key).write(&key).is_some() {
+            return reply.integer(0);
+        }
+    }
+    if store_pairs(access, args, reply) {
+        reply.integer(1);
+    }
+}
+
+/// The first key was hashed by the router; the others are hashed here.
+#[inline]
+fn key_at<'k>(access: &Access<'_>, args: &Args<'k>, index: usize) -> Key<'k> {
+    if index == 1 { access.first_key(args, 1) } else { access.key(args, index) }
+}
+
+/// Stores all pairs or, when memory is refused for one, none (`false`: the reply says so).
+fn store_pairs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
+    let Ok(large) = large_payloads(access, args) else {
+        reply.error(errors::OUT_OF_MEMORY);
+        return false;
+    };
+    let mut large = large.into_iter();
+    for index in (1..args.len()).step_by(2) {
+        let key = key_at(access, args, index);
+        let value = args.at(index + 1);
+        let mut db = access.db(&key);
+        if is_large(key.bytes, value) {
+            // `large_payloads` made one for each such pair, in this order.
+            let Some((payload, flags)) = large.next() else { continue };
+            db.set_payload(&key, payload, flags, Expire::Clear);
+        } else if db.set_string(&key, NewString::encode(value), Expire::Clear).is_err() {
+            // Inline strings need no allocation of their own.
+            debug_assert!(false, "an inline string was refused");
+        }
+    }
+    true
+}
+
+/// Whether a value needs memory of its own, which may be refused.
+fn is_large(key: &[u8], value: &[u8]) -> bool {
+    // Too long for an integer where it is too long for an entry.
+    !fits_inline(key, value.len()) && matches!(NewString::encode(value), NewString::Bytes(_))
+}
+
+type Prepared<'v> = (NewPayload<'v, Value>, u8);
+
+/// The payloads of all large values, made before anything is stored. Usually there are none and nothing is allocated.
+fn large_payloads<'v>(access: &Access<'_>, args: &Args<'v>) -> Result<Vec<Prepared<'v>>, OutOfMemory> {
+    let mut payloads = Vec::new();
+    for index in (1..args.len()).step_by(2) {
+        let value = args.at(index + 1);
+        if is_large(args.at(index), value) {
+            payloads.push(payload_of(&access.key(args, index), NewString::encode(value))?);
+        }
+    }
+    Ok(payloads)
+}

@@ -1,0 +1,66 @@
+//! A string as commands see it, wherever the dictionary keeps it.
+
+use pantala_base::number::{Decimal, parse_i64};
+use pantala_engine::Payload;
+use pantala_resp::Reply;
+use pantala_types::{LongDouble, Value};
+
+/// The string that a key holds.
+#[derive(Clone, Copy)]
+pub(crate) enum StringRef<'e> {
+    /// Kept as an integer; the string is its text.
+    Int(i64),
+    /// Kept as bytes.
+    Bytes(&'e [u8]),
+}
+
+impl<'e> StringRef<'e> {
+    /// The string of a payload; `None` when it is of another type.
+    #[inline]
+    pub(crate) fn of(payload: Payload<'e, Value>) -> Option<Self> {
+        match payload {
+            Payload::Bytes(bytes) => Some(StringRef::Bytes(bytes)),
+            Payload::Int(value) => Some(StringRef::Int(value)),
+            Payload::Heap(Value::String(string)) => Some(StringRef::Bytes(string.as_bytes())),
+        }
+    }
+
+    /// Replies it.
+    #[inline]
+    pub(crate) fn write(self, reply: &mut Reply<'_>) {
+        match self {
+            StringRef::Int(value) => reply.bulk_integer(value),
+            StringRef::Bytes(bytes) => reply.bulk(bytes),
+        }
+    }
+
+    /// Its length in bytes.
+    pub(crate) fn len(self) -> usize {
+        self.with_bytes(<[u8]>::len)
+    }
+
+    /// Its bytes, which for an integer exist only during the call.
+    pub(crate) fn with_bytes<R>(self, work: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            StringRef::Int(value) => work(Decimal::new().format_i64(value)),
+            StringRef::Bytes(bytes) => work(bytes),
+        }
+    }
+
+    /// The integer that it is, if it is one.
+    #[inline]
+    pub(crate) fn integer(self) -> Option<i64> {
+        match self {
+            StringRef::Int(value) => Some(value),
+            StringRef::Bytes(bytes) => parse_i64(bytes),
+        }
+    }
+
+    /// The number that it is, if it is one.
+    pub(crate) fn long_double(self) -> Option<LongDouble> {
+        match self {
+            StringRef::Int(value) => Some(LongDouble::from(value)),
+            StringRef::Bytes(bytes) => LongDouble::parse(bytes),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Prints the dictionary's figures: find one by one and batched against hashbrown, growth, bytes per key.
+//!
+//! `cargo run --release -p pantala-dict --example figures [-- ENTRIES [bytes] [values] [find]]`, by default 20,000,000
+//! entries and all three parts; that takes 5 GB of memory and a few minutes.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher};
+use std::hint::black_box;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use rustix::time::{ClockId, clock_gettime};
+
+use pantala_dict::{Dict, Entry, EntryRef, NewPayload, Payload, hash_key};
+
+const SEED: u64 = 0x0dd0_5eed_1234_5678;
+/// Dictionaries of the memory figures, as many as the server has shards in the command.
+const SHARDS: usize = 40;
+const ROUNDS: usize = 9;
+const FINDS_PER_ROUND: usize = 1_000_000;
+/// Keys handed to one `find_batch`, about a window of pipelined commands.
+const WINDOW: usize = 64;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let entries = arguments.next().map_or(20_000_000, |text| text.parse().expect("a number of entries"));
+    let what: Vec<String> = arguments.collect();
+    let wanted = |name: &str| what.is_empty() || what.iter().any(|w| w == name);
+    let small = (entries / 20).max(1);
+    // Memory first, while nothing else has touched the allocator.
+    if wanted("bytes") {
+        bytes_per_key(entries);
+    }
+    if wanted("values") {
+        bytes_beyond_values(small);
+    }
+    if wanted("find") {
+        finds(small);
+        finds(entries);
+    }
+}
+
+/// The thread's own CPU time: other work on the machine then spoils only the caches.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().expect("it counts from zero")
+}
+
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number of pages") * 4096
+}
+
+fn insert(dict: &mut Dict<()>, key: &[u8], value: &[u8]) {
+    if let Entry::Vacant(entry) = dict.entry(hash_key(SEED, key), key) {
+        entry.insert(NewPayload::Bytes(value), 0, 0, None);
+    }
+}
+
+/// Spreads keys over shards evenly and independently of the dictionary's hash, as the slots do.
+fn shard_of(i: usize) -> usize {
+    ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SHARDS
+}
+
+/// `key:N` / `value:N` over the shards: resident bytes per key and the most slots that one insert moved.
+fn bytes_per_key(entries: usize) {
+    let before = resident_bytes();
+    let started = cpu_time();
+    let mut dicts: Vec<Dict<()>> = (0..SHARDS).map(|_| Dict::new(SEED)).collect();
+    let (mut most_moved, mut key, mut value) = (0, Vec::new(), Vec::new());
+    for i in 0..entries {
+        (key.clear(), value.clear());
+        write!(key, "key:{i}").and_then(|()| write!(value, "value:{i}")).expect("a vector takes all");
+        let dict = &mut dicts[shard_of(i)];
+        insert(dict, &key, &value);
+        most_moved = most_moved.max(dict.entries_moved_by_last_insert());
+    }
+    let per_key = |bytes: usize| bytes as f64 / entries as f64;
+    println!("bytes: {entries} pairs key:N/value:N over {SHARDS} dictionaries, {:.1?} of CPU", cpu_time() - started);
+    println!("  resident bytes per key      {:.2}", per_key(resident_bytes() - before));
+    println!("  allocated_bytes() per key   {:.2}", per_key(dicts.iter().map(Dict::allocated_bytes).sum()));
+    println!("  held_bytes() per key        {:.2}", per_key(dicts.iter().map(Dict::held_bytes).sum()));
+    println!("  most moved by one insert    {most_moved} (a segment has 4088 slots)");
+    let started = cpu_time();
+    drop(dicts);
+    println!(
+        "  resident after the drop     {} MB, {:.1?} of CPU",
+        (resident_bytes() - before) >> 20,
+        cpu_time() - started
+    );
+    // One dictionary: the figure again, and how long single inserts take.
+    let mut dict = Dict::<()>::new(SEED);
+    let (mut most_moved, mut times_ns) = (0, BTreeMap::new());
+    let started = cpu_time();
+    for i in 0..entries {
+        key.clear();
+        write!(key, "key:{i}").expect("a vector takes all");
+        // By the wall's clock, whose reading is cheap; what else runs on the machine makes a few of these long.
+        let began = Instant::now();
+        insert(&mut dict, &key, &key);
+        *times_ns.entry((began.elapsed().as_nanos() as u64).next_power_of_two()).or_insert(0) += 1;
+        most_moved = most_moved.max(dict.entries_moved_by_last_insert());
+    }
+    let each_ns = (cpu_time() - started).as_nanos() as f64 / entries as f64;
+    println!("fill: {entries} entries into one dictionary, {each_ns:.0} ns of CPU each");
+    println!("  most moved by one insert    {most_moved}");
+    let slow: Vec<_> = times_ns.range(16_384..).map(|(ns, n)| format!("<= {} us: {n}", ns / 1000)).collect();
+    println!("  slow inserts by the wall's clock: {}", slow.join(", "));
+}
+
+/// 16-byte keys with 256-byte values: resident bytes beyond key and value.
+fn bytes_beyond_values(entries: usize) {
+    let before = resident_bytes();
+    let mut dicts: Vec<Dict<()>> = (0..SHARDS).map(|_| Dict::new(SEED)).collect();
+    for i in 0..entries {
+        insert(&mut dicts[shard_of(i)], format!("{i:016}").as_bytes(), &[b'v'; 256]);
+    }
+    let beyond = (resident_bytes() - before) as f64 / entries as f64 - (16 + 256) as f64;
+    println!("values: {entries} keys of 16 bytes with values of 256 over {SHARDS} dictionaries");
+    println!("  resident bytes beyond key and value, per key   {beyond:.2}");
+}
+
+#[derive(Clone, Copy, Default)]
+struct SameHash(u64);
+
+impl BuildHasher for SameHash {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        SameHash(0)
+    }
+}
+
+impl Hasher for SameHash {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = hash_key(SEED, bytes);
+    }
+
+    // A slice also hashes its length; `hash_key` has it in already.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        // hashbrown takes its bucket from the low bits, its tag from the top ones: both are good here.
+        self.0
+    }
+}
+
+type Map = HashMap<Box<[u8]>, Box<[u8]>, SameHash>;
+
+/// Finds of random keys that are there: hashed, found, and the value's length read. The three ways take turns on the
+/// same keys in one process, and a round's ratios are taken within the round.
+fn finds(entries: usize) {
+    let mut dict = Dict::<()>::new(SEED);
+    let mut map = Map::default();
+    for i in 0..entries {
+        let (key, value) = (format!("key:{i}"), format!("value:{i}"));
+        insert(&mut dict, key.as_bytes(), value.as_bytes());
+        map.insert(key.into_bytes().into(), value.into_bytes().into());
+    }
+    let mut state = 1_u64;
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut text = Vec::new();
+        let ends: Vec<usize> = (0..FINDS_PER_ROUND)
+            .map(|_| {
+                state = state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+                write!(text, "key:{}", (state >> 16) as usize % entries).expect("a vector takes all");
+                text.len()
+            })
+            .collect();
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let keys: Vec<&[u8]> = starts.zip(&ends).map(|(start, &end)| &text[start..end]).collect();
+        rounds.push([
+            time(|| one_by_one(&dict, &keys)),
+            time(|| batched(&dict, &keys)),
+            time(|| hashbrown(&map, &keys)),
+        ]);
+    }
+    let median = |pick: &dyn Fn(&[f64; 3]) -> f64| {
+        let mut all: Vec<f64> = rounds.iter().map(pick).collect();
+        all.sort_by(f64::total_cmp);
+        (all[0], all[all.len() / 2], all[all.len() - 1])
+    };
+    println!("find: {entries} entries, medians of {ROUNDS} rounds of {FINDS_PER_ROUND} finds");
+    for (name, i) in [("one by one", 0), ("batched", 1), ("hashbrown", 2)] {
+        println!("  {name:<24} {:6.1} ns", median(&|round| round[i]).1);
+    }
+    for (name, a, b) in [("batched / one by one", 1, 0), ("one by one / hashbrown", 0, 2)] {
+        let (least, middle, most) = median(&|round| round[a] / round[b]);
+        println!("  {name:<24} {middle:6.3}   ({least:.3} to {most:.3})");
+    }
+}
+
+fn time(work: impl FnOnce() -> usize) -> f64 {
+    let started = cpu_time();
+    black_box(work());
+    (cpu_time() - started).as_nanos() as f64 / FINDS_PER_ROUND as f64
+}
+
+fn length(entry: Option<EntryRef<'_, ()>>) -> usize {
+    match entry.map(|e| e.payload()) {
+        Some(Payload::Bytes(bytes)) => bytes.len(),
+        _ => 0,
+    }
+}
+
+fn one_by_one(dict: &Dict<()>, keys: &[&[u8]]) -> usize {
+    keys.iter().map(|key| length(dict.find(hash_key(SEED, key), key))).sum()
+}
+
+fn batched(dict: &Dict<()>, keys: &[&[u8]]) -> usize {
+    let mut hashes = [0; WINDOW];
+    let mut out = [None; WINDOW];
+    let mut sum = 0;
+    for window in keys.chunks(WINDOW) {
+        for (hash, key) in hashes.iter_mut().zip(window) {
+            *hash = hash_key(SEED, key);
+        }
+        dict.find_batch(&hashes, window, &mut out);
+        sum += out[..window.len()].iter().map(|entry| length(*entry)).sum::<usize>();
+    }
+    sum
+}
+
+fn hashbrown(map: &Map, keys: &[&[u8]]) -> usize {
+    keys.iter().map(|key| map.get(*key).map_or(0, |value| value.len())).sum()
+}

@@ -1,0 +1,172 @@
+//! The type-stable arena: segments, directory blocks and roots.
+//!
+//! Memory of each of the three kinds is mapped for the life of the process and never changes its kind or its size: a
+//! segment's memory is ever after 512 buckets of atomic words, a directory block of 2^d words holds directory words
+//! (or zeros) and nothing else. So a thread that follows a root to a directory to a segment while another thread
+//! changes, drops or recycles them reads at worst another dictionary's state, never memory of another kind. That is
+//! the whole soundness of [`crate::Hint`].
+//!
+//! The pools are shared by all threads behind one mutex each; they are asked only when a segment splits or merges or a
+//! directory changes its size.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::bucket::Bucket;
+use crate::memory::{PAGE_BYTES, Usage, discard, map_forever};
+
+/// Bytes of address space a segment has; it uses the first pages of it.
+pub(crate) const SEGMENT_BYTES: usize = 32 * 1024;
+/// Cache lines of a segment: the header and its buckets.
+pub(crate) const SEGMENT_LINES: usize = SEGMENT_BYTES / size_of::<Bucket>();
+/// Largest directory: 2^24 words, 128 MB, enough for 40 billion entries of one dictionary.
+pub(crate) const DIRECTORY_DEPTH_MAX: u32 = if cfg!(any(miri, test)) { 9 } else { 24 };
+/// Smallest block, as a power of two: a cache line of words.
+const BLOCK_DEPTH_MIN: u32 = 3;
+
+const SEGMENT_CHUNK_BYTES: usize = if cfg!(miri) { 8 } else { 2048 } * SEGMENT_BYTES;
+const BLOCK_CHUNK_BYTES: usize = if cfg!(miri) { 64 * 1024 } else { 1024 * 1024 };
+const ROOT_CHUNK: usize = 64;
+
+/// A segment's memory.
+pub(crate) type SegmentLines = [Bucket; SEGMENT_LINES];
+
+/// The one word of a dictionary that other threads know: the directory's address (64-aligned) and its depth in the low
+/// six bits; zero when there is none.
+#[repr(align(64))]
+pub(crate) struct Root(pub(crate) AtomicU64);
+
+/// Memory handed out from the front of a chunk.
+struct Bump {
+    next: *mut u8,
+    left_bytes: usize,
+}
+
+// SAFETY: the pointer is to unused memory that only the holder of the pool's mutex hands out.
+unsafe impl Send for Bump {}
+
+impl Bump {
+    const fn new() -> Self {
+        Self { next: core::ptr::null_mut(), left_bytes: 0 }
+    }
+
+    /// `size_bytes` of zeroed memory. Chunks are aligned to `align_bytes` and all sizes asked of one `Bump` are
+    /// multiples of it.
+    fn take(&mut self, size_bytes: usize, chunk_bytes: usize, align_bytes: usize) -> NonNull<u8> {
+        if self.left_bytes < size_bytes {
+            // What is left of the old chunk is never used: at most one block less a line.
+            self.next = map_forever(chunk_bytes.max(size_bytes), align_bytes, Usage::Sparse).as_ptr();
+            self.left_bytes = chunk_bytes.max(size_bytes);
+        }
+        let taken = self.next;
+        // SAFETY: `size_bytes <= left_bytes`, and so many bytes follow `next` in the chunk.
+        self.next = unsafe { taken.add(size_bytes) };
+        self.left_bytes -= size_bytes;
+        // SAFETY: it comes from a mapping, which isn't at address zero.
+        unsafe { NonNull::new_unchecked(taken) }
+    }
+}
+
+struct Segments {
+    free: Vec<&'static SegmentLines>,
+    bump: Bump,
+}
+
+struct Blocks {
+    free: [Vec<&'static [AtomicU64]>; DIRECTORY_DEPTH_MAX as usize + 1],
+    bump: Bump,
+}
+
+static SEGMENTS: Mutex<Segments> = Mutex::new(Segments { free: Vec::new(), bump: Bump::new() });
+static BLOCKS: Mutex<Blocks> =
+    Mutex::new(Blocks { free: [const { Vec::new() }; DIRECTORY_DEPTH_MAX as usize + 1], bump: Bump::new() });
+static ROOTS: Mutex<Vec<&'static Root>> = Mutex::new(Vec::new());
+
+/// No code panics while it holds a pool, so a poisoned pool is whole.
+fn lock<T>(pool: &'static Mutex<T>) -> MutexGuard<'static, T> {
+    pool.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A segment with all words zero. Only the caller may store into it, until it is freed.
+pub(crate) fn take_segment() -> &'static SegmentLines {
+    let mut pool = lock(&SEGMENTS);
+    if let Some(lines) = pool.free.pop() {
+        return lines;
+    }
+    let start = pool.bump.take(SEGMENT_BYTES, SEGMENT_CHUNK_BYTES, SEGMENT_BYTES);
+    // SAFETY: `SEGMENT_BYTES` of zeroed memory, aligned to that, mapped for ever and handed out to nobody else; zeroed
+    // words are valid buckets.
+    unsafe { start.cast::<SegmentLines>().as_ref() }
+}
+
+/// Gives back a segment that its owner doesn't store into any more; its first `used_bytes` may be other than zero.
+pub(crate) fn free_segment(lines: &'static SegmentLines, used_bytes: usize) {
+    discard_lines(lines, 0, used_bytes);
+    lock(&SEGMENTS).free.push(lines);
+}
+
+/// Makes the pages of a segment in `from_bytes..to_bytes` (multiples of the page) zero and gives them back.
+pub(crate) fn discard_lines(lines: &'static SegmentLines, from_bytes: usize, to_bytes: usize) {
+    assert!(from_bytes <= to_bytes && to_bytes <= SEGMENT_BYTES && from_bytes.is_multiple_of(PAGE_BYTES));
+    // SAFETY: the range lies in the segment, which is page-aligned within a mapping; the caller owns the segment, others
+    // only load from it atomically. The memory consists of atomic words, so changing it behind a shared reference is
+    // allowed.
+    unsafe {
+        let start = NonNull::from(lines).cast::<u8>().add(from_bytes);
+        discard(start, to_bytes - from_bytes);
+    }
+}
+
+/// A directory block of 2^depth words. Its words are zero or stale directory words: the caller stores each of them
+/// before it publishes the block.
+pub(crate) fn take_block(depth: u32) -> &'static [AtomicU64] {
+    let class = depth.max(BLOCK_DEPTH_MIN);
+    let words = 1_usize << class;
+    let mut pool = lock(&BLOCKS);
+    let block = match pool.free[class as usize].pop() {
+        Some(block) => block,
+        None => {
+            let start = pool.bump.take(words * size_of::<AtomicU64>(), BLOCK_CHUNK_BYTES, PAGE_BYTES);
+            // SAFETY: so many zeroed bytes, aligned to a line or more, mapped for ever and handed out to nobody else.
+            unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>().as_ptr(), words) }
+        }
+    };
+    // The whole block's provenance, for `free_block` to find again: the slice handed out may be shorter.
+    block.as_ptr().expose_provenance();
+    &block[..1 << depth]
+}
+
+/// Gives back a block from [`take_block`] whose owner doesn't store into it any more.
+pub(crate) fn free_block(block: &'static [AtomicU64]) {
+    let class = block.len().ilog2().max(BLOCK_DEPTH_MIN);
+    let words = 1_usize << class;
+    let address = core::num::NonZero::new(block.as_ptr().addr());
+    let Some(start) = address.map(NonNull::<AtomicU64>::with_exposed_provenance) else { return };
+    let size_bytes = words * size_of::<AtomicU64>();
+    if size_bytes >= PAGE_BYTES && start.addr().get().is_multiple_of(PAGE_BYTES) {
+        // SAFETY: the block is page-aligned, a multiple of the page, mapped for ever, and the caller's own.
+        unsafe { discard(start.cast(), size_bytes) };
+    }
+    // SAFETY: blocks are handed out with the length of their class or, below the smallest class, cut from it.
+    let whole = unsafe { core::slice::from_raw_parts(start.as_ptr(), words) };
+    lock(&BLOCKS).free[class as usize].push(whole);
+}
+
+/// A root without a directory.
+pub(crate) fn take_root() -> &'static Root {
+    let mut pool = lock(&ROOTS);
+    if let Some(root) = pool.pop() {
+        return root;
+    }
+    let fresh: Vec<Root> = (0..ROOT_CHUNK).map(|_| Root(AtomicU64::new(0))).collect();
+    pool.extend(fresh.leak().iter());
+    // The pool holds `ROOT_CHUNK` roots now.
+    pool.pop().unwrap_or_else(|| Box::leak(Box::new(Root(AtomicU64::new(0)))))
+}
+
+/// Gives back a root; hints to it may live on.
+pub(crate) fn free_root(root: &'static Root) {
+    root.0.store(0, Relaxed);
+    lock(&ROOTS).push(root);
+}

@@ -1,0 +1,208 @@
+//! The dictionary.
+
+use core::marker::PhantomData;
+
+use crate::bucket::EXPIRES_BIT;
+use crate::entry::{Entry, EntryMut, EntryRef, Removed, VacantEntry, unbox};
+use crate::hint::Hint;
+use crate::record::{Record, fits_cell, value_len_max};
+use crate::table::{Probe, Table};
+
+/// A map from byte strings to [payloads](crate::Payload), with an expiry, an access word and user flags each. See the
+/// crate's page.
+///
+/// All methods that take a hash want [`hash_key`](crate::hash_key) of the key with the dictionary's seed. With another
+/// hash a key isn't found, or is put in twice; nothing worse happens.
+pub struct Dict<V> {
+    pub(crate) table: Table,
+    values: PhantomData<V>,
+}
+
+// SAFETY: the dictionary owns its segments, its directory, its slab and its values; nothing of it is tied to a thread.
+// Hints on other threads only load atomic words.
+unsafe impl<V: Send> Send for Dict<V> {}
+
+impl<V> Dict<V> {
+    /// An empty dictionary for keys hashed with `seed`. It takes no memory but a root of one cache line.
+    pub fn new(seed: u64) -> Self {
+        Self { table: Table::new(seed), values: PhantomData }
+    }
+
+    /// The seed of its keys' hashes.
+    pub fn seed(&self) -> u64 {
+        self.table.seed
+    }
+
+    /// Number of entries.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.table.len
+    }
+
+    /// Whether there are no entries.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.table.len == 0
+    }
+
+    /// Number of entries with an expiry.
+    #[inline]
+    pub fn expiring(&self) -> usize {
+        self.table.expiring
+    }
+
+    /// Bytes of memory in use: segments, directory, entries. Not what heap values take, their boxes included, and not
+    /// free cells: for those see [`Self::held_bytes`].
+    pub fn allocated_bytes(&self) -> usize {
+        self.table.segment_bytes
+            + size_of_val(self.table.directory)
+            + self.table.large_bytes
+            + self.table.slab.live_bytes()
+    }
+
+    /// Bytes of memory held: as [`Self::allocated_bytes`], but with all pages that entries lie or have lain on.
+    pub fn held_bytes(&self) -> usize {
+        self.allocated_bytes() - self.table.slab.live_bytes() + self.table.slab.touched_bytes()
+    }
+
+    /// A handle by which any thread may prefetch.
+    pub fn hint(&self) -> Hint {
+        Hint::new(self.table.root)
+    }
+
+    /// The longest value that an entry with an empty key can hold as bytes. With a key see [`Self::fits_inline`].
+    pub const fn inline_max() -> usize {
+        value_len_max()
+    }
+
+    /// Whether a value of so many bytes is to be kept inside the entry of a key of so many; otherwise it should come
+    /// as a heap value.
+    #[inline]
+    pub fn fits_inline(key_len: usize, value_len: usize) -> bool {
+        fits_cell(key_len, value_len)
+    }
+
+    /// Looks a key up.
+    #[inline]
+    pub fn find(&self, h: u64, key: &[u8]) -> Option<EntryRef<'_, V>> {
+        match self.table.probe(h, key) {
+            // SAFETY: the slot is in use, and the dictionary is borrowed.
+            Probe::Found(slot) => Some(unsafe { EntryRef::new(Table::record(slot)) }),
+            Probe::Absent(_) => None,
+        }
+    }
+
+    /// Looks a key up, to change its entry.
+    #[inline]
+    pub fn find_mut(&mut self, h: u64, key: &[u8]) -> Option<EntryMut<'_, V>> {
+        match self.table.probe(h, key) {
+            // SAFETY: the slot is in use, and `h` is its key's hash.
+            Probe::Found(slot) => Some(unsafe { EntryMut::new(&mut self.table, slot, h) }),
+            Probe::Absent(_) => None,
+        }
+    }
+
+    /// The place of a key, by one search: to change its entry or to put one in.
+    #[inline]
+    pub fn entry<'d>(&'d mut self, h: u64, key: &'d [u8]) -> Entry<'d, V> {
+        match self.table.probe(h, key) {
+            // SAFETY: the slot is in use, and `h` is its key's hash.
+            Probe::Found(slot) => Entry::Occupied(unsafe { EntryMut::new(&mut self.table, slot, h) }),
+            Probe::Absent(bucket) => {
+                Entry::Vacant(VacantEntry { table: &mut self.table, h, key, bucket, values: PhantomData })
+            }
+        }
+    }
+
+    /// Removes a key.
+    pub fn remove(&mut self, h: u64, key: &[u8]) -> Option<Removed<V>> {
+        self.find_mut(h, key).map(EntryMut::remove)
+    }
+
+    /// Takes everything out, as another dictionary. Hints stay with this one.
+    pub fn take(&mut self) -> Self {
+        let mut taken = Self::new(self.table.seed);
+        core::mem::swap(&mut self.table, &mut taken.table);
+        core::mem::swap(&mut self.table.root, &mut taken.table.root);
+        self.table.publish_directory();
+        taken.table.publish_directory();
+        taken
+    }
+
+    /// Visits all entries, in no order that means anything.
+    pub fn for_each(&self, mut visit: impl FnMut(EntryRef<'_, V>)) {
+        self.table.for_each_slot(&mut |slot| {
+            // SAFETY: a slot in use, and the dictionary is borrowed.
+            visit(unsafe { EntryRef::new(Record::from_slot(slot)) });
+        });
+    }
+
+    /// Slots that the last insert moved: none, those of the segment that grew or split, or, when chance puts all keys of
+    /// a segment on one side of its split, those of both steps.
+    pub fn entries_moved_by_last_insert(&self) -> usize {
+        self.table.moved
+    }
+
+    /// Checks counts and places of everything, for tests: slow.
+    ///
+    /// # Panics
+    ///
+    /// When anything is out of order.
+    #[doc(hidden)]
+    pub fn check(&self) {
+        let (mut len, mut expiring, mut bytes, mut deepest) = (0, 0, 0, 0);
+        for (h, segment) in self.table.segments() {
+            let (mut segment_len, mut segment_expiring) = (0, 0);
+            bytes += segment.size_bytes();
+            deepest += usize::from(segment.depth == self.table.depth);
+            for (i, line) in segment.lines.iter().enumerate().skip(1) {
+                for (j, slot) in line.slots.iter().map(|s| s.load(core::sync::atomic::Ordering::Relaxed)).enumerate() {
+                    if slot == 0 {
+                        continue;
+                    }
+                    assert!(i as u64 <= segment.buckets && j < line.used(), "a slot out of place");
+                    // SAFETY: a slot in use, and the dictionary is borrowed.
+                    let entry = unsafe { EntryRef::<V>::new(Record::from_slot(slot)) };
+                    let entry_hash = crate::hash_key(self.table.seed, entry.key());
+                    assert_eq!(segment.tag(entry_hash), slot >> 48, "a wrong tag");
+                    assert!(segment.depth == 0 || (entry_hash ^ h) >> (64 - segment.depth) == 0, "a wrong segment");
+                    assert!(self.find(entry_hash, entry.key()).is_some(), "out of its probe's reach");
+                    assert_eq!(slot & EXPIRES_BIT == 1, entry.expire_at_ms().is_some());
+                    segment_len += 1;
+                    segment_expiring += slot & EXPIRES_BIT;
+                }
+            }
+            assert_eq!((segment.len(), segment.expiring()), (segment_len, segment_expiring));
+            len += segment_len as usize;
+            expiring += segment_expiring as usize;
+        }
+        for slot in &self.table.stash {
+            len += 1;
+            expiring += (slot.load(core::sync::atomic::Ordering::Relaxed) & EXPIRES_BIT) as usize;
+        }
+        assert_eq!((self.len(), self.expiring()), (len, expiring));
+        assert_eq!((self.table.segment_bytes, self.table.deepest), (bytes, deepest));
+    }
+}
+
+impl<V> Drop for Dict<V> {
+    fn drop(&mut self) {
+        // Without heap values and large records nothing needs to be touched: the slab gives its runs back whole.
+        if self.table.owning > 0 {
+            let (table, slab) = (&self.table, &mut crate::slab::Slab::new());
+            table.for_each_slot(&mut |slot| {
+                // SAFETY: every slot in use is visited once and never again, as the table is being dropped. Its heap
+                // pointer is a boxed `V`. A large record isn't in any slab, so an empty one will do for it.
+                unsafe {
+                    let record = Record::from_slot(slot);
+                    if let Some(value) = record.heap() {
+                        drop(unbox::<V>(value));
+                    }
+                    if record.is_large() {
+                        record.free(slab);
+                    }
+                }
+            });
+        }
+    }
+}

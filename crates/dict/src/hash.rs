@@ -1,0 +1,126 @@
+//! The hash of keys.
+
+/// Seed with which, in tests, all keys have one of two hashes.
+#[cfg(test)]
+pub(crate) const COLLIDING_SEED: u64 = u64::MAX;
+
+const SECRET_STEP: u64 = 0xb492_b66f_be98_f273;
+const LENGTH_STEP: u64 = 0x9ddf_ea08_eb38_2d69;
+
+/// Multiplies to 128 bits and folds the halves.
+#[inline(always)]
+const fn fold(a: u64, b: u64) -> u64 {
+    let product = a as u128 * b as u128;
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[inline(always)]
+fn half(bytes: &[u8], at: usize) -> u64 {
+    let mut half = [0; 4];
+    half.copy_from_slice(&bytes[at..at + 4]);
+    u64::from(u32::from_le_bytes(half))
+}
+
+/// The 64-bit hash of a key, for every call on a dictionary made with the same `seed`.
+///
+/// The seed is to be random and secret: both factors of every product are masked by it, so that whoever chooses keys
+/// can't aim for collisions without knowing it. It isn't a cryptographic hash.
+#[inline]
+pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
+    #[cfg(test)]
+    if seed == COLLIDING_SEED {
+        return if key.len().is_multiple_of(2) { 0x1234_5678_9abc_def0 } else { 0xfedc_ba98_7654_3210 };
+    }
+    let len = key.len();
+    let secret = fold(seed ^ LENGTH_STEP, SECRET_STEP);
+    let mixed = if len <= 16 {
+        let (a, b) = if len >= 8 {
+            (word(key, 0), word(key, len - 8))
+        } else if len >= 4 {
+            (half(key, 0), half(key, len - 4))
+        } else if len > 0 {
+            (u64::from(key[0]) << 8 | u64::from(key[len - 1]), u64::from(key[len / 2]))
+        } else {
+            (0, 0)
+        };
+        fold(a ^ seed, b ^ secret)
+    } else {
+        long(seed, secret, key)
+    };
+    // A second product, because a single one leaves the top bits, which choose the segment, too regular.
+    fold(mixed ^ seed, (len as u64).wrapping_mul(LENGTH_STEP) ^ secret | 1)
+}
+
+/// Two independent lanes of 16 bytes; the last 32 bytes or less overlap what came before.
+#[inline]
+fn long(seed: u64, secret: u64, key: &[u8]) -> u64 {
+    let len = key.len();
+    let (mut a, mut b) = (seed, secret);
+    let mut at = 0;
+    while len - at > 32 {
+        a = fold(word(key, at) ^ a, word(key, at + 8) ^ secret);
+        b = fold(word(key, at + 16) ^ b, word(key, at + 24) ^ seed);
+        at += 32;
+    }
+    let rest = len - at;
+    if rest > 16 {
+        a = fold(word(key, at) ^ a, word(key, at + 8) ^ secret);
+    }
+    // More than 16 bytes came in all, so 16 from the end are there.
+    b = fold(word(key, len - 16) ^ b, word(key, len - 8) ^ seed);
+    a ^ b.rotate_left(32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, seed};
+
+    #[test]
+    fn every_byte_and_the_length_count() {
+        let mut random = Random::new(seed("every_byte_and_the_length_count"));
+        for len in 0..if cfg!(miri) { 40 } else { 200 } {
+            let secret = random.next();
+            let key: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+            let h = hash_key(secret, &key);
+            assert_eq!(h, hash_key(secret, &key));
+            assert_ne!(h, hash_key(secret ^ 1, &key));
+            for i in 0..len {
+                let mut other = key.clone();
+                other[i] ^= 1 << random.below(8);
+                assert_ne!(h, hash_key(secret, &other), "byte {i} of {len}");
+            }
+            let same = vec![b'a'; len];
+            assert_ne!(hash_key(secret, &same), hash_key(secret, &[&same[..], b"a"].concat()), "length {len}");
+        }
+    }
+
+    /// The top bits, and the 16 below them, spread keys evenly: chi-squared over 1024 cells, for keys that differ only
+    /// in a decimal counter.
+    #[test]
+    #[cfg_attr(miri, ignore = "statistics need many keys")]
+    fn bits_are_even() {
+        const CELLS: usize = 1024;
+        const KEYS: usize = 200_000;
+        let secret = seed("bits_are_even");
+        for format in [|i: usize| format!("key:{i}"), |i| format!("{i:016}"), |i| format!("user:{i:040}:name")] {
+            for shift in [54, 48, 40, 32] {
+                let mut cells = [0_f64; CELLS];
+                for i in 0..KEYS {
+                    cells[(hash_key(secret, format(i).as_bytes()) >> shift) as usize % CELLS] += 1.0;
+                }
+                let expected = KEYS as f64 / CELLS as f64;
+                let chi: f64 = cells.iter().map(|c| (c - expected).powi(2) / expected).sum();
+                // 1023 degrees of freedom: mean 1023, deviation 45; six deviations.
+                assert!((753.0..1294.0).contains(&chi), "chi-squared {chi} at shift {shift} of {}", format(7));
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Prefetching from any thread.
+//!
+//! A worker that has parsed a window of commands wants the buckets and entries of all their keys on their way to its
+//! cache before it takes the first shard, while other threads may be changing those shards. Why that is sound:
+//!
+//! 1. *The root lives for ever.* A [`Hint`] holds a `&'static Root`; roots are recycled through a pool, never freed.
+//! 2. *The root's word names a directory.* It is zero or a block's address with its depth, stored by one atomic store
+//!    and loaded by one atomic load, so they belong together. Directory blocks keep their size and stay mapped for ever:
+//!    the index, of `depth` bits, is within the block even if its owner has given it back.
+//! 3. *A directory's word names a segment.* A block holds words made from segments, or zeros, and never anything else;
+//!    its words are loaded atomically. Segments stay mapped for ever, as atomic words.
+//! 4. *A bucket is loaded atomically*, in eight loads. The number of buckets comes from the same word as the segment and
+//!    is at most 511, so the bucket is within the segment, in use or not.
+//! 5. *An entry is never read*: its address is only handed to the prefetch instruction, which doesn't fault.
+//!
+//! What a hint reads may be out of date or another dictionary's; then it warms the wrong line, and no more. Loads of
+//! root and directory words are `Acquire`, paired with the owner's `Release`, so that memory is seen mapped and zeroed
+//! before it is seen to be a segment; slots are loaded `Relaxed`, since nothing is read through them.
+
+use core::sync::atomic::Ordering::Acquire;
+
+use crate::arena::Root;
+use crate::bucket::{Bucket, address_of};
+use crate::memory::prefetch;
+use crate::segment::Segment;
+use crate::table::{directory_index, directory_of};
+
+/// Bytes of an entry that are fetched ahead: two lines, which hold most keys and small values.
+const LINE_BYTES: usize = size_of::<Bucket>();
+
+/// A handle to prefetch from a dictionary by any thread at any time, even when the dictionary is changing or gone.
+#[derive(Clone, Copy)]
+pub struct Hint {
+    root: &'static Root,
+}
+
+/// A bucket on its way to the cache: the first stage's result, the second's start.
+#[derive(Clone, Copy)]
+pub struct BucketHint {
+    bucket: Option<&'static Bucket>,
+    tag: u64,
+}
+
+impl Hint {
+    pub(crate) fn new(root: &'static Root) -> Self {
+        Self { root }
+    }
+
+    /// First stage: fetches the bucket where a key of this hash would be. Waits only for the directory, which is small
+    /// and mostly in the cache.
+    #[inline]
+    pub fn prefetch_bucket(self, h: u64) -> BucketHint {
+        let nowhere = BucketHint { bucket: None, tag: 0 };
+        // SAFETY: tables alone store to roots.
+        let Some((directory, depth)) = (unsafe { directory_of(self.root.0.load(Acquire)) }) else { return nowhere };
+        let Some(word) = directory.get(directory_index(h, depth)) else { return nowhere };
+        // SAFETY: a block's words are zero or made from segments.
+        let Some(segment) = (unsafe { Segment::from_word(word.load(Acquire)) }) else { return nowhere };
+        let tag = segment.tag(h);
+        let bucket = segment.bucket(segment.home(tag));
+        prefetch(bucket);
+        BucketHint { bucket: Some(bucket), tag }
+    }
+
+    /// Second stage, without the first stage's result.
+    #[inline]
+    pub fn prefetch_entry(self, h: u64) {
+        self.prefetch_bucket(h).prefetch_entry();
+    }
+}
+
+impl BucketHint {
+    /// Second stage, some time after the first: fetches the entries in the bucket that may be the key's. Waits for the
+    /// bucket if it hasn't come yet.
+    #[inline]
+    pub fn prefetch_entry(self) {
+        let Some(bucket) = self.bucket else { return };
+        for i in bucket.matches_portable(self.tag) {
+            let address = core::ptr::without_provenance::<u8>(address_of(bucket.load(i)));
+            prefetch(address);
+            prefetch(address.wrapping_add(LINE_BYTES));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Memory from the kernel: mapped in big pieces, never unmapped, given back page by page.
+//!
+//! Everything mapped here stays mapped while the process runs. Hints ([`crate::Hint`]) rest on that.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Granularity in which memory is given back to the kernel, bytes. Where the kernel's pages are larger the kernel
+/// refuses, and [`discard`] falls back to writing zeros.
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// What the kernel should know of a mapping's use.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Usage {
+    /// Filled densely from front to back: huge pages save TLB misses.
+    Dense,
+    /// Touched a page here and there: huge pages would make untouched pages resident.
+    Sparse,
+}
+
+/// Maps `len_bytes` of zeroed memory, aligned to `align_bytes` (a power of two, at least a page), for the life of the
+/// process. Like Redis, stops the process with a message when the kernel refuses: there is nothing left to serve with.
+#[cfg(not(miri))]
+pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) -> NonNull<u8> {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+    let reserve_bytes = len_bytes + align_bytes;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: an anonymous mapping at an address of the kernel's choosing overlaps nothing that exists.
+    let mapped = unsafe { mmap_anonymous(core::ptr::null_mut(), reserve_bytes, protection, flags) };
+    let Ok(base) = mapped else { refused(reserve_bytes) };
+    let base = base.cast::<u8>();
+    let skip_bytes = base.align_offset(align_bytes);
+    // SAFETY: `skip_bytes < align_bytes`, so `base + skip + len` lies within the mapping just made; the two ends cut
+    // off belong to it and nobody has seen them. A refused `munmap` or `madvise` only wastes address space.
+    unsafe {
+        let start = base.add(skip_bytes);
+        if skip_bytes > 0 {
+            let _ = munmap(base.cast(), skip_bytes);
+        }
+        let _ = munmap(start.add(len_bytes).cast(), align_bytes - skip_bytes);
+        let advice = if usage == Usage::Dense { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
+        let _ = madvise(start.cast(), len_bytes, advice);
+        NonNull::new_unchecked(start)
+    }
+}
+
+/// Miri can't map memory by system call: the global allocator stands in, and what it gives is leaked into pools.
+#[cfg(miri)]
+pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage) -> NonNull<u8> {
+    let Ok(layout) = core::alloc::Layout::from_size_align(len_bytes, align_bytes) else { refused(len_bytes) };
+    // SAFETY: the callers map chunks of a non-zero constant size.
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap_or_else(|| refused(len_bytes))
+}
+
+#[cold]
+fn refused(len_bytes: usize) -> ! {
+    eprintln!("pantala: out of memory: the kernel refused a mapping of {len_bytes} bytes");
+    std::process::abort()
+}
+
+/// Makes a range read as zero and gives its pages back to the kernel.
+///
+/// # Safety
+///
+/// `start` is page-aligned and `len_bytes` a multiple of the page; the range lies within a mapping of
+/// [`map_forever`]; the caller owns it, others at most read it by atomic loads.
+pub(crate) unsafe fn discard(start: NonNull<u8>, len_bytes: usize) {
+    #[cfg(not(miri))]
+    {
+        use rustix::mm::{Advice, madvise};
+        // SAFETY: the caller owns the range, and it is a private anonymous mapping: after `LinuxDontNeed` its pages
+        // read as zero and stay mapped. A reader's atomic load sees a word's old value or zero.
+        if unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxDontNeed) }.is_ok() {
+            return;
+        }
+    }
+    let words = start.cast::<AtomicU64>();
+    for i in 0..len_bytes / size_of::<AtomicU64>() {
+        // SAFETY: within the range; page-aligned, so aligned for the word; other threads only load atomically.
+        unsafe { words.add(i).as_ref() }.store(0, Relaxed);
+    }
+}
+
+/// Rounds up to whole pages, bytes.
+pub(crate) const fn page_ceil(len_bytes: usize) -> usize {
+    len_bytes.div_ceil(PAGE_BYTES) * PAGE_BYTES
+}
+
+/// Asks the processor to load the line that holds `address`. Never faults, whatever the address.
+#[inline(always)]
+pub(crate) fn prefetch<T>(address: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch is a hint: it doesn't fault and has no architectural effect for any address; SSE is baseline.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: `prfm` is a hint: it doesn't fault and changes neither registers nor memory.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = address;
+}

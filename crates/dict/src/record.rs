@@ -1,0 +1,527 @@
+//! The bytes of an entry.
+//!
+//! ```text
+//! head        4 bytes   24 bits of access word, 2 of payload kind, has-expiry, large, 3 of user flags, 1 spare
+//! key length  1, 3 or 9
+//! value length 1, 3 or 9, only of a bytes payload
+//! expiry      8 bytes (ms, signed), only if it has one
+//! key
+//! payload     the bytes, or 8 of integer, or a pointer to the heap value
+//! ```
+//!
+//! A record lies in a slab cell or, when it is too long for any (`large`), in memory of the global allocator.
+
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+use crate::bucket::{EXPIRES_BIT, UNTAGGED_MASK, address_of};
+use crate::slab::{CELL_BYTES_MAX, Slab, cell_bytes, class_of};
+
+const ACCESS_MASK: u32 = (1 << 24) - 1;
+const KIND_SHIFT: u32 = 24;
+const EXPIRES: u32 = 1 << 26;
+const LARGE: u32 = 1 << 27;
+const USER_SHIFT: u32 = 28;
+/// The user flags there are: three bits.
+pub(crate) const USER_FLAGS_MASK: u8 = 0b111;
+const HEAD_BYTES: usize = 4;
+const EXPIRY_BYTES: usize = 8;
+const WORD_BYTES: usize = 8;
+/// A first byte of a length that means: two bytes of length follow. Below, it is the length.
+const LENGTH_U16: u8 = 253;
+/// Eight bytes of length follow.
+const LENGTH_U64: u8 = 254;
+/// Alignment of a record that the global allocator holds.
+const LARGE_ALIGN: usize = 8;
+
+/// What a payload is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Bytes = 0,
+    Int = 1,
+    Heap = 2,
+}
+
+/// A payload to be written: the heap value as a pointer that the record owns from then on.
+#[derive(Clone, Copy)]
+pub(crate) enum RawPayload<'a> {
+    Bytes(&'a [u8]),
+    Int(i64),
+    Heap(NonNull<()>),
+}
+
+impl RawPayload<'_> {
+    fn kind(&self) -> Kind {
+        match self {
+            RawPayload::Bytes(_) => Kind::Bytes,
+            RawPayload::Int(_) => Kind::Int,
+            RawPayload::Heap(_) => Kind::Heap,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            RawPayload::Bytes(bytes) => bytes.len(),
+            RawPayload::Int(_) | RawPayload::Heap(_) => WORD_BYTES,
+        }
+    }
+}
+
+/// Everything that decides where the parts of a record lie.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    pub(crate) kind: Kind,
+    pub(crate) expires: bool,
+    pub(crate) key_len: usize,
+    /// Bytes of payload: 8 unless the kind is `Bytes`.
+    pub(crate) payload_len: usize,
+}
+
+impl Shape {
+    fn new(key: &[u8], payload: &RawPayload<'_>, expires: bool) -> Self {
+        Self { kind: payload.kind(), expires, key_len: key.len(), payload_len: payload.len() }
+    }
+
+    fn expiry_at(self) -> usize {
+        let value_length = if self.kind == Kind::Bytes { length_bytes(self.payload_len) } else { 0 };
+        HEAD_BYTES + length_bytes(self.key_len) + value_length
+    }
+
+    fn key_at(self) -> usize {
+        self.expiry_at() + if self.expires { EXPIRY_BYTES } else { 0 }
+    }
+
+    fn payload_at(self) -> usize {
+        self.key_at() + self.key_len
+    }
+
+    /// Bytes of the record.
+    pub(crate) fn len(self) -> usize {
+        self.payload_at() + self.payload_len
+    }
+
+    /// Where a record of this shape lives.
+    fn home(self) -> Home {
+        let len = self.len();
+        if len <= CELL_BYTES_MAX { Home::Cell(class_of(len)) } else { Home::Large(len) }
+    }
+
+    /// Bytes of memory that a record of this shape takes.
+    pub(crate) fn allocated_bytes(self) -> usize {
+        match self.home() {
+            Home::Cell(class) => cell_bytes(class),
+            Home::Large(len) => len,
+        }
+    }
+}
+
+/// Where a record lives. Two shapes with the same home may change in place.
+#[derive(PartialEq, Eq)]
+enum Home {
+    /// In a cell of a class.
+    Cell(usize),
+    /// In so many bytes of the global allocator's.
+    Large(usize),
+}
+
+fn length_bytes(len: usize) -> usize {
+    match len {
+        0..253 => 1,
+        253..=0xffff => 3,
+        _ => 9,
+    }
+}
+
+/// A record in use. Copies of it are names of the same memory; the dictionary sees to it that one is used only while
+/// the record lives and that nobody writes while another reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Record(NonNull<u8>);
+
+impl Record {
+    /// The record that a slot leads to.
+    ///
+    /// # Safety
+    ///
+    /// `slot` isn't zero and was made by [`Self::slot`] of a record that is still in use.
+    #[inline(always)]
+    pub(crate) unsafe fn from_slot(slot: u64) -> Self {
+        // SAFETY: the slot holds the exposed address of a record, which isn't null.
+        Self(unsafe { NonNull::new_unchecked(core::ptr::with_exposed_provenance_mut(address_of(slot))) })
+    }
+
+    /// The slot that leads to this record, without tag.
+    pub(crate) fn slot(self) -> u64 {
+        let address = self.0.as_ptr().expose_provenance() as u64;
+        assert!(address & !UNTAGGED_MASK == 0 && address & 3 == 0, "an address of more than 48 bits");
+        // SAFETY: `self` is in use.
+        address | if unsafe { self.head() } & EXPIRES != 0 { EXPIRES_BIT } else { 0 }
+    }
+
+    /// Its address, for prefetching.
+    pub(crate) fn address(self) -> *const u8 {
+        self.0.as_ptr()
+    }
+
+    /// Makes a record.
+    pub(crate) fn create(
+        slab: &mut Slab,
+        key: &[u8],
+        payload: RawPayload<'_>,
+        user_flags: u8,
+        access: u32,
+        expire_at_ms: Option<i64>,
+    ) -> Self {
+        let shape = Shape::new(key, &payload, expire_at_ms.is_some());
+        let record = Self::allocate(slab, shape);
+        // SAFETY: the memory is new, ours, and as long as the shape says.
+        unsafe {
+            record.write_head(shape, user_flags, access);
+            record.0.add(shape.key_at()).copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
+            record.write_expiry(shape, expire_at_ms);
+            record.write_payload(shape, payload);
+        }
+        record
+    }
+
+    fn allocate(slab: &mut Slab, shape: Shape) -> Self {
+        match shape.home() {
+            Home::Cell(class) => Self(slab.alloc(class)),
+            Home::Large(len) => {
+                let layout = large_layout(len);
+                // SAFETY: the length isn't zero.
+                let memory = NonNull::new(unsafe { std::alloc::alloc(layout) });
+                Self(memory.unwrap_or_else(|| std::alloc::handle_alloc_error(layout)))
+            }
+        }
+    }
+
+    /// Frees the record's memory. A heap payload must have been taken out before, or it is leaked.
+    ///
+    /// # Safety
+    ///
+    /// The record is in use, was made in this slab, and no name of it is used afterwards.
+    pub(crate) unsafe fn free(self, slab: &mut Slab) {
+        // SAFETY: in use, by the caller's word; a large record was allocated with the layout of its shape's length, and
+        // every change of a large record's length moves it.
+        unsafe {
+            if self.is_large() {
+                std::alloc::dealloc(self.0.as_ptr(), large_layout(self.shape().len()));
+            } else {
+                slab.free(self.0);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for all below that only read: the record is in use, and nobody writes it during the call or while what is
+    /// returned is used.
+    #[inline(always)]
+    unsafe fn head(self) -> u32 {
+        // SAFETY: a record begins with its head and is 4-aligned.
+        unsafe { self.0.cast::<u32>().read() }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    pub(crate) unsafe fn is_large(self) -> bool {
+        // SAFETY: the caller's word.
+        unsafe { self.head() & LARGE != 0 }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    pub(crate) unsafe fn access(self) -> u32 {
+        // SAFETY: the caller's word.
+        unsafe { self.head() & ACCESS_MASK }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    pub(crate) unsafe fn user_flags(self) -> u8 {
+        // SAFETY: the caller's word.
+        unsafe { (self.head() >> USER_SHIFT) as u8 & USER_FLAGS_MASK }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    #[inline(always)]
+    unsafe fn read_length(self, at: usize) -> (usize, usize) {
+        // SAFETY: a length begins at `at` in the record, and its first byte says how many bytes it is.
+        unsafe {
+            let first = self.0.add(at).read();
+            match first {
+                LENGTH_U16 => (usize::from(self.0.add(at + 1).cast::<u16>().read_unaligned()), 3),
+                LENGTH_U64 => (self.0.add(at + 1).cast::<u64>().read_unaligned() as usize, 9),
+                _ => (usize::from(first), 1),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    #[inline(always)]
+    pub(crate) unsafe fn shape(self) -> Shape {
+        // SAFETY: the lengths lie where the head says.
+        unsafe {
+            let head = self.head();
+            let (key_len, key_length_bytes) = self.read_length(HEAD_BYTES);
+            let (kind, payload_len) = match head >> KIND_SHIFT & 0b11 {
+                0 => (Kind::Bytes, self.read_length(HEAD_BYTES + key_length_bytes).0),
+                1 => (Kind::Int, WORD_BYTES),
+                _ => (Kind::Heap, WORD_BYTES),
+            };
+            Shape { kind, expires: head & EXPIRES != 0, key_len, payload_len }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    #[inline(always)]
+    pub(crate) unsafe fn key<'a>(self) -> &'a [u8] {
+        // SAFETY: the key lies where the shape says, in memory written at the record's making.
+        unsafe {
+            let shape = self.shape();
+            core::slice::from_raw_parts(self.0.as_ptr().add(shape.key_at()), shape.key_len)
+        }
+    }
+
+    /// Whether it is the record of `key`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    #[inline(always)]
+    pub(crate) unsafe fn has_key(self, key: &[u8]) -> bool {
+        // SAFETY: the caller's word. The short way: a key length below 253 is one byte, and then the value's length
+        // follows right behind it.
+        unsafe {
+            let first = usize::from(self.0.add(HEAD_BYTES).read());
+            if first >= usize::from(LENGTH_U16) {
+                return self.key() == key;
+            }
+            if first != key.len() {
+                return false;
+            }
+            let head = self.head();
+            let mut at = HEAD_BYTES + 1;
+            if head >> KIND_SHIFT & 0b11 == 0 {
+                at += match self.0.add(at).read() {
+                    LENGTH_U16 => 3,
+                    LENGTH_U64 => 9,
+                    _ => 1,
+                };
+            }
+            if head & EXPIRES != 0 {
+                at += EXPIRY_BYTES;
+            }
+            core::slice::from_raw_parts(self.0.as_ptr().add(at), key.len()) == key
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    pub(crate) unsafe fn expire_at_ms(self) -> Option<i64> {
+        // SAFETY: an expiry lies where the shape says; it may be at any alignment.
+        unsafe {
+            if self.head() & EXPIRES == 0 {
+                return None;
+            }
+            Some(self.0.add(self.shape().expiry_at()).cast::<i64>().read_unaligned())
+        }
+    }
+
+    /// The kind of the payload and where it lies.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    #[inline(always)]
+    pub(crate) unsafe fn payload(self) -> (Kind, NonNull<u8>, usize) {
+        // SAFETY: the payload lies where the shape says.
+        unsafe {
+            let shape = self.shape();
+            (shape.kind, self.0.add(shape.payload_at()), shape.payload_len)
+        }
+    }
+
+    /// The pointer of a heap payload; `None` of other kinds.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::head`].
+    pub(crate) unsafe fn heap(self) -> Option<NonNull<()>> {
+        // SAFETY: a heap payload is a pointer written by `write_payload`, at any alignment.
+        unsafe {
+            let (kind, at, _) = self.payload();
+            (kind == Kind::Heap).then(|| at.cast::<NonNull<()>>().read_unaligned())
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for all below that write: the record is in use and the caller's alone.
+    pub(crate) unsafe fn set_access(self, access: u32) {
+        // SAFETY: the caller's word.
+        unsafe { self.0.cast::<u32>().write(self.head() & !ACCESS_MASK | access & ACCESS_MASK) }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::set_access`].
+    pub(crate) unsafe fn set_user_flags(self, flags: u8) {
+        let flags = u32::from(flags & USER_FLAGS_MASK) << USER_SHIFT;
+        // SAFETY: the caller's word.
+        unsafe { self.0.cast::<u32>().write(self.head() & !(u32::from(USER_FLAGS_MASK) << USER_SHIFT) | flags) }
+    }
+
+    /// Gives the record another payload and expiry, in place when its memory has the right size, or as a new record in
+    /// place of this one, which is freed. What a heap payload pointed to is the caller's afterwards.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::set_access`], made in this slab; when another record is returned, this one is gone.
+    pub(crate) unsafe fn replace(
+        self,
+        slab: &mut Slab,
+        payload: RawPayload<'_>,
+        user_flags: u8,
+        expire_at_ms: Option<i64>,
+    ) -> Self {
+        // SAFETY: in use and the caller's alone. In place, the record's memory holds the new shape since both have the
+        // same home. The key moves first, by a copy that allows overlap, while everything else is either known already
+        // or about to be overwritten. The payload's bytes aren't in this record, which nobody else may read now.
+        unsafe {
+            let old = self.shape();
+            let access = self.access();
+            let new = Shape { kind: payload.kind(), expires: expire_at_ms.is_some(), payload_len: payload.len(), ..old };
+            if old.home() == new.home() {
+                self.0.add(old.key_at()).copy_to(self.0.add(new.key_at()), old.key_len);
+                self.write_head(new, user_flags, access);
+                self.write_expiry(new, expire_at_ms);
+                self.write_payload(new, payload);
+                return self;
+            }
+            let record = Self::create(slab, self.key(), payload, user_flags, access, expire_at_ms);
+            self.free(slab);
+            record
+        }
+    }
+
+    /// Gives the record an expiry, another one or none; otherwise as [`Self::replace`], and the payload stays.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::replace`].
+    pub(crate) unsafe fn set_expire(self, slab: &mut Slab, expire_at_ms: Option<i64>) -> Self {
+        // SAFETY: as in `replace`; key and payload lie behind each other in both shapes and move as one piece.
+        unsafe {
+            let old = self.shape();
+            let new = Shape { expires: expire_at_ms.is_some(), ..old };
+            let tail_len = old.key_len + old.payload_len;
+            let (access, user_flags) = (self.access(), self.user_flags());
+            let tail = self.0.add(old.key_at());
+            let target = if old.home() == new.home() { self } else { Self::allocate(slab, new) };
+            tail.copy_to(target.0.add(new.key_at()), tail_len);
+            if target != self {
+                self.free(slab);
+            }
+            target.write_head(new, user_flags, access);
+            target.write_expiry(new, expire_at_ms);
+            target
+        }
+    }
+
+    /// Writes head and lengths.
+    ///
+    /// # Safety
+    ///
+    /// The memory is as long as the shape says and the caller's alone.
+    unsafe fn write_head(self, shape: Shape, user_flags: u8, access: u32) {
+        let mut head = access & ACCESS_MASK | (shape.kind as u32) << KIND_SHIFT;
+        head |= u32::from(user_flags & USER_FLAGS_MASK) << USER_SHIFT;
+        if shape.expires {
+            head |= EXPIRES;
+        }
+        if matches!(shape.home(), Home::Large(_)) {
+            head |= LARGE;
+        }
+        // SAFETY: within the memory, by the caller's word; 4-aligned.
+        unsafe {
+            self.0.cast::<u32>().write(head);
+            self.write_length(HEAD_BYTES, shape.key_len);
+            if shape.kind == Kind::Bytes {
+                self.write_length(HEAD_BYTES + length_bytes(shape.key_len), shape.payload_len);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::write_head`]: `at` is where the shape has a length.
+    unsafe fn write_length(self, at: usize, len: usize) {
+        // SAFETY: within the memory, by the caller's word.
+        unsafe {
+            match length_bytes(len) {
+                1 => self.0.add(at).write(len as u8),
+                3 => {
+                    self.0.add(at).write(LENGTH_U16);
+                    self.0.add(at + 1).cast::<u16>().write_unaligned(len as u16);
+                }
+                _ => {
+                    self.0.add(at).write(LENGTH_U64);
+                    self.0.add(at + 1).cast::<u64>().write_unaligned(len as u64);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::write_head`]; the shape says whether there is an expiry.
+    unsafe fn write_expiry(self, shape: Shape, expire_at_ms: Option<i64>) {
+        if let Some(at_ms) = expire_at_ms {
+            // SAFETY: within the memory, by the caller's word.
+            unsafe { self.0.add(shape.expiry_at()).cast::<i64>().write_unaligned(at_ms) }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::write_head`]; the payload is of the shape's kind and length and lies outside this record.
+    unsafe fn write_payload(self, shape: Shape, payload: RawPayload<'_>) {
+        // SAFETY: within the memory and without overlap, by the caller's word.
+        unsafe {
+            let at = self.0.add(shape.payload_at());
+            match payload {
+                RawPayload::Bytes(bytes) => at.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()),
+                RawPayload::Int(value) => at.cast::<i64>().write_unaligned(value),
+                RawPayload::Heap(value) => at.cast::<NonNull<()>>().write_unaligned(value),
+            }
+        }
+    }
+}
+
+/// Whether key and value fit a slab cell together, with room for an expiry.
+pub(crate) fn fits_cell(key_len: usize, value_len: usize) -> bool {
+    let shape = Shape { kind: Kind::Bytes, expires: true, key_len, payload_len: value_len };
+    key_len <= CELL_BYTES_MAX && value_len <= CELL_BYTES_MAX && shape.len() <= CELL_BYTES_MAX
+}
+
+/// The longest value that fits a cell with an empty key.
+pub(crate) const fn value_len_max() -> usize {
+    CELL_BYTES_MAX - HEAD_BYTES - 1 - 3 - EXPIRY_BYTES
+}
+
+fn large_layout(len: usize) -> Layout {
+    // SAFETY: the alignment is a power of two; no key or value is longer than a slice may be, and their sum with a few
+    // bytes, rounded up, stays below `isize::MAX` on a 64-bit machine, whose addresses have 48 bits.
+    unsafe { Layout::from_size_align_unchecked(len, LARGE_ALIGN) }
+}

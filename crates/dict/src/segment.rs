@@ -1,0 +1,309 @@
+//! A segment: an open-addressing table over one piece of the hash's range.
+//!
+//! A segment of local depth `d` holds the entries whose hashes begin with its `d` bits of prefix. The next 16 bits of
+//! the hash are an entry's tag, and the tag's place in `0..65536`, scaled to the number of buckets in use, is its home
+//! bucket. So segments, buckets and tags are all in the order of the hash: a cursor into the hash's range means the
+//! same before and after the segment grows, shrinks, splits or merges.
+//!
+//! An entry lies in its home bucket or, when that is full, in the next that isn't, wrapping around. Line 0 is the
+//! header: word 0 the number of entries, word 1 of those with an expiry, the others free (a snapshot version is to go
+//! to word 2).
+//!
+//! Only the dictionary's owner stores; every store and every load that a hint may do is atomic.
+
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::arena::{self, SEGMENT_LINES, SegmentLines};
+use crate::bucket::{Bucket, EXPIRES_BIT, SLOTS, tag_of};
+use crate::memory::{PAGE_BYTES, page_ceil};
+
+/// Most buckets of a segment: all lines but the header. (Miri gets by with few, so that splits come soon.)
+pub(crate) const BUCKETS_MAX: usize = if cfg!(miri) { 7 } else { SEGMENT_LINES - 1 };
+/// Most entries a segment could hold.
+pub(crate) const SEGMENT_SLOTS: usize = BUCKETS_MAX * SLOTS;
+/// A segment grows when it is fuller than this many parts of [`LOAD_PARTS`].
+const LOAD_MAX: usize = 90;
+const LOAD_PARTS: usize = 100;
+/// A segment shrinks by a step when it would then be filled to less than these parts of [`LOAD_PARTS`].
+const LOAD_SHRUNK: usize = 67;
+/// Two buddies merge when together they would fill a whole segment to less than these parts of [`LOAD_PARTS`].
+const LOAD_MERGED: usize = 50;
+const PAGE_LINES: usize = PAGE_BYTES / size_of::<Bucket>();
+
+const BUCKETS_BITS: u32 = 9;
+const BUCKETS_MASK: u64 = (1 << BUCKETS_BITS) - 1;
+const DEPTH_BITS: u32 = 6;
+const ADDRESS_MASK: u64 = ((1 << 48) - 1) & !((1 << (BUCKETS_BITS + DEPTH_BITS)) - 1);
+/// Bits of a tag.
+pub(crate) const TAG_BITS: u32 = 16;
+/// Number of tags.
+pub(crate) const TAGS: u64 = 1 << TAG_BITS;
+
+const _: () = assert!(SEGMENT_LINES - 1 <= BUCKETS_MASK as usize);
+const _: () = assert!(arena::SEGMENT_BYTES == 1 << (BUCKETS_BITS + DEPTH_BITS));
+const _: () = assert!(arena::DIRECTORY_DEPTH_MAX < 1 << DEPTH_BITS);
+const _: () = assert!(arena::DIRECTORY_DEPTH_MAX + TAG_BITS <= 48);
+
+/// A directory word taken apart: a segment with what one must know to search it.
+#[derive(Clone, Copy)]
+pub(crate) struct Segment {
+    pub(crate) lines: &'static SegmentLines,
+    /// Buckets in use, `1..=BUCKETS_MAX`.
+    pub(crate) buckets: u64,
+    /// Bits of hash that all entries share.
+    pub(crate) depth: u32,
+}
+
+/// The smallest number of buckets above `buckets` a segment grows to: doubling within the first page, then by pages.
+pub(crate) const fn step_up(buckets: u64) -> u64 {
+    let buckets = buckets as usize;
+    let next = if buckets * 2 < PAGE_LINES {
+        buckets * 2
+    } else if buckets < PAGE_LINES - 1 {
+        PAGE_LINES - 1
+    } else {
+        buckets + PAGE_LINES
+    };
+    (if next < BUCKETS_MAX { next } else { BUCKETS_MAX }) as u64
+}
+
+/// The step below `buckets`; 1 stays 1.
+pub(crate) const fn step_down(buckets: u64) -> u64 {
+    let mut step = 1;
+    while step_up(step) < buckets {
+        step = step_up(step);
+    }
+    step
+}
+
+/// Entries that so many buckets hold before the segment grows.
+#[inline]
+pub(crate) const fn capacity(buckets: u64) -> u64 {
+    buckets * SLOTS as u64 * LOAD_MAX as u64 / LOAD_PARTS as u64
+}
+
+/// The number of entries below which a segment of so many buckets shrinks.
+const fn shrinks_below(buckets: u64) -> u64 {
+    if buckets == 1 { 1 } else { step_down(buckets) * SLOTS as u64 * LOAD_SHRUNK as u64 / LOAD_PARTS as u64 }
+}
+
+/// Whether two buddies with so many entries together should become one.
+pub(crate) const fn should_merge(entries: u64) -> bool {
+    entries <= (SEGMENT_SLOTS * LOAD_MERGED / LOAD_PARTS) as u64
+}
+
+/// The smallest step that holds so many entries with a little room to spare.
+pub(crate) const fn buckets_for(entries: u64) -> u64 {
+    let mut buckets = 1;
+    while buckets < BUCKETS_MAX as u64 && entries + entries / 16 > capacity(buckets) {
+        buckets = step_up(buckets);
+    }
+    buckets
+}
+
+impl Segment {
+    /// A new empty segment.
+    pub(crate) fn new(buckets: u64, depth: u32) -> Self {
+        Self { lines: arena::take_segment(), buckets, depth }
+    }
+
+    /// Packs it into a directory word.
+    pub(crate) fn word(self) -> u64 {
+        let address = core::ptr::from_ref(self.lines).expose_provenance() as u64;
+        debug_assert!(address & !ADDRESS_MASK == 0);
+        address | u64::from(self.depth) << BUCKETS_BITS | self.buckets
+    }
+
+    /// Takes a directory word apart; `None` for zero.
+    ///
+    /// # Safety
+    ///
+    /// `word` was made by [`Self::word`] at some time in this process's life, or is zero.
+    #[inline(always)]
+    pub(crate) unsafe fn from_word(word: u64) -> Option<Self> {
+        let lines = NonNull::new(core::ptr::with_exposed_provenance_mut((word & ADDRESS_MASK) as usize))?;
+        // SAFETY: the address is a segment's, by the caller's word; a segment's memory is mapped for ever and is ever
+        // after atomic words, for which a shared reference is valid at any time.
+        let lines: &'static SegmentLines = unsafe { lines.as_ref() };
+        let depth = (word >> BUCKETS_BITS) as u32 & ((1 << DEPTH_BITS) - 1);
+        Some(Self { lines, buckets: word & BUCKETS_MASK, depth })
+    }
+
+    /// The tag of a hash in this segment.
+    #[inline(always)]
+    pub(crate) fn tag(self, h: u64) -> u64 {
+        (h << self.depth) >> (64 - TAG_BITS)
+    }
+
+    /// The home bucket of a tag.
+    #[inline(always)]
+    pub(crate) fn home(self, tag: u64) -> usize {
+        (tag * self.buckets >> TAG_BITS) as usize
+    }
+
+    /// The first tag whose home is `bucket` or later.
+    pub(crate) fn first_tag(self, bucket: usize) -> u64 {
+        ((bucket as u64) << TAG_BITS).div_ceil(self.buckets)
+    }
+
+    /// Bucket `i`, which is below `buckets`.
+    #[inline(always)]
+    pub(crate) fn bucket(self, i: usize) -> &'static Bucket {
+        &self.lines[(i + 1) & (SEGMENT_LINES - 1)]
+    }
+
+    /// The bucket after `i`.
+    #[inline(always)]
+    pub(crate) fn next(self, i: usize) -> usize {
+        if i + 1 == self.buckets as usize { 0 } else { i + 1 }
+    }
+
+    /// Number of entries.
+    #[inline]
+    pub(crate) fn len(self) -> u64 {
+        self.lines[0].load(0)
+    }
+
+    /// Number of entries with an expiry.
+    #[inline]
+    pub(crate) fn expiring(self) -> u64 {
+        self.lines[0].load(1)
+    }
+
+    #[inline]
+    fn set_len(self, entries: u64) {
+        self.lines[0].store(0, entries);
+    }
+
+    #[inline]
+    pub(crate) fn set_expiring(self, entries: u64) {
+        self.lines[0].store(1, entries);
+    }
+
+    /// Bytes of memory it takes: whole pages.
+    pub(crate) fn size_bytes(self) -> usize {
+        page_ceil((self.buckets as usize + 1) * size_of::<Bucket>())
+    }
+
+    /// Whether one more entry fits below the maximum load.
+    #[inline]
+    pub(crate) fn has_room(self) -> bool {
+        self.len() < capacity(self.buckets)
+    }
+
+    /// Whether it is empty enough to shrink or merge.
+    #[inline]
+    pub(crate) fn should_shrink(self) -> bool {
+        self.len() < shrinks_below(self.buckets)
+    }
+
+    /// The first bucket with room from `home` on. Below the maximum load there is one.
+    pub(crate) fn room(self, home: usize) -> usize {
+        let mut bucket = home;
+        while self.bucket(bucket).is_full() {
+            bucket = self.next(bucket);
+        }
+        bucket
+    }
+
+    /// Puts a tagged slot into a bucket that has room and counts it.
+    pub(crate) fn insert(self, bucket: usize, slot: u64) -> &'static core::sync::atomic::AtomicU64 {
+        let line = self.bucket(bucket);
+        let used = line.used();
+        line.store(used, slot);
+        self.set_len(self.len() + 1);
+        self.set_expiring(self.expiring() + (slot & EXPIRES_BIT));
+        &line.slots[used]
+    }
+
+    /// Takes a slot out and closes the gap in the probe sequences that went past it.
+    pub(crate) fn remove(self, bucket: usize, slot: usize) {
+        let line = self.bucket(bucket);
+        self.set_len(self.len() - 1);
+        self.set_expiring(self.expiring() - (line.load(slot) & EXPIRES_BIT));
+        let was_full = line.is_full();
+        line.take(slot);
+        if was_full {
+            self.shift_back(bucket);
+        }
+    }
+
+    /// `hole` was full and lost a slot: an entry beyond it that belongs at or before it must come back, or a search
+    /// would stop short of it. An entry beyond a bucket that isn't full has no business before it, so that is the end.
+    fn shift_back(self, mut hole: usize) {
+        let distance = |from: usize, to: usize| {
+            let buckets = self.buckets as usize;
+            if to >= from { to - from } else { to + buckets - from }
+        };
+        let mut current = self.next(hole);
+        for _ in 1..self.buckets {
+            let line = self.bucket(current);
+            let full = line.is_full();
+            let mover = (0..line.used()).find(|&i| {
+                let home = self.home(tag_of(line.load(i)));
+                distance(home, current) >= distance(hole, current)
+            });
+            if let Some(i) = mover {
+                self.bucket(hole).store(SLOTS - 1, line.load(i));
+                line.take(i);
+                hole = current;
+            }
+            if !full {
+                return;
+            }
+            current = self.next(current);
+        }
+    }
+
+    /// Copies all slots out, in no particular order, and tells how many there are.
+    pub(crate) fn gather(self, out: &mut [u64; SEGMENT_SLOTS]) -> usize {
+        let mut count = 0;
+        for bucket in 0..self.buckets as usize {
+            for slot in &self.bucket(bucket).slots {
+                let word = slot.load(Relaxed);
+                if word == 0 {
+                    break;
+                }
+                out[count] = word;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Replaces everything: `slots` (tagged for this segment's depth) in `self.buckets` buckets, where there were
+    /// `old_buckets`. Pages not needed any more go back to the kernel.
+    pub(crate) fn refill(self, slots: &[u64], old_buckets: u64) {
+        for bucket in 0..old_buckets.min(self.buckets) as usize {
+            self.clear(bucket);
+        }
+        if old_buckets > self.buckets {
+            let end = page_ceil((old_buckets as usize + 1) * size_of::<Bucket>());
+            arena::discard_lines(self.lines, self.size_bytes(), end);
+            let page_end = self.size_bytes() / size_of::<Bucket>() - 1;
+            for bucket in self.buckets as usize..page_end.min(old_buckets as usize) {
+                self.clear(bucket);
+            }
+        }
+        let mut used = [0_u8; BUCKETS_MAX];
+        let mut expiring = 0;
+        for &slot in slots {
+            let mut bucket = self.home(tag_of(slot));
+            while used[bucket] == SLOTS as u8 {
+                bucket = self.next(bucket);
+            }
+            self.bucket(bucket).store(usize::from(used[bucket]), slot);
+            used[bucket] += 1;
+            expiring += slot & EXPIRES_BIT;
+        }
+        self.set_len(slots.len() as u64);
+        self.set_expiring(expiring);
+    }
+
+    fn clear(self, bucket: usize) {
+        for slot in 0..SLOTS {
+            self.bucket(bucket).store(slot, 0);
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Memory of the entries: cells of a size class, cut from 64 KB runs that belong to one dictionary.
+//!
+//! The owner allocates and frees without atomics; a cell's run is found by masking its address. A run is filled from
+//! front to back before freed cells are used again, so pages that were never needed never become resident. An empty
+//! run goes back to a pool that all dictionaries share; one is kept as a spare, so that a key that comes and goes at a
+//! run's edge doesn't cost a lock each time.
+
+use core::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use crate::memory::{PAGE_BYTES, Usage, discard, map_forever, page_ceil};
+
+/// Bytes and alignment of a run.
+const RUN_BYTES: usize = 64 * 1024;
+/// The header has a line to itself, so that 32-byte cells never straddle lines.
+const RUN_HEADER_BYTES: usize = 64;
+/// Runs are mapped so many at a time: 32 MB.
+const CHUNK_RUNS: usize = if cfg!(miri) { 4 } else { 512 };
+const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
+/// Empty runs in the pool whose pages aren't given back to the kernel: at most 2 MB.
+const WARM_RUNS_MAX: usize = 32;
+/// Smallest cell: a free cell holds a link.
+const CELL_BYTES_MIN: usize = 8;
+/// Largest cell; longer entries come from the global allocator.
+pub(crate) const CELL_BYTES_MAX: usize = 4096;
+/// Number of size classes.
+pub(crate) const CLASSES: usize = 71;
+
+/// Cell sizes by class: steps of 4 bytes to 64, 8 to 128, 16 to 512, then at most an eighth.
+static CELL_BYTES: [u16; CLASSES] = {
+    let mut sizes = [0; CLASSES];
+    let mut class = 0;
+    let mut size = CELL_BYTES_MIN;
+    while class < CLASSES {
+        sizes[class] = size as u16;
+        size += class_step(size);
+        class += 1;
+    }
+    assert!(sizes[CLASSES - 1] as usize == CELL_BYTES_MAX);
+    sizes
+};
+
+const fn class_step(size: usize) -> usize {
+    match size {
+        0..64 => 4,
+        64..128 => 8,
+        128..512 => 16,
+        512..1024 => 64,
+        1024..2048 => 128,
+        _ => 256,
+    }
+}
+
+/// The class of the smallest cell for `size` bytes (at most [`CELL_BYTES_MAX`]).
+#[inline]
+pub(crate) const fn class_of(size: usize) -> usize {
+    match size {
+        0..=8 => 0,
+        9..=64 => size.div_ceil(4) - 2,
+        65..=128 => size.div_ceil(8) + 6,
+        129..=512 => size.div_ceil(16) + 14,
+        513..=1024 => size.div_ceil(64) + 38,
+        1025..=2048 => size.div_ceil(128) + 46,
+        _ => size.div_ceil(256) + 54,
+    }
+}
+
+/// Bytes of a cell of a class.
+#[inline]
+pub(crate) fn cell_bytes(class: usize) -> usize {
+    usize::from(CELL_BYTES[class])
+}
+
+/// At the start of every run in use.
+#[repr(C)]
+struct Run {
+    /// Neighbours in the list of its class's runs with room; meaningless while it is full.
+    next: *mut Run,
+    previous: *mut Run,
+    /// Offset of the first free cell, 0: none. A free cell's first four bytes are the offset of the next.
+    free: u32,
+    /// Offset from where on cells were never used.
+    bump: u32,
+    /// Cells in use.
+    live: u32,
+    /// Its place in [`Slab::runs`].
+    index: u32,
+    /// Size of its cells.
+    cell_bytes: u16,
+    class: u16,
+}
+
+const _: () = assert!(size_of::<Run>() <= RUN_HEADER_BYTES);
+
+impl Run {
+    fn is_full(&self) -> bool {
+        self.free == 0 && self.bump as usize + usize::from(self.cell_bytes) > RUN_BYTES
+    }
+}
+
+/// The cells of one dictionary.
+pub(crate) struct Slab {
+    /// Per class the first run with room; empty until the first allocation, so that an empty dictionary is small.
+    heads: Vec<*mut Run>,
+    /// All runs, in no order, but for the spare.
+    runs: Vec<*mut Run>,
+    spare: *mut Run,
+    live_bytes: usize,
+    touched_bytes: usize,
+}
+
+// SAFETY: the runs belong to this slab alone, and they aren't tied to a thread.
+unsafe impl Send for Slab {}
+
+impl Slab {
+    pub(crate) const fn new() -> Self {
+        Self {
+            heads: Vec::new(),
+            runs: Vec::new(),
+            spare: core::ptr::null_mut(),
+            live_bytes: 0,
+            touched_bytes: 0,
+        }
+    }
+
+    /// Bytes of the cells in use.
+    pub(crate) fn live_bytes(&self) -> usize {
+        self.live_bytes
+    }
+
+    /// Bytes of the pages that cells lie or have lain on: what is resident of the runs held.
+    pub(crate) fn touched_bytes(&self) -> usize {
+        self.touched_bytes
+    }
+
+    /// A cell of a class, its contents unspecified, aligned to 4 bytes.
+    #[inline]
+    pub(crate) fn alloc(&mut self, class: usize) -> NonNull<u8> {
+        let mut run = self.heads.get(class).copied().unwrap_or(core::ptr::null_mut());
+        if run.is_null() {
+            run = self.add_run(class);
+        }
+        // SAFETY: `run` is a run of this slab with room: the lists hold such only, and a new one is empty. Its header is
+        // initialized and nobody else refers to it. A free cell's offset is within the run, and what it holds was
+        // written by `free`; the bump offset plus a cell is within the run, because it isn't full.
+        unsafe {
+            let header = &mut *run;
+            let offset = if header.free != 0 {
+                let offset = header.free;
+                header.free = run.cast::<u8>().add(offset as usize).cast::<u32>().read();
+                offset
+            } else {
+                let offset = header.bump;
+                header.bump += u32::from(header.cell_bytes);
+                self.touched_bytes += page_ceil(header.bump as usize) - page_ceil(offset as usize);
+                offset
+            };
+            header.live += 1;
+            self.live_bytes += usize::from(header.cell_bytes);
+            if header.is_full() {
+                self.unlink(run);
+            }
+            NonNull::new_unchecked(run.cast::<u8>().add(offset as usize))
+        }
+    }
+
+    /// Takes a cell back.
+    ///
+    /// # Safety
+    ///
+    /// `cell` came from [`Self::alloc`] of this slab (or of one it was moved from) and isn't used any more.
+    #[inline]
+    pub(crate) unsafe fn free(&mut self, cell: NonNull<u8>) {
+        let run = run_of(cell);
+        // SAFETY: masking a cell's address gives its run, which is this slab's as long as one of its cells is in use;
+        // the cell is at least four bytes, 4-aligned, and no longer used by anyone.
+        unsafe {
+            let header = &mut *run;
+            let was_full = header.is_full();
+            cell.cast::<u32>().write(header.free);
+            header.free = cell.addr().get() as u32 & (RUN_BYTES as u32 - 1);
+            header.live -= 1;
+            self.live_bytes -= usize::from(header.cell_bytes);
+            let live = header.live;
+            if was_full {
+                self.link(run);
+            }
+            if live == 0 {
+                self.drop_run(run);
+            }
+        }
+    }
+
+    /// Puts a run at the head of its class's list.
+    fn link(&mut self, run: *mut Run) {
+        // SAFETY: `run` and the list's head are runs of this slab; no reference to either is alive.
+        unsafe {
+            let head = &mut self.heads[usize::from((*run).class)];
+            (*run).next = *head;
+            (*run).previous = core::ptr::null_mut();
+            if !head.is_null() {
+                (**head).previous = run;
+            }
+            *head = run;
+        }
+    }
+
+    /// Takes a run out of its class's list.
+    fn unlink(&mut self, run: *mut Run) {
+        // SAFETY: `run` is in the list, so its neighbours are runs of this slab or null.
+        unsafe {
+            let (next, previous) = ((*run).next, (*run).previous);
+            if !next.is_null() {
+                (*next).previous = previous;
+            }
+            if previous.is_null() {
+                self.heads[usize::from((*run).class)] = next;
+            } else {
+                (*previous).next = next;
+            }
+        }
+    }
+
+    #[cold]
+    fn add_run(&mut self, class: usize) -> *mut Run {
+        if self.heads.is_empty() {
+            self.heads = vec![core::ptr::null_mut(); CLASSES];
+        }
+        let run = if self.spare.is_null() { acquire() } else { self.spare };
+        self.spare = core::ptr::null_mut();
+        // SAFETY: the run is this slab's alone from here on, and its header's memory is writable and aligned.
+        unsafe {
+            run.write(Run {
+                next: core::ptr::null_mut(),
+                previous: core::ptr::null_mut(),
+                free: 0,
+                bump: RUN_HEADER_BYTES as u32,
+                live: 0,
+                index: self.runs.len() as u32,
+                cell_bytes: CELL_BYTES[class],
+                class: class as u16,
+            });
+        }
+        self.touched_bytes += PAGE_BYTES;
+        self.runs.push(run);
+        self.link(run);
+        run
+    }
+
+    /// An empty run leaves its list; it becomes the spare or goes back to the pool.
+    #[cold]
+    fn drop_run(&mut self, run: *mut Run) {
+        self.unlink(run);
+        // SAFETY: `run` is a run of this slab, and so is the one that takes its place in `runs`.
+        unsafe {
+            let index = (*run).index as usize;
+            self.touched_bytes -= page_ceil((*run).bump as usize);
+            self.runs.swap_remove(index);
+            if let Some(&moved) = self.runs.get(index) {
+                (*moved).index = index as u32;
+            }
+        }
+        if self.spare.is_null() && !self.runs.is_empty() {
+            self.spare = run;
+            return;
+        }
+        release(&[run]);
+        if self.runs.is_empty() && !self.spare.is_null() {
+            release(&[self.spare]);
+            self.spare = core::ptr::null_mut();
+        }
+    }
+}
+
+impl Drop for Slab {
+    /// Forgets all cells at once and gives the memory back.
+    fn drop(&mut self) {
+        if !self.spare.is_null() {
+            self.runs.push(self.spare);
+        }
+        release(&self.runs);
+    }
+}
+
+/// The run that a cell lies in.
+#[inline]
+fn run_of(cell: NonNull<u8>) -> *mut Run {
+    cell.as_ptr().map_addr(|address| address & !(RUN_BYTES - 1)).cast()
+}
+
+/// Runs that no dictionary holds.
+struct Pool {
+    /// Pages still resident.
+    warm: Vec<*mut Run>,
+    /// Pages given back to the kernel.
+    cold: Vec<*mut Run>,
+    /// Runs never used yet: the address of the first and their number.
+    next: *mut Run,
+    left: usize,
+}
+
+// SAFETY: the pointers are to memory that nobody uses, handed out under the pool's mutex.
+unsafe impl Send for Pool {}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool { warm: Vec::new(), cold: Vec::new(), next: core::ptr::null_mut(), left: 0 });
+
+fn acquire() -> *mut Run {
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(run) = pool.warm.pop() {
+        return run;
+    }
+    if let Some(run) = pool.cold.pop() {
+        return run;
+    }
+    if pool.left == 0 {
+        let align_bytes = if cfg!(miri) { RUN_BYTES } else { HUGE_PAGE_BYTES };
+        pool.next = map_forever(CHUNK_RUNS * RUN_BYTES, align_bytes, Usage::Dense).cast().as_ptr();
+        pool.left = CHUNK_RUNS;
+    }
+    let run = pool.next;
+    pool.left -= 1;
+    if pool.left > 0 {
+        // SAFETY: another run follows in the chunk.
+        pool.next = unsafe { run.byte_add(RUN_BYTES) };
+    }
+    run
+}
+
+/// Takes runs that nobody uses any more.
+fn release(runs: &[*mut Run]) {
+    let warm = {
+        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        let warm = WARM_RUNS_MAX.saturating_sub(pool.warm.len()).min(runs.len());
+        pool.warm.extend_from_slice(&runs[..warm]);
+        warm
+    };
+    // The kernel's work is done without the lock: dropping a dictionary of gigabytes must not stop the others.
+    let cold = &runs[warm..];
+    for run in cold {
+        // SAFETY: a run is page-aligned and a multiple of the page, lies in a mapping, and isn't used by anybody.
+        unsafe { discard(NonNull::new_unchecked(*run).cast(), RUN_BYTES) };
+    }
+    if !cold.is_empty() {
+        POOL.lock().unwrap_or_else(PoisonError::into_inner).cold.extend_from_slice(cold);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, seed};
+
+    #[test]
+    fn classes_fit_tightly() {
+        for size in 1..=CELL_BYTES_MAX {
+            let class = class_of(size);
+            assert!(cell_bytes(class) >= size, "{size}");
+            assert!(class == 0 || cell_bytes(class - 1) < size, "{size}");
+            assert!(cell_bytes(class).is_multiple_of(4));
+            assert!(size <= 512 || (cell_bytes(class) - size) * 8 < size, "{size}");
+        }
+        assert_eq!(class_of(CELL_BYTES_MAX), CLASSES - 1);
+    }
+
+    #[test]
+    fn cells_are_disjoint_and_counted() {
+        let mut random = Random::new(seed("cells_are_disjoint_and_counted"));
+        let mut slab = Slab::new();
+        let mut cells: Vec<(NonNull<u8>, usize, u8)> = Vec::new();
+        let steps = if cfg!(miri) { 400 } else { 40_000 };
+        for step in 0..steps {
+            // Grows in the first half, shrinks in the second.
+            if cells.is_empty() || random.below(100) < if step < steps / 2 { 70 } else { 30 } {
+                let range = if random.below(4) == 0 { CELL_BYTES_MAX - 7 } else { 60 };
+                let size = 8 + random.below(range);
+                let cell = slab.alloc(class_of(size));
+                let mark = random.next() as u8;
+                // SAFETY: the cell has at least `size` bytes and is ours.
+                unsafe { cell.as_ptr().write_bytes(mark, size) };
+                cells.push((cell, size, mark));
+            } else {
+                let (cell, size, mark) = cells.swap_remove(random.below(cells.len()));
+                // SAFETY: `size` bytes were written after the allocation.
+                let bytes = unsafe { core::slice::from_raw_parts(cell.as_ptr(), size) };
+                assert!(bytes.iter().all(|&b| b == mark), "a cell was overwritten");
+                // SAFETY: it came from this slab and isn't used any more.
+                unsafe { slab.free(cell) };
+            }
+            let live: usize = cells.iter().map(|c| cell_bytes(class_of(c.1))).sum();
+            if step % 64 == 0 {
+                assert_eq!(slab.live_bytes(), live);
+                assert!(slab.touched_bytes() >= live);
+            }
+        }
+        for (cell, _, _) in cells.drain(..) {
+            // SAFETY: as above.
+            unsafe { slab.free(cell) };
+        }
+        assert_eq!((slab.live_bytes(), slab.touched_bytes(), slab.runs.len()), (0, 0, 0));
+        assert!(slab.spare.is_null());
+    }
+
+    #[test]
+    fn a_run_is_used_to_its_end() {
+        let mut slab = Slab::new();
+        let class = class_of(2048);
+        let room = (RUN_BYTES - RUN_HEADER_BYTES) / 2048;
+        let cells: Vec<_> = (0..=room).map(|_| slab.alloc(class)).collect();
+        assert_eq!(slab.runs.len(), 2);
+        assert_eq!(cells.iter().map(|&c| run_of(c)).filter(|&r| r == run_of(cells[0])).count(), room);
+        // SAFETY: from this slab, used no more.
+        unsafe { slab.free(cells[3]) };
+        assert_eq!(slab.alloc(class), cells[3], "a full run with a hole comes first");
+    }
+}

@@ -1,0 +1,349 @@
+//! The table without its values' type: directory, segments, slab and counts. Growing and shrinking is in
+//! [`crate::resize`].
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering::{Relaxed, Release}};
+
+use crate::arena::{self, Root};
+use crate::bucket::{Bucket, EXPIRES_BIT, SLOTS, address_of, tag_of, with_tag};
+use crate::record::{RawPayload, Record};
+use crate::segment::Segment;
+use crate::slab::Slab;
+
+/// The directory of a dictionary without segments.
+pub(crate) static NO_DIRECTORY: [AtomicU64; 1] = [AtomicU64::new(0)];
+const ROOT_DEPTH_MASK: u64 = 63;
+
+/// A place found or free for a key.
+pub(crate) enum Probe {
+    /// The slot of the key's record.
+    Found(NonNull<AtomicU64>),
+    /// No such key; the bucket of its segment where it would go, if there is a segment.
+    Absent(Option<usize>),
+}
+
+/// See the head of this module.
+pub(crate) struct Table {
+    pub(crate) root: &'static Root,
+    pub(crate) directory: &'static [AtomicU64],
+    /// The directory has `2^depth` words.
+    pub(crate) depth: u32,
+    /// Segments whose own depth is the directory's: when none is left, half the directory does.
+    pub(crate) deepest: usize,
+    pub(crate) len: usize,
+    pub(crate) expiring: usize,
+    /// Records that own memory outside the slab: heap payloads and large records.
+    pub(crate) owning: usize,
+    pub(crate) segment_bytes: usize,
+    pub(crate) large_bytes: usize,
+    pub(crate) slab: Slab,
+    pub(crate) seed: u64,
+    /// Slots that no segment has room for because the directory may not grow. That takes thousands of keys with the
+    /// same 24 bits of hash, which no honest set of keys has.
+    pub(crate) stash: Vec<AtomicU64>,
+    /// Slots that the last insert moved.
+    pub(crate) moved: usize,
+}
+
+/// Index of a hash's word in a directory of a depth.
+#[inline(always)]
+pub(crate) fn directory_index(h: u64, depth: u32) -> usize {
+    // In two steps, because a shift by 64 isn't one by all bits.
+    (h >> 1 >> (63 - depth)) as usize
+}
+
+/// Takes a root's word apart.
+///
+/// # Safety
+///
+/// `word` was published by a table at some time in this process's life.
+#[inline(always)]
+pub(crate) unsafe fn directory_of(word: u64) -> Option<(&'static [AtomicU64], u32)> {
+    let depth = (word & ROOT_DEPTH_MASK) as u32;
+    let start = NonNull::new(core::ptr::with_exposed_provenance_mut::<AtomicU64>((word & !ROOT_DEPTH_MASK) as usize))?;
+    // SAFETY: address and depth were published together, of a block that had this length then and, blocks being
+    // type-stable, has it for ever; atomic words may be shared at any time.
+    Some((unsafe { core::slice::from_raw_parts(start.as_ptr(), 1 << depth) }, depth))
+}
+
+impl Table {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            root: arena::take_root(),
+            directory: &NO_DIRECTORY,
+            depth: 0,
+            deepest: 0,
+            len: 0,
+            expiring: 0,
+            owning: 0,
+            segment_bytes: 0,
+            large_bytes: 0,
+            slab: Slab::new(),
+            seed,
+            stash: Vec::new(),
+            moved: 0,
+        }
+    }
+
+    /// Lets hints see the directory. `Release`, so that a hint that loads the address finds the block's words stored.
+    pub(crate) fn publish_directory(&self) {
+        let word = if core::ptr::eq(self.directory, &NO_DIRECTORY[..]) {
+            0
+        } else {
+            let address = self.directory.as_ptr().expose_provenance() as u64;
+            debug_assert!(address & ROOT_DEPTH_MASK == 0);
+            address | u64::from(self.depth)
+        };
+        self.root.0.store(word, Release);
+    }
+
+    /// The segment that holds a hash's entries.
+    #[inline(always)]
+    pub(crate) fn segment(&self, h: u64) -> Option<Segment> {
+        let index = directory_index(h, self.depth);
+        debug_assert!(index < self.directory.len());
+        // SAFETY: the directory has `2^depth` words, and the index has `depth` bits; a directory's words are zero or
+        // made from segments.
+        unsafe { Segment::from_word(self.directory.get_unchecked(index).load(Relaxed)) }
+    }
+
+    /// Stores a segment's word wherever the directory leads to it. `h` is any hash of the segment's.
+    pub(crate) fn publish_segment(&self, h: u64, segment: Segment) {
+        let copies = 1_usize << (self.depth - segment.depth);
+        let first = directory_index(h, self.depth) & !(copies - 1);
+        for word in &self.directory[first..first + copies] {
+            word.store(segment.word(), Release);
+        }
+    }
+
+    /// The record that a slot leads to.
+    #[inline(always)]
+    pub(crate) fn record(slot: NonNull<AtomicU64>) -> Record {
+        // SAFETY: the callers pass slots in use of a table they hold, which are not zero.
+        unsafe { Record::from_slot(slot.as_ref().load(Relaxed)) }
+    }
+
+    /// Looks a key up.
+    #[inline(always)]
+    pub(crate) fn probe(&self, h: u64, key: &[u8]) -> Probe {
+        let Some(segment) = self.segment(h) else { return Probe::Absent(None) };
+        let tag = segment.tag(h);
+        let mut bucket = segment.home(tag);
+        loop {
+            let line = segment.bucket(bucket);
+            if let Some(slot) = Self::find_in(line, tag, key) {
+                return Probe::Found(slot);
+            }
+            // Ends: the load is kept below one, so there is a bucket that isn't full.
+            if !line.is_full() {
+                return match self.stash_find(key) {
+                    Some(slot) => Probe::Found(slot),
+                    None => Probe::Absent(Some(bucket)),
+                };
+            }
+            bucket = segment.next(bucket);
+        }
+    }
+
+    /// Looks a key up in one bucket.
+    #[inline(always)]
+    pub(crate) fn find_in(line: &Bucket, tag: u64, key: &[u8]) -> Option<NonNull<AtomicU64>> {
+        // SAFETY: only the table's owner stores into its buckets, and the owner is in this call.
+        for i in unsafe { line.matches(tag) } {
+            let slot = line.load(i);
+            // SAFETY: a slot that isn't zero leads to a record in use, and it isn't written during this call.
+            if slot != 0 && unsafe { Record::from_slot(slot).has_key(key) } {
+                return Some(NonNull::from(&line.slots[i]));
+            }
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn stash_find(&self, key: &[u8]) -> Option<NonNull<AtomicU64>> {
+        if self.stash.is_empty() { None } else { self.stash_search(key) }
+    }
+
+    #[cold]
+    fn stash_search(&self, key: &[u8]) -> Option<NonNull<AtomicU64>> {
+        // SAFETY: the stash holds slots in use.
+        self.stash.iter().map(NonNull::from).find(|&slot| unsafe { Self::record(slot).has_key(key) })
+    }
+
+    /// The slot that leads to the same record as the word `slot`; `h` as in [`Self::unhook`]. Not of the stash.
+    pub(crate) fn slot_of(&self, h: u64, slot: u64) -> Option<NonNull<AtomicU64>> {
+        let segment = self.segment(h)?;
+        let mut bucket = segment.home(segment.tag(h));
+        for _ in 0..segment.buckets {
+            let line = segment.bucket(bucket);
+            if let Some(i) = (0..SLOTS).find(|&i| address_of(line.load(i)) == address_of(slot)) {
+                return Some(NonNull::from(&line.slots[i]));
+            }
+            bucket = segment.next(bucket);
+        }
+        None
+    }
+
+    /// The place of a slot in the stash, if it is there and not in a segment.
+    fn stash_index(&self, slot: NonNull<AtomicU64>) -> Option<usize> {
+        if self.stash.is_empty() {
+            return None;
+        }
+        self.stash.iter().position(|s| core::ptr::eq(s, slot.as_ptr()))
+    }
+
+    /// Puts in a record for a key that isn't there. `bucket` is what [`Self::probe`] said.
+    pub(crate) fn insert(
+        &mut self,
+        h: u64,
+        key: &[u8],
+        bucket: Option<usize>,
+        payload: RawPayload<'_>,
+        user_flags: u8,
+        access: u32,
+        expire_at_ms: Option<i64>,
+    ) -> NonNull<AtomicU64> {
+        let record = Record::create(&mut self.slab, key, payload, user_flags, access, expire_at_ms);
+        let slot = record.slot();
+        self.moved = 0;
+        self.len += 1;
+        self.expiring += (slot & EXPIRES_BIT) as usize;
+        self.count_owned(record, true);
+        if let (Some(bucket), Some(segment)) = (bucket, self.segment(h))
+            && segment.has_room()
+        {
+            return NonNull::from(segment.insert(bucket, with_tag(slot, segment.tag(h))));
+        }
+        match self.make_room(h) {
+            Some(segment) => {
+                let tag = segment.tag(h);
+                NonNull::from(segment.insert(segment.room(segment.home(tag)), with_tag(slot, tag)))
+            }
+            None => {
+                self.stash.push(AtomicU64::new(slot));
+                NonNull::from(&self.stash[self.stash.len() - 1])
+            }
+        }
+    }
+
+    /// Takes a slot out and gives the record that it led to, which is still whole and now the caller's to free by
+    /// [`Self::free`]. `h` need only be right in the bits that segment and tag are made of.
+    pub(crate) fn unhook(&mut self, h: u64, slot: NonNull<AtomicU64>) -> Record {
+        let record = Self::record(slot);
+        self.len -= 1;
+        self.expiring -= (record.slot() & EXPIRES_BIT) as usize;
+        if let Some(index) = self.stash_index(slot) {
+            self.stash.swap_remove(index);
+        } else if let Some(segment) = self.segment(h) {
+            let offset = slot.addr().get() - core::ptr::from_ref(segment.lines).addr();
+            let bucket = offset / size_of::<Bucket>() - 1;
+            segment.remove(bucket, offset / size_of::<u64>() % SLOTS);
+            if segment.should_shrink() {
+                self.shrink(h, segment);
+            }
+        }
+        record
+    }
+
+    /// Frees a record's memory after [`Self::unhook`].
+    pub(crate) fn free(&mut self, record: Record) {
+        self.count_owned(record, false);
+        // SAFETY: the record was in use until now, made in this slab, and nothing leads to it any more.
+        unsafe { record.free(&mut self.slab) };
+    }
+
+    /// Counts what a record owns outside the slab, in or out.
+    fn count_owned(&mut self, record: Record, in_: bool) {
+        // SAFETY: the record is in use.
+        let (shape, large) = unsafe { (record.shape(), record.is_large()) };
+        if shape.kind != crate::record::Kind::Heap && !large {
+            return;
+        }
+        let large_bytes = if large { shape.allocated_bytes() } else { 0 };
+        if in_ {
+            self.owning += 1;
+            self.large_bytes += large_bytes;
+        } else {
+            self.owning -= 1;
+            self.large_bytes -= large_bytes;
+        }
+    }
+
+    /// Changes a record by a function that may move it, and keeps slot and counts right.
+    pub(crate) fn change(
+        &mut self,
+        h: u64,
+        slot: NonNull<AtomicU64>,
+        change: impl FnOnce(Record, &mut Slab) -> Record,
+    ) {
+        // SAFETY: a slot in use of this table; slots are only ever accessed as atomics.
+        let slot_word = unsafe { slot.as_ref() };
+        let old = slot_word.load(Relaxed);
+        let record = Self::record(slot);
+        self.count_owned(record, false);
+        let record = change(record, &mut self.slab);
+        self.count_owned(record, true);
+        let new = with_tag(record.slot(), tag_of(old));
+        if new == old {
+            return;
+        }
+        slot_word.store(new, Relaxed);
+        if (new ^ old) & EXPIRES_BIT == 0 {
+            return;
+        }
+        let by = if new & EXPIRES_BIT != 0 { 1_i64 } else { -1 };
+        self.expiring = self.expiring.wrapping_add_signed(by as isize);
+        if self.stash_index(slot).is_none()
+            && let Some(segment) = self.segment(h)
+        {
+            segment.set_expiring(segment.expiring().wrapping_add_signed(by));
+        }
+    }
+
+    /// All segments, each once, with the smallest hash that leads to it.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, Segment)> + '_ {
+        let mut index = 0;
+        core::iter::from_fn(move || {
+            let word = self.directory.get(index)?.load(Relaxed);
+            // SAFETY: a directory's word.
+            let segment = unsafe { Segment::from_word(word) }?;
+            let h = if self.depth == 0 { 0 } else { (index as u64) << (64 - self.depth) };
+            index += 1 << (self.depth - segment.depth);
+            Some((h, segment))
+        })
+    }
+
+    /// Visits every slot in use.
+    pub(crate) fn for_each_slot(&self, visit: &mut dyn FnMut(u64)) {
+        for (_, segment) in self.segments() {
+            for bucket in 0..segment.buckets as usize {
+                for slot in &segment.bucket(bucket).slots {
+                    let word = slot.load(Relaxed);
+                    if word == 0 {
+                        break;
+                    }
+                    visit(word);
+                }
+            }
+        }
+        for slot in &self.stash {
+            visit(slot.load(Relaxed));
+        }
+    }
+}
+
+impl Drop for Table {
+    /// Gives back segments, directory and root. Records are the slab's; what they own is the dictionary's to drop.
+    fn drop(&mut self) {
+        let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
+        // Hints first lose the way here: not for soundness, only so that they don't prefetch what is gone.
+        self.root.0.store(0, Release);
+        for segment in segments {
+            arena::free_segment(segment.lines, segment.size_bytes());
+        }
+        if !core::ptr::eq(self.directory, &NO_DIRECTORY[..]) {
+            arena::free_block(self.directory);
+        }
+        arena::free_root(self.root);
+    }
+}

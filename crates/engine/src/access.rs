@@ -1,0 +1,128 @@
+//! What a keyed command works with: the shards it holds, and the databases in them.
+
+use pantala_resp::{Args, Version};
+
+use crate::db::Db;
+use crate::keyspace::Keyspace;
+use crate::ownership::Ownership;
+use crate::shard::Shard;
+
+/// Where a key lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPlace {
+    /// Its hash, by [`Keyspace::place`].
+    pub hash: u64,
+    /// Its shard.
+    pub shard: u32,
+}
+
+/// A key and where it lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'k> {
+    /// Its bytes.
+    pub bytes: &'k [u8],
+    /// Its place.
+    pub place: KeyPlace,
+}
+
+/// What a keyed command may know of the connection that sent it. Copied into requests, so it stays small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// Id of the client.
+    pub client: u64,
+    /// Selected database.
+    pub db: u32,
+    /// Protocol version of replies.
+    pub version: Version,
+    /// `CLIENT NO-TOUCH`.
+    pub no_touch: bool,
+}
+
+/// A keyed command's view of the keyspace, for as long as it runs.
+pub struct Access<'a> {
+    pub(crate) keyspace: &'a Keyspace,
+    pub(crate) session: &'a SessionView,
+    pub(crate) owned: &'a mut [Ownership],
+    pub(crate) first_key: Option<KeyPlace>,
+    pub(crate) now_ms: i64,
+}
+
+impl<'a> Access<'a> {
+    /// Unix time, ms: the same through the whole command.
+    pub fn now_ms(&self) -> i64 {
+        self.now_ms
+    }
+
+    /// The keyspace: settings and figures.
+    pub fn keyspace(&self) -> &'a Keyspace {
+        self.keyspace
+    }
+
+    /// The connection.
+    pub fn session(&self) -> &'a SessionView {
+        self.session
+    }
+
+    /// The key at `args[index]`, which must be one of the keys that the command's route declared.
+    pub fn key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
+        let bytes = args.at(index);
+        Key { bytes, place: self.keyspace.place(bytes) }
+    }
+
+    /// The command's first key, at `args[index]`: as [`Access::key`], without hashing it again.
+    #[inline]
+    pub fn first_key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
+        let bytes = args.at(index);
+        Key { bytes, place: self.first_key.unwrap_or_else(|| self.keyspace.place(bytes)) }
+    }
+
+    /// The selected database, in the shard of `key`.
+    #[inline]
+    pub fn db(&mut self, key: &Key<'_>) -> Db<'_> {
+        self.db_at(self.session.db, key)
+    }
+
+    /// Database `db` (below [`Keyspace::databases`]), in the shard of `key`.
+    #[inline]
+    pub fn db_at(&mut self, db: u32, key: &Key<'_>) -> Db<'_> {
+        self.db_in(db, key.place.shard)
+    }
+
+    /// Database `db` of a shard that the command holds.
+    ///
+    /// # Panics
+    /// When it doesn't hold it: the command's route and its handler disagree.
+    #[inline]
+    pub fn db_in(&mut self, db: u32, shard: u32) -> Db<'_> {
+        let (keyspace, now_ms, no_touch) = (self.keyspace, self.now_ms, self.session.no_touch);
+        let shard_state = self.shard(shard);
+        Db::new(keyspace, shard_state, shard, db, now_ms, no_touch)
+    }
+
+    /// Swaps two databases (each below [`Keyspace::databases`]) for all clients.
+    ///
+    /// # Panics
+    /// When the command does not hold all shards.
+    pub fn swap_databases(&mut self, a: u32, b: u32) {
+        assert_eq!(self.owned.len(), self.keyspace.shard_count() as usize, "SWAPDB holds all shards");
+        self.keyspace.swap_databases(a, b);
+    }
+
+    /// The numbers of the shards that the command holds, ascending.
+    pub fn shards(&self) -> Vec<u32> {
+        self.owned.iter().map(Ownership::shard).collect()
+    }
+
+    #[inline]
+    pub(crate) fn shard(&mut self, shard: u32) -> &mut Shard {
+        // One shard is by far the most frequent case; more are sorted.
+        let index = if self.owned[0].shard() == shard {
+            0
+        } else {
+            self.owned
+                .binary_search_by_key(&shard, Ownership::shard)
+                .expect("a handler uses only keys that its route declared")
+        };
+        self.keyspace.shard(&mut self.owned[index])
+    }
+}

@@ -1,0 +1,345 @@
+//! Clients: what a connection has agreed with the server, and the list of all of them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pantala_resp::Version;
+
+use crate::access::SessionView;
+use crate::command::Command;
+use crate::keyspace::Keyspace;
+
+/// What `CLIENT REPLY` asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// Replies are sent.
+    #[default]
+    On,
+    /// None is, until `CLIENT REPLY ON`.
+    Off,
+    /// The next command's is not (set by `CLIENT REPLY SKIP`).
+    SkipNext,
+    /// This command's is not.
+    Skip,
+}
+
+/// What a connection has agreed with the server. Belongs to the connection's worker.
+pub struct Session {
+    /// What others may see of it.
+    pub client: Arc<Client>,
+    /// Selected database.
+    pub db: u32,
+    /// Protocol version of replies.
+    pub version: Version,
+    /// Whether it may run commands.
+    pub authenticated: bool,
+    /// `CLIENT REPLY`.
+    pub reply_mode: ReplyMode,
+    /// Close once the replies so far are sent.
+    pub close_after_reply: bool,
+}
+
+impl Session {
+    /// The session of a new connection.
+    pub fn new(client: Arc<Client>, authenticated: bool) -> Self {
+        Session {
+            client,
+            db: 0,
+            version: Version::Resp2,
+            authenticated,
+            reply_mode: ReplyMode::On,
+            close_after_reply: false,
+        }
+    }
+
+    /// What a keyed command may know.
+    #[inline]
+    pub fn view(&self) -> SessionView {
+        SessionView {
+            client: self.client.id,
+            db: self.db,
+            version: self.version,
+            no_touch: self.client.no_touch.load(Relaxed),
+        }
+    }
+
+    /// Selects a database (below the number of databases).
+    pub fn select(&mut self, db: u32) {
+        self.db = db;
+        self.client.db.store(db, Relaxed);
+    }
+
+    /// Sets the protocol version of replies.
+    pub fn set_version(&mut self, version: Version) {
+        self.version = version;
+        self.client.resp.store(if version == Version::Resp3 { 3 } else { 2 }, Relaxed);
+    }
+
+    /// Back to what it was when the connection was new (`RESET`), but for `CLIENT NO-EVICT`, which stays as in Redis 7.0.
+    pub fn reset(&mut self, authenticated: bool) {
+        self.select(0);
+        self.set_version(Version::Resp2);
+        self.authenticated = authenticated;
+        // A reply that is to be skipped is skipped, RESET's own too.
+        if self.reply_mode != ReplyMode::Skip {
+            self.reply_mode = ReplyMode::On;
+        }
+        self.client.names().name = Vec::new();
+        self.client.no_touch.store(false, Relaxed);
+    }
+}
+
+/// An end of a connection, as `CLIENT LIST` prints it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Address and port.
+    Tcp(SocketAddr),
+    /// Path of a Unix socket (Redis prints it with port 0).
+    Unix(String),
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Endpoint::Tcp(address) => write!(f, "{address}"),
+            Endpoint::Unix(path) => write!(f, "{path}:0"),
+        }
+    }
+}
+
+impl Endpoint {
+    /// Whether it is on this host.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Endpoint::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Endpoint::Unix(_) => true,
+        }
+    }
+}
+
+/// What a client calls itself.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// `CLIENT SETNAME`.
+    pub name: Vec<u8>,
+    /// `CLIENT SETINFO LIB-NAME`.
+    pub library: Vec<u8>,
+    /// `CLIENT SETINFO LIB-VER`.
+    pub library_version: Vec<u8>,
+}
+
+/// What every worker may see of a client. Figures are written by the client's own worker and read by anyone: relaxed throughout.
+pub struct Client {
+    /// Its number, ascending in order of arrival.
+    pub id: u64,
+    /// The worker that owns its connection.
+    pub worker: u32,
+    /// That worker's token for it.
+    pub connection: AtomicU64,
+    /// File descriptor.
+    pub fd: i32,
+    /// Its end.
+    pub address: Endpoint,
+    /// Our end.
+    pub local_address: Endpoint,
+    /// When it connected, unix time in ms.
+    pub created_ms: i64,
+    /// When it last sent a command, unix time in ms.
+    pub active_ms: AtomicI64,
+    /// Selected database.
+    pub db: AtomicU32,
+    /// 2 or 3.
+    pub resp: AtomicU8,
+    /// `CLIENT NO-EVICT`.
+    pub no_evict: AtomicBool,
+    /// `CLIENT NO-TOUCH`.
+    pub no_touch: AtomicBool,
+    /// To be closed (`CLIENT KILL`).
+    pub killed: AtomicBool,
+    /// Bytes received and not run.
+    pub query_bytes: AtomicU64,
+    /// Capacity of the query buffer.
+    pub query_capacity_bytes: AtomicU64,
+    /// Bytes of replies not sent.
+    pub output_bytes: AtomicU64,
+    /// The last command; null: none.
+    command: AtomicPtr<Command>,
+    names: Mutex<Names>,
+}
+
+impl Client {
+    /// A client that has just connected.
+    pub fn new(id: u64, worker: u32, fd: i32, address: Endpoint, local_address: Endpoint, now_ms: i64) -> Self {
+        Client {
+            id,
+            worker,
+            connection: AtomicU64::new(0),
+            fd,
+            address,
+            local_address,
+            created_ms: now_ms,
+            active_ms: AtomicI64::new(now_ms),
+            db: AtomicU32::new(0),
+            resp: AtomicU8::new(2),
+            no_evict: AtomicBool::new(false),
+            no_touch: AtomicBool::new(false),
+            killed: AtomicBool::new(false),
+            query_bytes: AtomicU64::new(0),
+            query_capacity_bytes: AtomicU64::new(0),
+            output_bytes: AtomicU64::new(0),
+            command: AtomicPtr::new(std::ptr::null_mut()),
+            names: Mutex::new(Names::default()),
+        }
+    }
+
+    /// What it calls itself.
+    pub fn names(&self) -> MutexGuard<'_, Names> {
+        // A panic while it was held can't have left it half-way: each field is replaced whole.
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers the command it runs.
+    #[inline]
+    pub fn set_command(&self, command: &'static Command) {
+        let pointer = std::ptr::from_ref(command).cast_mut();
+        if self.command.load(Relaxed) != pointer {
+            self.command.store(pointer, Relaxed);
+        }
+    }
+
+    /// The last command it sent.
+    pub fn command(&self) -> Option<&'static Command> {
+        let pointer = self.command.load(Relaxed);
+        // SAFETY: the pointer is null or was made by `set_command` from a `&'static Command`, which nothing ever changes.
+        unsafe { pointer.cast_const().as_ref() }
+    }
+}
+
+/// All clients, in order of arrival.
+#[derive(Default)]
+pub struct Clients {
+    by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
+    next_id: AtomicU64,
+}
+
+impl Clients {
+    /// No clients.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A number for a new client: 1 is the first.
+    pub fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Adds a client.
+    pub fn add(&self, client: Arc<Client>) {
+        self.lock().insert(client.id, client);
+    }
+
+    /// Removes a client.
+    pub fn remove(&self, id: u64) {
+        self.lock().remove(&id);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The client of that number.
+    pub fn find(&self, id: u64) -> Option<Arc<Client>> {
+        self.lock().get(&id).cloned()
+    }
+
+    /// All of them, as of now.
+    pub fn all(&self) -> Vec<Arc<Client>> {
+        self.lock().values().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
+        // As in `Client::names`: one insertion or removal at a time, never half of one.
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a server is to stop (`SHUTDOWN`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shutdown {
+    /// `NOSAVE`.
+    pub no_save: bool,
+    /// `SAVE`.
+    pub save: bool,
+    /// `NOW`.
+    pub now: bool,
+    /// `FORCE`.
+    pub force: bool,
+    /// `ABORT`: don't, after all.
+    pub abort: bool,
+}
+
+/// What the process takes, bytes (`MEMORY STATS`, `INFO memory`). What belongs to the data is in
+/// [`Keyspace::memory_bytes`](crate::keyspace::Keyspace::memory_bytes).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryFigures {
+    /// All that is accounted for: the process as it started, the data, the clients.
+    pub used_bytes: u64,
+    /// Most that it has been.
+    pub peak_bytes: u64,
+    /// The process as it started, before any data.
+    pub startup_bytes: u64,
+    /// Buffers and state of the clients.
+    pub clients_bytes: u64,
+    /// Resident memory as the operating system counts it.
+    pub resident_bytes: u64,
+}
+
+/// What commands need of the server around them. The server implements it; tests may.
+pub trait Host: Send + Sync {
+    /// `CONFIG GET`: names and values in the order of the answer.
+    fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)>;
+    /// `CONFIG SET` by this client: all or none. The error is the whole error reply, code included.
+    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String>;
+    /// `CONFIG REWRITE`. The error is the whole error reply.
+    fn config_rewrite(&self) -> Result<(), String>;
+    /// `CONFIG RESETSTAT`.
+    fn reset_stats(&self);
+    /// All clients.
+    fn clients(&self) -> &Clients;
+    /// Has the worker of a client close it.
+    fn kill(&self, client: &Client);
+    /// Whether name and password are right.
+    fn authenticate(&self, user: &[u8], password: &[u8]) -> bool;
+    /// Whether a new connection must authenticate.
+    fn requires_password(&self) -> bool;
+    /// Begins to stop the server. The error is the whole error reply.
+    fn shutdown(&self, how: Shutdown) -> Result<(), String>;
+    /// The text of `INFO` for these section names (lower case; empty: the default ones).
+    fn info(&self, sections: &[String]) -> String;
+    /// What the process takes.
+    fn memory(&self) -> MemoryFigures;
+    /// Whether `DEBUG` may be used by this client.
+    fn debug_allowed(&self, client: &Client) -> bool;
+    /// Unix time in µs, now.
+    fn now_us(&self) -> i64;
+}
+
+/// What a command without keys works with.
+pub struct LocalContext<'a> {
+    /// The connection.
+    pub session: &'a mut Session,
+    /// The data: figures and settings; no shard is held.
+    pub keyspace: &'a Keyspace,
+    /// The server.
+    pub host: &'a dyn Host,
+    /// Unix time, ms, as of this turn of the loop.
+    pub now_ms: i64,
+}

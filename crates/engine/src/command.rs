@@ -1,0 +1,433 @@
+//! The declarative record of a command. The command table, `COMMAND`, ACL categories, key extraction and arity all
+//! derive from it; a handler sits beside it.
+
+use bitflags::bitflags;
+
+use crate::access::Access;
+use crate::client::LocalContext;
+use pantala_resp::{Args, Reply};
+
+mod argument;
+mod keys;
+
+pub use argument::{Argument, ArgumentFlags, ArgumentKind};
+pub use keys::{InvalidKeys, LegacyRange, for_each_key, keys_of};
+
+bitflags! {
+    /// Command flags, by Redis's names (`COMMAND INFO`, third field).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Flags: u32 {
+        /// May modify the dataset.
+        const WRITE = 1 << 0;
+        /// Only reads the dataset.
+        const READONLY = 1 << 1;
+        /// May grow memory: refused when out of memory.
+        const DENYOOM = 1 << 2;
+        /// Administrative.
+        const ADMIN = 1 << 3;
+        /// Publish/subscribe related.
+        const PUBSUB = 1 << 4;
+        /// Not allowed in scripts.
+        const NOSCRIPT = 1 << 5;
+        /// May block the client.
+        const BLOCKING = 1 << 6;
+        /// Allowed while the dataset is loading.
+        const LOADING = 1 << 7;
+        /// Allowed on a stale replica.
+        const STALE = 1 << 8;
+        /// Not shown to `MONITOR`.
+        const SKIP_MONITOR = 1 << 9;
+        /// Not recorded by `SLOWLOG`.
+        const SKIP_SLOWLOG = 1 << 10;
+        /// Implicit ASKING in a cluster.
+        const ASKING = 1 << 11;
+        /// O(1) or O(log N).
+        const FAST = 1 << 12;
+        /// Allowed before authentication.
+        const NO_AUTH = 1 << 13;
+        /// May replicate although it is no write.
+        const MAY_REPLICATE = 1 << 14;
+        /// May come without any key, and `COMMAND GETKEYS` then answers an empty array instead of an error.
+        const NO_MANDATORY_KEYS = 1 << 15;
+        /// Not allowed while the dataset is loading asynchronously.
+        const NO_ASYNC_LOADING = 1 << 16;
+        /// Not allowed in MULTI.
+        const NO_MULTI = 1 << 17;
+        /// Keys are not where first/last/step says. Never written in a record: [`Command::shown_flags`] derives it.
+        const MOVABLEKEYS = 1 << 18;
+        /// Allowed while a script is busy.
+        const ALLOW_BUSY = 1 << 19;
+        /// Needs `enable-debug-command` or a like directive. Not shown, as in Redis.
+        const PROTECTED = 1 << 30;
+        /// Its subcommands have records here but not in Redis (DEBUG): they aren't shown, and the container's own
+        /// handler answers for a subcommand without a record, or with a number of arguments that doesn't fit.
+        const OWN_SUBCOMMANDS = 1 << 31;
+    }
+}
+
+impl Flags {
+    /// Name of each flag that `COMMAND INFO` shows, in the order of its bits, which is the order Redis shows them in.
+    pub const NAMES: [&'static str; 20] = [
+        "write",
+        "readonly",
+        "denyoom",
+        "admin",
+        "pubsub",
+        "noscript",
+        "blocking",
+        "loading",
+        "stale",
+        "skip_monitor",
+        "skip_slowlog",
+        "asking",
+        "fast",
+        "no_auth",
+        "may_replicate",
+        "no_mandatory_keys",
+        "no_async_loading",
+        "no_multi",
+        "movablekeys",
+        "allow_busy",
+    ];
+
+    /// The names of the flags that are set and shown, in Redis's order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
+        names_of_bits(self.bits(), &Self::NAMES)
+    }
+}
+
+/// Names of the set bits among the lowest `names.len()`.
+fn names_of_bits(
+    bits: u32,
+    names: &'static [&'static str],
+) -> impl Iterator<Item = &'static str> + Clone {
+    names
+        .iter()
+        .enumerate()
+        .filter(move |(bit, _)| bits & (1 << bit) != 0)
+        .map(|(_, name)| *name)
+}
+
+bitflags! {
+    /// ACL categories, by Redis's names. Those implied by [`Flags`] are added by [`Command::acl_categories`].
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Acl: u32 {
+        #[allow(missing_docs)] const KEYSPACE = 1 << 0;
+        #[allow(missing_docs)] const READ = 1 << 1;
+        #[allow(missing_docs)] const WRITE = 1 << 2;
+        #[allow(missing_docs)] const SET = 1 << 3;
+        #[allow(missing_docs)] const SORTEDSET = 1 << 4;
+        #[allow(missing_docs)] const LIST = 1 << 5;
+        #[allow(missing_docs)] const HASH = 1 << 6;
+        #[allow(missing_docs)] const STRING = 1 << 7;
+        #[allow(missing_docs)] const BITMAP = 1 << 8;
+        #[allow(missing_docs)] const HYPERLOGLOG = 1 << 9;
+        #[allow(missing_docs)] const GEO = 1 << 10;
+        #[allow(missing_docs)] const STREAM = 1 << 11;
+        #[allow(missing_docs)] const PUBSUB = 1 << 12;
+        #[allow(missing_docs)] const ADMIN = 1 << 13;
+        #[allow(missing_docs)] const FAST = 1 << 14;
+        #[allow(missing_docs)] const SLOW = 1 << 15;
+        #[allow(missing_docs)] const BLOCKING = 1 << 16;
+        #[allow(missing_docs)] const DANGEROUS = 1 << 17;
+        #[allow(missing_docs)] const CONNECTION = 1 << 18;
+        #[allow(missing_docs)] const TRANSACTION = 1 << 19;
+        #[allow(missing_docs)] const SCRIPTING = 1 << 20;
+    }
+}
+
+impl Acl {
+    /// Name of each category, in the order of its bits, which is the order Redis shows them in.
+    pub const NAMES: [&'static str; 21] = [
+        "keyspace",
+        "read",
+        "write",
+        "set",
+        "sortedset",
+        "list",
+        "hash",
+        "string",
+        "bitmap",
+        "hyperloglog",
+        "geo",
+        "stream",
+        "pubsub",
+        "admin",
+        "fast",
+        "slow",
+        "blocking",
+        "dangerous",
+        "connection",
+        "transaction",
+        "scripting",
+    ];
+
+    /// The category of that name (without `@`, any case).
+    pub fn by_name(name: &[u8]) -> Option<Self> {
+        let bit = Self::NAMES
+            .iter()
+            .position(|known| known.as_bytes().eq_ignore_ascii_case(name))?;
+        Some(Self::from_bits_retain(1 << bit))
+    }
+
+    /// The names of the categories, without `@`, in Redis's order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
+        names_of_bits(self.bits(), &Self::NAMES)
+    }
+}
+
+/// Runs a command on the shards that its route took.
+pub type KeyedHandler = fn(&mut Access<'_>, &Args<'_>, &mut Reply<'_>);
+/// Runs a command on the connection's worker without any shard.
+pub type LocalHandler = fn(&mut LocalContext<'_>, &Args<'_>, &mut Reply<'_>);
+
+/// What runs a command.
+#[derive(Clone, Copy)]
+pub enum Handler {
+    /// Runs while holding the shards of [`Command::route`].
+    Keyed(KeyedHandler),
+    /// Runs without a shard.
+    Local(LocalHandler),
+    /// Only its subcommands run.
+    Container,
+}
+
+/// Which shards a command needs.
+#[derive(Clone, Copy)]
+pub enum Route {
+    /// None (with [`Handler::Local`]).
+    None,
+    /// Those of its keys, by [`Command::key_specs`].
+    Keys,
+    /// All.
+    All,
+    /// Chosen by a function that pushes shard numbers (any order, repeats allowed).
+    Custom(fn(&crate::keyspace::Keyspace, &crate::access::SessionView, &Args<'_>, &mut Vec<u32>)),
+}
+
+/// Where the keys of a command begin (Redis's key specifications).
+#[derive(Clone, Copy, Debug)]
+pub enum BeginSearch {
+    /// At an argument index.
+    Index(i32),
+    /// After a keyword, searched from an index (negative: from the end).
+    Keyword(&'static str, i32),
+    /// Can't be said.
+    Unknown,
+}
+
+/// How the keys go on from where they begin.
+#[derive(Clone, Copy, Debug)]
+pub enum FindKeys {
+    /// Last key (relative to the first; negative: from the end), step, limit.
+    Range {
+        /// Last key relative to the first; negative counts from the end of the arguments.
+        last: i32,
+        /// Arguments from one key to the next.
+        step: i32,
+        /// 0 or 1: none; n: stop after 1/n of the rest.
+        limit: i32,
+    },
+    /// A count argument precedes the keys.
+    KeyNum {
+        /// Index of the count, relative to the beginning.
+        keynum: i32,
+        /// Index of the first key, relative to the beginning.
+        first: i32,
+        /// Arguments from one key to the next.
+        step: i32,
+    },
+    /// Can't be said.
+    Unknown,
+}
+
+/// One key specification.
+#[derive(Clone, Copy, Debug)]
+pub struct KeySpec {
+    /// A remark on the specification, or "".
+    pub notes: &'static str,
+    /// Flags in Redis's order and spelling: `RW`, `RO`, `OW`, `RM`, `access`, `update`, `insert`, `delete`, …
+    pub flags: &'static [&'static str],
+    /// Where keys begin.
+    pub begin: BeginSearch,
+    /// How they go on.
+    pub find: FindKeys,
+}
+
+impl KeySpec {
+    /// One key at an argument index.
+    pub const fn at(index: i32, flags: &'static [&'static str]) -> Self {
+        Self {
+            notes: "",
+            flags,
+            begin: BeginSearch::Index(index),
+            find: FindKeys::Range {
+                last: 0,
+                step: 1,
+                limit: 0,
+            },
+        }
+    }
+
+    /// Consecutive keys from an argument index to the one `last` after it.
+    pub const fn range(index: i32, last: i32, flags: &'static [&'static str]) -> Self {
+        Self {
+            notes: "",
+            flags,
+            begin: BeginSearch::Index(index),
+            find: FindKeys::Range {
+                last,
+                step: 1,
+                limit: 0,
+            },
+        }
+    }
+
+    /// Keys from an argument index to the last argument, one every `step` arguments.
+    pub const fn all_from(index: i32, step: i32, flags: &'static [&'static str]) -> Self {
+        Self {
+            notes: "",
+            flags,
+            begin: BeginSearch::Index(index),
+            find: FindKeys::Range {
+                last: -1,
+                step,
+                limit: 0,
+            },
+        }
+    }
+
+    /// With a remark.
+    pub const fn note(mut self, notes: &'static str) -> Self {
+        self.notes = notes;
+        self
+    }
+}
+
+/// A command: everything that is known of it, in one place.
+pub struct Command {
+    /// Lower-case name; of a subcommand, the part after the bar (`getname`).
+    pub name: &'static str,
+    /// Full lower-case name as Redis prints it (`client|getname`).
+    pub full_name: &'static str,
+    /// Number of arguments with the name; negative: at least that many.
+    pub arity: i32,
+    /// Flags.
+    pub flags: Flags,
+    /// ACL categories beyond those that the flags imply.
+    pub acl: Acl,
+    /// Key specifications.
+    pub key_specs: &'static [KeySpec],
+    /// Command tips.
+    pub tips: &'static [&'static str],
+    /// Group (`string`, `generic`, …).
+    pub group: &'static str,
+    /// First Redis version with it.
+    pub since: &'static str,
+    /// Time complexity.
+    pub complexity: &'static str,
+    /// What it does, in our words.
+    pub summary: &'static str,
+    /// (version, change) pairs.
+    pub history: &'static [(&'static str, &'static str)],
+    /// Version since when it is deprecated, and what replaces it.
+    pub deprecated: Option<(&'static str, &'static str)>,
+    /// `doc_flags` beyond `deprecated` (`syscmd`).
+    pub doc_flags: &'static [&'static str],
+    /// Declared syntax.
+    pub arguments: &'static [Argument],
+    /// Subcommands.
+    pub subcommands: &'static [Command],
+    /// Which shards it takes.
+    pub route: Route,
+    /// What runs it.
+    pub handler: Handler,
+    /// The flags of its key in one call, where a key specification says `variable_flags` (SET with and without GET).
+    pub key_flags: Option<fn(&Args<'_>) -> &'static [&'static str]>,
+}
+
+impl Command {
+    /// What a record starts from (`..Command::BLANK`): no flags, no keys, no shards, and only subcommands run.
+    pub const BLANK: Self = Self {
+        name: "",
+        full_name: "",
+        arity: 0,
+        flags: Flags::empty(),
+        acl: Acl::empty(),
+        key_specs: &[],
+        tips: &[],
+        group: "",
+        since: "",
+        complexity: "",
+        summary: "",
+        history: &[],
+        deprecated: None,
+        doc_flags: &[],
+        arguments: &[],
+        subcommands: &[],
+        route: Route::None,
+        handler: Handler::Container,
+        key_flags: None,
+    };
+
+    /// Whether this many arguments (the name and a subcommand's name included) suit its arity.
+    #[inline]
+    pub fn accepts(&self, arguments: usize) -> bool {
+        let wanted = self.arity.unsigned_abs() as usize;
+        if self.arity >= 0 {
+            arguments == wanted
+        } else {
+            arguments >= wanted
+        }
+    }
+
+    /// The subcommand of that name, in any case.
+    pub fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
+        // A dozen names at most, most of them told apart by their length: a hash would cost more than it saves.
+        self.subcommands
+            .iter()
+            .find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// The subcommands that COMMAND shows.
+    pub fn shown_subcommands(&self) -> &'static [Command] {
+        if self.flags.contains(Flags::OWN_SUBCOMMANDS) {
+            &[]
+        } else {
+            self.subcommands
+        }
+    }
+
+    /// ACL categories: its own and those that its flags imply.
+    pub fn acl_categories(&self) -> Acl {
+        let mut acl = self.acl;
+        if self.flags.contains(Flags::WRITE) {
+            acl |= Acl::WRITE;
+        }
+        // Scripts that only read don't count as reads.
+        if self.flags.contains(Flags::READONLY) && !self.acl.contains(Acl::SCRIPTING) {
+            acl |= Acl::READ;
+        }
+        if self.flags.contains(Flags::ADMIN) {
+            acl |= Acl::ADMIN | Acl::DANGEROUS;
+        }
+        if self.flags.contains(Flags::PUBSUB) {
+            acl |= Acl::PUBSUB;
+        }
+        if self.flags.contains(Flags::BLOCKING) {
+            acl |= Acl::BLOCKING;
+        }
+        acl | if self.flags.contains(Flags::FAST) {
+            Acl::FAST
+        } else {
+            Acl::SLOW
+        }
+    }
+
+    /// The flags that COMMAND shows, by name and in Redis's order.
+    pub fn shown_flags(&self) -> Flags {
+        let mut flags = self.flags;
+        flags.set(Flags::MOVABLEKEYS, self.legacy_range().movable);
+        flags
+    }
+}

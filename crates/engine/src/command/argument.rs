@@ -1,0 +1,180 @@
+//! The declared syntax of a command: what `COMMAND DOCS` shows under "arguments".
+
+use bitflags::bitflags;
+
+use super::names_of_bits;
+
+/// The type of an argument, by Redis's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum ArgumentKind {
+    String,
+    Integer,
+    Double,
+    Key,
+    Pattern,
+    UnixTime,
+    PureToken,
+    OneOf,
+    Block,
+}
+
+bitflags! {
+    /// Flags of an argument.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ArgumentFlags: u8 {
+        #[allow(missing_docs)] const OPTIONAL = 1;
+        #[allow(missing_docs)] const MULTIPLE = 2;
+        #[allow(missing_docs)] const MULTIPLE_TOKEN = 4;
+    }
+}
+
+impl ArgumentKind {
+    /// The name that `COMMAND DOCS` shows.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Double => "double",
+            Self::Key => "key",
+            Self::Pattern => "pattern",
+            Self::UnixTime => "unix-time",
+            Self::PureToken => "pure-token",
+            Self::OneOf => "oneof",
+            Self::Block => "block",
+        }
+    }
+}
+
+impl ArgumentFlags {
+    /// The names of the flags, in Redis's order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
+        names_of_bits(
+            u32::from(self.bits()),
+            &["optional", "multiple", "multiple_token"],
+        )
+    }
+}
+
+/// One argument in a command's declared syntax (`COMMAND DOCS`, "arguments").
+#[derive(Clone, Copy, Debug)]
+pub struct Argument {
+    /// Its name.
+    pub name: &'static str,
+    /// Its type.
+    pub kind: ArgumentKind,
+    /// The key specification it belongs to, when it is a key.
+    pub key_spec: Option<u8>,
+    /// The literal word before (or instead of) it.
+    pub token: Option<&'static str>,
+    /// The version it came with, when later than the command.
+    pub since: Option<&'static str>,
+    /// The version that deprecated it.
+    pub deprecated_since: Option<&'static str>,
+    /// How often it may stand.
+    pub flags: ArgumentFlags,
+    /// What a `OneOf` or a `Block` consists of.
+    pub arguments: &'static [Argument],
+}
+
+/// Builders, so that a record reads like the command's synopsis.
+impl Argument {
+    /// A value of some kind.
+    pub const fn new(name: &'static str, kind: ArgumentKind) -> Self {
+        Self {
+            name,
+            kind,
+            key_spec: None,
+            token: None,
+            since: None,
+            deprecated_since: None,
+            flags: ArgumentFlags::empty(),
+            arguments: &[],
+        }
+    }
+
+    /// A key of the command's key specification number `key_spec`.
+    pub const fn key(name: &'static str, key_spec: u8) -> Self {
+        let mut argument = Self::new(name, ArgumentKind::Key);
+        argument.key_spec = Some(key_spec);
+        argument
+    }
+
+    /// Any bytes.
+    pub const fn string(name: &'static str) -> Self {
+        Self::new(name, ArgumentKind::String)
+    }
+
+    /// A whole number.
+    pub const fn integer(name: &'static str) -> Self {
+        Self::new(name, ArgumentKind::Integer)
+    }
+
+    /// A point in time, since 1970.
+    pub const fn unix_time(name: &'static str) -> Self {
+        Self::new(name, ArgumentKind::UnixTime)
+    }
+
+    /// A glob pattern.
+    pub const fn pattern(name: &'static str) -> Self {
+        Self::new(name, ArgumentKind::Pattern)
+    }
+
+    /// A literal word alone.
+    pub const fn word(name: &'static str, token: &'static str) -> Self {
+        Self::new(name, ArgumentKind::PureToken).token(token)
+    }
+
+    /// Exactly one of `arguments`.
+    pub const fn one_of(name: &'static str, arguments: &'static [Argument]) -> Self {
+        let mut argument = Self::new(name, ArgumentKind::OneOf);
+        argument.arguments = arguments;
+        argument
+    }
+
+    /// All of `arguments`, one after the other.
+    pub const fn block(name: &'static str, arguments: &'static [Argument]) -> Self {
+        let mut argument = Self::new(name, ArgumentKind::Block);
+        argument.arguments = arguments;
+        argument
+    }
+
+    /// Preceded by a literal word.
+    pub const fn token(mut self, token: &'static str) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Came with a version later than the command's own.
+    pub const fn since(mut self, version: &'static str) -> Self {
+        self.since = Some(version);
+        self
+    }
+
+    /// Deprecated by a version.
+    pub const fn deprecated_since(mut self, version: &'static str) -> Self {
+        self.deprecated_since = Some(version);
+        self
+    }
+
+    /// May be left out.
+    pub const fn optional(mut self) -> Self {
+        self.flags = self.flags.union(ArgumentFlags::OPTIONAL);
+        self
+    }
+
+    /// May stand several times.
+    pub const fn multiple(mut self) -> Self {
+        self.flags = self.flags.union(ArgumentFlags::MULTIPLE);
+        self
+    }
+
+    /// May stand several times, each time with its literal word.
+    pub const fn multiple_token(mut self) -> Self {
+        self.flags = self
+            .flags
+            .union(ArgumentFlags::MULTIPLE)
+            .union(ArgumentFlags::MULTIPLE_TOKEN);
+        self
+    }
+}

@@ -1,0 +1,439 @@
+//! One database in one shard, as a command sees it: lookups that expire lazily, count and touch; writes that keep the figures.
+
+use pantala_base::random::Random;
+use pantala_dict::{Dict, Entry, EntryMut, EntryRef, Extracted, NewPayload, Payload, Removed};
+use pantala_types::{OutOfMemory, RawString, Value, access};
+
+use crate::access::Key;
+use crate::keyspace::Keyspace;
+use crate::shard::{DatabaseStats, Shard, ShardStats};
+use crate::tuning::AccessPolicy;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// User flag of an entry: a short string that Redis would call `raw`, since it came from `APPEND` or `SETRANGE`.
+pub const FLAG_RAW: u8 = 1;
+
+/// User flag of an entry: a small integer that Redis would not share with other keys, since `COPY` made it
+/// (`OBJECT REFCOUNT` shows it).
+pub const FLAG_UNSHARED: u8 = 2;
+
+/// How many new keys go by before the dictionary's memory is told anew: summing it up at each would cost more than it tells.
+const PUBLISH_EVERY_KEYS: u64 = 64;
+
+/// What a write does to the key's time to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expire {
+    /// Removes it.
+    Clear,
+    /// Leaves it.
+    Keep,
+    /// Sets it: unix time, ms.
+    At(i64),
+}
+
+/// A string to be stored.
+pub enum NewString<'a> {
+    /// As an integer.
+    Int(i64),
+    /// As bytes.
+    Bytes(&'a [u8]),
+    /// As bytes that are `raw` whatever their length.
+    Raw(&'a [u8]),
+    /// As a large string that exists already.
+    Large(RawString),
+}
+
+impl<'a> NewString<'a> {
+    /// The form that Redis chooses for a value that a client sent: an integer where it is one.
+    #[inline]
+    pub fn encode(bytes: &'a [u8]) -> Self {
+        match pantala_types::encode(bytes) {
+            pantala_types::Encoded::Int(value) => NewString::Int(value),
+            pantala_types::Encoded::Bytes => NewString::Bytes(bytes),
+        }
+    }
+}
+
+/// See the head of this module.
+pub struct Db<'s> {
+    dict: &'s mut Dict<Value>,
+    random: &'s mut Random,
+    keyspace: &'s Keyspace,
+    stats: &'s ShardStats,
+    figures: &'s DatabaseStats,
+    now_ms: i64,
+    no_touch: bool,
+}
+
+impl<'s> Db<'s> {
+    #[inline]
+    pub(crate) fn new(
+        keyspace: &'s Keyspace,
+        shard: &'s mut Shard,
+        number: u32,
+        db: u32,
+        now_ms: i64,
+        no_touch: bool,
+    ) -> Self {
+        let physical = keyspace.physical(db);
+        let stats = keyspace.shard_stats(number);
+        Db {
+            dict: &mut shard.databases[physical],
+            random: &mut shard.random,
+            keyspace,
+            stats,
+            figures: &stats.databases[physical],
+            now_ms,
+            no_touch,
+        }
+    }
+
+    /// Keys, those that have expired but were not found out included.
+    pub fn len(&self) -> usize {
+        self.dict.len()
+    }
+
+    /// Whether there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Looks a key up without counting or touching it. An expired one is removed and not found.
+    #[inline]
+    pub fn find(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+        let found = self.dict.find_mut(key.place.hash, key.bytes)?;
+        if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
+            let removed = found.remove();
+            forget(self.keyspace, self.stats, self.figures, removed);
+            return None;
+        }
+        Some(found)
+    }
+
+    /// Looks a key up for reading: counts a hit or a miss and touches it.
+    #[inline]
+    pub fn read(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+        let Some(found) = self.dict.find_mut(key.place.hash, key.bytes) else {
+            self.stats.misses.add(1);
+            return None;
+        };
+        if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
+            let removed = found.remove();
+            forget(self.keyspace, self.stats, self.figures, removed);
+            self.stats.misses.add(1);
+            return None;
+        }
+        self.stats.hits.add(1);
+        let mut found = found;
+        if !self.no_touch {
+            touch(&mut found, self.keyspace, self.random, self.now_ms);
+        }
+        Some(found)
+    }
+
+    /// Looks a key up for reading as [`Db::read`], but doesn't touch it: for commands that only ask about a key.
+    pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+        // A view lives as long as one command's use of it, so this needn't be set back.
+        self.no_touch = true;
+        self.read(key)
+    }
+
+    /// Looks a key up for reading and touches it whatever the client said (`TOUCH`).
+    pub fn read_touching(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+        self.no_touch = false;
+        self.read(key)
+    }
+
+    /// Looks a key up for writing: touches it.
+    #[inline]
+    pub fn write(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+        let found = self.dict.find_mut(key.place.hash, key.bytes)?;
+        if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
+            let removed = found.remove();
+            forget(self.keyspace, self.stats, self.figures, removed);
+            return None;
+        }
+        let mut found = found;
+        if !self.no_touch {
+            touch(&mut found, self.keyspace, self.random, self.now_ms);
+        }
+        Some(found)
+    }
+
+    /// Whether a key exists.
+    pub fn exists(&mut self, key: &Key<'_>) -> bool {
+        self.find(key).is_some()
+    }
+
+    /// Stores a string, replacing whatever the key held.
+    #[inline]
+    pub fn set_string(&mut self, key: &Key<'_>, value: NewString<'_>, expire: Expire) -> Result<(), OutOfMemory> {
+        let (payload, flags) = payload_of(key, value)?;
+        self.set_payload(key, payload, flags, expire);
+        Ok(())
+    }
+
+    /// Stores a string unless the key exists, with one probe. It doesn't expire.
+    pub fn add_string(&mut self, key: &Key<'_>, value: NewString<'_>) -> Result<(), OutOfMemory> {
+        match self.dict.entry(key.place.hash, key.bytes) {
+            // One that has expired is in the way only until it is looked up.
+            Entry::Occupied(found) if found.expire_at_ms().is_none_or(|at| at > self.now_ms) => Ok(()),
+            Entry::Occupied(_) => self.set_string(key, value, Expire::Clear),
+            Entry::Vacant(vacant) => {
+                let (payload, flags) = payload_of(key, value)?;
+                self.figures.heap_bytes.add(heap_bytes(&payload));
+                vacant.insert(payload, flags, fresh_access(self.keyspace, self.now_ms), None);
+                self.figures.keys.add(1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Stores a payload with its user flags, replacing whatever the key held.
+    #[inline]
+    pub fn set_payload(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) {
+        let (keyspace, figures, now_ms) = (self.keyspace, self.figures, self.now_ms);
+        let heap = heap_bytes(&payload);
+        let clock = fresh_access(keyspace, now_ms);
+        match self.dict.entry(key.place.hash, key.bytes) {
+            Entry::Occupied(mut found) => {
+                // What has expired is gone: its time to live must not be kept.
+                let had = found.expire_at_ms();
+                let keep = expire == Expire::Keep && had.is_none_or(|at| at > now_ms);
+                if let Some(old) = found.replace(payload, flags) {
+                    figures.heap_bytes.sub(old.allocated_bytes() as u64);
+                    keyspace.dispose(old, keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed));
+                }
+                match expire {
+                    Expire::Keep if keep => {}
+                    Expire::At(at) => {
+                        found.set_expire(Some(at));
+                        if had.is_none() {
+                            figures.expires.add(1);
+                        }
+                    }
+                    _ => {
+                        if had.is_some() {
+                            found.set_expire(None);
+                            figures.expires.sub(1);
+                        }
+                    }
+                }
+                if keyspace.tuning.access_policy() == AccessPolicy::Lru {
+                    if found.access() != clock {
+                        found.set_access(clock);
+                    }
+                } else {
+                    touch(&mut found, keyspace, self.random, now_ms);
+                }
+            }
+            Entry::Vacant(vacant) => {
+                let at = match expire {
+                    Expire::At(at) => Some(at),
+                    Expire::Clear | Expire::Keep => None,
+                };
+                vacant.insert(payload, flags, clock, at);
+                figures.keys.add(1);
+                if at.is_some() {
+                    figures.expires.add(1);
+                }
+                if figures.keys.get() % PUBLISH_EVERY_KEYS == 0 {
+                    self.publish_bytes();
+                }
+            }
+        }
+        figures.heap_bytes.add(heap);
+    }
+
+    /// Sets or clears the time to live of a key. `false`: there is no such key.
+    pub fn set_expire(&mut self, key: &Key<'_>, at_ms: Option<i64>) -> bool {
+        let figures = self.figures;
+        let Some(mut found) = self.find(key) else { return false };
+        match (found.expire_at_ms().is_some(), at_ms.is_some()) {
+            (false, true) => figures.expires.add(1),
+            (true, false) => figures.expires.sub(1),
+            _ => {}
+        }
+        found.set_expire(at_ms);
+        true
+    }
+
+    /// Removes a key and frees its value, in the background when `lazy` and it is large. `false`: there was none.
+    pub fn remove(&mut self, key: &Key<'_>, lazy: bool) -> bool {
+        let now_ms = self.now_ms;
+        let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
+        if removed.expire_at_ms().is_some_and(|at| at <= now_ms) {
+            forget(self.keyspace, self.stats, self.figures, removed);
+            return false;
+        }
+        uncount(self.figures, &removed);
+        if let Some(value) = removed.into_heap() {
+            self.keyspace.dispose(value, lazy);
+        }
+        true
+    }
+
+    /// Takes a key out whole, to be put in elsewhere: payload, flags, access word and expiry.
+    pub fn take(&mut self, key: &Key<'_>) -> Option<Extracted<Value>> {
+        let figures = self.figures;
+        let taken = self.find(key)?.extract();
+        figures.keys.sub(1);
+        if taken.expire_at_ms.is_some() {
+            figures.expires.sub(1);
+        }
+        if let Payload::Heap(value) = taken.payload.payload() {
+            figures.heap_bytes.sub(value.allocated_bytes() as u64);
+        }
+        Some(taken)
+    }
+
+    /// Changes a large value in place and keeps the figures. The key must hold one.
+    pub fn change_heap<R>(&mut self, key: &Key<'_>, change: impl FnOnce(&mut Value) -> R) -> Option<R> {
+        let figures = self.figures;
+        let mut found = self.find(key)?;
+        let value = found.heap_mut()?;
+        let before = value.allocated_bytes();
+        let result = change(value);
+        let after = value.allocated_bytes();
+        figures.heap_bytes.sub(before as u64);
+        figures.heap_bytes.add(after as u64);
+        Some(result)
+    }
+
+    /// Goes on with a scan: see [`Dict::scan`]. Expired keys are passed over.
+    pub fn scan(&self, cursor: u64, buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, Value>)) -> u64 {
+        let now_ms = self.now_ms;
+        self.dict.scan(cursor, buckets, &mut |entry| {
+            if entry.expire_at_ms().is_none_or(|at| at > now_ms) {
+                visit(entry);
+            }
+        })
+    }
+
+    /// A random key that has not expired. Looks at a bounded number; `None` when it found only expired ones.
+    pub fn random(&mut self) -> Option<EntryRef<'_, Value>> {
+        const TRIES: usize = 100;
+        let (dict, random, now_ms) = (&*self.dict, &mut *self.random, self.now_ms);
+        for _ in 0..TRIES {
+            let entry = dict.random(&mut || random.next_u64())?;
+            if entry.expire_at_ms().is_none_or(|at| at > now_ms) {
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    /// Empties the database. The old content is freed in the background when `lazy`, here otherwise.
+    pub fn flush(&mut self, lazy: bool) {
+        let old = self.dict.take();
+        self.figures.keys.set(0);
+        self.figures.expires.set(0);
+        self.figures.heap_bytes.set(0);
+        self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
+        if lazy {
+            self.keyspace.dispose_dict(old);
+        }
+    }
+
+    /// Bytes that an entry takes, with its large value and its share of the dictionary.
+    pub fn memory_usage(&mut self, key: &Key<'_>) -> Option<usize> {
+        /// A slot is 8 bytes and segments are about 5/6 full.
+        const SLOT_BYTES: usize = 10;
+        let entry = self.find(key)?;
+        let heap = match entry.payload() {
+            Payload::Heap(value) => value.allocated_bytes(),
+            Payload::Bytes(_) | Payload::Int(_) => 0,
+        };
+        Some(entry.allocated_bytes() + heap + SLOT_BYTES)
+    }
+
+    /// Remembers how much memory the dictionary takes, for `INFO`.
+    pub(crate) fn publish_bytes(&self) {
+        self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
+    }
+
+    /// The dictionary itself, for the active expiry.
+    pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &'s Keyspace, &'s ShardStats, &'s DatabaseStats) {
+        (self.dict, self.keyspace, self.stats, self.figures)
+    }
+}
+
+/// The access word of a new entry.
+#[inline]
+fn fresh_access(keyspace: &Keyspace, now_ms: i64) -> u32 {
+    match keyspace.tuning.access_policy() {
+        AccessPolicy::Lru => access::lru_clock(now_ms as u64),
+        AccessPolicy::Lfu => access::lfu_new(now_ms as u64),
+    }
+}
+
+/// Notes an access. With LRU the word changes once a second, so that reading a hot key doesn't dirty its cache line.
+#[inline]
+fn touch(entry: &mut EntryMut<'_, Value>, keyspace: &Keyspace, random: &mut Random, now_ms: i64) {
+    let before = entry.access();
+    let after = match keyspace.tuning.access_policy() {
+        AccessPolicy::Lru => access::lru_clock(now_ms as u64),
+        AccessPolicy::Lfu => access::lfu_touch(
+            before,
+            now_ms as u64,
+            keyspace.tuning.lfu_decay_time_minutes.load(Relaxed),
+            keyspace.tuning.lfu_log_factor.load(Relaxed),
+            random.next_u64() as u32,
+        ),
+    };
+    if after != before {
+        entry.set_access(after);
+    }
+}
+
+fn heap_bytes(payload: &NewPayload<'_, Value>) -> u64 {
+    match payload {
+        NewPayload::Heap(value) => value.allocated_bytes() as u64,
+        NewPayload::Bytes(_) | NewPayload::Int(_) => 0,
+    }
+}
+
+/// Whether a string of `len` bytes fits inside the entry of a key.
+#[inline]
+pub fn fits_inline(key: &[u8], len: usize) -> bool {
+    Dict::<Value>::fits_inline(key.len(), len)
+}
+
+/// How a string is kept under a key: in the entry where it fits.
+#[inline]
+pub fn payload_of<'v>(
+    key: &Key<'_>,
+    value: NewString<'v>,
+) -> Result<(NewPayload<'v, Value>, u8), OutOfMemory> {
+    let (bytes, flags) = match value {
+        NewString::Int(value) => return Ok((NewPayload::Int(value), 0)),
+        NewString::Large(string) => return Ok((NewPayload::Heap(Value::String(string)), FLAG_RAW)),
+        NewString::Bytes(bytes) => (bytes, 0),
+        NewString::Raw(bytes) => (bytes, FLAG_RAW),
+    };
+    if fits_inline(key.bytes, bytes.len()) {
+        Ok((NewPayload::Bytes(bytes), flags))
+    } else {
+        Ok((NewPayload::Heap(Value::String(RawString::try_from_slice(bytes)?)), flags))
+    }
+}
+
+fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
+    figures.keys.sub(1);
+    if removed.expire_at_ms().is_some() {
+        figures.expires.sub(1);
+    }
+    if let Some(value) = removed.heap() {
+        figures.heap_bytes.sub(value.allocated_bytes() as u64);
+    }
+}
+
+/// Counts and frees a key that expired.
+#[cold]
+pub(crate) fn forget(keyspace: &Keyspace, stats: &ShardStats, figures: &DatabaseStats, removed: Removed<Value>) {
+    stats.expired.add(1);
+    uncount(figures, &removed);
+    if let Some(value) = removed.into_heap() {
+        keyspace.dispose(value, keyspace.tuning.lazyfree_lazy_expire.load(Relaxed));
+    }
+}

@@ -1,0 +1,324 @@
+//! How commands reach shards: at once where they are free, through their gates where they are not.
+//!
+//! ```text
+//!            free                         busy
+//! run ──────────────► execute      run ──────────► Request into the gate, connection parked
+//!                        │                               │  whoever owns the shard
+//!                        ▼                               ▼
+//!                     release ◄───────────────────── grant: the shard is the request's now
+//!                        │ nobody waits                  │ more shards to take (ascending)? try, or wait in the next gate
+//!                        ▼                               ▼ all taken
+//!                      free                           execute, release all, answer to the worker that asked
+//! ```
+//!
+//! No thread ever waits for a shard. Requests take shards in ascending order, so no two can wait for each other; gates are
+//! served in arrival order, so none starves.
+
+use std::hint::spin_loop;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_base::mailbox::Node;
+use pantala_resp::{Args, Reply};
+
+use crate::access::{Access, KeyPlace, SessionView};
+use crate::command::{Command, Handler};
+use crate::keyspace::{Execution, Keyspace};
+use crate::message::Message;
+use crate::ownership::{Freed, Ownership, Taken};
+use crate::request::{Parcel, Request, Step};
+
+/// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
+/// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
+const SPINS_MAX: u32 = 60;
+
+/// How many requests one owner runs for others before it passes the shard to its home, so that its own connections
+/// don't wait for everybody else's.
+const COMBINE_MAX: u32 = 64;
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// It ran; its reply is in the buffer.
+    Done,
+    /// It is on its way; its reply will come as [`Message::Answer`] or through [`Executor::take_answers`].
+    Parked,
+}
+
+/// A command to be run, still in the connection's own memory.
+pub struct Call<'a> {
+    /// What to run; its handler is a keyed one.
+    pub command: &'static Command,
+    /// Its arguments.
+    pub args: Args<'a>,
+    /// Where its first key lives, when it has one.
+    pub first_key: Option<KeyPlace>,
+    /// What it may know of its connection.
+    pub session: SessionView,
+    /// The worker's token of the connection.
+    pub connection: u64,
+    /// Unix time, ms.
+    pub now_ms: i64,
+}
+
+/// A worker's way to the shards.
+pub struct Executor<'k> {
+    keyspace: &'k Keyspace,
+    worker: u32,
+    /// Scratch: shards of the command at hand.
+    shards: Vec<u32>,
+    /// Scratch: ownerships of the command at hand.
+    owned: Vec<Ownership>,
+    /// Shards to be given back.
+    to_free: Vec<Ownership>,
+    /// Answers to requests of this worker's own connections.
+    answers: Vec<Parcel>,
+}
+
+impl<'k> Executor<'k> {
+    /// The executor of a worker.
+    pub fn new(keyspace: &'k Keyspace, worker: u32) -> Self {
+        Executor {
+            keyspace,
+            worker,
+            shards: Vec::new(),
+            owned: Vec::new(),
+            to_free: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// The keyspace.
+    pub fn keyspace(&self) -> &'k Keyspace {
+        self.keyspace
+    }
+
+    /// Runs a command that needs the shard of its first key and no other, when that shard is free.
+    #[inline]
+    pub fn run_single(&mut self, call: &Call<'_>, place: KeyPlace, reply: &mut Vec<u8>) -> Ran {
+        let keyspace = self.keyspace;
+        if keyspace.layout().execution == Execution::Inline {
+            if let Some(mut ownership) = self.take_spinning(place.shard) {
+                execute(keyspace, call, std::slice::from_mut(&mut ownership), reply);
+                self.free(ownership);
+                return Ran::Done;
+            }
+        }
+        self.shards.clear();
+        self.shards.push(place.shard);
+        self.leave_request(call);
+        Ran::Parked
+    }
+
+    /// Runs a command that needs the given shards (any order, repeats allowed, at least one).
+    pub fn run_many(&mut self, call: &Call<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
+        self.shards.clear();
+        self.shards.extend_from_slice(shards);
+        self.shards.sort_unstable();
+        self.shards.dedup();
+        let keyspace = self.keyspace;
+        if keyspace.layout().execution == Execution::Inline {
+            let mut owned = std::mem::take(&mut self.owned);
+            for index in 0..self.shards.len() {
+                match self.take_spinning(self.shards[index]) {
+                    Some(ownership) => owned.push(ownership),
+                    None => break,
+                }
+            }
+            if owned.len() == self.shards.len() {
+                execute(keyspace, call, &mut owned, reply);
+                self.to_free.append(&mut owned);
+                self.owned = owned;
+                self.free_all();
+                return Ran::Done;
+            }
+            // The shards taken so far stay taken: they are the first of the order, and the request goes on from there.
+            let mut request = self.request(call);
+            request.owned.append(&mut owned);
+            self.owned = owned;
+            self.keyspace.contended.fetch_add(1, Relaxed);
+            self.advance(Node::new(request));
+            self.free_all();
+            return Ran::Parked;
+        }
+        self.leave_request(call);
+        Ran::Parked
+    }
+
+    /// Starts a request that the worker has put together itself (pipelines with `--execution owner`).
+    pub fn start(&mut self, request: Request) {
+        self.advance(Node::new(request));
+        self.free_all();
+    }
+
+    /// Goes on with a request that came by message.
+    pub fn resume(&mut self, parcel: Parcel) {
+        self.advance(parcel);
+        self.free_all();
+    }
+
+    /// Goes on with the requests that wait for a shard which came by message.
+    pub fn adopt(&mut self, ownership: Ownership) {
+        self.to_free.push(ownership);
+        self.free_all();
+    }
+
+    /// Takes a shard for periodic work if it is free.
+    pub fn try_take(&self, shard: u32) -> Option<Ownership> {
+        self.keyspace.gate(shard).try_take(shard)
+    }
+
+    /// Gives back a shard that was free when it was taken, seeing to the requests that came meanwhile.
+    #[inline]
+    pub fn free(&mut self, mut ownership: Ownership) {
+        let shard = ownership.shard();
+        // A shard is freed only with an empty backlog, so one that was taken while free has none.
+        debug_assert!(self.keyspace.shard(&mut ownership).backlog.is_empty());
+        if let Freed::Waiters(mut ownership, waiters) = self.keyspace.gate(shard).free(ownership) {
+            self.keyspace.shard(&mut ownership).backlog.extend(waiters);
+            self.to_free.push(ownership);
+            self.free_all();
+        }
+    }
+
+    /// Answers to this worker's own requests that were run here.
+    pub fn take_answers(&mut self) -> Vec<Parcel> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// Whether [`Executor::take_answers`] would give any.
+    pub fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    #[inline]
+    fn take_spinning(&self, shard: u32) -> Option<Ownership> {
+        let gate = self.keyspace.gate(shard);
+        if let Some(ownership) = gate.try_take(shard) {
+            return Some(ownership);
+        }
+        for _ in 0..SPINS_MAX {
+            spin_loop();
+            if !gate.is_held() {
+                if let Some(ownership) = gate.try_take(shard) {
+                    return Some(ownership);
+                }
+            }
+        }
+        None
+    }
+
+    fn request(&mut self, call: &Call<'_>) -> Request {
+        let mut request = Request::new(call.session, self.worker, call.connection, call.now_ms);
+        request.shards.extend_from_slice(&self.shards);
+        let args = request.push_args(&call.args);
+        request.steps.push(Step { command: call.command, args, first_key: call.first_key, sequence: 0, reply_end: 0 });
+        request
+    }
+
+    #[cold]
+    fn leave_request(&mut self, call: &Call<'_>) {
+        let request = self.request(call);
+        self.keyspace.contended.fetch_add(1, Relaxed);
+        self.advance(Node::new(request));
+        self.free_all();
+    }
+
+    /// Takes the next shards of a request as far as they are free; runs it when it has them all. Leaves what is to be freed
+    /// in `to_free`.
+    fn advance(&mut self, mut parcel: Parcel) {
+        loop {
+            let taken = parcel.value.owned.len();
+            let Some(&shard) = parcel.value.shards.get(taken) else {
+                return self.complete(parcel);
+            };
+            if self.keyspace.layout().execution == Execution::Owner {
+                let home = self.keyspace.home(shard);
+                if home != self.worker {
+                    return self.keyspace.port(home).send(Message::Run(parcel));
+                }
+            }
+            match self.keyspace.gate(shard).take_or_enqueue(shard, parcel) {
+                Taken::Owner(ownership, back) => {
+                    parcel = back;
+                    parcel.value.owned.push(ownership);
+                }
+                Taken::Enqueued => return,
+            }
+        }
+    }
+
+    /// Runs a request that has all its shards, and sends the answer.
+    fn complete(&mut self, mut parcel: Parcel) {
+        let request = &mut parcel.value;
+        let mut reply = std::mem::take(&mut request.reply);
+        let mut owned = std::mem::take(&mut request.owned);
+        let mut steps = std::mem::take(&mut request.steps);
+        for step in &mut steps {
+            let call = Call {
+                command: step.command,
+                args: request.args(step),
+                first_key: step.first_key,
+                session: request.session,
+                connection: request.connection,
+                now_ms: request.now_ms,
+            };
+            execute(self.keyspace, &call, &mut owned, &mut reply);
+            step.reply_end = reply.len();
+        }
+        request.steps = steps;
+        request.reply = reply;
+        if request.worker != self.worker {
+            self.keyspace.shard_stats(owned[0].shard()).combined.add(1);
+        }
+        self.to_free.append(&mut owned);
+        if request.worker == self.worker {
+            self.answers.push(parcel);
+        } else {
+            self.keyspace.port(request.worker).send(Message::Answer(parcel));
+        }
+    }
+
+    /// Gives back all of `to_free`: grants each shard to the requests that wait for it, which may run and leave more to
+    /// be freed. A loop and not a recursion, since that chain has no bound.
+    fn free_all(&mut self) {
+        let mut granted = 0;
+        while let Some(mut ownership) = self.to_free.pop() {
+            let shard = ownership.shard();
+            loop {
+                let state = self.keyspace.shard(&mut ownership);
+                if let Some(mut parcel) = state.backlog.pop_front() {
+                    if granted == COMBINE_MAX && self.keyspace.home(shard) != self.worker {
+                        state.backlog.push_front(parcel);
+                        self.keyspace.shard_stats(shard).handovers.add(1);
+                        self.keyspace.port(self.keyspace.home(shard)).send(Message::Shard(ownership));
+                        break;
+                    }
+                    granted += 1;
+                    parcel.value.owned.push(ownership);
+                    self.advance(parcel);
+                    break;
+                }
+                match self.keyspace.gate(shard).free(ownership) {
+                    Freed::Free => break,
+                    Freed::Waiters(still, waiters) => {
+                        ownership = still;
+                        self.keyspace.shard(&mut ownership).backlog.extend(waiters);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Runs a command on shards that are held.
+#[inline]
+fn execute(keyspace: &Keyspace, call: &Call<'_>, owned: &mut [Ownership], reply: &mut Vec<u8>) {
+    let Handler::Keyed(handler) = call.command.handler else {
+        unreachable!("only keyed commands are routed to shards");
+    };
+    keyspace.shard_stats(owned[0].shard()).commands.add(1);
+    let mut access =
+        Access { keyspace, session: &call.session, owned, first_key: call.first_key, now_ms: call.now_ms };
+    let mut reply = Reply::new(reply, call.session.version);
+    handler(&mut access, &call.args, &mut reply);
+}

@@ -1,0 +1,299 @@
+//! All shards, and what is the same for all of them.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crossbeam::utils::CachePadded;
+use pantala_base::limits::{DATABASES_MAX, SHARDS_MAX, SLOTS};
+use pantala_base::key_slot;
+use pantala_base::random::Random;
+use pantala_base::mailbox::{Mailbox, Node};
+use pantala_dict::{Dict, Hint, hash_key};
+use pantala_types::Value;
+
+use crate::access::KeyPlace;
+use crate::lazyfree::{Garbage, LazyFree};
+use crate::message::Message;
+use crate::ownership::{Gate, Ownership};
+use crate::request::Request;
+use crate::shard::{Shard, ShardStats};
+use crate::tuning::Tuning;
+
+/// Which thread runs a command whose shard is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    /// The worker that parsed it.
+    Inline,
+    /// The shard's home.
+    Owner,
+}
+
+/// How a [`Keyspace`] is laid out.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Shards, 1 to [`SHARDS_MAX`].
+    pub shards: u32,
+    /// Databases, 1 to [`DATABASES_MAX`].
+    pub databases: u32,
+    /// Workers that are homes of shards, at least 1: the first of all workers.
+    pub homes: u32,
+    /// All workers, I/O workers included.
+    pub workers: u32,
+    /// Who runs commands.
+    pub execution: Execution,
+    /// Seed of the hash function and of randomness.
+    pub seed: u64,
+}
+
+struct ShardCell {
+    gate: CachePadded<Gate<Request>>,
+    state: UnsafeCell<Shard>,
+    stats: CachePadded<ShardStats>,
+}
+
+/// How to reach a worker.
+pub struct WorkerPort {
+    mailbox: CachePadded<Mailbox<Message>>,
+    doorbell: Box<dyn Fn() + Send + Sync>,
+}
+
+impl WorkerPort {
+    /// A port that rings `doorbell` (any thread, any time, cheap) when its worker sleeps and a message comes.
+    pub fn new(doorbell: Box<dyn Fn() + Send + Sync>) -> Self {
+        WorkerPort { mailbox: CachePadded::new(Mailbox::new()), doorbell }
+    }
+
+    /// Sends a message; rings only when the worker sleeps.
+    pub fn send(&self, message: Message) {
+        if self.mailbox.send(Node::new(message)) {
+            (self.doorbell)();
+        }
+    }
+
+    /// The mailbox, for the worker itself.
+    pub fn mailbox(&self) -> &Mailbox<Message> {
+        &self.mailbox
+    }
+}
+
+/// The data of the server: shards, and the tables that lead to them.
+pub struct Keyspace {
+    shards: Box<[CachePadded<ShardCell>]>,
+    /// By shard times databases plus physical database.
+    hints: Box<[Hint]>,
+    /// Logical to physical database: what `SWAPDB` swaps. Changed only by the owner of all shards, so that whoever owns any
+    /// shard sees it at rest; hint reads may see it change, which costs them a wasted prefetch.
+    physical: Box<[AtomicU32]>,
+    ports: Box<[WorkerPort]>,
+    layout: Layout,
+    lazy: LazyFree,
+    /// Live settings.
+    pub tuning: Tuning,
+    /// Requests that found their shard busy, over all workers.
+    pub contended: CachePadded<AtomicU64>,
+    /// How many random numbers were drawn outside of any shard.
+    draws: AtomicU64,
+}
+
+// SAFETY: everything in a Keyspace may be shared but the `UnsafeCell`s in the shards. Those are reached only through
+// `Keyspace::shard`, which takes a mutable borrow of the shard's `Ownership`, of which there is never more than one (see
+// `crate::ownership`); the gate's acquire and release order one owner's accesses before the next one's. `Shard` is Send.
+unsafe impl Sync for Keyspace {}
+
+/// Asserted rather than assumed: the argument above needs it.
+const fn assert_send<T: Send>() {}
+const _: () = assert_send::<Shard>();
+
+impl Keyspace {
+    /// An empty keyspace.
+    ///
+    /// # Panics
+    /// When `layout` is out of range: the configuration checks it first.
+    pub fn new(layout: Layout, ports: Vec<WorkerPort>) -> Self {
+        assert!((1..=SHARDS_MAX as u32).contains(&layout.shards), "shards");
+        assert!((1..=DATABASES_MAX as u32).contains(&layout.databases), "databases");
+        assert!(layout.homes >= 1 && layout.homes <= layout.workers && layout.workers as usize == ports.len());
+        let databases = layout.databases as usize;
+        let shards: Box<[_]> = (0..layout.shards)
+            .map(|number| {
+                let seed = layout.seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                CachePadded::new(ShardCell {
+                    gate: CachePadded::new(Gate::new()),
+                    state: UnsafeCell::new(Shard::new(databases, layout.seed, seed)),
+                    stats: CachePadded::new(ShardStats::new(databases)),
+                })
+            })
+            .collect();
+        let hints = shards
+            .iter()
+            // SAFETY: the keyspace is not shared yet.
+            .flat_map(|cell| unsafe { &*cell.state.get() }.databases.iter().map(Dict::hint))
+            .collect();
+        Keyspace {
+            shards,
+            hints,
+            physical: (0..layout.databases).map(AtomicU32::new).collect(),
+            ports: ports.into_boxed_slice(),
+            layout,
+            lazy: LazyFree::start(),
+            tuning: Tuning::new(),
+            contended: CachePadded::new(AtomicU64::new(0)),
+            draws: AtomicU64::new(0),
+        }
+    }
+
+    /// How it is laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Number of databases.
+    pub fn databases(&self) -> u32 {
+        self.layout.databases
+    }
+
+    /// Number of shards.
+    pub fn shard_count(&self) -> u32 {
+        self.layout.shards
+    }
+
+    /// Where a key lives.
+    #[inline]
+    pub fn place(&self, key: &[u8]) -> KeyPlace {
+        KeyPlace { hash: hash_key(self.layout.seed, key), shard: self.shard_of_slot(key_slot(key)) }
+    }
+
+    /// The shard of a slot: each shard has a contiguous range of slots, as even as possible.
+    #[inline]
+    pub fn shard_of_slot(&self, slot: u16) -> u32 {
+        u32::from(slot) * self.layout.shards / SLOTS as u32
+    }
+
+    /// The worker that does the periodic work of a shard, and with [`Execution::Owner`] all work.
+    #[inline]
+    pub fn home(&self, shard: u32) -> u32 {
+        // Contiguous ranges again, so that a worker's shards are neighbours.
+        (u64::from(shard) * u64::from(self.layout.homes) / u64::from(self.layout.shards)) as u32
+    }
+
+    /// A handle for prefetching in the selected database of a shard.
+    #[inline]
+    pub fn hint(&self, db: u32, shard: u32) -> Hint {
+        self.hints[shard as usize * self.layout.databases as usize + self.physical(db)]
+    }
+
+    /// Figures of a shard, readable at any time.
+    #[inline]
+    pub fn shard_stats(&self, shard: u32) -> &ShardStats {
+        &self.shards[shard as usize].stats
+    }
+
+    /// Keys and keys with an expiry in a database, over all shards.
+    pub fn database_size(&self, db: u32) -> (u64, u64) {
+        let physical = self.physical(db);
+        self.shards.iter().fold((0, 0), |(keys, expires), cell| {
+            let figures = &cell.stats.databases[physical];
+            (keys + figures.keys.get(), expires + figures.expires.get())
+        })
+    }
+
+    /// Keys of a database in one shard.
+    pub fn shard_size(&self, db: u32, shard: u32) -> u64 {
+        self.shard_stats(shard).databases[self.physical(db)].keys.get()
+    }
+
+    /// Keys with an expiry of a database in one shard.
+    pub fn shard_expires(&self, db: u32, shard: u32) -> u64 {
+        self.shard_stats(shard).databases[self.physical(db)].expires.get()
+    }
+
+    /// Bytes that a database takes over all shards: its dictionary's, and its large values'.
+    pub fn memory_bytes(&self, db: u32) -> (u64, u64) {
+        let physical = self.physical(db);
+        self.shards.iter().fold((0, 0), |(dict, heap), cell| {
+            let figures = &cell.stats.databases[physical];
+            (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get())
+        })
+    }
+
+    /// A random number in `0..bound` (`bound` above 0) for choices that are made before any shard is held. One sequence
+    /// for each [`Layout::seed`].
+    pub fn random_below(&self, bound: u64) -> u64 {
+        // Relaxed: each caller gets a number of its own, and that is all there is to it.
+        let draw = self.draws.fetch_add(1, Relaxed);
+        Random::from_seed(self.layout.seed.wrapping_add(draw)).below(bound)
+    }
+
+    /// Mean remaining time to live that the active expiry last saw in a database, ms; 0 when it saw none.
+    pub fn average_ttl_ms(&self, db: u32) -> u64 {
+        let physical = self.physical(db);
+        let (sum, samples) = self.shards.iter().fold((0u64, 0), |(sum, samples), cell| {
+            let figures = &cell.stats.databases[physical];
+            (sum.saturating_add(figures.ttl_sum_ms.get()), samples + figures.ttl_samples.get())
+        });
+        sum.checked_div(samples).unwrap_or(0)
+    }
+
+    /// How to reach a worker.
+    #[inline]
+    pub fn port(&self, worker: u32) -> &WorkerPort {
+        &self.ports[worker as usize]
+    }
+
+    /// All workers' ports.
+    pub fn ports(&self) -> &[WorkerPort] {
+        &self.ports
+    }
+
+    /// What frees memory in the background.
+    pub fn lazy_free(&self) -> &LazyFree {
+        &self.lazy
+    }
+
+    /// Swaps two databases. The caller owns all shards.
+    pub(crate) fn swap_databases(&self, a: u32, b: u32) {
+        let (first, second) = (self.physical(a), self.physical(b));
+        self.physical[a as usize].store(second as u32, Relaxed);
+        self.physical[b as usize].store(first as u32, Relaxed);
+    }
+
+    /// Where a logical database stands in each shard's table.
+    #[inline]
+    pub(crate) fn physical(&self, db: u32) -> usize {
+        self.physical[db as usize].load(Relaxed) as usize
+    }
+
+    /// The gate of a shard.
+    #[inline]
+    pub(crate) fn gate(&self, shard: u32) -> &Gate<Request> {
+        &self.shards[shard as usize].gate
+    }
+
+    /// The state of the shard that `ownership` stands for.
+    #[inline]
+    pub(crate) fn shard<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Shard {
+        let cell = &self.shards[ownership.shard() as usize];
+        // SAFETY: at most one Ownership of a shard exists (module `ownership`), it is made only by this keyspace's gate of
+        // that number (gates are crate-private and called with their own index), and it is borrowed mutably for as long as the
+        // reference lives: no second reference to the state can be made meanwhile. The gate's acquire made the previous
+        // owner's writes visible.
+        unsafe { &mut *cell.state.get() }
+    }
+
+    /// Frees a large value, in the background when `lazy` and worth it.
+    pub(crate) fn dispose(&self, value: Value, lazy: bool) {
+        /// Below this a value is freed faster than it is sent away.
+        const WORTH_SENDING_BYTES: usize = 64 * 1024;
+        if lazy && value.allocated_bytes() >= WORTH_SENDING_BYTES {
+            self.lazy.send(Garbage::Value(value), 1);
+        }
+    }
+
+    /// Frees a whole dictionary in the background.
+    pub(crate) fn dispose_dict(&self, dict: Dict<Value>) {
+        let objects = dict.len() as u64;
+        if objects > 0 {
+            self.lazy.send(Garbage::Dict(dict), objects);
+        }
+    }
+}

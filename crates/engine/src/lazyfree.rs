@@ -1,0 +1,83 @@
+//! Freeing large memory in the background, so that no shard is held for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use crossbeam::channel::{Sender, unbounded};
+use pantala_dict::Dict;
+use pantala_types::Value;
+
+/// What is to be freed.
+pub enum Garbage {
+    /// A large value.
+    Value(Value),
+    /// A whole database of a shard.
+    Dict(Dict<Value>),
+}
+
+#[derive(Default)]
+struct Figures {
+    pending: AtomicU64,
+    freed: AtomicU64,
+}
+
+/// The thread that frees.
+pub struct LazyFree {
+    sender: Option<Sender<(Garbage, u64)>>,
+    figures: Arc<Figures>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LazyFree {
+    pub(crate) fn start() -> Self {
+        let figures = Arc::new(Figures::default());
+        let (sender, receiver) = unbounded::<(Garbage, u64)>();
+        let counted = figures.clone();
+        let thread = std::thread::Builder::new()
+            .name("pantala-lazyfree".into())
+            .spawn(move || {
+                for (garbage, objects) in receiver {
+                    drop(garbage);
+                    counted.pending.fetch_sub(objects, Relaxed);
+                    counted.freed.fetch_add(objects, Relaxed);
+                }
+            })
+            // Without it values are freed by whoever drops them: slower at times, never wrong.
+            .ok();
+        LazyFree { sender: thread.is_some().then_some(sender), figures, thread }
+    }
+
+    pub(crate) fn send(&self, garbage: Garbage, objects: u64) {
+        if let Some(sender) = &self.sender {
+            self.figures.pending.fetch_add(objects, Relaxed);
+            // The receiver lives as long as the sender does; were it gone, the error gives the garbage back and drops it.
+            let _ = sender.send((garbage, objects));
+        }
+    }
+
+    /// Objects that wait to be freed.
+    pub fn pending(&self) -> u64 {
+        self.figures.pending.load(Relaxed)
+    }
+
+    /// Objects freed so far.
+    pub fn freed(&self) -> u64 {
+        self.figures.freed.load(Relaxed)
+    }
+
+    /// Forgets how many were freed (`CONFIG RESETSTAT`).
+    pub fn reset(&self) {
+        self.figures.freed.store(0, Relaxed);
+    }
+}
+
+impl Drop for LazyFree {
+    fn drop(&mut self) {
+        drop(self.sender.take());
+        if let Some(thread) = self.thread.take() {
+            // It can only have panicked in a destructor, which has said so already.
+            let _ = thread.join();
+        }
+    }
+}

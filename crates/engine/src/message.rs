@@ -1,0 +1,24 @@
+//! What workers send each other.
+
+use std::os::fd::OwnedFd;
+
+use crate::ownership::Ownership;
+use crate::request::Parcel;
+
+/// A message to a worker.
+pub enum Message {
+    /// The answer to a request of one of its connections.
+    Answer(Parcel),
+    /// A request to run here: this worker is the home of the next shard that it needs.
+    Run(Parcel),
+    /// A shard whose last owner had run its share of waiting requests: go on with them.
+    Shard(Ownership),
+    /// A new connection, accepted elsewhere, and the listener it came through.
+    Socket(OwnedFd, u32),
+    /// Close the connection of a client (token, client id).
+    Kill(u64, u64),
+    /// Look at the settings again.
+    Reload,
+    /// Stop.
+    Stop,
+}

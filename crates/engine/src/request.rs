@@ -1,0 +1,115 @@
+//! A command that could not run at once: everything that another thread needs to run it.
+//!
+//! Made only when a shard is busy (or, with `--execution owner`, belongs to another worker). The connection that sent it is
+//! *parked*: nothing of it runs until the answer is back, which keeps its order and bounds the requests by the connections.
+
+use std::collections::VecDeque;
+
+use pantala_base::mailbox::Node;
+use pantala_resp::{ArgRange, Args, Version};
+
+use crate::access::{KeyPlace, SessionView};
+use crate::command::Command;
+use crate::ownership::Ownership;
+
+/// One command on its way over shards.
+pub struct Step {
+    /// What to run.
+    pub command: &'static Command,
+    /// Where in [`Request::ranges`] its arguments stand.
+    pub args: std::ops::Range<usize>,
+    /// Where its first key lives, when it has one.
+    pub first_key: Option<KeyPlace>,
+    /// Its position in the connection's pipeline, counted by the worker that sent it.
+    pub sequence: u32,
+    /// Where its reply ends in [`Request::reply`], once it ran.
+    pub reply_end: usize,
+}
+
+/// A command (or, with `--execution owner`, the part of a connection's pipeline whose shards have one home) in a form that any
+/// thread can run.
+pub struct Request {
+    /// What to run, in order.
+    pub steps: Vec<Step>,
+    /// Bytes of the arguments.
+    pub bytes: Vec<u8>,
+    /// Where in `bytes` each argument stands.
+    pub ranges: Vec<ArgRange>,
+    /// What the commands may know of their connection.
+    pub session: SessionView,
+    /// The shards to take, ascending, without repeats. Never empty.
+    pub shards: Vec<u32>,
+    /// Those taken so far: the first of `shards`.
+    pub owned: Vec<Ownership>,
+    /// The replies.
+    pub reply: Vec<u8>,
+    /// The worker whose connection waits.
+    pub worker: u32,
+    /// That worker's token of the connection.
+    pub connection: u64,
+    /// Unix time at which it was sent, ms.
+    pub now_ms: i64,
+}
+
+impl Request {
+    /// A request without any command yet.
+    pub fn new(session: SessionView, worker: u32, connection: u64, now_ms: i64) -> Self {
+        Request {
+            steps: Vec::new(),
+            bytes: Vec::new(),
+            ranges: Vec::new(),
+            session,
+            shards: Vec::new(),
+            owned: Vec::new(),
+            reply: Vec::new(),
+            worker,
+            connection,
+            now_ms,
+        }
+    }
+
+    /// Adds a command of one key.
+    pub fn push_single(&mut self, command: &'static Command, args: &Args<'_>, place: KeyPlace, sequence: u32) {
+        let args = self.push_args(args);
+        self.steps.push(Step { command, args, first_key: Some(place), sequence, reply_end: 0 });
+        if let Err(at) = self.shards.binary_search(&place.shard) {
+            self.shards.insert(at, place.shard);
+        }
+    }
+
+    /// The reply of each step, with its position in the pipeline.
+    pub fn replies(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        let mut begin = 0;
+        self.steps.iter().map(move |step| {
+            let reply = &self.reply[begin..step.reply_end];
+            begin = step.reply_end;
+            (step.sequence, reply)
+        })
+    }
+
+    /// The arguments of a step.
+    pub fn args(&self, step: &Step) -> Args<'_> {
+        Args::new(&self.bytes, &self.ranges[step.args.clone()])
+    }
+
+    /// Copies arguments in; returns where they stand.
+    pub fn push_args(&mut self, args: &Args<'_>) -> std::ops::Range<usize> {
+        let first = self.ranges.len();
+        for arg in args.iter() {
+            self.ranges.push(ArgRange::new(self.bytes.len(), arg.len()));
+            self.bytes.extend_from_slice(arg);
+        }
+        first..self.ranges.len()
+    }
+
+    /// The protocol version that the replies are to be in.
+    pub fn version(&self) -> Version {
+        self.session.version
+    }
+}
+
+/// A request as a queue element: it moves through gates and mailboxes without being copied.
+pub type Parcel = Box<Node<Request>>;
+
+/// Requests that a shard's owner has collected and not granted yet. Belongs to the shard.
+pub type Backlog = VecDeque<Parcel>;

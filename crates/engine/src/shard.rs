@@ -1,0 +1,82 @@
+//! A shard: a partition of the slots, and all state of its keys.
+
+use pantala_base::{Counter, Gauge, Random};
+use pantala_dict::Dict;
+use pantala_types::Value;
+
+use crate::request::Backlog;
+
+/// The state of a shard. Only its owner (see [`crate::ownership`]) touches it.
+pub struct Shard {
+    /// By database number.
+    pub(crate) databases: Box<[Dict<Value>]>,
+    /// Where the active expiry of each database goes on.
+    pub(crate) expire_cursors: Box<[u64]>,
+    /// Collected requests that wait for the shard.
+    pub(crate) backlog: Backlog,
+    /// For LFU counters and random keys.
+    pub(crate) random: Random,
+}
+
+impl Shard {
+    pub(crate) fn new(databases: usize, hash_seed: u64, seed: u64) -> Self {
+        Shard {
+            databases: (0..databases).map(|_| Dict::new(hash_seed)).collect(),
+            expire_cursors: vec![0; databases].into_boxed_slice(),
+            backlog: Backlog::new(),
+            random: Random::from_seed(seed),
+        }
+    }
+}
+
+/// What anyone may read of a shard at any time. Written by its owner alone, so that no write needs a locked instruction.
+pub struct ShardStats {
+    /// By database number.
+    pub databases: Box<[DatabaseStats]>,
+    /// Commands that ran on it.
+    pub commands: Counter,
+    /// Lookups for reading that found a key.
+    pub hits: Counter,
+    /// Lookups for reading that found none.
+    pub misses: Counter,
+    /// Keys that expired.
+    pub expired: Counter,
+    /// Requests that its owner ran for others.
+    pub combined: Counter,
+    /// Times its owner passed it to its home because too many requests waited.
+    pub handovers: Counter,
+    /// Entries that the active expiry looked at, and found expired: for its estimate of what is stale.
+    pub expire_visited: Counter,
+}
+
+/// Figures of one database in one shard.
+#[derive(Default)]
+pub struct DatabaseStats {
+    /// Keys.
+    pub keys: Gauge,
+    /// Keys with an expiry.
+    pub expires: Gauge,
+    /// Sum of the remaining times to live that the last round of active expiry saw, ms.
+    pub ttl_sum_ms: Gauge,
+    /// How many it saw.
+    pub ttl_samples: Gauge,
+    /// Bytes of the dictionary (entries, segments, directory), without large values.
+    pub dict_bytes: Gauge,
+    /// Bytes of values outside the dictionary's own memory.
+    pub heap_bytes: Gauge,
+}
+
+impl ShardStats {
+    pub(crate) fn new(databases: usize) -> Self {
+        ShardStats {
+            databases: (0..databases).map(|_| DatabaseStats::default()).collect(),
+            commands: Counter::default(),
+            hits: Counter::default(),
+            misses: Counter::default(),
+            expired: Counter::default(),
+            combined: Counter::default(),
+            handovers: Counter::default(),
+            expire_visited: Counter::default(),
+        }
+    }
+}

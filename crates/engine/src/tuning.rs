@@ -1,0 +1,82 @@
+//! Settings that commands and shards look at while they run. The server writes them at the start and on `CONFIG SET`.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// How the access word of an entry is kept (`maxmemory-policy`, as far as `OBJECT IDLETIME` and `FREQ` need it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AccessPolicy {
+    /// Time of the last access, in seconds.
+    Lru = 0,
+    /// Logarithmic access counter.
+    Lfu = 1,
+}
+
+/// Live settings, each an atomic: read on the hot path with a plain load. Every one is independent of the others, so relaxed
+/// ordering is enough.
+pub struct Tuning {
+    /// `proto-max-bulk-len`, bytes: also the longest string value.
+    pub proto_max_bulk_len: AtomicU64,
+    /// `lazyfree-lazy-expire`.
+    pub lazyfree_lazy_expire: AtomicBool,
+    /// `lazyfree-lazy-server-del`.
+    pub lazyfree_lazy_server_del: AtomicBool,
+    /// `lazyfree-lazy-user-del`.
+    pub lazyfree_lazy_user_del: AtomicBool,
+    /// `lazyfree-lazy-user-flush`.
+    pub lazyfree_lazy_user_flush: AtomicBool,
+    /// `maxmemory-policy` as an [`AccessPolicy`].
+    access_policy: AtomicU8,
+    /// `lfu-log-factor`.
+    pub lfu_log_factor: AtomicU32,
+    /// `lfu-decay-time`, minutes.
+    pub lfu_decay_time_minutes: AtomicU32,
+    /// `active-expire-effort`, 1 to 10.
+    pub active_expire_effort: AtomicU32,
+    /// `DEBUG SET-ACTIVE-EXPIRE`.
+    pub active_expire: AtomicBool,
+    /// `hz`.
+    pub hz: AtomicU32,
+    /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
+    pub paused_until_ms: AtomicI64,
+    /// Whether the pause holds back all commands, not only writes.
+    pub pause_all: AtomicBool,
+}
+
+impl Tuning {
+    /// Redis's defaults.
+    pub fn new() -> Self {
+        Tuning {
+            proto_max_bulk_len: AtomicU64::new(512 * 1024 * 1024),
+            lazyfree_lazy_expire: AtomicBool::new(false),
+            lazyfree_lazy_server_del: AtomicBool::new(false),
+            lazyfree_lazy_user_del: AtomicBool::new(false),
+            lazyfree_lazy_user_flush: AtomicBool::new(false),
+            access_policy: AtomicU8::new(AccessPolicy::Lru as u8),
+            lfu_log_factor: AtomicU32::new(10),
+            lfu_decay_time_minutes: AtomicU32::new(1),
+            active_expire_effort: AtomicU32::new(1),
+            active_expire: AtomicBool::new(true),
+            hz: AtomicU32::new(10),
+            paused_until_ms: AtomicI64::new(0),
+            pause_all: AtomicBool::new(false),
+        }
+    }
+
+    /// How access words are kept.
+    #[inline]
+    pub fn access_policy(&self) -> AccessPolicy {
+        if self.access_policy.load(Relaxed) == AccessPolicy::Lfu as u8 { AccessPolicy::Lfu } else { AccessPolicy::Lru }
+    }
+
+    /// Sets how access words are kept.
+    pub fn set_access_policy(&self, policy: AccessPolicy) {
+        self.access_policy.store(policy as u8, Relaxed);
+    }
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,160 @@
+//! Inline commands: a line of words, as typed into a terminal. Also the grammar of `redis.conf`'s lines.
+//!
+//! Words are separated by white space. `"…"` understands `\n \r \t \b \a \xHH` and `\` before any other byte as that byte;
+//! `'…'` understands `\'` alone. A quote may open inside a word (`a"b"` is `ab`), but after a closing one there must be
+//! white space or the end. A NUL byte ends the line, as in C.
+
+use crate::args::ArgRange;
+
+/// A quote was left open, or something else than white space follows a closing one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnbalancedQuotes;
+
+/// Splits `line` into words, taking quotes and escapes off *in place*: a word is never longer than what was written.
+/// Appends one range per word. On an error nothing is appended, but `line` may have changed.
+///
+/// # Errors
+///
+/// [`UnbalancedQuotes`].
+pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), UnbalancedQuotes> {
+    let words_before = words.len();
+    let mut at = 0;
+    loop {
+        while is_space(byte_at(line, at)) {
+            at += 1;
+        }
+        if byte_at(line, at) == 0 {
+            return Ok(());
+        }
+        match take_word(line, at) {
+            Some((len, next)) => {
+                words.push(ArgRange::new(at, len));
+                at = next;
+            }
+            None => {
+                words.truncate(words_before);
+                return Err(UnbalancedQuotes);
+            }
+        }
+    }
+}
+
+/// What the reading position is in.
+#[derive(Clone, Copy)]
+enum Within {
+    Plain,
+    Double,
+    Single,
+}
+
+/// Reads the word at `start` and writes it, unquoted, to the same place; its length, and where reading stopped.
+fn take_word(line: &mut [u8], start: usize) -> Option<(usize, usize)> {
+    let (mut read, mut write) = (start, start);
+    let mut within = Within::Plain;
+    loop {
+        let byte = byte_at(line, read);
+        let (literal, taken) = match (within, byte) {
+            // Unlike between words, vertical tab and form feed don't end a plain word.
+            (Within::Plain, b' ' | b'\n' | b'\r' | b'\t' | 0) => return Some((write - start, read)),
+            (Within::Plain, b'"') => {
+                within = Within::Double;
+                read += 1;
+                continue;
+            }
+            (Within::Plain, b'\'') => {
+                within = Within::Single;
+                read += 1;
+                continue;
+            }
+            (Within::Double | Within::Single, 0) => return None,
+            (Within::Double, b'"') | (Within::Single, b'\'') => {
+                let next = byte_at(line, read + 1);
+                return (next == 0 || is_space(next)).then_some((write - start, read + 1));
+            }
+            (Within::Double, b'\\') => escape(line, read),
+            (Within::Single, b'\\') if byte_at(line, read + 1) == b'\'' => (b'\'', 2),
+            _ => (byte, 1),
+        };
+        line[write] = literal;
+        write += 1;
+        read += taken;
+    }
+}
+
+/// The byte that the escape at `at` stands for, and the escape's length.
+fn escape(line: &[u8], at: usize) -> (u8, usize) {
+    let hex = |offset| char::from(byte_at(line, at + offset)).to_digit(16);
+    match byte_at(line, at + 1) {
+        0 => (b'\\', 1),
+        b'x' => match (hex(2), hex(3)) {
+            (Some(high), Some(low)) => ((high * 16 + low) as u8, 4),
+            _ => (b'x', 2),
+        },
+        b'n' => (b'\n', 2),
+        b'r' => (b'\r', 2),
+        b't' => (b'\t', 2),
+        b'b' => (0x08, 2),
+        b'a' => (0x07, 2),
+        other => (other, 2),
+    }
+}
+
+/// The byte at `at`; 0 at the end.
+#[inline]
+fn byte_at(line: &[u8], at: usize) -> u8 {
+    line.get(at).copied().unwrap_or(0)
+}
+
+/// C's `isspace`.
+#[inline]
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+        let mut line = line.to_vec();
+        let mut words = vec![ArgRange::new(0, 0)];
+        let result = split_line(&mut line, &mut words);
+        if result.is_err() {
+            assert_eq!(words.len(), 1, "an error appended words");
+        }
+        result.ok()?;
+        Some(words[1..].iter().map(|word| word.of(&line).to_vec()).collect())
+    }
+
+    #[test]
+    fn words_as_redis_splits_them() {
+        let cases: &[(&[u8], &[&[u8]])] = &[
+            (b"", &[]),
+            (b"  \t\x0b ", &[]),
+            (b"a  b\tc", &[b"a", b"b", b"c"]),
+            (b"a\rb", &[b"a", b"b"]),
+            (b"\x0ba\x0bb\x0c", &[b"a\x0bb\x0c"]),
+            (b"\"\"", &[b""]),
+            (b"'' \"\" x", &[b"", b"", b"x"]),
+            (b"\"a\\x41\\n\\\"\\\\\\z\\xg1\\x4\" b", &[b"aA\n\"\\zxg1x4", b"b"]),
+            (b"\"\\r\\t\\b\\a\"\x0bb", &[b"\r\t\x08\x07", b"b"]),
+            (b"'a\\'b\\n\"'", &[b"a'b\\n\""]),
+            (b"a\"b c\" d'e f'", &[b"ab c", b"de f"]),
+            (b"a\\x41", &[b"a\\x41"]),
+            (b"a\0b", &[b"a"]),
+            (b"\"\\xfF\\x00\"", &[b"\xff\0"]),
+        ];
+        for (line, words) in cases {
+            assert_eq!(split(line).unwrap(), *words, "{}", line.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn unbalanced_quotes() {
+        for line in
+            [&b"\""[..], b"'", b"a \"b", b"\"a\"b", b"'a'b", b"'a''b'", b"\"a\\\"", b"\"a\\", b"\"a\0\"", b"'a\\'"]
+        {
+            assert_eq!(split(line), None, "{}", line.escape_ascii());
+        }
+    }
+}

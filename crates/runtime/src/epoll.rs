@@ -1,0 +1,498 @@
+//! The backend that works everywhere: epoll readiness, then `recv` and `send`.
+//!
+//! Connections are watched edge-triggered: the kernel then doesn't look at each of them again in every wait to find it drained. The duty
+//! that comes with it: after an edge, a connection stays in `ready` until a receive has found less than it had room for (the queue
+//! was empty then; what comes later makes a new edge). Listeners are watched level-triggered and exclusively, because they may be shared.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+
+use crate::accept::{self, Accepting};
+use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
+use crate::pool::Pool;
+use crate::slots::{Slots, Token};
+use crate::{Backend, Doorbell, SEND_BYTES_MAX};
+
+/// Most readiness reports taken in one turn.
+const REPORTS_MAX: usize = 512;
+/// Most connections accepted from one listener in one turn.
+const ACCEPTS_PER_TURN_MAX: usize = 64;
+/// Marks a report that is about a listener: above the highest bit of a generation (see `GENERATION_MAX`).
+const LISTENER_BIT: u64 = 1 << 63;
+/// The report of the doorbell: no token has an index this high.
+const DOORBELL_DATA: u64 = u64::MAX;
+
+/// An epoll event loop. See [`EventLoop`].
+pub struct EpollLoop {
+    epoll: OwnedFd,
+    doorbell: Doorbell,
+    listeners: Slots<Listener>,
+    connections: Slots<Connection>,
+    pool: Pool,
+    /// Connections that have, or may have, bytes to receive and were reported already.
+    ready: VecDeque<Token>,
+    /// Connections that found no buffer: all chunks were in the caller's hands.
+    starved: Vec<Token>,
+    /// Connections with bytes to send and, as far as is known, room for them.
+    unsent: Vec<Token>,
+    /// When the first resting listener accepts again.
+    rest_until: Option<Instant>,
+    reports: Vec<MaybeUninit<epoll::Event>>,
+}
+
+struct Listener {
+    socket: OwnedFd,
+    accepting: Accepting,
+    watched: bool,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// The caller wants no bytes for now.
+    paused: bool,
+    /// An edge was reported and not yet used up.
+    readable: bool,
+    /// In `ready` or `starved`.
+    listed: bool,
+    /// The peer is known to have ended: a short receive doesn't mean that nothing more can be received.
+    hung_up: bool,
+    /// `Eof` or `Failed` was reported.
+    ended: bool,
+    sending: Option<Sending>,
+}
+
+struct Sending {
+    buffer: Vec<u8>,
+    sent_bytes: usize,
+    quiet: bool,
+    /// Waits for room, which epoll will report.
+    blocked: bool,
+}
+
+impl EpollLoop {
+    fn flags(blocked: bool) -> epoll::EventFlags {
+        let receive = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        // Room is asked for only while a send waits for it: unix sockets report it after every read of the peer.
+        if blocked { receive | epoll::EventFlags::OUT } else { receive }
+    }
+
+    fn start_send(&mut self, conn: ConnId, buffer: Vec<u8>, quiet: bool) {
+        assert!(!buffer.is_empty(), "a send of nothing");
+        let connection = self.connections.value_mut(conn.0);
+        let connection = connection.expect("a send to a closed connection");
+        assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
+        connection.sending = Some(Sending { buffer, sent_bytes: 0, quiet, blocked: false });
+        self.unsent.push(conn.0);
+    }
+
+    /// Sends what can be sent. True if an event is among the results that ends a wait.
+    fn flush(&mut self, events: &mut Vec<Event>) -> bool {
+        let mut ends_wait = false;
+        let mut unsent = mem::take(&mut self.unsent);
+        unsent.retain(|&token| {
+            let Some(connection) = self.connections.value_mut(token) else {
+                return false;
+            };
+            let Some(mut sending) = connection.sending.take() else {
+                return false;
+            };
+            let step = send_step(&connection.socket, &mut sending);
+            match step {
+                Step::Done(result) => {
+                    ends_wait |= !sending.quiet || result.is_err();
+                    let mut buffer = sending.buffer;
+                    buffer.clear();
+                    events.push(Event::Sent { conn: ConnId(token), buffer, result });
+                    false
+                }
+                Step::More => {
+                    connection.sending = Some(sending);
+                    true
+                }
+                Step::Blocked => {
+                    sending.blocked = true;
+                    connection.sending = Some(sending);
+                    // Can't fail: the descriptor is registered, and a change needs no memory.
+                    let _ = watch(&self.epoll, &connection.socket, token, true);
+                    false
+                }
+            }
+        });
+        self.unsent = unsent;
+        ends_wait
+    }
+
+    /// One receive for each connection that was left ready.
+    fn receive_ready(&mut self, events: &mut Vec<Event>) {
+        for _ in 0..self.ready.len() {
+            if let Some(token) = self.ready.pop_front() {
+                if let Some(connection) = self.connections.value_mut(token) {
+                    connection.listed = false;
+                }
+                self.receive(token, events);
+            }
+        }
+    }
+
+    /// One receive. The connection is listed again if there may be more.
+    fn receive(&mut self, token: Token, events: &mut Vec<Event>) {
+        let Some(connection) = self.connections.value_mut(token) else {
+            return;
+        };
+        if connection.paused || connection.ended || connection.listed || !connection.readable {
+            return;
+        }
+        let conn = ConnId(token);
+        let Some(room) = self.pool.room() else {
+            connection.listed = true;
+            self.starved.push(token);
+            return;
+        };
+        let room_bytes = room.len();
+        match rustix::net::recv(&connection.socket, room, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                connection.ended = true;
+                events.push(Event::Eof { conn });
+            }
+            Ok((len_bytes, _)) => {
+                if len_bytes == room_bytes || connection.hung_up {
+                    connection.listed = true;
+                    self.ready.push_back(token);
+                } else {
+                    connection.readable = false;
+                }
+                let chunk = self.pool.lend(len_bytes);
+                events.push(Event::Data { conn, chunk });
+            }
+            Err(Errno::AGAIN) => connection.readable = false,
+            Err(Errno::INTR) => {
+                connection.listed = true;
+                self.ready.push_back(token);
+            }
+            Err(error) => {
+                connection.ended = true;
+                let error = error.into();
+                events.push(Event::Failed { conn, error });
+            }
+        }
+    }
+
+    fn accept(&mut self, token: Token, events: &mut Vec<Event>) {
+        let Some(listener) = self.listeners.value_mut(token) else {
+            return;
+        };
+        for _ in 0..ACCEPTS_PER_TURN_MAX {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&listener.socket, flags) {
+                Ok(socket) => events.push(Event::Accepted { listener: ListenerId(token), socket }),
+                Err(Errno::AGAIN) => return,
+                Err(error) if accept::is_exhaustion(error) => {
+                    let until = listener.accepting.rest();
+                    self.rest_until = Some(self.rest_until.map_or(until, |other| other.min(until)));
+                    self.watch_listener(token);
+                    return;
+                }
+                // The connection is gone already, or a signal came: the next one may be fine.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Watches the listener, or doesn't, as its state asks. A failure leaves it unwatched until the rest ends.
+    fn watch_listener(&mut self, token: Token) {
+        let Some(listener) = self.listeners.value_mut(token) else {
+            return;
+        };
+        let wanted = listener.accepting.is_wanted();
+        if wanted == listener.watched {
+            return;
+        }
+        // EPOLLEXCLUSIVE can't be modified: add and delete.
+        if wanted {
+            let data = epoll::EventData::new_u64(data_of(token) | LISTENER_BIT);
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+            match epoll::add(&self.epoll, &listener.socket, data, flags) {
+                Ok(()) => listener.watched = true,
+                Err(_) => {
+                    let until = listener.accepting.rest();
+                    self.rest_until = Some(self.rest_until.map_or(until, |other| other.min(until)));
+                }
+            }
+        } else if epoll::delete(&self.epoll, &listener.socket).is_ok() {
+            listener.watched = false;
+        }
+    }
+
+    /// Ends the rests that are over.
+    fn end_rests(&mut self) {
+        let now = Instant::now();
+        if self.rest_until.is_none_or(|until| now < until) {
+            return;
+        }
+        self.rest_until = None;
+        let mut rested = Vec::new();
+        for (token, listener) in self.listeners.iter_mut() {
+            match listener.accepting.end_rest(now) {
+                Some(later) => {
+                    self.rest_until = Some(self.rest_until.map_or(later, |other| other.min(later)));
+                }
+                None => rested.push(token),
+            }
+        }
+        for token in rested {
+            self.watch_listener(token);
+        }
+    }
+
+    fn handle(&mut self, report: epoll::Event, events: &mut Vec<Event>) {
+        let data = report.data.u64();
+        if data == DOORBELL_DATA {
+            // Watched edge-triggered and never read: each ring makes an edge.
+            events.push(Event::Woken);
+            return;
+        }
+        if data & LISTENER_BIT != 0 {
+            self.accept(token_of(data & !LISTENER_BIT), events);
+            return;
+        }
+        let token = token_of(data);
+        let Some(connection) = self.connections.value_mut(token) else {
+            return;
+        };
+        let flags = report.flags;
+        let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        if flags.intersects(ends) {
+            connection.hung_up = true;
+        }
+        if flags.intersects(epoll::EventFlags::OUT | epoll::EventFlags::ERR | epoll::EventFlags::HUP)
+            && let Some(sending) = &mut connection.sending
+            && mem::take(&mut sending.blocked)
+        {
+            let _ = watch(&self.epoll, &connection.socket, token, false);
+            self.unsent.push(token);
+        }
+        if flags.intersects(epoll::EventFlags::IN | ends) {
+            connection.readable = true;
+            self.receive(token, events);
+        }
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        let timeout = timeout.map(|timeout| {
+            // Longer than a century is for ever, and in range everywhere.
+            Timespec::try_from(timeout.min(accept::WAIT_MAX)).expect("a century fits")
+        });
+        let mut reports = mem::take(&mut self.reports);
+        let outcome = epoll::wait(&self.epoll, reports.as_mut_slice(), timeout.as_ref());
+        let result = match outcome {
+            Ok((ready, _)) => {
+                for &mut report in ready {
+                    self.handle(report, events);
+                }
+                Ok(())
+            }
+            Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+        self.reports = reports;
+        result
+    }
+}
+
+enum Step {
+    Done(io::Result<()>),
+    More,
+    Blocked,
+}
+
+/// One `send` of at most [`SEND_BYTES_MAX`].
+fn send_step(socket: &OwnedFd, sending: &mut Sending) -> Step {
+    let rest = &sending.buffer[sending.sent_bytes..];
+    let piece = &rest[..rest.len().min(SEND_BYTES_MAX)];
+    match rustix::net::send(socket, piece, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        Ok(taken_bytes) => {
+            sending.sent_bytes += taken_bytes;
+            if sending.sent_bytes == sending.buffer.len() { Step::Done(Ok(())) } else { Step::More }
+        }
+        Err(Errno::INTR) => Step::More,
+        Err(Errno::AGAIN) => Step::Blocked,
+        Err(error) => Step::Done(Err(error.into())),
+    }
+}
+
+fn watch(epoll: &OwnedFd, socket: &OwnedFd, token: Token, blocked: bool) -> rustix::io::Result<()> {
+    let data = epoll::EventData::new_u64(data_of(token));
+    epoll::modify(epoll, socket, data, EpollLoop::flags(blocked))
+}
+
+fn data_of(token: Token) -> u64 {
+    u64::from(token.generation) << 32 | u64::from(token.index)
+}
+
+/// The inverse of [`data_of`].
+fn token_of(data: u64) -> Token {
+    Token { index: data as u32, generation: (data >> 32) as u32 }
+}
+
+impl EventLoop for EpollLoop {
+    fn new(doorbell: Doorbell) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            doorbell.descriptor(),
+            epoll::EventData::new_u64(DOORBELL_DATA),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+        Ok(EpollLoop {
+            epoll,
+            doorbell,
+            listeners: Slots::new(),
+            connections: Slots::new(),
+            pool: Pool::new(),
+            ready: VecDeque::new(),
+            starved: Vec::new(),
+            unsent: Vec::new(),
+            rest_until: None,
+            reports: vec![MaybeUninit::uninit(); REPORTS_MAX],
+        })
+    }
+
+    fn backend(&self) -> Backend {
+        Backend::Epoll
+    }
+
+    fn doorbell(&self) -> Doorbell {
+        self.doorbell.clone()
+    }
+
+    fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let token = self.listeners.insert(Listener { socket, accepting: Accepting::default(), watched: false });
+        self.watch_listener(token);
+        Ok(ListenerId(token))
+    }
+
+    fn remove_listener(&mut self, listener: ListenerId) {
+        self.pause_accept(listener);
+        self.listeners.remove(listener.0);
+    }
+
+    fn pause_accept(&mut self, listener: ListenerId) {
+        if let Some(state) = self.listeners.value_mut(listener.0) {
+            state.accepting.paused = true;
+            self.watch_listener(listener.0);
+        }
+    }
+
+    fn resume_accept(&mut self, listener: ListenerId) {
+        if let Some(state) = self.listeners.value_mut(listener.0) {
+            state.accepting.paused = false;
+            self.watch_listener(listener.0);
+        }
+    }
+
+    fn add(&mut self, socket: OwnedFd) -> io::Result<ConnId> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let token = self.connections.insert(Connection {
+            socket,
+            paused: false,
+            readable: false,
+            listed: false,
+            hung_up: false,
+            ended: false,
+            sending: None,
+        });
+        let connection = self.connections.value(token).expect("just inserted");
+        let data = epoll::EventData::new_u64(data_of(token));
+        // What came before is reported as an edge, too.
+        if let Err(error) = epoll::add(&self.epoll, &connection.socket, data, Self::flags(false)) {
+            self.connections.remove(token);
+            return Err(error.into());
+        }
+        Ok(ConnId(token))
+    }
+
+    fn socket(&self, conn: ConnId) -> Option<BorrowedFd<'_>> {
+        Some(self.connections.value(conn.0)?.socket.as_fd())
+    }
+
+    fn pause_receive(&mut self, conn: ConnId) {
+        if let Some(connection) = self.connections.value_mut(conn.0) {
+            connection.paused = true;
+        }
+    }
+
+    fn resume_receive(&mut self, conn: ConnId) {
+        let Some(connection) = self.connections.value_mut(conn.0) else {
+            return;
+        };
+        connection.paused = false;
+        // An edge may have been seen, and left unused, in between.
+        if connection.readable && !connection.listed && !connection.ended {
+            connection.listed = true;
+            self.ready.push_back(conn.0);
+        }
+    }
+
+    fn send(&mut self, conn: ConnId, buffer: Vec<u8>) {
+        self.start_send(conn, buffer, false);
+    }
+
+    fn send_quiet(&mut self, conn: ConnId, buffer: Vec<u8>) {
+        self.start_send(conn, buffer, true);
+    }
+
+    fn expect_sent(&mut self, conn: ConnId) {
+        let connection = self.connections.value_mut(conn.0);
+        if let Some(sending) = connection.and_then(|connection| connection.sending.as_mut()) {
+            sending.quiet = false;
+        }
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        // The last descriptor's close takes it out of epoll, but a forked child's copy would keep it there.
+        if let Some(connection) = self.connections.remove(conn.0) {
+            let _ = epoll::delete(&self.epoll, &connection.socket);
+        }
+    }
+
+    #[inline]
+    fn bytes(&self, chunk: &Chunk) -> &[u8] {
+        self.pool.bytes(chunk)
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
+        self.pool.bytes_mut(chunk)
+    }
+
+    fn release(&mut self, chunk: Chunk) {
+        self.pool.release(&chunk);
+        // Still listed: they change from one list to the other.
+        self.ready.extend(self.starved.drain(..));
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        let ends_wait = self.flush(events);
+        let before = events.len();
+        self.receive_ready(events);
+        let at_once = ends_wait || events.len() > before || !self.ready.is_empty() || !self.unsent.is_empty();
+        let mut timeout = if at_once { Some(Duration::ZERO) } else { timeout };
+        if let Some(until) = self.rest_until {
+            let rest = until.saturating_duration_since(Instant::now());
+            timeout = Some(timeout.map_or(rest, |timeout| timeout.min(rest)));
+        }
+        self.wait(timeout, events)?;
+        if self.rest_until.is_some() {
+            self.end_rests();
+        }
+        Ok(())
+    }
+}

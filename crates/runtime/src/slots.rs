@@ -1,0 +1,94 @@
+//! A table of values with reusable positions and tokens that are not reused.
+
+/// Generations wrap here: tokens travel through the kernel beside a few bits that tell what they are about.
+pub(crate) const GENERATION_MAX: u32 = (1 << 24) - 1;
+
+/// Names a value of a [`Slots`]: its position, and how often the position was used before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Token {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+struct Slot<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// The table. Positions that are free are reused last-in first-out, so that the table stays small and warm.
+pub(crate) struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    pub(crate) fn new() -> Self {
+        Slots { slots: Vec::new(), free: Vec::new() }
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> Token {
+        if let Some(index) = self.free.pop() {
+            let slot = &mut self.slots[index as usize];
+            slot.value = Some(value);
+            return Token { index, generation: slot.generation };
+        }
+        // A value holds a descriptor, of which a process has at most a few millions.
+        let index = u32::try_from(self.slots.len()).expect("fewer descriptors than 2^32");
+        self.slots.push(Slot { generation: 0, value: Some(value) });
+        Token { index, generation: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn value(&self, token: Token) -> Option<&T> {
+        self.slots
+            .get(token.index as usize)
+            .filter(|slot| slot.generation == token.generation)
+            .and_then(|slot| slot.value.as_ref())
+    }
+
+    #[inline]
+    pub(crate) fn value_mut(&mut self, token: Token) -> Option<&mut T> {
+        self.slots
+            .get_mut(token.index as usize)
+            .filter(|slot| slot.generation == token.generation)
+            .and_then(|slot| slot.value.as_mut())
+    }
+
+    pub(crate) fn remove(&mut self, token: Token) -> Option<T> {
+        let slot = self.slots.get_mut(token.index as usize).filter(|slot| slot.generation == token.generation)?;
+        let value = slot.value.take()?;
+        slot.generation = (slot.generation + 1) & GENERATION_MAX;
+        self.free.push(token.index);
+        Some(value)
+    }
+
+    /// All values and their tokens.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Token, &mut T)> {
+        self.slots.iter_mut().zip(0..).filter_map(|(slot, index)| {
+            let generation = slot.generation;
+            let value = slot.value.as_mut()?;
+            Some((Token { index, generation }, value))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reused_position_has_another_token() {
+        let mut slots = Slots::new();
+        let first = slots.insert("a");
+        let second = slots.insert("b");
+        assert_eq!(slots.remove(first), Some("a"));
+        assert_eq!(slots.remove(first), None, "removed twice");
+        let third = slots.insert("c");
+        assert_eq!(third.index, first.index);
+        assert_eq!(slots.value(first), None, "a late token found a value");
+        assert_eq!(slots.value_mut(first), None);
+        assert_eq!(slots.value(third), Some(&"c"));
+        let all: Vec<_> = slots.iter_mut().map(|(token, _)| token).collect();
+        assert_eq!(all, [third, second]);
+    }
+}

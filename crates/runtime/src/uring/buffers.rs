@@ -1,0 +1,166 @@
+//! Receive buffers that the kernel picks from: a ring of provided buffers.
+//!
+//! A buffer is in one of three hands. *Kernel's*: it is in the ring, and the kernel may write to it. *Lent*: a completion named it,
+//! the caller holds a chunk of it. In between, *ours*, only inside a function here. The kernel takes a buffer out of the ring
+//! before it writes to it, and names it in exactly one completion, so the hands never overlap.
+
+use std::alloc::{self, Layout};
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::Submitter;
+use io_uring::types::BufRingEntry;
+
+use crate::Chunk;
+
+/// Bytes of one buffer.
+pub(super) const BUFFER_BYTES: usize = 16 * 1024;
+/// Distance of the buffers' beginnings. Not a power of two: a turn reads the first few hundred bytes of many buffers, and at a
+/// distance of 16 KB these would all compete for the same few sets of the first- and second-level caches.
+const BUFFER_STRIDE_BYTES: usize = BUFFER_BYTES + 5 * 64;
+/// Buffers of one loop at the beginning (1 MB), and as many again whenever they run out, up to [`BUFFERS_MAX`].
+pub(super) const BUFFERS_MIN: u16 = 64;
+/// Buffers of one loop at most: 64 MB. A power of two, as the kernel asks.
+pub(super) const BUFFERS_MAX: u16 = 4096;
+/// The one group of buffers in a loop's ring.
+pub(super) const GROUP: u16 = 0;
+
+const PAGE_BYTES: usize = 4096;
+const MASK: u16 = BUFFERS_MAX - 1;
+
+/// The ring and all the buffers.
+pub(super) struct Buffers {
+    /// `BUFFERS_MAX` entries, page-aligned, shared with the kernel.
+    ring: NonNull<BufRingEntry>,
+    /// Where the next entry goes, modulo 2^16.
+    tail: u16,
+    /// Buffers in the kernel's hands, less those in completions not yet seen.
+    provided: u16,
+    /// Beginning of each buffer, by its number.
+    starts: Vec<NonNull<u8>>,
+    /// What to give back to the allocator.
+    slabs: Vec<(NonNull<u8>, Layout)>,
+}
+
+impl Buffers {
+    fn ring_layout() -> Layout {
+        let bytes = usize::from(BUFFERS_MAX) * size_of::<BufRingEntry>();
+        Layout::from_size_align(bytes, PAGE_BYTES).expect("a small constant size")
+    }
+
+    /// Buffers registered with the ring of `submitter`, which must be gone (or have them unregistered, or be leaked together with them)
+    /// before they are dropped: see [`super::UringLoop`]'s `Drop`.
+    pub(super) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
+        // SAFETY: the layout's size is not zero.
+        let memory = unsafe { alloc::alloc_zeroed(Self::ring_layout()) };
+        let ring = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut buffers = Buffers { ring, tail: 0, provided: 0, starts: Vec::new(), slabs: Vec::new() };
+        // SAFETY: the address is page-aligned and has room for BUFFERS_MAX entries; it stays allocated until `buffers`
+        // is dropped, which by this function's contract is after the kernel's use of it.
+        unsafe { submitter.register_buf_ring_with_flags(ring.as_ptr() as u64, BUFFERS_MAX, GROUP, 0) }?;
+        buffers.grow();
+        Ok(buffers)
+    }
+
+    /// Whether a receive that starts now may find a buffer.
+    pub(super) fn any_provided(&self) -> bool {
+        self.provided > 0
+    }
+
+    /// Doubles the number of buffers. False if the bound is reached or memory is refused.
+    pub(super) fn grow(&mut self) -> bool {
+        let present = self.starts.len();
+        let count = present.max(BUFFERS_MIN.into()).min(usize::from(BUFFERS_MAX) - present);
+        if count == 0 {
+            return false;
+        }
+        let layout = Layout::from_size_align(count * BUFFER_STRIDE_BYTES, PAGE_BYTES)
+            .expect("at most BUFFERS_MAX strides, far below isize::MAX");
+        // SAFETY: the layout's size is not zero. Zeroed, because chunks are handed out as initialized bytes;
+        // fresh pages are zero anyway, and untouched ones cost nothing.
+        let Some(slab) = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }) else {
+            return false;
+        };
+        self.slabs.push((slab, layout));
+        for index in 0..count {
+            // SAFETY: index < count, so the offset is inside the slab.
+            let start = unsafe { slab.add(index * BUFFER_STRIDE_BYTES) };
+            self.starts.push(start);
+            // At most BUFFERS_MAX are ever pushed, so numbers fit 16 bits.
+            self.provide((present + index) as u16);
+        }
+        true
+    }
+
+    /// Puts a buffer that is nobody else's into the ring.
+    fn provide(&mut self, number: u16) {
+        let start = self.starts[usize::from(number)];
+        assert!(self.provided < BUFFERS_MAX, "a buffer was released twice");
+        // SAFETY: the index is below BUFFERS_MAX, so the entry lies inside the ring. The kernel reads only entries between
+        // its head and the tail; there are at most as many buffers as entries and this one is not among them,
+        // so this entry is outside that range and nobody else accesses it. The first entry's last two bytes are the tail, which the
+        // setters below don't touch: they write address, length and number only.
+        unsafe {
+            let entry = &mut *self.ring.as_ptr().add(usize::from(self.tail & MASK));
+            entry.set_addr(start.as_ptr() as u64);
+            entry.set_len(BUFFER_BYTES as u32);
+            entry.set_bid(number);
+        }
+        self.tail = self.tail.wrapping_add(1);
+        self.provided += 1;
+        // SAFETY: `tail` computes the address of a field of the first entry, which is initialized (zeroed memory). It is aligned for a
+        // u16, lives as long as the ring, and from registration on is written by us alone and read by the kernel
+        // atomically. Release: the kernel, which loads it with acquire, sees the entry's fields.
+        unsafe {
+            let tail = BufRingEntry::tail(self.ring.as_ptr());
+            AtomicU16::from_ptr(tail.cast_mut()).store(self.tail, Ordering::Release);
+        }
+    }
+
+    /// A completion named the buffer and put `len_bytes` into it: lends these. None goes back at once if it put none.
+    pub(super) fn lend(&mut self, number: u16, len_bytes: usize) -> Option<Chunk> {
+        assert!(
+            usize::from(number) < self.starts.len() && len_bytes <= BUFFER_BYTES,
+            "the kernel named a buffer that it was not given"
+        );
+        self.provided -= 1;
+        if len_bytes == 0 {
+            self.provide(number);
+            return None;
+        }
+        Some(Chunk { buffer: number.into(), start: 0, len_bytes: len_bytes as u32 })
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "the caller's hold ends here")]
+    pub(super) fn release(&mut self, chunk: Chunk) {
+        self.provide(chunk.buffer as u16);
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self, chunk: &Chunk) -> &[u8] {
+        let start = self.starts[chunk.buffer as usize];
+        // SAFETY: a chunk is made by `lend` alone and can't be copied, so its buffer is lent: the kernel doesn't write to it. Its
+        // length is within the buffer, and all bytes are initialized (zeroed, then written by the kernel).
+        // The borrow of self excludes `bytes_mut`; the borrow of the chunk excludes `release`.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), chunk.len()) }
+    }
+
+    #[inline]
+    pub(super) fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
+        let start = self.starts[chunk.buffer as usize];
+        // SAFETY: as in `bytes`; the exclusive borrow of self excludes every other slice of these buffers.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), chunk.len()) }
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        for &(slab, layout) in &self.slabs {
+            // SAFETY: allocated with this layout in `grow`, freed once; the kernel's use has ended (contract of `new`).
+            unsafe { alloc::dealloc(slab.as_ptr(), layout) };
+        }
+        // SAFETY: allocated with this layout in `new`, freed once; the kernel's use has ended (contract of `new`).
+        unsafe { alloc::dealloc(self.ring.as_ptr().cast(), Self::ring_layout()) };
+    }
+}

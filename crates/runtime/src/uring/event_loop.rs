@@ -1,0 +1,257 @@
+//! The trait's methods, and the end of a loop.
+
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::{self, ManuallyDrop};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use io_uring::{cqueue, opcode, types};
+
+use super::buffers::Buffers;
+use super::ring::Ring;
+use super::{Connection, Flight, Listener, NO_TOKEN, Operation, UringLoop, number};
+use crate::accept::Accepting;
+use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
+use crate::slots::Slots;
+use crate::{Backend, Doorbell};
+
+/// How long a dropped loop waits for the kernel to end what is in flight, before it leaks the memory instead.
+const DROP_WAIT: Duration = Duration::from_secs(2);
+
+impl EventLoop for UringLoop {
+    fn new(doorbell: Doorbell) -> io::Result<Self> {
+        let ring = Ring::new()?;
+        let buffers = Buffers::new(&ring.io_uring().submitter())?;
+        let waits_for_several = ring.waits_for_several();
+        let mut this = UringLoop {
+            ring: ManuallyDrop::new(ring),
+            buffers: ManuallyDrop::new(buffers),
+            doorbell,
+            listeners: Slots::new(),
+            connections: Slots::new(),
+            starved: VecDeque::new(),
+            rest_until: None,
+            in_flight: 0,
+            quiet_queued: 0,
+            waits_for_several,
+            ends_wait: false,
+            _one_thread: PhantomData,
+        };
+        this.arm_doorbell();
+        // Submitted now: a ring that comes before the first poll is then seen either way.
+        this.ring.enter(0, Some(Duration::ZERO))?;
+        Ok(this)
+    }
+
+    fn backend(&self) -> Backend {
+        Backend::IoUring
+    }
+
+    fn doorbell(&self) -> Doorbell {
+        self.doorbell.clone()
+    }
+
+    fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let token = self.listeners.insert(Listener {
+            socket,
+            accepting: Accepting::default(),
+            flight: Flight::Off,
+            removed: false,
+        });
+        self.arm_accept(token);
+        Ok(ListenerId(token))
+    }
+
+    fn remove_listener(&mut self, listener: ListenerId) {
+        self.pause_accept(listener);
+        let Some(state) = self.listeners.value_mut(listener.0) else {
+            return;
+        };
+        state.removed = true;
+        if state.flight == Flight::Off {
+            self.listeners.remove(listener.0);
+        }
+    }
+
+    fn pause_accept(&mut self, listener: ListenerId) {
+        let Some(state) = self.listeners.value_mut(listener.0) else {
+            return;
+        };
+        state.accepting.paused = true;
+        if state.flight == Flight::Armed {
+            state.flight = Flight::Stopping;
+            self.cancel(Operation::Accept, listener.0);
+        }
+    }
+
+    fn resume_accept(&mut self, listener: ListenerId) {
+        if let Some(state) = self.listeners.value_mut(listener.0) {
+            state.accepting.paused = false;
+            self.arm_accept(listener.0);
+        }
+    }
+
+    fn add(&mut self, socket: OwnedFd) -> io::Result<ConnId> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let token = self.connections.insert(Connection {
+            socket,
+            receive: Flight::Off,
+            paused: false,
+            ended: false,
+            closed: false,
+            sending: None,
+        });
+        self.arm_receive(token);
+        Ok(ConnId(token))
+    }
+
+    fn socket(&self, conn: ConnId) -> Option<BorrowedFd<'_>> {
+        let connection = self.connections.value(conn.0)?;
+        (!connection.closed).then(|| connection.socket.as_fd())
+    }
+
+    fn pause_receive(&mut self, conn: ConnId) {
+        let Some(connection) = self.open(conn) else {
+            return;
+        };
+        connection.paused = true;
+        if connection.receive == Flight::Armed {
+            connection.receive = Flight::Stopping;
+            self.cancel(Operation::Receive, conn.0);
+        }
+    }
+
+    fn resume_receive(&mut self, conn: ConnId) {
+        if let Some(connection) = self.open(conn) {
+            connection.paused = false;
+            self.arm_receive(conn.0);
+        }
+    }
+
+    fn send(&mut self, conn: ConnId, buffer: Vec<u8>) {
+        self.start_send(conn, buffer, false);
+    }
+
+    fn send_quiet(&mut self, conn: ConnId, buffer: Vec<u8>) {
+        self.start_send(conn, buffer, true);
+    }
+
+    fn expect_sent(&mut self, conn: ConnId) {
+        let sending = self.open(conn).and_then(|connection| connection.sending.as_mut());
+        if let Some(sending) = sending {
+            // One completion fewer to look beyond, if it wasn't collected before. (Too few only ends a wait early.)
+            if mem::take(&mut sending.quiet) {
+                self.quiet_queued = self.quiet_queued.saturating_sub(1);
+            }
+        }
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        let Some(connection) = self.open(conn) else {
+            return;
+        };
+        connection.closed = true;
+        let receiving = connection.receive == Flight::Armed;
+        let sending = connection.sending.is_some();
+        if receiving {
+            connection.receive = Flight::Stopping;
+            self.cancel(Operation::Receive, conn.0);
+        }
+        if sending {
+            self.cancel(Operation::Send, conn.0);
+        }
+        self.settle(conn.0);
+    }
+
+    #[inline]
+    fn bytes(&self, chunk: &Chunk) -> &[u8] {
+        self.buffers.bytes(chunk)
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
+        self.buffers.bytes_mut(chunk)
+    }
+
+    #[inline]
+    fn release(&mut self, chunk: Chunk) {
+        self.buffers.release(chunk);
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+        if !self.starved.is_empty() {
+            self.feed();
+        }
+        let mut timeout = timeout;
+        if let Some(until) = self.rest_until {
+            let rest = until.saturating_duration_since(Instant::now());
+            timeout = Some(timeout.map_or(rest, |timeout| timeout.min(rest)));
+        }
+        self.ends_wait = false;
+        let quiet_queued = mem::take(&mut self.quiet_queued);
+        if quiet_queued > 0 && timeout != Some(Duration::ZERO) {
+            let begin = Instant::now();
+            if self.waits_for_several {
+                // The completions of quiet sends come with the submission, unless a socket is full: wait for one more.
+                self.ring.enter(1 + quiet_queued, timeout)?;
+            } else {
+                self.ring.enter(0, Some(Duration::ZERO))?;
+            }
+            self.collect(events);
+            // Nothing but quiet sends, or nothing at all: what is left of the wait is for something else.
+            timeout = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
+        }
+        if !self.ends_wait {
+            self.ring.enter(1, timeout)?;
+            self.collect(events);
+        }
+        if self.rest_until.is_some() {
+            self.end_rests();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for UringLoop {
+    fn drop(&mut self) {
+        // The kernel may still write to buffers and read from sends. End all that, and only then free.
+        let everything = types::CancelBuilder::any().all();
+        let entry = opcode::AsyncCancel2::new(everything).build().user_data(number(Operation::Cancel, NO_TOKEN));
+        // SAFETY: the entry names no memory.
+        unsafe { self.ring.push(entry) };
+        let deadline = Instant::now() + DROP_WAIT;
+        while self.in_flight > 0 && Instant::now() < deadline {
+            if self.ring.enter(1, Some(DROP_WAIT / 10)).is_err() {
+                break;
+            }
+            let drained = self.ring.drain();
+            for completion in &drained {
+                let about = (completion.user_data() >> 56) as u8;
+                let last = !cqueue::more(completion.flags());
+                if last && about != Operation::Cancel as u8 {
+                    self.in_flight -= 1;
+                }
+                if about == Operation::Accept as u8 && completion.result() >= 0 {
+                    // SAFETY: as in `accepted`; nobody wants the connection any more, so it is closed.
+                    drop(unsafe { OwnedFd::from_raw_fd(completion.result()) });
+                }
+            }
+            self.ring.recycle(drained);
+        }
+        // SAFETY: `ring` is not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        if self.in_flight == 0 {
+            // SAFETY: `buffers` is not used after this, and the kernel's use of it has ended: nothing is in flight,
+            // and the ring that the buffers were registered with is closed.
+            unsafe { ManuallyDrop::drop(&mut self.buffers) };
+        } else {
+            // Leaked, like the buffers, which a ManuallyDrop does by itself.
+            for (_, connection) in self.connections.iter_mut() {
+                mem::forget(connection.sending.take());
+            }
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! The backend on io_uring: the kernel does the accepting, receiving and sending, this side queues and collects.
+//!
+//! One multishot receive is armed per connection and fills provided buffers; sends are queued during the turn and submitted by
+//! the system call that waits. An operation is *in flight* from its push to its last completion; until then the loop keeps its descriptor
+//! open and its memory untouched, whatever the caller does meanwhile.
+//!
+//! | receive | means | becomes |
+//! | --- | --- | --- |
+//! | `Off` | nothing in flight; paused, ended or about to be armed | `Armed` |
+//! | `Armed` | in flight | `Off` by its last completion, `Stopping` by a cancel, `Starved` by ENOBUFS |
+//! | `Stopping` | in flight, a cancel is under way | `Off` by its last completion (then `Armed` if wanted again) |
+//! | `Starved` | nothing in flight; in the list of those that wait for buffers | `Armed` by the next poll that has some |
+
+mod buffers;
+mod event_loop;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Instant;
+
+use io_uring::{cqueue, opcode, squeue, types};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, SocketFlags};
+
+use crate::accept::{self, Accepting};
+use crate::event::{ConnId, Event, ListenerId};
+use crate::slots::{Slots, Token};
+use crate::{Doorbell, SEND_BYTES_MAX};
+use buffers::{Buffers, GROUP};
+use ring::Ring;
+
+/// Readiness to be read, as poll(2) numbers it.
+const POLL_IN: u32 = 1;
+
+/// An io_uring event loop. See [`EventLoop`]. It can't leave the thread that made it: the kernel takes submissions from that one only.
+pub struct UringLoop {
+    ring: ManuallyDrop<Ring>,
+    buffers: ManuallyDrop<Buffers>,
+    doorbell: Doorbell,
+    listeners: Slots<Listener>,
+    connections: Slots<Connection>,
+    starved: VecDeque<Token>,
+    rest_until: Option<Instant>,
+    /// Operations whose last completion was not seen yet.
+    in_flight: usize,
+    /// Quiet sends queued since the last drain: as many completions that are to end no wait.
+    quiet_queued: u32,
+    /// See [`Ring::waits_for_several`].
+    waits_for_several: bool,
+    /// An event was collected that ends a wait: any but the success of a quiet send.
+    ends_wait: bool,
+    _one_thread: PhantomData<*mut ()>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flight {
+    Off,
+    Armed,
+    Stopping,
+    Starved,
+}
+
+struct Listener {
+    socket: OwnedFd,
+    accepting: Accepting,
+    flight: Flight,
+    removed: bool,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    receive: Flight,
+    paused: bool,
+    /// `Eof` or `Failed` was reported.
+    ended: bool,
+    /// The caller closed it; it waits for the ends of its operations.
+    closed: bool,
+    sending: Option<Sending>,
+}
+
+struct Sending {
+    buffer: Vec<u8>,
+    sent_bytes: usize,
+    quiet: bool,
+}
+
+/// What an operation's number is about: the highest byte. The generation's 24 bits and the index follow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Operation {
+    Accept = 1,
+    Receive,
+    Send,
+    Doorbell,
+    Cancel,
+}
+
+fn number(operation: Operation, token: Token) -> u64 {
+    (operation as u64) << 56 | u64::from(token.generation) << 32 | u64::from(token.index)
+}
+
+fn token_of(number: u64) -> Token {
+    Token { index: number as u32, generation: (number >> 32) as u32 & crate::slots::GENERATION_MAX }
+}
+
+/// Of send(2); `rustix` doesn't name it, because for a send it means something to io_uring only.
+const MSG_WAITALL: u32 = 0x100;
+
+const NO_TOKEN: Token = Token { index: 0, generation: 0 };
+
+impl UringLoop {
+    /// The connection, unless the caller closed it.
+    fn open(&mut self, conn: ConnId) -> Option<&mut Connection> {
+        let connection = self.connections.value_mut(conn.0)?;
+        (!connection.closed).then_some(connection)
+    }
+
+    fn cancel(&mut self, operation: Operation, token: Token) {
+        let entry = opcode::AsyncCancel::new(number(operation, token))
+            .build()
+            .flags(squeue::Flags::SKIP_SUCCESS)
+            .user_data(number(Operation::Cancel, NO_TOKEN));
+        // SAFETY: the entry names no memory.
+        unsafe { self.ring.push(entry) };
+    }
+
+    fn arm_doorbell(&mut self) {
+        let descriptor = types::Fd(self.doorbell.descriptor().as_raw_fd());
+        // Edge-triggered: each ring is one completion, and the counter need not be read.
+        let entry = opcode::PollAdd::new(descriptor, POLL_IN)
+            .multi(true)
+            .build()
+            .user_data(number(Operation::Doorbell, NO_TOKEN));
+        // SAFETY: the entry names no memory.
+        unsafe { self.ring.push(entry) };
+        self.in_flight += 1;
+    }
+
+    fn arm_accept(&mut self, token: Token) {
+        let Some(listener) = self.listeners.value_mut(token) else {
+            return;
+        };
+        if listener.flight != Flight::Off || listener.removed || !listener.accepting.is_wanted() {
+            return;
+        }
+        listener.flight = Flight::Armed;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let entry = opcode::AcceptMulti::new(types::Fd(listener.socket.as_raw_fd()))
+            .flags(flags.bits() as i32)
+            .build()
+            .user_data(number(Operation::Accept, token));
+        // SAFETY: the entry names no memory.
+        unsafe { self.ring.push(entry) };
+        self.in_flight += 1;
+    }
+
+    fn arm_receive(&mut self, token: Token) {
+        let Some(connection) = self.connections.value_mut(token) else {
+            return;
+        };
+        if connection.receive != Flight::Off || connection.paused || connection.ended || connection.closed {
+            return;
+        }
+        connection.receive = Flight::Armed;
+        let entry = opcode::RecvMulti::new(types::Fd(connection.socket.as_raw_fd()), GROUP)
+            .build()
+            .user_data(number(Operation::Receive, token));
+        // SAFETY: the entry names no memory; the buffers it fills are the group's, which live until nothing is in flight.
+        unsafe { self.ring.push(entry) };
+        self.in_flight += 1;
+    }
+
+    fn start_send(&mut self, conn: ConnId, buffer: Vec<u8>, quiet: bool) {
+        assert!(!buffer.is_empty(), "a send of nothing");
+        let connection = self.open(conn).expect("a send to a closed connection");
+        assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
+        // What takes several operations has to be continued from here, and an error on a connection that tells nothing any more
+        // should be heard: both must end the wait.
+        let quiet = quiet && buffer.len() <= SEND_BYTES_MAX && !connection.ended;
+        connection.sending = Some(Sending { buffer, sent_bytes: 0, quiet });
+        self.quiet_queued += u32::from(quiet);
+        self.push_send(conn.0);
+    }
+
+    fn push_send(&mut self, token: Token) {
+        let Some(connection) = self.connections.value_mut(token) else {
+            return;
+        };
+        let Some(sending) = &connection.sending else {
+            return;
+        };
+        let rest = &sending.buffer[sending.sent_bytes..];
+        let len_bytes = rest.len().min(SEND_BYTES_MAX);
+        // MSG_WAITALL: a short send is continued in the kernel, when there is room.
+        let flags = SendFlags::NOSIGNAL.bits() | MSG_WAITALL;
+        let socket = types::Fd(connection.socket.as_raw_fd());
+        let entry = opcode::Send::new(socket, rest.as_ptr(), len_bytes as u32)
+            .flags(flags as i32)
+            .build()
+            .user_data(number(Operation::Send, token));
+        // SAFETY: the bytes are in the heap memory of a Vec that stays in `sending` untouched until the completion takes it out
+        // (`sent`): a closed connection keeps it, and a dropped loop waits or leaks it. That the Vec itself moves
+        // with its table doesn't move its heap memory. The kernel only reads it.
+        unsafe { self.ring.push(entry) };
+        self.in_flight += 1;
+    }
+
+    fn accepted(&mut self, token: Token, completion: &cqueue::Entry, events: &mut Vec<Event>) {
+        if completion.result() >= 0 {
+            events.push(Event::Accepted {
+                listener: ListenerId(token),
+                // SAFETY: the kernel has just made this descriptor for us, and named it in this completion only.
+                socket: unsafe { OwnedFd::from_raw_fd(completion.result()) },
+            });
+        }
+        let Some(listener) = self.listeners.value_mut(token) else {
+            return;
+        };
+        if cqueue::more(completion.flags()) {
+            return;
+        }
+        listener.flight = Flight::Off;
+        if listener.removed {
+            self.listeners.remove(token);
+            return;
+        }
+        if completion.result() < 0 && accept::is_exhaustion(Errno::from_raw_os_error(-completion.result())) {
+            let until = listener.accepting.rest();
+            self.rest_until = Some(self.rest_until.map_or(until, |other| other.min(until)));
+        }
+        self.arm_accept(token);
+    }
+
+    fn received(&mut self, token: Token, completion: &cqueue::Entry, events: &mut Vec<Event>) {
+        let result = completion.result();
+        let len_bytes = usize::try_from(result).unwrap_or(0);
+        let chunk = cqueue::buffer_select(completion.flags()).and_then(|buffer| self.buffers.lend(buffer, len_bytes));
+        let connection = self.connections.value_mut(token);
+        // A connection stays in its slot while anything of it is in flight.
+        let connection = connection.expect("a completion of a forgotten connection");
+        let last = !cqueue::more(completion.flags());
+        if last {
+            connection.receive = Flight::Off;
+        }
+        if connection.closed {
+            if let Some(chunk) = chunk {
+                self.buffers.release(chunk);
+            }
+            self.settle(token);
+            return;
+        }
+        let conn = ConnId(token);
+        match (chunk, result) {
+            (Some(chunk), _) => events.push(Event::Data { conn, chunk }),
+            (None, 0) => {
+                connection.ended = true;
+                events.push(Event::Eof { conn });
+            }
+            (None, result) => match Errno::from_raw_os_error(-result) {
+                Errno::NOBUFS => {
+                    connection.receive = Flight::Starved;
+                    self.starved.push_back(token);
+                }
+                Errno::CANCELED | Errno::INTR | Errno::AGAIN => {}
+                error => {
+                    connection.ended = true;
+                    let error = error.into();
+                    events.push(Event::Failed { conn, error });
+                }
+            },
+        }
+        if last {
+            self.arm_receive(token);
+        }
+    }
+
+    fn sent(&mut self, token: Token, result: i32, events: &mut Vec<Event>) {
+        let connection = self.connections.value_mut(token);
+        // As in `received`.
+        let connection = connection.expect("a completion of a forgotten connection");
+        let mut sending = connection.sending.take().expect("a completion of no send");
+        if connection.closed {
+            self.settle(token);
+            return;
+        }
+        let again = match usize::try_from(result) {
+            Ok(taken_bytes) => {
+                sending.sent_bytes += taken_bytes;
+                sending.sent_bytes < sending.buffer.len()
+            }
+            Err(_) => matches!(Errno::from_raw_os_error(-result), Errno::INTR | Errno::AGAIN),
+        };
+        if again {
+            connection.sending = Some(sending);
+            self.push_send(token);
+            return;
+        }
+        let result = if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) };
+        self.ends_wait |= !sending.quiet || result.is_err();
+        let mut buffer = sending.buffer;
+        buffer.clear();
+        events.push(Event::Sent { conn: ConnId(token), buffer, result });
+    }
+
+    /// Forgets a closed connection once nothing of it is in flight; that closes its socket.
+    fn settle(&mut self, token: Token) {
+        let settled = self.connections.value(token).is_some_and(|connection| {
+            connection.closed
+                && connection.sending.is_none()
+                && matches!(connection.receive, Flight::Off | Flight::Starved)
+        });
+        if settled {
+            self.connections.remove(token);
+        }
+    }
+
+    fn handle(&mut self, completion: &cqueue::Entry, events: &mut Vec<Event>) {
+        let about = completion.user_data();
+        let token = token_of(about);
+        let operation = (about >> 56) as u8;
+        if operation == Operation::Cancel as u8 {
+            // It found nothing: what it was to cancel has completed by itself.
+            return;
+        }
+        if !cqueue::more(completion.flags()) {
+            self.in_flight -= 1;
+        }
+        self.ends_wait |= operation != Operation::Send as u8;
+        if operation == Operation::Receive as u8 {
+            self.received(token, completion, events);
+        } else if operation == Operation::Send as u8 {
+            self.sent(token, completion.result(), events);
+        } else if operation == Operation::Accept as u8 {
+            self.accepted(token, completion, events);
+        } else if operation == Operation::Doorbell as u8 {
+            events.push(Event::Woken);
+            if !cqueue::more(completion.flags()) {
+                self.arm_doorbell();
+            }
+        }
+    }
+
+    fn collect(&mut self, events: &mut Vec<Event>) {
+        let drained = self.ring.drain();
+        for completion in &drained {
+            self.handle(completion, events);
+        }
+        self.ring.recycle(drained);
+    }
+
+    /// Arms the starved again, if there are buffers for them.
+    fn feed(&mut self) {
+        if !self.buffers.any_provided() {
+            self.buffers.grow();
+        }
+        if !self.buffers.any_provided() {
+            return;
+        }
+        while let Some(token) = self.starved.pop_front() {
+            if let Some(connection) = self.connections.value_mut(token)
+                && connection.receive == Flight::Starved
+            {
+                connection.receive = Flight::Off;
+                self.arm_receive(token);
+            }
+        }
+    }
+
+    fn end_rests(&mut self) {
+        let now = Instant::now();
+        if self.rest_until.is_none_or(|until| now < until) {
+            return;
+        }
+        self.rest_until = None;
+        let mut rested = Vec::new();
+        for (token, listener) in self.listeners.iter_mut() {
+            match listener.accepting.end_rest(now) {
+                Some(later) => {
+                    self.rest_until = Some(self.rest_until.map_or(later, |other| other.min(later)));
+                }
+                None => rested.push(token),
+            }
+        }
+        for token in rested {
+            self.arm_accept(token);
+        }
+    }
+}

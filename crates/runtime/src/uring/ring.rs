@@ -1,0 +1,125 @@
+//! The submission and completion queues: a full queue, interrupted waits and overflow are dealt with here.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, cqueue, squeue};
+use rustix::io::Errno;
+
+use crate::accept::WAIT_MAX;
+
+/// Submissions between two system calls; more than these cost one more call.
+const SUBMISSIONS: u32 = 256;
+/// Completions between two drains; more than these the kernel keeps in a slower list of its own.
+const COMPLETIONS: u32 = 4096;
+
+/// How long a wait for several completions insists on all of them, in microseconds.
+const PATIENCE_US: u32 = 100;
+
+pub(super) struct Ring {
+    ring: IoUring,
+    /// Submissions that found the queue full even after a submit (the kernel was short of memory).
+    backlog: VecDeque<squeue::Entry>,
+    scratch: Vec<cqueue::Entry>,
+}
+
+impl Ring {
+    pub(super) fn new() -> io::Result<Self> {
+        let ring = IoUring::builder()
+            .setup_cqsize(COMPLETIONS)
+            .setup_submit_all()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .build(SUBMISSIONS)?;
+        Ok(Ring { ring, backlog: VecDeque::new(), scratch: Vec::with_capacity(COMPLETIONS as usize) })
+    }
+
+    pub(super) fn io_uring(&self) -> &IoUring {
+        &self.ring
+    }
+
+    /// Whether [`enter`](Self::enter) may want more than one completion (Linux 6.12; older ones would insist for ever).
+    pub(super) fn waits_for_several(&self) -> bool {
+        self.ring.params().is_feature_min_timeout()
+    }
+
+    /// Queues an operation; the next [`enter`](Self::enter) submits it.
+    ///
+    /// # Safety
+    /// The memory that the entry names must stay valid and in nobody else's hands until the operation's last completion was seen.
+    /// (The descriptor should stay open, too: another file would be used otherwise, which is wrong but not unsafe.)
+    pub(super) unsafe fn push(&mut self, entry: squeue::Entry) {
+        if !self.backlog.is_empty() {
+            self.backlog.push_back(entry);
+            return;
+        }
+        // SAFETY: the caller's promise.
+        if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+            return;
+        }
+        let _ = self.ring.submit();
+        // SAFETY: the caller's promise.
+        if unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.backlog.push_back(entry);
+        }
+    }
+
+    fn push_backlog(&mut self) {
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: promised by the caller of the `push` that put it here.
+            if unsafe { self.ring.submission().push(entry) }.is_err() {
+                return;
+            }
+            self.backlog.pop_front();
+        }
+    }
+
+    /// Submits everything queued and waits until `want` completions are there, or `timeout` is over, or a signal was handled; if
+    /// `want` is more than one, also until [`PATIENCE_US`] have gone by and there is at least one.
+    pub(super) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
+        self.push_backlog();
+        let submission = self.ring.submission();
+        let count = submission.len() as u32;
+        let no_wait = timeout == Some(Duration::ZERO);
+        if no_wait && count == 0 && !submission.taskrun() && !submission.cq_overflow() {
+            return Ok(());
+        }
+        drop(submission);
+        let want = if no_wait || !self.backlog.is_empty() { 0 } else { want };
+        let time = timeout.map(|timeout| Timespec::from(timeout.min(WAIT_MAX)));
+        let mut arguments = SubmitArgs::new();
+        if want > 1 {
+            arguments = arguments.min_wait_usec(PATIENCE_US);
+        }
+        if let Some(time) = &time {
+            arguments = arguments.timespec(time);
+        }
+        // Without GETEVENTS the kernel would run no deferred work and move no overflown completions.
+        let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        // SAFETY: the argument is the structure that EXT_ARG asks for, and it and the time it names outlive the call.
+        let entered = unsafe { self.ring.submitter().enter(count, want, flags.bits(), Some(&arguments)) };
+        match entered.map_err(|error| Errno::from_io_error(&error).ok_or(error)) {
+            Ok(_) => Ok(()),
+            // Time is over; a signal came; completions must be drained, or memory found, before more is submitted.
+            Err(Ok(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN)) => Ok(()),
+            Err(Ok(error)) => Err(error.into()),
+            Err(Err(error)) => Err(error),
+        }
+    }
+
+    /// Takes the completions that are there. The vector is to be given back with [`recycle`](Self::recycle).
+    pub(super) fn drain(&mut self) -> Vec<cqueue::Entry> {
+        let mut drained = std::mem::take(&mut self.scratch);
+        drained.extend(self.ring.completion());
+        drained
+    }
+
+    pub(super) fn recycle(&mut self, mut drained: Vec<cqueue::Entry>) {
+        drained.clear();
+        self.scratch = drained;
+    }
+}

@@ -1,0 +1,245 @@
+//! What the tests share: an echo server on a loop, socket pairs, random pieces.
+
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses a part")]
+
+use std::io::{Read, Write};
+use std::marker::PhantomData;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use pantala_runtime::{ConnId, Doorbell, Event, EventLoop};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// Writes one test per backend for each body named.
+macro_rules! on_both {
+    ($($body:ident),+ $(,)?) => {
+        mod epoll {
+            $(#[test] fn $body() { super::$body::<super::EpollLoop>(); })+
+        }
+        mod io_uring {
+            $(#[test] fn $body() { super::$body::<super::UringLoop>(); })+
+        }
+    };
+}
+pub(crate) use on_both;
+
+/// Longer than anything takes on a busy host.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Polls until `wanted` says yes to an event; the events before are dropped, those after it lost.
+pub fn poll_until<L: EventLoop>(event_loop: &mut L, mut wanted: impl FnMut(Event) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut events = Vec::new();
+    loop {
+        event_loop.poll(Some(PATIENCE), &mut events).unwrap();
+        let mut found = false;
+        for event in events.drain(..) {
+            found |= wanted(event);
+        }
+        if found {
+            return;
+        }
+        assert!(Instant::now() < deadline, "nothing came");
+    }
+}
+
+/// Asks for as many descriptors as the host allows this process.
+pub fn raise_descriptor_limit() {
+    let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+}
+
+/// Two ends of a TCP connection over loopback.
+pub fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (here, _) = listener.accept().unwrap();
+    (here, there)
+}
+
+/// Makes the close of `socket` a reset.
+pub fn reset_on_close(socket: &TcpStream) {
+    rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO)).unwrap();
+}
+
+/// An echo server on a thread of its own, stopped when dropped.
+pub struct EchoServer<L> {
+    address: Option<SocketAddr>,
+    doorbell: Doorbell,
+    stop: Arc<AtomicBool>,
+    accepted: Arc<AtomicUsize>,
+    thread: Option<JoinHandle<()>>,
+    backend: PhantomData<fn() -> L>,
+}
+
+#[derive(Default)]
+struct Echo {
+    conn: Option<ConnId>,
+    sending: bool,
+    ended: bool,
+    output: Vec<u8>,
+}
+
+impl<L: EventLoop> EchoServer<L> {
+    pub fn on_tcp() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut server = Self::on(listener.into());
+        server.address = Some(address);
+        server
+    }
+
+    pub fn on(listener: OwnedFd) -> Self {
+        let doorbell = Doorbell::new().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let (bell, flag, count) = (doorbell.clone(), Arc::clone(&stop), Arc::clone(&accepted));
+        let thread = thread::spawn(move || {
+            let mut event_loop = L::new(bell).unwrap();
+            event_loop.add_listener(listener).unwrap();
+            serve(&mut event_loop, &flag, &count);
+        });
+        EchoServer { address: None, doorbell, stop, accepted, thread: Some(thread), backend: PhantomData }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address.unwrap()
+    }
+
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+}
+
+impl<L> Drop for EchoServer<L> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.doorbell.ring();
+        let result = self.thread.take().unwrap().join();
+        assert!(result.is_ok() || thread::panicking(), "the echo server panicked");
+    }
+}
+
+fn serve<L: EventLoop>(event_loop: &mut L, stop: &AtomicBool, accepted: &AtomicUsize) {
+    let mut echoes: Vec<Echo> = Vec::new();
+    let mut events = Vec::new();
+    while !stop.load(Ordering::SeqCst) {
+        event_loop.poll(None, &mut events).unwrap();
+        let mut touched = Vec::new();
+        for event in events.drain(..) {
+            match event {
+                Event::Accepted { socket, .. } => {
+                    let conn = event_loop.add(socket).unwrap();
+                    accepted.fetch_add(1, Ordering::SeqCst);
+                    if echoes.len() <= conn.index() {
+                        echoes.resize_with(conn.index() + 1, Echo::default);
+                    }
+                    echoes[conn.index()] = Echo { conn: Some(conn), ..Echo::default() };
+                }
+                Event::Data { conn, chunk } => {
+                    let echo = &mut echoes[conn.index()];
+                    assert_eq!(echo.conn, Some(conn), "data of another connection");
+                    echo.output.extend_from_slice(event_loop.bytes(&chunk));
+                    event_loop.release(chunk);
+                    touched.push(conn);
+                }
+                Event::Eof { conn } => {
+                    echoes[conn.index()].ended = true;
+                    touched.push(conn);
+                }
+                Event::Sent { conn, .. } => {
+                    echoes[conn.index()].sending = false;
+                    touched.push(conn);
+                }
+                Event::Failed { conn, .. } => event_loop.close(conn),
+                Event::Woken => {}
+            }
+        }
+        for conn in touched {
+            let echo = &mut echoes[conn.index()];
+            if echo.sending {
+                event_loop.expect_sent(conn);
+            } else if !echo.output.is_empty() {
+                event_loop.send_quiet(conn, std::mem::take(&mut echo.output));
+                echo.sending = true;
+                if echo.ended {
+                    event_loop.expect_sent(conn);
+                }
+            } else if echo.ended {
+                event_loop.close(conn);
+            }
+        }
+    }
+}
+
+/// Random pieces of random length, from a seed that a failure prints.
+pub struct Pieces {
+    seed: u64,
+}
+
+impl Pieces {
+    pub fn from_entropy() -> Self {
+        Pieces { seed: rand::random() }
+    }
+
+    /// Writes pieces in random sizes, reads the echo in others, and compares.
+    pub fn echo_through<S: Read + Write>(self, stream: &mut S) {
+        println!("seed {}", self.seed);
+        let mut random = StdRng::seed_from_u64(self.seed);
+        for _ in 0..300 {
+            // Mostly small; now and then more than a receive buffer, less than what the sockets' own buffers hold.
+            let len_bytes =
+                if random.random_bool(0.1) { random.random_range(1..=150_000) } else { random.random_range(1..=3000) };
+            let mut piece = vec![0; len_bytes];
+            random.fill(&mut piece[..]);
+            // A part of one byte each would take all day for a big piece.
+            let part_bytes = random.random_range(len_bytes.div_ceil(50)..=len_bytes);
+            for part in piece.chunks(part_bytes) {
+                stream.write_all(part).unwrap();
+            }
+            let mut answer = vec![0; len_bytes];
+            stream.read_exact(&mut answer).unwrap();
+            assert!(answer == piece, "another echo, seed {}", self.seed);
+        }
+    }
+}
+
+/// The descriptors that are left.
+pub struct Spare;
+
+impl Spare {
+    pub fn take_all(&self) -> Vec<OwnedFd> {
+        let mut hoard = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            hoard.push(file.into());
+        }
+        hoard
+    }
+}
+
+/// Runs `body` in a process of its own with few descriptors: this test program again, asked for this test alone.
+pub fn with_few_descriptors(backend: &str, body: impl FnOnce(Spare)) {
+    const CHILD: &str = "PANTALA_TEST_FEW_DESCRIPTORS";
+    const DESCRIPTORS: u64 = 64;
+    if std::env::var_os(CHILD).is_some() {
+        let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        limit.current = Some(DESCRIPTORS);
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+        body(Spare);
+        return;
+    }
+    let module = if backend.contains("Uring") { "io_uring" } else { "epoll" };
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .arg("--exact")
+        .arg(format!("{module}::survives_running_out_of_descriptors"))
+        .env(CHILD, "1")
+        .status()
+        .unwrap();
+    assert!(status.success(), "the child failed: {status}");
+}

@@ -1,0 +1,349 @@
+//! Reading the configuration: file, standard input and options, in this order, the last word on a directive winning.
+
+use super::directive::Kind;
+use super::host::{Host, expand, has_wildcards, reason};
+use super::quote::{split, trim};
+use super::settings::{HZ_MAX, HZ_MIN, Settings};
+use super::table::{DIRECTIVES, Found, find};
+use super::value::Value;
+use super::values::Values;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Deepest nesting of `include`. Redis has no bound: a file that includes itself takes the stack.
+pub const INCLUDE_DEPTH_MAX: usize = 16;
+
+/// Most files that one configuration includes: bounds a few files that include each other many times.
+pub const INCLUDES_MAX: usize = 4_096;
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// The configuration file.
+    pub file: Option<PathBuf>,
+    /// Standard input follows the file.
+    pub stdin: bool,
+    /// Lines made from the command line's options; they follow everything else.
+    pub options: Vec<u8>,
+}
+
+/// Defaults that only the host can tell.
+#[derive(Clone, Copy, Debug)]
+pub struct HostDefaults {
+    /// Workers where nobody said how many.
+    pub workers: usize,
+    /// Shards for a number of workers.
+    pub shards: fn(usize) -> usize,
+}
+
+/// Why there is no configuration; its text is what redis-server prints before it exits with 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoadError {
+    /// A line is wrong.
+    Line {
+        /// Counted from 1.
+        number: usize,
+        /// The line, trimmed.
+        line: Vec<u8>,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The lines contradict each other, or what they name can't be had.
+    Whole(String),
+    /// A file can't be read.
+    Open {
+        /// Its path as written.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let title = format_args!("\n*** FATAL CONFIG FILE ERROR (Pantala {}) ***\n", env!("CARGO_PKG_VERSION"));
+        match self {
+            LoadError::Line { number, line, reason } => {
+                let line = String::from_utf8_lossy(line);
+                write!(f, "{title}Reading the configuration file, at line {number}\n>>> '{line}'\n{reason}")
+            }
+            LoadError::Whole(reason) => write!(f, "{title}{reason}"),
+            LoadError::Open { path, reason } => write!(f, "Fatal error, can't open config file '{}': {reason}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// A directive or a value that Redis 7.0 would follow and Pantala doesn't.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The directive.
+    pub directive: String,
+    /// The whole sentence, for the log.
+    pub text: String,
+}
+
+/// A `rename-command` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rename {
+    /// The command.
+    pub from: Vec<u8>,
+    /// Its new name; empty: the command goes.
+    pub to: Vec<u8>,
+    number: usize,
+    line: Vec<u8>,
+}
+
+/// A configuration that was read.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// Typed values of the served directives.
+    pub settings: Settings,
+    /// Values of all directives.
+    pub values: Values,
+    /// What Pantala doesn't follow, in the order of the lines, one for each directive.
+    pub warnings: Vec<Warning>,
+    /// Commands to rename, in order.
+    pub renames: Vec<Rename>,
+    /// Absolute path of the file.
+    pub file: Option<PathBuf>,
+}
+
+impl Loaded {
+    /// Lowers `maxclients` to what the host allows.
+    pub fn limit_clients(&mut self, maxclients: u32) {
+        if let Some(found) = find(b"maxclients").filter(|_| maxclients != self.settings.maxclients) {
+            self.values.set(found.index, Value::Number(i128::from(maxclients)));
+            self.settings = Settings::from_values(&self.values);
+        }
+    }
+
+    /// Checks the renames one after the other, as they will be carried out. `exists` tells whether the server has a command.
+    ///
+    /// # Errors
+    ///
+    /// The first line that names a command which doesn't exist (any more), or a new name that is taken.
+    pub fn check_renames(&self, exists: impl Fn(&[u8]) -> bool) -> Result<(), LoadError> {
+        let mut gone: Vec<Vec<u8>> = Vec::new();
+        let mut new: Vec<Vec<u8>> = Vec::new();
+        for rename in &self.renames {
+            let (from, to) = (rename.from.to_ascii_lowercase(), rename.to.to_ascii_lowercase());
+            let fail = |reason: &str| {
+                Err(LoadError::Line { number: rename.number, line: rename.line.clone(), reason: reason.into() })
+            };
+            let is_command = |name: &Vec<u8>| new.contains(name) || exists(name) && !gone.contains(name);
+            if !is_command(&from) {
+                return fail("No such command in rename-command");
+            }
+            let taken = to != from && is_command(&to);
+            if !to.is_empty() && taken {
+                return fail("Target command name already exists");
+            }
+            new.retain(|name| *name != from);
+            gone.push(from);
+            if !to.is_empty() {
+                new.push(to);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads the configuration.
+///
+/// # Errors
+///
+/// The first thing that is wrong, see [`LoadError`].
+pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> Result<Loaded, LoadError> {
+    let file = sources.file.as_ref().map(|file| host.current_dir().join(file));
+    let mut loader = Loader { host, values: Values::new(), warnings: Vec::new(), renames: Vec::new(), includes: 0 };
+    let mut text = match &file {
+        Some(path) => loader.read(path)?,
+        None => Vec::new(),
+    };
+    if sources.stdin {
+        end_line(&mut text);
+        let input = loader.host.read_stdin();
+        text.extend(input.map_err(|error| LoadError::Open { path: "-".into(), reason: reason(&error) })?);
+    }
+    // The options begin on a line of their own, so that without a file their first one is line 2, as in Redis.
+    text.push(b'\n');
+    text.extend_from_slice(&sources.options);
+    loader.lines(&text, 0)?;
+    loader.finish(defaults, file)
+}
+
+struct Loader<'a> {
+    host: &'a mut dyn Host,
+    values: Values,
+    warnings: Vec<Warning>,
+    renames: Vec<Rename>,
+    includes: usize,
+}
+
+impl Loader<'_> {
+    /// Content of a file, or of all that its wildcards match.
+    fn read(&mut self, path: &Path) -> Result<Vec<u8>, LoadError> {
+        let paths = if has_wildcards(path.as_os_str().as_bytes()) { expand(self.host, path) } else { vec![path.to_path_buf()] };
+        let mut text = Vec::new();
+        for path in paths {
+            match self.host.read_file(&path) {
+                Ok(content) => {
+                    end_line(&mut text);
+                    text.extend(content);
+                }
+                Err(error) => return Err(LoadError::Open { path, reason: reason(&error) }),
+            }
+        }
+        Ok(text)
+    }
+
+    fn lines(&mut self, text: &[u8], depth: usize) -> Result<(), LoadError> {
+        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let (number, line) = (number + 1, trim(line));
+            if line.is_empty() || line[0] == b'#' {
+                continue;
+            }
+            self.line(number, line, depth).map_err(|failure| match failure {
+                Failure::Here(reason) => LoadError::Line { number, line: line.to_vec(), reason },
+                Failure::Included(error) => error,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, number: usize, line: &[u8], depth: usize) -> Result<(), Failure> {
+        let words = split(line).ok_or("Unbalanced quotes in configuration line")?;
+        let Some((name, arguments)) = words.split_first() else { return Ok(()) };
+        if let Some(found) = find(name) {
+            return self.directive(found, arguments).map_err(Failure::Here);
+        }
+        let name = name.to_ascii_lowercase();
+        match (name.as_slice(), arguments) {
+            (b"include", [path]) => return self.include(Path::new(OsStr::from_bytes(path)), depth),
+            (b"rename-command", [from, to]) => {
+                self.renames.push(Rename { from: from.clone(), to: to.clone(), number, line: line.to_vec() });
+            }
+            (b"user", [_, ..]) => self.warn("user", "Directive 'user' isn't served yet: no access list is in force".into()),
+            (b"loadmodule", [_, ..]) => self.warn("loadmodule", "Directive 'loadmodule' isn't served: no module is loaded".into()),
+            // Redis 7.0 takes and ignores these.
+            (b"list-max-ziplist-entries" | b"list-max-ziplist-value" | b"lua-replicate-commands", [_]) => {}
+            (b"sentinel", _) => return Err("sentinel directive while not in sentinel mode".into()),
+            (name, _) if name.contains(&b'.') => {
+                return Err("Module Configuration detected without loadmodule directive or no ApplyConfig call: aborting".into());
+            }
+            _ => return Err("Bad directive or wrong number of arguments".into()),
+        }
+        Ok(())
+    }
+
+    fn include(&mut self, path: &Path, depth: usize) -> Result<(), Failure> {
+        self.includes += 1;
+        if depth >= INCLUDE_DEPTH_MAX {
+            return Err(format!("include nests deeper than {INCLUDE_DEPTH_MAX} files").as_str().into());
+        }
+        if self.includes > INCLUDES_MAX {
+            return Err(format!("more than {INCLUDES_MAX} includes").as_str().into());
+        }
+        let text = self.read(path).map_err(Failure::Included)?;
+        self.lines(&text, depth + 1).map_err(Failure::Included)
+    }
+
+    fn directive(&mut self, found: Found, words: &[Vec<u8>]) -> Result<(), String> {
+        let directive = found.directive();
+        let value = self.values.parse(found.index, words, true)?;
+        if matches!(directive.kind, Kind::Dir) {
+            return self.change_dir(found.index, &words[0]);
+        }
+        if !self.values.is_unserved(found.index, &value) {
+            self.values.set(found.index, value);
+            return Ok(());
+        }
+        let (name, default) = (found.name(), directive.default);
+        let default = if default.is_empty() { "\"\"" } else { default };
+        self.warn(name, format!("Directive '{name}' isn't served yet: the server runs as with its default, {default}"));
+        Ok(())
+    }
+
+    /// `dir` takes effect at once: a later `include` is relative to it, as in Redis.
+    fn change_dir(&mut self, index: usize, path: &[u8]) -> Result<(), String> {
+        self.host.change_dir(Path::new(OsStr::from_bytes(path))).map_err(|error| reason(&error))?;
+        let dir = self.host.current_dir();
+        self.values.set(index, Value::Text(dir.as_os_str().as_bytes().to_vec()));
+        Ok(())
+    }
+
+    fn warn(&mut self, directive: &str, text: String) {
+        if !self.warnings.iter().any(|warning| warning.directive == directive) {
+            self.warnings.push(Warning { directive: directive.into(), text });
+        }
+    }
+
+    /// What has to wait until all lines are read: the log file, defaults that depend on the host or on other values.
+    fn finish(mut self, defaults: HostDefaults, file: Option<PathBuf>) -> Result<Loaded, LoadError> {
+        normalize(&mut self.values);
+        let logfile = self.values.text("logfile");
+        if !logfile.is_empty() {
+            let path = Path::new(OsStr::from_bytes(logfile));
+            let opened = self.host.try_append(path);
+            opened.map_err(|error| LoadError::Whole(format!("Can't open the log file: {}", reason(&error))))?;
+        }
+        let dir = self.host.current_dir();
+        self.values.set_default("dir", Value::Text(dir.as_os_str().as_bytes().to_vec()));
+        self.values.set_default("workers", number(defaults.workers.max(1)));
+        let workers = usize::try_from(self.values.number("workers")).unwrap_or(1);
+        self.values.set_default("shards", number((defaults.shards)(workers).max(1)));
+        if self.values.bool("daemonize") {
+            self.values.set_default("pidfile", Value::Text(PIDFILE_OF_DAEMON.into()));
+        }
+        // `io-threads 1` is how redis.conf spells "none".
+        if self.values.number("io-threads") > 1 && self.values.text("execution") != b"owner" {
+            self.warn("io-threads", "Directive 'io-threads' has an effect with 'execution owner' only".into());
+        }
+        let settings = Settings::from_values(&self.values);
+        Ok(Loaded { settings, values: self.values, warnings: self.warnings, renames: self.renames, file })
+    }
+}
+
+/// Lets what follows begin on a line of its own, even after a file whose last line has no newline.
+fn end_line(text: &mut Vec<u8>) {
+    if text.last().is_some_and(|last| *last != b'\n') {
+        text.push(b'\n');
+    }
+}
+
+/// Where a daemon's process id goes if nothing else is said.
+const PIDFILE_OF_DAEMON: &str = "/var/run/pantala.pid";
+
+fn number(value: usize) -> Value {
+    Value::Number(value as i128)
+}
+
+/// Values that are taken but mean another one: `hz` beyond its bounds.
+pub(super) fn normalize(values: &mut Values) {
+    let hz = values.number("hz");
+    if let Some(found) = find(b"hz")
+        && hz != hz.clamp(HZ_MIN, HZ_MAX)
+    {
+        debug_assert_eq!(DIRECTIVES[found.index].name, "hz");
+        values.set(found.index, Value::Number(hz.clamp(HZ_MIN, HZ_MAX)));
+    }
+}
+
+/// Why a line can't be followed: it is wrong itself, or something in the file that it includes.
+enum Failure {
+    Here(String),
+    Included(LoadError),
+}
+
+impl From<&str> for Failure {
+    fn from(reason: &str) -> Self {
+        Failure::Here(reason.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

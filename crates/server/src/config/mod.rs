@@ -1,0 +1,42 @@
+//! Configuration as redis-server 7.0 has it: redis.conf, options, `CONFIG GET`, `SET` and `REWRITE`.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`table`] | one record per directive ([`directive`] says what a record holds) |
+//! | [`quote`], [`number`] | words and numbers of a line |
+//! | [`value`], [`values`] | one directive's value, and all of them |
+//! | [`settings`] | the served values, typed: what the rest of the server looks at |
+//! | [`load`], [`host`] | reading file, standard input and options; the files behind an interface |
+//! | [`store`], [`rewrite`] | the running configuration |
+//!
+//! [`load`] gives [`Loaded`], of which [`ConfigStore`] is made. Nothing here is on a hot path but
+//! [`ConfigStore::generation`].
+
+pub mod directive;
+pub mod host;
+pub mod load;
+pub mod number;
+pub mod quote;
+pub mod rewrite;
+pub mod settings;
+pub mod store;
+pub mod table;
+pub mod value;
+pub mod values;
+
+use pantala_base::limits::SHARDS_MAX;
+
+pub use host::{Host, System};
+pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
+pub use settings::{Allowed, Execution, IoBackend, LogLevel, MaxmemoryPolicy, Settings};
+pub use store::{Apply, ConfigStore, Refusal};
+pub use value::OutputLimit;
+
+/// Shards per worker where nobody says how many shards: enough that workers rarely want the same one at a time.
+const SHARDS_PER_WORKER: usize = 16;
+
+/// Number of shards for a number of workers where nobody says how many.
+pub const fn default_shards(workers: usize) -> usize {
+    let shards = workers.saturating_mul(SHARDS_PER_WORKER);
+    if shards > SHARDS_MAX { SHARDS_MAX } else { shards }
+}

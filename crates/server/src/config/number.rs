@@ -1,0 +1,122 @@
+//! Numbers of the configuration: memory units, percentages, octal.
+
+use pantala_base::number::parse_i64;
+
+const KB: u64 = 1024;
+const MB: u64 = 1024 * KB;
+const GB: u64 = 1024 * MB;
+
+/// Multiplier of each unit, lower case. A unit that ends in `b` counts in powers of 1024, the bare letter in powers of 1000.
+const UNITS: [(&[u8], u64); 8] = [
+    (b"", 1),
+    (b"b", 1),
+    (b"k", 1_000),
+    (b"kb", KB),
+    (b"m", 1_000_000),
+    (b"mb", MB),
+    (b"g", 1_000_000_000),
+    (b"gb", GB),
+];
+
+/// Most digits before a unit, as in Redis.
+const MEMORY_DIGITS_MAX: usize = 127;
+
+/// Bytes that `text` names: digits and an optional unit. No digits at all are zero, as in Redis. What exceeds 64 bits is the
+/// largest number (Redis wraps when the unit makes it exceed: a limit would become a small one unnoticed).
+pub fn parse_memory(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if digits > MEMORY_DIGITS_MAX {
+        return None;
+    }
+    let unit = text[digits..].to_ascii_lowercase();
+    let (_, multiplier) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    let count = text[..digits]
+        .iter()
+        .fold(0u64, |count, byte| count.saturating_mul(10).saturating_add(u64::from(byte - b'0')));
+    Some(count.saturating_mul(*multiplier))
+}
+
+/// The number before `%`, if `text` is one.
+pub fn parse_percent(text: &[u8]) -> Option<i64> {
+    parse_i64(text.strip_suffix(b"%")?).filter(|percent| *percent >= 0)
+}
+
+/// Octal digits with an optional sign. No digits at all are zero, as C's `strtoll` has it.
+pub fn parse_octal(text: &[u8]) -> Option<i128> {
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, text),
+    };
+    let mut value = 0i128;
+    for byte in digits {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 8)?;
+        value = value.saturating_mul(8).saturating_add(i128::from(digit));
+    }
+    Some(if negative { -value } else { value })
+}
+
+/// `bytes` in the largest unit that divides it, as `CONFIG REWRITE` writes it.
+pub fn format_memory(bytes: i128) -> String {
+    for (unit, name) in [(GB, "gb"), (MB, "mb"), (KB, "kb")] {
+        if bytes != 0 && bytes % i128::from(unit) == 0 {
+            return format!("{}{name}", bytes / i128::from(unit));
+        }
+    }
+    bytes.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_units() {
+        for (text, bytes) in [
+            ("", Some(0)),
+            ("0", Some(0)),
+            ("1b", Some(1)),
+            ("1k", Some(1_000)),
+            ("1KB", Some(1_024)),
+            ("2m", Some(2_000_000)),
+            ("2Mb", Some(2 << 20)),
+            ("3g", Some(3_000_000_000)),
+            ("3gB", Some(3 << 30)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", Some(u64::MAX)),
+            ("99999999999gb", Some(u64::MAX)),
+            ("1tb", None),
+            ("-1", None),
+            ("+1", None),
+            ("1.5gb", None),
+            ("1 kb", None),
+            ("1kbx", None),
+        ] {
+            assert_eq!(parse_memory(text.as_bytes()), bytes, "{text}");
+        }
+        assert_eq!(parse_memory(&[b'0'; MEMORY_DIGITS_MAX]), Some(0));
+        assert_eq!(parse_memory(&[b'0'; MEMORY_DIGITS_MAX + 1]), None);
+    }
+
+    #[test]
+    fn memory_is_written_so_that_it_reads_the_same() {
+        for bytes in [0u64, 1, 1023, 1024, 1536, 1 << 20, 3 << 20, 1 << 30, (1 << 30) + 1024, u64::MAX] {
+            assert_eq!(parse_memory(format_memory(i128::from(bytes)).as_bytes()), Some(bytes));
+        }
+        assert_eq!(format_memory(1 << 30), "1gb");
+        assert_eq!(format_memory(1000), "1000");
+    }
+
+    #[test]
+    fn octal_and_percent() {
+        assert_eq!(parse_octal(b"777"), Some(0o777));
+        assert_eq!(parse_octal(b"-7"), Some(-7));
+        assert_eq!(parse_octal(b""), Some(0));
+        assert_eq!(parse_octal(b"888"), None);
+        assert_eq!(parse_octal(b"7 "), None);
+        assert_eq!(parse_percent(b"5%"), Some(5));
+        assert_eq!(parse_percent(b"-5%"), None);
+        assert_eq!(parse_percent(b"5"), None);
+        assert_eq!(parse_percent(b"%"), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! Words of a configuration line: splitting with Redis's quotes and escapes, and the way back.
+
+use pantala_resp::split_line;
+
+/// `line` as its words, or `None` when a quote isn't closed or isn't followed by white space. The grammar is that of inline
+/// commands, see [`split_line`].
+pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut unquoted = line.to_vec();
+    let mut ranges = Vec::new();
+    split_line(&mut unquoted, &mut ranges).ok()?;
+    Some(ranges.iter().map(|range| unquoted[range.start()..range.start() + range.len()].to_vec()).collect())
+}
+
+/// Appends `word` to `line` in double quotes, so that [`split`] gives the same bytes back.
+pub fn quote(line: &mut Vec<u8>, word: &[u8]) {
+    line.push(b'"');
+    for &byte in word {
+        match byte {
+            b'\\' | b'"' => line.extend([b'\\', byte]),
+            b'\n' => line.extend(b"\\n"),
+            b'\r' => line.extend(b"\\r"),
+            b'\t' => line.extend(b"\\t"),
+            0x07 => line.extend(b"\\a"),
+            0x08 => line.extend(b"\\b"),
+            b' '..=b'~' => line.push(byte),
+            _ => line.extend(format!("\\x{byte:02x}").into_bytes()),
+        }
+    }
+    line.push(b'"');
+}
+
+/// `line` without the white space that Redis trims from both ends of a configuration line.
+pub fn trim(line: &[u8]) -> &[u8] {
+    let kept = |byte: &u8| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+    let start = line.iter().position(kept).unwrap_or(line.len());
+    let end = line.iter().rposition(kept).map_or(start, |last| last + 1);
+    &line[start..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pantala_base::random::Random;
+
+    fn words(line: &str) -> Option<Vec<String>> {
+        Some(split(line.as_bytes())?.into_iter().map(|word| String::from_utf8_lossy(&word).into_owned()).collect())
+    }
+
+    #[test]
+    fn words_quotes_and_escapes() {
+        for (line, expected) in [
+            ("", Some(vec![])),
+            (" \t ", Some(vec![])),
+            ("port 6379", Some(vec!["port", "6379"])),
+            ("a  b\tc", Some(vec!["a", "b", "c"])),
+            (r#"save """#, Some(vec!["save", ""])),
+            (r#"a "b c" 'd e'"#, Some(vec!["a", "b c", "d e"])),
+            (r#"a"b c""#, Some(vec!["ab c"])),
+            (r#""\x41\n\"\q""#, Some(vec!["A\n\"q"])),
+            (r#""\x4g""#, Some(vec!["x4g"])),
+            (r#"'it\'s' '\n'"#, Some(vec!["it's", "\\n"])),
+            (r#"a "b"#, None),
+            (r#"a "b\"#, None),
+            ("a 'b", None),
+            (r#""a"b"#, None),
+            (r#"'a'b"#, None),
+            (r#"""""#, None),
+        ] {
+            let expected: Option<Vec<String>> = expected.map(|list: Vec<&str>| list.into_iter().map(String::from).collect());
+            assert_eq!(words(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn quoting_round_trips() {
+        let seed = 0x7175_6f74;
+        println!("seed {seed}");
+        let mut random = Random::from_seed(seed);
+        for _ in 0..2_000 {
+            let list: Vec<Vec<u8>> = (0..random.below(4))
+                .map(|_| (0..random.below(9)).map(|_| random.next_u64() as u8).collect())
+                .collect();
+            let mut line = Vec::new();
+            for word in &list {
+                quote(&mut line, word);
+                line.push(b' ');
+            }
+            assert_eq!(split(&line), Some(list), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn trimming_keeps_inner_space() {
+        assert_eq!(trim(b" \t a b\r\n"), b"a b");
+        assert_eq!(trim(b" \r"), b"");
+    }
+}

@@ -1,0 +1,326 @@
+//! The served settings, typed.
+
+use super::value::{OutputLimit, output_limits};
+use super::values::Values;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// Who may use a protected command or directive (`enable-debug-command`, `enable-protected-configs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// Nobody.
+    No,
+    /// Every client.
+    Yes,
+    /// Clients of this host: loopback addresses and the Unix socket.
+    Local,
+}
+
+impl Allowed {
+    /// Whether a client may, `is_local` telling if it is of this host.
+    pub fn allows(self, is_local: bool) -> bool {
+        self == Allowed::Yes || self == Allowed::Local && is_local
+    }
+}
+
+/// `loglevel`: what is logged, each level with all after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum LogLevel {
+    /// Everything.
+    Debug = 0,
+    /// Much that is rarely useful.
+    Verbose = 1,
+    /// What one wants to know in production.
+    Notice = 2,
+    /// What is important or wrong.
+    Warning = 3,
+}
+
+/// `execution`: how a worker runs a command on a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    /// A worker takes any free shard and runs the command itself.
+    Inline,
+    /// Only a shard's home worker runs commands on it.
+    Owner,
+}
+
+/// `io-backend`: the event loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoBackend {
+    /// io_uring where it can be set up, else epoll.
+    Auto,
+    /// io_uring, or the start fails.
+    IoUring,
+    /// epoll.
+    Epoll,
+}
+
+/// `maxmemory-policy`: as far as served, how accesses of keys are recorded for `OBJECT IDLETIME` and `OBJECT FREQ`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants are Redis's names of its policies")]
+pub enum MaxmemoryPolicy {
+    VolatileLru,
+    VolatileLfu,
+    VolatileRandom,
+    VolatileTtl,
+    AllkeysLru,
+    AllkeysLfu,
+    AllkeysRandom,
+    NoEviction,
+}
+
+impl MaxmemoryPolicy {
+    /// Whether accesses are counted (`OBJECT FREQ`) rather than timed (`OBJECT IDLETIME`).
+    pub fn is_lfu(self) -> bool {
+        matches!(self, MaxmemoryPolicy::VolatileLfu | MaxmemoryPolicy::AllkeysLfu)
+    }
+
+    /// Its name, as `INFO` prints it.
+    pub fn name(self) -> &'static str {
+        POLICIES.iter().find(|(_, policy)| *policy == self).map_or("noeviction", |(name, _)| name)
+    }
+}
+
+const POLICIES: [(&str, MaxmemoryPolicy); 8] = [
+    ("volatile-lru", MaxmemoryPolicy::VolatileLru),
+    ("volatile-lfu", MaxmemoryPolicy::VolatileLfu),
+    ("volatile-random", MaxmemoryPolicy::VolatileRandom),
+    ("volatile-ttl", MaxmemoryPolicy::VolatileTtl),
+    ("allkeys-lru", MaxmemoryPolicy::AllkeysLru),
+    ("allkeys-lfu", MaxmemoryPolicy::AllkeysLfu),
+    ("allkeys-random", MaxmemoryPolicy::AllkeysRandom),
+    ("noeviction", MaxmemoryPolicy::NoEviction),
+];
+
+/// Lowest `hz` that has an effect: `CONFIG SET hz 0` means this.
+pub const HZ_MIN: i128 = 1;
+/// Highest `hz` that has an effect.
+pub const HZ_MAX: i128 = 500;
+
+/// All settings that the server looks at. A snapshot: [`ConfigStore`](super::ConfigStore) makes a new one for each change.
+///
+/// Fields are called after their directives; see redis.conf for what each means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Number of shards, 1 to 16384.
+    pub shards: usize,
+    /// Number of workers, 1 to 1024.
+    pub workers: usize,
+    /// Workers that only read, parse and encode; with [`Execution::Owner`] only. 0: none.
+    pub io_threads: usize,
+    /// How commands run on shards.
+    pub execution: Execution,
+    /// The event loop.
+    pub io_backend: IoBackend,
+    /// Each worker stays on one CPU.
+    pub pin_threads: bool,
+    /// TCP port; 0: no TCP.
+    pub port: u16,
+    /// Addresses to listen on: `*`, `::*`, an address or a name, each with `-` before it if it may fail.
+    pub bind: Vec<String>,
+    /// Refuse clients of other hosts while no password is set.
+    pub protected_mode: bool,
+    /// Path of the Unix socket.
+    pub unixsocket: Option<PathBuf>,
+    /// Permissions of the Unix socket; 0: as the umask has it.
+    pub unixsocketperm: u32,
+    /// Length of the queue of connections not accepted yet.
+    pub tcp_backlog: i32,
+    /// Seconds between TCP keep-alive probes; 0: none.
+    pub tcp_keepalive_s: u32,
+    /// Close a client after this many idle seconds; 0: never.
+    pub timeout_s: u32,
+    /// Most clients at a time.
+    pub maxclients: u32,
+    /// Run in the background.
+    pub daemonize: bool,
+    /// Where to write the process id.
+    pub pidfile: Option<PathBuf>,
+    /// What is logged.
+    pub loglevel: LogLevel,
+    /// Where to log; none: standard output.
+    pub logfile: Option<PathBuf>,
+    /// Working directory.
+    pub dir: PathBuf,
+    /// Show the logo at the start even when not on a terminal.
+    pub always_show_logo: bool,
+    /// Seconds to wait for replicas at shutdown.
+    pub shutdown_timeout_s: u32,
+    /// Password of the default user.
+    pub requirepass: Option<Vec<u8>>,
+    /// Who may use `DEBUG`.
+    pub enable_debug_command: Allowed,
+    /// Who may change protected directives.
+    pub enable_protected_configs: Allowed,
+    /// Longest argument of a command, bytes.
+    pub proto_max_bulk_len_bytes: u64,
+    /// Most bytes of a client's unprocessed input.
+    pub client_query_buffer_limit_bytes: u64,
+    /// Output limits of ordinary clients.
+    pub output_limit_normal: OutputLimit,
+    /// Output limits of replicas.
+    pub output_limit_replica: OutputLimit,
+    /// Output limits of subscribed clients.
+    pub output_limit_pubsub: OutputLimit,
+    /// Number of databases.
+    pub databases: usize,
+    /// Background rounds per second, [`HZ_MIN`] to [`HZ_MAX`].
+    pub hz: u32,
+    /// Raise the rounds with the number of clients.
+    pub dynamic_hz: bool,
+    /// Effort of active expiry, 1 to 10.
+    pub active_expire_effort: u32,
+    /// Free evicted values in the background.
+    pub lazyfree_lazy_eviction: bool,
+    /// Free expired values in the background.
+    pub lazyfree_lazy_expire: bool,
+    /// Free overwritten values in the background.
+    pub lazyfree_lazy_server_del: bool,
+    /// `DEL` works as `UNLINK`.
+    pub lazyfree_lazy_user_del: bool,
+    /// `FLUSHDB`, `FLUSHALL` and `SCRIPT FLUSH` work as with `ASYNC`.
+    pub lazyfree_lazy_user_flush: bool,
+    /// How accesses are recorded.
+    pub maxmemory_policy: MaxmemoryPolicy,
+    /// How slowly the access counter grows.
+    pub lfu_log_factor: u32,
+    /// Minutes after which the access counter falls by one.
+    pub lfu_decay_time_minutes: u32,
+}
+
+impl Settings {
+    /// The settings that `values` hold.
+    pub fn from_values(values: &Values) -> Self {
+        let [output_limit_normal, output_limit_replica, output_limit_pubsub] = output_limits_of(values);
+        Settings {
+            shards: count(values, "shards"),
+            workers: count(values, "workers"),
+            io_threads: count(values, "io-threads"),
+            execution: if values.text("execution") == b"owner" { Execution::Owner } else { Execution::Inline },
+            io_backend: match values.text("io-backend") {
+                b"io_uring" => IoBackend::IoUring,
+                b"epoll" => IoBackend::Epoll,
+                _ => IoBackend::Auto,
+            },
+            pin_threads: values.bool("pin-threads"),
+            port: u16::try_from(values.number("port")).unwrap_or(0),
+            bind: words(values.text("bind")),
+            protected_mode: values.bool("protected-mode"),
+            unixsocket: path(values.text("unixsocket")),
+            unixsocketperm: small(values, "unixsocketperm"),
+            tcp_backlog: i32::try_from(values.number("tcp-backlog")).unwrap_or(i32::MAX),
+            tcp_keepalive_s: small(values, "tcp-keepalive"),
+            timeout_s: small(values, "timeout"),
+            maxclients: small(values, "maxclients"),
+            daemonize: values.bool("daemonize"),
+            pidfile: path(values.text("pidfile")),
+            loglevel: log_level(values.text("loglevel")),
+            logfile: path(values.text("logfile")),
+            dir: path(values.text("dir")).unwrap_or_default(),
+            always_show_logo: values.bool("always-show-logo"),
+            shutdown_timeout_s: small(values, "shutdown-timeout"),
+            requirepass: Some(values.text("requirepass").to_vec()).filter(|password| !password.is_empty()),
+            enable_debug_command: allowed(values.text("enable-debug-command")),
+            enable_protected_configs: allowed(values.text("enable-protected-configs")),
+            proto_max_bulk_len_bytes: bytes(values, "proto-max-bulk-len"),
+            client_query_buffer_limit_bytes: bytes(values, "client-query-buffer-limit"),
+            output_limit_normal,
+            output_limit_replica,
+            output_limit_pubsub,
+            databases: count(values, "databases"),
+            hz: small(values, "hz"),
+            dynamic_hz: values.bool("dynamic-hz"),
+            active_expire_effort: small(values, "active-expire-effort"),
+            lazyfree_lazy_eviction: values.bool("lazyfree-lazy-eviction"),
+            lazyfree_lazy_expire: values.bool("lazyfree-lazy-expire"),
+            lazyfree_lazy_server_del: values.bool("lazyfree-lazy-server-del"),
+            lazyfree_lazy_user_del: values.bool("lazyfree-lazy-user-del"),
+            lazyfree_lazy_user_flush: values.bool("lazyfree-lazy-user-flush"),
+            maxmemory_policy: policy(values.text("maxmemory-policy")),
+            lfu_log_factor: small(values, "lfu-log-factor"),
+            lfu_decay_time_minutes: small(values, "lfu-decay-time"),
+        }
+    }
+}
+
+fn output_limits_of(values: &Values) -> [OutputLimit; 3] {
+    output_limits(&super::value::Value::Text(values.text("client-output-buffer-limit").to_vec()))
+}
+
+/// A number whose range in the table fits.
+fn small(values: &Values, name: &str) -> u32 {
+    u32::try_from(values.number(name)).unwrap_or(u32::MAX)
+}
+
+fn count(values: &Values, name: &str) -> usize {
+    usize::try_from(values.number(name)).unwrap_or(usize::MAX)
+}
+
+fn bytes(values: &Values, name: &str) -> u64 {
+    u64::try_from(values.number(name)).unwrap_or(u64::MAX)
+}
+
+fn path(text: &[u8]) -> Option<PathBuf> {
+    (!text.is_empty()).then(|| OsString::from_vec(text.to_vec()).into())
+}
+
+/// The words of a joined list, none of an empty one. An address that isn't text can't be resolved: it fails there, visibly.
+fn words(text: &[u8]) -> Vec<String> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    text.split(|byte| *byte == b' ').map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+fn allowed(text: &[u8]) -> Allowed {
+    match text {
+        b"yes" => Allowed::Yes,
+        b"local" => Allowed::Local,
+        _ => Allowed::No,
+    }
+}
+
+fn log_level(text: &[u8]) -> LogLevel {
+    match text {
+        b"debug" => LogLevel::Debug,
+        b"verbose" => LogLevel::Verbose,
+        b"warning" => LogLevel::Warning,
+        _ => LogLevel::Notice,
+    }
+}
+
+fn policy(text: &[u8]) -> MaxmemoryPolicy {
+    POLICIES.iter().find(|(name, _)| name.as_bytes() == text).map_or(MaxmemoryPolicy::NoEviction, |(_, policy)| *policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_redis_ones() {
+        let settings = Settings::from_values(&Values::new());
+        assert_eq!(settings.port, 6379);
+        assert_eq!(settings.bind, ["*", "-::*"]);
+        assert!(settings.protected_mode && settings.dynamic_hz && !settings.daemonize);
+        assert_eq!((settings.tcp_backlog, settings.tcp_keepalive_s, settings.timeout_s), (511, 300, 0));
+        assert_eq!((settings.maxclients, settings.databases, settings.hz), (10_000, 16, 10));
+        assert_eq!(settings.requirepass, None);
+        assert_eq!(settings.output_limit_normal, OutputLimit::default());
+        let replica = OutputLimit { hard_bytes: 256 << 20, soft_bytes: 64 << 20, soft_seconds: 60 };
+        assert_eq!(settings.output_limit_replica, replica);
+        let pubsub = OutputLimit { hard_bytes: 32 << 20, soft_bytes: 8 << 20, soft_seconds: 60 };
+        assert_eq!(settings.output_limit_pubsub, pubsub);
+        assert_eq!(settings.maxmemory_policy.name(), "noeviction");
+        assert!(!settings.maxmemory_policy.is_lfu());
+    }
+
+    #[test]
+    fn local_allows_local_clients_only() {
+        assert!(Allowed::Local.allows(true) && !Allowed::Local.allows(false));
+        assert!(Allowed::Yes.allows(false) && !Allowed::No.allows(true));
+    }
+}

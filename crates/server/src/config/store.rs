@@ -1,0 +1,223 @@
+//! The running configuration: `CONFIG GET`, `SET` and `REWRITE`.
+
+use super::directive::{Kind, State};
+use super::host::{Host, System, reason};
+use super::load::{Loaded, normalize};
+use super::rewrite;
+use super::settings::{Allowed, Settings};
+use super::table::{DIRECTIVES, Found, find, names};
+use super::value::{Value, show};
+use super::values::Values;
+use pantala_base::glob;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Why the server can't follow a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The directive that it is about.
+    pub directive: &'static str,
+    /// What is wrong, for the client.
+    pub reason: String,
+}
+
+/// Carries a change out: from the old settings (first) to the new ones (second). It is also called the other way round, to
+/// go back, when a later step fails. Nothing else changes the configuration meanwhile.
+pub type Apply<'a> = &'a dyn Fn(&Settings, &Settings) -> Result<(), Refusal>;
+
+/// The configuration, shared by all threads.
+///
+/// Workers compare [`generation`](Self::generation), one relaxed-cost load, each turn, and take the new
+/// [`settings`](Self::settings) when it moved. Changes are serialized by a lock that readers never wait for long: it is held
+/// only while the pointer is exchanged, not while a change is carried out.
+pub struct ConfigStore {
+    values: Mutex<Values>,
+    settings: RwLock<Arc<Settings>>,
+    generation: AtomicU64,
+    file: Option<PathBuf>,
+}
+
+impl ConfigStore {
+    /// The store of a configuration that was read.
+    pub fn new(loaded: &Loaded) -> Self {
+        ConfigStore {
+            values: Mutex::new(loaded.values.clone()),
+            settings: RwLock::new(Arc::new(loaded.settings.clone())),
+            generation: AtomicU64::new(0),
+            file: loaded.file.clone(),
+        }
+    }
+
+    /// The settings now in force.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Number of changes so far. Acquire, so that whoever sees a new number also gets settings at least as new.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Path of the configuration file.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Names and values of the directives that match any of `patterns`, as `CONFIG GET` answers: a name without wildcards
+    /// comes back as it was spelled, an alias beside its primary, and none twice.
+    pub fn get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
+        let values = self.lock();
+        let mut found: Vec<(String, Vec<u8>)> = Vec::new();
+        let mut add = |name: &str, at: Found| {
+            if !found.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
+                found.push((name.to_string(), show(at.directive().kind, values.at(at.index))));
+            }
+        };
+        for pattern in patterns {
+            if !pattern.iter().any(|byte| matches!(byte, b'[' | b'*' | b'?')) {
+                if let Some(at) = find(pattern) {
+                    add(&String::from_utf8_lossy(pattern), at);
+                }
+                continue;
+            }
+            for at in names() {
+                if !at.directive().hidden && glob::matches(pattern, at.name().as_bytes(), true) {
+                    add(at.name(), at);
+                }
+            }
+        }
+        found
+    }
+
+    /// Sets all of `pairs` (name, value), or none. `is_local` tells whether the client is of this host, for
+    /// `enable-protected-configs local`.
+    ///
+    /// # Errors
+    ///
+    /// The error reply without its `ERR `, in Redis's words.
+    pub fn set(&self, pairs: &[(&[u8], &[u8])], is_local: bool, apply: Apply<'_>) -> Result<(), String> {
+        let mut values = self.lock();
+        let old = self.settings();
+        let targets = resolve(pairs, old.enable_protected_configs, is_local)?;
+        let mut new_values = values.clone();
+        for (found, (_, value)) in targets.iter().zip(pairs) {
+            set_one(&mut new_values, *found, value).map_err(|wrong| failed(found.name(), &wrong))?;
+        }
+        normalize(&mut new_values);
+        let old_dir = System.current_dir();
+        let moved = change_dir(&mut new_values, &old.dir)?;
+        let new = Settings::from_values(&new_values);
+        if let Err(refusal) = apply(&old, &new) {
+            tracing::warn!(
+                "Failed applying new configuration. Possibly related to new {} setting. Restoring previous settings.",
+                refusal.directive
+            );
+            if moved && let Err(error) = System.change_dir(&old_dir) {
+                tracing::warn!("Can't go back to the directory {}: {}", old_dir.display(), reason(&error));
+            }
+            return Err(failed(refusal.directive, &refusal.reason));
+        }
+        *values = new_values;
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        // Release, with generation's acquire: the settings above are there for whoever sees the new number.
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes the values in force to the configuration file, keeping its comments and its order (`CONFIG REWRITE`).
+    ///
+    /// # Errors
+    ///
+    /// The error reply without its `ERR `.
+    pub fn rewrite(&self) -> Result<(), String> {
+        let file = self.file.as_deref().ok_or("The server is running without a config file")?;
+        let values = self.lock();
+        match rewrite::rewrite_file(file, &values) {
+            Ok(()) => {
+                tracing::warn!("CONFIG REWRITE executed with success.");
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!("CONFIG REWRITE failed: {}", reason(&error));
+                Err(format!("Rewriting config file: {}", reason(&error)))
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Values> {
+        // A change works on a copy and puts it in place at its end: what a panic leaves is whole.
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Redis's words for a setting that failed.
+fn failed(name: &str, reason: &str) -> String {
+    format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+}
+
+/// The directives that `pairs` name, if each may be set.
+fn resolve(pairs: &[(&[u8], &[u8])], protected: Allowed, is_local: bool) -> Result<Vec<Found>, String> {
+    let mut targets: Vec<Found> = Vec::with_capacity(pairs.len());
+    for (name, _) in pairs {
+        let spelled = String::from_utf8_lossy(name);
+        let Some(found) = find(name) else {
+            return Err(format!("Unknown option or number of arguments for CONFIG SET - '{spelled}'"));
+        };
+        let directive = found.directive();
+        if directive.immutable {
+            return Err(failed(&spelled, "can't set immutable config"));
+        }
+        if directive.protected && !protected.allows(is_local) {
+            return Err(failed(&spelled, "can't set protected config"));
+        }
+        // A directive and its alias may both be there, as in Redis: the last one wins.
+        if targets.contains(&found) {
+            return Err(failed(&spelled, "duplicate parameter"));
+        }
+        targets.push(found);
+    }
+    Ok(targets)
+}
+
+/// Sets one directive from the one argument that `CONFIG SET` has for it.
+fn set_one(values: &mut Values, found: Found, text: &[u8]) -> Result<(), String> {
+    let words: Vec<Vec<u8>> = if !found.directive().kind.is_multi_argument() {
+        vec![text.to_vec()]
+    } else if text.is_empty() {
+        Vec::new()
+    } else {
+        text.split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect()
+    };
+    let value = values.parse(found.index, &words, false)?;
+    if values.is_unserved(found.index, &value) {
+        return Err(format!("Pantala doesn't serve '{}' yet: it stays as it is", found.name()));
+    }
+    // A directive that isn't served keeps its default, and isn't given.
+    if found.directive().state != State::Known {
+        values.set(found.index, value);
+    }
+    Ok(())
+}
+
+/// Goes to the directory that `values` name, if it isn't `old`; the value becomes its absolute path.
+fn change_dir(values: &mut Values, old: &Path) -> Result<bool, String> {
+    let wanted = Path::new(OsStr::from_bytes(values.text("dir"))).to_path_buf();
+    if wanted == old {
+        return Ok(false);
+    }
+    System.change_dir(&wanted).map_err(|error| failed("dir", &reason(&error)))?;
+    let dir = System.current_dir();
+    let index = DIRECTIVES.iter().position(|directive| matches!(directive.kind, Kind::Dir));
+    if let Some(index) = index {
+        values.set(index, Value::Text(dir.as_os_str().as_bytes().to_vec()));
+    }
+    Ok(true)
+}
+
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,299 @@
+//! Every directive of redis-server 7.0.15, and Pantala's own: one record each. Everything else about a directive (reading,
+//! `CONFIG GET`, `SET` and `REWRITE`, warnings) derives from its record.
+//!
+//! Where Pantala's default differs from Redis's, the record says why. Types and ranges are Redis's own, so that a bad value
+//! of a directive that isn't served yet is still refused as Redis refuses it.
+
+use super::directive::{Directive, Kind};
+use pantala_base::limits::{DATABASES_MAX, SHARDS_MAX, WORKERS_MAX};
+
+use Directive as D;
+use Kind::{Bool, Choice, FileName, Integer, Memory, MemoryOrPercent, Octal, Text, Words};
+
+const INT_MAX: i128 = i32::MAX as i128;
+const INT_MIN: i128 = i32::MIN as i128;
+const UINT_MAX: i128 = u32::MAX as i128;
+const LONG_MAX: i128 = i64::MAX as i128;
+const ULONG_MAX: i128 = u64::MAX as i128;
+const MB: i128 = 1024 * 1024;
+const PORT: Kind = Integer(0, u16::MAX as i128);
+const COUNT: Kind = Integer(0, INT_MAX);
+/// Who may use a protected command or directive: nobody, everybody, or clients of this host.
+const ALLOWED: Kind = Choice(&["no", "yes", "local"]);
+
+/// Value of `shards` and `workers` before the host decides.
+pub const AUTOMATIC: &str = "0";
+
+/// The directives, in the order in which `CONFIG GET` answers them.
+pub static DIRECTIVES: &[Directive] = &[
+    // Pantala's own.
+    D::at_start("shards", Integer(1, SHARDS_MAX as i128), AUTOMATIC),
+    D::at_start("workers", Integer(1, WORKERS_MAX as i128), AUTOMATIC),
+    D::at_start("execution", Choice(&["inline", "owner"]), "inline"),
+    D::at_start("io-backend", Choice(&["auto", "io_uring", "epoll"]), "auto"),
+    D::at_start("pin-threads", Bool, "no"),
+    // Network.
+    D::live("port", PORT, "6379"),
+    D::live("bind", Kind::Bind, "* -::*"),
+    D::live("protected-mode", Bool, "yes"),
+    D::at_start("unixsocket", Text, ""),
+    D::at_start("unixsocketperm", Octal(0, 0o777), "0"),
+    D::at_start("tcp-backlog", COUNT, "511"),
+    D::live("tcp-keepalive", COUNT, "300"),
+    D::live("timeout", COUNT, "0"),
+    D::live("maxclients", Integer(1, UINT_MAX), "10000"),
+    // Redis's threads that read and write for its one main thread; Pantala's that parse and encode for pinned shard threads.
+    // Redis counts its main thread and starts at 1; here none is the natural state.
+    D::at_start("io-threads", Integer(0, WORKERS_MAX as i128), "0"),
+    D::known("io-threads-do-reads", Bool, "no").immutable(),
+    D::known("bind-source-addr", Text, ""),
+    D::known("socket-mark-id", Integer(0, UINT_MAX), "0").immutable(),
+    // Process.
+    D::at_start("daemonize", Bool, "no"),
+    D::at_start("pidfile", Text, ""),
+    D::live("loglevel", Choice(&["debug", "verbose", "notice", "warning"]), "notice"),
+    D::at_start("logfile", Text, ""),
+    D::live("dir", Kind::Dir, "").protected(),
+    D::at_start("always-show-logo", Bool, "no"),
+    D::live("shutdown-timeout", COUNT, "10"),
+    D::known("shutdown-on-sigint", Words, "default"),
+    D::known("shutdown-on-sigterm", Words, "default"),
+    D::known("supervised", Choice(&["upstart", "systemd", "auto", "no"]), "no").immutable(),
+    D::known("syslog-enabled", Bool, "no").immutable(),
+    D::known("syslog-ident", Text, "redis").immutable(),
+    D::known(
+        "syslog-facility",
+        Choice(&["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"]),
+        "local0",
+    )
+    .immutable(),
+    // Redis's default is yes; Pantala leaves its title alone.
+    D::known("set-proc-title", Bool, "no").immutable(),
+    D::known("proc-title-template", Text, "{title} {listen-addr} {server-mode}"),
+    // Redis's default is yes; Pantala prints no crash report.
+    D::known("crash-log-enabled", Bool, "no"),
+    D::known("crash-memcheck-enabled", Bool, "no"),
+    D::known("use-exit-on-panic", Bool, "no").hidden(),
+    // Redis's default is yes, for the sake of fork; Pantala never forks for a snapshot.
+    D::known("disable-thp", Bool, "no").immutable(),
+    D::known("oom-score-adj", Kind::OomScoreAdj, "no"),
+    D::known("oom-score-adj-values", Words, "0 200 800"),
+    D::known("ignore-warnings", Text, ""),
+    D::known("watchdog-period", COUNT, "0").hidden(),
+    D::known("server_cpulist", Text, "").immutable(),
+    D::known("bio_cpulist", Text, "").immutable(),
+    D::known("aof_rewrite_cpulist", Text, "").immutable(),
+    D::known("bgsave_cpulist", Text, "").immutable(),
+    // Access.
+    D::live("requirepass", Text, ""),
+    D::at_start("enable-debug-command", ALLOWED, "no"),
+    D::at_start("enable-protected-configs", ALLOWED, "no"),
+    D::known("enable-module-command", ALLOWED, "no").immutable(),
+    D::known("aclfile", Text, "").immutable(),
+    D::known("acllog-max-len", Integer(0, LONG_MAX), "128"),
+    D::known("acl-pubsub-default", Choice(&["allchannels", "resetchannels"]), "resetchannels"),
+    // Limits of clients.
+    D::live("proto-max-bulk-len", Memory(MB, LONG_MAX), "536870912"),
+    D::live("client-query-buffer-limit", Memory(MB, LONG_MAX), "1073741824"),
+    D::live(
+        "client-output-buffer-limit",
+        Kind::OutputBufferLimit,
+        "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
+    ),
+    D::known("maxmemory-clients", MemoryOrPercent, "0"),
+    D::known("tracking-table-max-keys", Integer(0, LONG_MAX), "1000000"),
+    // Keys.
+    D::at_start("databases", Integer(1, DATABASES_MAX as i128), "16"),
+    D::live("hz", COUNT, "10"),
+    D::live("dynamic-hz", Bool, "yes"),
+    D::live("active-expire-effort", Integer(1, 10), "1"),
+    D::live("lazyfree-lazy-eviction", Bool, "no"),
+    D::live("lazyfree-lazy-expire", Bool, "no"),
+    D::live("lazyfree-lazy-server-del", Bool, "no"),
+    D::live("lazyfree-lazy-user-del", Bool, "no"),
+    D::live("lazyfree-lazy-user-flush", Bool, "no"),
+    // Served as far as OBJECT FREQ and IDLETIME are concerned; nothing is evicted, since maxmemory isn't served.
+    D::live(
+        "maxmemory-policy",
+        Choice(&[
+            "volatile-lru",
+            "volatile-lfu",
+            "volatile-random",
+            "volatile-ttl",
+            "allkeys-lru",
+            "allkeys-lfu",
+            "allkeys-random",
+            "noeviction",
+        ]),
+        "noeviction",
+    ),
+    D::live("lfu-log-factor", COUNT, "10"),
+    D::live("lfu-decay-time", COUNT, "1"),
+    D::known("maxmemory", Memory(0, ULONG_MAX), "0"),
+    D::known("maxmemory-samples", Integer(1, INT_MAX), "5"),
+    D::known("maxmemory-eviction-tenacity", Integer(0, 100), "10"),
+    // Redis's default is yes; Pantala's dictionary never rehashes as a whole.
+    D::known("activerehashing", Bool, "no"),
+    // Redis's default is yes; Pantala's allocator is another one.
+    D::known("jemalloc-bg-thread", Bool, "no"),
+    D::known("activedefrag", Bool, "no"),
+    D::known("active-defrag-cycle-min", Integer(1, 99), "1"),
+    D::known("active-defrag-cycle-max", Integer(1, 99), "25"),
+    D::known("active-defrag-threshold-lower", Integer(0, 1000), "10"),
+    D::known("active-defrag-threshold-upper", Integer(0, 1000), "100"),
+    D::known("active-defrag-max-scan-fields", Integer(1, LONG_MAX), "1000"),
+    D::known("active-defrag-ignore-bytes", Memory(1, LONG_MAX), "104857600"),
+    D::known("notify-keyspace-events", Text, ""),
+    // Encodings.
+    D::known("hash-max-listpack-entries", Integer(0, LONG_MAX), "512").alias("hash-max-ziplist-entries"),
+    D::known("hash-max-listpack-value", Memory(0, LONG_MAX), "64").alias("hash-max-ziplist-value"),
+    D::known("list-max-listpack-size", Integer(INT_MIN, INT_MAX), "-2").alias("list-max-ziplist-size"),
+    D::known("list-compress-depth", COUNT, "0"),
+    D::known("set-max-intset-entries", Integer(0, LONG_MAX), "512"),
+    D::known("zset-max-listpack-entries", Integer(0, LONG_MAX), "128").alias("zset-max-ziplist-entries"),
+    D::known("zset-max-listpack-value", Memory(0, LONG_MAX), "64").alias("zset-max-ziplist-value"),
+    D::known("hll-sparse-max-bytes", Memory(0, LONG_MAX), "3000"),
+    D::known("stream-node-max-bytes", Memory(0, LONG_MAX), "4096"),
+    D::known("stream-node-max-entries", Integer(0, LONG_MAX), "100"),
+    // Watching and scripts.
+    D::known("slowlog-log-slower-than", Integer(-1, LONG_MAX), "10000"),
+    D::known("slowlog-max-len", Integer(0, LONG_MAX), "128"),
+    D::known("latency-monitor-threshold", Integer(0, LONG_MAX), "0"),
+    // Redis's default is yes; Pantala doesn't count latencies per command yet.
+    D::known("latency-tracking", Bool, "no"),
+    D::known("latency-tracking-info-percentiles", Words, "50 99 99.9"),
+    D::known("busy-reply-threshold", Integer(0, LONG_MAX), "5000").alias("lua-time-limit"),
+    D::known("lua-enable-deprecated-api", Bool, "no").immutable().hidden(),
+    // Snapshots. Redis's default of `save` is "3600 1 300 100 60 10000"; Pantala saves nothing yet.
+    D::known("save", Kind::Save, ""),
+    D::known("dbfilename", FileName("dbfilename can't be a path, just a filename"), "dump.rdb").protected(),
+    D::known("rdbcompression", Bool, "yes"),
+    D::known("rdbchecksum", Bool, "yes").immutable(),
+    D::known("rdb-del-sync-files", Bool, "no"),
+    D::known("rdb-save-incremental-fsync", Bool, "yes"),
+    D::known("rdb-key-save-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
+    D::known("key-load-delay", Integer(INT_MIN, INT_MAX), "0").hidden(),
+    D::known("loading-process-events-interval-bytes", Integer(1024, INT_MAX), "2097152").hidden(),
+    D::known("stop-writes-on-bgsave-error", Bool, "yes"),
+    D::known("sanitize-dump-payload", Choice(&["no", "yes", "clients"]), "no"),
+    // Append-only file.
+    D::known("appendonly", Bool, "no"),
+    D::known("appendfilename", FileName("appendfilename can't be a path, just a filename"), "appendonly.aof").immutable(),
+    D::known("appenddirname", FileName("appenddirname can't be a path, just a dirname"), "appendonlydir").immutable(),
+    D::known("appendfsync", Choice(&["everysec", "always", "no"]), "everysec"),
+    D::known("no-appendfsync-on-rewrite", Bool, "no"),
+    D::known("auto-aof-rewrite-percentage", COUNT, "100"),
+    D::known("auto-aof-rewrite-min-size", Memory(0, LONG_MAX), "67108864"),
+    D::known("aof-load-truncated", Bool, "yes"),
+    D::known("aof-use-rdb-preamble", Bool, "yes"),
+    D::known("aof-timestamp-enabled", Bool, "no"),
+    D::known("aof-rewrite-incremental-fsync", Bool, "yes"),
+    D::known("aof-disable-auto-gc", Bool, "no"),
+    // Replication.
+    D::known("replicaof", Kind::ReplicaOf, "").alias("slaveof").immutable(),
+    D::known("masterauth", Text, ""),
+    D::known("masteruser", Text, ""),
+    D::known("replica-priority", COUNT, "100").alias("slave-priority"),
+    D::known("replica-announced", Bool, "yes"),
+    D::known("replica-announce-ip", Text, "").alias("slave-announce-ip"),
+    D::known("replica-announce-port", PORT, "0").alias("slave-announce-port"),
+    D::known("replica-serve-stale-data", Bool, "yes").alias("slave-serve-stale-data"),
+    D::known("replica-read-only", Bool, "yes").alias("slave-read-only"),
+    D::known("replica-ignore-maxmemory", Bool, "yes").alias("slave-ignore-maxmemory"),
+    D::known("replica-ignore-disk-write-errors", Bool, "no"),
+    D::known("replica-lazy-flush", Bool, "no").alias("slave-lazy-flush"),
+    D::known("propagation-error-behavior", Choice(&["ignore", "panic", "panic-on-replicas"]), "ignore"),
+    D::known("repl-diskless-sync", Bool, "yes"),
+    D::known("repl-diskless-sync-delay", COUNT, "5"),
+    D::known("repl-diskless-sync-max-replicas", COUNT, "0"),
+    D::known("repl-diskless-load", Choice(&["disabled", "on-empty-db", "swapdb"]), "disabled"),
+    D::known("repl-disable-tcp-nodelay", Bool, "no"),
+    D::known("repl-ping-replica-period", Integer(1, INT_MAX), "10").alias("repl-ping-slave-period"),
+    D::known("repl-timeout", Integer(1, INT_MAX), "60"),
+    D::known("repl-backlog-size", Memory(1, LONG_MAX), "1048576"),
+    D::known("repl-backlog-ttl", Integer(0, LONG_MAX), "3600"),
+    D::known("min-replicas-to-write", COUNT, "0").alias("min-slaves-to-write"),
+    D::known("min-replicas-max-lag", COUNT, "10").alias("min-slaves-max-lag"),
+    // Cluster.
+    D::known("cluster-enabled", Bool, "no").immutable(),
+    D::known("cluster-config-file", Text, "nodes.conf").immutable(),
+    D::known("cluster-port", PORT, "0").immutable(),
+    D::known("cluster-announce-ip", Text, ""),
+    D::known("cluster-announce-hostname", Text, ""),
+    D::known("cluster-announce-port", PORT, "0"),
+    D::known("cluster-announce-tls-port", PORT, "0"),
+    D::known("cluster-announce-bus-port", PORT, "0"),
+    D::known("cluster-preferred-endpoint-type", Choice(&["ip", "hostname", "unknown-endpoint"]), "ip"),
+    D::known("cluster-node-timeout", Integer(0, LONG_MAX), "15000"),
+    D::known("cluster-link-sendbuf-limit", Memory(0, ULONG_MAX), "0"),
+    D::known("cluster-migration-barrier", COUNT, "1"),
+    D::known("cluster-allow-replica-migration", Bool, "yes"),
+    D::known("cluster-replica-validity-factor", COUNT, "10").alias("cluster-slave-validity-factor"),
+    D::known("cluster-replica-no-failover", Bool, "no").alias("cluster-slave-no-failover"),
+    D::known("cluster-require-full-coverage", Bool, "yes"),
+    D::known("cluster-allow-reads-when-down", Bool, "no"),
+    D::known("cluster-allow-pubsubshard-when-down", Bool, "yes"),
+    // TLS.
+    D::known("tls-port", PORT, "0"),
+    D::known("tls-cluster", Bool, "no"),
+    D::known("tls-replication", Bool, "no"),
+    D::known("tls-auth-clients", Choice(&["no", "yes", "optional"]), "yes"),
+    D::known("tls-prefer-server-ciphers", Bool, "no"),
+    D::known("tls-session-caching", Bool, "yes"),
+    D::known("tls-session-cache-size", COUNT, "20480"),
+    D::known("tls-session-cache-timeout", COUNT, "300"),
+    D::known("tls-cert-file", Text, ""),
+    D::known("tls-key-file", Text, ""),
+    D::known("tls-key-file-pass", Text, ""),
+    D::known("tls-client-cert-file", Text, ""),
+    D::known("tls-client-key-file", Text, ""),
+    D::known("tls-client-key-file-pass", Text, ""),
+    D::known("tls-dh-params-file", Text, ""),
+    D::known("tls-ca-cert-file", Text, ""),
+    D::known("tls-ca-cert-dir", Text, ""),
+    D::known("tls-protocols", Text, ""),
+    D::known("tls-ciphers", Text, ""),
+    D::known("tls-ciphersuites", Text, ""),
+];
+
+/// A directive by one of its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Where it stands in [`DIRECTIVES`].
+    pub index: usize,
+    /// The name asked for is its alias.
+    pub by_alias: bool,
+}
+
+impl Found {
+    /// The record.
+    pub fn directive(self) -> &'static Directive {
+        &DIRECTIVES[self.index]
+    }
+
+    /// The name by which it was found, as the table spells it.
+    pub fn name(self) -> &'static str {
+        let directive = self.directive();
+        match directive.alias {
+            Some(alias) if self.by_alias => alias,
+            _ => directive.name,
+        }
+    }
+}
+
+/// The directive called `name`, whatever its case. A scan of some 200 names: configuration is never on a hot path.
+pub fn find(name: &[u8]) -> Option<Found> {
+    names().find(|found| found.name().as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// All names, aliases right after their primary.
+pub fn names() -> impl Iterator<Item = Found> {
+    DIRECTIVES.iter().enumerate().flat_map(|(index, directive)| {
+        let primary = Found { index, by_alias: false };
+        let alias = directive.alias.map(|_| Found { index, by_alias: true });
+        std::iter::once(primary).chain(alias)
+    })
+}
+
+#[cfg(test)]
+mod tests;

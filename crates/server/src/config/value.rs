@@ -1,0 +1,359 @@
+//! Values of directives: reading them from words, writing them as `CONFIG GET` and as a line of the file.
+
+use super::directive::{BIND_MAX, Directive, Kind};
+use super::number::{format_memory, parse_memory, parse_octal, parse_percent};
+use super::quote::quote;
+use pantala_base::number::parse_i64;
+
+/// A value, in its canonical form: two equal values are the same setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// An integer, bytes, or (negative) percent.
+    Number(i128),
+    /// `yes` or `no`.
+    Bool(bool),
+    /// Anything else, as `CONFIG GET` answers it.
+    Text(Vec<u8>),
+}
+
+/// Where a value comes from: lines of a file have their own rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A line of the file; `first` when the directive hasn't been set before in this load.
+    File {
+        /// No line has set this directive yet.
+        first: bool,
+    },
+    /// `CONFIG SET`.
+    Command,
+}
+
+/// Class names of `client-output-buffer-limit`, in the order of [`OutputLimit`] lists, as `CONFIG GET` writes them.
+pub const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
+
+/// Limits of the output buffer of one class of clients; zero means no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutputLimit {
+    /// The client is closed at once beyond this many bytes.
+    pub hard_bytes: u64,
+    /// The client is closed when it stays beyond this many bytes …
+    pub soft_bytes: u64,
+    /// … for this many seconds.
+    pub soft_seconds: u32,
+}
+
+const BAD_INTEGER: &str = "argument couldn't be parsed into an integer";
+const BAD_COUNT: &str = "wrong number of arguments";
+const PERCENT_BEYOND: &str = "percentage argument must be less or equal to 100";
+const BAD_SAVE: &str = "Invalid save parameters";
+
+/// Reads `words` as a value of `directive`. `previous` is its present value, which some kinds only change in part.
+///
+/// # Errors
+///
+/// What is wrong, in Redis's words.
+pub fn parse(directive: &Directive, words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
+    if directive.kind.is_multi_argument() {
+        return parse_words(directive, words, previous, source);
+    }
+    let [word] = words else { return Err(BAD_COUNT.into()) };
+    match directive.kind {
+        Kind::Bool if word.eq_ignore_ascii_case(b"yes") => Ok(Value::Bool(true)),
+        Kind::Bool if word.eq_ignore_ascii_case(b"no") => Ok(Value::Bool(false)),
+        Kind::Bool => Err("argument must be 'yes' or 'no'".into()),
+        Kind::Integer(min, max) => {
+            let number = parse_i64(word).ok_or(BAD_INTEGER)?;
+            within(i128::from(number), min, max)
+        }
+        Kind::Octal(min, max) => {
+            let number = parse_octal(word).ok_or("argument couldn't be parsed as an octal number")?;
+            if !(min..=max).contains(&number) {
+                return Err(format!("argument must be between {min:o} and {max:o} inclusive"));
+            }
+            Ok(Value::Number(number))
+        }
+        Kind::Memory(min, max) => {
+            let bytes = parse_memory(word).ok_or("argument must be a memory value")?;
+            within(i128::from(bytes), min, max)
+        }
+        Kind::MemoryOrPercent => parse_memory_or_percent(word),
+        Kind::FileName(wrong) if word.contains(&b'/') => Err(wrong.into()),
+        Kind::Choice(names) => parse_choice(word, names).map(|name| Value::Text(name.into())),
+        Kind::OomScoreAdj => {
+            let name = parse_choice(word, &["no", "yes", "relative", "absolute"])?;
+            Ok(Value::Text(if name == "relative" { "yes" } else { name }.into()))
+        }
+        _ => Ok(Value::Text(word.clone())),
+    }
+}
+
+/// The kinds that take any number of words.
+fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
+    match directive.kind {
+        Kind::Bind => {
+            if words.len() > BIND_MAX {
+                return Err("Too many bind addresses specified.".into());
+            }
+            Ok(Value::Text(words.join(&b' ')))
+        }
+        Kind::Save => parse_save(words, previous, source),
+        Kind::OutputBufferLimit => parse_output_limits(words, previous),
+        Kind::ReplicaOf => parse_replica_of(words),
+        _ if words.is_empty() => Err(BAD_COUNT.into()),
+        _ => Ok(Value::Text(words.join(&b' '))),
+    }
+}
+
+/// `number`, if it lies in the range.
+fn within(number: i128, min: i128, max: i128) -> Result<Value, String> {
+    if (min..=max).contains(&number) {
+        Ok(Value::Number(number))
+    } else {
+        Err(format!("argument must be between {min} and {max} inclusive"))
+    }
+}
+
+/// Bytes, or a percentage of 0 to 100 as its negative.
+fn parse_memory_or_percent(word: &[u8]) -> Result<Value, String> {
+    if let Some(percent) = parse_percent(word) {
+        if percent > 100 {
+            return Err(PERCENT_BEYOND.into());
+        }
+        return Ok(Value::Number(-i128::from(percent)));
+    }
+    let bytes = parse_memory(word).ok_or("argument must be a memory or percent value")?;
+    // Beyond 63 bits Redis takes the number for a negative one, and says so.
+    let bytes = i64::try_from(bytes).map_err(|_| PERCENT_BEYOND)?;
+    Ok(Value::Number(i128::from(bytes)))
+}
+
+/// The one of `names` that `word` is.
+fn parse_choice(word: &[u8], names: &[&'static str]) -> Result<&'static str, String> {
+    names
+        .iter()
+        .copied()
+        .find(|name| name.as_bytes().eq_ignore_ascii_case(word))
+        .ok_or_else(|| format!("argument(s) must be one of the following: {}", names.join(", ")))
+}
+
+/// Pairs of seconds (at least 1) and changes (at least 0). One empty word means none; lines of a file add up.
+fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
+    if let [word] = words
+        && word.is_empty()
+    {
+        return Ok(Value::Text(Vec::new()));
+    }
+    if words.is_empty() && source != Source::Command || !words.len().is_multiple_of(2) {
+        return Err(BAD_SAVE.into());
+    }
+    for pair in words.chunks(2) {
+        let (seconds, changes) = (parse_i64(&pair[0]), parse_i64(&pair[1]));
+        if seconds.is_none_or(|seconds| seconds < 1) || changes.is_none_or(|changes| changes < 0) {
+            return Err(BAD_SAVE.into());
+        }
+    }
+    let mut points = words.join(&b' ');
+    if let (Source::File { first: false }, Value::Text(before)) = (source, previous)
+        && !before.is_empty()
+    {
+        points = [before.clone(), points].join(&b' ');
+    }
+    Ok(Value::Text(points))
+}
+
+/// Groups of four words over the limits that `previous` holds.
+fn parse_output_limits(words: &[Vec<u8>], previous: &Value) -> Result<Value, String> {
+    if !words.len().is_multiple_of(4) {
+        return Err("Wrong number of arguments in buffer limit configuration.".into());
+    }
+    let mut limits = output_limits(previous);
+    for group in words.chunks(4) {
+        let class = output_class(&group[0]).ok_or("Invalid client class specified in buffer limit configuration.")?;
+        let soft_seconds = parse_i64(&group[3]).and_then(|seconds| i32::try_from(seconds).ok()?.try_into().ok());
+        let (Some(hard_bytes), Some(soft_bytes), Some(soft_seconds)) =
+            (parse_memory(&group[1]), parse_memory(&group[2]), soft_seconds)
+        else {
+            return Err("Error in hard, soft or soft_seconds setting in buffer limit configuration.".into());
+        };
+        limits[class] = OutputLimit { hard_bytes, soft_bytes, soft_seconds };
+    }
+    let text: Vec<String> = OUTPUT_CLASSES.iter().zip(limits).map(|(class, limit)| output_limit_text(class, limit)).collect();
+    Ok(Value::Text(text.join(" ").into_bytes()))
+}
+
+/// One group as `CONFIG GET` writes it.
+fn output_limit_text(class: &str, limit: OutputLimit) -> String {
+    format!("{class} {} {} {}", limit.hard_bytes, limit.soft_bytes, limit.soft_seconds)
+}
+
+/// Index of a class by its name; replicas go by two.
+fn output_class(name: &[u8]) -> Option<usize> {
+    if name.eq_ignore_ascii_case(b"replica") {
+        return Some(1);
+    }
+    OUTPUT_CLASSES.iter().position(|class| class.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// The limits per class of a canonical `client-output-buffer-limit` value.
+pub fn output_limits(value: &Value) -> [OutputLimit; 3] {
+    let mut limits = [OutputLimit::default(); 3];
+    let Value::Text(text) = value else { return limits };
+    let words: Vec<&[u8]> = text.split(|byte| *byte == b' ').collect();
+    for (limit, group) in limits.iter_mut().zip(words.chunks_exact(4)) {
+        let number = |word: &[u8]| parse_memory(word).unwrap_or(0);
+        *limit = OutputLimit {
+            hard_bytes: number(group[1]),
+            soft_bytes: number(group[2]),
+            soft_seconds: u32::try_from(number(group[3])).unwrap_or(u32::MAX),
+        };
+    }
+    limits
+}
+
+/// Host and port, or `no one`.
+fn parse_replica_of(words: &[Vec<u8>]) -> Result<Value, String> {
+    let [host, port] = words else { return Err(BAD_COUNT.into()) };
+    if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
+        return Ok(Value::Text(Vec::new()));
+    }
+    match parse_i64(port) {
+        Some(0..=65_535) => Ok(Value::Text(words.join(&b' '))),
+        _ => Err("Invalid master port".into()),
+    }
+}
+
+/// `value` as `CONFIG GET` answers it.
+pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
+    match value {
+        Value::Bool(true) => b"yes".to_vec(),
+        Value::Bool(false) => b"no".to_vec(),
+        Value::Number(number) if matches!(kind, Kind::Octal(..)) => format!("{number:o}").into_bytes(),
+        Value::Number(number) if matches!(kind, Kind::MemoryOrPercent) && *number < 0 => format!("{}%", -number).into_bytes(),
+        Value::Number(number) => number.to_string().into_bytes(),
+        Value::Text(text) => text.clone(),
+    }
+}
+
+/// The lines of the file that give `value`, each with whether it must be there even if the file had none (`default` tells).
+/// No line at all means that the directive must not be in the file.
+pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
+    let mut line = directive.name.as_bytes().to_vec();
+    line.push(b' ');
+    let forced = value != default;
+    match (directive.kind, value) {
+        (Kind::OutputBufferLimit, _) => return output_limit_lines(directive.name, value, default),
+        (Kind::Memory(..), Value::Number(bytes)) => line.extend(format_memory(*bytes).into_bytes()),
+        (Kind::Text | Kind::FileName(_), Value::Text(text)) => {
+            // An empty text is the absence of the directive, where that is the default.
+            if text.is_empty() && !forced {
+                return Vec::new();
+            }
+            quote(&mut line, text);
+        }
+        (Kind::Dir, Value::Text(text)) => {
+            quote(&mut line, text);
+            return vec![(line, true)];
+        }
+        (Kind::Bind | Kind::Words | Kind::Save, Value::Text(text)) if text.is_empty() => line.extend(b"\"\""),
+        _ => line.extend(show(directive.kind, value)),
+    }
+    vec![(line, forced)]
+}
+
+/// One line per class, the replicas' under its new name.
+fn output_limit_lines(name: &str, value: &Value, default: &Value) -> Vec<(Vec<u8>, bool)> {
+    let classes = ["normal", "replica", "pubsub"];
+    let limits = output_limits(value).into_iter().zip(output_limits(default));
+    let line = |(class, (limit, default)): (&str, (OutputLimit, OutputLimit))| {
+        let bytes = |bytes: u64| format_memory(i128::from(bytes));
+        let (hard, soft) = (bytes(limit.hard_bytes), bytes(limit.soft_bytes));
+        (format!("{name} {class} {hard} {soft} {}", limit.soft_seconds).into_bytes(), limit != default)
+    };
+    classes.into_iter().zip(limits).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::find;
+    use super::super::values::default_value;
+    use super::*;
+
+    /// Reads one `CONFIG SET` argument and shows it.
+    fn set(name: &str, text: &str) -> Result<String, String> {
+        let directive = find(name.as_bytes()).expect("a directive").directive();
+        let words: Vec<Vec<u8>> = if directive.kind.is_multi_argument() {
+            if text.is_empty() { Vec::new() } else { text.split(' ').map(|word| word.as_bytes().to_vec()).collect() }
+        } else {
+            vec![text.as_bytes().to_vec()]
+        };
+        let value = parse(directive, &words, &default_value(directive), Source::Command)?;
+        Ok(String::from_utf8(show(directive.kind, &value)).expect("text"))
+    }
+
+    /// Each pair was asked of redis-server 7.0.15.
+    #[test]
+    fn refusals_are_redis_ones() {
+        for (name, text, wrong) in [
+            ("timeout", "-1", "argument must be between 0 and 2147483647 inclusive"),
+            ("timeout", "99999999999", "argument must be between 0 and 2147483647 inclusive"),
+            ("timeout", "abc", BAD_INTEGER),
+            ("timeout", "05", BAD_INTEGER),
+            ("timeout", "+5", BAD_INTEGER),
+            ("timeout", " 5", BAD_INTEGER),
+            ("timeout", "", BAD_INTEGER),
+            ("port", "70000", "argument must be between 0 and 65535 inclusive"),
+            ("proto-max-bulk-len", "5", "argument must be between 1048576 and 9223372036854775807 inclusive"),
+            ("maxmemory", "-1", "argument must be a memory value"),
+            ("maxmemory", "50%", "argument must be a memory value"),
+            ("maxmemory-clients", "101%", "percentage argument must be less or equal to 100"),
+            ("maxmemory-clients", "-5", "argument must be a memory or percent value"),
+            ("loglevel", "foo", "argument(s) must be one of the following: debug, verbose, notice, warning"),
+            ("protected-mode", "maybe", "argument must be 'yes' or 'no'"),
+            ("unixsocketperm", "888", "argument couldn't be parsed as an octal number"),
+            ("unixsocketperm", "1000", "argument must be between 0 and 777 inclusive"),
+            ("save", "1 2 3", BAD_SAVE),
+            ("save", "a b", BAD_SAVE),
+            ("save", "0 60", BAD_SAVE),
+            ("client-output-buffer-limit", "normal 0 0", "Wrong number of arguments in buffer limit configuration."),
+            ("client-output-buffer-limit", "foo 0 0 0", "Invalid client class specified in buffer limit configuration."),
+            (
+                "client-output-buffer-limit",
+                "normal a 0 0",
+                "Error in hard, soft or soft_seconds setting in buffer limit configuration.",
+            ),
+            ("dbfilename", "a/b", "dbfilename can't be a path, just a filename"),
+            ("bind", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17", "Too many bind addresses specified."),
+        ] {
+            assert_eq!(set(name, text), Err(wrong.to_string()), "{name} {text}");
+        }
+    }
+
+    /// Each pair was asked of redis-server 7.0.15.
+    #[test]
+    fn accepted_values_are_shown_as_redis_shows_them() {
+        for (name, text, shown) in [
+            ("timeout", "2147483647", "2147483647"),
+            ("maxmemory", "", "0"),
+            ("maxmemory", "1k", "1000"),
+            ("maxmemory", "1KB", "1024"),
+            ("maxmemory", "18446744073709551616", "18446744073709551615"),
+            ("maxmemory-clients", "5%", "5%"),
+            ("loglevel", "NOTICE", "notice"),
+            ("protected-mode", "YES", "yes"),
+            ("unixsocketperm", "755", "755"),
+            ("oom-score-adj", "relative", "yes"),
+            ("save", "60 0", "60 0"),
+            ("save", "", ""),
+            (
+                "client-output-buffer-limit",
+                "replica 1mb 2mb 3 pubsub 1 2 3",
+                "normal 0 0 0 slave 1048576 2097152 3 pubsub 1 2 3",
+            ),
+            ("client-output-buffer-limit", "", "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60"),
+            ("bind", "127.0.0.1 -::1", "127.0.0.1 -::1"),
+            ("bind", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"),
+        ] {
+            assert_eq!(set(name, text), Ok(shown.to_string()), "{name} {text}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! One value per directive.
+
+use super::directive::{Directive, Kind, State};
+use super::table::{DIRECTIVES, find};
+use super::value::{Source, Value, parse};
+
+/// The values of all directives, in the order of the table, and which of them somebody gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Values {
+    values: Vec<Value>,
+    given: Vec<bool>,
+}
+
+/// The default of `directive`.
+pub fn default_value(directive: &Directive) -> Value {
+    let word = directive.default;
+    match directive.kind {
+        Kind::Bool => Value::Bool(word == "yes"),
+        // The table's own numbers are decimal; a unit test reads every default back through the parser.
+        Kind::Integer(..) | Kind::Octal(..) | Kind::Memory(..) | Kind::MemoryOrPercent => Value::Number(word.parse().unwrap_or(0)),
+        _ => Value::Text(word.into()),
+    }
+}
+
+impl Values {
+    /// Every directive at its default.
+    pub fn new() -> Self {
+        Values { values: DIRECTIVES.iter().map(default_value).collect(), given: vec![false; DIRECTIVES.len()] }
+    }
+
+    /// Value of the directive at `index` of the table.
+    pub fn at(&self, index: usize) -> &Value {
+        &self.values[index]
+    }
+
+    /// Whether a file, an option or `CONFIG SET` gave the directive at `index` a value.
+    pub fn is_given(&self, index: usize) -> bool {
+        self.given[index]
+    }
+
+    /// Sets the directive at `index`.
+    pub fn set(&mut self, index: usize, value: Value) {
+        self.values[index] = value;
+        self.given[index] = true;
+    }
+
+    /// Sets what nobody gave: a default that only the host can tell.
+    pub fn set_default(&mut self, name: &str, value: Value) {
+        let index = self.index(name);
+        if !self.given[index] {
+            self.values[index] = value;
+        }
+    }
+
+    /// Reads `words` as the value of the directive at `index`, without setting it.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, in Redis's words.
+    pub fn parse(&self, index: usize, words: &[Vec<u8>], from_file: bool) -> Result<Value, String> {
+        let source = if from_file { Source::File { first: !self.given[index] } } else { Source::Command };
+        parse(&DIRECTIVES[index], words, &self.values[index], source)
+    }
+
+    /// Whether `value` can't be had, since the directive isn't served.
+    pub fn is_unserved(&self, index: usize, value: &Value) -> bool {
+        DIRECTIVES[index].state == State::Known && *value != self.values[index]
+    }
+
+    /// The directive's place in the table. `name` is one the program spells, so a missing one is its mistake.
+    fn index(&self, name: &str) -> usize {
+        find(name.as_bytes()).unwrap_or_else(|| panic!("the table has no directive {name}")).index
+    }
+
+    /// The value of a directive that is a number.
+    pub fn number(&self, name: &str) -> i128 {
+        match self.at(self.index(name)) {
+            Value::Number(number) => *number,
+            other => panic!("{name} isn't a number but {other:?}"),
+        }
+    }
+
+    /// The value of a directive that is `yes` or `no`.
+    pub fn bool(&self, name: &str) -> bool {
+        match self.at(self.index(name)) {
+            Value::Bool(bool) => *bool,
+            other => panic!("{name} isn't yes or no but {other:?}"),
+        }
+    }
+
+    /// The value of any other directive.
+    pub fn text(&self, name: &str) -> &[u8] {
+        match self.at(self.index(name)) {
+            Value::Text(text) => text,
+            other => panic!("{name} isn't a text but {other:?}"),
+        }
+    }
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::value::show;
+    use super::*;
+
+    #[test]
+    fn defaults_read_back_as_themselves() {
+        let values = Values::new();
+        for (index, directive) in DIRECTIVES.iter().enumerate() {
+            if matches!(directive.name, "shards" | "workers" | "replicaof") {
+                continue; // Automatic, or absent.
+            }
+            let words: Vec<Vec<u8>> = if directive.kind.is_multi_argument() {
+                directive.default.split(' ').map(|word| word.into()).collect()
+            } else {
+                vec![directive.default.into()]
+            };
+            let value = values.parse(index, &words, false).unwrap_or_else(|wrong| panic!("{}: {wrong}", directive.name));
+            assert_eq!(&value, values.at(index), "{}", directive.name);
+            assert_eq!(show(directive.kind, &value), directive.default.as_bytes(), "{}", directive.name);
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_lower_case() {
+        let mut names: Vec<&str> = super::super::table::names().map(|found| found.name()).collect();
+        assert!(names.iter().all(|name| *name == name.to_ascii_lowercase()));
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,449 @@
+//! The server: what all workers share, and what commands ask of it.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pantala_base::{Clock, SystemClock};
+use pantala_engine::client::{Client, Clients, Endpoint, Host, MemoryFigures, Shutdown};
+use pantala_engine::command::Command;
+use pantala_engine::keyspace::{Keyspace, WorkerPort};
+use pantala_engine::message::Message;
+use pantala_engine::tuning::AccessPolicy;
+use pantala_runtime::Backend;
+
+use crate::config::{ConfigStore, Refusal, Settings};
+use crate::net;
+use crate::process;
+use crate::worker::stats::WorkerStats;
+
+/// How many samples a rate is the mean of, as in Redis.
+const RATE_SAMPLES: usize = 16;
+
+/// What the server was started with, as far as `INFO` and the log show it.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// What the workers' loops run on.
+    pub backend: Backend,
+    /// Why.
+    pub backend_reason: String,
+    /// Path of the executable.
+    pub executable: String,
+    /// Path of the configuration file, or "".
+    pub config_file: String,
+    /// 40 hexadecimal digits, new at each start.
+    pub run_id: String,
+    /// When it started, unix time in ms.
+    pub started_ms: i64,
+    /// Resident memory before any data, bytes.
+    pub startup_bytes: u64,
+    /// Workers, I/O workers included.
+    pub workers: u32,
+    /// The first worker that owns connections: 0, or the number of shard workers when there are I/O workers.
+    pub first_io_worker: u32,
+}
+
+/// Figures over all workers that are not any one worker's.
+#[derive(Default)]
+pub struct ServerStats {
+    /// Connections accepted.
+    pub connections_received: AtomicU64,
+    /// Connections turned away because of `maxclients`.
+    pub connections_rejected: AtomicU64,
+    /// Highest number of connections at once.
+    pub peak_clients: AtomicU64,
+    /// Connections closed because of their output.
+    pub output_limit_closed: AtomicU64,
+    /// Most memory accounted for at once, bytes.
+    pub peak_used_bytes: AtomicU64,
+    rates: Mutex<Rates>,
+}
+
+/// Mean rates over the last samples, per second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rate {
+    /// Commands.
+    pub commands: u64,
+    /// Bytes received.
+    pub input_bytes: u64,
+    /// Bytes sent.
+    pub output_bytes: u64,
+}
+
+#[derive(Default)]
+struct Rates {
+    samples: [Rate; RATE_SAMPLES],
+    next: usize,
+    last_ms: i64,
+    last: Rate,
+}
+
+/// See the head of this module.
+pub struct Server {
+    keyspace: Keyspace,
+    config: ConfigStore,
+    clock: SystemClock,
+    clients: Clients,
+    workers: Box<[WorkerStats]>,
+    open: AtomicU64,
+    loads: Box<[AtomicU64]>,
+    facts: Facts,
+    stopping: AtomicBool,
+    last_accept_warning_ms: AtomicI64,
+    /// Figures that are not any one worker's.
+    pub stats: ServerStats,
+}
+
+impl Server {
+    /// A server around a keyspace.
+    pub fn new(keyspace: Keyspace, config: ConfigStore, facts: Facts) -> Self {
+        let workers = facts.workers;
+        let server = Server {
+            keyspace,
+            config,
+            clock: SystemClock::new(),
+            clients: Clients::new(),
+            workers: (0..workers).map(|_| WorkerStats::new()).collect(),
+            open: AtomicU64::new(0),
+            loads: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            facts,
+            stopping: AtomicBool::new(false),
+            last_accept_warning_ms: AtomicI64::new(0),
+            stats: ServerStats::default(),
+        };
+        server.tune(&server.config.settings());
+        server
+    }
+
+    /// The data.
+    pub fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &ConfigStore {
+        &self.config
+    }
+
+    /// What it was started with.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// A worker's figures.
+    pub fn worker_stats(&self, worker: u32) -> &WorkerStats {
+        &self.workers[worker as usize]
+    }
+
+    /// All workers' figures.
+    pub fn all_worker_stats(&self) -> &[WorkerStats] {
+        &self.workers
+    }
+
+    /// How to reach a worker.
+    pub fn port(&self, worker: u32) -> &WorkerPort {
+        self.keyspace.port(worker)
+    }
+
+    /// Unix time, ms.
+    pub fn now_ms(&self) -> i64 {
+        self.clock.now_us() / 1000
+    }
+
+    /// Until when a pause lasts, unix time in ms.
+    pub fn paused_until_ms(&self) -> i64 {
+        self.keyspace.tuning.paused_until_ms.load(Relaxed)
+    }
+
+    /// Whether a pause holds this command back.
+    #[inline]
+    pub fn is_paused(&self, command: &Command, now_ms: i64) -> bool {
+        self.paused_until_ms() != 0 && crate::worker::held_by_pause(&self.keyspace.tuning, command, now_ms)
+    }
+
+    /// Whether connections must authenticate.
+    pub fn has_password(&self) -> bool {
+        self.config.settings().requirepass.is_some()
+    }
+
+    /// Open connections.
+    pub fn open_connections(&self) -> u64 {
+        self.open.load(Relaxed)
+    }
+
+    /// Whether an accepted connection may stay; it is counted then. Otherwise it was told why and closed.
+    pub fn admit(&self, socket: OwnedFd, settings: &Settings) -> Option<OwnedFd> {
+        self.stats.connections_received.fetch_add(1, Relaxed);
+        let open = self.open.fetch_add(1, Relaxed) + 1;
+        if open > u64::from(settings.maxclients) {
+            self.open.fetch_sub(1, Relaxed);
+            self.stats.connections_rejected.fetch_add(1, Relaxed);
+            net::turn_away(&socket, "-ERR max number of clients reached\r\n");
+            return None;
+        }
+        if settings.protected_mode && settings.requirepass.is_none() && !net::is_local(&socket) {
+            self.open.fetch_sub(1, Relaxed);
+            net::turn_away(&socket, PROTECTED_MODE_DENIED);
+            return None;
+        }
+        self.stats.peak_clients.fetch_max(open, Relaxed);
+        Some(socket)
+    }
+
+    /// The worker with the fewest connections among those that own connections. Counts one more for it.
+    pub fn least_loaded_worker(&self) -> u32 {
+        let candidates = self.facts.first_io_worker..self.facts.workers;
+        // Only the worker that accepts comes here, so two can't choose the same at once.
+        let chosen = candidates
+            .min_by_key(|&worker| self.loads[worker as usize].load(Relaxed))
+            .expect("at least one worker owns connections");
+        self.loads[chosen as usize].fetch_add(1, Relaxed);
+        chosen
+    }
+
+    /// A worker could not take over a connection that was admitted.
+    pub fn connection_refused(&self, worker: u32) {
+        self.open.fetch_sub(1, Relaxed);
+        self.loads[worker as usize].fetch_sub(1, Relaxed);
+    }
+
+    /// A worker has taken over a connection.
+    pub fn client_joined(
+        &self,
+        worker: u32,
+        connection: u64,
+        fd: i32,
+        address: Endpoint,
+        local_address: Endpoint,
+    ) -> Arc<Client> {
+        let client = Client::new(self.clients.next_id(), worker, fd, address, local_address, self.now_ms());
+        client.connection.store(connection, Relaxed);
+        let client = Arc::new(client);
+        self.clients.add(Arc::clone(&client));
+        self.workers[worker as usize].connections.add(1);
+        client
+    }
+
+    /// A worker has closed a connection.
+    pub fn client_left(&self, client: &Client) {
+        self.clients.remove(client.id);
+        self.workers[client.worker as usize].connections.sub(1);
+        self.connection_refused(client.worker);
+    }
+
+    /// Notes that a client is closed because of its output.
+    pub fn log_output_limit(&self, client: &Client) {
+        self.stats.output_limit_closed.fetch_add(1, Relaxed);
+        tracing::warn!(
+            "Client id={} addr={} scheduled to be closed ASAP for overcoming of output buffer limits.",
+            client.id,
+            client.address
+        );
+    }
+
+    /// Remembers rates and peaks: called by the first worker at each round of its cron.
+    pub fn sample(&self, now_ms: i64) {
+        let mut now = Rate::default();
+        for worker in &self.workers {
+            now.commands += worker.commands.get();
+            now.input_bytes += worker.input_bytes.get();
+            now.output_bytes += worker.output_bytes.get();
+        }
+        let mut rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let elapsed_ms = (now_ms - rates.last_ms).max(1) as u64;
+        let per_second = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms;
+        let sample = Rate {
+            commands: per_second(now.commands, rates.last.commands),
+            input_bytes: per_second(now.input_bytes, rates.last.input_bytes),
+            output_bytes: per_second(now.output_bytes, rates.last.output_bytes),
+        };
+        let next = rates.next;
+        rates.samples[next] = sample;
+        rates.next = (next + 1) % RATE_SAMPLES;
+        rates.last = now;
+        rates.last_ms = now_ms;
+    }
+
+    /// Mean rates of late.
+    pub fn rate(&self) -> Rate {
+        let rates = self.stats.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mean = |of: fn(&Rate) -> u64| rates.samples.iter().map(of).sum::<u64>() / RATE_SAMPLES as u64;
+        Rate {
+            commands: mean(|rate| rate.commands),
+            input_bytes: mean(|rate| rate.input_bytes),
+            output_bytes: mean(|rate| rate.output_bytes),
+        }
+    }
+
+    /// Has all workers stop.
+    pub fn stop(&self) {
+        if !self.stopping.swap(true, Relaxed) {
+            for port in self.keyspace.ports() {
+                port.send(Message::Stop);
+            }
+        }
+    }
+
+    /// Whether it is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    /// Notes that accepting has run out of descriptors; at most once a second.
+    pub fn warn_accept(&self, error: &std::io::Error) {
+        let now_ms = self.now_ms();
+        if now_ms - self.last_accept_warning_ms.swap(now_ms, Relaxed) > 1000 {
+            tracing::warn!("Error accepting a client connection: {error}");
+        }
+    }
+
+    /// Carries a change of the settings out, as far as it is not left to whoever reads them next.
+    fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
+        let fixed = |directive, same: bool| {
+            if same {
+                return Ok(());
+            }
+            let reason = format!("Pantala can't change '{directive}' while it runs yet");
+            Err(Refusal { directive, reason })
+        };
+        fixed("port", old.port == new.port)?;
+        fixed("bind", old.bind == new.bind)?;
+        if new.maxclients > old.maxclients {
+            process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
+        }
+        process::set_log_level(new.loglevel);
+        self.tune(new);
+        Ok(())
+    }
+
+    /// Hands settings on to where commands look at them.
+    pub fn tune(&self, settings: &Settings) {
+        let tuning = &self.keyspace.tuning;
+        tuning.proto_max_bulk_len.store(settings.proto_max_bulk_len_bytes, Relaxed);
+        tuning.lazyfree_lazy_expire.store(settings.lazyfree_lazy_expire, Relaxed);
+        tuning.lazyfree_lazy_server_del.store(settings.lazyfree_lazy_server_del, Relaxed);
+        tuning.lazyfree_lazy_user_del.store(settings.lazyfree_lazy_user_del, Relaxed);
+        tuning.lazyfree_lazy_user_flush.store(settings.lazyfree_lazy_user_flush, Relaxed);
+        tuning.lfu_log_factor.store(settings.lfu_log_factor, Relaxed);
+        tuning.lfu_decay_time_minutes.store(settings.lfu_decay_time_minutes, Relaxed);
+        tuning.active_expire_effort.store(settings.active_expire_effort, Relaxed);
+        tuning.hz.store(settings.hz, Relaxed);
+        tuning.set_access_policy(if settings.maxmemory_policy.is_lfu() {
+            AccessPolicy::Lfu
+        } else {
+            AccessPolicy::Lru
+        });
+    }
+}
+
+/// What a remote peer is told in protected mode.
+const PROTECTED_MODE_DENIED: &str = "-DENIED Pantala is running in protected mode because protected mode is enabled and no \
+     password is set for the default user. In this mode connections are only accepted from the loopback interface. To connect \
+     from elsewhere, either set a password with 'requirepass' (in the configuration file or by CONFIG SET from the loopback \
+     interface), or switch protected mode off with 'protected-mode no' if nobody untrusted can reach this port.\r\n";
+
+impl Host for Server {
+    fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
+        self.config.get(patterns)
+    }
+
+    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
+        let apply = |old: &Settings, new: &Settings| self.apply(old, new);
+        self.config.set(pairs, client.address.is_local(), &apply).map_err(|reason| format!("ERR {reason}"))?;
+        for port in self.keyspace.ports() {
+            port.send(Message::Reload);
+        }
+        Ok(())
+    }
+
+    fn config_rewrite(&self) -> Result<(), String> {
+        self.config.rewrite().map_err(|reason| format!("ERR {reason}"))
+    }
+
+    fn reset_stats(&self) {
+        for worker in &self.workers {
+            worker.reset();
+        }
+        for shard in 0..self.keyspace.shard_count() {
+            let stats = self.keyspace.shard_stats(shard);
+            for counter in [
+                &stats.commands,
+                &stats.hits,
+                &stats.misses,
+                &stats.expired,
+                &stats.combined,
+                &stats.handovers,
+                &stats.expire_visited,
+            ] {
+                counter.reset();
+            }
+        }
+        self.keyspace.lazy_free().reset();
+        for figure in
+            [&self.stats.connections_received, &self.stats.connections_rejected, &self.stats.output_limit_closed]
+        {
+            figure.store(0, Relaxed);
+        }
+    }
+
+    fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    fn kill(&self, client: &Client) {
+        client.killed.store(true, Relaxed);
+        self.port(client.worker).send(Message::Kill(client.connection.load(Relaxed), client.id));
+    }
+
+    fn authenticate(&self, user: &[u8], password: &[u8]) -> bool {
+        let settings = self.config.settings();
+        // Without a password any will do for the default user, as in Redis.
+        user == b"default" && settings.requirepass.as_ref().is_none_or(|wanted| same(password, wanted))
+    }
+
+    fn requires_password(&self) -> bool {
+        self.has_password()
+    }
+
+    fn shutdown(&self, how: Shutdown) -> Result<(), String> {
+        if how.abort {
+            return Err("ERR No shutdown in progress.".into());
+        }
+        tracing::warn!("User requested shutdown...");
+        self.stop();
+        Ok(())
+    }
+
+    fn info(&self, sections: &[String]) -> String {
+        crate::info::info(self, sections)
+    }
+
+    fn memory(&self) -> MemoryFigures {
+        let mut clients_bytes = 0;
+        for client in self.clients.all() {
+            clients_bytes += client.query_capacity_bytes.load(Relaxed) + client.output_bytes.load(Relaxed);
+        }
+        let data_bytes: u64 = (0..self.keyspace.shard_count())
+            .flat_map(|shard| &self.keyspace.shard_stats(shard).databases)
+            .map(|figures| figures.dict_bytes.get() + figures.heap_bytes.get())
+            .sum();
+        let startup_bytes = self.facts.startup_bytes;
+        let used_bytes = startup_bytes + data_bytes + clients_bytes;
+        let peak_bytes = self.stats.peak_used_bytes.fetch_max(used_bytes, Relaxed).max(used_bytes);
+        let resident_bytes = process::resident_bytes().unwrap_or(used_bytes);
+        MemoryFigures { used_bytes, peak_bytes, startup_bytes, clients_bytes, resident_bytes }
+    }
+
+    fn debug_allowed(&self, client: &Client) -> bool {
+        self.config.settings().enable_debug_command.allows(client.address.is_local())
+    }
+
+    fn now_us(&self) -> i64 {
+        self.clock.now_us()
+    }
+}
+
+/// Compares secrets in a time that tells nothing of where they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differences, (x, y)| differences | (x ^ y)) == 0
+}

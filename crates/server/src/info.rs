@@ -1,0 +1,170 @@
+//! `INFO`: the server's figures, in the sections and fields of Redis 7.0, and two sections of its own.
+//!
+//! | module | sections |
+//! | --- | --- |
+//! | this one | which sections there are, and in what order |
+//! | `server` | Server, Clients, CPU, Replication, Modules, Cluster |
+//! | `memory` | Memory, Persistence |
+//! | `stats` | Stats, Commandstats, Errorstats, Latencystats, Keyspace |
+//! | `own` | Shards, Workers: left out unless asked for by name or with `all` or `everything` |
+//! | `usage` | CPU time of the process |
+//!
+//! A field of a feature that isn't there yet has the value that a Redis shows that doesn't use it. Figures are read one after
+//! another while the server works: they belong to about the same moment, not to one instant.
+
+use std::fmt::{Display, Write};
+
+use crate::host::Server;
+
+mod memory;
+mod own;
+mod server;
+mod stats;
+mod usage;
+
+/// A section of the text.
+struct Section {
+    /// What clients call it.
+    name: &'static str,
+    /// Another name, or "".
+    alias: &'static str,
+    /// What its first line calls it.
+    title: &'static str,
+    /// Whether it is shown when none is asked for.
+    is_default: bool,
+    write: fn(&mut Text, &Server),
+}
+
+const fn section(name: &'static str, title: &'static str, write: fn(&mut Text, &Server)) -> Section {
+    Section { name, alias: "", title, is_default: true, write }
+}
+
+const fn extra(name: &'static str, title: &'static str, write: fn(&mut Text, &Server)) -> Section {
+    Section { name, alias: "", title, is_default: false, write }
+}
+
+/// All sections, in Redis's order; its own last.
+const SECTIONS: [Section; 15] = [
+    section("server", "Server", server::server),
+    section("clients", "Clients", server::clients),
+    section("memory", "Memory", memory::memory),
+    section("persistence", "Persistence", memory::persistence),
+    section("stats", "Stats", stats::stats),
+    section("replication", "Replication", server::replication),
+    section("cpu", "CPU", server::cpu),
+    Section { name: "module_list", alias: "modules", title: "Modules", is_default: true, write: server::modules },
+    extra("commandstats", "Commandstats", stats::commandstats),
+    section("errorstats", "Errorstats", stats::errorstats),
+    extra("latencystats", "Latencystats", stats::latencystats),
+    section("cluster", "Cluster", server::cluster),
+    section("keyspace", "Keyspace", stats::keyspace),
+    extra("shards", "Shards", own::shards),
+    extra("workers", "Workers", own::workers),
+];
+
+impl Section {
+    fn is_wanted(&self, wanted: &[String]) -> bool {
+        let is_asked_for = |name: &String| match name.as_str() {
+            "all" | "everything" => true,
+            "default" => self.is_default,
+            name => name == self.name || name == self.alias,
+        };
+        if wanted.is_empty() { self.is_default } else { wanted.iter().any(is_asked_for) }
+    }
+}
+
+/// The text of `INFO` for these section names (lower case; none: the default ones). Unknown names are left out.
+pub fn info(server: &Server, sections: &[String]) -> String {
+    let mut text = Text(String::new());
+    for section in SECTIONS.iter().filter(|section| section.is_wanted(sections)) {
+        if !text.0.is_empty() {
+            text.0.push_str("\r\n");
+        }
+        text.line(format_args!("# {}", section.title));
+        (section.write)(&mut text, server);
+    }
+    text.0
+}
+
+/// The text so far.
+struct Text(String);
+
+impl Text {
+    fn line(&mut self, line: impl Display) {
+        // Writing to a String can't fail.
+        let _ = write!(self.0, "{line}\r\n");
+    }
+
+    fn field(&mut self, name: &str, value: impl Display) {
+        self.line(format_args!("{name}:{value}"));
+    }
+
+    /// Fields of features that aren't there yet.
+    fn zeros(&mut self, names: &[&str]) {
+        for name in names {
+            self.field(name, 0);
+        }
+    }
+
+    /// Bytes, as a number and in a form for people.
+    fn bytes(&mut self, name: &str, bytes: u64) {
+        self.field(name, bytes);
+        self.field(&format!("{name}_human"), human(bytes));
+    }
+}
+
+/// Bytes for people: `0B`, `1.50K`, `2.00M`.
+fn human(bytes: u64) -> String {
+    if bytes < 1024 {
+        return format!("{bytes}B");
+    }
+    let mut value = bytes as f64;
+    let mut unit = 'B';
+    for larger in ['K', 'M', 'G', 'T', 'P'] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = larger;
+    }
+    format!("{value:.2}{unit}")
+}
+
+/// A share in percent; 0 of nothing.
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn titles(wanted: &[&str]) -> String {
+        let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
+        let sections = SECTIONS.iter().filter(|section| section.is_wanted(&wanted));
+        sections.map(|section| section.title).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn sections_as_redis_chooses_them() {
+        let default = "Server Clients Memory Persistence Stats Replication CPU Modules Errorstats Cluster Keyspace";
+        assert_eq!(titles(&[]), default);
+        assert_eq!(titles(&["default"]), default);
+        let all = "Server Clients Memory Persistence Stats Replication CPU Modules Commandstats Errorstats Latencystats \
+                   Cluster Keyspace Shards Workers";
+        assert_eq!(titles(&["all"]), all);
+        assert_eq!(titles(&["everything"]), all);
+        assert_eq!(titles(&["keyspace", "foo", "server"]), "Server Keyspace");
+        assert_eq!(titles(&["modules"]), "Modules");
+        assert_eq!(titles(&["foo"]), "");
+        assert_eq!(titles(&["default", "workers"]), format!("{default} Workers"));
+    }
+
+    #[test]
+    fn bytes_for_people() {
+        for (bytes, text) in [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_437_240, "1.37M"), (25_276_510_208, "23.54G")] {
+            assert_eq!(human(bytes), text);
+        }
+        assert_eq!(human(u64::MAX), "16384.00P");
+    }
+}

@@ -1,0 +1,100 @@
+//! Memory, Persistence.
+
+use pantala_engine::client::Host;
+
+use super::{Text, human, percent};
+use crate::host::Server;
+
+pub(super) fn memory(text: &mut Text, server: &Server) {
+    let memory = server.memory();
+    let (used, resident) = (memory.used_bytes, memory.resident_bytes);
+    let overhead = memory.startup_bytes + memory.clients_bytes;
+    let dataset = used.saturating_sub(overhead);
+    let ratio = if used == 0 { 0.0 } else { resident as f64 / used as f64 };
+    let beyond_used = i128::from(resident) - i128::from(used);
+    text.bytes("used_memory", used);
+    text.bytes("used_memory_rss", resident);
+    text.bytes("used_memory_peak", memory.peak_bytes);
+    text.field("used_memory_peak_perc", format_args!("{:.2}%", percent(used, memory.peak_bytes)));
+    text.field("used_memory_overhead", overhead);
+    text.field("used_memory_startup", memory.startup_bytes);
+    text.field("used_memory_dataset", dataset);
+    let since_start = used.saturating_sub(memory.startup_bytes);
+    text.field("used_memory_dataset_perc", format_args!("{:.2}%", percent(dataset, since_start)));
+    text.field("allocator_allocated", used);
+    text.field("allocator_active", used);
+    text.field("allocator_resident", resident);
+    text.bytes("total_system_memory", system_bytes());
+    scripts(text);
+    // There is no bound on memory yet.
+    text.field("maxmemory", 0);
+    text.field("maxmemory_human", human(0));
+    text.field("maxmemory_policy", server.config().settings().maxmemory_policy.name());
+    text.field("allocator_frag_ratio", "1.00");
+    text.field("allocator_frag_bytes", 0);
+    text.field("allocator_rss_ratio", format_args!("{ratio:.2}"));
+    text.field("allocator_rss_bytes", beyond_used);
+    text.field("rss_overhead_ratio", "1.00");
+    text.field("rss_overhead_bytes", 0);
+    text.field("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
+    text.field("mem_fragmentation_bytes", beyond_used);
+    text.zeros(&[
+        "mem_not_counted_for_evict",
+        "mem_replication_backlog",
+        "mem_total_replication_buffers",
+        "mem_clients_slaves",
+    ]);
+    text.field("mem_clients_normal", memory.clients_bytes);
+    text.zeros(&["mem_cluster_links", "mem_aof_buffer"]);
+    text.field("mem_allocator", "mimalloc");
+    text.field("active_defrag_running", 0);
+    let lazy_free = server.keyspace().lazy_free();
+    text.field("lazyfree_pending_objects", lazy_free.pending());
+    text.field("lazyfreed_objects", lazy_free.freed());
+}
+
+/// What scripts take: there are none yet.
+fn scripts(text: &mut Text) {
+    text.zeros(&["used_memory_lua", "used_memory_vm_eval"]);
+    text.field("used_memory_lua_human", human(0));
+    text.zeros(&[
+        "used_memory_scripts_eval",
+        "number_of_cached_scripts",
+        "number_of_functions",
+        "number_of_libraries",
+        "used_memory_vm_functions",
+    ]);
+    text.bytes("used_memory_vm_total", 0);
+    text.field("used_memory_functions", 0);
+    text.bytes("used_memory_scripts", 0);
+}
+
+/// Memory of the machine.
+fn system_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    u64::from(system.mem_unit).saturating_mul(system.totalram as u64)
+}
+
+pub(super) fn persistence(text: &mut Text, server: &Server) {
+    text.zeros(&["loading", "async_loading", "current_cow_peak", "current_cow_size", "current_cow_size_age"]);
+    text.field("current_fork_perc", "0.00");
+    text.zeros(&[
+        "current_save_keys_processed",
+        "current_save_keys_total",
+        "rdb_changes_since_last_save",
+        "rdb_bgsave_in_progress",
+    ]);
+    // As in a Redis that has not saved yet: when it started.
+    text.field("rdb_last_save_time", server.facts().started_ms / 1000);
+    text.field("rdb_last_bgsave_status", "ok");
+    text.field("rdb_last_bgsave_time_sec", -1);
+    text.field("rdb_current_bgsave_time_sec", -1);
+    text.zeros(&["rdb_saves", "rdb_last_cow_size", "rdb_last_load_keys_expired", "rdb_last_load_keys_loaded"]);
+    text.zeros(&["aof_enabled", "aof_rewrite_in_progress", "aof_rewrite_scheduled"]);
+    text.field("aof_last_rewrite_time_sec", -1);
+    text.field("aof_current_rewrite_time_sec", -1);
+    text.field("aof_last_bgrewrite_status", "ok");
+    text.zeros(&["aof_rewrites", "aof_rewrites_consecutive_failures"]);
+    text.field("aof_last_write_status", "ok");
+    text.zeros(&["aof_last_cow_size", "module_fork_in_progress", "module_fork_last_cow_size"]);
+}

@@ -1,0 +1,93 @@
+//! Server, Clients, CPU, Replication, Modules, Cluster.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_commands::connection::REDIS_VERSION;
+use pantala_engine::client::Host;
+
+use super::{Text, usage};
+use crate::host::Server;
+
+/// What the access clock of keys wraps at, seconds: 24 bits, as in Redis.
+const LRU_CLOCK_WRAP_S: i64 = 1 << 24;
+
+const S_PER_DAY: i64 = 86_400;
+
+/// Default of `repl-backlog-size`, bytes.
+const REPL_BACKLOG_BYTES: u64 = 1024 * 1024;
+
+pub(super) fn server(text: &mut Text, server: &Server) {
+    let (facts, settings) = (server.facts(), server.config().settings());
+    let (now_us, system) = (server.now_us(), rustix::system::uname());
+    let now_s = now_us.div_euclid(1_000_000);
+    let uptime_s = (now_us.div_euclid(1000) - facts.started_ms).max(0) / 1000;
+    let word = |word: &std::ffi::CStr| word.to_string_lossy().into_owned();
+    text.field("redis_version", REDIS_VERSION);
+    text.field("pantala_version", env!("CARGO_PKG_VERSION"));
+    text.field("redis_git_sha1", "00000000");
+    text.field("redis_git_dirty", 0);
+    text.field("redis_build_id", 0);
+    text.field("redis_mode", "standalone");
+    text.field("os", format_args!("{} {} {}", word(system.sysname()), word(system.release()), word(system.machine())));
+    text.field("arch_bits", usize::BITS);
+    text.field("monotonic_clock", "POSIX clock_gettime");
+    text.field("multiplexing_api", facts.backend);
+    text.field("atomicvar_api", "rust");
+    text.field("gcc_version", "0.0.0");
+    text.field("process_id", std::process::id());
+    text.field("process_supervised", "no");
+    text.field("run_id", &facts.run_id);
+    text.field("tcp_port", settings.port);
+    text.field("server_time_usec", now_us);
+    text.field("uptime_in_seconds", uptime_s);
+    text.field("uptime_in_days", uptime_s / S_PER_DAY);
+    text.field("hz", settings.hz);
+    text.field("configured_hz", settings.hz);
+    text.field("lru_clock", now_s.rem_euclid(LRU_CLOCK_WRAP_S));
+    text.field("executable", &facts.executable);
+    text.field("config_file", &facts.config_file);
+    text.field("io_threads_active", u8::from(facts.first_io_worker > 0));
+}
+
+pub(super) fn clients(text: &mut Text, server: &Server) {
+    let clients = server.clients().all();
+    let largest = |bytes: fn(&pantala_engine::client::Client) -> u64| {
+        clients.iter().map(|client| bytes(client)).max().unwrap_or(0)
+    };
+    text.field("connected_clients", clients.len());
+    text.field("cluster_connections", 0);
+    text.field("maxclients", server.config().settings().maxclients);
+    text.field("client_recent_max_input_buffer", largest(|client| client.query_capacity_bytes.load(Relaxed)));
+    text.field("client_recent_max_output_buffer", largest(|client| client.output_bytes.load(Relaxed)));
+    text.zeros(&["blocked_clients", "tracking_clients", "clients_in_timeout_table"]);
+}
+
+pub(super) fn replication(text: &mut Text, server: &Server) {
+    text.field("role", "master");
+    text.field("connected_slaves", 0);
+    text.field("master_failover_state", "no-failover");
+    text.field("master_replid", &server.facts().run_id);
+    text.field("master_replid2", "0".repeat(40));
+    text.field("master_repl_offset", 0);
+    text.field("second_repl_offset", -1);
+    text.field("repl_backlog_active", 0);
+    text.field("repl_backlog_size", REPL_BACKLOG_BYTES);
+    text.zeros(&["repl_backlog_first_byte_offset", "repl_backlog_histlen"]);
+}
+
+pub(super) fn cpu(text: &mut Text, _: &Server) {
+    let (process, main_thread) = (usage::process(), usage::main_thread());
+    let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    text.field("used_cpu_sys", seconds(process.system_us));
+    text.field("used_cpu_user", seconds(process.user_us));
+    text.field("used_cpu_sys_children", seconds(0));
+    text.field("used_cpu_user_children", seconds(0));
+    text.field("used_cpu_sys_main_thread", seconds(main_thread.system_us));
+    text.field("used_cpu_user_main_thread", seconds(main_thread.user_us));
+}
+
+pub(super) fn modules(_: &mut Text, _: &Server) {}
+
+pub(super) fn cluster(text: &mut Text, _: &Server) {
+    text.field("cluster_enabled", 0);
+}

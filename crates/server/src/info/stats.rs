@@ -1,0 +1,115 @@
+//! Stats, Commandstats, Errorstats, Latencystats, Keyspace.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::shard::ShardStats;
+
+use super::Text;
+use crate::host::Server;
+use crate::worker::stats::{CommandStats, WorkerStats};
+
+fn over_workers(server: &Server, figure: fn(&WorkerStats) -> u64) -> u64 {
+    server.all_worker_stats().iter().map(figure).sum()
+}
+
+fn over_shards(server: &Server, figure: fn(&ShardStats) -> u64) -> u64 {
+    let keyspace = server.keyspace();
+    (0..keyspace.shard_count()).map(|shard| figure(keyspace.shard_stats(shard))).sum()
+}
+
+pub(super) fn stats(text: &mut Text, server: &Server) {
+    let rate = server.rate();
+    let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1024.0);
+    text.field("total_connections_received", server.stats.connections_received.load(Relaxed));
+    text.field("total_commands_processed", over_workers(server, |worker| worker.commands.get()));
+    text.field("instantaneous_ops_per_sec", rate.commands);
+    text.field("total_net_input_bytes", over_workers(server, |worker| worker.input_bytes.get()));
+    text.field("total_net_output_bytes", over_workers(server, |worker| worker.output_bytes.get()));
+    text.zeros(&["total_net_repl_input_bytes", "total_net_repl_output_bytes"]);
+    text.field("instantaneous_input_kbps", kilobytes(rate.input_bytes));
+    text.field("instantaneous_output_kbps", kilobytes(rate.output_bytes));
+    text.field("instantaneous_input_repl_kbps", kilobytes(0));
+    text.field("instantaneous_output_repl_kbps", kilobytes(0));
+    text.field("rejected_connections", server.stats.connections_rejected.load(Relaxed));
+    text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
+    text.field("expired_keys", over_shards(server, |shard| shard.expired.get()));
+    text.field("expired_stale_perc", "0.00");
+    text.zeros(&[
+        "expired_time_cap_reached_count",
+        "expire_cycle_cpu_milliseconds",
+        "evicted_keys",
+        "evicted_clients",
+        "total_eviction_exceeded_time",
+        "current_eviction_exceeded_time",
+    ]);
+    text.field("keyspace_hits", over_shards(server, |shard| shard.hits.get()));
+    text.field("keyspace_misses", over_shards(server, |shard| shard.misses.get()));
+    text.zeros(&NOT_THERE_YET);
+    text.field("total_error_replies", over_workers(server, |worker| worker.errors.get()));
+    text.zeros(&[
+        "dump_payload_sanitizations",
+        "total_reads_processed",
+        "total_writes_processed",
+        "io_threaded_reads_processed",
+        "io_threaded_writes_processed",
+        "reply_buffer_shrinks",
+        "reply_buffer_expands",
+    ]);
+}
+
+const NOT_THERE_YET: [&str; 17] = [
+    "pubsub_channels",
+    "pubsub_patterns",
+    "pubsubshard_channels",
+    "latest_fork_usec",
+    "total_forks",
+    "migrate_cached_sockets",
+    "slave_expires_tracked_keys",
+    "active_defrag_hits",
+    "active_defrag_misses",
+    "active_defrag_key_hits",
+    "active_defrag_key_misses",
+    "total_active_defrag_time",
+    "current_active_defrag_time",
+    "tracking_total_keys",
+    "tracking_total_items",
+    "tracking_total_prefixes",
+    "unexpected_error_replies",
+];
+
+pub(super) fn commandstats(text: &mut Text, server: &Server) {
+    let mut by_command: BTreeMap<&str, CommandStats> = BTreeMap::new();
+    for worker in server.all_worker_stats() {
+        for (name, stats) in worker.by_command().iter() {
+            let total = by_command.entry(name).or_default();
+            total.calls += stats.calls;
+            total.time_ns += stats.time_ns;
+            total.failed += stats.failed;
+            total.rejected += stats.rejected;
+        }
+    }
+    for (name, CommandStats { calls, time_ns, failed, rejected }) in by_command {
+        let (time_us, each_us) = (time_ns / 1000, time_ns as f64 / 1000.0 / calls.max(1) as f64);
+        text.line(format_args!(
+            "cmdstat_{name}:calls={calls},usec={time_us},usec_per_call={each_us:.2},rejected_calls={rejected},\
+             failed_calls={failed}"
+        ));
+    }
+}
+
+pub(super) fn errorstats(_: &mut Text, _: &Server) {}
+
+/// Percentiles of commands are not kept yet: the section is empty, as in a Redis with `latency-tracking no`.
+pub(super) fn latencystats(_: &mut Text, _: &Server) {}
+
+pub(super) fn keyspace(text: &mut Text, server: &Server) {
+    let keyspace = server.keyspace();
+    for db in 0..keyspace.databases() {
+        let (keys, expires) = keyspace.database_size(db);
+        if keys > 0 || expires > 0 {
+            let average_ttl_ms = keyspace.average_ttl_ms(db);
+            text.line(format_args!("db{db}:keys={keys},expires={expires},avg_ttl={average_ttl_ms}"));
+        }
+    }
+}

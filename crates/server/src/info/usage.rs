@@ -1,0 +1,80 @@
+//! CPU time of the process, in user and in system mode.
+//!
+//! The kernel tells the split in ticks of 10 ms (`/proc`) and the sum to the nanosecond (a clock). The sum is shared out in
+//! the ticks' proportion, so that the two fields together are as exact as the clock.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CPU time, µs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CpuTime {
+    pub(super) user_us: u64,
+    pub(super) system_us: u64,
+}
+
+/// Of all threads since the start.
+pub(super) fn process() -> CpuTime {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    let sum_us = u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000;
+    share_out(sum_us, ticks("/proc/self/stat").unwrap_or((0, 0)))
+}
+
+/// Of the thread that the process began with: it starts the workers and waits for them.
+pub(super) fn main_thread() -> CpuTime {
+    let path = format!("/proc/self/task/{}/stat", std::process::id());
+    let (user, system) = ticks(&path).unwrap_or((0, 0));
+    let us_per_tick = 1_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    CpuTime { user_us: user * us_per_tick, system_us: system * us_per_tick }
+}
+
+fn share_out(sum_us: u64, (user, system): (u64, u64)) -> CpuTime {
+    // Before the first tick nothing is known of the proportion.
+    let user_us = match user + system {
+        0 => sum_us / 2,
+        ticks => u64::try_from(u128::from(sum_us) * u128::from(user) / u128::from(ticks)).unwrap_or(sum_us),
+    };
+    CpuTime { user_us, system_us: sum_us - user_us }
+}
+
+/// Ticks in user and in system mode.
+fn ticks(path: &str) -> Option<(u64, u64)> {
+    parse_stat(&std::fs::read_to_string(path).ok()?)
+}
+
+/// The fields `utime` and `stime` of a `stat` file: the 14th and 15th, the second being a name in parentheses that may hold
+/// blanks and parentheses itself.
+fn parse_stat(text: &str) -> Option<(u64, u64)> {
+    let (_, after_name) = text.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_is_read_behind_the_name() {
+        let text = "7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 321 123 0 0 20";
+        assert_eq!(parse_stat(text), Some((321, 123)));
+        assert_eq!(parse_stat("7 (a) S 1"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn the_sum_is_shared_out_whole() {
+        assert_eq!(share_out(1_000, (3, 1)), CpuTime { user_us: 750, system_us: 250 });
+        assert_eq!(share_out(1_001, (0, 0)), CpuTime { user_us: 500, system_us: 501 });
+        assert_eq!(share_out(7, (1, 2)), CpuTime { user_us: 2, system_us: 5 });
+    }
+
+    #[test]
+    fn time_passes_while_a_thread_works() {
+        let before = process();
+        let mut sum = 0u64;
+        while process().user_us + process().system_us < before.user_us + before.system_us + 2_000 {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(ticks("/proc/self/stat").is_some());
+    }
+}

@@ -1,0 +1,21 @@
+//! The server: configuration, workers, connections, and the wiring of all crates into the `pantala` binary.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`cli`], [`config`] | the command line and redis.conf |
+//! | [`process`] | what a process needs of its host: sockets, limits, CPUs, signals, logging |
+//! | [`startup`] | from the settings to running workers, and back |
+//! | [`host`] | what all workers share; what commands ask of the server |
+//! | [`worker`] | a thread with its loop, its connections and its shards |
+//! | [`info`] | the text of `INFO` |
+//! | [`net`] | accepted sockets |
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod config;
+pub mod host;
+pub mod info;
+pub mod net;
+pub mod process;
+pub mod startup;
+pub mod worker;

@@ -1,0 +1,155 @@
+//! From the command line to a process that is ready to serve: configuration, daemon, log, open files, sockets, pid file.
+
+use super::listen::{Listener, listen, remove_unix_socket};
+use super::{cpus, daemon, limits, log};
+use crate::cli::{self, Request};
+use crate::config::{Host, HostDefaults, LoadError, Loaded, Settings, Sources, System, load};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// A process that is ready to serve.
+#[derive(Debug)]
+pub struct Boot {
+    /// The configuration; its `maxclients` fits the open-file limit.
+    pub loaded: Loaded,
+    /// The sockets to accept from; never empty.
+    pub listeners: Vec<Listener>,
+    cleanup: Cleanup,
+}
+
+impl Boot {
+    /// The parts: configuration, sockets, and what is to be removed at the end.
+    pub fn into_parts(self) -> (Loaded, Vec<Listener>, Cleanup) {
+        (self.loaded, self.listeners, self.cleanup)
+    }
+}
+
+/// Files that go when the server ends.
+#[derive(Debug)]
+pub struct Cleanup {
+    pidfile: Option<PathBuf>,
+    settings: Settings,
+}
+
+impl Cleanup {
+    /// Removes pid file and Unix socket.
+    pub fn run(self) {
+        if let Some(path) = &self.pidfile {
+            daemon::remove_pidfile(path);
+        }
+        remove_unix_socket(&self.settings);
+    }
+}
+
+/// Does all that comes before the first worker. `is_command` tells whether the server has a command, for `rename-command`;
+/// `shards` is the default number of shards for a number of workers.
+///
+/// # Errors
+///
+/// There is nothing to serve: help was asked for, the daemon is on its way, or something is wrong. The user has been told;
+/// the process should end with this code.
+pub fn boot(shards: fn(usize) -> usize, is_command: impl Fn(&[u8]) -> bool) -> Result<Boot, ExitCode> {
+    log::init();
+    let arguments = cli::arguments();
+    let sources = match cli::parse(arguments.iter().cloned()) {
+        Request::Run(sources) => sources,
+        Request::Print(text) => return Err(print(&text)),
+    };
+    let mut host = Recorder { start_dir: System.current_dir(), stdin: None };
+    let mut loaded = read(&sources, shards, is_command, &mut host).map_err(|error| complain(&error))?;
+    if loaded.settings.daemonize {
+        if !daemon::is_daemon() {
+            return Err(match daemon::spawn(&host.start_dir, &arguments, host.stdin.as_deref()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&format!("Can't start the daemon: {error}")),
+            });
+        }
+        daemon::detach().map_err(|error| fail(&format!("Can't detach from the terminal: {error}")))?;
+    }
+    log::configure(loaded.settings.loglevel, loaded.settings.logfile.as_deref().map(|path| loaded.settings.dir.join(path)));
+    for warning in &loaded.warnings {
+        tracing::warn!("{}", warning.text);
+    }
+    let workers = loaded.settings.workers + loaded.settings.io_threads;
+    let clients = limits::raise_open_files(loaded.settings.maxclients, workers).map_err(|text| fail(&text))?;
+    loaded.limit_clients(clients);
+    let listeners = listen(&loaded.settings).map_err(|text| fail(&text))?;
+    let cleanup = cleanup_of(&loaded.settings);
+    if let Some(path) = &cleanup.pidfile {
+        daemon::create_pidfile(path);
+    }
+    Ok(Boot { loaded, listeners, cleanup })
+}
+
+fn read(sources: &Sources, shards: fn(usize) -> usize, is_command: impl Fn(&[u8]) -> bool, host: &mut dyn Host) -> Result<Loaded, LoadError> {
+    let defaults = HostDefaults { workers: cpus::default_workers(), shards };
+    let loaded = load(sources, defaults, host)?;
+    loaded.check_renames(is_command)?;
+    Ok(loaded)
+}
+
+/// What is to be removed, by absolute paths: `CONFIG SET dir` may move the process before the end.
+fn cleanup_of(settings: &Settings) -> Cleanup {
+    let absolute = |path: &Path| settings.dir.join(path);
+    let mut settings = settings.clone();
+    settings.unixsocket = settings.unixsocket.as_deref().map(absolute);
+    let pidfile = settings.pidfile.as_deref().map(absolute);
+    Cleanup { pidfile, settings }
+}
+
+/// Help and version go to standard output.
+fn print(text: &str) -> ExitCode {
+    // A reader that left (`pantala --help | head -1`) is no failure.
+    let _ = io::stdout().lock().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+/// A file that can't be read goes to the log, anything else to standard error, as in Redis.
+fn complain(error: &LoadError) -> ExitCode {
+    if matches!(error, LoadError::Open { .. }) {
+        return fail(&error.to_string());
+    }
+    let _ = writeln!(io::stderr().lock(), "{error}");
+    ExitCode::FAILURE
+}
+
+fn fail(text: &str) -> ExitCode {
+    tracing::error!("{text}");
+    ExitCode::FAILURE
+}
+
+/// The system, keeping what came from standard input for a daemon to read again.
+struct Recorder {
+    start_dir: PathBuf,
+    stdin: Option<Vec<u8>>,
+}
+
+impl Host for Recorder {
+    fn read_file(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        System.read_file(path)
+    }
+
+    fn read_stdin(&mut self) -> io::Result<Vec<u8>> {
+        tracing::warn!("Reading config from stdin");
+        let text = System.read_stdin()?;
+        self.stdin = Some(text.clone());
+        Ok(text)
+    }
+
+    fn list_dir(&mut self, path: &Path) -> Vec<Vec<u8>> {
+        System.list_dir(path)
+    }
+
+    fn change_dir(&mut self, path: &Path) -> io::Result<()> {
+        System.change_dir(path)
+    }
+
+    fn current_dir(&mut self) -> PathBuf {
+        System.current_dir()
+    }
+
+    fn try_append(&mut self, path: &Path) -> io::Result<()> {
+        System.try_append(path)
+    }
+}

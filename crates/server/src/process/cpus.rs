@@ -1,0 +1,157 @@
+//! CPUs that this process may use: affinity and cgroup quota.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::io;
+use std::path::Path;
+
+/// Most CPUs that the affinity mask of rustix holds.
+const CPUS_MAX: usize = CpuSet::MAX_CPU;
+
+/// Numbers of the CPUs that the calling thread may run on, in order; never empty.
+pub fn allowed_cpus() -> Vec<usize> {
+    let set = sched_getaffinity(None);
+    let cpus: Vec<usize> = set.map(|set| (0..CPUS_MAX).filter(|cpu| set.is_set(*cpu)).collect()).unwrap_or_default();
+    if cpus.is_empty() { vec![0] } else { cpus }
+}
+
+/// CPUs that the cgroup's quota amounts to, if there is one: 1.5 means 150 ms of CPU time in 100 ms.
+pub fn cpu_quota() -> Option<f64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    quota_of(&groups, Path::new("/sys/fs/cgroup"))
+}
+
+/// Workers where nobody says how many: one per CPU, no more than the quota feeds.
+///
+/// The quota is rounded down, since a worker more than it feeds makes the kernel stop all of them for the rest of each
+/// period, with what they hold.
+pub fn default_workers() -> usize {
+    workers_for(allowed_cpus().len(), cpu_quota())
+}
+
+fn workers_for(cpus: usize, quota: Option<f64>) -> usize {
+    let fed = quota.map_or(cpus, |quota| quota as usize);
+    cpus.min(fed).clamp(1, pantala_base::limits::WORKERS_MAX)
+}
+
+/// Keeps the calling thread on CPU number `cpu`.
+///
+/// # Errors
+///
+/// The system's; a number beyond its mask too.
+pub fn pin_thread(cpu: usize) -> io::Result<()> {
+    if cpu >= CPUS_MAX {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// The least quota of the groups in `groups` (the text of `/proc/self/cgroup`) and their parents below `root`.
+fn quota_of(groups: &str, root: &Path) -> Option<f64> {
+    let mut least: Option<f64> = None;
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { continue };
+        let group = group.trim_start_matches('/');
+        let is_v2 = controllers.is_empty();
+        if !is_v2 && !controllers.split(',').any(|controller| controller == "cpu") {
+            continue;
+        }
+        let bases = if is_v2 { [root.to_path_buf(), root.join("unified")] } else { [root.join(controllers), root.join("cpu")] };
+        let read = if is_v2 { quota_v2 } else { quota_v1 };
+        // Inside a container the path may be the host's, and not exist: the group at the root of the mount is ours then.
+        for (base, path) in bases.iter().flat_map(|base| Path::new(group).ancestors().map(move |path| (base, path))) {
+            if let Some(quota) = read(&base.join(path)) {
+                least = Some(least.map_or(quota, |least| least.min(quota)));
+            }
+        }
+    }
+    least
+}
+
+/// `cpu.max`: quota or `max`, and period.
+fn quota_v2(group: &Path) -> Option<f64> {
+    let text = std::fs::read_to_string(group.join("cpu.max")).ok()?;
+    let mut words = text.split_whitespace();
+    ratio(words.next()?, words.next()?)
+}
+
+/// Quota (-1: none) and period in a file each.
+fn quota_v1(group: &Path) -> Option<f64> {
+    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    ratio(read("cpu.cfs_quota_us")?.trim(), read("cpu.cfs_period_us")?.trim())
+}
+
+fn ratio(quota: &str, period: &str) -> Option<f64> {
+    let (quota, period): (f64, f64) = (quota.parse().ok()?, period.parse().ok()?);
+    (quota > 0.0 && period > 0.0).then_some(quota / period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Tree(std::path::PathBuf);
+
+    impl Tree {
+        fn with(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("pantala-cgroup-{name}-{}", std::process::id()));
+            for (path, text) in files {
+                let path = root.join(path);
+                std::fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+                std::fs::write(path, text).expect("a file");
+            }
+            Tree(root)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn second_version_takes_the_least_of_the_way_up() {
+        let tree = Tree::with("v2", &[("a/b/cpu.max", "max 100000\n"), ("a/cpu.max", "150000 100000\n"), ("cpu.max", "400000 100000")]);
+        assert_eq!(quota_of("0::/a/b\n", &tree.0), Some(1.5));
+        assert_eq!(quota_of("0::/not/here\n", &tree.0), Some(4.0));
+        assert_eq!(quota_of("", &tree.0), None);
+    }
+
+    #[test]
+    fn first_version_reads_quota_and_period() {
+        let files = [
+            ("cpu,cpuacct/x/cpu.cfs_quota_us", "250000\n"),
+            ("cpu,cpuacct/x/cpu.cfs_period_us", "100000\n"),
+            ("cpu,cpuacct/cpu.cfs_quota_us", "-1\n"),
+            ("cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
+        ];
+        let tree = Tree::with("v1", &files);
+        assert_eq!(quota_of("5:memory:/x\n4:cpu,cpuacct:/x\n0::/\n", &tree.0), Some(2.5));
+        assert_eq!(quota_of("4:cpu,cpuacct:/\n", &tree.0), None);
+    }
+
+    #[test]
+    fn workers_follow_cpus_and_quota() {
+        assert_eq!(workers_for(8, None), 8);
+        assert_eq!(workers_for(8, Some(2.9)), 2);
+        assert_eq!(workers_for(2, Some(16.0)), 2);
+        assert_eq!(workers_for(8, Some(0.3)), 1);
+        assert_eq!(workers_for(5_000, None), 1_024);
+        assert!((1..=allowed_cpus().len()).contains(&default_workers()));
+    }
+
+    #[test]
+    fn a_pinned_thread_stays() {
+        let cpu = *allowed_cpus().last().expect("a CPU");
+        std::thread::spawn(move || {
+            pin_thread(cpu).expect("pinned");
+            assert_eq!(allowed_cpus(), [cpu]);
+        })
+        .join()
+        .expect("the thread");
+        assert!(pin_thread(CPUS_MAX).is_err());
+    }
+}

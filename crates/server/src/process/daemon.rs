@@ -1,0 +1,88 @@
+//! Running in the background, and the file that tells the process id.
+//!
+//! A daemon is the same program started again in a session of its own, with `/dev/null` for its three streams: `fork` without
+//! `exec` can't be had without `unsafe`, and nothing of the parent is worth keeping but the configuration that it read from
+//! standard input, which it hands on. So the parent says on the terminal what is wrong with the configuration, and both read
+//! the same.
+
+use crate::config::host::reason;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Tells the second start that it is the daemon.
+const MARK: &str = "PANTALA_DAEMON";
+
+/// Whether this process was started by [`spawn`].
+pub fn is_daemon() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Starts this program again as a daemon, in directory `dir`, with `arguments`, and with `stdin` as its standard input.
+///
+/// # Errors
+///
+/// The system's.
+pub fn spawn(dir: &Path, arguments: &[OsString], stdin: Option<&[u8]>) -> io::Result<()> {
+    let mut command = Command::new("/proc/self/exe");
+    if let Some(name) = std::env::args_os().next() {
+        command.arg0(name);
+    }
+    let input = if stdin.is_some() { Stdio::piped() } else { Stdio::null() };
+    command.args(arguments).current_dir(dir).env(MARK, "1").stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    if let (Some(mut pipe), Some(text)) = (child.stdin.take(), stdin) {
+        pipe.write_all(text)?;
+    }
+    // The child is not waited for: it goes on when this process has ended.
+    Ok(())
+}
+
+/// Leaves the terminal: a session of its own, and `/dev/null` as standard input.
+///
+/// # Errors
+///
+/// The system's.
+pub fn detach() -> io::Result<()> {
+    rustix::process::setsid()?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    Ok(())
+}
+
+/// Writes the process id to `path`. That it can't be written is worth a line in the log, no more, as in Redis.
+pub fn create_pidfile(path: &Path) {
+    if let Err(error) = std::fs::write(path, format!("{}\n", std::process::id())) {
+        tracing::warn!("Failed to write PID file: {}", reason(&error));
+    }
+}
+
+/// Removes the file at the end.
+pub fn remove_pidfile(path: &Path) {
+    tracing::info!("Removing the pid file.");
+    // It may have been removed by hand.
+    let _ = std::fs::remove_file(path);
+}
+
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pidfile_comes_and_goes() {
+        let path = std::env::temp_dir().join(format!("pantala-pid-{}", std::process::id()));
+        create_pidfile(&path);
+        assert_eq!(std::fs::read_to_string(&path).expect("text"), format!("{}\n", std::process::id()));
+        remove_pidfile(&path);
+        assert!(!path.exists());
+        remove_pidfile(&path);
+        create_pidfile(Path::new("/nonexist/x.pid"));
+    }
+
+    #[test]
+    fn tests_are_no_daemon() {
+        assert!(!is_daemon());
+    }
+}

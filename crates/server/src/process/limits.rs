@@ -1,0 +1,132 @@
+//! The limit of open files, and what the process uses.
+
+use crate::config::host::reason;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Files that Redis keeps aside for what isn't a client.
+const RESERVED_FILES_MIN: u64 = 32;
+
+/// Files that each worker opens at most: event loop, doorbell, its share of listeners and timers.
+const FILES_PER_WORKER: u64 = 4;
+
+/// Files kept aside; [`raise_open_files`] sets it. Nothing is read or written on the strength of it, so relaxed will do.
+static RESERVED_FILES: AtomicU64 = AtomicU64::new(RESERVED_FILES_MIN);
+
+/// The open-file limit in force; `u64::MAX`: none.
+pub fn open_files_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Raises the open-file limit as far as it takes for `maxclients` clients beside what `workers` workers need, and tells the
+/// log as Redis does. The clients that there can be: `maxclients`, or fewer.
+///
+/// # Errors
+///
+/// The limit leaves no client at all; the text is for the log.
+pub fn raise_open_files(maxclients: u32, workers: usize) -> Result<u32, String> {
+    let reserved = RESERVED_FILES_MIN.max(RESERVED_FILES_MIN / 2 + FILES_PER_WORKER * workers as u64);
+    RESERVED_FILES.store(reserved, Relaxed);
+    let needed = u64::from(maxclients) + reserved;
+    let before = open_files_limit();
+    let Err(error) = raise_to(needed) else {
+        if before < needed {
+            tracing::info!("Increased maximum number of open files to {needed} (it was originally set to {before}).");
+        }
+        return Ok(maxclients);
+    };
+    let limit = open_files_limit();
+    let Some(clients) = clients_within(limit, reserved) else {
+        return Err(format!(
+            "Your current 'ulimit -n' of {limit} is not enough for the server to start. \
+             Please increase your open file limit to at least {needed}. Exiting."
+        ));
+    };
+    tracing::warn!("You requested maxclients of {maxclients} requiring at least {needed} max file descriptors.");
+    tracing::warn!("Server can't set maximum open files to {needed} because of OS error: {}.", reason(&error));
+    tracing::warn!(
+        "Current maximum open files is {limit}. maxclients has been reduced to {clients} to compensate for low ulimit. \
+         If you need higher maxclients increase 'ulimit -n'."
+    );
+    Ok(clients)
+}
+
+/// Makes room for `maxclients` clients while the server runs.
+///
+/// # Errors
+///
+/// There can't be so many; the text is for the client.
+pub fn allow_clients(maxclients: u32) -> Result<(), String> {
+    let reserved = RESERVED_FILES.load(Relaxed);
+    raise_to(u64::from(maxclients) + reserved).map_err(|_| {
+        let clients = clients_within(open_files_limit(), reserved).unwrap_or(0);
+        format!("The operating system is not able to handle the specified number of clients, try with {clients}")
+    })
+}
+
+/// Clients that fit a limit, at least one.
+fn clients_within(limit: u64, reserved: u64) -> Option<u32> {
+    limit.checked_sub(reserved).filter(|clients| *clients > 0).map(|clients| u32::try_from(clients).unwrap_or(u32::MAX))
+}
+
+/// Raises the limit to `needed`, the hard one too where that is allowed; else as far as the hard one goes.
+fn raise_to(needed: u64) -> io::Result<()> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    let raised = maximum.map(|maximum| maximum.max(needed));
+    let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: raised }) else { return Ok(()) };
+    if maximum > current {
+        // What can be had is better than nothing; the caller hears that it isn't enough.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    }
+    Err(error.into())
+}
+
+/// CPU time of the calling thread so far, in microseconds.
+pub fn thread_cpu_us() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000
+}
+
+/// Resident memory of the process in bytes, if `/proc` tells.
+pub fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    pages.checked_mul(rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_leave_the_reserve_alone() {
+        assert_eq!(clients_within(100, 32), Some(68));
+        assert_eq!(clients_within(33, 32), Some(1));
+        assert_eq!(clients_within(32, 32), None);
+        assert_eq!(clients_within(u64::MAX, 32), Some(u32::MAX));
+    }
+
+    #[test]
+    fn what_is_there_already_is_allowed() {
+        let limit = open_files_limit();
+        assert!(limit > RESERVED_FILES_MIN);
+        assert_eq!(allow_clients(1), Ok(()));
+        assert_eq!(open_files_limit(), limit);
+    }
+
+    #[test]
+    fn usage_is_told() {
+        assert!(resident_bytes().is_some_and(|bytes| bytes > 100_000));
+        let before = thread_cpu_us();
+        let mut sum = 0u64;
+        while thread_cpu_us() < before + 1_000 {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(sum > 0);
+    }
+}

@@ -1,0 +1,252 @@
+//! The sockets that the server listens on.
+
+use crate::config::Settings;
+use crate::config::host::reason;
+use rustix::io::Errno;
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::fs::Permissions;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+
+/// A socket that listens and doesn't block.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    /// Where: `address:port`, or the path of a Unix socket.
+    pub address: String,
+    /// It is a Unix socket.
+    pub is_unix: bool,
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl From<Listener> for OwnedFd {
+    fn from(listener: Listener) -> OwnedFd {
+        listener.socket
+    }
+}
+
+/// Opens all sockets that `settings` ask for. Addresses that may fail (`-` before them) are left out when the host doesn't
+/// have them, and so are those of a protocol that it doesn't have.
+///
+/// # Errors
+///
+/// An address can't be had, or there is none; the text is for the log, where the reason is already.
+pub fn listen(settings: &Settings) -> Result<Vec<Listener>, String> {
+    warn_backlog(settings.tcp_backlog);
+    let mut listeners = listen_tcp(settings)?;
+    if let Some(path) = &settings.unixsocket {
+        let socket = open_unix(path, settings).map_err(|wrong| format!("Failed opening Unix socket: {wrong}"))?;
+        listeners.push(Listener { socket, address: path.display().to_string(), is_unix: true });
+    }
+    if listeners.is_empty() {
+        return Err("Configured to not listen anywhere, exiting.".into());
+    }
+    Ok(listeners)
+}
+
+/// The TCP part of [`listen`]: none with port 0.
+///
+/// # Errors
+///
+/// An address can't be had.
+pub fn listen_tcp(settings: &Settings) -> Result<Vec<Listener>, String> {
+    let port = settings.port;
+    let mut listeners = Vec::new();
+    if port == 0 {
+        return Ok(listeners);
+    }
+    for spelled in &settings.bind {
+        let (name, is_optional) = match spelled.strip_prefix('-') {
+            Some(name) => (name, true),
+            None => (spelled.as_str(), false),
+        };
+        match open_tcp(name, port, settings.tcp_backlog) {
+            Ok(socket) => listeners.push(Listener { socket, address: format!("{name}:{port}"), is_unix: false }),
+            Err((wrong, code)) => {
+                tracing::warn!("Warning: Could not create server TCP listening socket {name}:{port}: {wrong}");
+                if !(is_optional && code == Some(Errno::ADDRNOTAVAIL) || code.is_some_and(is_unsupported)) {
+                    return Err(format!("Failed listening on port {port} (TCP), aborting."));
+                }
+            }
+        }
+    }
+    Ok(listeners)
+}
+
+/// What is wrong, and its error number where the system gave one.
+type OpenError = (String, Option<Errno>);
+
+fn step(name: &'static str) -> impl Fn(io::Error) -> OpenError {
+    move |error| (format!("{name}: {}", reason(&error)), Errno::from_io_error(&error))
+}
+
+/// The host lacks the protocol: not worth failing for, whoever asked.
+fn is_unsupported(code: Errno) -> bool {
+    matches!(code, Errno::NOPROTOOPT | Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT | Errno::PFNOSUPPORT | Errno::AFNOSUPPORT)
+}
+
+/// The first address of `name` that can be listened on.
+fn open_tcp(name: &str, port: u16, backlog: i32) -> Result<OwnedFd, OpenError> {
+    let addresses = resolve(name, port)?;
+    let mut failure = ("no address".to_string(), None);
+    for address in addresses {
+        match open_address(address, backlog) {
+            Ok(socket) => return Ok(socket),
+            Err(wrong) => failure = wrong,
+        }
+    }
+    Err(failure)
+}
+
+/// Addresses of `name`: IPv6 ones if it has a colon, else IPv4 ones, as Redis decides.
+fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, OpenError> {
+    let is_v6 = name.contains(':');
+    let host = match name {
+        "*" => "0.0.0.0",
+        "::*" => "::",
+        name => name,
+    };
+    let found = (host, port).to_socket_addrs().map_err(|error| {
+        let text = reason(&error);
+        let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
+        (text.to_string(), None)
+    })?;
+    Ok(found.filter(|address| address.is_ipv6() == is_v6).collect())
+}
+
+fn open_address(address: SocketAddr, backlog: i32) -> Result<OwnedFd, OpenError> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(step("socket"))?;
+    if address.is_ipv6() {
+        // Else it would take the IPv4 port too, and `* ::*` would collide with itself.
+        socket.set_only_v6(true).map_err(step("setsockopt IPV6_V6ONLY"))?;
+    }
+    socket.set_reuse_address(true).map_err(step("setsockopt SO_REUSEADDR"))?;
+    start(socket, &address.into(), backlog)
+}
+
+/// Binds and listens.
+fn start(socket: Socket, address: &SockAddr, backlog: i32) -> Result<OwnedFd, OpenError> {
+    socket.bind(address).map_err(step("bind"))?;
+    socket.listen(backlog).map_err(step("listen"))?;
+    socket.set_nonblocking(true).map_err(step("fcntl"))?;
+    Ok(socket.into())
+}
+
+fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
+    // A socket left behind would be in the way. Anything but a socket isn't ours to remove (Redis removes it).
+    if std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+        let _ = std::fs::remove_file(path);
+    }
+    let address = SockAddr::unix(path).map_err(|error| format!("bind: {}", reason(&error)))?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(|error| format!("creating socket: {}", reason(&error)))?;
+    let socket = start(socket, &address, settings.tcp_backlog).map_err(|(wrong, _)| wrong)?;
+    if settings.unixsocketperm != 0 {
+        let permissions = Permissions::from_mode(settings.unixsocketperm);
+        std::fs::set_permissions(path, permissions).map_err(|error| format!("chmod: {}", reason(&error)))?;
+    }
+    Ok(socket)
+}
+
+/// Removes the Unix socket's file at the end.
+pub fn remove_unix_socket(settings: &Settings) {
+    if let Some(path) = &settings.unixsocket {
+        tracing::info!("Removing the unix socket file.");
+        if let Err(error) = std::fs::remove_file(path) {
+            tracing::warn!("Error removing the unix socket file: {}", reason(&error));
+        }
+    }
+}
+
+/// Linux cuts the backlog down without a word.
+fn warn_backlog(backlog: i32) {
+    const PATH: &str = "/proc/sys/net/core/somaxconn";
+    let allowed = std::fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    if let Some(allowed) = allowed.filter(|allowed| (1..backlog).contains(allowed)) {
+        tracing::warn!(
+            "WARNING: The TCP backlog setting of {backlog} cannot be enforced because {PATH} is set to the lower value of {allowed}."
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::values::Values;
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    fn settings(port: u16, bind: &[&str]) -> Settings {
+        let mut settings = Settings::from_values(&Values::new());
+        settings.port = port;
+        settings.bind = bind.iter().map(|name| name.to_string()).collect();
+        settings
+    }
+
+    /// A port that was free a moment ago.
+    fn free_port() -> u16 {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        listener.local_addr().expect("its address").port()
+    }
+
+    #[test]
+    fn tcp_is_opened_and_a_port_in_use_refused() {
+        let port = free_port();
+        let listeners = listen(&settings(port, &["127.0.0.1"])).expect("listening");
+        assert_eq!(listeners.len(), 1);
+        assert_eq!(listeners[0].address, format!("127.0.0.1:{port}"));
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("connected");
+        let again = listen(&settings(port, &["127.0.0.1"])).expect_err("in use");
+        assert_eq!(again, format!("Failed listening on port {port} (TCP), aborting."));
+        let (wrong, code) = open_tcp("127.0.0.1", port, 1).expect_err("in use");
+        assert_eq!((wrong.as_str(), code), ("bind: Address already in use", Some(Errno::ADDRINUSE)));
+    }
+
+    #[test]
+    fn optional_addresses_may_be_missing() {
+        let port = free_port();
+        let listeners = listen(&settings(port, &["127.0.0.1", "-192.0.2.1"])).expect("listening");
+        assert_eq!(listeners.len(), 1);
+        drop(listeners);
+        assert!(listen(&settings(free_port(), &["127.0.0.1", "192.0.2.1"])).is_err());
+        assert!(listen(&settings(free_port(), &["no-such-host.invalid"])).is_err());
+    }
+
+    #[test]
+    fn nowhere_to_listen_is_an_error() {
+        let nowhere = Err("Configured to not listen anywhere, exiting.".to_string());
+        assert_eq!(listen(&settings(0, &["*"])).map(|_| ()), nowhere);
+        assert_eq!(listen(&settings(free_port(), &[])).map(|_| ()), nowhere);
+    }
+
+    #[test]
+    fn unix_socket_has_its_permissions_and_replaces_a_stale_one() {
+        let dir = std::env::temp_dir().join(format!("pantala-unix-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let path = dir.join("s.sock");
+        let mut settings = settings(0, &[]);
+        settings.unixsocket = Some(path.clone());
+        settings.unixsocketperm = 0o700;
+        drop(listen(&settings).expect("listening"));
+        let listeners = listen(&settings).expect("listening again");
+        assert!(listeners[0].is_unix);
+        assert_eq!(std::fs::metadata(&path).expect("metadata").permissions().mode() & 0o777, 0o700);
+        UnixStream::connect(&path).expect("connected");
+        remove_unix_socket(&settings);
+        assert!(!path.exists());
+        // A file that isn't a socket stays.
+        std::fs::write(&path, "precious").expect("a file");
+        assert_eq!(listen(&settings).map(|_| ()), Err("Failed opening Unix socket: bind: Address already in use".into()));
+        assert_eq!(std::fs::read_to_string(&path).expect("text"), "precious");
+        settings.unixsocket = Some(dir.join("none/s.sock"));
+        assert_eq!(listen(&settings).map(|_| ()), Err("Failed opening Unix socket: bind: No such file or directory".into()));
+        std::fs::remove_dir_all(&dir).expect("removed");
+    }
+}

@@ -1,0 +1,176 @@
+//! The log, laid out as Redis's: `pid:role day month year time level message`.
+//!
+//! | `loglevel` | sign | `tracing` |
+//! | --- | --- | --- |
+//! | debug | `.` | `trace!` |
+//! | verbose | `-` | `debug!` |
+//! | notice | `*` | `info!` |
+//! | warning | `#` | `warn!`, `error!` |
+//!
+//! The log file is opened for every line, as Redis does, so that it may be moved away at any time. A line below the level
+//! costs the check of a flag that `tracing` keeps at each place that logs.
+
+use crate::config::LogLevel;
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock};
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+/// The level in force, as [`LogLevel`]. Alone in what it says, so relaxed will do.
+static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Notice as u8);
+
+/// Whether the server has its configuration: the role changes from `C` to `M`.
+static IS_SERVING: AtomicBool = AtomicBool::new(false);
+
+/// Where lines go; none: standard output.
+static FILE: RwLock<Option<PathBuf>> = RwLock::new(None);
+
+/// Begins logging to standard output, at `notice`. Once per process; further calls do nothing.
+pub fn init() {
+    let subscriber = tracing_subscriber::registry().with(RedisLayer);
+    // An error means that somebody else's subscriber is there already, as in tests.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+/// Logs to `file`, or to standard output, what `level` says, as a server that has its configuration.
+pub fn configure(level: LogLevel, file: Option<PathBuf>) {
+    *FILE.write().unwrap_or_else(PoisonError::into_inner) = file;
+    IS_SERVING.store(true, Relaxed);
+    set_log_level(level);
+}
+
+/// Logs from now on what `level` says.
+pub fn set_log_level(level: LogLevel) {
+    if LEVEL.swap(level as u8, Relaxed) != level as u8 {
+        // Each place that logs remembers whether it is on: ask again.
+        tracing::callsite::rebuild_interest_cache();
+    }
+}
+
+/// Level of `tracing` that a sign and a `loglevel` stand for.
+fn class(level: &Level) -> (LogLevel, char) {
+    match *level {
+        Level::TRACE => (LogLevel::Debug, '.'),
+        Level::DEBUG => (LogLevel::Verbose, '-'),
+        Level::INFO => (LogLevel::Notice, '*'),
+        _ => (LogLevel::Warning, '#'),
+    }
+}
+
+struct RedisLayer;
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RedisLayer {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        class(metadata.level()).0 as u8 >= LEVEL.load(Relaxed)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(match LEVEL.load(Relaxed) {
+            level if level == LogLevel::Debug as u8 => LevelFilter::TRACE,
+            level if level == LogLevel::Verbose as u8 => LevelFilter::DEBUG,
+            level if level == LogLevel::Notice as u8 => LevelFilter::INFO,
+            _ => LevelFilter::WARN,
+        })
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut message = Message::default();
+        event.record(&mut message);
+        let line = format_line(&now(), class(event.metadata().level()).1, &message);
+        // Nothing can be done about a log that can't be written, and the server goes on without it, as Redis does.
+        let _ = write_line(&line);
+    }
+}
+
+/// The local time as Redis prints it.
+fn now() -> String {
+    jiff::Zoned::now().strftime("%d %b %Y %H:%M:%S.%3f").to_string()
+}
+
+fn format_line(time: &str, sign: char, message: &Message) -> String {
+    let role = if IS_SERVING.load(Relaxed) { 'M' } else { 'C' };
+    format!("{}:{role} {time} {sign} {}{}\n", std::process::id(), message.text, message.fields)
+}
+
+fn write_line(line: &str) -> std::io::Result<()> {
+    match FILE.read().unwrap_or_else(PoisonError::into_inner).as_deref() {
+        Some(path) => std::fs::OpenOptions::new().append(true).create(true).open(path)?.write_all(line.as_bytes()),
+        None => {
+            let mut stdout = std::io::stdout().lock();
+            stdout.write_all(line.as_bytes())?;
+            stdout.flush()
+        }
+    }
+}
+
+/// The message of an event, and its other fields as ` name=value`.
+#[derive(Debug, Default)]
+struct Message {
+    text: String,
+    fields: String,
+}
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a String can't fail.
+        let _ = if field.name() == "message" {
+            write!(self.text, "{value:?}")
+        } else {
+            write!(self.fields, " {}={value:?}", field.name())
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_have_redis_signs() {
+        let signs: String = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR].iter().map(|level| class(level).1).collect();
+        assert_eq!(signs, ".-*##");
+    }
+
+    #[test]
+    fn time_is_laid_out_as_redis_does() {
+        let time = now();
+        let words: Vec<&str> = time.split(' ').collect();
+        assert_eq!(words.len(), 4, "{time}");
+        assert_eq!(words.iter().map(|word| word.len()).collect::<Vec<_>>(), [2, 3, 4, 12], "{time}");
+        assert_eq!(words[3].as_bytes()[8], b'.', "{time}");
+    }
+
+    /// One test for all that is global, since tests share the process.
+    #[test]
+    fn lines_follow_level_and_file() {
+        let path = std::env::temp_dir().join(format!("pantala-log-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let subscriber = tracing_subscriber::registry().with(RedisLayer);
+        tracing::subscriber::with_default(subscriber, || {
+            configure(LogLevel::Notice, Some(path.clone()));
+            tracing::info!(port = 7, "one {}", 1);
+            tracing::debug!("too low");
+            set_log_level(LogLevel::Debug);
+            tracing::trace!("two");
+            set_log_level(LogLevel::Warning);
+            tracing::info!("too low");
+            tracing::error!("three");
+            configure(LogLevel::Notice, None);
+        });
+        let text = std::fs::read_to_string(&path).expect("a log");
+        std::fs::remove_file(&path).expect("removed");
+        let pid = std::process::id();
+        // Other tests may log at the same time.
+        for expected in [" * one 1 port=7", " . two", " # three"] {
+            let line = text.lines().find(|line| line.ends_with(expected)).unwrap_or_else(|| panic!("{expected} in {text}"));
+            assert!(line.starts_with(&format!("{pid}:M ")), "{line}");
+        }
+        assert!(!text.contains("too low"), "{text}");
+    }
+}

@@ -1,0 +1,19 @@
+//! The process and its surroundings: CPUs, limits, log, daemon, sockets, signals.
+//!
+//! [`boot`](boot::boot) does all of it in the right order; [`watch_signals`] follows when the server can be stopped, and
+//! [`Cleanup::run`] is the last word.
+
+pub mod boot;
+pub mod cpus;
+pub mod daemon;
+pub mod limits;
+pub mod listen;
+pub mod log;
+pub mod signals;
+
+pub use boot::{Boot, Cleanup, boot};
+pub use cpus::{allowed_cpus, cpu_quota, default_workers, pin_thread};
+pub use limits::{allow_clients, open_files_limit, raise_open_files, resident_bytes, thread_cpu_us};
+pub use listen::{Listener, listen};
+pub use log::set_log_level;
+pub use signals::watch as watch_signals;

@@ -1,0 +1,40 @@
+//! Signals: SIGTERM and SIGINT close the server, SIGHUP is ignored. (SIGPIPE is ignored by Rust's own start.)
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+
+/// Exit code when the user insists.
+const INSISTED: i32 = 1;
+
+/// Starts a thread that calls `stop` at each SIGTERM and at the first SIGINT. The second SIGINT ends the process at once.
+///
+/// # Errors
+///
+/// Handlers or thread can't be had.
+pub fn watch(stop: impl Fn() + Send + 'static) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let run = move || {
+        let mut is_interrupted = false;
+        for signal in signals.forever() {
+            match signal {
+                SIGINT if is_interrupted => {
+                    tracing::warn!("You insist... exiting now.");
+                    std::process::exit(INSISTED);
+                }
+                SIGINT => {
+                    is_interrupted = true;
+                    tracing::warn!("Received SIGINT scheduling shutdown...");
+                    stop();
+                }
+                SIGTERM => {
+                    tracing::warn!("Received SIGTERM scheduling shutdown...");
+                    stop();
+                }
+                _ => {}
+            }
+        }
+    };
+    std::thread::Builder::new().name("pantala-signals".into()).spawn(run)?;
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! From the settings to running workers, and back.
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
+
+use pantala_base::limits::SHARDS_MAX;
+use pantala_base::{Clock, Random, SystemClock};
+use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
+use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
+
+use crate::config::{ConfigStore, Execution, IoBackend, Settings};
+use crate::host::{Facts, Server};
+use crate::process;
+use crate::worker::Worker;
+
+/// Bytes of a worker's stack. Handlers don't recurse over what clients send; the rest is the default's margin.
+const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
+
+/// Shards where nobody says how many: figures in docs/decisions.
+pub fn default_shards(workers: usize) -> usize {
+    (workers * SHARDS_PER_WORKER).clamp(SHARDS_DEFAULT_MIN, SHARDS_MAX)
+}
+
+/// Enough for two workers to meet rarely at the same shard.
+const SHARDS_PER_WORKER: usize = 16;
+const SHARDS_DEFAULT_MIN: usize = 16;
+
+/// Runs the process; the result is its exit code.
+pub fn main() -> ExitCode {
+    let is_command = |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name);
+    let boot = match process::boot(default_shards, is_command) {
+        Ok(boot) => boot,
+        Err(code) => return code,
+    };
+    let (loaded, listeners, cleanup) = boot.into_parts();
+    let ended = serve(ConfigStore::new(&loaded), listeners);
+    cleanup.run();
+    match ended {
+        Ok(()) => {
+            tracing::warn!("Pantala is now ready to exit, bye bye...");
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            tracing::error!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds the server and runs it until it is told to stop.
+///
+/// # Errors
+/// What keeps it from starting or going on, as a message for the operator.
+fn serve(config: ConfigStore, sockets: Vec<process::Listener>) -> Result<(), String> {
+    let settings = config.settings();
+    let choice = match settings.io_backend {
+        IoBackend::Auto => Choice::Auto,
+        IoBackend::IoUring => Choice::IoUring,
+        IoBackend::Epoll => Choice::Epoll,
+    };
+    let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
+    let shards = settings.shards as u32;
+    // A worker beyond the shards would be home of none: with the owner policy it would have nothing to do at all.
+    let homes = (settings.workers as u32).min(shards);
+    let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
+    let workers = homes + io_workers;
+    let mut random = Random::from_entropy();
+    let facts = Facts {
+        backend,
+        backend_reason,
+        executable: std::env::current_exe().map(|path| path.display().to_string()).unwrap_or_default(),
+        config_file: config.file().map(|path| path.display().to_string()).unwrap_or_default(),
+        run_id: run_id(&mut random),
+        started_ms: SystemClock::new().now_us() / 1000,
+        startup_bytes: process::resident_bytes().unwrap_or(0),
+        workers,
+        first_io_worker: if io_workers > 0 { homes } else { 0 },
+    };
+    announce(&settings, &facts, homes);
+
+    let doorbells = (0..workers)
+        .map(|_| Doorbell::new())
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(|error| format!("Can't create an eventfd for a worker: {error}"))?;
+    let ports = doorbells
+        .iter()
+        .map(|doorbell| {
+            let doorbell = doorbell.clone();
+            WorkerPort::new(Box::new(move || doorbell.ring()))
+        })
+        .collect();
+    let layout = Layout {
+        shards,
+        databases: settings.databases as u32,
+        homes,
+        workers,
+        execution: match settings.execution {
+            Execution::Inline => keyspace::Execution::Inline,
+            Execution::Owner => keyspace::Execution::Owner,
+        },
+        seed: random.next_u64(),
+    };
+    let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, facts));
+    let stopped = Arc::clone(&server);
+    process::watch_signals(move || stopped.stop()).map_err(|error| format!("Can't watch for signals: {error}"))?;
+    run_workers(&server, &settings, doorbells, sockets)
+}
+
+/// Starts a thread per worker and waits for all of them.
+fn run_workers(
+    server: &Server,
+    settings: &Settings,
+    doorbells: Vec<Doorbell>,
+    sockets: Vec<process::Listener>,
+) -> Result<(), String> {
+    let cpus = process::allowed_cpus();
+    let failed = AtomicBool::new(false);
+    let mut sockets = Some(sockets);
+    std::thread::scope(|scope| {
+        let (ready, started) = mpsc::channel();
+        for (number, doorbell) in doorbells.into_iter().enumerate() {
+            let number = number as u32;
+            let cpu = settings.pin_threads.then(|| cpus[number as usize % cpus.len()]);
+            let listeners = if number == server.facts().first_io_worker { sockets.take() } else { None };
+            let (ready, failed) = (ready.clone(), &failed);
+            let thread = std::thread::Builder::new()
+                .name(format!("pantala-worker-{number}"))
+                .stack_size(WORKER_STACK_BYTES)
+                .spawn_scoped(scope, move || {
+                    if let Some(cpu) = cpu
+                        && let Err(error) = process::pin_thread(cpu)
+                    {
+                        tracing::warn!("Can't pin worker {number} to CPU {cpu}: {error}");
+                    }
+                    let listeners = listeners.unwrap_or_default();
+                    let ended = match server.facts().backend {
+                        Backend::IoUring => run_worker::<UringLoop>(server, number, doorbell, listeners, ready),
+                        Backend::Epoll => run_worker::<EpollLoop>(server, number, doorbell, listeners, ready),
+                    };
+                    if let Err(error) = ended {
+                        tracing::error!("Worker {number} ended: {error}");
+                        failed.store(true, Relaxed);
+                        server.stop();
+                    }
+                });
+            if let Err(error) = thread {
+                server.stop();
+                return Err(format!("Can't start a thread for worker {number}: {error}"));
+            }
+        }
+        drop(ready);
+        // Each worker says when its loop is set up; one that can't hangs up instead.
+        let set_up = started.iter().count();
+        if set_up == server.facts().workers as usize {
+            tracing::info!("Ready to accept connections");
+        }
+        Ok(())
+    })?;
+    if failed.load(Relaxed) {
+        return Err("A worker could not go on: see above".to_owned());
+    }
+    Ok(())
+}
+
+fn run_worker<L: EventLoop>(
+    server: &Server,
+    number: u32,
+    doorbell: Doorbell,
+    listeners: Vec<process::Listener>,
+    ready: mpsc::Sender<()>,
+) -> io::Result<()> {
+    let mut worker = Worker::new(server, number, L::new(doorbell)?);
+    for listener in listeners {
+        worker.listen(listener.into())?;
+    }
+    // The receiver lives until all senders are gone.
+    let _ = ready.send(());
+    drop(ready);
+    worker.run()
+}
+
+/// Tells what the server runs with.
+fn announce(settings: &Settings, facts: &Facts, homes: u32) {
+    let execution = match settings.execution {
+        Execution::Inline => "inline",
+        Execution::Owner => "owner",
+    };
+    tracing::info!(
+        "Pantala version={}, compatible with Redis 7.0.15, pid={}, just started",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id()
+    );
+    tracing::info!(
+        "workers={} (shard homes={homes}), shards={}, execution={execution}, backend={} ({}), maxclients={}, open files={}",
+        facts.workers,
+        settings.shards,
+        facts.backend,
+        facts.backend_reason,
+        settings.maxclients,
+        process::open_files_limit()
+    );
+}
+
+/// 40 hexadecimal digits.
+fn run_id(random: &mut Random) -> String {
+    let mut bytes = [0u8; 20];
+    random.fill(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,83 @@
+//! One connection, as its worker keeps it.
+
+use pantala_engine::client::Session;
+use pantala_engine::request::Parcel;
+use pantala_runtime::ConnId;
+
+use super::input::Input;
+
+/// Whether a connection runs commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It runs what comes.
+    Open,
+    /// Commands of it wait for shards; the answers will come by message.
+    Parked,
+    /// `CLIENT PAUSE` holds it back.
+    Paused,
+    /// Nothing more is run; it closes when its replies are sent.
+    Closing,
+}
+
+/// See the head of this module.
+pub struct Connection {
+    /// The loop's name for it.
+    pub id: ConnId,
+    /// What it has agreed with the server.
+    pub session: Session,
+    /// Whether it runs commands.
+    pub state: State,
+    /// Requests that are on their way.
+    pub requests: u32,
+    /// Answers that wait for those of the same pipeline that are not there yet.
+    pub answers: Vec<Parcel>,
+    /// What came in.
+    pub input: Input,
+    /// The peer will send no more.
+    pub eof: bool,
+    /// Replies that are not given to the loop yet.
+    pub output: Vec<u8>,
+    /// Bytes that the loop is sending; 0: no send is in flight.
+    pub sending_bytes: usize,
+    /// Since when its output has been above the soft limit, unix time in ms.
+    pub soft_limit_since_ms: Option<i64>,
+    /// It stands in the worker's list of connections that may have something to parse.
+    pub is_ready: bool,
+    /// It stands in the worker's list of connections whose turn is to be finished.
+    pub is_touched: bool,
+}
+
+impl Connection {
+    /// A connection that has just been accepted.
+    pub fn new(id: ConnId, session: Session) -> Self {
+        Connection {
+            id,
+            session,
+            state: State::Open,
+            requests: 0,
+            answers: Vec::new(),
+            input: Input::default(),
+            eof: false,
+            output: Vec::new(),
+            sending_bytes: 0,
+            soft_limit_since_ms: None,
+            is_ready: false,
+            is_touched: false,
+        }
+    }
+
+    /// The worker's token for it in requests and messages.
+    pub fn token(&self) -> u64 {
+        token(self.id)
+    }
+
+    /// Bytes of replies that are not sent.
+    pub fn pending_bytes(&self) -> usize {
+        self.output.len() + self.sending_bytes
+    }
+}
+
+/// A connection's name as one word.
+pub fn token(id: ConnId) -> u64 {
+    u64::from(id.generation()) << 32 | id.index() as u64
+}

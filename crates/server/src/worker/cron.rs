@@ -1,0 +1,83 @@
+//! What a worker does a few times a second: time-outs, limits, expired keys, figures.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_runtime::EventLoop;
+
+use super::Worker;
+use super::connection::{Connection, State};
+use crate::config::Settings;
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// One round, `hz` times a second.
+    pub(super) fn cron(&mut self) {
+        let hz = i64::from(self.settings.hz.max(1));
+        self.next_cron_ms = self.now_ms + 1000 / hz;
+        if self.server.config().generation() != self.settings_generation {
+            self.settings = self.server.config().settings();
+            self.settings_generation = self.server.config().generation();
+        }
+        self.look_after_clients();
+        self.resume_paused();
+        // While writes are paused nothing may change, as in Redis.
+        if self.server.paused_until_ms() <= self.now_ms {
+            self.expiry.turn(&mut self.executor, self.number, self.now_ms);
+        }
+        self.tally.tell(self.stats);
+        self.stats.cpu_us.set(crate::process::thread_cpu_us());
+        if self.number == 0 {
+            self.server.sample(self.now_ms);
+        }
+    }
+
+    /// Lets held-back connections go on when the pause is over.
+    pub(super) fn resume_paused(&mut self) {
+        if self.paused.is_empty() || self.server.paused_until_ms() > self.now_ms {
+            return;
+        }
+        for index in std::mem::take(&mut self.paused) {
+            if let Some(connection) = &mut self.connections[index as usize]
+                && connection.state == State::Paused
+            {
+                connection.state = State::Open;
+                self.make_ready(index);
+                self.touch(index);
+            }
+        }
+    }
+
+    fn look_after_clients(&mut self) {
+        for index in 0..self.connections.len() {
+            let Some(connection) = &mut self.connections[index] else { continue };
+            let client = &connection.session.client;
+            client.query_bytes.store(connection.input.waiting_bytes() as u64, Relaxed);
+            client.query_capacity_bytes.store(connection.input.capacity_bytes() as u64, Relaxed);
+            client.output_bytes.store(connection.pending_bytes() as u64, Relaxed);
+            if idle_too_long(connection, &self.settings, self.now_ms) {
+                tracing::debug!("Closing idle client");
+                self.close(index as u32);
+            } else if over_soft_limit(connection, &self.settings, self.now_ms) {
+                self.server.log_output_limit(&connection.session.client);
+                self.close(index as u32);
+            }
+        }
+    }
+}
+
+fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
+    settings.timeout_s > 0
+        && connection.state == State::Open
+        && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
+}
+
+/// Whether the output has been above the soft limit for too long; keeps the time since when.
+fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
+    let limit = &settings.output_limit_normal;
+    let above = limit.soft_bytes > 0 && connection.pending_bytes() as u64 > limit.soft_bytes;
+    if !above {
+        connection.soft_limit_since_ms = None;
+        return false;
+    }
+    let since = *connection.soft_limit_since_ms.get_or_insert(now_ms);
+    now_ms - since > i64::from(limit.soft_seconds) * 1000
+}

@@ -1,0 +1,194 @@
+//! What comes from the loop and from other workers.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use pantala_engine::client::Session;
+use pantala_engine::message::Message;
+use pantala_engine::request::Parcel;
+use pantala_runtime::{ConnId, Event, EventLoop};
+
+use super::connection::{Connection, State, token};
+use super::{Worker, run};
+use crate::net;
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Accepts from a listening socket.
+    ///
+    /// # Errors
+    /// The loop refuses it.
+    pub fn listen(&mut self, socket: OwnedFd) -> std::io::Result<()> {
+        let listener = self.io.add_listener(socket)?;
+        self.listeners.push(listener);
+        Ok(())
+    }
+
+    /// Handles one event.
+    pub(super) fn handle(&mut self, event: Event) {
+        match event {
+            Event::Accepted { socket, .. } => self.accepted(socket),
+            Event::Data { conn, chunk } => match self.find(conn) {
+                Some(index) => {
+                    let connection = self.connections[index as usize].as_mut().expect("found");
+                    self.stats.input_bytes.add(chunk.len() as u64);
+                    if connection.state == State::Closing {
+                        self.io.release(chunk);
+                        return;
+                    }
+                    connection.session.client.active_ms.store(self.now_ms, std::sync::atomic::Ordering::Relaxed);
+                    connection.input.receive(&mut self.io, chunk);
+                    self.make_ready(index);
+                    self.touch(index);
+                }
+                None => self.io.release(chunk),
+            },
+            Event::Eof { conn } => {
+                if let Some(index) = self.find(conn) {
+                    self.connections[index as usize].as_mut().expect("found").eof = true;
+                    self.touch(index);
+                }
+            }
+            Event::Failed { conn, .. } => {
+                if let Some(index) = self.find(conn) {
+                    self.close(index);
+                }
+            }
+            Event::Sent { conn, buffer, result } => {
+                if let Some(index) = self.find(conn) {
+                    let connection = self.connections[index as usize].as_mut().expect("found");
+                    connection.sending_bytes = 0;
+                    if result.is_err() {
+                        self.close(index);
+                    } else if !connection.output.is_empty() || connection.state != State::Open || connection.eof {
+                        self.touch(index);
+                    }
+                }
+                self.recycle(buffer);
+            }
+            Event::Woken => {}
+        }
+    }
+
+    fn find(&self, conn: ConnId) -> Option<u32> {
+        let connection = self.connections.get(conn.index())?.as_ref()?;
+        (connection.id == conn).then_some(conn.index() as u32)
+    }
+
+    fn find_token(&self, wanted: u64) -> Option<u32> {
+        let index = (wanted & u64::from(u32::MAX)) as usize;
+        let connection = self.connections.get(index)?.as_ref()?;
+        (token(connection.id) == wanted).then_some(index as u32)
+    }
+
+    /// A connection came in: checks whether it may stay, and gives it to the worker with the fewest.
+    fn accepted(&mut self, socket: OwnedFd) {
+        let Some(socket) = self.server.admit(socket, &self.settings) else { return };
+        let worker = self.server.least_loaded_worker();
+        if worker == self.number {
+            self.add(socket);
+        } else {
+            self.server.port(worker).send(Message::Socket(socket, 0));
+        }
+    }
+
+    /// Takes a connection over; it was counted when it was admitted.
+    fn add(&mut self, socket: OwnedFd) {
+        if let Err(error) = net::prepare(&socket, &self.settings) {
+            tracing::debug!("setting options of an accepted socket: {error}");
+        }
+        let (address, local_address) = net::endpoints(&socket);
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
+        let id = match self.io.add(socket) {
+            Ok(id) => id,
+            Err(error) => {
+                tracing::warn!("could not watch an accepted connection: {error}");
+                self.server.connection_refused(self.number);
+                return;
+            }
+        };
+        let client = self.server.client_joined(self.number, token(id), fd, address, local_address);
+        let session = Session::new(Arc::clone(&client), !self.server.has_password());
+        let index = id.index();
+        if index >= self.connections.len() {
+            self.connections.resize_with(index + 1, || None);
+        }
+        debug_assert!(self.connections[index].is_none(), "the loop reuses an index only after close");
+        self.connections[index] = Some(Connection::new(id, session));
+    }
+
+    /// Handles what other workers sent, and answers of its own.
+    pub(super) fn receive_messages(&mut self) {
+        for node in self.server.port(self.number).mailbox().receive() {
+            match node.value {
+                Message::Answer(parcel) => self.answer(parcel),
+                Message::Run(parcel) => self.executor.resume(parcel),
+                Message::Shard(ownership) => self.executor.adopt(ownership),
+                Message::Socket(socket, _) => self.add(socket),
+                Message::Kill(wanted, client) => self.kill(wanted, client),
+                Message::Reload => self.reload(),
+                Message::Stop => self.stopping = true,
+            }
+        }
+        self.receive_own_answers();
+    }
+
+    /// Handles answers to this worker's connections that this worker itself has run.
+    pub(super) fn receive_own_answers(&mut self) {
+        while self.executor.has_answers() {
+            for parcel in self.executor.take_answers() {
+                self.answer(parcel);
+            }
+        }
+    }
+
+    /// The answer to a request. When the last of a pipeline's has come, their replies go out in the order of the commands.
+    fn answer(&mut self, parcel: Parcel) {
+        // The connection may have gone meanwhile: what it asked for was done all the same, as in Redis.
+        let Some(index) = self.find_token(parcel.value.connection) else { return };
+        let connection = self.connections[index as usize].as_mut().expect("found");
+        debug_assert!(connection.requests > 0, "an answer without a request");
+        connection.answers.push(parcel);
+        connection.requests -= 1;
+        if connection.requests > 0 {
+            return;
+        }
+        let answers = std::mem::take(&mut connection.answers);
+        let mut replies: Vec<_> = answers.iter().flat_map(|parcel| parcel.value.replies()).collect();
+        replies.sort_unstable_by_key(|(sequence, _)| *sequence);
+        for (_, reply) in replies {
+            if run::replies_wanted(&mut connection.session) {
+                connection.output.extend_from_slice(reply);
+            }
+        }
+        if connection.state == State::Parked {
+            connection.state = State::Open;
+        }
+        self.make_ready(index);
+        self.touch(index);
+    }
+
+    fn kill(&mut self, wanted: u64, client: u64) {
+        let Some(index) = self.find_token(wanted) else { return };
+        if self.connections[index as usize].as_ref().is_some_and(|c| c.session.client.id == client) {
+            self.close(index);
+        }
+    }
+
+    fn reload(&mut self) {
+        self.settings = self.server.config().settings();
+        self.settings_generation = self.server.config().generation();
+    }
+
+    /// Closes everything when the server stops. Replies that are ready are given a moment to leave.
+    pub(super) fn close_all(&mut self, events: &mut Vec<Event>) -> std::io::Result<()> {
+        for listener in std::mem::take(&mut self.listeners) {
+            self.io.remove_listener(listener);
+        }
+        self.finish_turn();
+        self.io.poll(Some(std::time::Duration::ZERO), events)?;
+        for index in 0..self.connections.len() {
+            self.close(index as u32);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,139 @@
+//! What a connection has received and not run.
+//!
+//! ```text
+//! 0          start          parsed               end
+//! │  done     │  parsed, to   │  not parsed, or     │
+//! │           │  be run       │  part of a command  │
+//! ```
+//!
+//! The bytes are either still in the loop's memory, where they arrived (a chunk: nothing is copied when a turn runs
+//! all of it, which is the rule), or in the connection's own (`rest`), never both.
+
+use pantala_resp::{ArgRange, Limits, Parser, ProtocolError};
+use pantala_runtime::{Chunk, EventLoop};
+
+/// A connection's own buffer above this capacity is given up when it is empty: ten thousand idle connections must not
+/// each keep the room of their largest request.
+const REST_KEPT_BYTES_MAX: usize = 16 * 1024;
+
+/// See the head of this module.
+#[derive(Default)]
+pub struct Input {
+    parser: Parser,
+    chunk: Option<Chunk>,
+    rest: Vec<u8>,
+    start: usize,
+    parsed: usize,
+}
+
+impl Input {
+    /// Takes a chunk. It stays where it is when nothing else waits; otherwise its bytes go behind what waits.
+    pub fn receive<L: EventLoop>(&mut self, io: &mut L, chunk: Chunk) {
+        if self.chunk.is_none() && self.rest.is_empty() {
+            self.chunk = Some(chunk);
+            return;
+        }
+        self.keep(io);
+        let bytes = io.bytes(&chunk);
+        // A large bulk has announced its length: grow once. Trust it only as far as twice what is there, since the
+        // announcement costs its sender nothing.
+        let announced = self.parser.needed().min(self.rest.len().max(RESERVE_BYTES_MIN));
+        self.rest.reserve(bytes.len().max(announced));
+        self.rest.extend_from_slice(bytes);
+        io.release(chunk);
+    }
+
+    /// Moves what is left of the chunk, if there is one, into the connection's own memory. To be called at the end of each turn.
+    pub fn keep<L: EventLoop>(&mut self, io: &mut L) {
+        if let Some(chunk) = self.chunk.take() {
+            debug_assert!(self.rest.is_empty());
+            self.rest.extend_from_slice(&io.bytes(&chunk)[self.start..]);
+            io.release(chunk);
+            self.parsed -= self.start;
+            self.start = 0;
+        }
+    }
+
+    /// Parses the next command; appends where its arguments stand, relative to the command's first byte. Returns that byte's
+    /// position and the one behind the command.
+    pub fn parse<L: EventLoop>(
+        &mut self,
+        io: &mut L,
+        args: &mut Vec<ArgRange>,
+        limits: &Limits,
+    ) -> Result<Option<(usize, usize)>, ProtocolError> {
+        let bytes = match &self.chunk {
+            Some(chunk) => io.bytes_mut(chunk),
+            None => &mut self.rest,
+        };
+        let begin = self.parsed;
+        if begin == bytes.len() {
+            return Ok(None);
+        }
+        let Some(len) = self.parser.parse(&mut bytes[begin..], args, limits)? else { return Ok(None) };
+        self.parsed = begin + len;
+        Ok(Some((begin, self.parsed)))
+    }
+
+    /// All bytes; positions of [`Input::parse`] refer to them.
+    #[inline]
+    pub fn bytes<'b, L: EventLoop>(&'b self, io: &'b L) -> &'b [u8] {
+        match &self.chunk {
+            Some(chunk) => io.bytes(chunk),
+            None => &self.rest,
+        }
+    }
+
+    /// Notes that everything before `end` has run.
+    #[inline]
+    pub fn done(&mut self, end: usize) {
+        self.start = end;
+    }
+
+    /// Forgets commands that were parsed and did not run: they will be parsed again.
+    pub fn rewind(&mut self) {
+        if self.parsed != self.start {
+            self.parsed = self.start;
+            self.parser.reset();
+        }
+    }
+
+    /// Bytes received and not run.
+    pub fn waiting_bytes(&self) -> usize {
+        self.chunk.as_ref().map_or(self.rest.len(), Chunk::len) - self.start
+    }
+
+    /// Bytes of its own memory.
+    pub fn capacity_bytes(&self) -> usize {
+        self.rest.capacity()
+    }
+
+    /// Drops what is done with, and memory that is not needed any more. Amortized: bytes are moved only when at least as
+    /// many go.
+    pub fn compact(&mut self) {
+        if self.chunk.is_some() || self.start == 0 || self.start * 2 < self.rest.len() {
+            return;
+        }
+        if self.start == self.rest.len() {
+            self.rest.clear();
+            if self.rest.capacity() > REST_KEPT_BYTES_MAX {
+                self.rest = Vec::new();
+            }
+        } else {
+            self.rest.drain(..self.start);
+        }
+        self.parsed -= self.start;
+        self.start = 0;
+    }
+
+    /// Gives up everything.
+    pub fn discard<L: EventLoop>(&mut self, io: &mut L) {
+        if let Some(chunk) = self.chunk.take() {
+            io.release(chunk);
+        }
+        *self = Input::default();
+    }
+}
+
+/// The least room that an announced bulk is given at once.
+const RESERVE_BYTES_MIN: usize = 64 * 1024;

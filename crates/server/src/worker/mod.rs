@@ -1,0 +1,210 @@
+//! A worker: a thread with one event loop, the connections that it accepted, and the shards that it is home of.
+//!
+//! A turn of its loop:
+//!
+//! 1. *poll*: sends of the last turn go out, events come in ([`pantala_runtime`]);
+//! 2. *messages*: answers to parked commands, shards handed over, new sockets ([`pantala_engine::message`]);
+//! 3. *windows*: commands are parsed from all connections with input, prefetched, and run in order ([`window`], [`run`]);
+//! 4. *finish*: replies are given to the loop, one send per connection; what is left of the input is kept.
+//!
+//! A few times a second it also looks after time-outs, limits and expired keys ([`cron`]).
+
+mod connection;
+mod cron;
+mod events;
+mod input;
+mod run;
+pub mod stats;
+mod window;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pantala_engine::executor::Executor;
+use pantala_engine::expire::ActiveExpiry;
+use pantala_runtime::{Event, EventLoop};
+
+use crate::config::Settings;
+use crate::host::Server;
+pub use run::held_by_pause;
+
+use connection::Connection;
+use stats::{Tally, WorkerStats};
+use window::Window;
+
+/// Commands of one connection that run in a turn before the others get theirs.
+const COMMANDS_PER_TURN_MAX: usize = 1024;
+
+/// Buffers for replies that a worker keeps for reuse, and their capacity at most.
+const SPARE_BUFFERS_MAX: usize = 256;
+const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// See the head of this module.
+pub struct Worker<'s, L: EventLoop> {
+    number: u32,
+    server: &'s Server,
+    io: L,
+    executor: Executor<'s>,
+    connections: Vec<Option<Connection>>,
+    /// Indexes of connections that may have something to parse.
+    ready: Vec<u32>,
+    /// Indexes of connections that took part in this turn.
+    touched: Vec<u32>,
+    /// Indexes of connections that `CLIENT PAUSE` holds back.
+    paused: Vec<u32>,
+    window: Window,
+    /// Scratch for the shards of a command.
+    shards: Vec<u32>,
+    spare: Vec<Vec<u8>>,
+    settings: Arc<Settings>,
+    settings_generation: u64,
+    now_ms: i64,
+    next_cron_ms: i64,
+    expiry: ActiveExpiry,
+    listeners: Vec<pantala_runtime::ListenerId>,
+    stats: &'s WorkerStats,
+    tally: Tally,
+    stopping: bool,
+}
+
+impl<'s, L: EventLoop> Worker<'s, L> {
+    /// A worker over a loop that this thread has made.
+    pub fn new(server: &'s Server, number: u32, io: L) -> Self {
+        let settings = server.config().settings();
+        Worker {
+            number,
+            server,
+            io,
+            executor: Executor::new(server.keyspace(), number),
+            connections: Vec::new(),
+            ready: Vec::new(),
+            touched: Vec::new(),
+            paused: Vec::new(),
+            window: Window::default(),
+            shards: Vec::new(),
+            spare: Vec::new(),
+            settings_generation: server.config().generation(),
+            settings,
+            now_ms: server.now_ms(),
+            next_cron_ms: 0,
+            expiry: ActiveExpiry::default(),
+            listeners: Vec::new(),
+            stats: server.worker_stats(number),
+            tally: Tally::default(),
+            stopping: false,
+        }
+    }
+
+    /// Runs until the server stops.
+    ///
+    /// # Errors
+    /// The loop can't wait any more: nothing that a worker could go on without.
+    pub fn run(&mut self) -> std::io::Result<()> {
+        let mut events: Vec<Event> = Vec::new();
+        while !self.stopping {
+            let timeout = self.sleep_time();
+            let may_sleep = timeout != Some(Duration::ZERO) && self.server.port(self.number).mailbox().try_sleep();
+            self.io.poll(if may_sleep { timeout } else { Some(Duration::ZERO) }, &mut events)?;
+            self.now_ms = self.server.now_ms();
+            self.stats.turns.add(1);
+            for event in events.drain(..) {
+                self.handle(event);
+            }
+            self.receive_messages();
+            self.run_ready();
+            if self.now_ms >= self.next_cron_ms {
+                self.cron();
+            }
+            self.finish_turn();
+        }
+        self.close_all(&mut events)
+    }
+
+    /// How long the next poll may wait; `ZERO`: not at all.
+    fn sleep_time(&self) -> Option<Duration> {
+        if !self.ready.is_empty() || self.executor.has_answers() {
+            return Some(Duration::ZERO);
+        }
+        let mut wait_ms = (self.next_cron_ms - self.now_ms).max(1);
+        if !self.paused.is_empty() {
+            wait_ms = wait_ms.min((self.server.paused_until_ms() - self.now_ms).max(1));
+        }
+        Some(Duration::from_millis(wait_ms as u64))
+    }
+
+    /// Marks a connection as one that may have something to parse.
+    fn make_ready(&mut self, index: u32) {
+        if let Some(connection) = &mut self.connections[index as usize]
+            && !connection.is_ready
+        {
+            connection.is_ready = true;
+            self.ready.push(index);
+        }
+    }
+
+    /// Marks a connection as one whose turn is to be finished.
+    fn touch(&mut self, index: u32) {
+        if let Some(connection) = &mut self.connections[index as usize]
+            && !connection.is_touched
+        {
+            connection.is_touched = true;
+            self.touched.push(index);
+        }
+    }
+
+    /// Ends the turn: keeps what is left of the input, gives replies to the loop, closes what is to be closed.
+    fn finish_turn(&mut self) {
+        while let Some(index) = self.touched.pop() {
+            let Some(connection) = &mut self.connections[index as usize] else { continue };
+            connection.is_touched = false;
+            connection.input.keep(&mut self.io);
+            connection.input.compact();
+            if connection.sending_bytes == 0 && !connection.output.is_empty() {
+                let output = std::mem::replace(&mut connection.output, self.spare.pop().unwrap_or_default());
+                connection.sending_bytes = output.len();
+                self.stats.output_bytes.add(output.len() as u64);
+                if connection.state == connection::State::Closing {
+                    self.io.send(connection.id, output);
+                } else {
+                    self.io.send_quiet(connection.id, output);
+                }
+            } else if !connection.output.is_empty() {
+                self.io.expect_sent(connection.id);
+            }
+            self.close_if_over(index);
+        }
+    }
+
+    /// Closes a connection that runs nothing more and has nothing left to send.
+    fn close_if_over(&mut self, index: u32) {
+        let Some(connection) = &self.connections[index as usize] else { return };
+        let over = match connection.state {
+            connection::State::Closing => true,
+            // All that came before the end was run: what is left can't become a command any more.
+            connection::State::Open => connection.eof && !connection.is_ready,
+            connection::State::Parked | connection::State::Paused => false,
+        };
+        if over && connection.pending_bytes() == 0 {
+            self.close(index);
+        }
+    }
+
+    /// Closes a connection at once.
+    fn close(&mut self, index: u32) {
+        let Some(mut connection) = self.connections[index as usize].take() else { return };
+        connection.input.discard(&mut self.io);
+        self.io.close(connection.id);
+        self.server.client_left(&connection.session.client);
+        self.recycle(connection.output);
+    }
+
+    fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() > 0
+            && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX
+            && self.spare.len() < SPARE_BUFFERS_MAX
+        {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Parsing and running windows.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_commands::records::Unresolved;
+use pantala_engine::client::{LocalContext, ReplyMode, Session};
+use pantala_engine::command::{Command, Flags, Handler, Route, for_each_key};
+use pantala_engine::executor::{Call, Executor, Ran};
+use pantala_engine::keyspace::Execution;
+use pantala_engine::request::Request;
+use pantala_resp::{Args, Limits, Reply};
+use pantala_runtime::EventLoop;
+
+use super::connection::State;
+use super::stats::Outcome;
+use super::window::{Entry, Window, What, classify};
+use super::{COMMANDS_PER_TURN_MAX, Worker};
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Runs what the connections with input have sent, window by window.
+    pub(super) fn run_ready(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        let mut again = Vec::new();
+        for index in ready.drain(..) {
+            if let Some(connection) = &mut self.connections[index as usize] {
+                connection.is_ready = false;
+                if self.parse(index) {
+                    again.push(index);
+                }
+            }
+        }
+        self.run_window();
+        for index in again {
+            self.make_ready(index);
+        }
+        // What became ready meanwhile (answers) is in `self.ready`; the emptied list is kept for its memory.
+        if self.ready.is_empty() {
+            self.ready = ready;
+        }
+        self.receive_own_answers();
+    }
+
+    /// Parses what a connection has sent into the window, running the window whenever it is full. `true`: there may be more, for
+    /// the next turn.
+    fn parse(&mut self, index: u32) -> bool {
+        let mut commands = 0;
+        loop {
+            let Some(connection) = &mut self.connections[index as usize] else { return false };
+            if connection.state != State::Open {
+                return false;
+            }
+            if commands == COMMANDS_PER_TURN_MAX {
+                return true;
+            }
+            let authenticated = connection.session.authenticated;
+            let max_bulk_len = usize::try_from(self.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
+            let limits = Limits { max_bulk_len, authenticated, ..Limits::default() };
+            let first_arg = self.window.ranges.len();
+            let parsed = connection.input.parse(&mut self.io, &mut self.window.ranges, &limits);
+            let (begin, end, what) = match parsed {
+                Ok(None) => {
+                    if connection.input.waiting_bytes() as u64 > self.settings.client_query_buffer_limit_bytes {
+                        tracing::warn!("Closing client that reached max query buffer length: id={}", connection.session.client.id);
+                        self.run_window();
+                        self.close(index);
+                    }
+                    return false;
+                }
+                Ok(Some((begin, end))) => {
+                    let args = Args::new(
+                        &connection.input.bytes(&self.io)[begin..end],
+                        &self.window.ranges[first_arg..],
+                    );
+                    (begin, end, classify(self.server.keyspace(), connection.session.db, &args))
+                }
+                Err(error) => (0, 0, What::Broken(error)),
+            };
+            let broken = matches!(what, What::Broken(_));
+            self.window.entries.push(Entry {
+                connection: index,
+                db: connection.session.db,
+                begin,
+                end,
+                first_arg: first_arg as u32,
+                args: (self.window.ranges.len() - first_arg) as u32,
+                what,
+            });
+            self.touch(index);
+            commands += 1;
+            // Until it has authenticated, what it may send depends on what it sent before.
+            if self.window.is_full() || !authenticated {
+                self.run_window();
+            }
+            if broken {
+                return false;
+            }
+        }
+    }
+
+    /// Runs all commands of the window, in order, and empties it.
+    fn run_window(&mut self) {
+        if self.window.entries.is_empty() {
+            return;
+        }
+        self.window.prefetch_entries(self.server.keyspace());
+        self.stats.windows.add(1);
+        let mut window = std::mem::take(&mut self.window);
+        self.tally.begin_window();
+        if self.server.keyspace().layout().execution == Execution::Owner {
+            self.run_for_homes(&window);
+        } else {
+            for entry in &window.entries {
+                self.run_entry(entry, window.ranges_of(entry));
+            }
+        }
+        self.tally.end_window();
+        // What was parsed behind a command that had to wait is parsed again when it has its answer.
+        for entry in &window.entries {
+            if let Some(connection) = &mut self.connections[entry.connection as usize]
+                && connection.state != State::Open
+            {
+                connection.input.rewind();
+            }
+        }
+        window.clear();
+        self.window = window;
+    }
+
+    /// With `--execution owner`: what a connection has in the window as commands of one key, one after the other, goes to the shards' homes in
+    /// one request for each home, and comes back in order.
+    fn run_for_homes(&mut self, window: &Window) {
+        let mut at = 0;
+        while at < window.entries.len() {
+            let entry = &window.entries[at];
+            let alike = window.entries[at..]
+                .iter()
+                .take_while(|next| next.connection == entry.connection && matches!(next.what, What::Single(..)))
+                .count();
+            if alike > 1 && self.send_to_homes(&window.entries[at..at + alike], window) {
+                at += alike;
+            } else {
+                self.run_entry(entry, window.ranges_of(entry));
+                at += 1;
+            }
+        }
+    }
+
+    /// Sends commands of one key of a connection to the homes of their shards. `false`: they have to be run one by one, since something is
+    /// out of the ordinary.
+    fn send_to_homes(&mut self, entries: &[Entry], window: &Window) -> bool {
+        let index = entries[0].connection;
+        let Some(connection) = &mut self.connections[index as usize] else { return true };
+        if connection.state != State::Open {
+            return true;
+        }
+        if !connection.session.authenticated || self.server.paused_until_ms() != 0 || session_settles(&connection.session) {
+            return false;
+        }
+        let keyspace = self.executor.keyspace();
+        let mut requests: Vec<Option<Request>> = Vec::new();
+        requests.resize_with(keyspace.layout().homes as usize, || None);
+        let (view, token) = (connection.session.view(), connection.token());
+        let bytes = connection.input.bytes(&self.io);
+        for (sequence, entry) in entries.iter().enumerate() {
+            let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
+            let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
+            requests[keyspace.home(place.shard) as usize]
+                .get_or_insert_with(|| Request::new(view, self.number, token, self.now_ms))
+                .push_single(command, &args, place, sequence as u32);
+            connection.session.client.set_command(command);
+            self.tally.count(command, Outcome::Ok);
+        }
+        connection.input.done(entries[entries.len() - 1].end);
+        connection.state = State::Parked;
+        connection.requests = requests.iter().flatten().count() as u32;
+        for request in requests.into_iter().flatten() {
+            self.executor.start(request);
+        }
+        true
+    }
+
+    fn run_entry(&mut self, entry: &Entry, ranges: &[pantala_resp::ArgRange]) {
+        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
+        if connection.state != State::Open {
+            return;
+        }
+        if connection.output.capacity() == 0 && let Some(spare) = self.spare.pop() {
+            connection.output = spare;
+        }
+        let bytes = connection.input.bytes(&self.io);
+        let args = Args::new(bytes.get(entry.begin..entry.end).unwrap_or_default(), ranges);
+        let session = &mut connection.session;
+        let before = connection.output.len();
+        let command = match &entry.what {
+            What::Single(command, _) | What::Keyed(command) | What::Local(command) => *command,
+            other => {
+                let closes = refuse(other, &args, session, &mut connection.output);
+                if !replies_wanted(session) {
+                    connection.output.truncate(before);
+                }
+                connection.input.done(entry.end);
+                if !matches!(other, What::Nothing) {
+                    self.tally.count_refused();
+                }
+                if closes {
+                    connection.state = State::Closing;
+                }
+                return;
+            }
+        };
+        if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
+            Reply::new(&mut connection.output, session.version).error(NO_AUTH);
+            if !replies_wanted(session) {
+                connection.output.truncate(before);
+            }
+            connection.input.done(entry.end);
+            self.tally.count(command, Outcome::Rejected);
+            return;
+        }
+        if self.server.is_paused(command, self.now_ms) {
+            connection.state = State::Paused;
+            self.paused.push(entry.connection);
+            return;
+        }
+        session.client.set_command(command);
+        let ran = match entry.what {
+            What::Single(_, place) => {
+                let call = Call {
+                    command,
+                    args,
+                    first_key: Some(place),
+                    session: session.view(),
+                    connection: super::connection::token(connection.id),
+                    now_ms: self.now_ms,
+                };
+                self.executor.run_single(&call, place, &mut connection.output)
+            }
+            What::Keyed(_) => {
+                let call = Call {
+                    command,
+                    args,
+                    first_key: None,
+                    session: session.view(),
+                    connection: super::connection::token(connection.id),
+                    now_ms: self.now_ms,
+                };
+                run_keyed(&mut self.executor, &call, &mut self.shards, &mut connection.output)
+            }
+            _ => {
+                let Handler::Local(handler) = command.handler else { unreachable!("classified as local") };
+                // It may ask for the figures: they are to be true as of now.
+                self.tally.tell(self.stats);
+                let mut context = LocalContext {
+                    session,
+                    keyspace: self.executor.keyspace(),
+                    host: self.server,
+                    now_ms: self.now_ms,
+                };
+                let version = context.session.version;
+                handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
+                Ran::Done
+            }
+        };
+        connection.input.done(entry.end);
+        if ran == Ran::Parked {
+            connection.state = State::Parked;
+            connection.requests = 1;
+            self.tally.count(command, Outcome::Ok);
+            return;
+        }
+        let failed = connection.output.get(before) == Some(&b'-');
+        self.tally.count(command, if failed { Outcome::Failed } else { Outcome::Ok });
+        if session_settles(session) {
+            return self.after_special(entry.connection, before);
+        }
+        let hard_bytes = self.settings.output_limit_normal.hard_bytes;
+        if hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes {
+            self.server.log_output_limit(&connection.session.client);
+            self.close(entry.connection);
+        }
+    }
+
+    /// What follows a command of a session that is out of the ordinary: replies switched off, or to be closed.
+    #[cold]
+    fn after_special(&mut self, index: u32, before: usize) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if !replies_wanted(&mut connection.session) {
+            connection.output.truncate(before);
+        }
+        if connection.session.close_after_reply {
+            connection.state = State::Closing;
+        }
+    }
+}
+
+/// Runs a command of several keys or of its own routing.
+fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>, output: &mut Vec<u8>) -> Ran {
+    let keyspace = executor.keyspace();
+    shards.clear();
+    match call.command.route {
+        Route::Keys => {
+            let found =
+                for_each_key(call.command, &call.args, |index, _| shards.push(keyspace.place(call.args.at(index)).shard));
+            if found.is_err() || shards.is_empty() {
+                // The arguments don't fit the key specification: any shard will do for the handler to say so.
+                shards.clear();
+                shards.push(0);
+            }
+        }
+        Route::All => shards.extend(0..keyspace.shard_count()),
+        Route::Custom(choose) => {
+            choose(keyspace, &call.session, &call.args, shards);
+            if shards.is_empty() {
+                shards.push(0);
+            }
+        }
+        Route::None => unreachable!("a keyed command has a route"),
+    }
+    executor.run_many(call, shards, output)
+}
+
+/// Answers what is no command that can run. `true`: the connection is to be closed.
+#[cold]
+fn refuse(what: &What, args: &Args<'_>, session: &Session, output: &mut Vec<u8>) -> bool {
+    match what {
+        // A command that exists says first that nobody may run it, as in Redis.
+        What::Unresolved(Unresolved::NotBuilt | Unresolved::SubcommandNotBuilt(_)) if !session.authenticated => {
+            Reply::new(output, session.version).error(NO_AUTH);
+        }
+        What::Unresolved(why) => Reply::new(output, session.version).error_bytes(&why.message(args)),
+        What::Broken(error) => {
+            error.encode(output);
+            return true;
+        }
+        What::Nothing | What::Single(..) | What::Keyed(_) | What::Local(_) => {}
+    }
+    false
+}
+
+/// The answer to a command before authentication.
+const NO_AUTH: &str = "NOAUTH Authentication required.";
+
+/// Whether the reply of the command that has just run is to be sent; moves `CLIENT REPLY SKIP` on.
+pub fn replies_wanted(session: &mut Session) -> bool {
+    match session.reply_mode {
+        ReplyMode::On => true,
+        ReplyMode::Off => false,
+        // The SKIP command itself is not answered either.
+        ReplyMode::SkipNext => {
+            session.reply_mode = ReplyMode::Skip;
+            false
+        }
+        ReplyMode::Skip => {
+            session.reply_mode = ReplyMode::On;
+            false
+        }
+    }
+}
+
+/// Whether a session needs a closer look after a command.
+#[inline]
+fn session_settles(session: &Session) -> bool {
+    session.reply_mode != ReplyMode::On || session.close_after_reply
+}
+
+/// Whether a pause holds this command back.
+pub fn held_by_pause(tuning: &pantala_engine::tuning::Tuning, command: &Command, now_ms: i64) -> bool {
+    let until = tuning.paused_until_ms.load(Relaxed);
+    until > now_ms
+        && (tuning.pause_all.load(Relaxed)
+            || command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
+}

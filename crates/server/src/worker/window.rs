@@ -1,0 +1,123 @@
+//! The window: commands that a worker has parsed from its connections and not run yet.
+//!
+//! All of it is parsed before any of it runs, so that while one command's bucket is on its way from memory, the next ones' are
+//! too: stage one hashes each key and prefetches its bucket, stage two (when those have arrived) its entry. Commands of
+//! different connections and shards overlap. Order: a connection's commands stand in the window in the order it sent them,
+//! and run in it.
+
+use pantala_commands::records::{Unresolved, resolve};
+use pantala_engine::access::KeyPlace;
+use pantala_engine::command::{Command, Handler, Route, for_each_key};
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::{ArgRange, Args, ProtocolError};
+
+/// Commands in a window at most. Each has about three cache lines on their way; the first-level cache holds 512 and the
+/// line-fill buffers about a dozen, so more would only push out what was fetched. Figures in docs/decisions.
+pub const WINDOW_COMMANDS_MAX: usize = 64;
+
+/// What there is to do for a command.
+pub enum What {
+    /// A command of one key: the shard is known.
+    Single(&'static Command, KeyPlace),
+    /// A command that needs other shards: found when it runs.
+    Keyed(&'static Command),
+    /// A command that needs none.
+    Local(&'static Command),
+    /// None that can run.
+    Unresolved(Unresolved),
+    /// The bytes were no command: the connection closes.
+    Broken(ProtocolError),
+    /// An empty line.
+    Nothing,
+}
+
+/// A command in the window.
+pub struct Entry {
+    /// Index of its connection in the worker's table.
+    pub connection: u32,
+    /// Database that was selected when it was parsed: for prefetching only.
+    pub db: u32,
+    /// Where it begins in its connection's input.
+    pub begin: usize,
+    /// Where it ends.
+    pub end: usize,
+    /// Where its arguments stand in [`Window::ranges`].
+    pub first_arg: u32,
+    /// How many there are.
+    pub args: u32,
+    /// What to do.
+    pub what: What,
+}
+
+/// See the head of this module.
+#[derive(Default)]
+pub struct Window {
+    /// The commands.
+    pub entries: Vec<Entry>,
+    /// Arguments of all of them, each relative to its command's first byte.
+    pub ranges: Vec<ArgRange>,
+}
+
+impl Window {
+    /// Whether it takes no more.
+    pub fn is_full(&self) -> bool {
+        self.entries.len() >= WINDOW_COMMANDS_MAX
+    }
+
+    /// Forgets all commands.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.ranges.clear();
+    }
+
+    /// Where the arguments of an entry stand.
+    #[inline]
+    pub fn ranges_of(&self, entry: &Entry) -> &[ArgRange] {
+        &self.ranges[entry.first_arg as usize..(entry.first_arg + entry.args) as usize]
+    }
+
+    /// Second stage: the buckets are on their way; compares tags and prefetches entries.
+    pub fn prefetch_entries(&self, keyspace: &Keyspace) {
+        // One command has nothing to overlap with: it would only do the work twice.
+        if self.entries.len() < 2 {
+            return;
+        }
+        for entry in &self.entries {
+            if let What::Single(_, place) = entry.what {
+                keyspace.hint(entry.db, place.shard).prefetch_entry(place.hash);
+            }
+        }
+    }
+}
+
+/// Finds out what to do for a command, and prefetches its bucket: the first stage.
+#[inline]
+pub fn classify(keyspace: &Keyspace, db: u32, args: &Args<'_>) -> What {
+    if args.is_empty() {
+        return What::Nothing;
+    }
+    let command = match resolve(args) {
+        Ok(command) => command,
+        Err(why) => return What::Unresolved(why),
+    };
+    match (command.handler, command.route) {
+        (Handler::Local(_), _) => What::Local(command),
+        (Handler::Container, _) => What::Unresolved(Unresolved::WrongArity(command)),
+        (Handler::Keyed(_), Route::Keys) => match command.single_key() {
+            Some(index) => {
+                let place = keyspace.place(args.at(index));
+                keyspace.hint(db, place.shard).prefetch_bucket(place.hash);
+                What::Single(command, place)
+            }
+            None => {
+                // Its keys are hashed once more when it runs: cheaper than a miss each.
+                let _ = for_each_key(command, args, |index, _| {
+                    let place = keyspace.place(args.at(index));
+                    keyspace.hint(db, place.shard).prefetch_bucket(place.hash);
+                });
+                What::Keyed(command)
+            }
+        },
+        (Handler::Keyed(_), _) => What::Keyed(command),
+    }
+}

@@ -1,0 +1,197 @@
+//! The access word: 24 bits per entry that say when it was last read (LRU) or how often (LFU).
+//!
+//! Which of the two a word holds depends on `maxmemory-policy`, as in Redis; the word doesn't tell. All functions are
+//! pure: time and randomness come from the caller.
+//!
+//! - LRU: all 24 bits are the clock in seconds at the last read, modulo 2^24 (194 days).
+//! - LFU: the upper 16 bits are the clock in minutes at the last decay, modulo 2^16 (45 days); the lower 8 are a
+//!   logarithmic counter of reads.
+
+/// Largest access word.
+pub const ACCESS_MAX: u32 = (1 << 24) - 1;
+
+/// The counter of a new entry under LFU: high enough that it isn't evicted before it had a chance to be read.
+pub const LFU_INIT_VAL: u8 = 5;
+
+/// Largest value of the minutes in an LFU word.
+const LFU_MINUTES_MAX: u32 = (1 << 16) - 1;
+
+/// The access word of an entry read at `now_ms` (Unix time in milliseconds), under LRU.
+#[inline]
+#[must_use]
+pub fn lru_clock(now_ms: u64) -> u32 {
+    (now_ms / 1000) as u32 & ACCESS_MAX
+}
+
+/// Seconds since the entry with this access word was read, under LRU (`OBJECT IDLETIME`), `0..=ACCESS_MAX`.
+///
+/// An entry idle for more than 194 days looks younger, as in Redis. So does the second lost at the clock's wrap.
+#[inline]
+#[must_use]
+pub fn idle_time_s(access: u32, now_ms: u64) -> u32 {
+    let now = lru_clock(now_ms);
+    let access = access & ACCESS_MAX;
+    if now >= access {
+        now - access
+    } else {
+        now + (ACCESS_MAX - access)
+    }
+}
+
+/// The access word of a new entry under LFU.
+#[inline]
+#[must_use]
+pub fn lfu_new(now_ms: u64) -> u32 {
+    lfu_word(now_ms, LFU_INIT_VAL)
+}
+
+/// The access word that has this counter, decayed up to now, under LFU.
+#[inline]
+#[must_use]
+pub fn lfu_word(now_ms: u64, counter: u8) -> u32 {
+    lfu_minutes(now_ms) << 8 | u32::from(counter)
+}
+
+/// The access word after one more read under LFU: decay for the time passed, then a logarithmic increment.
+#[inline]
+#[must_use]
+pub fn lfu_touch(
+    access: u32,
+    now_ms: u64,
+    decay_time_min: u32,
+    log_factor: u32,
+    random: u32,
+) -> u32 {
+    lfu_word(
+        now_ms,
+        lfu_log_incr(
+            lfu_decay(access, now_ms, decay_time_min),
+            log_factor,
+            random,
+        ),
+    )
+}
+
+/// The counter of an access word after decay (`OBJECT FREQ`): one less per `decay_time_min` minutes since the word was
+/// written. `decay_time_min` is `lfu-decay-time`; 0 means that nothing decays.
+#[inline]
+#[must_use]
+pub fn lfu_decay(access: u32, now_ms: u64, decay_time_min: u32) -> u8 {
+    let counter = access as u8;
+    let written = access >> 8 & LFU_MINUTES_MAX;
+    let now = lfu_minutes(now_ms);
+    let elapsed_min = if now >= written {
+        now - written
+    } else {
+        LFU_MINUTES_MAX - written + now
+    };
+    match elapsed_min.checked_div(decay_time_min) {
+        Some(periods) => counter.saturating_sub(u8::try_from(periods).unwrap_or(u8::MAX)),
+        None => counter,
+    }
+}
+
+/// The counter after one more read: it grows with probability 1 / ((counter - [`LFU_INIT_VAL`]) * `log_factor` + 1), so
+/// that 255 stands for about a million reads at the default `lfu-log-factor` of 10. `random` is uniform over all of u32.
+#[inline]
+#[must_use]
+pub fn lfu_log_incr(counter: u8, log_factor: u32, random: u32) -> u8 {
+    if counter == u8::MAX {
+        return counter;
+    }
+    let base = u64::from(counter.saturating_sub(LFU_INIT_VAL));
+    let one_in = base * u64::from(log_factor) + 1;
+    // random / 2^32 < 1 / one_in, without a division. The product can exceed 64 bits, by the largest factors.
+    if u128::from(random) * u128::from(one_in) < 1 << 32 {
+        counter + 1
+    } else {
+        counter
+    }
+}
+
+#[inline]
+fn lfu_minutes(now_ms: u64) -> u32 {
+    (now_ms / 60_000) as u32 & LFU_MINUTES_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    const NOW_MS: u64 = 1_700_000_000_123;
+
+    #[test]
+    fn idle_time_counts_seconds() {
+        let access = lru_clock(NOW_MS);
+        assert!(access <= ACCESS_MAX);
+        assert_eq!(idle_time_s(access, NOW_MS), 0);
+        assert_eq!(idle_time_s(access, NOW_MS + 876), 0);
+        assert_eq!(idle_time_s(access, NOW_MS + 877), 1);
+        assert_eq!(idle_time_s(access, NOW_MS + 3_600_000), 3600);
+    }
+
+    #[test]
+    fn idle_time_survives_the_wrap_of_the_clock() {
+        let wrap_ms = u64::from(ACCESS_MAX + 1) * 1000;
+        let access = lru_clock(wrap_ms - 10_000);
+        assert_eq!(access, ACCESS_MAX - 9);
+        // Redis loses one second at the wrap.
+        assert_eq!(idle_time_s(access, wrap_ms + 5_000), 14);
+    }
+
+    #[test]
+    fn lfu_decays_one_per_period() {
+        let access = lfu_word(NOW_MS, 100);
+        assert_eq!(lfu_decay(access, NOW_MS, 1), 100);
+        assert_eq!(lfu_decay(access, NOW_MS + 10 * 60_000, 1), 90);
+        assert_eq!(lfu_decay(access, NOW_MS + 10 * 60_000, 3), 97);
+        assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 1), 0);
+        assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 0), 100);
+        // Redis loses a minute when the clock goes round, and everything when it has gone all the way.
+        assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_534), 99);
+        assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_535), 100);
+        assert_eq!(lfu_decay(access, NOW_MS + 65_536 * 60_000, 1), 100);
+    }
+
+    #[test]
+    fn lfu_word_keeps_its_parts_in_24_bits() {
+        let access = lfu_touch(lfu_new(NOW_MS), NOW_MS + 60_000, 0, 10, u32::MAX);
+        assert!(access <= ACCESS_MAX);
+        // At the initial value the increment is certain whatever the random number.
+        assert_eq!(access as u8, LFU_INIT_VAL + 1);
+        assert_eq!(lfu_decay(access, NOW_MS + 60_000, 1), LFU_INIT_VAL + 1);
+    }
+
+    #[test]
+    fn log_increment_at_its_threshold() {
+        assert_eq!(lfu_log_incr(255, 0, 0), 255);
+        assert_eq!(lfu_log_incr(254, u32::MAX, 0), 255);
+        assert_eq!(lfu_log_incr(254, u32::MAX, 1), 254);
+        assert_eq!(lfu_log_incr(0, 10, u32::MAX), 1);
+        // Counter 6, factor 1: one in two.
+        assert_eq!(lfu_log_incr(6, 1, (1 << 31) - 1), 7);
+        assert_eq!(lfu_log_incr(6, 1, 1 << 31), 6);
+    }
+
+    /// The counter's expectation is 5 + sqrt(2 × reads / factor); the bounds are five standard deviations off.
+    #[test]
+    fn counter_grows_logarithmically() {
+        let mut random = Random::announced("access");
+        for (reads, low, high) in [
+            (100, 6, 17),
+            (1_000, 8, 30),
+            (100_000, 110, 185),
+            (1_500_000, 255, 255),
+        ] {
+            let mut counter = LFU_INIT_VAL;
+            for _ in 0..reads {
+                counter = lfu_log_incr(counter, 10, random.next() as u32);
+            }
+            assert!(
+                (low..=high).contains(&counter),
+                "{counter} after {reads} reads"
+            );
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! A growable string of bytes that preallocates as Redis's does and never aborts when memory is refused.
+
+use std::collections::TryReserveError;
+use std::fmt;
+
+/// Most bytes that a growing string reserves beyond what it needs (1 MiB). Below it, a growing string doubles.
+pub const PREALLOCATION_BYTES_MAX: usize = 1024 * 1024;
+
+/// The allocator refused, or the size can't be expressed. The value that should have grown is unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("insufficient memory")
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+impl From<TryReserveError> for OutOfMemory {
+    fn from(_: TryReserveError) -> Self {
+        OutOfMemory
+    }
+}
+
+/// The bytes of a string that doesn't live inside its dictionary entry.
+///
+/// Made by SET it takes exactly its length; grown by APPEND or SETRANGE it reserves as much again (at most
+/// [`PREALLOCATION_BYTES_MAX`] more), since a string that grew once tends to grow again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct RawString {
+    bytes: Vec<u8>,
+}
+
+impl RawString {
+    /// A copy of `bytes` in a buffer of exactly that size.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses.
+    pub fn try_from_slice(bytes: &[u8]) -> Result<RawString, OutOfMemory> {
+        let mut string = RawString::default();
+        string.bytes.try_reserve_exact(bytes.len())?;
+        string.bytes.extend_from_slice(bytes);
+        Ok(string)
+    }
+
+    /// `head` and `tail` joined, with room to grow: what APPEND makes of a string that lived inside its entry until now.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses.
+    pub fn try_concat(head: &[u8], tail: &[u8]) -> Result<RawString, OutOfMemory> {
+        let mut string = RawString::default();
+        string.try_grow_to(head.len().checked_add(tail.len()).ok_or(OutOfMemory)?)?;
+        string.bytes.extend_from_slice(head);
+        string.bytes.extend_from_slice(tail);
+        Ok(string)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The bytes, to be changed in place (the length stays).
+    #[must_use]
+    pub fn as_mut_bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Bytes of heap that the buffer takes, including what is reserved for growth. What the allocator adds on its own
+    /// is not counted.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Adds `tail` at the end (APPEND).
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; the string is then unchanged.
+    pub fn try_append(&mut self, tail: &[u8]) -> Result<(), OutOfMemory> {
+        self.try_grow_to(self.len().checked_add(tail.len()).ok_or(OutOfMemory)?)?;
+        self.bytes.extend_from_slice(tail);
+        Ok(())
+    }
+
+    /// Overwrites from `offset` on with `patch`; zero bytes fill a gap between the old end and `offset` (SETRANGE). An
+    /// empty patch changes nothing, wherever its offset.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; the string is then unchanged.
+    pub fn try_set_range(&mut self, offset: usize, patch: &[u8]) -> Result<(), OutOfMemory> {
+        if patch.is_empty() {
+            return Ok(());
+        }
+        let end = offset.checked_add(patch.len()).ok_or(OutOfMemory)?;
+        if end > self.len() {
+            self.try_grow_to(end)?;
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[offset..end].copy_from_slice(patch);
+        Ok(())
+    }
+
+    /// A copy in a buffer of exactly its length.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses.
+    pub fn try_clone(&self) -> Result<RawString, OutOfMemory> {
+        RawString::try_from_slice(&self.bytes)
+    }
+
+    /// Makes room for `len_bytes` in total, with Redis's preallocation when the buffer has to grow.
+    fn try_grow_to(&mut self, len_bytes: usize) -> Result<(), OutOfMemory> {
+        if len_bytes <= self.bytes.capacity() {
+            return Ok(());
+        }
+        let room_bytes = len_bytes.min(PREALLOCATION_BYTES_MAX);
+        let wanted_bytes = len_bytes.checked_add(room_bytes).ok_or(OutOfMemory)?;
+        self.bytes.try_reserve_exact(wanted_bytes - self.len())?;
+        Ok(())
+    }
+}
+
+impl From<Vec<u8>> for RawString {
+    /// Takes the vector's buffer over, with the room it has.
+    fn from(bytes: Vec<u8>) -> Self {
+        RawString { bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    const MIB: usize = 1024 * 1024;
+
+    #[test]
+    fn set_takes_exactly_its_length() {
+        let string = RawString::try_from_slice(&[7; 1000]).unwrap();
+        assert_eq!((string.len(), string.allocated_bytes()), (1000, 1000));
+        assert!(RawString::try_from_slice(b"").unwrap().is_empty());
+    }
+
+    #[test]
+    fn append_doubles_below_the_bound_and_adds_the_bound_above() {
+        for (len, expected) in [
+            (100, 202),
+            (MIB - 2, 2 * MIB - 2),
+            (MIB - 1, 2 * MIB),
+            (MIB, 2 * MIB + 1),
+            (5 * MIB, 6 * MIB + 1),
+        ] {
+            let mut string = RawString::try_from_slice(&vec![b'a'; len]).unwrap();
+            string.try_append(b"b").unwrap();
+            assert_eq!(string.len(), len + 1);
+            assert_eq!(
+                string.allocated_bytes(),
+                expected,
+                "appending to {len} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn append_within_the_room_keeps_the_buffer() {
+        let mut string = RawString::try_concat(b"0123456789", b"abc").unwrap();
+        assert_eq!(string.allocated_bytes(), 26);
+        string.try_append(b"0123456789abc").unwrap();
+        assert_eq!((string.len(), string.allocated_bytes()), (26, 26));
+        string.try_append(b"!").unwrap();
+        assert_eq!((string.len(), string.allocated_bytes()), (27, 54));
+    }
+
+    #[test]
+    fn a_refused_allocation_is_an_error_and_changes_nothing() {
+        let mut string = RawString::try_from_slice(b"kept").unwrap();
+        assert_eq!(
+            string.try_set_range(usize::MAX - 1, b"ab"),
+            Err(OutOfMemory)
+        );
+        assert_eq!(
+            string.try_set_range(isize::MAX as usize, b"a"),
+            Err(OutOfMemory)
+        );
+        assert_eq!(string.try_set_range(1 << 60, b"a"), Err(OutOfMemory));
+        assert_eq!(string.as_bytes(), b"kept");
+        assert_eq!(string.allocated_bytes(), 4);
+    }
+
+    #[test]
+    fn an_empty_patch_changes_nothing() {
+        let mut string = RawString::try_from_slice(b"kept").unwrap();
+        string.try_set_range(1000, b"").unwrap();
+        assert_eq!(string.as_bytes(), b"kept");
+    }
+
+    #[test]
+    fn random_changes_agree_with_a_plain_model() {
+        let mut random = Random::announced("raw_string");
+        for _ in 0..500 {
+            let mut model = random.bytes(0, 200);
+            let mut string = RawString::try_from_slice(&model).unwrap();
+            for _ in 0..20 {
+                let patch = random.bytes(0, 60);
+                if random.below(2) == 0 {
+                    string.try_append(&patch).unwrap();
+                    model.extend_from_slice(&patch);
+                } else {
+                    let offset = random.below(300) as usize;
+                    string.try_set_range(offset, &patch).unwrap();
+                    for (i, &byte) in patch.iter().enumerate() {
+                        if model.len() <= offset + i {
+                            model.resize(offset + i + 1, 0);
+                        }
+                        model[offset + i] = byte;
+                    }
+                }
+                assert_eq!(string.as_bytes(), model);
+                assert!(string.allocated_bytes() >= model.len());
+            }
+        }
+    }
+}

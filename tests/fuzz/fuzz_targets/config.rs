@@ -1,0 +1,69 @@
+//! redis.conf: any text is read or refused, never a panic; what was read is rewritten so that it reads the same.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pantala::config::rewrite::rewrite_text;
+use pantala::config::value::show;
+use pantala::config::table::names;
+use pantala::config::{Host, HostDefaults, Loaded, LoadError, Sources, load};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// One file that exists under every name, so that it may include itself.
+struct OneFile<'a>(&'a [u8]);
+
+impl Host for OneFile<'_> {
+    fn read_file(&mut self, _: &Path) -> io::Result<Vec<u8>> {
+        Ok(self.0.to_vec())
+    }
+
+    fn read_stdin(&mut self) -> io::Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+
+    fn list_dir(&mut self, _: &Path) -> Vec<Vec<u8>> {
+        vec![b"a.conf".to_vec(), b".hidden".to_vec()]
+    }
+
+    fn change_dir(&mut self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn current_dir(&mut self) -> PathBuf {
+        "/".into()
+    }
+
+    fn try_append(&mut self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn read(text: &[u8]) -> Result<Loaded, LoadError> {
+    let sources = Sources { file: Some("a.conf".into()), ..Sources::default() };
+    load(&sources, HostDefaults { workers: 2, shards: |workers| workers * 16 }, &mut OneFile(text))
+}
+
+fuzz_target!(|text: &[u8]| {
+    let loaded = match read(text) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return;
+        }
+    };
+    let _ = loaded.check_renames(|name| name == b"get" || name == b"set");
+    // A file that includes itself is rewritten as part of what it says: leave those.
+    if text.to_ascii_lowercase().windows(7).any(|window| window == b"include") {
+        return;
+    }
+    let rewritten = rewrite_text(text, &loaded.values);
+    let again = match read(&rewritten) {
+        Ok(again) => again,
+        Err(error) => panic!("{error}\n{}", rewritten.escape_ascii()),
+    };
+    for found in names() {
+        let kind = found.directive().kind;
+        let (before, after) = (show(kind, loaded.values.at(found.index)), show(kind, again.values.at(found.index)));
+        assert_eq!(before, after, "{} in {}", found.name(), rewritten.escape_ascii());
+    }
+});

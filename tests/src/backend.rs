@@ -1,0 +1,65 @@
+//! The event loops that Pantala has, and which of them this host allows.
+
+use std::sync::OnceLock;
+
+use crate::tool;
+
+/// An event loop of Pantala, by its name on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// `--io-backend io_uring`
+    IoUring,
+    /// `--io-backend epoll`
+    Epoll,
+}
+
+impl Backend {
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::IoUring => "io_uring",
+            Backend::Epoll => "epoll",
+        }
+    }
+
+    /// Those to test here: all that the host allows, or those that `PANTALA_BACKENDS` names. A backend left out because
+    /// the host forbids it is named on standard error, once.
+    #[must_use]
+    pub fn all() -> &'static [Backend] {
+        static ALL: OnceLock<Vec<Backend>> = OnceLock::new();
+        ALL.get_or_init(|| {
+            let wanted = std::env::var("PANTALA_BACKENDS").unwrap_or_else(|_| "io_uring,epoll".into());
+            let mut backends = Vec::new();
+            for name in wanted.split(',').map(str::trim) {
+                match name {
+                    "epoll" => backends.push(Backend::Epoll),
+                    "io_uring" => match io_uring_refusal() {
+                        None => backends.push(Backend::IoUring),
+                        Some(why) => tool::skipped(format_args!("io_uring backend: the kernel refuses a ring: {why}")),
+                    },
+                    other => panic!("PANTALA_BACKENDS names {other:?}, which is no backend"),
+                }
+            }
+            backends
+        })
+    }
+}
+
+/// Why a ring can't be set up here. Asks the kernel, not Pantala: a Pantala that wrongly refuses must fail its tests.
+fn io_uring_refusal() -> Option<String> {
+    let ring = io_uring::IoUring::<io_uring::squeue::Entry, io_uring::cqueue::Entry>::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .build(8)
+        .map_err(|error| error.to_string());
+    ring.err()
+}
+
+/// Runs `body` for each backend under test, naming it on standard error first.
+pub fn for_each_backend(mut body: impl FnMut(Backend)) {
+    for backend in Backend::all() {
+        eprintln!("-- backend {}", backend.name());
+        body(*backend);
+    }
+}

@@ -1,0 +1,60 @@
+//! Finds the `pantala` binary, building it first: `cargo test` builds it only for tests of its own package.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use cargo_metadata::Message;
+
+/// The root folder of the workspace.
+///
+/// # Panics
+/// Never: this package lies one folder below it.
+#[must_use]
+pub fn workspace_root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies below the root").to_path_buf()
+}
+
+/// Path of the binary under test: `PANTALA_BIN`, else built once per process by cargo in the profile of this test.
+///
+/// # Panics
+/// When it can't be built.
+pub fn pantala() -> &'static PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| match std::env::var_os("PANTALA_BIN") {
+        Some(path) => workspace_root().join(path),
+        None => build(),
+    })
+}
+
+fn build() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args([
+        "build",
+        "--quiet",
+        "--package",
+        "pantala",
+        "--bin",
+        "pantala",
+        "--message-format=json-render-diagnostics",
+    ]);
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
+    // Cargo tells its child about the package being tested; a build script of ours must not see that.
+    let mut child = command
+        .current_dir(workspace_root())
+        .env_remove("CARGO_MANIFEST_DIR")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("cargo starts");
+    let output = std::io::BufReader::new(child.stdout.take().expect("standard output is piped"));
+    let executable = Message::parse_stream(output).filter_map(Result::ok).find_map(|message| match message {
+        Message::CompilerArtifact(artifact) if artifact.target.name == "pantala" => artifact.executable,
+        _ => None,
+    });
+    let status = child.wait().expect("cargo ends");
+    assert!(status.success(), "cargo build of pantala failed: {status}");
+    executable.expect("cargo names the executable it built").into_std_path_buf()
+}

@@ -1,0 +1,322 @@
+//! A raw client: sends exactly the bytes it is told to, gives back replies with the bytes they came as.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::reply::{self, Reply, show};
+
+/// Longest wait for bytes before a test gives up on the server.
+pub const READ_MAX: Duration = Duration::from_secs(60);
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// One connection.
+pub struct Client {
+    stream: Stream,
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` already given out as replies.
+    taken: usize,
+}
+
+impl Client {
+    /// To a port on 127.0.0.1.
+    ///
+    /// # Panics
+    /// When nobody listens there.
+    #[must_use]
+    pub fn tcp(port: u16) -> Client {
+        Client::try_tcp(port).unwrap_or_else(|error| panic!("connecting to port {port}: {error}"))
+    }
+
+    /// To a port on 127.0.0.1.
+    ///
+    /// # Errors
+    /// When nobody listens there.
+    pub fn try_tcp(port: u16) -> io::Result<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(READ_MAX))?;
+        stream.set_write_timeout(Some(READ_MAX))?;
+        Ok(Client { stream: Stream::Tcp(stream), buffer: Vec::new(), taken: 0 })
+    }
+
+    /// To a unix socket.
+    ///
+    /// # Panics
+    /// When nobody listens there.
+    #[must_use]
+    pub fn unix(path: &Path) -> Client {
+        let stream =
+            UnixStream::connect(path).unwrap_or_else(|error| panic!("connecting to {}: {error}", path.display()));
+        stream.set_read_timeout(Some(READ_MAX)).expect("a socket takes a timeout");
+        Client { stream: Stream::Unix(stream), buffer: Vec::new(), taken: 0 }
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// When the server has closed, or doesn't take them.
+    pub fn try_send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.stream {
+            Stream::Tcp(stream) => stream.write_all(bytes),
+            Stream::Unix(stream) => stream.write_all(bytes),
+        }
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Panics
+    /// When the server has closed, or doesn't take them.
+    pub fn send_raw(&mut self, bytes: &[u8]) {
+        self.try_send_raw(bytes).unwrap_or_else(|error| panic!("sending {}: {error}", show(bytes)));
+    }
+
+    /// Sends a command without waiting for its reply.
+    pub fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) {
+        let bytes = encode(args);
+        self.send_raw(&bytes);
+    }
+
+    /// Sends a command and waits for its reply.
+    pub fn command<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Reply {
+        self.send(args);
+        self.receive()
+    }
+
+    /// Sends a command given as words between spaces, and waits for its reply.
+    pub fn call(&mut self, words: &str) -> Reply {
+        let args: Vec<&str> = words.split(' ').collect();
+        self.command(&args)
+    }
+
+    /// Sends all commands in one write (while already reading, so that neither side can block the other) and gives the
+    /// replies.
+    ///
+    /// # Panics
+    /// When the server closes.
+    pub fn pipeline<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) -> Vec<Reply> {
+        let mut bytes = Vec::new();
+        for args in commands {
+            encode_into(&mut bytes, args);
+        }
+        self.exchange(&bytes, commands.len()).into_iter().map(|(reply, _)| reply).collect()
+    }
+
+    /// Sends `bytes` from a thread of its own and reads `count` replies, each with its raw bytes.
+    ///
+    /// # Panics
+    /// When the server closes or is silent for [`READ_MAX`].
+    pub fn exchange(&mut self, bytes: &[u8], count: usize) -> Vec<(Reply, Vec<u8>)> {
+        self.write_beside(bytes, |client| (0..count).map(|_| client.receive_raw()).collect())
+    }
+
+    /// Sends `bytes` from a thread of its own and reads replies up to the bulk `last`, each with its raw bytes.
+    ///
+    /// # Panics
+    /// When the server closes or is silent for [`READ_MAX`].
+    pub fn exchange_until(&mut self, bytes: &[u8], last: &[u8]) -> Vec<(Reply, Vec<u8>)> {
+        self.write_beside(bytes, |client| {
+            let mut replies = Vec::new();
+            loop {
+                replies.push(client.receive_raw());
+                if matches!(&replies[replies.len() - 1].0, Reply::Bulk(text) if text == last) {
+                    return replies;
+                }
+            }
+        })
+    }
+
+    /// Runs `read` while a thread writes `bytes`.
+    fn write_beside<T>(&mut self, bytes: &[u8], read: impl FnOnce(&mut Client) -> T) -> T {
+        let mut writer: Box<dyn Write + Send> = match &self.stream {
+            Stream::Tcp(stream) => Box::new(stream.try_clone().expect("a socket can be cloned")),
+            Stream::Unix(stream) => Box::new(stream.try_clone().expect("a socket can be cloned")),
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(move || writer.write_all(bytes).expect("the server takes the pipeline"));
+            read(self)
+        })
+    }
+
+    /// The next reply.
+    ///
+    /// # Panics
+    /// When the server closes, is silent for [`READ_MAX`], or sends what is no reply.
+    pub fn receive(&mut self) -> Reply {
+        self.receive_raw().0
+    }
+
+    /// The next reply and its raw bytes.
+    ///
+    /// # Panics
+    /// When the server closes, is silent for [`READ_MAX`], or sends what is no reply.
+    pub fn receive_raw(&mut self) -> (Reply, Vec<u8>) {
+        self.try_receive()
+            .unwrap_or_else(|error| panic!("no reply: {error}; unread: {}", show(&self.buffer[self.taken..])))
+    }
+
+    /// The next reply and its raw bytes.
+    ///
+    /// # Errors
+    /// When the server closes ([`io::ErrorKind::UnexpectedEof`]), is silent for [`READ_MAX`], or sends what is no reply.
+    pub fn try_receive(&mut self) -> io::Result<(Reply, Vec<u8>)> {
+        // A reply that isn't whole is parsed again only when its bytes have doubled: a 512 MB bulk stays linear.
+        let mut retry_len = 1;
+        loop {
+            let unread = &self.buffer[self.taken..];
+            if unread.len() >= retry_len {
+                match reply::parse(unread) {
+                    Ok(Some((reply, length))) => {
+                        let raw = unread[..length].to_vec();
+                        self.taken += length;
+                        if self.taken == self.buffer.len() || self.taken > 1 << 20 {
+                            self.buffer.drain(..self.taken);
+                            self.taken = 0;
+                        }
+                        return Ok((reply, raw));
+                    }
+                    Ok(None) => retry_len = if unread.len() > 1 << 20 { missing_len(unread) } else { unread.len() + 1 },
+                    Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error.to_string())),
+                }
+            }
+            if self.fill()? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+
+    /// Everything up to the end of the connection, with what was read but not taken yet. A reset counts as the end: a
+    /// server that closes with unread bytes in its socket makes the kernel send one.
+    ///
+    /// # Panics
+    /// When the server keeps the connection open for [`READ_MAX`].
+    pub fn read_to_end(&mut self) -> Vec<u8> {
+        loop {
+            match self.fill() {
+                Ok(0) => break,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
+                Ok(_) => {}
+                Err(error) => panic!("the connection doesn't end: {error}; read: {}", show(&self.buffer[self.taken..])),
+            }
+        }
+        self.buffer.split_off(self.taken)
+    }
+
+    /// Reads on, keeping what comes, until the server closes (true) or is silent for `limit` (false).
+    ///
+    /// # Panics
+    /// When the socket fails in an unknown way.
+    pub fn ends_within(&mut self, limit: Duration) -> bool {
+        self.set_read_timeout(limit);
+        let ended = loop {
+            match self.fill() {
+                Ok(0) => break true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break true,
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    break false;
+                }
+                Err(error) => panic!("reading: {error}"),
+            }
+        };
+        self.set_read_timeout(READ_MAX);
+        ended
+    }
+
+    /// Reads what is there within `limit` and says whether the connection is still open.
+    ///
+    /// # Panics
+    /// When the socket fails in an unknown way.
+    pub fn is_open_after(&mut self, limit: Duration) -> bool {
+        self.set_read_timeout(limit);
+        let result = self.fill();
+        self.set_read_timeout(READ_MAX);
+        match result {
+            Ok(n) => n > 0,
+            Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
+        }
+    }
+
+    /// Sets how long a read waits.
+    ///
+    /// # Panics
+    /// When `limit` is zero.
+    pub fn set_read_timeout(&mut self, limit: Duration) {
+        let result = match &self.stream {
+            Stream::Tcp(stream) => stream.set_read_timeout(Some(limit)),
+            Stream::Unix(stream) => stream.set_read_timeout(Some(limit)),
+        };
+        result.expect("a socket takes a timeout");
+    }
+
+    /// Sets how long a write waits for the server to take bytes.
+    ///
+    /// # Panics
+    /// When `limit` is zero.
+    pub fn set_write_timeout(&mut self, limit: Duration) {
+        let result = match &self.stream {
+            Stream::Tcp(stream) => stream.set_write_timeout(Some(limit)),
+            Stream::Unix(stream) => stream.set_write_timeout(Some(limit)),
+        };
+        result.expect("a socket takes a timeout");
+    }
+
+    /// Says that it will send nothing more, and goes on reading.
+    pub fn close_write(&mut self) {
+        // Fails only when the server has closed first, which the reads will show.
+        let _ = match &self.stream {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+        };
+    }
+
+    fn fill(&mut self) -> io::Result<usize> {
+        /// Bytes asked for in one read.
+        const CHUNK_LEN: usize = 256 * 1024;
+        let start = self.buffer.len();
+        self.buffer.resize(start + CHUNK_LEN, 0);
+        let result = match &mut self.stream {
+            Stream::Tcp(stream) => stream.read(&mut self.buffer[start..]),
+            Stream::Unix(stream) => stream.read(&mut self.buffer[start..]),
+        };
+        self.buffer.truncate(start + result.as_ref().map_or(0, |n| *n));
+        result
+    }
+}
+
+/// Bytes needed before `unread`, which is not whole, is worth another look: the length of a single bulk, or twice of
+/// what is there.
+fn missing_len(unread: &[u8]) -> usize {
+    let header = unread.iter().take(32).position(|byte| *byte == b'\r').unwrap_or(0);
+    let length =
+        unread.get(1..header).and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|text| text.parse().ok());
+    match (unread[0], length) {
+        (b'$', Some(length)) => header + 2 + usize::max(length, 0) + 2,
+        _ => unread.len() * 2,
+    }
+}
+
+/// A command as a RESP array of bulks.
+#[must_use]
+pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_into(&mut bytes, args);
+    bytes
+}
+
+/// Appends a command as a RESP array of bulks.
+pub fn encode_into<A: AsRef<[u8]>>(bytes: &mut Vec<u8>, args: &[A]) {
+    bytes.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
+    for arg in args {
+        let arg = arg.as_ref();
+        bytes.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        bytes.extend_from_slice(arg);
+        bytes.extend_from_slice(b"\r\n");
+    }
+}

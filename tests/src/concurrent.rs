@@ -1,0 +1,36 @@
+//! Several clients at once: each in a thread, until time is up or one of them sees what must never be seen.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What one client does again and again. An error is what must never be seen.
+pub type Body<'a> = Box<dyn FnMut() -> Result<(), String> + Send + 'a>;
+
+/// Runs every body in a thread of its own until `limit` has passed.
+///
+/// # Errors
+/// The first error; the others are stopped then.
+///
+/// # Panics
+/// When a body panics.
+pub fn run_for(limit: Duration, bodies: Vec<Body<'_>>) -> Result<(), String> {
+    let deadline = Instant::now() + limit;
+    let stop = AtomicBool::new(false);
+    let first = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for mut body in bodies {
+            let (stop, first) = (&stop, &first);
+            scope.spawn(move || {
+                // A body that panics must not leave the others waiting for its part: time stops them.
+                while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
+                    if let Err(text) = body() {
+                        stop.store(true, Ordering::Relaxed);
+                        first.lock().expect("no one panics with the lock").get_or_insert(text);
+                    }
+                }
+            });
+        }
+    });
+    first.into_inner().expect("no one panics with the lock").map_or(Ok(()), Err)
+}

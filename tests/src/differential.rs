@@ -1,0 +1,276 @@
+//! The differential test: one command stream to two servers, every reply held against the other's.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use crate::client::{Client, encode, encode_into};
+use crate::generator::{CONNECTIONS, Check, Generator, Step, TTL_SLACK_S};
+use crate::reply::{Reply, show};
+use crate::{Random, Server};
+
+/// Most commands sent in one write.
+const BURST_MAX: usize = 40;
+/// Longest time spent on making a failing stream shorter.
+const SHRINK_MAX: Duration = Duration::from_secs(20);
+/// Databases compared at the end.
+const DATABASES: usize = 16;
+/// Replies longer than this go on several lines in a report.
+const HISTORY_SHOWN: usize = 60;
+
+/// A difference between two servers.
+#[derive(Debug)]
+pub struct Difference {
+    /// Number of the command in the stream.
+    pub index: usize,
+    /// What is different, for a person.
+    pub text: String,
+}
+
+/// A raw reply and what it says.
+type Raw = (Reply, Vec<u8>);
+
+/// Two servers, and a set of connections to each.
+pub struct Pair<'a> {
+    subject: &'a Server,
+    judge: &'a Server,
+    subject_clients: Vec<Client>,
+    judge_clients: Vec<Client>,
+}
+
+impl<'a> Pair<'a> {
+    /// `subject` is to answer as `judge` does. Both are emptied, and left to expire keys only when they are touched, so
+    /// that the number of keys can be compared.
+    #[must_use]
+    pub fn new(subject: &'a Server, judge: &'a Server) -> Pair<'a> {
+        let connect = |server: &Server| {
+            let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| server.connect()).collect();
+            assert_eq!(clients[0].call("FLUSHALL"), Reply::ok());
+            assert_eq!(clients[0].call("DEBUG SET-ACTIVE-EXPIRE 0"), Reply::ok());
+            clients[1].call("HELLO 3");
+            clients
+        };
+        Pair { subject, judge, subject_clients: connect(subject), judge_clients: connect(judge) }
+    }
+
+    /// Sends the steps to both in bursts, each to one connection, and compares.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn run(&mut self, steps: &[Step]) -> Result<(), Difference> {
+        let mut start = 0;
+        while start < steps.len() {
+            let connection = steps[start].connection;
+            let length = steps[start..].iter().take(BURST_MAX).take_while(|step| step.connection == connection).count();
+            self.burst(start, &steps[start..start + length])?;
+            start += length;
+        }
+        Ok(())
+    }
+
+    fn burst(&mut self, start: usize, steps: &[Step]) -> Result<(), Difference> {
+        let mut bytes = Vec::new();
+        for step in steps {
+            encode_into(&mut bytes, &step.args);
+        }
+        let marker = format!("marker-{start}");
+        encode_into(&mut bytes, &["ECHO", &marker]);
+        let connection = steps[0].connection;
+        let (subject, judge) = (&mut self.subject_clients[connection], &mut self.judge_clients[connection]);
+        subject.send_raw(&bytes);
+        judge.send_raw(&bytes);
+        // The marker tells apart a reply too few or too many from a wrong one.
+        let right = until_marker(judge, &marker).map_err(|text| difference(start, format!("the judge: {text}")))?;
+        let given = until_marker(subject, &marker);
+        let (given, broken) = match given {
+            Ok(given) => (given, None),
+            Err(text) => (Vec::new(), Some(text)),
+        };
+        if let Some(text) = broken {
+            let sent: String = steps.iter().map(|step| format!("\n    {}", show_args(&step.args))).collect();
+            return Err(difference(start, format!("{text}; the burst was:{sent}")));
+        }
+        if given.len() != right.len() || right.len() != steps.len() {
+            let text =
+                format!("{} replies to a burst of {}, and the judge gave {}", given.len(), steps.len(), right.len());
+            return Err(difference(start, text));
+        }
+        for (offset, ((step, given), right)) in steps.iter().zip(given).zip(right).enumerate() {
+            if !agree(step.check, &given, &right) {
+                let text = format!(
+                    "{}\n    gives   {}\n    must be {}",
+                    show_args(&step.args),
+                    show(&given.1),
+                    show(&right.1)
+                );
+                return Err(difference(start + offset, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares all keys of all databases: value, type, encoding, expiry.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn compare_datasets(&mut self) -> Result<(), Difference> {
+        for database in 0..DATABASES {
+            let select = encode(&["SELECT", &database.to_string()]);
+            let mut keys = Vec::new();
+            for client in [&mut self.subject_clients[2], &mut self.judge_clients[2]] {
+                client.send_raw(&select);
+                client.receive();
+                keys.push(client.call("KEYS *").elements().iter().map(bulk_bytes).collect::<BTreeSet<_>>());
+            }
+            if keys[0] != keys[1] {
+                let odd = keys[0].symmetric_difference(&keys[1]).next().map(|key| show(key)).unwrap_or_default();
+                return Err(difference(0, format!("in the end database {database} differs in the key {odd:?}")));
+            }
+            for key in &keys[1] {
+                for (words, check) in [
+                    ("TYPE", Check::Exact),
+                    ("GET", Check::Exact),
+                    ("OBJECT ENCODING", Check::Exact),
+                    ("PEXPIRETIME", Check::Near(TTL_SLACK_S * 1000)),
+                ] {
+                    let mut args: Vec<Vec<u8>> = words.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+                    args.push(key.clone());
+                    let ask = |client: &mut Client| {
+                        client.send(&args);
+                        client.receive_raw()
+                    };
+                    let (given, right) = (ask(&mut self.subject_clients[2]), ask(&mut self.judge_clients[2]));
+                    if !agree(check, &given, &right) {
+                        let text = format!(
+                            "in the end (database {database}) {}\n    gives   {}\n    must be {}",
+                            show_args(&args),
+                            show(&given.1),
+                            show(&right.1)
+                        );
+                        return Err(difference(0, text));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The failing stream with as many commands left out as time allows, still failing. As it is when a server has died
+    /// of it, or when it doesn't fail again.
+    #[must_use]
+    pub fn shrink(&self, mut steps: Vec<Step>) -> Vec<Step> {
+        let deadline = Instant::now() + SHRINK_MAX;
+        let fails = |steps: &[Step]| {
+            let mut pair = Pair::new(self.subject, self.judge);
+            pair.run(steps).and_then(|()| pair.compare_datasets()).is_err()
+        };
+        let alive = [self.subject, self.judge].iter().all(|server| Client::try_tcp(server.port()).is_ok());
+        if !alive || !fails(&steps) {
+            return steps;
+        }
+        let mut chunk = steps.len() / 2;
+        while chunk > 0 && Instant::now() < deadline {
+            let mut at = 0;
+            while at < steps.len() && Instant::now() < deadline {
+                let mut fewer = steps.clone();
+                fewer.drain(at..(at + chunk).min(steps.len()));
+                if fails(&fewer) {
+                    steps = fewer;
+                } else {
+                    at += chunk;
+                }
+            }
+            chunk /= 2;
+        }
+        steps
+    }
+}
+
+/// Runs `count` commands of the stream of `seed` on both servers.
+///
+/// # Panics
+/// At the first difference, with the seed and the shortest failing stream that was found.
+pub fn compare(subject: &Server, judge: &Server, seed: u64, count: usize) {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut generator = Generator::new(seed, now as i64);
+    let mut random = Random::from_seed(!seed);
+    let mut steps = Vec::with_capacity(count);
+    while steps.len() < count {
+        let connection = random.below(CONNECTIONS);
+        for _ in 0..random.below(BURST_MAX) + 1 {
+            steps.push(Step { connection, ..generator.step() });
+        }
+        while generator.goes_on() {
+            steps.push(Step { connection, ..generator.step() });
+        }
+    }
+    let mut pair = Pair::new(subject, judge);
+    let Err(found) = pair.run(&steps).and_then(|()| pair.compare_datasets()) else { return };
+    let failing = if found.index == 0 { steps.len() } else { (found.index + BURST_MAX).min(steps.len()) };
+    let shortest = pair.shrink(steps[..failing].to_vec());
+    let mut report = format!("PANTALA_SEED={seed}: command {}: {}\n", found.index, found.text);
+    let _ = writeln!(
+        report,
+        "  the shortest failing stream found ({} commands, connection 1 speaks RESP3 at first):",
+        shortest.len()
+    );
+    for step in &shortest[shortest.len().saturating_sub(HISTORY_SHOWN)..] {
+        let _ = writeln!(report, "    [{}] {}", step.connection, show_args(&step.args));
+    }
+    panic!("{report}");
+}
+
+fn difference(index: usize, text: String) -> Difference {
+    Difference { index, text }
+}
+
+fn until_marker(client: &mut Client, marker: &str) -> Result<Vec<Raw>, String> {
+    let mut replies = Vec::new();
+    loop {
+        let (reply, raw) =
+            client.try_receive().map_err(|error| format!("no reply after {}: {error}", replies.len()))?;
+        if matches!(&reply, Reply::Bulk(text) if text == marker.as_bytes()) {
+            return Ok(replies);
+        }
+        replies.push((reply, raw));
+    }
+}
+
+/// Whether a reply is as it must be.
+#[must_use]
+pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
+    if given.1 == right.1 {
+        return true;
+    }
+    match (check, &given.0, &right.0) {
+        (Check::Exact, ..) | (_, Reply::Error(_), _) | (_, _, Reply::Error(_)) => false,
+        (Check::Unordered, Reply::Array(given), Reply::Array(right)) => sorted(given) == sorted(right),
+        (Check::Near(slack), Reply::Integer(given), Reply::Integer(right)) => {
+            *given >= 0 && *right >= 0 && (given - right).abs() <= slack
+        }
+        (Check::Kind, Reply::Verbatim(given, _), Reply::Verbatim(right, _)) => given == right,
+        (Check::Kind, given_reply, right_reply) => {
+            given_reply.kind() == right_reply.kind() && (*given_reply != Reply::Null || given.1 == right.1)
+        }
+        _ => false,
+    }
+}
+
+fn sorted(items: &[Reply]) -> Vec<Vec<u8>> {
+    let mut items: Vec<Vec<u8>> = items.iter().map(bulk_bytes).collect();
+    items.sort();
+    items
+}
+
+fn bulk_bytes(reply: &Reply) -> Vec<u8> {
+    match reply {
+        Reply::Bulk(bytes) => bytes.clone(),
+        other => panic!("expected a bulk, got {other:?}"),
+    }
+}
+
+/// A command as a person types it.
+#[must_use]
+pub fn show_args(args: &[Vec<u8>]) -> String {
+    args.iter().map(|arg| format!("\"{}\"", show(arg))).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,217 @@
+//! Random command streams over the commands of strings, keys, connections and the server.
+//!
+//! Streams are *deterministic to compare*: a relative expiry lies so far ahead, and so far from any other, that neither
+//! time passing nor the time between two servers can change what a later command answers. Keys that expire at once
+//! (a time in the past) are common.
+
+mod generic;
+mod server;
+mod strings;
+mod values;
+
+use crate::Random;
+
+/// How the two replies to a command are to be held against each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// Byte for byte.
+    Exact,
+    /// The elements of an array in any order.
+    Unordered,
+    /// Integers that may differ by this much (exact when either is negative or no integer).
+    Near(i64),
+    /// The same kind of reply; errors exactly.
+    Kind,
+}
+
+/// A command of a stream.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Which connection sends it.
+    pub connection: usize,
+    /// Its name and arguments.
+    pub args: Vec<Vec<u8>>,
+    /// How its replies compare.
+    pub check: Check,
+}
+
+impl Step {
+    fn new(args: Vec<Vec<u8>>, check: Check) -> Step {
+        Step { connection: 0, args, check }
+    }
+}
+
+/// Seconds that a time to live may differ between two servers given the same command.
+pub const TTL_SLACK_S: i64 = 20;
+
+/// Connections that a stream is spread over.
+pub const CONNECTIONS: usize = 3;
+
+/// Databases that most commands choose from.
+const DATABASES: i64 = 3;
+
+/// An endless stream of commands.
+pub struct Generator {
+    pub(crate) random: Random,
+    keys: Vec<Vec<u8>>,
+    /// Unix time in seconds that absolute expiries are counted from.
+    start_s: i64,
+    /// Lengths of the longest values that are still likely.
+    pub(crate) value_len_max: usize,
+    /// A step that must follow the last one on the same connection.
+    next: Option<Step>,
+}
+
+impl Generator {
+    /// The stream of `seed`; `start_s` is the time now, in seconds.
+    #[must_use]
+    pub fn new(seed: u64, start_s: i64) -> Generator {
+        let mut random = Random::from_seed(seed);
+        let mut keys: Vec<Vec<u8>> = [
+            "a", "b", "c", "key", "key:1", "key:2", "key:33", "{tag}one", "{tag}two", "x{tag}", "{}", "Key", "num",
+            "n2",
+        ]
+        .iter()
+        .map(|key| key.as_bytes().to_vec())
+        .collect();
+        keys.push(Vec::new());
+        keys.push(b"sp ace\r\n\0".to_vec());
+        for _ in 0..6 {
+            let len = random.below(24) + 1;
+            keys.push(random.bytes(len));
+        }
+        keys.push(vec![b'L'; 300]);
+        Generator { random, keys, start_s, value_len_max: 600, next: None }
+    }
+
+    /// Whether the next step belongs to the last one, on the same connection.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// The next command.
+    pub fn step(&mut self) -> Step {
+        if let Some(step) = self.next.take() {
+            return step;
+        }
+        let mut step = match self.random.below(100) {
+            0..=49 => self.string_command(),
+            50..=81 => self.generic_command(),
+            82..=95 => self.server_command(),
+            _ => self.unknown_command(),
+        };
+        if !self.goes_on() && self.random.one_in(14) && may_be_bent(&step.args[0]) {
+            self.bend(&mut step);
+        }
+        self.mix_case(&mut step.args[0]);
+        step
+    }
+
+    /// A key: mostly from a small set, so that commands meet.
+    pub(crate) fn key(&mut self) -> Vec<u8> {
+        if self.random.one_in(3) {
+            // A few keys get most of the traffic.
+            return self.keys[self.random.below(4)].clone();
+        }
+        self.random.pick(&self.keys).clone()
+    }
+
+    /// EXISTS of every key of the stream, and then DBSIZE: a key whose time has passed counts until something touches it,
+    /// and SCAN and RANDOMKEY touch such keys by chance.
+    pub(crate) fn count_keys(&mut self) -> Step {
+        self.next = Some(Step::new(words("DBSIZE"), Check::Exact));
+        let mut args = words("EXISTS");
+        args.extend(self.keys.iter().cloned());
+        args.extend(values::JUNK.iter().map(|junk| junk.as_bytes().to_vec()));
+        Step::new(args, Check::Exact)
+    }
+
+    /// Makes a command wrong: an argument missing, added, doubled or replaced. Arguments never change places, since a
+    /// number of one meaning in the place of another could become an expiry that is near.
+    fn bend(&mut self, step: &mut Step) {
+        let len = step.args.len();
+        match self.random.below(4) {
+            0 if len > 1 => {
+                step.args.truncate(1 + self.random.below(len - 1));
+            }
+            1 => {
+                let junk = self.junk();
+                step.args.push(junk);
+            }
+            2 if len > 1 => {
+                let at = 1 + self.random.below(len - 1);
+                let copy = step.args[at].clone();
+                step.args.insert(at, copy);
+            }
+            _ if len > 1 => {
+                let at = 1 + self.random.below(len - 1);
+                step.args[at] = self.junk();
+            }
+            _ => {}
+        }
+    }
+
+    /// Letters of a word in random case.
+    pub(crate) fn mix_case(&mut self, word: &mut [u8]) {
+        match self.random.below(4) {
+            0 => word.make_ascii_lowercase(),
+            1 => {
+                for byte in word.iter_mut() {
+                    if self.random.one_in(2) {
+                        *byte = byte.to_ascii_lowercase();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A command's words: fixed ones as text. [`Generator::step`] gives the name a random case, this the option words.
+    pub(crate) fn word(&mut self, text: &str) -> Vec<u8> {
+        let mut word = text.as_bytes().to_vec();
+        self.mix_case(&mut word);
+        word
+    }
+
+    fn unknown_command(&mut self) -> Step {
+        let name = match self.random.below(4) {
+            0 => b"NOSUCHCOMMAND".to_vec(),
+            1 => b"gett".to_vec(),
+            2 => self.random.bytes(5),
+            _ => vec![b'x'; 1 + self.random.below(300)],
+        };
+        // An empty name is fine; one that begins a RESP array is only data here.
+        let mut args = vec![name];
+        for _ in 0..self.random.below(6) {
+            let value = self.value();
+            args.push(value);
+        }
+        Step::new(args, Check::Exact)
+    }
+}
+
+/// Whether a bent form of this command stays harmless and comparable.
+fn may_be_bent(name: &[u8]) -> bool {
+    ![
+        "CLIENT",
+        "DEBUG",
+        "CONFIG",
+        "HELLO",
+        "INFO",
+        "SCAN",
+        "COMMAND",
+        "MEMORY",
+        "LOLWUT",
+        "SHUTDOWN",
+        "TIME",
+        "RANDOMKEY",
+    ]
+    .iter()
+    .any(|fixed| name.eq_ignore_ascii_case(fixed.as_bytes()))
+}
+
+/// The words of a command that are the same in every stream.
+pub(crate) fn words(text: &str) -> Vec<Vec<u8>> {
+    text.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+}

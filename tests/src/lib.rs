@@ -1,0 +1,46 @@
+//! Black-box tests of the `pantala` binary, and what they need: start a server, talk to it in raw bytes, and hold it
+//! against a real `redis-server`.
+//!
+//! # Words
+//!
+//! - [`Server`]: a running child process, Pantala or the real redis-server. It listens on a port of its own on
+//!   loopback, logs into a folder of its own, and dies with the value.
+//! - [`Backend`]: the event loop Pantala is told to use. Network tests run once for each that the host allows
+//!   ([`for_each_backend`]).
+//! - [`Client`]: a socket that sends exactly the bytes it is given and cuts what comes back into [`Reply`]s, keeping their
+//!   raw bytes, so that two servers can be compared byte for byte.
+//! - [`generator`]: random command streams, [`differential`]: running one against two servers.
+//! - *judge*: the real redis-server whose replies are right by definition.
+//!
+//! # Environment
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `PANTALA_BIN` | binary to test, instead of building one |
+//! | `PANTALA_BACKENDS` | comma-separated backends to test (default: all that the host allows) |
+//! | `PANTALA_SEED` | seed of every random test (default: from the clock; always printed) |
+//! | `PANTALA_DIFF_COMMANDS` | commands of one differential run |
+//! | `CI` | `true`: a missing redis-server, redis-cli or redis-benchmark fails tests instead of skipping them |
+//!
+//! Nothing here reads the code of Pantala's crates: the parser of replies is its own on purpose, so that an error in
+//! `pantala-resp` can't hide itself.
+
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod binary;
+pub mod client;
+pub mod concurrent;
+pub mod differential;
+pub mod generator;
+pub mod random;
+pub mod reply;
+pub mod server;
+pub mod tidy;
+pub mod tool;
+
+pub use backend::{Backend, for_each_backend};
+pub use client::Client;
+pub use random::Random;
+pub use reply::Reply;
+pub use server::Server;

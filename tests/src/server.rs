@@ -1,0 +1,307 @@
+//! Servers as child processes: Pantala and the real redis-server.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::{Backend, Client, Random, binary, tool};
+
+/// Longest wait for a server to say that it is ready. A debug build beside a running compiler is slow.
+pub const READY_MAX: Duration = Duration::from_secs(30);
+/// Ports tried before a start is given up: another process may take the one that was free a moment ago.
+const PORT_TRIES: usize = 20;
+
+/// A running server. Dropping it kills it.
+pub struct Server {
+    child: Child,
+    port: u16,
+    folder: TempDir,
+    exited: Option<ExitStatus>,
+}
+
+/// How a start that didn't come up ended.
+#[derive(Debug)]
+pub struct Exit {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Everything it printed.
+    pub output: String,
+}
+
+impl Server {
+    /// Pantala on `backend` with further `args` (redis-server's shape: `--directive value`).
+    ///
+    /// # Panics
+    /// When it doesn't come up: with its log.
+    #[must_use]
+    pub fn pantala(backend: Backend, args: &[&str]) -> Server {
+        let mut all = vec!["--io-backend", backend.name(), "--enable-debug-command", "yes"];
+        all.extend_from_slice(args);
+        Server::start(binary::pantala(), &all)
+    }
+
+    /// The real redis-server, without persistence, or `None` when it isn't installed (see [`tool::find`]).
+    #[must_use]
+    pub fn redis(args: &[&str]) -> Option<Server> {
+        let program = tool::find("redis-server")?;
+        let mut all = vec!["--save", "", "--appendonly", "no", "--enable-debug-command", "yes"];
+        all.extend_from_slice(args);
+        Some(Server::start(&program, &all))
+    }
+
+    /// `program` on a free port.
+    fn start(program: &Path, args: &[&str]) -> Server {
+        for _ in 0..PORT_TRIES {
+            let port = free_port();
+            let mut all: Vec<OsString> = vec!["--port".into(), port.to_string().into()];
+            all.extend(args.iter().map(Into::into));
+            let mut server = Server::spawn(program, &all, None, port);
+            match server.wait_ready() {
+                Ok(()) => return server,
+                Err(why) if server.log().contains("Address already in use") => {
+                    eprintln!("port {port} was taken ({why}), trying another");
+                }
+                Err(why) => panic!("{} {all:?} {why}; it printed:\n{}", program.display(), server.log()),
+            }
+        }
+        panic!("no free port in {PORT_TRIES} tries");
+    }
+
+    fn spawn(program: &Path, args: &[OsString], input: Option<&[u8]>, port: u16) -> Server {
+        let folder = tempfile::Builder::new().prefix("pantala-test-").tempdir().expect("a folder for the server");
+        let log = File::create(folder.path().join("log")).expect("the log opens");
+        let mut child = Command::new(program)
+            .args(args)
+            .current_dir(folder.path())
+            .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+            .stdout(log.try_clone().expect("the log opens twice"))
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{} doesn't start: {error}", program.display()));
+        if let (Some(input), Some(mut pipe)) = (input, child.stdin.take()) {
+            pipe.write_all(input).expect("the server reads its standard input");
+        }
+        Server { child, port, folder, exited: None }
+    }
+
+    fn wait_ready(&mut self) -> Result<(), String> {
+        let deadline = Instant::now() + READY_MAX;
+        loop {
+            if let Some(status) = self.try_exit() {
+                return Err(format!("ended at once: {status}"));
+            }
+            if self.log().to_lowercase().contains("ready to accept connections") {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(format!("was not ready after {READY_MAX:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Its TCP port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its working folder: removed with it.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything it printed until now.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A new connection.
+    ///
+    /// # Panics
+    /// When it is refused.
+    #[must_use]
+    pub fn connect(&self) -> Client {
+        Client::tcp(self.port)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Panics
+    /// When it is already gone.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the server is there to be signalled");
+    }
+
+    /// Its exit status if it has ended.
+    pub fn try_exit(&mut self) -> Option<ExitStatus> {
+        if self.exited.is_none() {
+            self.exited = self.child.try_wait().expect("a child can be waited for");
+        }
+        self.exited
+    }
+
+    /// Waits for it to end by itself.
+    ///
+    /// # Panics
+    /// When it still runs after `limit`.
+    pub fn wait_exit(&mut self, limit: Duration) -> ExitStatus {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.try_exit() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the server still runs after {limit:?}:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Resident memory in bytes, as the kernel counts it.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the server runs");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a running process has VmRSS");
+        let kib: u64 = line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("VmRSS is a number");
+        kib * 1024
+    }
+
+    /// Fails when the log tells of a panic or a crash.
+    ///
+    /// # Panics
+    /// Then.
+    pub fn assert_sound(&mut self) {
+        let log = self.log();
+        let exited = self.try_exit();
+        assert!(exited.is_none(), "the server died: {exited:?}\n{log}");
+        assert!(!log.contains("panicked at"), "the server panicked:\n{log}");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let crashed = self.try_exit().filter(|_| std::thread::panicking());
+        if let Some(status) = crashed {
+            eprintln!("the server had ended ({status}); it printed:\n{}", self.log());
+        }
+        // An error means that it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `pantala` with exactly `args` and `stdin` until it ends, for starts that must fail.
+///
+/// # Panics
+/// When it still runs after [`READY_MAX`].
+#[must_use]
+pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
+    let folder = tempfile::tempdir().expect("a folder for the server");
+    let path = folder.path().join("log");
+    let log = File::create(&path).expect("the log opens");
+    let mut child = Command::new(binary::pantala())
+        .args(args)
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(log.try_clone().expect("the log opens twice"))
+        .stderr(log)
+        .spawn()
+        .expect("pantala starts");
+    let mut input = child.stdin.take().expect("standard input is piped");
+    // A program that doesn't read its input may close it: no matter here.
+    let _ = input.write_all(stdin);
+    drop(input);
+    let deadline = Instant::now() + READY_MAX;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            break status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("pantala {args:?} still ran:\n{}", std::fs::read_to_string(&path).unwrap_or_default());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let output = std::fs::read(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    Exit { status, output }
+}
+
+/// Starts `pantala` with a configuration file of the given text, and `args` after it, on a free port. The file lies in the
+/// folder given beside the server, and goes with it.
+///
+/// # Panics
+/// When it doesn't come up.
+#[must_use]
+pub fn pantala_with_file(text: &str, args: &[&str]) -> (Server, TempDir) {
+    let folder = tempfile::tempdir().expect("a folder for the configuration");
+    let file = folder.path().join("pantala.conf");
+    std::fs::write(&file, text).expect("the configuration is written");
+    (pantala_configured(file.into(), None, args), folder)
+}
+
+/// Starts `pantala` with its configuration from standard input, and `args` after it, on a free port.
+///
+/// # Panics
+/// When it doesn't come up.
+#[must_use]
+pub fn pantala_with_input(text: &str, args: &[&str]) -> Server {
+    pantala_configured("-".into(), Some(text), args)
+}
+
+fn pantala_configured(file: OsString, input: Option<&str>, args: &[&str]) -> Server {
+    let port = free_port();
+    let mut all: Vec<OsString> = vec![file, "--port".into(), port.to_string().into()];
+    all.extend(args.iter().map(Into::into));
+    let mut server = Server::spawn(binary::pantala(), &all, input.map(str::as_bytes), port);
+    if let Err(why) = server.wait_ready() {
+        panic!("pantala {all:?} {why}; it printed:\n{}", server.log());
+    }
+    server
+}
+
+/// A port on loopback that nobody listens on right now: below the kernel's range for outgoing connections, so that a
+/// client's socket doesn't take it, and never the same twice in this process.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn free_port() -> u16 {
+    const FIRST: u32 = 20_000;
+    const COUNT: u32 = 12_000;
+    static NEXT: AtomicU32 = AtomicU32::new(u32::MAX);
+    if NEXT.load(Ordering::Relaxed) == u32::MAX {
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        let mut random = Random::from_seed(now as u64 ^ u64::from(std::process::id()) << 40);
+        let start = random.below(COUNT as usize) as u32;
+        // Whoever is first decides where to begin.
+        let _ = NEXT.compare_exchange(u32::MAX, start, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    for _ in 0..COUNT {
+        let port = (FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT) as u16;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port between {FIRST} and {}", FIRST + COUNT);
+}

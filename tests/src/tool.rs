@@ -1,0 +1,88 @@
+//! The real Redis programs on this host.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Path of `program` on the search path. `None` after a loud `SKIPPED:` line when it isn't installed.
+///
+/// # Panics
+/// When it isn't installed and the environment says `CI=true`: a CI that skips what it should test must fail.
+#[must_use]
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
+    if found.is_none() {
+        let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+        assert!(!ci, "{program} is not installed, and CI=true forbids to skip the tests that need it");
+        skipped(format_args!("{program} is not installed"));
+    }
+    found
+}
+
+/// What a program that ran to its end left.
+#[derive(Debug)]
+pub struct Ran {
+    /// Whether it ended with 0.
+    pub success: bool,
+    /// What it printed, with carriage returns as line ends.
+    pub output: String,
+    /// What it printed as errors.
+    pub errors: String,
+}
+
+/// Runs `program` on the server at `port` (`-p`), with `args` and `input`, to its end.
+///
+/// # Panics
+/// When it can't be started, or still runs after `limit`.
+#[must_use]
+pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Duration) -> Ran {
+    let mut child = Command::new(program)
+        .args(["-p", &port.to_string()])
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{} doesn't start: {error}", program.display()));
+    let mut pipe = child.stdin.take().expect("standard input is piped");
+    let (mut output, mut errors) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    std::thread::scope(|scope| {
+        // A program that ends early doesn't read all.
+        scope.spawn(move || pipe.write_all(input));
+        let output = scope.spawn(move || read_text(&mut output));
+        let errors = scope.spawn(move || read_text(&mut errors));
+        let deadline = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("a child can be waited for") {
+                break status;
+            }
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("{} {args:?} still ran after {limit:?}", program.display());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        Ran {
+            success: status.success(),
+            output: output.join().expect("it is read"),
+            errors: errors.join().expect("it is read"),
+        }
+    })
+}
+
+fn read_text(from: &mut impl Read) -> String {
+    let mut bytes = Vec::new();
+    // What was read before an error is still worth showing.
+    let _ = from.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).replace('\r', "\n")
+}
+
+/// Says on standard error that something isn't tested here, and why. Past the test runner's capture: a skip must be seen even
+/// when its test passes.
+pub fn skipped(why: impl std::fmt::Display) {
+    // Nobody is left to tell when standard error is gone.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}

@@ -1,0 +1,536 @@
+//! Commands over several shards are atomic, and the effects of one connection are seen in the order it sent them: under
+//! concurrency, on both backends and in both execution modes.
+//!
+//! Each scenario is also run *broken*: clients do the same work by commands that are not atomic, or in the wrong order.
+//! The scenario must notice then; otherwise it could not fail.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pantala_tests::concurrent::{Body, run_for};
+use pantala_tests::{Client, Random, Reply, Server, for_each_backend};
+
+/// How long each scenario runs on each kind of server.
+const RUN: Duration = Duration::from_millis(1500);
+/// Longest a broken scenario may take to be noticed.
+const NOTICE_MAX: Duration = Duration::from_secs(30);
+/// Keys of one command: enough to touch most of 40 shards.
+const KEYS: usize = 100;
+/// Threads that write, and threads that read.
+const SIDES: usize = 2;
+
+/// Whether clients do as they should.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Writers {
+    Right,
+    Broken,
+}
+
+/// Which order of effects an execution mode promises.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    /// Of each connection, whatever shards it touches.
+    Connection,
+    /// Of each key.
+    Key,
+}
+
+type Scenario = fn(&Server, Order, Writers, Duration) -> Result<(), String>;
+
+/// Runs a scenario on every kind of server, and broken on one.
+fn check(scenario: Scenario) {
+    for_each_backend(|backend| {
+        for (mode, order) in [("inline", Order::Connection), ("owner", Order::Key)] {
+            eprintln!("-- execution {mode}");
+            let mut server = Server::pantala(backend, &["--workers", "4", "--shards", "40", "--execution", mode]);
+            if let Err(text) = scenario(&server, order, Writers::Right, RUN) {
+                panic!("backend {}, execution {mode}: {text}", backend.name());
+            }
+            server.assert_sound();
+        }
+    });
+    let backend = pantala_tests::Backend::all()[0];
+    let server = Server::pantala(backend, &["--workers", "4", "--shards", "40"]);
+    let noticed = scenario(&server, Order::Connection, Writers::Broken, NOTICE_MAX);
+    assert!(noticed.is_err(), "the scenario doesn't notice when clients break it: it could not fail");
+}
+
+fn names(prefix: &str, count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("{prefix}:{number}")).collect()
+}
+
+/// `name key key …`
+fn over(name: &str, keys: &[String]) -> Vec<String> {
+    std::iter::once(name.to_owned()).chain(keys.iter().cloned()).collect()
+}
+
+/// `name key value key value …`
+fn over_with(name: &str, keys: &[String], value: &str) -> Vec<String> {
+    std::iter::once(name.to_owned()).chain(keys.iter().flat_map(|key| [key.clone(), value.to_owned()])).collect()
+}
+
+/// All elements alike.
+fn all_equal(reply: &Reply) -> Result<&Reply, String> {
+    let items = reply.elements();
+    match items.iter().find(|item| **item != items[0]) {
+        None => Ok(&items[0]),
+        Some(odd) => Err(format!("torn: {:?} beside {odd:?} in one MGET", items[0])),
+    }
+}
+
+/// Readers of all `keys` that fail on a torn reply and count the changes they see.
+fn mget_readers<'a>(server: &Server, database: usize, keys: &[String], changes: &'a AtomicUsize) -> Vec<Body<'a>> {
+    (0..SIDES)
+        .map(|_| {
+            let mut client = server.connect();
+            client.command(&["SELECT", &database.to_string()]);
+            let batch = vec![over("MGET", keys); 3];
+            let mut last = Reply::Null;
+            let body: Body = Box::new(move || {
+                for reply in client.pipeline(&batch) {
+                    let seen = all_equal(&reply)?;
+                    if *seen != last {
+                        last = seen.clone();
+                        changes.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                Ok(())
+            });
+            body
+        })
+        .collect()
+}
+
+/// A scenario whose readers saw nothing change proved nothing.
+fn enough(changes: &AtomicUsize) {
+    let changes = changes.load(Ordering::Relaxed);
+    assert!(changes >= 10, "readers saw only {changes} changes: the scenario proves nothing");
+}
+
+fn mset(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
+    let keys = names("k", KEYS);
+    let changes = AtomicUsize::new(0);
+    let number = AtomicU64::new(0);
+    let mut bodies = mget_readers(server, 0, &keys, &changes);
+    for _ in 0..SIDES {
+        let (mut client, keys, number) = (server.connect(), keys.clone(), &number);
+        bodies.push(Box::new(move || {
+            let value = number.fetch_add(1, Ordering::Relaxed).to_string();
+            match writers {
+                Writers::Right => assert_eq!(client.command(&over_with("MSET", &keys, &value)), Reply::ok()),
+                // Not by one pipeline: a server may well run that in one go.
+                Writers::Broken => {
+                    for half in keys.chunks(KEYS / 2) {
+                        client.command(&over_with("MSET", half, &value));
+                    }
+                }
+            }
+            Ok(())
+        }));
+    }
+    run_for(limit, bodies)?;
+    enough(&changes);
+    Ok(())
+}
+
+#[test]
+fn mset_is_never_torn() {
+    check(mset);
+}
+
+fn msetnx(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
+    let keys = names("nx", KEYS / 2);
+    let changes = AtomicUsize::new(0);
+    let number = AtomicU64::new(0);
+    let mut bodies = mget_readers(server, 0, &keys, &changes);
+    for _ in 0..SIDES {
+        let (mut client, keys, number) = (server.connect(), keys.clone(), &number);
+        bodies.push(Box::new(move || {
+            let value = number.fetch_add(1, Ordering::Relaxed).to_string();
+            if writers == Writers::Broken {
+                let single: Vec<_> =
+                    keys.iter().map(|key| over_with("SETNX", std::slice::from_ref(key), &value)).collect();
+                client.pipeline(&single);
+            } else if client.command(&over_with("MSETNX", &keys, &value)) == Reply::Integer(0) {
+                return Ok(());
+            }
+            // Only whoever set them takes them away: all of them.
+            let gone = client.command(&over("DEL", &keys));
+            if gone == Reply::Integer(keys.len() as i64) {
+                Ok(())
+            } else {
+                Err(format!("DEL of {} keys took {gone:?}", keys.len()))
+            }
+        }));
+    }
+    run_for(limit, bodies)?;
+    enough(&changes);
+    Ok(())
+}
+
+#[test]
+fn msetnx_sets_all_or_nothing() {
+    check(msetnx);
+}
+
+fn rename(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
+    const PLACES: usize = 24;
+    let places = names("place", PLACES);
+    let tokens: BTreeSet<String> = (0..PLACES / 3).map(|token| format!("token{token}")).collect();
+    let mut client = server.connect();
+    for (place, token) in places.iter().zip(&tokens) {
+        assert_eq!(client.command(&["SET", place, token]), Reply::ok());
+    }
+    let changes = AtomicUsize::new(0);
+    let mut bodies: Vec<Body> = Vec::new();
+    for side in 0..SIDES {
+        let (mut mover, ends) = (server.connect(), places.clone());
+        let mut random = Random::from_seed(side as u64);
+        bodies.push(Box::new(move || {
+            let (from, to) = (random.pick(&ends), random.pick(&ends));
+            match writers {
+                Writers::Right => drop(mover.command(&["RENAMENX", from, to])),
+                Writers::Broken => {
+                    if let Reply::Bulk(token) = mover.command(&["GETDEL", from]) {
+                        mover.command(&[b"SET".as_slice(), to.as_bytes(), &token]);
+                    }
+                }
+            }
+            Ok(())
+        }));
+        let (mut client, places, tokens, changes) = (server.connect(), places.clone(), tokens.clone(), &changes);
+        let mut last = Vec::new();
+        bodies.push(Box::new(move || {
+            let reply = client.command(&over("MGET", &places));
+            let mut seen: Vec<String> =
+                reply.elements().iter().filter(|item| **item != Reply::Null).map(Reply::text).collect();
+            if seen != last {
+                last.clone_from(&seen);
+                changes.fetch_add(1, Ordering::Relaxed);
+            }
+            seen.sort();
+            if seen.iter().eq(tokens.iter()) {
+                Ok(())
+            } else {
+                Err(format!("renames must conserve {tokens:?}; one MGET saw {seen:?}"))
+            }
+        }));
+    }
+    run_for(limit, bodies)?;
+    enough(&changes);
+    Ok(())
+}
+
+#[test]
+fn renames_conserve() {
+    check(rename);
+}
+
+/// One connection writes `a` and then `b`, on different shards, in long pipelines; who sees a new `b` must then see at least as
+/// new an `a`. In a mode that promises order per key only, both are one key's: `b` is the length of a growing string.
+fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Result<(), String> {
+    const PAIRS: usize = 8;
+    const DEPTH: u64 = 50;
+    if order == Order::Key {
+        return order_of_a_key(server, limit);
+    }
+    let progress = AtomicUsize::new(0);
+    let mut bodies: Vec<Body> = Vec::new();
+    for pair in 0..PAIRS {
+        let (first, second) = (format!("first:{pair}"), format!("second:{}", pair * 7919));
+        let mut client = server.connect();
+        client.pipeline(&[
+            over_with("SET", std::slice::from_ref(&first), "0"),
+            over_with("SET", std::slice::from_ref(&second), "0"),
+        ]);
+        if pair % 2 == 0 {
+            // Keeps shards busy, so that commands of others have to queue.
+            let (mut client, keys) = (server.connect(), names("noise", KEYS));
+            bodies.push(Box::new(move || {
+                client.command(&over_with("MSET", &keys, "x"));
+                Ok(())
+            }));
+        }
+        let mut next = 1;
+        let (one, two) =
+            if writers == Writers::Right { (first.clone(), second.clone()) } else { (second.clone(), first.clone()) };
+        bodies.push(Box::new(move || {
+            if writers == Writers::Broken {
+                client.command(&["SET", &one, &next.to_string()]);
+                client.command(&["SET", &two, &next.to_string()]);
+                next += 1;
+                return Ok(());
+            }
+            let mut batch = Vec::new();
+            for number in next..next + DEPTH {
+                batch.push(over_with("SET", std::slice::from_ref(&one), &number.to_string()));
+                batch.push(over_with("SET", std::slice::from_ref(&two), &number.to_string()));
+            }
+            next += DEPTH;
+            client.pipeline(&batch);
+            Ok(())
+        }));
+        let (mut client, progress) = (server.connect(), &progress);
+        let mut last = 0;
+        bodies.push(Box::new(move || {
+            let mut number = |key: &str| client.command(&["GET", key]).text().parse::<u64>().expect("it holds numbers");
+            let later = number(&second);
+            let earlier = number(&first);
+            if later > last {
+                last = later;
+                progress.fetch_add(1, Ordering::Relaxed);
+            }
+            if earlier >= later {
+                Ok(())
+            } else {
+                Err(format!("saw {second}={later}, and after that {first}={earlier}"))
+            }
+        }));
+    }
+    run_for(limit, bodies)?;
+    enough(&progress);
+    Ok(())
+}
+
+/// Pipelined INCR and APPEND of one key by one connection: replies and value in the order sent.
+fn order_of_a_key(server: &Server, limit: Duration) -> Result<(), String> {
+    let mut bodies: Vec<Body> = Vec::new();
+    for connection in 0..4 {
+        let mut client = server.connect();
+        let (counter, text) = (format!("counter:{connection}"), format!("text:{connection}"));
+        let mut last = 0;
+        let mut round = 0;
+        bodies.push(Box::new(move || {
+            round += 1;
+            let mut batch = vec![vec!["SET".to_owned(), text.clone(), String::new()]];
+            for letter in 'a'..='z' {
+                batch.push(vec!["APPEND".to_owned(), text.clone(), letter.to_string()]);
+                batch.push(vec!["INCR".to_owned(), counter.clone()]);
+            }
+            batch.push(vec!["GET".to_owned(), text.clone()]);
+            let replies = client.pipeline(&batch);
+            for pair in replies[1..53].chunks(2) {
+                let number = pair[1].integer();
+                if number != last + 1 {
+                    return Err(format!("round {round}: INCR gave {number} after {last}"));
+                }
+                last = number;
+            }
+            let whole = replies[53].text();
+            if whole == "abcdefghijklmnopqrstuvwxyz" {
+                Ok(())
+            } else {
+                Err(format!("round {round}: pipelined APPENDs gave {whole}"))
+            }
+        }));
+    }
+    run_for(limit, bodies)
+}
+
+#[test]
+fn effects_of_a_connection_keep_their_order() {
+    check(order);
+}
+
+fn incr(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
+    const COUNTERS: usize = 10;
+    let counters = names("n", COUNTERS);
+    let replies: Mutex<Vec<Vec<i64>>> = Mutex::new(vec![Vec::new(); COUNTERS]);
+    let mut bodies: Vec<Body> = Vec::new();
+    server.connect().command(&over_with("MSET", &counters, "0"));
+    for connection in 0..6 {
+        let (mut client, counters, replies) = (server.connect(), counters.clone(), &replies);
+        let mut random = Random::from_seed(connection);
+        bodies.push(Box::new(move || {
+            let picked: Vec<usize> = (0..30).map(|_| random.below(COUNTERS)).collect();
+            let numbers: Vec<i64> = match writers {
+                Writers::Right => {
+                    let batch: Vec<_> =
+                        picked.iter().map(|at| over("INCR", std::slice::from_ref(&counters[*at]))).collect();
+                    client.pipeline(&batch).iter().map(Reply::integer).collect()
+                }
+                Writers::Broken => picked
+                    .iter()
+                    .map(|at| {
+                        let number =
+                            client.command(&["GET", &counters[*at]]).text().parse::<i64>().expect("a number") + 1;
+                        client.command(&["SET", &counters[*at], &number.to_string()]);
+                        number
+                    })
+                    .collect(),
+            };
+            let mut replies = replies.lock().expect("no one panics with the lock");
+            for (at, number) in picked.iter().zip(numbers) {
+                replies[*at].push(number);
+            }
+            Ok(())
+        }));
+    }
+    run_for(limit.min(RUN), bodies)?;
+    let mut client = server.connect();
+    for (counter, mut numbers) in counters.iter().zip(replies.into_inner().expect("no one panics with the lock")) {
+        numbers.sort_unstable();
+        let total = client.command(&["GET", counter]).text();
+        if !numbers.iter().copied().eq(1..=numbers.len() as i64) || total != numbers.len().to_string() {
+            return Err(format!("{} INCRs of {counter} gave {total}, and not every number once", numbers.len()));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn incr_counts_exactly() {
+    check(incr);
+}
+
+fn swapdb(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
+    let keys = names("s", KEYS);
+    for (database, value) in [("2", "in two"), ("3", "in three")] {
+        let mut client = server.connect();
+        client.command(&["SELECT", database]);
+        client.command(&over_with("MSET", &keys, value));
+    }
+    let changes = AtomicUsize::new(0);
+    let mut bodies = mget_readers(server, 2, &keys, &changes);
+    let mut client = server.connect();
+    client.call("SELECT 2");
+    bodies.push(Box::new(move || {
+        match writers {
+            Writers::Right => assert_eq!(client.call("SWAPDB 2 3"), Reply::ok()),
+            Writers::Broken => {
+                for value in ["in two", "in three"] {
+                    for half in keys.chunks(KEYS / 2) {
+                        client.command(&over_with("MSET", half, value));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }));
+    run_for(limit, bodies)?;
+    enough(&changes);
+    Ok(())
+}
+
+#[test]
+fn swapdb_swaps_all_keys_at_once() {
+    check(swapdb);
+}
+
+fn flush(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
+    let keys = names("f", KEYS);
+    let changes = AtomicUsize::new(0);
+    let mut bodies = mget_readers(server, 0, &keys, &changes);
+    for side in 0..SIDES {
+        let (mut client, keys) = (server.connect(), keys.clone());
+        let mut number = 0;
+        bodies.push(Box::new(move || {
+            number += 1;
+            client.command(&over_with("MSET", &keys, &format!("{side}-{number}")));
+            match writers {
+                Writers::Right if number % 2 == 0 => drop(client.call("FLUSHDB ASYNC")),
+                Writers::Right => drop(client.call("FLUSHALL")),
+                Writers::Broken => {
+                    for half in keys.chunks(KEYS / 2) {
+                        client.command(&over("DEL", half));
+                    }
+                }
+            }
+            Ok(())
+        }));
+    }
+    run_for(limit, bodies)?;
+    enough(&changes);
+    Ok(())
+}
+
+#[test]
+fn flush_takes_all_keys_at_once() {
+    check(flush);
+}
+
+/// Keys move between databases: none is lost, none is there twice. COPY gives the value that was there at one moment.
+fn move_and_copy(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
+    let keys = names("m", 30);
+    let mut client = server.connect();
+    client.command(&over_with("MSET", &keys, "x"));
+    client.command(&["MSET", "source", "0", "copy", "0"]);
+    let moves = AtomicUsize::new(0);
+    let mut bodies: Vec<Body> = Vec::new();
+    for side in 0..4 {
+        let (mut client, keys, moves) = (server.connect(), keys.clone(), &moves);
+        let mut random = Random::from_seed(side);
+        let (here, there) = if side % 2 == 0 { ("0", "1") } else { ("1", "0") };
+        client.command(&["SELECT", here]);
+        bodies.push(Box::new(move || {
+            let key = random.pick(&keys);
+            match writers {
+                Writers::Right => {
+                    let moved = client.command(&["MOVE", key, there]).integer();
+                    moves.fetch_add(moved as usize, Ordering::Relaxed);
+                }
+                Writers::Broken => {
+                    client.command(&["COPY", key, key, "DB", there]);
+                    std::thread::yield_now();
+                    client.command(&["DEL", key]);
+                }
+            }
+            Ok(())
+        }));
+    }
+    let mut writer = server.connect();
+    let mut number = 0;
+    bodies.push(Box::new(move || {
+        number += 1;
+        let value = number.to_string();
+        writer.pipeline(&[vec!["SET", "source", &value], vec!["COPY", "source", "copy", "REPLACE"]]);
+        Ok(())
+    }));
+    let mut reader = server.connect();
+    bodies.push(Box::new(move || {
+        let reply = reader.command(&["MGET", "source", "copy"]);
+        let numbers: Vec<u64> = reply.elements().iter().map(|item| item.text().parse().expect("a number")).collect();
+        if numbers[0] >= numbers[1] && numbers[0] - numbers[1] <= 1 {
+            Ok(())
+        } else {
+            Err(format!("source and copy were {numbers:?}"))
+        }
+    }));
+    run_for(limit.min(RUN), bodies)?;
+    let mut found = 0;
+    for database in ["0", "1"] {
+        client.command(&["SELECT", database]);
+        found += client.command(&over("EXISTS", &keys)).integer();
+    }
+    if found != keys.len() as i64 {
+        return Err(format!("of {} keys that moved between two databases {found} are there", keys.len()));
+    }
+    enough(&moves);
+    Ok(())
+}
+
+#[test]
+fn move_and_copy_conserve() {
+    check(move_and_copy);
+}
+
+/// A client that goes away in the middle of commands over all shards leaves no shard taken.
+#[test]
+fn clients_that_vanish_leave_shards_free() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "4", "--shards", "40"]);
+        let keys = names("v", KEYS);
+        for round in 0..300 {
+            let mut client: Client = server.connect();
+            client.send(&over_with("MSET", &keys, &round.to_string()));
+            client.send(&over("MGET", &keys));
+            drop(client);
+        }
+        let mut client = server.connect();
+        assert_eq!(client.command(&over_with("MSET", &keys, "end")), Reply::ok());
+        assert_eq!(all_equal(&client.command(&over("MGET", &keys))), Ok(&Reply::bulk("end")));
+        server.assert_sound();
+    });
+}

@@ -1,0 +1,210 @@
+//! What one connection does to another, and what CLIENT tells of them: over all workers.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+
+/// Longest wait for the effect of a command on another connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn start(backend: Backend) -> Server {
+    Server::pantala(backend, &["--workers", "3", "--shards", "12"])
+}
+
+/// The value of `field=value` in a line of CLIENT LIST.
+fn field(line: &str, name: &str) -> String {
+    let found = line.split(' ').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    found.unwrap_or_else(|| panic!("no {name} in {line}")).trim().to_owned()
+}
+
+fn lines(client: &mut Client, words: &str) -> Vec<String> {
+    client.call(words).text().lines().map(str::to_owned).collect()
+}
+
+fn id(client: &mut Client) -> String {
+    client.call("CLIENT ID").integer().to_string()
+}
+
+#[test]
+fn client_list_has_the_fields_of_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let names = |server: &Server| {
+        let text = server.connect().call("CLIENT INFO").text();
+        text.split_whitespace()
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, _)| name.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let right = names(&judge);
+    for_each_backend(|backend| {
+        let given = names(&start(backend));
+        assert_eq!(given[..right.len()], right, "fields of CLIENT INFO, later versions' may follow");
+    });
+}
+
+#[test]
+fn client_list_tells_all_connections() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut clients: Vec<Client> = (0..12).map(|_| server.connect()).collect();
+        let ids: BTreeSet<String> = clients.iter_mut().map(id).collect();
+        assert_eq!(ids.len(), 12, "every connection has an id of its own");
+        clients[3].call("CLIENT SETNAME three");
+        clients[3].call("SELECT 5");
+        clients[4].call("HELLO 3");
+        clients[4].call("GET key");
+        let list = lines(&mut clients[0], "CLIENT LIST");
+        assert_eq!(list.iter().map(|line| field(line, "id")).collect::<BTreeSet<_>>(), ids);
+        let three = list.iter().find(|line| field(line, "name") == "three").expect("three is listed");
+        assert_eq!((field(three, "db"), field(three, "cmd")), ("5".into(), "select".into()));
+        assert_eq!(field(three, "laddr"), format!("127.0.0.1:{}", server.port()));
+        let four = id(&mut clients[4]);
+        let line = lines(&mut clients[0], &format!("CLIENT LIST ID {four}"));
+        assert_eq!(line.len(), 1);
+        assert_eq!(field(&line[0], "resp"), "3");
+        assert_eq!(lines(&mut clients[0], "CLIENT LIST TYPE normal").len(), 12);
+        assert_eq!(lines(&mut clients[0], "CLIENT LIST TYPE replica").len(), 0);
+        assert_eq!(field(&clients[3].call("CLIENT INFO").text(), "name"), "three");
+        assert_eq!(field(&list[0], "cmd"), "client|list");
+    });
+}
+
+#[test]
+fn client_kill_closes_others() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut killer = server.connect();
+        let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
+        let ids: Vec<String> = clients.iter_mut().map(id).collect();
+        assert_eq!(killer.call(&format!("CLIENT KILL ID {}", ids[0])), Reply::Integer(1));
+        assert!(clients[0].ends_within(PATIENCE));
+        let address = field(&clients[1].call("CLIENT INFO").text(), "addr");
+        assert_eq!(killer.call(&format!("CLIENT KILL {address}")), Reply::ok());
+        assert!(clients[1].ends_within(PATIENCE));
+        let address = field(&clients[2].call("CLIENT INFO").text(), "addr");
+        assert_eq!(killer.call(&format!("CLIENT KILL ADDR {address} TYPE normal")), Reply::Integer(1));
+        assert!(clients[2].ends_within(PATIENCE));
+        assert_eq!(killer.call(&format!("CLIENT KILL ID {} TYPE pubsub", ids[3])), Reply::Integer(0));
+        assert_eq!(clients[3].call("PING").text(), "PONG");
+        assert_eq!(killer.call("CLIENT KILL USER default"), Reply::Integer(3), "all but the killer");
+        for client in &mut clients[3..] {
+            assert!(client.ends_within(PATIENCE));
+        }
+        assert_eq!(killer.call("PING").text(), "PONG");
+        assert_eq!(lines(&mut killer, "CLIENT LIST").len(), 1);
+        // Itself, after its reply.
+        assert_eq!(killer.call("CLIENT KILL TYPE normal SKIPME no"), Reply::Integer(1));
+        assert!(killer.ends_within(PATIENCE));
+        assert_eq!(server.connect().call("PING").text(), "PONG");
+    });
+}
+
+#[test]
+fn client_pause_holds_commands_back() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut admin = server.connect();
+        let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            client.call("SET a 0");
+        }
+        // Writers wait, readers don't.
+        assert_eq!(admin.call("CLIENT PAUSE 600 WRITE"), Reply::ok());
+        let begin = Instant::now();
+        for (number, client) in clients.iter_mut().enumerate() {
+            if number % 2 == 0 {
+                client.send(&["INCR", "a"]);
+            } else {
+                assert_eq!(client.call("GET a"), Reply::bulk("0"));
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_millis(590), "readers waited");
+        for client in clients.iter_mut().step_by(2) {
+            client.receive();
+        }
+        assert!(begin.elapsed() >= Duration::from_millis(550), "writers didn't wait: {:?}", begin.elapsed());
+        assert_eq!(admin.call("GET a"), Reply::bulk("3"));
+        // Everybody waits, until unpaused.
+        assert_eq!(admin.call("CLIENT PAUSE 60000"), Reply::ok());
+        for client in &mut clients {
+            client.send(&["GET", "a"]);
+            client.send(&["PING"]);
+            client.set_read_timeout(Duration::from_millis(50));
+            assert!(client.try_receive().is_err(), "a command ran while paused");
+            client.set_read_timeout(PATIENCE);
+        }
+        assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
+        for client in &mut clients {
+            assert_eq!(client.receive(), Reply::bulk("3"));
+            assert_eq!(client.receive().text(), "PONG");
+        }
+    });
+}
+
+#[test]
+fn reset_and_reply_modes() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut client = server.connect();
+        client.call("HELLO 3");
+        client.call("SELECT 4");
+        client.call("CLIENT SETNAME me");
+        assert_eq!(client.call("RESET"), Reply::Simple("RESET".into()));
+        let info = client.call("CLIENT INFO").text();
+        assert_eq!(
+            (field(&info, "db"), field(&info, "name"), field(&info, "resp")),
+            ("0".into(), String::new(), "2".into())
+        );
+        client.send_raw(b"CLIENT REPLY OFF\r\nSET a 1\r\nINCR a\r\nCLIENT REPLY ON\r\nGET a\r\n");
+        assert_eq!(client.receive(), Reply::ok());
+        assert_eq!(client.receive(), Reply::bulk("2"));
+    });
+}
+
+/// The commands that Redis 7.2 added and Pantala has.
+#[test]
+fn setinfo_and_no_touch() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut client = server.connect();
+        assert_eq!(client.call("CLIENT SETINFO LIB-NAME lib"), Reply::ok());
+        assert_eq!(client.call("CLIENT SETINFO lib-ver 1.2"), Reply::ok());
+        let info = client.call("CLIENT INFO").text();
+        assert_eq!((field(&info, "lib-name"), field(&info, "lib-ver")), ("lib".into(), "1.2".into()));
+        for bad in ["CLIENT SETINFO nosuch x", "CLIENT SETINFO LIB-NAME", "CLIENT SETINFO LIB-NAME a\nb"] {
+            assert!(client.call(bad).is_error(), "{bad}");
+        }
+        assert_eq!(client.call("CLIENT NO-TOUCH on"), Reply::ok());
+        assert_eq!(client.call("CLIENT NO-TOUCH off"), Reply::ok());
+        assert!(client.call("CLIENT NO-TOUCH maybe").is_error());
+    });
+}
+
+/// New connections go to all workers: none is left out, none gets most.
+#[test]
+fn connections_spread_over_workers() {
+    const CLIENTS: usize = 90;
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            client.call("PING");
+        }
+        let info = clients[0].call("INFO everything").text();
+        // worker_N:connections=…: Pantala's own figures.
+        let counts: Vec<usize> = info
+            .lines()
+            .filter(|line| line.starts_with("worker") || line.starts_with("pantala_worker"))
+            .filter_map(|line| {
+                let pairs = line
+                    .split([',', ':'])
+                    .find_map(|pair| pair.strip_prefix("clients=").or_else(|| pair.strip_prefix("connections=")))?;
+                pairs.trim().parse().ok()
+            })
+            .collect();
+        assert_eq!(counts.len(), 3, "INFO tells each worker's connections:\n{info}");
+        assert_eq!(counts.iter().sum::<usize>(), CLIENTS);
+        assert!(counts.iter().all(|count| (CLIENTS / 6..=CLIENTS / 2).contains(count)), "unevenly spread: {counts:?}");
+    });
+}

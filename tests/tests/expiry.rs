@@ -1,0 +1,160 @@
+//! Keys expire: when touched, and by themselves; never early; whatever moves them.
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+
+/// Longest wait for the active cycle to take expired keys away.
+const CYCLE_MAX: Duration = Duration::from_secs(30);
+
+fn start(backend: Backend) -> Server {
+    Server::pantala(backend, &["--workers", "2", "--shards", "40"])
+}
+
+#[test]
+fn keys_expire_when_touched_and_not_before() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut client = server.connect();
+        client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+        let begin = Instant::now();
+        let commands: Vec<Vec<String>> =
+            (0..200).map(|n| vec!["SET".into(), format!("k{n}"), "v".into(), "PX".into(), "400".into()]).collect();
+        client.pipeline(&commands);
+        let reads: Vec<Vec<String>> = (0..200).map(|n| vec!["GET".into(), format!("k{n}")]).collect();
+        let alive = client.pipeline(&reads).iter().filter(|reply| **reply != Reply::Null).count();
+        // Only if the host let this test run in time does its answer mean anything.
+        if begin.elapsed() < Duration::from_millis(400) {
+            assert_eq!(alive, 200, "keys expired early");
+        }
+        std::thread::sleep(Duration::from_millis(600));
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(200), "nothing touched them, and the active cycle is off");
+        for (command, reply) in [
+            ("GET k0", Reply::Null),
+            ("EXISTS k1 k2", Reply::Integer(0)),
+            ("TTL k3", Reply::Integer(-2)),
+            ("TYPE k4", Reply::Simple("none".into())),
+            ("DEL k5", Reply::Integer(0)),
+            ("PERSIST k6", Reply::Integer(0)),
+            ("EXPIRE k7 100", Reply::Integer(0)),
+            ("STRLEN k8", Reply::Integer(0)),
+            ("APPEND k9 x", Reply::Integer(1)),
+            ("INCR k10", Reply::Integer(1)),
+            ("SETNX k11 x", Reply::Integer(1)),
+            ("RENAME k12 other", Reply::Error("ERR no such key".into())),
+            ("COPY k13 other", Reply::Integer(0)),
+            ("MOVE k14 1", Reply::Integer(0)),
+            ("GETDEL k15", Reply::Null),
+            ("SET k16 v XX", Reply::Null),
+            ("RENAMENX k9 k17", Reply::Integer(1)),
+            ("TOUCH k18", Reply::Integer(0)),
+            ("OBJECT ENCODING k19", Reply::Null),
+            ("GETRANGE k20 0 -1", Reply::bulk("")),
+            ("SETRANGE k21 1 x", Reply::Integer(2)),
+            ("TTL k10", Reply::Integer(-1)),
+            ("MSETNX k22 a k23 b", Reply::Integer(1)),
+        ] {
+            assert_eq!(client.call(command), reply, "{command}");
+        }
+        let keys = client.call("KEYS *");
+        assert_eq!(keys.elements().len(), 6, "KEYS names expired keys: {keys:?}");
+    });
+}
+
+#[test]
+fn the_active_cycle_takes_untouched_keys() {
+    const KEYS: usize = 20_000;
+    for_each_backend(|backend| {
+        let mut server = start(backend);
+        let mut client = server.connect();
+        for (database, life_ms) in [("0", "200"), ("5", "500")] {
+            client.command(&["SELECT", database]);
+            let commands: Vec<Vec<String>> = (0..KEYS)
+                .map(|n| vec!["SET".into(), format!("k{n}"), "v".into(), "PX".into(), life_ms.into()])
+                .collect();
+            client.pipeline(&commands);
+        }
+        client.call("SET stays 1");
+        client.call("SET stays:long 1 EX 1000");
+        let count = |client: &mut Client, database: &str| {
+            client.command(&["SELECT", database]);
+            client.call("DBSIZE").integer()
+        };
+        let deadline = Instant::now() + CYCLE_MAX;
+        while count(&mut client, "0") > 0 || count(&mut client, "5") > 2 {
+            assert!(
+                Instant::now() < deadline,
+                "expired keys stay: {} and {}",
+                count(&mut client, "0"),
+                count(&mut client, "5")
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(count(&mut client, "5"), 2);
+        let info = client.call("INFO stats").text();
+        let expired =
+            info.lines().find_map(|line| line.strip_prefix("expired_keys:")).map(|n| n.trim().parse::<usize>());
+        assert_eq!(expired, Some(Ok(2 * KEYS)), "INFO's expired_keys");
+        server.assert_sound();
+    });
+}
+
+/// The cycle is bounded per turn: a client sees no long stall while a hundred thousand keys expire at one moment.
+#[test]
+fn a_mass_expiry_does_not_stall_clients() {
+    const KEYS: usize = 100_000;
+    /// A stall that even a debug build on a busy host doesn't explain: a whole sweep in one go takes longer than a few
+    /// turns of it.
+    const STALL_MAX: Duration = Duration::from_millis(1500);
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut client = server.connect();
+        let at =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis() + 3000;
+        let commands: Vec<Vec<String>> =
+            (0..KEYS).map(|n| vec!["SET".into(), format!("k{n}"), "v".into(), "PXAT".into(), at.to_string()]).collect();
+        client.pipeline(&commands);
+        let mut worst = Duration::ZERO;
+        let deadline = Instant::now() + CYCLE_MAX;
+        while client.call("DBSIZE").integer() > 0 {
+            let begin = Instant::now();
+            client.call("GET other");
+            worst = worst.max(begin.elapsed());
+            assert!(Instant::now() < deadline, "expired keys stay");
+        }
+        eprintln!("longest GET while {KEYS} keys expired: {worst:?}");
+        assert!(worst < STALL_MAX, "a GET took {worst:?}");
+    });
+}
+
+#[test]
+fn the_time_to_live_goes_where_the_key_goes() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut client = server.connect();
+        let near = |reply: &Reply| assert!((9_990..=10_000).contains(&reply.integer()), "{reply:?}");
+        client.call("SET a v EX 10000");
+        client.call("RENAME a b");
+        near(&client.call("TTL b"));
+        client.call("COPY b c");
+        near(&client.call("TTL c"));
+        client.call("COPY b d DB 3");
+        client.call("MOVE c 3");
+        client.call("SWAPDB 3 4");
+        client.call("SELECT 4");
+        near(&client.call("TTL c"));
+        near(&client.call("TTL d"));
+        client.call("SELECT 0");
+        client.call("SET plain v");
+        client.call("RENAME plain b");
+        assert_eq!(client.call("TTL b"), Reply::Integer(-1), "the target's own time goes with its value");
+        client.call("SET e v EX 10000");
+        client.call("APPEND e w");
+        client.call("SETRANGE e 5 x");
+        near(&client.call("TTL e"));
+        client.call("SET e v KEEPTTL");
+        near(&client.call("TTL e"));
+        client.call("GETSET e v");
+        assert_eq!(client.call("TTL e"), Reply::Integer(-1));
+    });
+}

@@ -1,0 +1,302 @@
+//! CONFIG, INFO, HELLO, MEMORY and DEBUG: what they tell, held against the real redis-server where it tells the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use pantala_tests::server::pantala_with_file;
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+
+fn start() -> Server {
+    Server::pantala(Backend::all()[0], &["--workers", "2", "--shards", "8"])
+}
+
+/// Names and values of a map, or of an array that stands for one.
+fn map(reply: &Reply) -> BTreeMap<String, String> {
+    let text = |item: &Reply| match item {
+        Reply::Array(_) | Reply::Map(_) | Reply::Set(_) | Reply::Null => item.kind().to_owned(),
+        other => other.text(),
+    };
+    reply.elements().chunks(2).map(|pair| (pair[0].text(), text(&pair[1]))).collect()
+}
+
+/// Field names of INFO, by section.
+fn info_fields(client: &mut Client, section: &str) -> BTreeSet<String> {
+    let text = client.command(&["INFO", section]).text();
+    text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect()
+}
+
+#[test]
+fn config_get_names_and_defaults_equal() {
+    /// What differs by design: where each server listens and lives, what it doesn't have, and its own directives.
+    const DIFFER: &[&str] = &[
+        "port",
+        "dir",
+        "save",
+        "logfile",
+        "pidfile",
+        "enable-debug-command",
+        "bind",
+        "shards",
+        "workers",
+        "io-threads",
+        "execution",
+        "io-backend",
+        "pin-threads",
+    ];
+    let Some(judge) = Server::redis(&[]) else { return };
+    let server = start();
+    let given = map(&server.connect().call("CONFIG GET *"));
+    let right = map(&judge.connect().call("CONFIG GET *"));
+    let mut wrong = Vec::new();
+    for (name, right) in &right {
+        match given.get(name) {
+            _ if DIFFER.contains(&name.as_str()) => {}
+            None => wrong.push(format!("{name} is missing")),
+            Some(given) if given != right => wrong.push(format!("{name}: gives {given:?}, must be {right:?}")),
+            Some(_) => {}
+        }
+    }
+    for name in given.keys().filter(|name| !right.contains_key(*name)) {
+        if !DIFFER.contains(&name.as_str()) {
+            wrong.push(format!("{name} is no directive of Redis 7.0"));
+        }
+    }
+    assert!(wrong.is_empty(), "CONFIG GET * differs in {} places:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// CONFIG SET, its errors, and what it leaves, on both servers.
+#[test]
+fn config_set_answers_as_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let server = start();
+    let (mut given, mut right) = (server.connect(), judge.connect());
+    for words in [
+        "CONFIG SET timeout 100",
+        "CONFIG GET timeout",
+        "CONFIG SET timeout 5 tcp-keepalive 60",
+        "CONFIG GET timeout tcp-keepalive",
+        "CONFIG SET timeout 9 tcp-keepalive x",
+        "CONFIG GET timeout tcp-keepalive",
+        "CONFIG SET proto-max-bulk-len 100mb",
+        "CONFIG GET proto-max-bulk-len",
+        "CONFIG SET proto-max-bulk-len 1",
+        "CONFIG SET proto-max-bulk-len 1zb",
+        "CONFIG SET maxclients 500",
+        "CONFIG GET maxclients",
+        "CONFIG SET hz 100",
+        "CONFIG GET hz",
+        "CONFIG SET hz 0",
+        "CONFIG SET hz 1000",
+        "CONFIG GET hz",
+        "CONFIG SET loglevel debug",
+        "CONFIG GET loglevel",
+        "CONFIG SET loglevel loud",
+        "CONFIG SET protected-mode no",
+        "CONFIG SET protected-mode maybe",
+        "CONFIG GET protected-mode",
+        "CONFIG SET client-output-buffer-limit \"normal",
+        "CONFIG SET client-output-buffer-limit normal",
+        "CONFIG SET requirepass secret",
+        "CONFIG GET requirepass",
+        "CONFIG SET databases 3",
+        "CONFIG SET unixsocket /tmp/x",
+        "CONFIG SET enable-debug-command yes",
+        "CONFIG SET nosuch 1",
+        "CONFIG SET timeout 1 timeout 2",
+        "CONFIG SET timeout 1 nosuch 2",
+        "CONFIG GET timeout",
+        "CONFIG SET timeout 1 databases 2",
+        "CONFIG GET timeout",
+        "CONFIG GET time* nosuch TIMEOUT",
+        "CONFIG GET t?meout",
+        "CONFIG GET [st]imeout",
+        "CONFIG SET lazyfree-lazy-user-del yes",
+        "CONFIG GET lazyfree*",
+        "CONFIG SET active-expire-effort 11",
+        "CONFIG SET active-expire-effort 5",
+        "CONFIG GET active-expire-effort",
+        "CONFIG REWRITE",
+        "CONFIG RESETSTAT",
+    ] {
+        let sorted = |reply: Reply| match reply {
+            Reply::Array(items) => format!("{:?}", map(&Reply::Array(items))),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(sorted(given.call(words)), sorted(right.call(words)), "{words}");
+    }
+    let limit = |client: &mut Client| {
+        let set = client.command(&["CONFIG", "SET", "client-output-buffer-limit", "normal 1mb 512kb 10"]);
+        (set, client.call("CONFIG GET client-output-buffer-limit"))
+    };
+    assert_eq!(limit(&mut given), limit(&mut right));
+}
+
+#[test]
+fn config_rewrite_keeps_the_file_and_its_comments() {
+    let (server, folder) =
+        pantala_with_file("# a remark\ntimeout 5\n\n# another\nmaxclients 100\n", &["--enable-debug-command", "yes"]);
+    let mut client = server.connect();
+    assert_eq!(client.call("CONFIG SET timeout 7 hz 20"), Reply::ok());
+    assert_eq!(client.call("CONFIG REWRITE"), Reply::ok());
+    let text = std::fs::read_to_string(folder.path().join("pantala.conf")).expect("the file is there");
+    for line in ["# a remark", "# another", "timeout 7", "maxclients 100", "hz 20"] {
+        assert!(text.lines().any(|found| found == line), "{line:?} is missing in:\n{text}");
+    }
+    assert!(!text.contains("timeout 5"), "{text}");
+    assert!(text.find("# a remark") < text.find("timeout 7"), "order is kept:\n{text}");
+}
+
+#[test]
+fn info_has_the_fields_of_redis() {
+    /// Sections whose fields depend on what Pantala doesn't have yet.
+    const SECTIONS: &[&str] =
+        &["server", "clients", "memory", "persistence", "stats", "replication", "cpu", "cluster", "errorstats"];
+    let Some(judge) = Server::redis(&[]) else { return };
+    let server = start();
+    let (mut given, mut right) = (server.connect(), judge.connect());
+    let mut wrong = Vec::new();
+    for section in SECTIONS {
+        let given = info_fields(&mut given, section);
+        let missing: Vec<String> = info_fields(&mut right, section).difference(&given).cloned().collect();
+        if !missing.is_empty() {
+            wrong.push(format!("INFO {section} lacks {missing:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+
+    let text = given.call("INFO").text();
+    for line in ["redis_version:7.0.15", "pantala_version:0.1.0", "role:master", "redis_mode:standalone"] {
+        assert!(text.contains(&format!("\r\n{line}\r\n")), "INFO lacks {line}:\n{text}");
+    }
+    let sections = |client: &mut Client, words: &str| {
+        let text = client.call(words).text();
+        text.lines().filter(|line| line.starts_with("# ")).map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+    };
+    for words in ["INFO server clients", "INFO SERVER", "INFO nosuch", "INFO keyspace"] {
+        assert_eq!(sections(&mut given, words), sections(&mut right, words), "{words}");
+    }
+    // The same order; Pantala's own sections aside.
+    let known = sections(&mut right, "INFO");
+    let ours: Vec<String> = sections(&mut given, "INFO").into_iter().filter(|name| known.contains(name)).collect();
+    assert_eq!(ours, known);
+    for words in ["INFO commandstats", "INFO everything", "INFO all"] {
+        given.call("GET a");
+        assert!(given.call(words).text().contains("cmdstat_get:calls="), "{words}");
+    }
+}
+
+#[test]
+fn info_keyspace_and_stats_count() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let mut client = server.connect();
+        let field = |client: &mut Client, name: &str| {
+            let text = client.call("INFO everything").text();
+            text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")).map(|value| value.trim().to_owned()))
+        };
+        for number in 0..10 {
+            client.call(&format!("SET k{number} v EX 1000"));
+        }
+        client.call("SET plain v");
+        client.call("SELECT 7");
+        client.call("SET other v");
+        let keyspace = client.call("INFO keyspace").text();
+        assert!(keyspace.contains("\r\ndb0:keys=11,expires=10,avg_ttl="), "{keyspace}");
+        assert!(keyspace.contains("\r\ndb7:keys=1,expires=0,avg_ttl=0\r\n"), "{keyspace}");
+        client.call("CONFIG RESETSTAT");
+        for _ in 0..5 {
+            client.call("GET other");
+            client.call("GET nosuch");
+        }
+        client.call("INCR other");
+        client.call("NOSUCH");
+        assert_eq!(field(&mut client, "keyspace_hits").as_deref(), Some("5"));
+        assert_eq!(field(&mut client, "keyspace_misses").as_deref(), Some("5"));
+        let get = field(&mut client, "cmdstat_get").expect("GET is counted");
+        assert!(get.starts_with("calls=10,") && get.ends_with("rejected_calls=0,failed_calls=0"), "{get}");
+        let incr = field(&mut client, "cmdstat_incr").expect("INCR is counted");
+        assert!(incr.starts_with("calls=1,") && incr.ends_with("failed_calls=1"), "{incr}");
+        assert_eq!(field(&mut client, "errorstat_ERR").as_deref(), Some("count=2"));
+        assert_eq!(field(&mut client, "connected_clients").as_deref(), Some("1"));
+    });
+}
+
+#[test]
+fn hello_tells_what_redis_tells() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let server = start();
+    for version in ["2", "3"] {
+        let hello = |server: &Server| {
+            let reply = server.connect().command(&["HELLO", version, "SETNAME", "me"]);
+            let mut fields: Vec<(String, String)> = reply
+                .elements()
+                .chunks(2)
+                .map(|pair| {
+                    (pair[0].text(), if let Reply::Array(_) = pair[1] { "array".into() } else { pair[1].text() })
+                })
+                .collect();
+            fields.retain(|(name, _)| name != "id");
+            (reply.kind(), fields)
+        };
+        assert_eq!(hello(&server), hello(&judge), "HELLO {version}");
+    }
+}
+
+#[test]
+fn memory_usage_is_plausible() {
+    let server = start();
+    let mut client = server.connect();
+    for len in [0_usize, 10, 100, 1000, 100_000, 10_000_000] {
+        client.command(&["SET", "key", &"x".repeat(len)]);
+        let bytes = client.call("MEMORY USAGE key").integer() as usize;
+        assert!((len..=len + len / 4 + 120).contains(&bytes), "a value of {len} bytes is said to take {bytes}");
+    }
+    assert_eq!(client.call("MEMORY USAGE nosuch"), Reply::Null);
+    assert!(client.call("MEMORY DOCTOR").text().len() > 10);
+    assert_eq!(client.call("MEMORY PURGE"), Reply::ok());
+    let stats = map(&client.call("MEMORY STATS"));
+    let Some(judge) = Server::redis(&[]) else { return };
+    let right = map(&judge.connect().call("MEMORY STATS"));
+    let missing: Vec<&String> =
+        right.keys().filter(|name| !name.starts_with("db.") && !stats.contains_key(*name)).collect();
+    assert!(missing.is_empty(), "MEMORY STATS lacks {missing:?}");
+}
+
+#[test]
+fn debug_populate_fills_and_flush_gives_memory_back() {
+    const KEYS: usize = 300_000;
+    let server = start();
+    let mut client = server.connect();
+    let before = server.resident_bytes();
+    assert_eq!(client.command(&["DEBUG", "POPULATE", &KEYS.to_string()]), Reply::ok());
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(KEYS as i64));
+    assert_eq!(client.call("GET key:0"), Reply::bulk("value:0"));
+    assert_eq!(client.command(&["GET", &format!("key:{}", KEYS - 1)]), Reply::bulk(format!("value:{}", KEYS - 1)));
+    let each = server.resident_bytes().saturating_sub(before) as usize / KEYS;
+    eprintln!("{each} resident bytes per key of DEBUG POPULATE {KEYS}");
+    assert!(each < 200, "{each} bytes per key");
+    assert_eq!(client.call("DEBUG POPULATE 10 other 50"), Reply::ok());
+    assert_eq!(client.call("STRLEN other:3"), Reply::Integer(50));
+    assert_eq!(client.call("FLUSHALL"), Reply::ok());
+    assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
+}
+
+/// A sleeping command stops nobody but its own connection's commands and, at most, those of its worker.
+#[test]
+fn debug_sleep_sleeps() {
+    let server = start();
+    let mut client = server.connect();
+    let begin = Instant::now();
+    assert_eq!(client.call("DEBUG SLEEP 0.3"), Reply::ok());
+    assert!(begin.elapsed() >= Duration::from_millis(300));
+}
+
+#[test]
+fn time_is_the_time() {
+    let server = start();
+    let reply = server.connect().call("TIME");
+    let seconds: u64 = reply.elements()[0].text().parse().expect("seconds");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();
+    assert!(now.abs_diff(seconds) <= 2);
+    assert!(reply.elements()[1].text().parse::<u64>().expect("microseconds") < 1_000_000);
+}

@@ -1,0 +1,92 @@
+//! Rules of the source tree that no lint knows.
+
+use pantala_tests::binary::workspace_root;
+use pantala_tests::tidy;
+
+/// Lines of a file from which a reader loses the thread: named on standard error.
+const LINES_AIM: usize = 600;
+/// Lines that no file of code may have.
+const LINES_MAX: usize = 1000;
+
+/// Tables of data, which may be long: a declarative record per command.
+fn is_data(path: &str) -> bool {
+    path.contains("/records/") || path.contains("/config/table")
+}
+
+#[test]
+fn files_stay_small() {
+    let mut wrong = Vec::new();
+    for (path, text) in tidy::rust_files(&workspace_root()) {
+        let path = path.display().to_string();
+        let lines = text.lines().count();
+        if lines > LINES_AIM {
+            eprintln!("{path}: {lines} lines, aim below {LINES_AIM}");
+        }
+        if lines > LINES_MAX && !is_data(&path) {
+            wrong.push(format!("{path}: {lines} lines, more than {LINES_MAX}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Where packages come from is each machine's own matter: the tree names no registry's host.
+#[test]
+fn no_host_of_a_package_registry_is_named() {
+    // Put together here, so that this file doesn't name them either.
+    let hosts = [
+        ["crates", ".io"],
+        ["pypi", ".org"],
+        ["pythonhosted", ".org"],
+        ["npmjs", ".org"],
+        ["proxy.golang", ".org"],
+        ["maven", ".org"],
+        ["deb.debian", ".org"],
+        ["static.rust-lang", ".org"],
+        ["docker", ".io"],
+    ]
+    .map(|parts| parts.concat());
+    let mut wrong = Vec::new();
+    for path in tidy::files(&workspace_root()) {
+        let Ok(bytes) = std::fs::read(&path) else { continue };
+        let text = String::from_utf8_lossy(&bytes);
+        for (number, line) in text.lines().enumerate() {
+            if hosts.iter().any(|host| line.contains(host.as_str())) {
+                wrong.push(format!("{}:{}: {line}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Text files end in one line end, hold no tab in Rust code, and no space before a line end.
+#[test]
+fn whitespace_is_tidy() {
+    const KINDS: &[&str] = &["rs", "toml", "md", "conf", "yml"];
+    let mut wrong = Vec::new();
+    for path in tidy::files(&workspace_root()) {
+        let kind = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        if !KINDS.contains(&kind) || text.is_empty() {
+            continue;
+        }
+        let name = path.display();
+        if !text.ends_with('\n') || text.ends_with("\n\n") {
+            wrong.push(format!("{name}: must end in one line end"));
+        }
+        for (number, line) in text.lines().enumerate() {
+            if line.ends_with([' ', '\t']) || (kind == "rs" && line.starts_with('\t')) {
+                wrong.push(format!("{name}:{}: space at the end, or a tab", number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn what_a_newcomer_looks_for_is_there() {
+    for file in
+        ["README.md", "LICENSE", "CHANGELOG.md", "COMPAT.md", ".ci/run", "docker/Dockerfile", "docs/architecture.md"]
+    {
+        assert!(workspace_root().join(file).is_file(), "{file} is missing");
+    }
+}
