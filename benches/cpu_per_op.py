@@ -43,7 +43,12 @@ def parse_arguments():
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--requests", type=int, default=300_000, help="operations of one run at pipeline 1")
     parser.add_argument("--requests-pipelined", type=int, default=3_000_000, help="the same at greater depths")
-    parser.add_argument("--keyspace", type=int, default=10_000, help="keys in use")
+    parser.add_argument(
+        "--keyspace",
+        type=int,
+        default=1_000_000,
+        help="keys in use; few of them stay in the CPU's caches and flatter every server with a store",
+    )
     parser.add_argument("--server-cpus", default="0", help="taskset list for the server")
     parser.add_argument("--client-cpus", default="1", help="taskset list for redis-benchmark")
     parser.add_argument("--client-threads", type=int, default=0, help="redis-benchmark --threads")
@@ -136,8 +141,8 @@ def measure(arguments):
             server = Server(name, command, arguments.server_cpus)
             try:
                 server.wait_ready()
-                # Fills the keyspace, so that a GET finds something, and warms both sides.
-                drive(arguments, server.port, "set", 30, max(10 * arguments.keyspace, 50_000))
+                # Random keys, three times as many as there are: 95% exist then. It warms both sides, too.
+                drive(arguments, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
                 for test in tests:
                     for pipeline in pipelines:
                         requests = arguments.requests if pipeline == 1 else arguments.requests_pipelined

@@ -24,13 +24,16 @@ fn engine(criterion: &mut Criterion) {
                     execution: Execution::Inline,
                 });
                 group.throughput(Throughput::Elements(u64::from(workers)));
-                group.bench_function(BenchmarkId::new(format!("{workers}-workers"), format!("{shards}-shards")), |bencher| {
-                    // Not fewer than some windows, or the threads' start would be all that is measured.
-                    bencher.iter_custom(|operations| {
-                        let at_least = (operations as usize).max(100_000);
-                        prepared.run(at_least).mul_f64(operations as f64 / at_least as f64)
-                    });
-                });
+                group.bench_function(
+                    BenchmarkId::new(format!("{workers}-workers"), format!("{shards}-shards")),
+                    |bencher| {
+                        // Not fewer than some windows, or the threads' start would be all that is measured.
+                        bencher.iter_custom(|operations| {
+                            let at_least = (operations as usize).max(100_000);
+                            prepared.run(at_least).mul_f64(operations as f64 / at_least as f64)
+                        });
+                    },
+                );
             }
         }
         group.finish();

@@ -52,7 +52,7 @@ fn parse(criterion: &mut Criterion) {
     }
     mixed(&mut group);
     group.throughput(Throughput::Elements(1));
-    let mut buf = set.clone();
+    let mut buf = set;
     let (mut parser, mut ranges) = (Parser::new(), Vec::with_capacity(8));
     group.bench_function("set256/two pieces", |bencher| {
         bencher.iter(|| {

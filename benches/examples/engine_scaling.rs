@@ -9,8 +9,13 @@ const ROUNDS: usize = 5;
 const OPERATIONS: usize = 2_000_000;
 
 fn main() {
-    println!("engine without sockets, 1 M keys, 16-byte keys, 64-byte values, GET and SET 1:1, {OPERATIONS} operations per worker");
-    println!("{:<12} {:>7} {:>14} {:>14} {:>8} {:>16}", "keys", "shards", "1 worker op/s", "2 workers op/s", "ratio", "spread");
+    println!(
+        "engine without sockets, 1 M keys, 16-byte keys, 64-byte values, GET and SET 1:1, {OPERATIONS} operations per worker"
+    );
+    println!(
+        "{:<12} {:>7} {:>14} {:>14} {:>8} {:>16}",
+        "keys", "shards", "1 worker op/s", "2 workers op/s", "ratio", "spread"
+    );
     for distribution in [Keys::Uniform, Keys::Zipf(0.99)] {
         for shards in [1, 4, 16, 40, 64] {
             let load = |workers| Load {

@@ -1,5 +1,5 @@
-//! What COMMAND says of Pantala's commands equals what the real redis-server says of them, but for prose: summaries and
-//! remarks are Pantala's own words.
+//! What COMMAND says of Pantala's commands equals what the real redis-server says of them, but for prose: summaries,
+//! complexities and remarks are Pantala's own words.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use pantala_tests::{Backend, Client, Reply, Server};
 const LATER: &[&str] = &["client|setinfo", "client|no-touch"];
 
 /// Fields of COMMAND DOCS that hold prose.
-const PROSE: &[&str] = &["summary"];
+const PROSE: &[&str] = &["summary", "complexity"];
 
 /// Both servers, speaking one version of the protocol.
 fn servers(version: &str) -> Option<(Server, Client, Server, Client)> {
@@ -75,6 +75,8 @@ fn key_specs(specs: &Reply) -> String {
                 flags.sort();
                 format!("flags={}", flags.join(","))
             }
+            // Prose.
+            "notes" => "notes".into(),
             name => format!("{name}={}", show(&pair[1])),
         });
         fields.collect::<Vec<_>>().join(" ")
@@ -88,7 +90,8 @@ fn docs_fields(name: &str, docs: &Reply, into: &mut BTreeMap<String, String>) {
         let field = pair[0].text();
         match field.as_str() {
             field if PROSE.contains(&field) => {
-                assert!(!pair[1].text().is_empty(), "{name} has no summary");
+                assert!(!pair[1].text().is_empty(), "{name} has no {field}");
+                into.insert(format!("{name} {field}"), "some prose".into());
             }
             // Versions are facts, what is said of them is prose.
             "history" => {

@@ -125,20 +125,26 @@ fn client_pause_holds_commands_back() {
         }
         assert!(begin.elapsed() >= Duration::from_millis(550), "writers didn't wait: {:?}", begin.elapsed());
         assert_eq!(admin.call("GET a"), Reply::bulk("3"));
-        // Everybody waits, until unpaused.
-        assert_eq!(admin.call("CLIENT PAUSE 60000"), Reply::ok());
+        // Everybody waits, even for CLIENT UNPAUSE, as in Redis.
+        assert_eq!(admin.call("CLIENT PAUSE 700 ALL"), Reply::ok());
+        let begin = Instant::now();
         for client in &mut clients {
             client.send(&["GET", "a"]);
             client.send(&["PING"]);
-            client.set_read_timeout(Duration::from_millis(50));
-            assert!(client.try_receive().is_err(), "a command ran while paused");
-            client.set_read_timeout(PATIENCE);
         }
-        assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
+        clients[0].set_read_timeout(Duration::from_millis(50));
+        assert!(clients[0].try_receive().is_err() || begin.elapsed() > Duration::from_millis(650), "ran while paused");
+        clients[0].set_read_timeout(PATIENCE);
         for client in &mut clients {
             assert_eq!(client.receive(), Reply::bulk("3"));
             assert_eq!(client.receive().text(), "PONG");
         }
+        assert!(begin.elapsed() >= Duration::from_millis(650), "commands didn't wait: {:?}", begin.elapsed());
+        // A pause of writes can be ended early.
+        assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
+        clients[0].send(&["INCR", "a"]);
+        assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
+        assert_eq!(clients[0].receive(), Reply::Integer(4));
     });
 }
 

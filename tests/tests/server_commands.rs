@@ -42,6 +42,14 @@ fn config_get_names_and_defaults_equal() {
         "execution",
         "io-backend",
         "pin-threads",
+        // On by default in Redis, for what Pantala doesn't do.
+        "activerehashing",
+        "crash-log-enabled",
+        "crash-memcheck-enabled",
+        "disable-thp",
+        "jemalloc-bg-thread",
+        "latency-tracking",
+        "set-proc-title",
     ];
     let Some(judge) = Server::redis(&[]) else { return };
     let server = start();

@@ -2,7 +2,7 @@
 //!
 //! | module | what | costs |
 //! | --- | --- | --- |
-//! | [`crc16`] | checksum and slot of a key | about a nanosecond per 8 bytes |
+//! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
 //! | [`glob`] | Redis's patterns | at most `pattern × text` steps, no allocation |
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
 //! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |

@@ -222,7 +222,7 @@ mod tests {
         std::thread::scope(|scope| {
             for sender in 0..SENDERS {
                 let mailbox = &mailbox;
-                scope.spawn(move || (0..EACH).for_each(|i| drop(mailbox.send(Node::new((sender, i))))));
+                scope.spawn(move || (0..EACH).for_each(|i| _ = mailbox.send(Node::new((sender, i)))));
             }
             while received < SENDERS * EACH {
                 for node in mailbox.receive() {

@@ -43,13 +43,7 @@ pub fn write_info(reply: &mut Reply<'_>, command: &Command) {
 pub fn write_docs(reply: &mut Reply<'_>, command: &Command) {
     reply.bulk(command.full_name.as_bytes());
     let subcommands = command.shown_subcommands();
-    let doc_flags = || {
-        command
-            .deprecated
-            .map(|_| "deprecated")
-            .into_iter()
-            .chain(command.doc_flags.iter().copied())
-    };
+    let doc_flags = || command.deprecated.map(|_| "deprecated").into_iter().chain(command.doc_flags.iter().copied());
     let optional_fields = [
         !command.complexity.is_empty(),
         doc_flags().next().is_some(),
@@ -184,11 +178,7 @@ fn write_key_spec(reply: &mut Reply<'_>, spec: &KeySpec) {
             write_number(reply, "keystep", step);
             write_number(reply, "limit", limit);
         }
-        FindKeys::KeyNum {
-            keynum,
-            first,
-            step,
-        } => {
+        FindKeys::KeyNum { keynum, first, step } => {
             write_kind(reply, "keynum", 3);
             write_number(reply, "keynumidx", keynum);
             write_number(reply, "firstkey", first);

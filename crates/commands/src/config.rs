@@ -61,3 +61,23 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         ],
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing_host::LocalTest;
+
+    #[test]
+    fn settings_are_the_servers_affair() {
+        let mut test = LocalTest::new();
+        test.expect(&[
+            ("CONFIG GET a b*", "*4|$1|a|$5|value|$2|b*|$5|value|"),
+            ("CONFIG SET a 1 b 2", "+OK|"),
+            ("CONFIG SET a 1 b", "-ERR syntax error|"),
+            ("CONFIG REWRITE", "+OK|"),
+            ("CONFIG RESETSTAT", "+OK|"),
+        ]);
+        assert_eq!(test.asked(), ["set a=1 b=2 by 1", "rewrite", "resetstat"]);
+        test.host.error = "ERR no";
+        test.expect(&[("CONFIG SET a 1", "-ERR no|"), ("CONFIG REWRITE", "-ERR no|")]);
+    }
+}

@@ -106,8 +106,8 @@ pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 /// `DEBUG SLEEP seconds`: the whole server stands still, for all shards are held.
 pub fn sleep(_: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse::<f64>().ok());
-    // No number, or one below zero, doesn't sleep, as in Redis. `max` makes NaN zero.
-    let seconds = seconds.unwrap_or(0.0).max(0.0).min(SLEEP_S_MAX);
+    // No number, or one below zero, doesn't sleep, as in Redis.
+    let seconds = seconds.filter(|seconds| !seconds.is_nan()).unwrap_or(0.0).clamp(0.0, SLEEP_S_MAX);
     std::thread::sleep(Duration::from_secs_f64(seconds));
     reply.ok();
 }
@@ -136,6 +136,7 @@ fn leading_integer(text: &[u8]) -> i64 {
 }
 
 /// `DEBUG PROTOCOL type`: a value of that type, for tests of clients.
+#[expect(clippy::approx_constant, reason = "Redis's test value")]
 fn protocol(kind: &[u8], reply: &mut Reply<'_>) {
     match kind.to_ascii_lowercase().as_slice() {
         b"string" => reply.bulk(b"Hello World"),

@@ -7,9 +7,7 @@ use pantala_resp::Reply;
 /// A line is a subcommand with its arguments, or what it does, indented by four blanks.
 pub fn write(reply: &mut Reply<'_>, container: &str, lines: &[&str]) {
     reply.array(lines.len() + 3);
-    reply.simple(&format!(
-        "{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"
-    ));
+    reply.simple(&format!("{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
     for line in lines {
         reply.simple(line);
     }

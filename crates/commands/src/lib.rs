@@ -43,5 +43,7 @@ pub mod server;
 pub mod strings;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod testing_host;
 
-pub use records::{COMMANDS, Unresolved, lookup, lookup_full, lookup_sub, not_built, resolve};
+pub use records::{COMMANDS, Unresolved, lookup, lookup_full, lookup_sub, not_built, resolve, resolve_as};

@@ -148,11 +148,7 @@ fn diagnosis(memory: &MemoryFigures, clients: u64) -> String {
              (omem) or send big commands (qbuf), and consider client-output-buffer-limit.\n",
         );
     }
-    if findings.is_empty() {
-        "Memory is in good order.\n".to_owned()
-    } else {
-        format!("Worth a look:\n\n{findings}")
-    }
+    if findings.is_empty() { "Memory is in good order.\n".to_owned() } else { format!("Worth a look:\n\n{findings}") }
 }
 
 /// `MEMORY PURGE`: the allocator gives freed memory back by itself, so there is nothing to do.
@@ -194,4 +190,54 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    What a key takes, bytes. Always exact: samples are not needed.",
         ],
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use pantala_resp::value::{Value, parse_reply};
+
+    use super::*;
+    use crate::testing_host::LocalTest;
+
+    const FIGURES: MemoryFigures = MemoryFigures {
+        used_bytes: 20 << 20,
+        peak_bytes: 25 << 20,
+        startup_bytes: 8 << 20,
+        clients_bytes: 2 << 20,
+        resident_bytes: 24 << 20,
+    };
+
+    #[test]
+    fn stats_in_both_versions() {
+        let mut test = LocalTest::new();
+        test.host.memory = FIGURES;
+        let text = test.run("MEMORY STATS");
+        assert!(text.starts_with("*54|$14|peak.allocated|:26214400|$15|total.allocated|:20971520|"), "{text}");
+        assert!(text.contains("|$13|dataset.bytes|:10485760|$18|dataset.percentage|$18|83.333333333333329|"), "{text}");
+        assert!(text.ends_with("|$19|fragmentation.bytes|:4194304|"), "{text}");
+        test.run("HELLO 3");
+        let reply = test.raw(&[b"MEMORY", b"STATS"]);
+        let (value, _) = parse_reply(&reply).expect("well-formed").expect("whole");
+        assert!(matches!(&value, Value::Map(pairs) if pairs.len() == FIELDS_BEFORE + FIELDS_AFTER), "{value:?}");
+        test.expect(&[("MEMORY PURGE", "+OK|")]);
+    }
+
+    #[test]
+    fn nothing_divides_by_nothing() {
+        let mut test = LocalTest::new();
+        let text = test.run("MEMORY STATS");
+        assert!(!text.contains("nan") && !text.contains("inf"), "{text}");
+    }
+
+    #[test]
+    fn the_doctor_judges() {
+        let empty = MemoryFigures { used_bytes: 9 << 20, ..FIGURES };
+        assert!(diagnosis(&empty, 1).starts_with("There is hardly any data (1048576 bytes)"));
+        assert_eq!(diagnosis(&FIGURES, 20), "Memory is in good order.\n");
+        let peak = MemoryFigures { peak_bytes: 31 << 20, ..FIGURES };
+        assert!(diagnosis(&peak, 20).contains("* Peak"));
+        let resident = MemoryFigures { resident_bytes: 29 << 20, ..FIGURES };
+        assert!(diagnosis(&resident, 20).contains("* Resident"));
+        assert!(diagnosis(&FIGURES, 2).contains("* Clients"));
+    }
 }

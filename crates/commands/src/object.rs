@@ -10,9 +10,7 @@ use pantala_engine::tuning::AccessPolicy;
 use pantala_engine::{EntryMut, Payload};
 use pantala_resp::{Args, Reply};
 use pantala_types::access::{idle_time_s, lfu_decay};
-use pantala_types::{
-    Encoding, SHARED_INTEGER_REFCOUNT, Value, is_shared_integer, string_encoding,
-};
+use pantala_types::{Encoding, SHARED_INTEGER_REFCOUNT, Value, is_shared_integer, string_encoding};
 
 use crate::help;
 
@@ -33,23 +31,19 @@ pub fn refcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 
 /// `OBJECT IDLETIME key`, seconds.
 pub fn idletime(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    with_entry(access, args, reply, |entry, keyspace, now_ms, reply| {
-        match keyspace.tuning.access_policy() {
-            AccessPolicy::Lru => reply.integer(i64::from(idle_time_s(entry.access(), now_ms as u64))),
-            AccessPolicy::Lfu => reply.error(NOT_LRU),
-        }
+    with_entry(access, args, reply, |entry, keyspace, now_ms, reply| match keyspace.tuning.access_policy() {
+        AccessPolicy::Lru => reply.integer(i64::from(idle_time_s(entry.access(), now_ms as u64))),
+        AccessPolicy::Lfu => reply.error(NOT_LRU),
     });
 }
 
 /// `OBJECT FREQ key`.
 pub fn freq(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    with_entry(access, args, reply, |entry, keyspace, now_ms, reply| {
-        match keyspace.tuning.access_policy() {
-            AccessPolicy::Lru => reply.error(NOT_LFU),
-            AccessPolicy::Lfu => {
-                let decay_time_min = keyspace.tuning.lfu_decay_time_minutes.load(Relaxed);
-                reply.integer(i64::from(lfu_decay(entry.access(), now_ms as u64, decay_time_min)));
-            }
+    with_entry(access, args, reply, |entry, keyspace, now_ms, reply| match keyspace.tuning.access_policy() {
+        AccessPolicy::Lru => reply.error(NOT_LFU),
+        AccessPolicy::Lfu => {
+            let decay_time_min = keyspace.tuning.lfu_decay_time_minutes.load(Relaxed);
+            reply.integer(i64::from(lfu_decay(entry.access(), now_ms as u64, decay_time_min)));
         }
     });
 }

@@ -60,7 +60,65 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     }
     match context.host.shutdown(how) {
         Ok(()) if how.abort => reply.ok(),
-        Ok(()) => {}
+        // What it has sent after this is not run: in Redis the process is gone by then.
+        Ok(()) => context.session.close_after_reply = true,
         Err(error) => reply.error(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing_host::{LocalTest, START_MS};
+
+    #[test]
+    fn time_has_two_parts() {
+        let seconds = (START_MS / 1000).to_string();
+        LocalTest::new().expect(&[
+            ("TIME", &format!("*2|$10|{seconds}|$2|25|")),
+            ("DBSIZE", ":0|"),
+            ("INFO Server FOO", "$11|server foo\n|"),
+            ("INFO", "$1|\n|"),
+        ]);
+    }
+
+    #[test]
+    fn shutdown_options() {
+        let mut test = LocalTest::new();
+        for wrong in ["FOO", "SAVE NOSAVE", "ABORT NOW", "NOSAVE ABORT", "FORCE ABORT", "SAVE ABORT", "''"] {
+            assert_eq!(test.run(&format!("SHUTDOWN {wrong}")), "-ERR syntax error|", "{wrong}");
+        }
+        assert!(test.asked().is_empty() && !test.session.close_after_reply);
+        test.expect(&[
+            ("SHUTDOWN", ""),
+            ("SHUTDOWN nosave now force NOW", ""),
+            ("SHUTDOWN SAVE", ""),
+            ("SHUTDOWN ABORT", "+OK|"),
+        ]);
+        let flags = |save, no_save, now, force, abort| {
+            format!("{:?}", pantala_engine::client::Shutdown { save, no_save, now, force, abort })
+        };
+        let asked = [
+            flags(false, false, false, false, false),
+            flags(false, true, true, true, false),
+            flags(true, false, false, false, false),
+            flags(false, false, false, false, true),
+        ];
+        assert_eq!(test.asked(), asked);
+        assert!(test.session.close_after_reply);
+        test.host.error = "ERR No shutdown in progress.";
+        test.expect(&[
+            ("SHUTDOWN ABORT", "-ERR No shutdown in progress.|"),
+            ("SHUTDOWN", "-ERR No shutdown in progress.|"),
+        ]);
+    }
+
+    #[test]
+    fn lolwut_checks_its_version() {
+        let mut test = LocalTest::new();
+        test.expect(&[("LOLWUT VERSION x", "-ERR value is not an integer or out of range|")]);
+        for command in ["LOLWUT", "LOLWUT VERSION 5 1 2", "LOLWUT foo", "LOLWUT VERSION"] {
+            assert!(test.run(command).ends_with("Redis ver. 7.0.15\n|"), "{command}");
+        }
+        assert_ne!(test.run("LOLWUT"), test.run("LOLWUT"));
     }
 }

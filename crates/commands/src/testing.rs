@@ -21,8 +21,7 @@ pub(crate) struct TestServer {
 
 impl TestServer {
     pub(crate) fn new(shards: u32) -> Self {
-        let layout =
-            Layout { shards, databases: 16, homes: 1, workers: 2, execution: Execution::Inline, seed: 42 };
+        let layout = Layout { shards, databases: 16, homes: 1, workers: 2, execution: Execution::Inline, seed: 42 };
         let ports = (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
         let session = SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false };
         TestServer { keyspace: Keyspace::new(layout, ports), session, now_ms: START_MS }
@@ -41,8 +40,7 @@ impl TestServer {
             Err(unresolved) => return [b"-", unresolved.message(&args).as_slice(), b"\r\n"].concat(),
         };
         let (shards, first_key) = self.route(command, &args);
-        let call =
-            Call { command, args, first_key, session: self.session, connection: 0, now_ms: self.now_ms };
+        let call = Call { command, args, first_key, session: self.session, connection: 0, now_ms: self.now_ms };
         let mut reply = Vec::new();
         let mut executor = Executor::new(&self.keyspace, 0);
         let ran = match (first_key, shards.as_slice()) {
@@ -113,17 +111,16 @@ impl TestServer {
 
     pub(crate) fn hits_and_misses(&self) -> (u64, u64) {
         let shards = 0..self.keyspace.shard_count();
-        shards.map(|shard| self.keyspace.shard_stats(shard)).fold((0, 0), |(hits, misses), stats| {
-            (hits + stats.hits.get(), misses + stats.misses.get())
-        })
+        shards
+            .map(|shard| self.keyspace.shard_stats(shard))
+            .fold((0, 0), |(hits, misses), stats| (hits + stats.hits.get(), misses + stats.misses.get()))
     }
 }
 
 fn readable(reply: &[u8]) -> String {
-    let text = reply.escape_ascii().to_string();
+    let text = reply.escape_ascii().to_string().replace("\\'", "'");
     let lines = text.split("\\r\\n").filter(|line| !line.is_empty());
-    let is_length = |line: &&str| {
-        line.strip_prefix('$').and_then(|len| parse_i64(len.as_bytes())).is_some_and(|len| len > 0)
-    };
+    let is_length =
+        |line: &&str| line.strip_prefix('$').and_then(|len| parse_i64(len.as_bytes())).is_some_and(|len| len > 0);
     lines.filter(|line| !is_length(line)).collect::<Vec<_>>().join(" ")
 }

@@ -69,7 +69,8 @@ fn bytes_per_key(entries: usize) {
     let mut dicts: Vec<Dict<()>> = (0..SHARDS).map(|_| Dict::new(SEED)).collect();
     let (mut most_moved, mut key, mut value) = (0, Vec::new(), Vec::new());
     for i in 0..entries {
-        (key.clear(), value.clear());
+        key.clear();
+        value.clear();
         write!(key, "key:{i}").and_then(|()| write!(value, "value:{i}")).expect("a vector takes all");
         let dict = &mut dicts[shard_of(i)];
         insert(dict, &key, &value);

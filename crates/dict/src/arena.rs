@@ -29,8 +29,37 @@ const SEGMENT_CHUNK_BYTES: usize = if cfg!(miri) { 8 } else { 2048 } * SEGMENT_B
 const BLOCK_CHUNK_BYTES: usize = if cfg!(miri) { 64 * 1024 } else { 1024 * 1024 };
 const ROOT_CHUNK: usize = 64;
 
-/// A segment's memory.
-pub(crate) type SegmentLines = [Bucket; SEGMENT_LINES];
+/// A segment's memory: [`SEGMENT_LINES`] lines, mapped for ever. Not a reference to the whole, but a source of references
+/// to lines: Miri pays for every byte that a reference covers, each time one is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentLines(NonNull<Bucket>);
+
+// SAFETY: atomic words, mapped for ever, may be shared and sent at any time.
+unsafe impl Send for SegmentLines {}
+
+impl SegmentLines {
+    /// # Safety
+    ///
+    /// `address` is what [`Self::address`] gave at some time in this process's life, or zero.
+    #[inline(always)]
+    pub(crate) unsafe fn from_address(address: usize) -> Option<Self> {
+        NonNull::new(core::ptr::with_exposed_provenance_mut(address)).map(Self)
+    }
+
+    /// The address, a multiple of [`SEGMENT_BYTES`].
+    #[inline]
+    pub(crate) fn address(self) -> usize {
+        self.0.as_ptr().expose_provenance()
+    }
+
+    /// Line `i`, which is below [`SEGMENT_LINES`].
+    #[inline(always)]
+    pub(crate) fn line(self, i: usize) -> &'static Bucket {
+        // SAFETY: the mask keeps the line within the segment's memory, which is mapped for ever and consists of atomic
+        // words, for which a shared reference is valid at any time.
+        unsafe { self.0.add(i & (SEGMENT_LINES - 1)).as_ref() }
+    }
+}
 
 /// The one word of a dictionary that other threads know: the directory's address (64-aligned) and its depth in the low
 /// six bits; zero when there is none.
@@ -69,7 +98,7 @@ impl Bump {
 }
 
 struct Segments {
-    free: Vec<&'static SegmentLines>,
+    free: Vec<SegmentLines>,
     bump: Bump,
 }
 
@@ -89,31 +118,28 @@ fn lock<T>(pool: &'static Mutex<T>) -> MutexGuard<'static, T> {
 }
 
 /// A segment with all words zero. Only the caller may store into it, until it is freed.
-pub(crate) fn take_segment() -> &'static SegmentLines {
+pub(crate) fn take_segment() -> SegmentLines {
     let mut pool = lock(&SEGMENTS);
     if let Some(lines) = pool.free.pop() {
         return lines;
     }
-    let start = pool.bump.take(SEGMENT_BYTES, SEGMENT_CHUNK_BYTES, SEGMENT_BYTES);
-    // SAFETY: `SEGMENT_BYTES` of zeroed memory, aligned to that, mapped for ever and handed out to nobody else; zeroed
-    // words are valid buckets.
-    unsafe { start.cast::<SegmentLines>().as_ref() }
+    SegmentLines(pool.bump.take(SEGMENT_BYTES, SEGMENT_CHUNK_BYTES, SEGMENT_BYTES).cast())
 }
 
 /// Gives back a segment that its owner doesn't store into any more; its first `used_bytes` may be other than zero.
-pub(crate) fn free_segment(lines: &'static SegmentLines, used_bytes: usize) {
+pub(crate) fn free_segment(lines: SegmentLines, used_bytes: usize) {
     discard_lines(lines, 0, used_bytes);
     lock(&SEGMENTS).free.push(lines);
 }
 
 /// Makes the pages of a segment in `from_bytes..to_bytes` (multiples of the page) zero and gives them back.
-pub(crate) fn discard_lines(lines: &'static SegmentLines, from_bytes: usize, to_bytes: usize) {
+pub(crate) fn discard_lines(lines: SegmentLines, from_bytes: usize, to_bytes: usize) {
     assert!(from_bytes <= to_bytes && to_bytes <= SEGMENT_BYTES && from_bytes.is_multiple_of(PAGE_BYTES));
     // SAFETY: the range lies in the segment, which is page-aligned within a mapping; the caller owns the segment, others
     // only load from it atomically. The memory consists of atomic words, so changing it behind a shared reference is
     // allowed.
     unsafe {
-        let start = NonNull::from(lines).cast::<u8>().add(from_bytes);
+        let start = lines.0.cast::<u8>().add(from_bytes);
         discard(start, to_bytes - from_bytes);
     }
 }

@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
-use crate::record::{Kind, RawPayload, Record};
+use crate::record::{Content, Kind, RawPayload, Record};
 use crate::table::Table;
 
 /// What a key holds.
@@ -425,8 +425,8 @@ impl<'d, V> VacantEntry<'d, V> {
         access: u32,
         expire_at_ms: Option<i64>,
     ) -> EntryMut<'d, V> {
-        let payload = payload.into_raw();
-        let slot = self.table.insert(self.h, self.key, self.bucket, payload, user_flags, access, expire_at_ms);
+        let content = Content { payload: payload.into_raw(), user_flags, access, expire_at_ms };
+        let slot = self.table.insert(self.h, self.key, self.bucket, content);
         // SAFETY: the slot was filled just now, under this hash, in a dictionary of `V`.
         unsafe { EntryMut::new(self.table, slot, self.h) }
     }

@@ -206,8 +206,11 @@ fn apply(dict: &mut Dict<u64>, model: &mut BTreeMap<Vec<u8>, Model>, step: &Step
                     break;
                 }
             }
-            let expected: BTreeSet<Vec<u8>> =
-                model.iter().filter(|(_, m)| m.expire_at_ms.is_some_and(|at| at < *limit)).map(|e| e.0.clone()).collect();
+            let expected: BTreeSet<Vec<u8>> = model
+                .iter()
+                .filter(|(_, m)| m.expire_at_ms.is_some_and(|at| at < *limit))
+                .map(|e| e.0.clone())
+                .collect();
             assert_eq!((doomed.len(), &doomed), (removed, &expected));
             model.retain(|k, _| !expected.contains(k));
         }
@@ -545,7 +548,8 @@ fn random_is_fair() {
             let entry = dict.random(&mut || random.next()).expect("it isn't empty");
             *counts.entry(entry.key().to_vec()).or_insert(0_f64) += 1.0;
         }
-        let chi: f64 = counts.values().map(|c| (c - 40.0).powi(2) / 40.0).sum::<f64>() + 40.0 * (n - counts.len()) as f64;
+        let chi: f64 =
+            counts.values().map(|c| (c - 40.0).powi(2) / 40.0).sum::<f64>() + 40.0 * (n - counts.len()) as f64;
         let (mean, deviation) = (n as f64 - 1.0, (2.0 * n as f64).sqrt());
         assert!((chi - mean).abs() < 6.0 * deviation + 1.0, "chi-squared {chi} with {n} keys");
     }

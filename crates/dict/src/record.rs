@@ -67,6 +67,15 @@ impl RawPayload<'_> {
     }
 }
 
+/// What a record is made of, but for its key.
+#[derive(Clone, Copy)]
+pub(crate) struct Content<'a> {
+    pub(crate) payload: RawPayload<'a>,
+    pub(crate) user_flags: u8,
+    pub(crate) access: u32,
+    pub(crate) expire_at_ms: Option<i64>,
+}
+
 /// Everything that decides where the parts of a record lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
@@ -163,14 +172,8 @@ impl Record {
     }
 
     /// Makes a record.
-    pub(crate) fn create(
-        slab: &mut Slab,
-        key: &[u8],
-        payload: RawPayload<'_>,
-        user_flags: u8,
-        access: u32,
-        expire_at_ms: Option<i64>,
-    ) -> Self {
+    pub(crate) fn create(slab: &mut Slab, key: &[u8], content: Content<'_>) -> Self {
+        let Content { payload, user_flags, access, expire_at_ms } = content;
         let shape = Shape::new(key, &payload, expire_at_ms.is_some());
         let record = Self::allocate(slab, shape);
         // SAFETY: the memory is new, ours, and as long as the shape says.
@@ -401,7 +404,8 @@ impl Record {
         unsafe {
             let old = self.shape();
             let access = self.access();
-            let new = Shape { kind: payload.kind(), expires: expire_at_ms.is_some(), payload_len: payload.len(), ..old };
+            let new =
+                Shape { kind: payload.kind(), expires: expire_at_ms.is_some(), payload_len: payload.len(), ..old };
             if old.home() == new.home() {
                 self.0.add(old.key_at()).copy_to(self.0.add(new.key_at()), old.key_len);
                 self.write_head(new, user_flags, access);
@@ -409,7 +413,7 @@ impl Record {
                 self.write_payload(new, payload);
                 return self;
             }
-            let record = Self::create(slab, self.key(), payload, user_flags, access, expire_at_ms);
+            let record = Self::create(slab, self.key(), Content { payload, user_flags, access, expire_at_ms });
             self.free(slab);
             record
         }

@@ -1,15 +1,16 @@
 //! Growing and shrinking, a segment at a time.
 
-use core::sync::atomic::{AtomicU64, Ordering::{Relaxed, Release}};
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 
 use crate::arena::{self, DIRECTORY_DEPTH_MAX};
 use crate::bucket::{UNTAGGED_MASK, tag_of, with_tag};
 use crate::hash::hash_key;
 use crate::memory::prefetch;
 use crate::record::Record;
-use crate::segment::{
-    BUCKETS_MAX, SEGMENT_SLOTS, Segment, TAG_BITS, buckets_for, should_merge, step_down, step_up,
-};
+use crate::segment::{BUCKETS_MAX, SEGMENT_SLOTS, Segment, TAG_BITS, buckets_for, should_merge, step_down, step_up};
 use crate::table::{NO_DIRECTORY, Table};
 
 /// Records fetched ahead when a split reads their keys.

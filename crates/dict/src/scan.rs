@@ -159,11 +159,7 @@ impl<V> Dict<V> {
         }
     }
 
-    fn walk_stash(
-        &mut self,
-        visit: &mut dyn FnMut(&EntryRef<'_, V>) -> bool,
-        removed: &mut dyn FnMut(Removed<V>),
-    ) {
+    fn walk_stash(&mut self, visit: &mut dyn FnMut(&EntryRef<'_, V>) -> bool, removed: &mut dyn FnMut(Removed<V>)) {
         let mut index = 0;
         while let Some(slot) = self.table.stash.get(index) {
             let word = slot.load(Relaxed);
@@ -205,7 +201,7 @@ impl<V> Dict<V> {
             let copies = table.depth - segment.depth;
             let is_first = copies == 0 || bits << segment.depth >> (64 - copies) == 0;
             let place = random() as u32;
-            let bucket = u64::from(place >> 3) * buckets_max >> 29;
+            let bucket = (u64::from(place >> 3) * buckets_max) >> 29;
             if !is_first || bucket >= segment.buckets {
                 continue;
             }

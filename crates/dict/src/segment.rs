@@ -11,7 +11,6 @@
 //!
 //! Only the dictionary's owner stores; every store and every load that a hint may do is atomic.
 
-use core::ptr::NonNull;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::arena::{self, SEGMENT_LINES, SegmentLines};
@@ -48,7 +47,7 @@ const _: () = assert!(arena::DIRECTORY_DEPTH_MAX + TAG_BITS <= 48);
 /// A directory word taken apart: a segment with what one must know to search it.
 #[derive(Clone, Copy)]
 pub(crate) struct Segment {
-    pub(crate) lines: &'static SegmentLines,
+    pub(crate) lines: SegmentLines,
     /// Buckets in use, `1..=BUCKETS_MAX`.
     pub(crate) buckets: u64,
     /// Bits of hash that all entries share.
@@ -110,7 +109,7 @@ impl Segment {
 
     /// Packs it into a directory word.
     pub(crate) fn word(self) -> u64 {
-        let address = core::ptr::from_ref(self.lines).expose_provenance() as u64;
+        let address = self.lines.address() as u64;
         debug_assert!(address & !ADDRESS_MASK == 0);
         address | u64::from(self.depth) << BUCKETS_BITS | self.buckets
     }
@@ -122,10 +121,8 @@ impl Segment {
     /// `word` was made by [`Self::word`] at some time in this process's life, or is zero.
     #[inline(always)]
     pub(crate) unsafe fn from_word(word: u64) -> Option<Self> {
-        let lines = NonNull::new(core::ptr::with_exposed_provenance_mut((word & ADDRESS_MASK) as usize))?;
-        // SAFETY: the address is a segment's, by the caller's word; a segment's memory is mapped for ever and is ever
-        // after atomic words, for which a shared reference is valid at any time.
-        let lines: &'static SegmentLines = unsafe { lines.as_ref() };
+        // SAFETY: the address of a segment or zero, by the caller's word.
+        let lines = unsafe { SegmentLines::from_address((word & ADDRESS_MASK) as usize) }?;
         let depth = (word >> BUCKETS_BITS) as u32 & ((1 << DEPTH_BITS) - 1);
         Some(Self { lines, buckets: word & BUCKETS_MASK, depth })
     }
@@ -139,7 +136,7 @@ impl Segment {
     /// The home bucket of a tag.
     #[inline(always)]
     pub(crate) fn home(self, tag: u64) -> usize {
-        (tag * self.buckets >> TAG_BITS) as usize
+        ((tag * self.buckets) >> TAG_BITS) as usize
     }
 
     /// The first tag whose home is `bucket` or later.
@@ -150,7 +147,7 @@ impl Segment {
     /// Bucket `i`, which is below `buckets`.
     #[inline(always)]
     pub(crate) fn bucket(self, i: usize) -> &'static Bucket {
-        &self.lines[(i + 1) & (SEGMENT_LINES - 1)]
+        self.lines.line(i + 1)
     }
 
     /// The bucket after `i`.
@@ -162,23 +159,23 @@ impl Segment {
     /// Number of entries.
     #[inline]
     pub(crate) fn len(self) -> u64 {
-        self.lines[0].load(0)
+        self.lines.line(0).load(0)
     }
 
     /// Number of entries with an expiry.
     #[inline]
     pub(crate) fn expiring(self) -> u64 {
-        self.lines[0].load(1)
+        self.lines.line(0).load(1)
     }
 
     #[inline]
     fn set_len(self, entries: u64) {
-        self.lines[0].store(0, entries);
+        self.lines.line(0).store(0, entries);
     }
 
     #[inline]
     pub(crate) fn set_expiring(self, entries: u64) {
-        self.lines[0].store(1, entries);
+        self.lines.line(0).store(1, entries);
     }
 
     /// Bytes of memory it takes: whole pages.

@@ -114,13 +114,7 @@ unsafe impl Send for Slab {}
 
 impl Slab {
     pub(crate) const fn new() -> Self {
-        Self {
-            heads: Vec::new(),
-            runs: Vec::new(),
-            spare: core::ptr::null_mut(),
-            live_bytes: 0,
-            touched_bytes: 0,
-        }
+        Self { heads: Vec::new(), runs: Vec::new(), spare: core::ptr::null_mut(), live_bytes: 0, touched_bytes: 0 }
     }
 
     /// Bytes of the cells in use.
@@ -302,7 +296,8 @@ struct Pool {
 // SAFETY: the pointers are to memory that nobody uses, handed out under the pool's mutex.
 unsafe impl Send for Pool {}
 
-static POOL: Mutex<Pool> = Mutex::new(Pool { warm: Vec::new(), cold: Vec::new(), next: core::ptr::null_mut(), left: 0 });
+static POOL: Mutex<Pool> =
+    Mutex::new(Pool { warm: Vec::new(), cold: Vec::new(), next: core::ptr::null_mut(), left: 0 });
 
 fn acquire() -> *mut Run {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,11 +2,14 @@
 //! [`crate::resize`].
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering::{Relaxed, Release}};
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, Release},
+};
 
 use crate::arena::{self, Root};
 use crate::bucket::{Bucket, EXPIRES_BIT, SLOTS, address_of, tag_of, with_tag};
-use crate::record::{RawPayload, Record};
+use crate::record::{Content, Kind, Record};
 use crate::segment::Segment;
 use crate::slab::Slab;
 
@@ -198,12 +201,9 @@ impl Table {
         h: u64,
         key: &[u8],
         bucket: Option<usize>,
-        payload: RawPayload<'_>,
-        user_flags: u8,
-        access: u32,
-        expire_at_ms: Option<i64>,
+        content: Content<'_>,
     ) -> NonNull<AtomicU64> {
-        let record = Record::create(&mut self.slab, key, payload, user_flags, access, expire_at_ms);
+        let record = Record::create(&mut self.slab, key, content);
         let slot = record.slot();
         self.moved = 0;
         self.len += 1;
@@ -235,7 +235,7 @@ impl Table {
         if let Some(index) = self.stash_index(slot) {
             self.stash.swap_remove(index);
         } else if let Some(segment) = self.segment(h) {
-            let offset = slot.addr().get() - core::ptr::from_ref(segment.lines).addr();
+            let offset = slot.addr().get() - segment.lines.address();
             let bucket = offset / size_of::<Bucket>() - 1;
             segment.remove(bucket, offset / size_of::<u64>() % SLOTS);
             if segment.should_shrink() {
@@ -256,7 +256,7 @@ impl Table {
     fn count_owned(&mut self, record: Record, in_: bool) {
         // SAFETY: the record is in use.
         let (shape, large) = unsafe { (record.shape(), record.is_large()) };
-        if shape.kind != crate::record::Kind::Heap && !large {
+        if shape.kind != Kind::Heap && !large {
             return;
         }
         let large_bytes = if large { shape.allocated_bytes() } else { 0 };

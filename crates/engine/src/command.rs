@@ -97,15 +97,8 @@ impl Flags {
 }
 
 /// Names of the set bits among the lowest `names.len()`.
-fn names_of_bits(
-    bits: u32,
-    names: &'static [&'static str],
-) -> impl Iterator<Item = &'static str> + Clone {
-    names
-        .iter()
-        .enumerate()
-        .filter(move |(bit, _)| bits & (1 << bit) != 0)
-        .map(|(_, name)| *name)
+fn names_of_bits(bits: u32, names: &'static [&'static str]) -> impl Iterator<Item = &'static str> + Clone {
+    names.iter().enumerate().filter(move |(bit, _)| bits & (1 << bit) != 0).map(|(_, name)| *name)
 }
 
 bitflags! {
@@ -164,9 +157,7 @@ impl Acl {
 
     /// The category of that name (without `@`, any case).
     pub fn by_name(name: &[u8]) -> Option<Self> {
-        let bit = Self::NAMES
-            .iter()
-            .position(|known| known.as_bytes().eq_ignore_ascii_case(name))?;
+        let bit = Self::NAMES.iter().position(|known| known.as_bytes().eq_ignore_ascii_case(name))?;
         Some(Self::from_bits_retain(1 << bit))
     }
 
@@ -261,40 +252,18 @@ impl KeySpec {
             notes: "",
             flags,
             begin: BeginSearch::Index(index),
-            find: FindKeys::Range {
-                last: 0,
-                step: 1,
-                limit: 0,
-            },
+            find: FindKeys::Range { last: 0, step: 1, limit: 0 },
         }
     }
 
     /// Consecutive keys from an argument index to the one `last` after it.
     pub const fn range(index: i32, last: i32, flags: &'static [&'static str]) -> Self {
-        Self {
-            notes: "",
-            flags,
-            begin: BeginSearch::Index(index),
-            find: FindKeys::Range {
-                last,
-                step: 1,
-                limit: 0,
-            },
-        }
+        Self { notes: "", flags, begin: BeginSearch::Index(index), find: FindKeys::Range { last, step: 1, limit: 0 } }
     }
 
     /// Keys from an argument index to the last argument, one every `step` arguments.
     pub const fn all_from(index: i32, step: i32, flags: &'static [&'static str]) -> Self {
-        Self {
-            notes: "",
-            flags,
-            begin: BeginSearch::Index(index),
-            find: FindKeys::Range {
-                last: -1,
-                step,
-                limit: 0,
-            },
-        }
+        Self { notes: "", flags, begin: BeginSearch::Index(index), find: FindKeys::Range { last: -1, step, limit: 0 } }
     }
 
     /// With a remark.
@@ -374,28 +343,18 @@ impl Command {
     #[inline]
     pub fn accepts(&self, arguments: usize) -> bool {
         let wanted = self.arity.unsigned_abs() as usize;
-        if self.arity >= 0 {
-            arguments == wanted
-        } else {
-            arguments >= wanted
-        }
+        if self.arity >= 0 { arguments == wanted } else { arguments >= wanted }
     }
 
     /// The subcommand of that name, in any case.
     pub fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
         // A dozen names at most, most of them told apart by their length: a hash would cost more than it saves.
-        self.subcommands
-            .iter()
-            .find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
+        self.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
     /// The subcommands that COMMAND shows.
     pub fn shown_subcommands(&self) -> &'static [Command] {
-        if self.flags.contains(Flags::OWN_SUBCOMMANDS) {
-            &[]
-        } else {
-            self.subcommands
-        }
+        if self.flags.contains(Flags::OWN_SUBCOMMANDS) { &[] } else { self.subcommands }
     }
 
     /// ACL categories: its own and those that its flags imply.
@@ -417,11 +376,7 @@ impl Command {
         if self.flags.contains(Flags::BLOCKING) {
             acl |= Acl::BLOCKING;
         }
-        acl | if self.flags.contains(Flags::FAST) {
-            Acl::FAST
-        } else {
-            Acl::SLOW
-        }
+        acl | if self.flags.contains(Flags::FAST) { Acl::FAST } else { Acl::SLOW }
     }
 
     /// The flags that COMMAND shows, by name and in Redis's order.

@@ -401,10 +401,7 @@ pub fn fits_inline(key: &[u8], len: usize) -> bool {
 
 /// How a string is kept under a key: in the entry where it fits.
 #[inline]
-pub fn payload_of<'v>(
-    key: &Key<'_>,
-    value: NewString<'v>,
-) -> Result<(NewPayload<'v, Value>, u8), OutOfMemory> {
+pub fn payload_of<'v>(key: &Key<'_>, value: NewString<'v>) -> Result<(NewPayload<'v, Value>, u8), OutOfMemory> {
     let (bytes, flags) = match value {
         NewString::Int(value) => return Ok((NewPayload::Int(value), 0)),
         NewString::Large(string) => return Ok((NewPayload::Heap(Value::String(string)), FLAG_RAW)),

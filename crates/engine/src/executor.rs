@@ -77,14 +77,7 @@ pub struct Executor<'k> {
 impl<'k> Executor<'k> {
     /// The executor of a worker.
     pub fn new(keyspace: &'k Keyspace, worker: u32) -> Self {
-        Executor {
-            keyspace,
-            worker,
-            shards: Vec::new(),
-            owned: Vec::new(),
-            to_free: Vec::new(),
-            answers: Vec::new(),
-        }
+        Executor { keyspace, worker, shards: Vec::new(), owned: Vec::new(), to_free: Vec::new(), answers: Vec::new() }
     }
 
     /// The keyspace.
@@ -96,12 +89,12 @@ impl<'k> Executor<'k> {
     #[inline]
     pub fn run_single(&mut self, call: &Call<'_>, place: KeyPlace, reply: &mut Vec<u8>) -> Ran {
         let keyspace = self.keyspace;
-        if keyspace.layout().execution == Execution::Inline {
-            if let Some(mut ownership) = self.take_spinning(place.shard) {
-                execute(keyspace, call, std::slice::from_mut(&mut ownership), reply);
-                self.free(ownership);
-                return Ran::Done;
-            }
+        if keyspace.layout().execution == Execution::Inline
+            && let Some(mut ownership) = self.take_spinning(place.shard)
+        {
+            execute(keyspace, call, std::slice::from_mut(&mut ownership), reply);
+            self.free(ownership);
+            return Ran::Done;
         }
         self.shards.clear();
         self.shards.push(place.shard);
@@ -198,10 +191,10 @@ impl<'k> Executor<'k> {
         }
         for _ in 0..SPINS_MAX {
             spin_loop();
-            if !gate.is_held() {
-                if let Some(ownership) = gate.try_take(shard) {
-                    return Some(ownership);
-                }
+            if !gate.is_held()
+                && let Some(ownership) = gate.try_take(shard)
+            {
+                return Some(ownership);
             }
         }
         None
@@ -317,8 +310,7 @@ fn execute(keyspace: &Keyspace, call: &Call<'_>, owned: &mut [Ownership], reply:
         unreachable!("only keyed commands are routed to shards");
     };
     keyspace.shard_stats(owned[0].shard()).commands.add(1);
-    let mut access =
-        Access { keyspace, session: &call.session, owned, first_key: call.first_key, now_ms: call.now_ms };
+    let mut access = Access { keyspace, session: &call.session, owned, first_key: call.first_key, now_ms: call.now_ms };
     let mut reply = Reply::new(reply, call.session.version);
     handler(&mut access, &call.args, &mut reply);
 }

@@ -4,10 +4,10 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crossbeam::utils::CachePadded;
-use pantala_base::limits::{DATABASES_MAX, SHARDS_MAX, SLOTS};
 use pantala_base::key_slot;
-use pantala_base::random::Random;
+use pantala_base::limits::{DATABASES_MAX, SHARDS_MAX, SLOTS};
 use pantala_base::mailbox::{Mailbox, Node};
+use pantala_base::random::Random;
 use pantala_dict::{Dict, Hint, hash_key};
 use pantala_types::Value;
 

@@ -19,9 +19,9 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let operation = arguments.next().unwrap_or_else(|| "get".into());
     let times: u64 = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(10_000);
-    let set = [b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000123\r\n$256\r\n".as_slice(), &[b'v'; 256], b"\r\n"].concat();
+    let mut set =
+        [b"*3\r\n$3\r\nSET\r\n$16\r\nkey:000000000123\r\n$256\r\n".as_slice(), &[b'v'; 256], b"\r\n"].concat();
     let mut get = GET.to_vec();
-    let mut set = set.clone();
     let value = [b'v'; 256];
     let mut out = Vec::with_capacity(4_096);
     let mut parser = Parser::new();

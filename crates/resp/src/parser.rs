@@ -147,7 +147,8 @@ impl Parser {
     fn begin(&mut self, buf: &[u8], args: &mut Vec<ArgRange>, limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         let args_before = args.len();
         let usual = short_header(buf, 0, b'*')
-            .filter(|&(count, _)| count > 0 && (limits.authenticated || count <= MULTIBULK_UNAUTHENTICATED_MAX));
+            .filter(|&(count, next)| count > 0 && next <= buf.len())
+            .filter(|&(count, _)| limits.authenticated || count <= MULTIBULK_UNAUTHENTICATED_MAX);
         let Some((count, mut at)) = usual else {
             self.state = State::Count;
             self.at = 0;

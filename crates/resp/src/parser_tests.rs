@@ -97,6 +97,12 @@ fn samples() -> Vec<Vec<u8>> {
         b"*\r\n",
         b"*1\r\n$\r\n",
         b"*1\r\n\r\n",
+        // Header lines as long as the fast path reads, and one digit more; their `\n` is any byte, even one that ends a search.
+        b"*123456\r\0k\r\n",
+        b"*1234567\r\0k\r\n",
+        b"*123456\r\r$1\r\r\0\0\0$x\r\n",
+        b"*2\r\n$123456\r\0",
+        b"*2\r\n$1234567\r\0",
     ]
     .map(<[u8]>::to_vec)
     .into();

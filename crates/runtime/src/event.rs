@@ -42,6 +42,8 @@ pub struct Chunk {
     pub(crate) buffer: u32,
     pub(crate) start: u32,
     pub(crate) len_bytes: u32,
+    /// The lender, so that a chunk is taken back by no other loop.
+    pub(crate) lender: u32,
 }
 
 impl Chunk {

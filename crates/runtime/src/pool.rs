@@ -85,7 +85,7 @@ impl Pool {
         );
         buffer.lent += 1;
         // Both are at most BUFFER_BYTES.
-        Chunk { buffer: current, start: start as u32, len_bytes: len_bytes as u32 }
+        Chunk { buffer: current, start: start as u32, len_bytes: len_bytes as u32, lender: 0 }
     }
 
     #[inline]

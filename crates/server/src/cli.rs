@@ -94,17 +94,27 @@ fn name_and_value(option: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// The help.
 fn command() -> Command {
-    let option = |name: &'static str, value: &'static str, help: &'static str| Arg::new(name).long(name).value_name(value).help(help);
+    let option = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
     Command::new("pantala")
         .version(concat!(env!("CARGO_PKG_VERSION"), " (behaves as Redis 7.0.15)"))
         .about("A Redis-compatible in-memory data store that uses every core from one process")
         .override_usage("pantala [/path/to/redis.conf] [OPTIONS] [--DIRECTIVE VALUE...] [-]")
         .arg(Arg::new("file").value_name("/path/to/redis.conf").help("Configuration file in redis.conf's syntax"))
-        .arg(Arg::new("stdin").value_name("-").help("As first or last argument: read more configuration from standard input"))
+        .arg(
+            Arg::new("stdin")
+                .value_name("-")
+                .help("As first or last argument: read more configuration from standard input"),
+        )
         .arg(option("shards", "N", "Partitions of the key space, 1 to 16384 [default: from the workers]"))
         .arg(option("workers", "N", "Threads with an event loop, 1 to 1024 [default: the CPUs this process may use]"))
         .arg(option("io-threads", "N", "With --execution owner: threads that only read, parse and encode [default: 0]"))
-        .arg(option("execution", "inline|owner", "Who runs a command on a shard: any worker that finds it free, or its owner [default: inline]"))
+        .arg(option(
+            "execution",
+            "inline|owner",
+            "Who runs a command on a shard: any worker that finds it free, or its owner [default: inline]",
+        ))
         .arg(option("io-backend", "auto|io_uring|epoll", "The event loop [default: auto]"))
         .arg(option("pin-threads", "yes|no", "Keep each worker on one CPU [default: no]"))
         .arg(option("port", "PORT", "TCP port; 0 for none [default: 6379]"))
@@ -142,7 +152,10 @@ mod tests {
     #[test]
     fn options_become_lines() {
         assert_eq!(lines(&[]), Vec::<String>::new());
-        assert_eq!(lines(&["--port", "7000", "--bind", "127.0.0.1", "-::1"]), [r#"port "7000""#, r#"bind "127.0.0.1" "-::1""#]);
+        assert_eq!(
+            lines(&["--port", "7000", "--bind", "127.0.0.1", "-::1"]),
+            [r#"port "7000""#, r#"bind "127.0.0.1" "-::1""#]
+        );
         assert_eq!(lines(&["--port 7000", "--hz", "5"]), ["port 7000", r#"hz "5""#]);
         assert_eq!(lines(&["--port", "7000", "extra"]), [r#"port "7000" "extra""#]);
         assert_eq!(lines(&["--timeout", "--hz", "5"]), [r#"timeout "--hz" "5""#]);
@@ -156,7 +169,10 @@ mod tests {
 
     #[test]
     fn options_may_have_an_equals_sign() {
-        assert_eq!(lines(&["--shards=40", "--bind=::1", "--requirepass=a=b"]), [r#"shards "40""#, r#"bind "::1""#, r#"requirepass "a=b""#]);
+        assert_eq!(
+            lines(&["--shards=40", "--bind=::1", "--requirepass=a=b"]),
+            [r#"shards "40""#, r#"bind "::1""#, r#"requirepass "a=b""#]
+        );
         assert_eq!(lines(&["--requirepass", "--x=y"]), [r#"requirepass "--x=y""#]);
     }
 
@@ -178,7 +194,10 @@ mod tests {
             Request::Run(_) => panic!("{arguments:?} runs"),
         };
         for help in [printed(&["--help"]), printed(&["-h"]), printed(&["--port", "1", "--help"])] {
-            assert!(help.contains("--shards") && help.contains("--io-backend") && help.contains("redis.conf"), "{help}");
+            assert!(
+                help.contains("--shards") && help.contains("--io-backend") && help.contains("redis.conf"),
+                "{help}"
+            );
         }
         for version in [printed(&["--version"]), printed(&["-v"]), printed(&["-V"])] {
             assert_eq!(version, format!("pantala {} (behaves as Redis {REDIS_VERSION})\n", env!("CARGO_PKG_VERSION")));

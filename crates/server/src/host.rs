@@ -15,6 +15,7 @@ use pantala_runtime::Backend;
 use crate::config::{ConfigStore, Refusal, Settings};
 use crate::net;
 use crate::process;
+use crate::renames::Renames;
 use crate::worker::stats::WorkerStats;
 
 /// How many samples a rate is the mean of, as in Redis.
@@ -88,6 +89,7 @@ pub struct Server {
     open: AtomicU64,
     loads: Box<[AtomicU64]>,
     facts: Facts,
+    renames: Renames,
     stopping: AtomicBool,
     last_accept_warning_ms: AtomicI64,
     /// Figures that are not any one worker's.
@@ -96,7 +98,7 @@ pub struct Server {
 
 impl Server {
     /// A server around a keyspace.
-    pub fn new(keyspace: Keyspace, config: ConfigStore, facts: Facts) -> Self {
+    pub fn new(keyspace: Keyspace, config: ConfigStore, renames: Renames, facts: Facts) -> Self {
         let workers = facts.workers;
         let server = Server {
             keyspace,
@@ -107,6 +109,7 @@ impl Server {
             open: AtomicU64::new(0),
             loads: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             facts,
+            renames,
             stopping: AtomicBool::new(false),
             last_accept_warning_ms: AtomicI64::new(0),
             stats: ServerStats::default(),
@@ -123,6 +126,11 @@ impl Server {
     /// The settings.
     pub fn config(&self) -> &ConfigStore {
         &self.config
+    }
+
+    /// Other names of commands.
+    pub fn renames(&self) -> &Renames {
+        &self.renames
     }
 
     /// What it was started with.

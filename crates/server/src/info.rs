@@ -136,7 +136,10 @@ fn percent(part: u64, whole: u64) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod choice_tests {
     use super::*;
 
     fn titles(wanted: &[&str]) -> String {
@@ -162,7 +165,9 @@ mod tests {
 
     #[test]
     fn bytes_for_people() {
-        for (bytes, text) in [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_437_240, "1.37M"), (25_276_510_208, "23.54G")] {
+        for (bytes, text) in
+            [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_437_240, "1.37M"), (25_276_510_208, "23.54G")]
+        {
             assert_eq!(human(bytes), text);
         }
         assert_eq!(human(u64::MAX), "16384.00P");

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`cli`], [`config`] | the command line and redis.conf |
 //! | [`process`] | what a process needs of its host: sockets, limits, CPUs, signals, logging |
+//! | [`renames`] | `rename-command` |
 //! | [`startup`] | from the settings to running workers, and back |
 //! | [`host`] | what all workers share; what commands ask of the server |
 //! | [`worker`] | a thread with its loop, its connections and its shards |
@@ -17,5 +18,6 @@ pub mod host;
 pub mod info;
 pub mod net;
 pub mod process;
+pub mod renames;
 pub mod startup;
 pub mod worker;

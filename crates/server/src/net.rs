@@ -37,16 +37,13 @@ pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
 pub fn endpoints(socket: &impl AsFd) -> (Endpoint, Endpoint) {
     let socket = SockRef::from(socket);
     let local = socket.local_addr().ok();
-    let path = local
-        .as_ref()
-        .and_then(|address| address.as_pathname())
-        .map(|path| path.display().to_string());
+    let path = local.as_ref().and_then(|address| address.as_pathname()).map(|path| path.display().to_string());
     let of = |address: Option<socket2::SockAddr>| match address.and_then(|address| address.as_socket()) {
         Some(address) => Endpoint::Tcp(address),
         // Of a Unix socket only our end has a path; Redis shows it for both.
         None => Endpoint::Unix(path.clone().unwrap_or_default()),
     };
-    (of(socket.peer_addr().ok()), of(local.clone()))
+    (of(socket.peer_addr().ok()), of(local))
 }
 
 /// Whether the peer is on this host.

@@ -6,37 +6,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 
-use pantala_base::limits::SHARDS_MAX;
 use pantala_base::{Clock, Random, SystemClock};
 use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
 use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
 
-use crate::config::{ConfigStore, Execution, IoBackend, Settings};
+use crate::config::{self, ConfigStore, Execution, IoBackend, Settings};
 use crate::host::{Facts, Server};
 use crate::process;
+use crate::renames::Renames;
 use crate::worker::Worker;
 
 /// Bytes of a worker's stack. Handlers don't recurse over what clients send; the rest is the default's margin.
 const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
 
-/// Shards where nobody says how many: figures in docs/decisions.
-pub fn default_shards(workers: usize) -> usize {
-    (workers * SHARDS_PER_WORKER).clamp(SHARDS_DEFAULT_MIN, SHARDS_MAX)
-}
-
-/// Enough for two workers to meet rarely at the same shard.
-const SHARDS_PER_WORKER: usize = 16;
-const SHARDS_DEFAULT_MIN: usize = 16;
-
 /// Runs the process; the result is its exit code.
 pub fn main() -> ExitCode {
     let is_command = |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name);
-    let boot = match process::boot(default_shards, is_command) {
+    let boot = match process::boot(config::default_shards, is_command) {
         Ok(boot) => boot,
         Err(code) => return code,
     };
     let (loaded, listeners, cleanup) = boot.into_parts();
-    let ended = serve(ConfigStore::new(&loaded), listeners);
+    let ended = serve(ConfigStore::new(&loaded), Renames::new(&loaded.renames), listeners);
     cleanup.run();
     match ended {
         Ok(()) => {
@@ -54,7 +45,7 @@ pub fn main() -> ExitCode {
 ///
 /// # Errors
 /// What keeps it from starting or going on, as a message for the operator.
-fn serve(config: ConfigStore, sockets: Vec<process::Listener>) -> Result<(), String> {
+fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>) -> Result<(), String> {
     let settings = config.settings();
     let choice = match settings.io_backend {
         IoBackend::Auto => Choice::Auto,
@@ -103,7 +94,7 @@ fn serve(config: ConfigStore, sockets: Vec<process::Listener>) -> Result<(), Str
         },
         seed: random.next_u64(),
     };
-    let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, facts));
+    let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, renames, facts));
     let stopped = Arc::clone(&server);
     process::watch_signals(move || stopped.stop()).map_err(|error| format!("Can't watch for signals: {error}"))?;
     run_workers(&server, &settings, doorbells, sockets)

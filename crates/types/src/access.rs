@@ -31,11 +31,7 @@ pub fn lru_clock(now_ms: u64) -> u32 {
 pub fn idle_time_s(access: u32, now_ms: u64) -> u32 {
     let now = lru_clock(now_ms);
     let access = access & ACCESS_MAX;
-    if now >= access {
-        now - access
-    } else {
-        now + (ACCESS_MAX - access)
-    }
+    if now >= access { now - access } else { now + (ACCESS_MAX - access) }
 }
 
 /// The access word of a new entry under LFU.
@@ -55,21 +51,8 @@ pub fn lfu_word(now_ms: u64, counter: u8) -> u32 {
 /// The access word after one more read under LFU: decay for the time passed, then a logarithmic increment.
 #[inline]
 #[must_use]
-pub fn lfu_touch(
-    access: u32,
-    now_ms: u64,
-    decay_time_min: u32,
-    log_factor: u32,
-    random: u32,
-) -> u32 {
-    lfu_word(
-        now_ms,
-        lfu_log_incr(
-            lfu_decay(access, now_ms, decay_time_min),
-            log_factor,
-            random,
-        ),
-    )
+pub fn lfu_touch(access: u32, now_ms: u64, decay_time_min: u32, log_factor: u32, random: u32) -> u32 {
+    lfu_word(now_ms, lfu_log_incr(lfu_decay(access, now_ms, decay_time_min), log_factor, random))
 }
 
 /// The counter of an access word after decay (`OBJECT FREQ`): one less per `decay_time_min` minutes since the word was
@@ -80,11 +63,7 @@ pub fn lfu_decay(access: u32, now_ms: u64, decay_time_min: u32) -> u8 {
     let counter = access as u8;
     let written = access >> 8 & LFU_MINUTES_MAX;
     let now = lfu_minutes(now_ms);
-    let elapsed_min = if now >= written {
-        now - written
-    } else {
-        LFU_MINUTES_MAX - written + now
-    };
+    let elapsed_min = if now >= written { now - written } else { LFU_MINUTES_MAX - written + now };
     match elapsed_min.checked_div(decay_time_min) {
         Some(periods) => counter.saturating_sub(u8::try_from(periods).unwrap_or(u8::MAX)),
         None => counter,
@@ -102,11 +81,7 @@ pub fn lfu_log_incr(counter: u8, log_factor: u32, random: u32) -> u8 {
     let base = u64::from(counter.saturating_sub(LFU_INIT_VAL));
     let one_in = base * u64::from(log_factor) + 1;
     // random / 2^32 < 1 / one_in, without a division. The product can exceed 64 bits, by the largest factors.
-    if u128::from(random) * u128::from(one_in) < 1 << 32 {
-        counter + 1
-    } else {
-        counter
-    }
+    if u128::from(random) * u128::from(one_in) < 1 << 32 { counter + 1 } else { counter }
 }
 
 #[inline]
@@ -178,20 +153,12 @@ mod tests {
     #[test]
     fn counter_grows_logarithmically() {
         let mut random = Random::announced("access");
-        for (reads, low, high) in [
-            (100, 6, 17),
-            (1_000, 8, 30),
-            (100_000, 110, 185),
-            (1_500_000, 255, 255),
-        ] {
+        for (reads, low, high) in [(100, 6, 17), (1_000, 8, 30), (100_000, 110, 185), (1_500_000, 255, 255)] {
             let mut counter = LFU_INIT_VAL;
             for _ in 0..reads {
                 counter = lfu_log_incr(counter, 10, random.next() as u32);
             }
-            assert!(
-                (low..=high).contains(&counter),
-                "{counter} after {reads} reads"
-            );
+            assert!((low..=high).contains(&counter), "{counter} after {reads} reads");
         }
     }
 }

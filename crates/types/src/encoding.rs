@@ -69,11 +69,7 @@ pub fn encode(bytes: &[u8]) -> Encoded {
 #[inline]
 #[must_use]
 pub fn string_encoding(len: usize, changed_in_place: bool) -> Encoding {
-    if changed_in_place || len > EMBSTR_LEN_MAX {
-        Encoding::Raw
-    } else {
-        Encoding::Embstr
-    }
+    if changed_in_place || len > EMBSTR_LEN_MAX { Encoding::Raw } else { Encoding::Embstr }
 }
 
 /// Whether Redis would hold this integer as a shared object, provided its eviction policy allows sharing (no `maxmemory`,
@@ -110,11 +106,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
         // 19 digits always fit 64 bits; a twentieth may not.
         magnitude = magnitude.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
-    if negative {
-        0i64.checked_sub_unsigned(magnitude)
-    } else {
-        i64::try_from(magnitude).ok()
-    }
+    if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
 #[cfg(test)]
@@ -142,10 +134,9 @@ mod tests {
 
     #[test]
     fn only_the_canonical_text_is_an_integer() {
-        for text in [
-            "", "-", "-0", "00", "01", "-01", "+1", " 1", "1 ", "1.0", "1e3", "0x10", "1\0", "--1",
-            "1-", "\u{661}",
-        ] {
+        for text in
+            ["", "-", "-0", "00", "01", "-01", "+1", " 1", "1 ", "1.0", "1e3", "0x10", "1\0", "--1", "1-", "\u{661}"]
+        {
             assert_eq!(encode(text.as_bytes()), Encoded::Bytes, "{text:?}");
         }
     }
@@ -155,20 +146,13 @@ mod tests {
         let mut random = Random::announced("encoding");
         for _ in 0..20_000 {
             let integer = (random.next() as i64) >> random.below(64);
-            assert_eq!(
-                encode(integer.to_string().as_bytes()),
-                Encoded::Int(integer)
-            );
+            assert_eq!(encode(integer.to_string().as_bytes()), Encoded::Int(integer));
             let junk = random.text(b"0123456789-+. ", 0, 22);
             if let Some(parsed) = parse_i64(&junk) {
                 assert_eq!(parsed.to_string().as_bytes(), junk);
             } else {
                 let text = String::from_utf8(junk).unwrap();
-                assert!(
-                    text.parse::<i64>()
-                        .map_or(true, |value| value.to_string() != text),
-                    "{text}"
-                );
+                assert!(text.parse::<i64>().map_or(true, |value| value.to_string() != text), "{text}");
             }
         }
     }

@@ -37,12 +37,8 @@ impl fmt::Display for LcsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             LcsError::StringTooLong => "String too long for LCS",
-            LcsError::TransientMemory => {
-                "Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len"
-            }
-            LcsError::OutOfMemory => {
-                "Insufficient memory, failed allocating transient memory for LCS"
-            }
+            LcsError::TransientMemory => "Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len",
+            LcsError::OutOfMemory => "Insufficient memory, failed allocating transient memory for LCS",
         })
     }
 }
@@ -111,9 +107,7 @@ pub fn lcs_len(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<usize, LcsErr
 pub fn lcs_string(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Vec<u8>, LcsError> {
     let table = Table::new(a, b, table_bytes_max)?;
     let mut string = Vec::new();
-    string
-        .try_reserve_exact(table.len)
-        .map_err(OutOfMemory::from)?;
+    string.try_reserve_exact(table.len).map_err(OutOfMemory::from)?;
     // Matches come from the last to the first, and so do the bytes.
     table.walk(|found| {
         string.extend(a[found.a_start..=found.a_end()].iter().rev());
@@ -128,12 +122,7 @@ pub fn lcs_string(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Vec<u8>, L
 ///
 /// # Errors
 /// See [`LcsError`].
-pub fn lcs_matches(
-    a: &[u8],
-    b: &[u8],
-    match_len_min: usize,
-    table_bytes_max: u64,
-) -> Result<Matches, LcsError> {
+pub fn lcs_matches(a: &[u8], b: &[u8], match_len_min: usize, table_bytes_max: u64) -> Result<Matches, LcsError> {
     let table = Table::new(a, b, table_bytes_max)?;
     let mut matches = Vec::new();
     table.walk(|found| {
@@ -143,10 +132,7 @@ pub fn lcs_matches(
         }
         Ok(())
     })?;
-    Ok(Matches {
-        matches,
-        len: table.len,
-    })
+    Ok(Matches { matches, len: table.len })
 }
 
 /// Refuses what Redis refuses before it allocates its table.
@@ -156,11 +142,7 @@ fn check_table(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<(), LcsError>
         return Err(LcsError::StringTooLong);
     }
     let table_bytes = u128::from(a_len + 1) * u128::from(b_len + 1) * size_of::<u32>() as u128;
-    if table_bytes > u128::from(table_bytes_max) {
-        Err(LcsError::TransientMemory)
-    } else {
-        Ok(())
-    }
+    if table_bytes > u128::from(table_bytes_max) { Err(LcsError::TransientMemory) } else { Ok(()) }
 }
 
 /// A zeroed vector of `count` words, refused rather than aborted.
@@ -199,15 +181,10 @@ impl Masks {
         let mut masks = words(words_per_mask * count)?;
         for (j, &byte) in b.iter().enumerate() {
             if present[usize::from(byte)] {
-                masks[usize::from(mask_of[usize::from(byte)]) * words_per_mask + j / 64] |=
-                    1 << (j % 64);
+                masks[usize::from(mask_of[usize::from(byte)]) * words_per_mask + j / 64] |= 1 << (j % 64);
             }
         }
-        Ok(Masks {
-            words: words_per_mask,
-            mask_of,
-            masks,
-        })
+        Ok(Masks { words: words_per_mask, mask_of, masks })
     }
 
     fn of(&self, byte: u8) -> &[u64] {
@@ -258,17 +235,8 @@ impl<'a> Table<'a> {
             }
             step(row, masks.of(byte));
         }
-        let len = rows
-            .len()
-            .checked_sub(width)
-            .map_or(0, |last| ones_of(&rows[last..]));
-        Ok(Table {
-            a,
-            b,
-            words: width,
-            rows,
-            len,
-        })
+        let len = rows.len().checked_sub(width).map_or(0, |last| ones_of(&rows[last..]));
+        Ok(Table { a, b, words: width, rows, len })
     }
 
     /// Whether L(i, j) = L(i, j-1) + 1.
@@ -287,11 +255,7 @@ impl<'a> Table<'a> {
                 continue;
             }
             if len > 0 {
-                found(Match {
-                    a_start: i,
-                    b_start: j,
-                    len,
-                })?;
+                found(Match { a_start: i, b_start: j, len })?;
                 len = 0;
             }
             if self.increments(i, j) {
@@ -300,15 +264,7 @@ impl<'a> Table<'a> {
                 j -= 1;
             }
         }
-        if len > 0 {
-            found(Match {
-                a_start: i,
-                b_start: j,
-                len,
-            })
-        } else {
-            Ok(())
-        }
+        if len > 0 { found(Match { a_start: i, b_start: j, len }) } else { Ok(()) }
     }
 }
 
@@ -324,11 +280,8 @@ mod tests {
         let mut table = vec![vec![0usize; b.len() + 1]; a.len() + 1];
         for i in 1..=a.len() {
             for j in 1..=b.len() {
-                table[i][j] = if a[i - 1] == b[j - 1] {
-                    table[i - 1][j - 1] + 1
-                } else {
-                    table[i - 1][j].max(table[i][j - 1])
-                };
+                table[i][j] =
+                    if a[i - 1] == b[j - 1] { table[i - 1][j - 1] + 1 } else { table[i - 1][j].max(table[i][j - 1]) };
             }
         }
         let (mut i, mut j) = (a.len(), b.len());
@@ -339,17 +292,9 @@ mod tests {
                 j -= 1;
                 match matches.last_mut() {
                     Some(last) if last.a_start == i + 1 && last.b_start == j + 1 => {
-                        *last = Match {
-                            a_start: i,
-                            b_start: j,
-                            len: last.len + 1,
-                        };
+                        *last = Match { a_start: i, b_start: j, len: last.len + 1 };
                     }
-                    _ => matches.push(Match {
-                        a_start: i,
-                        b_start: j,
-                        len: 1,
-                    }),
+                    _ => matches.push(Match { a_start: i, b_start: j, len: 1 }),
                 }
             } else if table[i - 1][j] > table[i][j - 1] {
                 i -= 1;
@@ -357,52 +302,18 @@ mod tests {
                 j -= 1;
             }
         }
-        Matches {
-            matches,
-            len: table[a.len()][b.len()],
-        }
+        Matches { matches, len: table[a.len()][b.len()] }
     }
 
     #[test]
     fn the_documented_example() {
         let found = lcs_matches(b"ohmytext", b"mynewtext", 0, LIMIT).unwrap();
-        let expected = [
-            Match {
-                a_start: 4,
-                b_start: 5,
-                len: 4,
-            },
-            Match {
-                a_start: 2,
-                b_start: 0,
-                len: 2,
-            },
-        ];
-        assert_eq!(
-            found,
-            Matches {
-                matches: expected.to_vec(),
-                len: 6
-            }
-        );
+        let expected = [Match { a_start: 4, b_start: 5, len: 4 }, Match { a_start: 2, b_start: 0, len: 2 }];
+        assert_eq!(found, Matches { matches: expected.to_vec(), len: 6 });
         assert_eq!((found.matches[0].a_end(), found.matches[0].b_end()), (7, 8));
-        assert_eq!(
-            lcs_string(b"ohmytext", b"mynewtext", LIMIT).unwrap(),
-            b"mytext"
-        );
-        assert_eq!(
-            lcs_matches(b"ohmytext", b"mynewtext", 4, LIMIT)
-                .unwrap()
-                .matches,
-            expected[..1]
-        );
-        assert_eq!(
-            lcs_matches(b"ohmytext", b"mynewtext", 5, LIMIT).unwrap(),
-            Matches {
-                matches: vec![],
-                len: 6
-            }
-        );
+        assert_eq!(lcs_string(b"ohmytext", b"mynewtext", LIMIT).unwrap(), b"mytext");
+        assert_eq!(lcs_matches(b"ohmytext", b"mynewtext", 4, LIMIT).unwrap().matches, expected[..1]);
+        assert_eq!(lcs_matches(b"ohmytext", b"mynewtext", 5, LIMIT).unwrap(), Matches { matches: vec![], len: 6 });
     }
 
     #[test]
@@ -410,13 +321,7 @@ mod tests {
         for (a, b) in [(&b""[..], &b""[..]), (b"", b"x"), (b"x", b"")] {
             assert_eq!(lcs_len(a, b, LIMIT), Ok(0));
             assert_eq!(lcs_string(a, b, LIMIT), Ok(vec![]));
-            assert_eq!(
-                lcs_matches(a, b, 0, LIMIT),
-                Ok(Matches {
-                    matches: vec![],
-                    len: 0
-                })
-            );
+            assert_eq!(lcs_matches(a, b, 0, LIMIT), Ok(Matches { matches: vec![], len: 0 }));
         }
     }
 
@@ -424,18 +329,9 @@ mod tests {
     fn the_table_at_its_limit_and_one_past() {
         let (a, b) = ([b'a'; 99], [b'a'; 199]);
         assert_eq!(lcs_len(&a, &b, 100 * 200 * 4), Ok(99));
-        assert_eq!(
-            lcs_len(&a, &b, 100 * 200 * 4 - 1),
-            Err(LcsError::TransientMemory)
-        );
-        assert_eq!(
-            lcs_string(&a, &b, 100 * 200 * 4 - 1),
-            Err(LcsError::TransientMemory)
-        );
-        assert_eq!(
-            lcs_matches(&a, &b, 0, 100 * 200 * 4 - 1),
-            Err(LcsError::TransientMemory)
-        );
+        assert_eq!(lcs_len(&a, &b, 100 * 200 * 4 - 1), Err(LcsError::TransientMemory));
+        assert_eq!(lcs_string(&a, &b, 100 * 200 * 4 - 1), Err(LcsError::TransientMemory));
+        assert_eq!(lcs_matches(&a, &b, 0, 100 * 200 * 4 - 1), Err(LcsError::TransientMemory));
     }
 
     /// The second row takes back the first one's increment, 125 columns to the right of its match.
@@ -460,11 +356,7 @@ mod tests {
                 b.splice(at..at, vec![b'-'; random.below(200) as usize]);
             }
             let expected = naive(&a, &b);
-            assert_eq!(
-                lcs_matches(&a, &b, 0, LIMIT).unwrap(),
-                expected,
-                "{a:?} {b:?}"
-            );
+            assert_eq!(lcs_matches(&a, &b, 0, LIMIT).unwrap(), expected, "{a:?} {b:?}");
             assert_eq!(lcs_len(&a, &b, LIMIT), Ok(expected.len));
             let mut string: Vec<u8> = Vec::new();
             for found in expected.matches.iter().rev() {

@@ -42,8 +42,8 @@ mod testing;
 mod value;
 
 pub use encoding::{
-    EMBSTR_LEN_MAX, Encoded, Encoding, SHARED_INTEGER_REFCOUNT, SHARED_INTEGERS, encode,
-    is_shared_integer, parse_i64, string_encoding,
+    EMBSTR_LEN_MAX, Encoded, Encoding, SHARED_INTEGER_REFCOUNT, SHARED_INTEGERS, encode, is_shared_integer, parse_i64,
+    string_encoding,
 };
 pub use longdouble::LongDouble;
 pub use range::{StringTooLong, check_string_length, getrange};

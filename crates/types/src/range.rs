@@ -21,15 +21,8 @@ impl std::error::Error for StringTooLong {}
 /// # Errors
 /// [`StringTooLong`] beyond `len_bytes_max`, or beyond what can be counted.
 #[inline]
-pub fn check_string_length(
-    len_bytes: u64,
-    added_bytes: u64,
-    len_bytes_max: u64,
-) -> Result<u64, StringTooLong> {
-    len_bytes
-        .checked_add(added_bytes)
-        .filter(|&total| total <= len_bytes_max)
-        .ok_or(StringTooLong)
+pub fn check_string_length(len_bytes: u64, added_bytes: u64, len_bytes_max: u64) -> Result<u64, StringTooLong> {
+    len_bytes.checked_add(added_bytes).filter(|&total| total <= len_bytes_max).ok_or(StringTooLong)
 }
 
 /// The bytes that `GETRANGE key start end` returns of a string of `len` bytes: both ends inclusive, negative ones count
@@ -46,19 +39,11 @@ pub fn getrange(len: usize, start: i64, end: i64) -> Range<usize> {
     // No string reaches 2^63 bytes, so neither the cast nor adding a negative index overflows.
     let len = len as i64;
     let clamp = |index: i64| {
-        if index < 0 {
-            (index + len).max(0)
-        } else {
-            index
-        }
+        if index < 0 { (index + len).max(0) } else { index }
     };
     let start = clamp(start);
     let end = clamp(end).min(len - 1);
-    if start > end {
-        0..0
-    } else {
-        start as usize..end as usize + 1
-    }
+    if start > end { 0..0 } else { start as usize..end as usize + 1 }
 }
 
 #[cfg(test)]
@@ -87,11 +72,7 @@ mod tests {
             (i64::MAX, i64::MAX, ""),
             (i64::MIN, i64::MIN, "T"),
         ] {
-            assert_eq!(
-                &text[getrange(text.len(), start, end)],
-                expected,
-                "{start} {end}"
-            );
+            assert_eq!(&text[getrange(text.len(), start, end)], expected, "{start} {end}");
         }
         assert_eq!(getrange(0, 0, -1), 0..0);
     }

@@ -159,21 +159,13 @@ mod tests {
 
     #[test]
     fn append_doubles_below_the_bound_and_adds_the_bound_above() {
-        for (len, expected) in [
-            (100, 202),
-            (MIB - 2, 2 * MIB - 2),
-            (MIB - 1, 2 * MIB),
-            (MIB, 2 * MIB + 1),
-            (5 * MIB, 6 * MIB + 1),
-        ] {
+        for (len, expected) in
+            [(100, 202), (MIB - 2, 2 * MIB - 2), (MIB - 1, 2 * MIB), (MIB, 2 * MIB + 1), (5 * MIB, 6 * MIB + 1)]
+        {
             let mut string = RawString::try_from_slice(&vec![b'a'; len]).unwrap();
             string.try_append(b"b").unwrap();
             assert_eq!(string.len(), len + 1);
-            assert_eq!(
-                string.allocated_bytes(),
-                expected,
-                "appending to {len} bytes"
-            );
+            assert_eq!(string.allocated_bytes(), expected, "appending to {len} bytes");
         }
     }
 
@@ -190,14 +182,8 @@ mod tests {
     #[test]
     fn a_refused_allocation_is_an_error_and_changes_nothing() {
         let mut string = RawString::try_from_slice(b"kept").unwrap();
-        assert_eq!(
-            string.try_set_range(usize::MAX - 1, b"ab"),
-            Err(OutOfMemory)
-        );
-        assert_eq!(
-            string.try_set_range(isize::MAX as usize, b"a"),
-            Err(OutOfMemory)
-        );
+        assert_eq!(string.try_set_range(usize::MAX - 1, b"ab"), Err(OutOfMemory));
+        assert_eq!(string.try_set_range(isize::MAX as usize, b"a"), Err(OutOfMemory));
         assert_eq!(string.try_set_range(1 << 60, b"a"), Err(OutOfMemory));
         assert_eq!(string.as_bytes(), b"kept");
         assert_eq!(string.allocated_bytes(), 4);

@@ -11,10 +11,10 @@ impl Random {
     pub fn announced(test: &str) -> Random {
         let seed = match std::env::var("PANTALA_SEED") {
             Ok(text) => text.parse().expect("PANTALA_SEED is a number"),
-            Err(_) => std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .expect("after 1970")
-                .as_nanos() as u64,
+            Err(_) => {
+                std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos()
+                    as u64
+            }
         };
         println!("{test}: PANTALA_SEED={seed}");
         Random { state: seed }
@@ -70,12 +70,7 @@ pub fn float_text(random: &mut Random) -> Vec<u8> {
         1 => (random.next() as i64 >> random.below(64)).to_string(),
         2 => digits(random, 20) + "." + &digits(random, 25),
         3 => format!("{}e{}", digits(random, 20), random.between(-40, 40)),
-        4 => format!(
-            "{}.{}e{}",
-            digits(random, 25),
-            digits(random, 25),
-            random.between(-5000, 5000)
-        ),
+        4 => format!("{}.{}e{}", digits(random, 25), digits(random, 25), random.between(-5000, 5000)),
         5 => format!(
             "{}.{}E{:+}",
             digits(random, 3),
@@ -87,11 +82,7 @@ pub fn float_text(random: &mut Random) -> Vec<u8> {
         9 | 10 => hexadecimal(random),
         11 => format!("{}", f64::from_bits(random.next())),
         12 => format!("{:e}", f64::from_bits(random.next())),
-        13 => format!(
-            "0.{}{}",
-            "0".repeat(random.below(22) as usize),
-            digits(random, 22)
-        ),
+        13 => format!("0.{}{}", "0".repeat(random.below(22) as usize), digits(random, 22)),
         14 if random.one_in(8) => digits(random, 600) + "." + &digits(random, 600),
         14 => random
             .pick(&[
@@ -119,17 +110,7 @@ pub fn float_text(random: &mut Random) -> Vec<u8> {
         _ => format!(
             "{}{}",
             digits(random, 19),
-            random.pick(&[
-                "",
-                ".",
-                ".5",
-                ".25",
-                "e0",
-                "e1",
-                "e-1",
-                "00000000000000000000",
-                ".00000"
-            ])
+            random.pick(&["", ".", ".5", ".25", "e0", "e1", "e-1", "00000000000000000000", ".00000"])
         ),
     }
     .into_bytes();
@@ -179,24 +160,15 @@ fn tie(random: &mut Random) -> String {
 
 fn hexadecimal(random: &mut Random) -> String {
     let len_max = if random.one_in(4) { 60 } else { 18 };
-    let mut hex = |low: usize| {
-        String::from_utf8(random.text(b"0123456789abcdefABCDEF08", low, len_max)).expect("ASCII")
-    };
+    let mut hex =
+        |low: usize| String::from_utf8(random.text(b"0123456789abcdefABCDEF08", low, len_max)).expect("ASCII");
     let (whole, fraction) = (hex(0), hex(0));
     let power = match random.below(4) {
         0 => String::new(),
         1 => format!("p{}", random.between(-80, 80)),
         2 => format!("P{:+}", random.between(-17_000, 17_000)),
-        _ => format!(
-            "p{}",
-            random.pick(&[
-                -16_445, -16_446, -16_447, -16_500, 16_383, 16_384, 16_320, 16_300
-            ])
-        ),
+        _ => format!("p{}", random.pick(&[-16_445, -16_446, -16_447, -16_500, 16_383, 16_384, 16_320, 16_300])),
     };
     let point = if random.one_in(3) { "" } else { "." };
-    format!(
-        "{}{whole}{point}{fraction}{power}",
-        random.pick(&["0x", "0X"])
-    )
+    format!("{}{whole}{point}{fraction}{power}", random.pick(&["0x", "0X"]))
 }

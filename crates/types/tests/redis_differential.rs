@@ -33,42 +33,22 @@ enum Reply {
 impl Redis {
     /// Starts one, or says loudly that it isn't installed (which fails under CI).
     fn start() -> Option<Redis> {
-        let port = TcpListener::bind("127.0.0.1:0")
-            .and_then(|l| l.local_addr())
-            .expect("a free port")
-            .port();
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
         let spawned = Command::new("redis-server")
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--proto-max-bulk-len", "1mb"])
             .stdout(Stdio::null())
             .spawn();
         let Ok(process) = spawned else {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "redis-server must be installed in CI"
-            );
+            assert!(std::env::var_os("CI").is_none(), "redis-server must be installed in CI");
             eprintln!("SKIPPED: redis-server isn't installed");
             return None;
         };
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
-                stream
-                    .set_read_timeout(Some(Duration::from_secs(60)))
-                    .expect("a timeout");
-                return Some(Redis {
-                    process,
-                    input: BufReader::new(stream),
-                });
+                stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+                return Some(Redis { process, input: BufReader::new(stream) });
             }
             assert!(Instant::now() < deadline, "redis-server doesn't start");
             std::thread::sleep(Duration::from_millis(20));
@@ -86,18 +66,13 @@ impl Redis {
                 bytes.extend(b"\r\n");
             }
         }
-        self.input
-            .get_mut()
-            .write_all(&bytes)
-            .expect("redis-server reads");
+        self.input.get_mut().write_all(&bytes).expect("redis-server reads");
         commands.iter().map(|_| self.reply()).collect()
     }
 
     fn reply(&mut self) -> Reply {
         let mut line = String::new();
-        self.input
-            .read_line(&mut line)
-            .expect("redis-server answers");
+        self.input.read_line(&mut line).expect("redis-server answers");
         let rest = line[1..].trim_end();
         let number = || rest.parse::<i64>().expect("a number");
         match line.as_bytes()[0] {
@@ -128,9 +103,7 @@ fn command<const N: usize>(parts: [&[u8]; N]) -> Vec<Vec<u8>> {
 }
 
 fn cases(default: usize) -> usize {
-    std::env::var("PANTALA_TYPES_CASES").map_or(default, |text| {
-        text.parse().expect("PANTALA_TYPES_CASES is a number")
-    })
+    std::env::var("PANTALA_TYPES_CASES").map_or(default, |text| text.parse().expect("PANTALA_TYPES_CASES is a number"))
 }
 
 fn error(text: &str) -> Reply {
@@ -145,18 +118,9 @@ fn incrbyfloat() {
     let mut random = Random::announced("incrbyfloat");
     let mut sums = 0;
     for _ in 0..cases(100_000) / BURST {
-        let pairs: Vec<_> = (0..BURST)
-            .map(|_| (float_text(&mut random), float_text(&mut random)))
-            .collect();
-        let commands: Vec<_> = pairs
-            .iter()
-            .flat_map(|(a, b)| {
-                [
-                    command([b"SET", b"k", a]),
-                    command([b"INCRBYFLOAT", b"k", b]),
-                ]
-            })
-            .collect();
+        let pairs: Vec<_> = (0..BURST).map(|_| (float_text(&mut random), float_text(&mut random))).collect();
+        let commands: Vec<_> =
+            pairs.iter().flat_map(|(a, b)| [command([b"SET", b"k", a]), command([b"INCRBYFLOAT", b"k", b])]).collect();
         for ((a, b), replies) in pairs.iter().zip(redis.ask(&commands).chunks(2)) {
             let ours = match (LongDouble::parse(a), LongDouble::parse(b)) {
                 (Some(x), Some(y)) => match x.checked_add(y) {
@@ -166,13 +130,7 @@ fn incrbyfloat() {
                 _ => error("value is not a valid float"),
             };
             sums += usize::from(matches!(ours, Reply::Text(_)));
-            assert_eq!(
-                replies[1],
-                ours,
-                "{:?} + {:?}",
-                String::from_utf8_lossy(a),
-                String::from_utf8_lossy(b)
-            );
+            assert_eq!(replies[1], ours, "{:?} + {:?}", String::from_utf8_lossy(a), String::from_utf8_lossy(b));
         }
     }
     assert!(sums > 0, "no case had a sum");
@@ -186,15 +144,8 @@ fn encodings_and_integers() {
     let mut random = Random::announced("encodings");
     for _ in 0..cases(20_000) / BURST {
         let texts: Vec<_> = (0..BURST).map(|_| encoding_text(&mut random)).collect();
-        let commands: Vec<_> = texts
-            .iter()
-            .flat_map(|t| {
-                [
-                    command([b"SET", b"k", t]),
-                    command([b"OBJECT", b"ENCODING", b"k"]),
-                ]
-            })
-            .collect();
+        let commands: Vec<_> =
+            texts.iter().flat_map(|t| [command([b"SET", b"k", t]), command([b"OBJECT", b"ENCODING", b"k"])]).collect();
         for (text, replies) in texts.iter().zip(redis.ask(&commands).chunks(2)) {
             let ours = match encode(text) {
                 Encoded::Int(integer) => {
@@ -210,9 +161,7 @@ fn encodings_and_integers() {
 
 fn encoding_text(random: &mut Random) -> Vec<u8> {
     match random.below(4) {
-        0 => (random.next() as i64 >> random.below(64))
-            .to_string()
-            .into_bytes(),
+        0 => (random.next() as i64 >> random.below(64)).to_string().into_bytes(),
         1 => random.text(b"0123456789", 17, 22),
         2 => random.text(b"0123456789-+ .", 0, 5),
         _ => random.bytes(40, 48),
@@ -228,28 +177,18 @@ fn ranges() {
     for _ in 0..cases(20_000) / BURST {
         let text = random.bytes(0, 12);
         let index = |random: &mut Random| match random.below(8) {
-            0 => random.pick(&[
-                i64::MIN,
-                i64::MIN + 1,
-                i64::MAX,
-                i64::MAX - 1,
-                i64::from(i32::MIN),
-                i64::from(u32::MAX),
-            ]),
+            0 => {
+                random.pick(&[i64::MIN, i64::MIN + 1, i64::MAX, i64::MAX - 1, i64::from(i32::MIN), i64::from(u32::MAX)])
+            }
             _ => random.between(-15, 15),
         };
-        let ranges: Vec<_> = (0..BURST)
-            .map(|_| (index(&mut random), index(&mut random)))
-            .collect();
+        let ranges: Vec<_> = (0..BURST).map(|_| (index(&mut random), index(&mut random))).collect();
         let mut commands = vec![command([b"SET", b"k", &text])];
-        commands.extend(ranges.iter().map(|(a, b)| {
-            command([
-                b"GETRANGE",
-                b"k",
-                a.to_string().as_bytes(),
-                b.to_string().as_bytes(),
-            ])
-        }));
+        commands.extend(
+            ranges
+                .iter()
+                .map(|(a, b)| command([b"GETRANGE", b"k", a.to_string().as_bytes(), b.to_string().as_bytes()])),
+        );
         for (&(start, end), reply) in ranges.iter().zip(&redis.ask(&commands)[1..]) {
             let ours = Reply::Text(text[getrange(text.len(), start, end)].to_vec());
             assert_eq!(*reply, ours, "{start} {end} of {}", text.len());
@@ -291,10 +230,7 @@ fn lcs_at_the_limit_of_memory_and_one_past() {
         (1, 131_071),
         (1, 131_072),
     ] {
-        let (a, b) = (
-            random.text(b"abc", a_len, a_len),
-            random.text(b"abc", b_len, b_len),
-        );
+        let (a, b) = (random.text(b"abc", a_len, a_len), random.text(b"abc", b_len, b_len));
         check_lcs(&mut redis, &a, &b, 0);
     }
 }
@@ -307,42 +243,20 @@ fn check_lcs(redis: &mut Redis, a: &[u8], b: &[u8], minimum: usize) {
         command([b"SET", b"b", b]),
         command([b"LCS", b"a", b"b"]),
         command([b"LCS", b"a", b"b", b"LEN"]),
-        command([
-            b"LCS",
-            b"a",
-            b"b",
-            b"IDX",
-            b"WITHMATCHLEN",
-            b"MINMATCHLEN",
-            minimum_text.as_bytes(),
-        ]),
+        command([b"LCS", b"a", b"b", b"IDX", b"WITHMATCHLEN", b"MINMATCHLEN", minimum_text.as_bytes()]),
     ]);
     let refused = |e: lcs::LcsError| error(&e.to_string());
     let integer = |n: usize| Reply::Integer(n as i64);
     let pair = |a: usize, b: usize| Reply::Array(vec![integer(a), integer(b)]);
-    assert_eq!(
-        replies[2],
-        lcs::lcs_string(a, b, LIMIT).map_or_else(refused, Reply::Text)
-    );
-    assert_eq!(
-        replies[3],
-        lcs::lcs_len(a, b, LIMIT).map_or_else(refused, integer)
-    );
+    assert_eq!(replies[2], lcs::lcs_string(a, b, LIMIT).map_or_else(refused, Reply::Text));
+    assert_eq!(replies[3], lcs::lcs_len(a, b, LIMIT).map_or_else(refused, integer));
     let matches = lcs::lcs_matches(a, b, minimum, LIMIT).map_or_else(refused, |found| {
-        let list = found.matches.iter().map(|m| {
-            Reply::Array(vec![
-                pair(m.a_start, m.a_end()),
-                pair(m.b_start, m.b_end()),
-                integer(m.len),
-            ])
-        });
+        let list = found
+            .matches
+            .iter()
+            .map(|m| Reply::Array(vec![pair(m.a_start, m.a_end()), pair(m.b_start, m.b_end()), integer(m.len)]));
         let list = Reply::Array(list.collect());
-        Reply::Array(vec![
-            Reply::Text(b"matches".into()),
-            list,
-            Reply::Text(b"len".into()),
-            integer(found.len),
-        ])
+        Reply::Array(vec![Reply::Text(b"matches".into()), list, Reply::Text(b"len".into()), integer(found.len)])
     });
     assert_eq!(replies[4], matches, "{a:?} {b:?} {minimum}");
 }

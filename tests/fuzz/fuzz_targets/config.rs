@@ -3,9 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use pantala::config::rewrite::rewrite_text;
-use pantala::config::value::show;
 use pantala::config::table::names;
-use pantala::config::{Host, HostDefaults, Loaded, LoadError, Sources, load};
+use pantala::config::value::show;
+use pantala::config::{Host, HostDefaults, LoadError, Loaded, Sources, load};
 use std::io;
 use std::path::{Path, PathBuf};
 

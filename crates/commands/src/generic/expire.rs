@@ -83,14 +83,7 @@ impl Conditions {
     }
 }
 
-fn set_expiry(
-    access: &mut Access<'_>,
-    args: &Args<'_>,
-    unit: Unit,
-    base: Base,
-    command: &str,
-    reply: &mut Reply<'_>,
-) {
+fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, command: &str, reply: &mut Reply<'_>) {
     let Some(conditions) = Conditions::parse(args, reply) else { return };
     let Some(number) = integer(args.at(2), reply) else { return };
     let (now_ms, keyspace) = (access.now_ms(), access.keyspace());

@@ -16,9 +16,7 @@ mod tests;
 mod transfer;
 mod walk;
 
-pub use expire::{
-    expire, expireat, expiretime, persist, pexpire, pexpireat, pexpiretime, pttl, ttl,
-};
+pub use expire::{expire, expireat, expiretime, persist, pexpire, pexpireat, pexpiretime, pttl, ttl};
 pub use presence::{del, exists, key_type, touch, unlink};
 pub use scan::{scan, scan_route};
 pub use transfer::{copy, move_key, rename, renamenx};

@@ -5,11 +5,7 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
 use super::{DEPENDS_ON_SUBCOMMAND, flags};
 
 /// What the connection commands have in common: they run on the worker, without a shard.
-const CONNECTION: Command = Command {
-    group: "connection",
-    acl: Acl::CONNECTION,
-    ..Command::BLANK
-};
+const CONNECTION: Command = Command { group: "connection", acl: Acl::CONNECTION, ..Command::BLANK };
 
 pub(crate) const AUTH: Command = Command {
     name: "auth",
@@ -20,10 +16,7 @@ pub(crate) const AUTH: Command = Command {
     history: &[("6.0.0", "Takes a user name too")],
     arity: -2,
     flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
-    arguments: &[
-        Argument::string("username").since("6.0.0").optional(),
-        Argument::string("password"),
-    ],
+    arguments: &[Argument::string("username").since("6.0.0").optional(), Argument::string("password")],
     handler: Handler::Local(crate::connection::auth),
     ..CONNECTION
 };
@@ -126,10 +119,7 @@ pub(crate) const CLIENT_KILL: Command = Command {
             Argument::one_of(
                 "new-format",
                 &[
-                    Argument::integer("client-id")
-                        .token("ID")
-                        .since("2.8.12")
-                        .optional(),
+                    Argument::integer("client-id").token("ID").since("2.8.12").optional(),
                     Argument::one_of(
                         "normal_master_slave_pubsub",
                         &[
@@ -145,10 +135,7 @@ pub(crate) const CLIENT_KILL: Command = Command {
                     .optional(),
                     Argument::string("username").token("USER").optional(),
                     Argument::string("ip:port").token("ADDR").optional(),
-                    Argument::string("ip:port")
-                        .token("LADDR")
-                        .since("6.2.0")
-                        .optional(),
+                    Argument::string("ip:port").token("LADDR").since("6.2.0").optional(),
                     Argument::string("yes/no").token("SKIPME").optional(),
                 ],
             )
@@ -169,10 +156,7 @@ pub(crate) const CLIENT_LIST: Command = Command {
         ("2.8.12", "Field `id`"),
         ("5.0.0", "Option `TYPE`"),
         ("6.0.0", "Field `user`"),
-        (
-            "6.2.0",
-            "Fields `argv-mem`, `tot-mem`, `laddr`, `redir`; option `ID`",
-        ),
+        ("6.2.0", "Fields `argv-mem`, `tot-mem`, `laddr`, `redir`; option `ID`"),
         ("7.0.0", "Fields `resp`, `multi-mem`, `rbs`, `rbp`"),
         ("7.0.3", "Field `ssub`"),
     ],
@@ -192,10 +176,7 @@ pub(crate) const CLIENT_LIST: Command = Command {
         .token("TYPE")
         .since("5.0.0")
         .optional(),
-        Argument::block("id", &[Argument::integer("client-id").multiple()])
-            .token("ID")
-            .since("6.2.0")
-            .optional(),
+        Argument::block("id", &[Argument::integer("client-id").multiple()]).token("ID").since("6.2.0").optional(),
     ],
     handler: Handler::Local(crate::client::list),
     ..CONNECTION
@@ -209,10 +190,7 @@ pub(crate) const CLIENT_NO_EVICT: Command = Command {
     complexity: "O(1)",
     arity: 3,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
-    arguments: &[Argument::one_of(
-        "enabled",
-        &[Argument::word("on", "ON"), Argument::word("off", "OFF")],
-    )],
+    arguments: &[Argument::one_of("enabled", &[Argument::word("on", "ON"), Argument::word("off", "OFF")])],
     handler: Handler::Local(crate::client::no_evict),
     ..CONNECTION
 };
@@ -225,10 +203,7 @@ pub(crate) const CLIENT_NO_TOUCH: Command = Command {
     complexity: "O(1)",
     arity: 3,
     flags: flags![NOSCRIPT, LOADING, STALE],
-    arguments: &[Argument::one_of(
-        "enabled",
-        &[Argument::word("on", "ON"), Argument::word("off", "OFF")],
-    )],
+    arguments: &[Argument::one_of("enabled", &[Argument::word("on", "ON"), Argument::word("off", "OFF")])],
     handler: Handler::Local(crate::client::no_touch),
     ..CONNECTION
 };
@@ -244,15 +219,9 @@ pub(crate) const CLIENT_PAUSE: Command = Command {
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
     arguments: &[
         Argument::integer("timeout"),
-        Argument::one_of(
-            "mode",
-            &[
-                Argument::word("write", "WRITE"),
-                Argument::word("all", "ALL"),
-            ],
-        )
-        .since("6.2.0")
-        .optional(),
+        Argument::one_of("mode", &[Argument::word("write", "WRITE"), Argument::word("all", "ALL")])
+            .since("6.2.0")
+            .optional(),
     ],
     handler: Handler::Local(crate::client::pause),
     ..CONNECTION
@@ -268,11 +237,7 @@ pub(crate) const CLIENT_REPLY: Command = Command {
     flags: flags![NOSCRIPT, LOADING, STALE],
     arguments: &[Argument::one_of(
         "on_off_skip",
-        &[
-            Argument::word("on", "ON"),
-            Argument::word("off", "OFF"),
-            Argument::word("skip", "SKIP"),
-        ],
+        &[Argument::word("on", "ON"), Argument::word("off", "OFF"), Argument::word("skip", "SKIP")],
     )],
     handler: Handler::Local(crate::client::reply),
     ..CONNECTION
@@ -289,10 +254,7 @@ pub(crate) const CLIENT_SETINFO: Command = Command {
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
     arguments: &[Argument::one_of(
         "attr",
-        &[
-            Argument::string("libname").token("LIB-NAME"),
-            Argument::string("libver").token("LIB-VER"),
-        ],
+        &[Argument::string("libname").token("LIB-NAME"), Argument::string("libver").token("LIB-VER")],
     )],
     handler: Handler::Local(crate::client::setinfo),
     ..CONNECTION
@@ -321,14 +283,8 @@ pub(crate) const CLIENT_UNBLOCK: Command = Command {
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
     arguments: &[
         Argument::integer("client-id"),
-        Argument::one_of(
-            "timeout_error",
-            &[
-                Argument::word("timeout", "TIMEOUT"),
-                Argument::word("error", "ERROR"),
-            ],
-        )
-        .optional(),
+        Argument::one_of("timeout_error", &[Argument::word("timeout", "TIMEOUT"), Argument::word("error", "ERROR")])
+            .optional(),
     ],
     handler: Handler::Local(crate::client::unblock),
     ..CONNECTION
@@ -365,22 +321,16 @@ pub(crate) const HELLO: Command = Command {
     summary: "Chooses the protocol version, and logs in and names the connection if wanted",
     since: "6.0.0",
     complexity: "O(1)",
-    history: &[(
-        "6.2.0",
-        "Without a version it only describes the connection",
-    )],
+    history: &[("6.2.0", "Without a version it only describes the connection")],
     arity: -1,
     flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
     arguments: &[Argument::block(
         "arguments",
         &[
             Argument::integer("protover"),
-            Argument::block(
-                "username_password",
-                &[Argument::string("username"), Argument::string("password")],
-            )
-            .token("AUTH")
-            .optional(),
+            Argument::block("username_password", &[Argument::string("username"), Argument::string("password")])
+                .token("AUTH")
+                .optional(),
             Argument::string("clientname").token("SETNAME").optional(),
         ],
     )

@@ -5,12 +5,7 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, R
 use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
 /// What the generic commands have in common; those without keys say which shards they take.
-const GENERIC: Command = Command {
-    group: "generic",
-    acl: Acl::KEYSPACE,
-    route: Route::Keys,
-    ..Command::BLANK
-};
+const GENERIC: Command = Command { group: "generic", acl: Acl::KEYSPACE, route: Route::Keys, ..Command::BLANK };
 
 pub(crate) const COPY: Command = Command {
     name: "copy",
@@ -20,10 +15,7 @@ pub(crate) const COPY: Command = Command {
     complexity: "O(N), N: number of elements; O(1) for a string",
     arity: -3,
     flags: flags![WRITE, DENYOOM],
-    key_specs: &[
-        KeySpec::at(1, &["RO", "access"]),
-        KeySpec::at(2, &["OW", "update"]),
-    ],
+    key_specs: &[KeySpec::at(1, &["RO", "access"]), KeySpec::at(2, &["OW", "update"])],
     arguments: &[
         Argument::key("source", 0),
         Argument::key("destination", 1),
@@ -175,13 +167,7 @@ pub(crate) const OBJECT: Command = Command {
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
     acl: Acl::empty(),
-    subcommands: &[
-        OBJECT_ENCODING,
-        OBJECT_FREQ,
-        OBJECT_HELP,
-        OBJECT_IDLETIME,
-        OBJECT_REFCOUNT,
-    ],
+    subcommands: &[OBJECT_ENCODING, OBJECT_FREQ, OBJECT_HELP, OBJECT_IDLETIME, OBJECT_REFCOUNT],
     route: Route::None,
     ..GENERIC
 };
@@ -383,10 +369,7 @@ pub(crate) const RENAME: Command = Command {
     complexity: "O(1)",
     arity: 3,
     flags: flags![WRITE],
-    key_specs: &[
-        KeySpec::at(1, &["RW", "access", "delete"]),
-        KeySpec::at(2, &["OW", "update"]),
-    ],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "delete"]), KeySpec::at(2, &["OW", "update"])],
     arguments: &[Argument::key("key", 0), Argument::key("newkey", 1)],
     handler: Handler::Keyed(crate::generic::rename),
     ..GENERIC
@@ -401,10 +384,7 @@ pub(crate) const RENAMENX: Command = Command {
     history: &[("3.2.0", "Both names may be the same")],
     arity: 3,
     flags: flags![WRITE, FAST],
-    key_specs: &[
-        KeySpec::at(1, &["RW", "access", "delete"]),
-        KeySpec::at(2, &["OW", "insert"]),
-    ],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "delete"]), KeySpec::at(2, &["OW", "insert"])],
     arguments: &[Argument::key("key", 0), Argument::key("newkey", 1)],
     handler: Handler::Keyed(crate::generic::renamenx),
     ..GENERIC
@@ -424,10 +404,7 @@ pub(crate) const SCAN: Command = Command {
         Argument::integer("cursor"),
         Argument::pattern("pattern").token("MATCH").optional(),
         Argument::integer("count").token("COUNT").optional(),
-        Argument::string("type")
-            .token("TYPE")
-            .since("6.0.0")
-            .optional(),
+        Argument::string("type").token("TYPE").since("6.0.0").optional(),
     ],
     route: Route::Custom(crate::generic::scan_route),
     handler: Handler::Keyed(crate::generic::scan),

@@ -49,12 +49,7 @@ const EMPTY: u16 = u16::MAX;
 static TABLE: [Place; PLACES] = table();
 
 const fn table() -> [Place; PLACES] {
-    let mut table = [Place {
-        head: 0,
-        tail: 0,
-        len: 0,
-        command: EMPTY,
-    }; PLACES];
+    let mut table = [Place { head: 0, tail: 0, len: 0, command: EMPTY }; PLACES];
     let mut index = 0;
     while index < COMMANDS.len() {
         let mut packed = pack(COMMANDS[index].name.as_bytes());
@@ -76,10 +71,7 @@ const fn pack(name: &[u8]) -> Place {
     let (head, tail) = if let (Some(head), Some(tail)) = (name.first_chunk(), name.last_chunk()) {
         (u64::from_le_bytes(*head), u64::from_le_bytes(*tail))
     } else if let (Some(head), Some(tail)) = (name.first_chunk(), name.last_chunk()) {
-        (
-            u32::from_le_bytes(*head) as u64,
-            u32::from_le_bytes(*tail) as u64,
-        )
+        (u32::from_le_bytes(*head) as u64, u32::from_le_bytes(*tail) as u64)
     } else {
         match name {
             [first, .., last] => (*first as u64, (name[1] as u64) << 8 | *last as u64),
@@ -87,12 +79,7 @@ const fn pack(name: &[u8]) -> Place {
             [] => (0, 0),
         }
     };
-    Place {
-        head: lower_case(head),
-        tail: lower_case(tail),
-        len: name.len() as u16,
-        command: EMPTY,
-    }
+    Place { head: lower_case(head), tail: lower_case(tail), len: name.len() as u16, command: EMPTY }
 }
 
 /// Makes the upper-case letters among eight bytes lower-case, all at once.
@@ -183,27 +170,15 @@ mod tests {
                 let mut other = name.clone();
                 other[changed] = b'b';
                 let (one, two) = (pack(&name), pack(&other));
-                assert_ne!(
-                    (one.head, one.tail),
-                    (two.head, two.tail),
-                    "byte {changed} of {len}"
-                );
+                assert_ne!((one.head, one.tail), (two.head, two.tail), "byte {changed} of {len}");
             }
         }
     }
 
     #[test]
     fn searches_are_short() {
-        let run = |at: usize| {
-            TABLE[at..]
-                .iter()
-                .take_while(|place| place.command != EMPTY)
-                .count()
-        };
+        let run = |at: usize| TABLE[at..].iter().take_while(|place| place.command != EMPTY).count();
         let longest = (0..PLACES).map(run).max();
-        assert!(
-            longest <= Some(4),
-            "a search may look at {longest:?} places"
-        );
+        assert!(longest <= Some(4), "a search may look at {longest:?} places");
     }
 }

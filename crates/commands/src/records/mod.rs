@@ -18,7 +18,7 @@ mod tests;
 
 pub use lookup::{lookup, lookup_full, lookup_sub};
 pub use not_built::not_built;
-pub use resolve::{Unresolved, resolve};
+pub use resolve::{Unresolved, resolve, resolve_as};
 
 /// Joins flags by their short names; `|` of bitflags isn't `const`.
 macro_rules! flags {
@@ -103,9 +103,7 @@ pub static COMMANDS: &[Command] = &[
 
 /// Every command and subcommand that `COMMAND` shows: each container is followed by its subcommands.
 pub fn shown_commands() -> impl Iterator<Item = &'static Command> {
-    COMMANDS
-        .iter()
-        .flat_map(|command| std::iter::once(command).chain(command.shown_subcommands()))
+    COMMANDS.iter().flat_map(|command| std::iter::once(command).chain(command.shown_subcommands()))
 }
 
 /// Whether a container's subcommands are its own affair (DEBUG): to `COMMAND` it is a command without subcommands.

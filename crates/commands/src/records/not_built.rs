@@ -3,9 +3,7 @@
 /// Whether Redis 7.0 has a command of that name (`lpush`, `client|tracking`; any case) and Pantala doesn't have it yet.
 pub fn not_built(name: &[u8]) -> bool {
     let name = name.to_ascii_lowercase();
-    NOT_BUILT
-        .binary_search_by(|known| known.as_bytes().cmp(&name))
-        .is_ok()
+    NOT_BUILT.binary_search_by(|known| known.as_bytes().cmp(&name)).is_ok()
 }
 
 /// Commands and subcommands without a record, sorted by their bytes. A name leaves this list when its record comes.

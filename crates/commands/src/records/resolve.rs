@@ -26,23 +26,22 @@ pub enum Unresolved {
 /// The record that runs a call: the command's, or its subcommand's. Checks the number of arguments.
 #[inline]
 pub fn resolve(args: &Args<'_>) -> Result<&'static Command, Unresolved> {
-    let Some(command) = args.get(0).and_then(lookup) else {
-        return Err(unknown(args));
-    };
-    if !command.subcommands.is_empty() && args.len() > 1 {
-        return resolve_sub(command, args);
-    }
-    if command.accepts(args.len()) {
-        Ok(command)
-    } else {
-        Err(Unresolved::WrongArity(command))
+    match args.get(0).and_then(lookup) {
+        Some(command) => resolve_as(command, args),
+        None => Err(unknown(args)),
     }
 }
 
-fn resolve_sub(
-    container: &'static Command,
-    args: &Args<'_>,
-) -> Result<&'static Command, Unresolved> {
+/// As [`resolve`], for a call of `command` by whatever name.
+#[inline]
+pub fn resolve_as(command: &'static Command, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
+    if !command.subcommands.is_empty() && args.len() > 1 {
+        return resolve_sub(command, args);
+    }
+    if command.accepts(args.len()) { Ok(command) } else { Err(Unresolved::WrongArity(command)) }
+}
+
+fn resolve_sub(container: &'static Command, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     match container.subcommand(&args[1]) {
         Some(sub) if sub.accepts(args.len()) => Ok(sub),
         // DEBUG's own handler says that there is no such subcommand, or that its arguments don't fit.
@@ -60,11 +59,7 @@ fn resolve_sub(
 
 #[cold]
 fn unknown(args: &Args<'_>) -> Unresolved {
-    if args.get(0).is_some_and(not_built) {
-        Unresolved::NotBuilt
-    } else {
-        Unresolved::Unknown
-    }
+    if args.get(0).is_some_and(not_built) { Unresolved::NotBuilt } else { Unresolved::Unknown }
 }
 
 impl Unresolved {
@@ -80,37 +75,17 @@ impl Unresolved {
                 [b"ERR Pantala doesn't have the command '", name, b"' yet"].concat()
             }
             Self::SubcommandNotBuilt(container) => {
-                let (container, sub) = (
-                    container.name.as_bytes(),
-                    shown(argument(1), SHOWN_BYTES_MAX),
-                );
-                [
-                    b"ERR Pantala doesn't have the command '",
-                    container,
-                    b"|",
-                    sub,
-                    b"' yet",
-                ]
-                .concat()
+                let (container, sub) = (container.name.as_bytes(), shown(argument(1), SHOWN_BYTES_MAX));
+                [b"ERR Pantala doesn't have the command '", container, b"|", sub, b"' yet"].concat()
             }
             Self::UnknownSubcommand(container) => {
                 let name = shown(argument(1), SHOWN_BYTES_MAX);
                 let container = container.name.to_ascii_uppercase();
-                [
-                    b"ERR unknown subcommand '",
-                    name,
-                    b"'. Try ",
-                    container.as_bytes(),
-                    b" HELP.",
-                ]
-                .concat()
+                [b"ERR unknown subcommand '", name, b"'. Try ", container.as_bytes(), b" HELP."].concat()
             }
-            Self::WrongArity(command) => [
-                b"ERR wrong number of arguments for '",
-                command.full_name.as_bytes(),
-                b"' command",
-            ]
-            .concat(),
+            Self::WrongArity(command) => {
+                [b"ERR wrong number of arguments for '", command.full_name.as_bytes(), b"' command"].concat()
+            }
         }
     }
 }
@@ -127,13 +102,7 @@ fn unknown_command(args: &Args<'_>) -> Vec<u8> {
         quoted.extend_from_slice(b"' ");
     }
     let name = shown(args.get(0).unwrap_or(b""), SHOWN_BYTES_MAX);
-    [
-        b"ERR unknown command '",
-        name,
-        b"', with args beginning with: ",
-        &quoted,
-    ]
-    .concat()
+    [b"ERR unknown command '", name, b"', with args beginning with: ", &quoted].concat()
 }
 
 /// The part of an argument that Redis prints: a C string ends at the first zero byte.

@@ -1,16 +1,11 @@
 //! Commands about the server: introspection, configuration, whole databases, debugging.
 
-use pantala_engine::command::{
-    Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route,
-};
+use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route};
 
 use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
 /// What the server commands have in common: they run without a shard unless they say which.
-const SERVER: Command = Command {
-    group: "server",
-    ..Command::BLANK
-};
+const SERVER: Command = Command { group: "server", ..Command::BLANK };
 
 pub(crate) const COMMAND: Command = Command {
     name: "command",
@@ -149,13 +144,7 @@ pub(crate) const CONFIG: Command = Command {
     since: "2.0.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
-    subcommands: &[
-        CONFIG_GET,
-        CONFIG_HELP,
-        CONFIG_RESETSTAT,
-        CONFIG_REWRITE,
-        CONFIG_SET,
-    ],
+    subcommands: &[CONFIG_GET, CONFIG_HELP, CONFIG_RESETSTAT, CONFIG_REWRITE, CONFIG_SET],
     ..SERVER
 };
 
@@ -219,11 +208,9 @@ pub(crate) const CONFIG_SET: Command = Command {
     arity: -4,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
-    arguments: &[Argument::block(
-        "parameter_value",
-        &[Argument::string("parameter"), Argument::string("value")],
-    )
-    .multiple()],
+    arguments: &[
+        Argument::block("parameter_value", &[Argument::string("parameter"), Argument::string("value")]).multiple()
+    ],
     handler: Handler::Local(crate::config::set),
     ..SERVER
 };
@@ -251,13 +238,7 @@ pub(crate) const DEBUG: Command = Command {
     doc_flags: &["syscmd"],
     arity: -2,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, OWN_SUBCOMMANDS],
-    subcommands: &[
-        DEBUG_HELP,
-        DEBUG_OBJECT,
-        DEBUG_POPULATE,
-        DEBUG_SET_ACTIVE_EXPIRE,
-        DEBUG_SLEEP,
-    ],
+    subcommands: &[DEBUG_HELP, DEBUG_OBJECT, DEBUG_POPULATE, DEBUG_SET_ACTIVE_EXPIRE, DEBUG_SLEEP],
     handler: Handler::Local(crate::debug::debug),
     ..SERVER
 };
@@ -347,10 +328,7 @@ pub(crate) const FLUSHALL: Command = Command {
     tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
     arguments: &[Argument::one_of(
         "async",
-        &[
-            Argument::word("async", "ASYNC").since("4.0.0"),
-            Argument::word("sync", "SYNC").since("6.2.0"),
-        ],
+        &[Argument::word("async", "ASYNC").since("4.0.0"), Argument::word("sync", "SYNC").since("6.2.0")],
     )
     .optional()],
     route: Route::All,
@@ -371,10 +349,7 @@ pub(crate) const FLUSHDB: Command = Command {
     tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
     arguments: &[Argument::one_of(
         "async",
-        &[
-            Argument::word("async", "ASYNC").since("4.0.0"),
-            Argument::word("sync", "SYNC").since("6.2.0"),
-        ],
+        &[Argument::word("async", "ASYNC").since("4.0.0"), Argument::word("sync", "SYNC").since("6.2.0")],
     )
     .optional()],
     route: Route::All,
@@ -392,11 +367,7 @@ pub(crate) const INFO: Command = Command {
     arity: -1,
     flags: flags![LOADING, STALE],
     acl: acl![DANGEROUS],
-    tips: &[
-        "nondeterministic_output",
-        "request_policy:all_shards",
-        "response_policy:special",
-    ],
+    tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
     arguments: &[Argument::string("section").optional().multiple()],
     handler: Handler::Local(crate::server::info),
     ..SERVER
@@ -421,14 +392,7 @@ pub(crate) const MEMORY: Command = Command {
     since: "4.0.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
-    subcommands: &[
-        MEMORY_DOCTOR,
-        MEMORY_HELP,
-        MEMORY_MALLOC_STATS,
-        MEMORY_PURGE,
-        MEMORY_STATS,
-        MEMORY_USAGE,
-    ],
+    subcommands: &[MEMORY_DOCTOR, MEMORY_HELP, MEMORY_MALLOC_STATS, MEMORY_PURGE, MEMORY_STATS, MEMORY_USAGE],
     ..SERVER
 };
 
@@ -439,11 +403,7 @@ pub(crate) const MEMORY_DOCTOR: Command = Command {
     since: "4.0.0",
     complexity: "O(1)",
     arity: 2,
-    tips: &[
-        "nondeterministic_output",
-        "request_policy:all_shards",
-        "response_policy:special",
-    ],
+    tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
     handler: Handler::Local(crate::memory::doctor),
     ..SERVER
 };
@@ -467,11 +427,7 @@ pub(crate) const MEMORY_MALLOC_STATS: Command = Command {
     since: "4.0.0",
     complexity: "Grows with the memory in use; may be slow",
     arity: 2,
-    tips: &[
-        "nondeterministic_output",
-        "request_policy:all_shards",
-        "response_policy:special",
-    ],
+    tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
     handler: Handler::Local(crate::memory::malloc_stats),
     ..SERVER
 };
@@ -495,11 +451,7 @@ pub(crate) const MEMORY_STATS: Command = Command {
     since: "4.0.0",
     complexity: "O(1)",
     arity: 2,
-    tips: &[
-        "nondeterministic_output",
-        "request_policy:all_shards",
-        "response_policy:special",
-    ],
+    tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
     handler: Handler::Local(crate::memory::stats),
     ..SERVER
 };
@@ -513,10 +465,7 @@ pub(crate) const MEMORY_USAGE: Command = Command {
     arity: -3,
     flags: flags![READONLY],
     key_specs: &[KeySpec::at(2, &["RO"])],
-    arguments: &[
-        Argument::key("key", 0),
-        Argument::integer("count").token("SAMPLES").optional(),
-    ],
+    arguments: &[Argument::key("key", 0), Argument::integer("count").token("SAMPLES").optional()],
     route: Route::Keys,
     handler: Handler::Keyed(crate::memory_usage::usage),
     ..SERVER
@@ -532,14 +481,8 @@ pub(crate) const SHUTDOWN: Command = Command {
     arity: -1,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, NO_MULTI, ALLOW_BUSY],
     arguments: &[
-        Argument::one_of(
-            "nosave_save",
-            &[
-                Argument::word("nosave", "NOSAVE"),
-                Argument::word("save", "SAVE"),
-            ],
-        )
-        .optional(),
+        Argument::one_of("nosave_save", &[Argument::word("nosave", "NOSAVE"), Argument::word("save", "SAVE")])
+            .optional(),
         Argument::word("now", "NOW").since("7.0.0").optional(),
         Argument::word("force", "FORCE").since("7.0.0").optional(),
         Argument::word("abort", "ABORT").since("7.0.0").optional(),

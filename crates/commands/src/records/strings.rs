@@ -1,19 +1,12 @@
 //! The string commands.
 
-use pantala_engine::command::{
-    Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route,
-};
+use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route};
 use pantala_resp::Args;
 
 use super::flags;
 
 /// What the string commands have in common: their keys choose the shards.
-const STRING: Command = Command {
-    group: "string",
-    acl: Acl::STRING,
-    route: Route::Keys,
-    ..Command::BLANK
-};
+const STRING: Command = Command { group: "string", acl: Acl::STRING, route: Route::Keys, ..Command::BLANK };
 
 pub(crate) const APPEND: Command = Command {
     name: "append",
@@ -121,11 +114,7 @@ pub(crate) const GETRANGE: Command = Command {
     arity: 4,
     flags: flags![READONLY],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
-    arguments: &[
-        Argument::key("key", 0),
-        Argument::integer("start"),
-        Argument::integer("end"),
-    ],
+    arguments: &[Argument::key("key", 0), Argument::integer("start"), Argument::integer("end")],
     handler: Handler::Keyed(crate::strings::getrange),
     ..STRING
 };
@@ -182,10 +171,7 @@ pub(crate) const INCRBYFLOAT: Command = Command {
     arity: 3,
     flags: flags![WRITE, DENYOOM, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "access", "update"])],
-    arguments: &[
-        Argument::key("key", 0),
-        Argument::new("increment", ArgumentKind::Double),
-    ],
+    arguments: &[Argument::key("key", 0), Argument::new("increment", ArgumentKind::Double)],
     handler: Handler::Keyed(crate::strings::incrbyfloat),
     ..STRING
 };
@@ -234,16 +220,9 @@ pub(crate) const MSET: Command = Command {
     complexity: "O(N), N: number of keys",
     arity: -3,
     flags: flags![WRITE, DENYOOM],
-    tips: &[
-        "request_policy:multi_shard",
-        "response_policy:all_succeeded",
-    ],
+    tips: &["request_policy:multi_shard", "response_policy:all_succeeded"],
     key_specs: &[KeySpec::all_from(1, 2, &["OW", "update"])],
-    arguments: &[Argument::block(
-        "key_value",
-        &[Argument::key("key", 0), Argument::string("value")],
-    )
-    .multiple()],
+    arguments: &[Argument::block("key_value", &[Argument::key("key", 0), Argument::string("value")]).multiple()],
     handler: Handler::Keyed(crate::strings::mset),
     ..STRING
 };
@@ -258,11 +237,7 @@ pub(crate) const MSETNX: Command = Command {
     flags: flags![WRITE, DENYOOM],
     tips: &["request_policy:multi_shard", "response_policy:agg_min"],
     key_specs: &[KeySpec::all_from(1, 2, &["OW", "insert"])],
-    arguments: &[Argument::block(
-        "key_value",
-        &[Argument::key("key", 0), Argument::string("value")],
-    )
-    .multiple()],
+    arguments: &[Argument::block("key_value", &[Argument::key("key", 0), Argument::string("value")]).multiple()],
     handler: Handler::Keyed(crate::strings::msetnx),
     ..STRING
 };
@@ -276,11 +251,7 @@ pub(crate) const PSETEX: Command = Command {
     arity: 4,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[KeySpec::at(1, &["OW", "update"])],
-    arguments: &[
-        Argument::key("key", 0),
-        Argument::integer("milliseconds"),
-        Argument::string("value"),
-    ],
+    arguments: &[Argument::key("key", 0), Argument::integer("milliseconds"), Argument::string("value")],
     handler: Handler::Keyed(crate::strings::psetex),
     ..STRING
 };
@@ -299,33 +270,22 @@ pub(crate) const SET: Command = Command {
     ],
     arity: -3,
     flags: flags![WRITE, DENYOOM],
-    key_specs: &[
-        KeySpec::at(1, &["RW", "access", "update", "variable_flags"])
-            .note("Reads the old value only with `GET`; otherwise it only writes"),
-    ],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "update", "variable_flags"])
+        .note("Reads the old value only with `GET`; otherwise it only writes")],
     arguments: &[
         Argument::key("key", 0),
         Argument::string("value"),
-        Argument::one_of(
-            "condition",
-            &[Argument::word("nx", "NX"), Argument::word("xx", "XX")],
-        )
-        .since("2.6.12")
-        .optional(),
+        Argument::one_of("condition", &[Argument::word("nx", "NX"), Argument::word("xx", "XX")])
+            .since("2.6.12")
+            .optional(),
         Argument::word("get", "GET").since("6.2.0").optional(),
         Argument::one_of(
             "expiration",
             &[
                 Argument::integer("seconds").token("EX").since("2.6.12"),
-                Argument::integer("milliseconds")
-                    .token("PX")
-                    .since("2.6.12"),
-                Argument::unix_time("unix-time-seconds")
-                    .token("EXAT")
-                    .since("6.2.0"),
-                Argument::unix_time("unix-time-milliseconds")
-                    .token("PXAT")
-                    .since("6.2.0"),
+                Argument::integer("milliseconds").token("PX").since("2.6.12"),
+                Argument::unix_time("unix-time-seconds").token("EXAT").since("6.2.0"),
+                Argument::unix_time("unix-time-milliseconds").token("PXAT").since("6.2.0"),
                 Argument::word("keepttl", "KEEPTTL").since("6.0.0"),
             ],
         )
@@ -345,11 +305,7 @@ pub(crate) const SETEX: Command = Command {
     arity: 4,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[KeySpec::at(1, &["OW", "update"])],
-    arguments: &[
-        Argument::key("key", 0),
-        Argument::integer("seconds"),
-        Argument::string("value"),
-    ],
+    arguments: &[Argument::key("key", 0), Argument::integer("seconds"), Argument::string("value")],
     handler: Handler::Keyed(crate::strings::setex),
     ..STRING
 };
@@ -377,11 +333,7 @@ pub(crate) const SETRANGE: Command = Command {
     arity: 4,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[KeySpec::at(1, &["RW", "update"])],
-    arguments: &[
-        Argument::key("key", 0),
-        Argument::integer("offset"),
-        Argument::string("value"),
-    ],
+    arguments: &[Argument::key("key", 0), Argument::integer("offset"), Argument::string("value")],
     handler: Handler::Keyed(crate::strings::setrange),
     ..STRING
 };
@@ -410,24 +362,13 @@ pub(crate) const SUBSTR: Command = Command {
     arity: 4,
     flags: flags![READONLY],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
-    arguments: &[
-        Argument::key("key", 0),
-        Argument::integer("start"),
-        Argument::integer("end"),
-    ],
+    arguments: &[Argument::key("key", 0), Argument::integer("start"), Argument::integer("end")],
     handler: Handler::Keyed(crate::strings::substr),
     ..STRING
 };
 
 /// SET reads the old value only when asked for it, so that a user who may only write can still SET.
 fn set_key_flags(args: &Args<'_>) -> &'static [&'static str] {
-    let reads = args
-        .iter()
-        .skip(3)
-        .any(|option| option.eq_ignore_ascii_case(b"get"));
-    if reads {
-        &["RW", "access", "update"]
-    } else {
-        &["OW", "update"]
-    }
+    let reads = args.iter().skip(3).any(|option| option.eq_ignore_ascii_case(b"get"));
+    if reads { &["RW", "access", "update"] } else { &["OW", "update"] }
 }

@@ -1,8 +1,7 @@
 //! The table is data that people write: these tests hold it together.
 
 use pantala_engine::command::{
-    Acl, Argument, ArgumentFlags, ArgumentKind, BeginSearch, Command, FindKeys, Flags, Handler,
-    Route,
+    Acl, Argument, ArgumentFlags, ArgumentKind, BeginSearch, Command, FindKeys, Flags, Handler, Route,
 };
 use pantala_resp::{ArgRange, Args};
 
@@ -14,9 +13,7 @@ const REDIS_COMMANDS: usize = 240;
 
 /// Every record: commands and subcommands, shown or not.
 fn every_record() -> impl Iterator<Item = &'static Command> {
-    COMMANDS
-        .iter()
-        .flat_map(|command| std::iter::once(command).chain(command.subcommands))
+    COMMANDS.iter().flat_map(|command| std::iter::once(command).chain(command.subcommands))
 }
 
 /// Runs `check` on the arguments of a call.
@@ -39,21 +36,14 @@ fn names_are_sorted_and_fit() {
     assert!(COMMANDS.is_sorted_by(|one, next| one.name < next.name));
     for command in COMMANDS {
         assert_eq!(command.name, command.full_name);
-        assert!(
-            command
-                .subcommands
-                .is_sorted_by(|one, next| one.name < next.name),
-            "{}",
-            command.name
-        );
+        assert!(command.subcommands.is_sorted_by(|one, next| one.name < next.name), "{}", command.name);
         for sub in command.subcommands {
             assert_eq!(sub.full_name, format!("{}|{}", command.name, sub.name));
             assert!(sub.subcommands.is_empty(), "{}", sub.full_name);
         }
     }
     for command in every_record() {
-        let plain =
-            |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
         assert!(command.name.bytes().all(plain), "{}", command.name);
     }
 }
@@ -62,47 +52,24 @@ fn names_are_sorted_and_fit() {
 fn every_name_is_found_in_any_case_and_no_other() {
     let alternate = |name: &str| -> Vec<u8> {
         let flip = |(at, byte): (usize, u8)| {
-            if at % 2 == 0 {
-                byte.to_ascii_uppercase()
-            } else {
-                byte
-            }
+            if at % 2 == 0 { byte.to_ascii_uppercase() } else { byte }
         };
         name.bytes().enumerate().map(flip).collect()
     };
     for command in COMMANDS {
-        for spelling in [
-            command.name.into(),
-            command.name.to_ascii_uppercase().into(),
-            alternate(command.name),
-        ] {
-            assert!(
-                std::ptr::eq(lookup(&spelling).unwrap(), command),
-                "{spelling:?}"
-            );
-            assert!(
-                std::ptr::eq(lookup_full(&spelling).unwrap(), command),
-                "{spelling:?}"
-            );
+        for spelling in [command.name.into(), command.name.to_ascii_uppercase().into(), alternate(command.name)] {
+            assert!(std::ptr::eq(lookup(&spelling).unwrap(), command), "{spelling:?}");
+            assert!(std::ptr::eq(lookup_full(&spelling).unwrap(), command), "{spelling:?}");
             for sub in command.subcommands {
-                assert!(std::ptr::eq(
-                    lookup_sub(command, &alternate(sub.name)).unwrap(),
-                    sub
-                ));
+                assert!(std::ptr::eq(lookup_sub(command, &alternate(sub.name)).unwrap(), sub));
                 let shown = lookup_full(&alternate(sub.full_name)).map(|found| found.full_name);
-                assert_eq!(
-                    shown,
-                    (!hides_subcommands(command)).then_some(sub.full_name)
-                );
+                assert_eq!(shown, (!hides_subcommands(command)).then_some(sub.full_name));
             }
         }
         // Bit 5 and the length are what the hash leaves out: neither may make two names one.
         for other in ["x", "\0", " "] {
             let longer = format!("{}{other}", command.name);
-            assert!(
-                lookup(longer.as_bytes()).is_none_or(|found| found.name == longer),
-                "{longer:?}"
-            );
+            assert!(lookup(longer.as_bytes()).is_none_or(|found| found.name == longer), "{longer:?}");
         }
         let shorter = &command.name[1..];
         assert!(lookup(shorter.as_bytes()).is_none_or(|found| found.name == shorter));
@@ -111,11 +78,7 @@ fn every_name_is_found_in_any_case_and_no_other() {
     }
     assert!(lookup(b"").is_none());
     assert!(lookup(&[b'g'; 1 << 20]).is_none());
-    assert!(
-        lookup_full(b"|").is_none()
-            && lookup_full(b"get|").is_none()
-            && lookup_full(b"client|id|x").is_none()
-    );
+    assert!(lookup_full(b"|").is_none() && lookup_full(b"get|").is_none() && lookup_full(b"client|id|x").is_none());
 }
 
 /// `cargo test --release -p pantala-commands lookup_cost -- --ignored --nocapture`
@@ -123,25 +86,13 @@ fn every_name_is_found_in_any_case_and_no_other() {
 #[ignore = "prints a figure, holds nothing"]
 fn lookup_cost() {
     const ROUNDS: u32 = 10_000_000;
-    let calls: [&[u8]; 8] = [
-        b"GET",
-        b"set",
-        b"MGET",
-        b"incr",
-        b"DEL",
-        b"expire",
-        b"PEXPIREAT",
-        b"incrbyfloat",
-    ];
+    let calls: [&[u8]; 8] = [b"GET", b"set", b"MGET", b"incr", b"DEL", b"expire", b"PEXPIREAT", b"incrbyfloat"];
     let started = std::time::Instant::now();
     for round in 0..ROUNDS {
         let name = std::hint::black_box(calls[round as usize % calls.len()]);
         std::hint::black_box(lookup(name));
     }
-    println!(
-        "lookup: {:.1} ns",
-        started.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
-    );
+    println!("lookup: {:.1} ns", started.elapsed().as_nanos() as f64 / f64::from(ROUNDS));
 }
 
 /// The fewest arguments that the declared syntax allows.
@@ -153,16 +104,7 @@ fn fewest(argument: &Argument) -> usize {
     match argument.kind {
         ArgumentKind::PureToken => 1,
         // One has to be chosen, even if each alone may be left out.
-        ArgumentKind::OneOf => {
-            token
-                + argument
-                    .arguments
-                    .iter()
-                    .map(fewest)
-                    .min()
-                    .unwrap_or(0)
-                    .max(1)
-        }
+        ArgumentKind::OneOf => token + argument.arguments.iter().map(fewest).min().unwrap_or(0).max(1),
         ArgumentKind::Block => token + argument.arguments.iter().map(fewest).sum::<usize>(),
         _ => token + 1,
     }
@@ -179,29 +121,16 @@ fn arity_fits_the_declared_arguments() {
         let wanted = command.arity.unsigned_abs() as usize;
         if command.arguments.is_empty() {
             // Redis declares no arguments for these three.
-            let undeclared =
-                ["command|getkeys", "command|getkeysandflags", "quit"].contains(&command.full_name);
-            assert!(
-                undeclared || command.arity as usize == name_words,
-                "{}",
-                command.full_name
-            );
+            let undeclared = ["command|getkeys", "command|getkeysandflags", "quit"].contains(&command.full_name);
+            assert!(undeclared || command.arity as usize == name_words, "{}", command.full_name);
             continue;
         }
         let words = name_words + command.arguments.iter().map(fewest).sum::<usize>();
         assert_eq!(words, wanted, "{}", command.full_name);
         // KILL and LIB-NAME show that a choice may leave the number open without an optional argument.
         let exact = command.arity > 0;
-        assert!(
-            !exact || !command.arguments.iter().any(is_open),
-            "{}",
-            command.full_name
-        );
-        assert!(
-            exact || command.arguments.iter().any(is_open),
-            "{}",
-            command.full_name
-        );
+        assert!(!exact || !command.arguments.iter().any(is_open), "{}", command.full_name);
+        assert!(exact || command.arguments.iter().any(is_open), "{}", command.full_name);
     }
 }
 
@@ -211,55 +140,24 @@ fn key_specifications_fit_flags_arguments_and_route() {
         let name = command.full_name;
         let mut named = vec![false; command.key_specs.len()];
         mark_key_specs(command.arguments, &mut named);
-        assert!(
-            named.iter().all(|named| *named),
-            "{name}: an argument for every key specification"
-        );
+        assert!(named.iter().all(|named| *named), "{name}: an argument for every key specification");
 
         for spec in command.key_specs {
-            let access = spec
-                .flags
-                .iter()
-                .filter(|flag| ["RW", "RO", "OW", "RM"].contains(flag))
-                .count();
+            let access = spec.flags.iter().filter(|flag| ["RW", "RO", "OW", "RM"].contains(flag)).count();
             assert_eq!(access, 1, "{name}");
-            let known = [
-                "RW",
-                "RO",
-                "OW",
-                "RM",
-                "access",
-                "update",
-                "insert",
-                "delete",
-                "variable_flags",
-            ];
+            let known = ["RW", "RO", "OW", "RM", "access", "update", "insert", "delete", "variable_flags"];
             assert!(spec.flags.iter().all(|flag| known.contains(flag)), "{name}");
-            assert_eq!(
-                spec.flags.contains(&"variable_flags"),
-                command.key_flags.is_some(),
-                "{name}"
-            );
-            let BeginSearch::Index(first) = spec.begin else {
-                panic!("{name}: only indexes so far")
-            };
-            let FindKeys::Range { last, step, .. } = spec.find else {
-                panic!("{name}: only ranges so far")
-            };
-            assert!(
-                step >= 1 && first + last.max(0) < command.arity.abs(),
-                "{name}"
-            );
+            assert_eq!(spec.flags.contains(&"variable_flags"), command.key_flags.is_some(), "{name}");
+            let BeginSearch::Index(first) = spec.begin else { panic!("{name}: only indexes so far") };
+            let FindKeys::Range { last, step, .. } = spec.find else { panic!("{name}: only ranges so far") };
+            assert!(step >= 1 && first + last.max(0) < command.arity.abs(), "{name}");
         }
         let changes = command.key_specs.iter().any(|spec| spec.flags[0] != "RO");
         if !command.key_specs.is_empty() && !command.flags.contains(Flags::ADMIN) {
             assert_eq!(command.flags.contains(Flags::WRITE), changes, "{name}");
             assert_eq!(command.flags.contains(Flags::READONLY), !changes, "{name}");
         }
-        assert!(
-            !command.flags.contains(Flags::WRITE | Flags::READONLY),
-            "{name}"
-        );
+        assert!(!command.flags.contains(Flags::WRITE | Flags::READONLY), "{name}");
         // Written nowhere: derived.
         assert!(!command.flags.contains(Flags::MOVABLEKEYS), "{name}");
 
@@ -269,22 +167,13 @@ fn key_specifications_fit_flags_arguments_and_route() {
             "{name}"
         );
         let takes_shards = !matches!(command.route, Route::None);
-        assert_eq!(
-            matches!(command.handler, Handler::Keyed(_)),
-            takes_shards,
-            "{name}"
-        );
+        assert_eq!(matches!(command.handler, Handler::Keyed(_)), takes_shards, "{name}");
     }
 }
 
 fn mark_key_specs(arguments: &[Argument], named: &mut [bool]) {
     for argument in arguments {
-        assert_eq!(
-            argument.kind == ArgumentKind::Key,
-            argument.key_spec.is_some(),
-            "{}",
-            argument.name
-        );
+        assert_eq!(argument.kind == ArgumentKind::Key, argument.key_spec.is_some(), "{}", argument.name);
         if let Some(spec) = argument.key_spec {
             named[usize::from(spec)] = true;
         }
@@ -296,25 +185,14 @@ fn mark_key_specs(arguments: &[Argument], named: &mut [bool]) {
 fn single_keys_are_where_the_arity_promises_them() {
     for command in every_record() {
         if let Some(index) = command.single_key() {
-            assert!(
-                index < command.arity.unsigned_abs() as usize,
-                "{}",
-                command.full_name
-            );
+            assert!(index < command.arity.unsigned_abs() as usize, "{}", command.full_name);
             assert_eq!(command.key_specs.len(), 1);
         }
     }
     assert_eq!(lookup(b"get").unwrap().single_key(), Some(1));
-    assert_eq!(
-        lookup_full(b"object|encoding").unwrap().single_key(),
-        Some(2)
-    );
+    assert_eq!(lookup_full(b"object|encoding").unwrap().single_key(), Some(2));
     for several in ["mget", "mset", "rename", "lcs", "ping"] {
-        assert_eq!(
-            lookup(several.as_bytes()).unwrap().single_key(),
-            None,
-            "{several}"
-        );
+        assert_eq!(lookup(several.as_bytes()).unwrap().single_key(), None, "{several}");
     }
 }
 
@@ -323,11 +201,7 @@ fn containers_have_help() {
     for command in COMMANDS.iter().filter(|command| is_container(command)) {
         let help = lookup_sub(command, b"help").unwrap_or_else(|| panic!("{} HELP", command.name));
         assert_eq!(help.arity, 2);
-        assert!(
-            command.key_specs.is_empty() && command.arguments.is_empty(),
-            "{}",
-            command.name
-        );
+        assert!(command.key_specs.is_empty() && command.arguments.is_empty(), "{}", command.name);
         match command.handler {
             Handler::Container => assert_eq!((command.arity, command.flags), (-2, Flags::empty())),
             // COMMAND without a subcommand, DEBUG with one that has no record.
@@ -336,11 +210,7 @@ fn containers_have_help() {
         }
     }
     for command in every_record().filter(|command| !is_container(command)) {
-        assert!(
-            !matches!(command.handler, Handler::Container),
-            "{}",
-            command.full_name
-        );
+        assert!(!matches!(command.handler, Handler::Container), "{}", command.full_name);
     }
 }
 
@@ -348,52 +218,24 @@ fn containers_have_help() {
 fn categories_follow_from_flags() {
     for command in every_record() {
         let name = command.full_name;
-        let implied = Acl::READ
-            | Acl::WRITE
-            | Acl::ADMIN
-            | Acl::PUBSUB
-            | Acl::FAST
-            | Acl::SLOW
-            | Acl::BLOCKING;
-        assert!(
-            !command.acl.intersects(implied),
-            "{name}: the flags say it already"
-        );
+        let implied = Acl::READ | Acl::WRITE | Acl::ADMIN | Acl::PUBSUB | Acl::FAST | Acl::SLOW | Acl::BLOCKING;
+        assert!(!command.acl.intersects(implied), "{name}: the flags say it already");
         let categories = command.acl_categories();
-        assert_ne!(
-            categories.contains(Acl::FAST),
-            categories.contains(Acl::SLOW),
-            "{name}"
-        );
-        assert_eq!(
-            categories.contains(Acl::WRITE),
-            command.flags.contains(Flags::WRITE),
-            "{name}"
-        );
-        assert!(
-            !command.flags.contains(Flags::ADMIN) || !command.acl.contains(Acl::DANGEROUS),
-            "{name}"
-        );
-        assert!(
-            !categories.contains(Acl::ADMIN) || categories.contains(Acl::DANGEROUS),
-            "{name}"
-        );
+        assert_ne!(categories.contains(Acl::FAST), categories.contains(Acl::SLOW), "{name}");
+        assert_eq!(categories.contains(Acl::WRITE), command.flags.contains(Flags::WRITE), "{name}");
+        assert!(!command.flags.contains(Flags::ADMIN) || !command.acl.contains(Acl::DANGEROUS), "{name}");
+        assert!(!categories.contains(Acl::ADMIN) || categories.contains(Acl::DANGEROUS), "{name}");
         // A write that reaches keys through all shards must be refused on a replica like any other.
         let debug = command.flags.contains(Flags::PROTECTED);
         assert!(
-            debug
-                || !matches!(command.route, Route::All)
-                || command.flags.intersects(Flags::WRITE | Flags::READONLY)
+            debug || !matches!(command.route, Route::All) || command.flags.intersects(Flags::WRITE | Flags::READONLY)
         );
     }
 }
 
 /// `7.0.15` as numbers.
 fn version(text: &str) -> [u32; 3] {
-    let parts: Vec<u32> = text
-        .split('.')
-        .map(|part| part.parse().expect("a number"))
-        .collect();
+    let parts: Vec<u32> = text.split('.').map(|part| part.parse().expect("a number")).collect();
     parts.try_into().expect("three parts")
 }
 
@@ -401,38 +243,17 @@ fn version(text: &str) -> [u32; 3] {
 fn documentation_is_complete() {
     for command in every_record() {
         let name = command.full_name;
-        assert!(
-            command
-                .summary
-                .starts_with(|first: char| first.is_ascii_uppercase()),
-            "{name}"
-        );
+        assert!(command.summary.starts_with(|first: char| first.is_ascii_uppercase()), "{name}");
         assert!(!command.summary.ends_with('.'), "{name}");
-        assert!(
-            ["string", "generic", "connection", "server"].contains(&command.group),
-            "{name}"
-        );
+        assert!(["string", "generic", "connection", "server"].contains(&command.group), "{name}");
         // Redis gives none for LOLWUT.
         assert_eq!(command.complexity.is_empty(), name == "lolwut", "{name}");
         assert!(version(command.since) <= [7, 2, 0], "{name}");
-        assert!(
-            command
-                .history
-                .is_sorted_by_key(|(since, _)| version(since)),
-            "{name}"
-        );
+        assert!(command.history.is_sorted_by_key(|(since, _)| version(since)), "{name}");
         for (since, change) in command.history {
-            assert!(
-                version(since) > version(command.since) && !change.is_empty(),
-                "{name}"
-            );
+            assert!(version(since) > version(command.since) && !change.is_empty(), "{name}");
         }
-        assert!(
-            command
-                .deprecated
-                .is_none_or(|(since, _)| version(since) > version(command.since)),
-            "{name}"
-        );
+        assert!(command.deprecated.is_none_or(|(since, _)| version(since) > version(command.since)), "{name}");
     }
 }
 
@@ -452,14 +273,8 @@ fn what_is_not_built_has_no_record() {
 #[test]
 fn set_reads_only_with_get() {
     let flags_of = lookup(b"set").unwrap().key_flags.unwrap();
-    assert_eq!(
-        with_args(&[b"set", b"k", b"get"], flags_of),
-        ["OW", "update"]
-    );
-    assert_eq!(
-        with_args(&[b"set", b"k", b"v", b"nx", b"GeT"], flags_of),
-        ["RW", "access", "update"]
-    );
+    assert_eq!(with_args(&[b"set", b"k", b"get"], flags_of), ["OW", "update"]);
+    assert_eq!(with_args(&[b"set", b"k", b"v", b"nx", b"GeT"], flags_of), ["RW", "access", "update"]);
 }
 
 /// What a call resolves to: a full name, or the error.
@@ -485,70 +300,28 @@ fn calls_resolve() {
 
 #[test]
 fn errors_are_worded_as_in_redis() {
-    assert_eq!(
-        resolved(&[b"get"]),
-        "ERR wrong number of arguments for 'get' command"
-    );
-    assert_eq!(
-        resolved(&[b"GET", b"a", b"b"]),
-        "ERR wrong number of arguments for 'get' command"
-    );
-    assert_eq!(
-        resolved(&[b"client"]),
-        "ERR wrong number of arguments for 'client' command"
-    );
-    assert_eq!(
-        resolved(&[b"CLIENT", b"Id", b"x"]),
-        "ERR wrong number of arguments for 'client|id' command"
-    );
-    assert_eq!(
-        resolved(&[b"debug"]),
-        "ERR wrong number of arguments for 'debug' command"
-    );
-    assert_eq!(
-        resolved(&[b"client", b"Foo"]),
-        "ERR unknown subcommand 'Foo'. Try CLIENT HELP."
-    );
-    assert_eq!(
-        resolved(&[b"Foo"]),
-        "ERR unknown command 'Foo', with args beginning with: "
-    );
+    assert_eq!(resolved(&[b"get"]), "ERR wrong number of arguments for 'get' command");
+    assert_eq!(resolved(&[b"GET", b"a", b"b"]), "ERR wrong number of arguments for 'get' command");
+    assert_eq!(resolved(&[b"client"]), "ERR wrong number of arguments for 'client' command");
+    assert_eq!(resolved(&[b"CLIENT", b"Id", b"x"]), "ERR wrong number of arguments for 'client|id' command");
+    assert_eq!(resolved(&[b"debug"]), "ERR wrong number of arguments for 'debug' command");
+    assert_eq!(resolved(&[b"client", b"Foo"]), "ERR unknown subcommand 'Foo'. Try CLIENT HELP.");
+    assert_eq!(resolved(&[b"Foo"]), "ERR unknown command 'Foo', with args beginning with: ");
     let zero = "ERR unknown command 'fo', with args beginning with: 'a' '' ";
     assert_eq!(resolved(&[b"fo\0o", b"a\0b", b""]), zero);
-    assert_eq!(
-        resolved(&[b"LPUSH", b"k"]),
-        "ERR Pantala doesn't have the command 'LPUSH' yet"
-    );
+    assert_eq!(resolved(&[b"LPUSH", b"k"]), "ERR Pantala doesn't have the command 'LPUSH' yet");
     let tracking = "ERR Pantala doesn't have the command 'client|Tracking' yet";
     assert_eq!(resolved(&[b"CLIENT", b"Tracking", b"on"]), tracking);
 }
 
 #[test]
 fn errors_repeat_a_bounded_part_of_the_call() {
-    let cut = |words: &[&[u8]]| {
-        resolved(words)
-            .split("beginning with: ")
-            .nth(1)
-            .unwrap()
-            .to_owned()
-    };
+    let cut = |words: &[&[u8]]| resolved(words).split("beginning with: ").nth(1).unwrap().to_owned();
     // 122 bytes and three of quotes and blank leave three bytes for the next argument; 125 leave none.
-    assert_eq!(
-        cut(&[b"foo", &[b'a'; 122], b"bcde"]),
-        format!("'{}' 'bcd' ", "a".repeat(122))
-    );
-    assert_eq!(
-        cut(&[b"foo", &[b'a'; 125], b"b"]),
-        format!("'{}' ", "a".repeat(125))
-    );
-    assert_eq!(
-        cut(&[b"foo", &[b'a'; 1000], b"b"]),
-        format!("'{}' ", "a".repeat(128))
-    );
-    assert!(
-        resolved(&[&[b'f'; 1000]])
-            .starts_with(&format!("ERR unknown command '{}'", "f".repeat(128)))
-    );
+    assert_eq!(cut(&[b"foo", &[b'a'; 122], b"bcde"]), format!("'{}' 'bcd' ", "a".repeat(122)));
+    assert_eq!(cut(&[b"foo", &[b'a'; 125], b"b"]), format!("'{}' ", "a".repeat(125)));
+    assert_eq!(cut(&[b"foo", &[b'a'; 1000], b"b"]), format!("'{}' ", "a".repeat(128)));
+    assert!(resolved(&[&[b'f'; 1000]]).starts_with(&format!("ERR unknown command '{}'", "f".repeat(128))));
     assert!(!resolved(&[&[b'f'; 1000]]).contains(&"f".repeat(129)));
     assert!(resolved(&[b"client", &[b'f'; 1000]]).contains(&format!("'{}'", "f".repeat(128))));
 }
@@ -560,29 +333,16 @@ fn compat_names_every_command() {
     let spelled = |full_name: &str| format!("`{}`", full_name.replace('|', " ").to_uppercase());
     for command in every_record() {
         let name = spelled(command.full_name);
-        let rows = there
-            .lines()
-            .filter(|line| line.starts_with(&format!("| {name} ")))
-            .count();
+        let rows = there.lines().filter(|line| line.starts_with(&format!("| {name} "))).count();
         // DEBUG's subcommands stand in a section of their own.
         let wanted = usize::from(!command.full_name.starts_with("debug|"));
         assert_eq!(rows, wanted, "{name} in the tables");
         assert!(there.contains(&name), "{name}");
-        assert!(
-            !not_yet.contains(&name),
-            "{name} isn't built yet, says COMPAT.md"
-        );
+        assert!(!not_yet.contains(&name), "{name} isn't built yet, says COMPAT.md");
     }
     for name in NOT_BUILT {
-        assert!(
-            not_yet.contains(&spelled(name)),
-            "{name} in the list of what isn't there"
-        );
+        assert!(not_yet.contains(&spelled(name)), "{name} in the list of what isn't there");
     }
     let listed = not_yet.matches('`').count() / 2;
-    assert_eq!(
-        listed,
-        NOT_BUILT.len() + 1,
-        "nothing else but the unknown-command error"
-    );
+    assert_eq!(listed, NOT_BUILT.len() + 1, "nothing else but the unknown-command error");
 }

@@ -77,9 +77,7 @@ fn copy_of(access: &mut Access<'_>, key: &Key<'_>) -> Result<RawString, &'static
     let mut db = access.db(key);
     let Some(entry) = db.read(key) else { return Ok(RawString::default()) };
     match StringRef::of(entry.payload()) {
-        Some(string) => {
-            string.with_bytes(RawString::try_from_slice).map_err(|OutOfMemory| errors::OUT_OF_MEMORY)
-        }
+        Some(string) => string.with_bytes(RawString::try_from_slice).map_err(|OutOfMemory| errors::OUT_OF_MEMORY),
         None => Err("ERR The specified keys must contain string values"),
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_engine::Payload;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Db, Expire, NewString, fits_inline};
-use pantala_engine::Payload;
 use pantala_resp::{Args, Reply};
 use pantala_types::{OutOfMemory, RawString, Value, check_string_length, getrange as range_of};
 
@@ -85,11 +85,8 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     let offset = offset as usize;
     let len = len.max(offset + patch.len());
     let mut patched = |string: &mut RawString| string.try_set_range(offset, patch);
-    let changed = if exists {
-        change(&mut db, &key, len, &mut patched)
-    } else {
-        create(&mut db, &key, len, &mut patched)
-    };
+    let changed =
+        if exists { change(&mut db, &key, len, &mut patched) } else { create(&mut db, &key, len, &mut patched) };
     finish(changed, len, reply);
 }
 

@@ -1,8 +1,8 @@
 //! String commands over several keys. The engine holds the shards of all of them, so each is atomic.
 
+use pantala_engine::NewPayload;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Expire, NewString, fits_inline, payload_of};
-use pantala_engine::NewPayload;
 use pantala_resp::{Args, Reply};
 use pantala_types::{OutOfMemory, Value};
 
@@ -26,7 +26,7 @@ pub fn mget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `MSET key value [key value …]`.
 pub fn mset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return reply.error("ERR wrong number of arguments for 'mset' command");
     }
     if store_pairs(access, args, reply) {
@@ -36,7 +36,7 @@ pub fn mset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `MSETNX key value [key value …]`.
 pub fn msetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    if args.len() % 2 == 0 {
+    if args.len().is_multiple_of(2) {
         return reply.error("ERR wrong number of arguments for 'msetnx' command");
     }
     for index in (1..args.len()).step_by(2) {

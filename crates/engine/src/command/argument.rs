@@ -49,10 +49,7 @@ impl ArgumentKind {
 impl ArgumentFlags {
     /// The names of the flags, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        names_of_bits(
-            u32::from(self.bits()),
-            &["optional", "multiple", "multiple_token"],
-        )
+        names_of_bits(u32::from(self.bits()), &["optional", "multiple", "multiple_token"])
     }
 }
 
@@ -171,10 +168,7 @@ impl Argument {
 
     /// May stand several times, each time with its literal word.
     pub const fn multiple_token(mut self) -> Self {
-        self.flags = self
-            .flags
-            .union(ArgumentFlags::MULTIPLE)
-            .union(ArgumentFlags::MULTIPLE_TOKEN);
+        self.flags = self.flags.union(ArgumentFlags::MULTIPLE).union(ArgumentFlags::MULTIPLE_TOKEN);
         self
     }
 }

@@ -30,41 +30,24 @@ impl Command {
     #[inline]
     pub fn single_key(&self) -> Option<usize> {
         match self.key_specs {
-            [
-                KeySpec {
-                    begin: BeginSearch::Index(index),
-                    find: FindKeys::Range { last: 0, .. },
-                    ..
-                },
-            ] => Some(*index as usize),
+            [KeySpec { begin: BeginSearch::Index(index), find: FindKeys::Range { last: 0, .. }, .. }] => {
+                Some(*index as usize)
+            }
             _ => None,
         }
     }
 
     /// First key, last key and step, as far as these can describe the key specifications.
     pub fn legacy_range(&self) -> LegacyRange {
-        if let [
-            KeySpec {
-                begin: BeginSearch::Index(first),
-                find: FindKeys::Range { last, step, .. },
-                flags,
-                ..
-            },
-        ] = self.key_specs
+        if let [KeySpec { begin: BeginSearch::Index(first), find: FindKeys::Range { last, step, .. }, flags, .. }] =
+            self.key_specs
         {
             let last = if *last >= 0 { first + last } else { *last };
-            return LegacyRange {
-                first: *first,
-                last,
-                step: *step,
-                movable: flags.contains(&"incomplete"),
-            };
+            return LegacyRange { first: *first, last, step: *step, movable: flags.contains(&"incomplete") };
         }
         let mut range = LegacyRange::default();
         for spec in self.key_specs {
-            let (BeginSearch::Index(first), FindKeys::Range { last, step: 1, .. }) =
-                (spec.begin, spec.find)
-            else {
+            let (BeginSearch::Index(first), FindKeys::Range { last, step: 1, .. }) = (spec.begin, spec.find) else {
                 range.movable = true;
                 continue;
             };
@@ -89,11 +72,7 @@ impl Command {
 ///
 /// Fails, with nothing appended, when a specification doesn't fit the arguments. A specification whose keyword is missing
 /// has no keys. A call whose arity isn't the command's may fail or give only the keys that are there.
-pub fn keys_of(
-    command: &Command,
-    args: &Args<'_>,
-    keys: &mut Vec<usize>,
-) -> Result<(), InvalidKeys> {
+pub fn keys_of(command: &Command, args: &Args<'_>, keys: &mut Vec<usize>) -> Result<(), InvalidKeys> {
     let before = keys.len();
     let found = for_each_key(command, args, |index, _| keys.push(index));
     if found.is_err() {
@@ -147,11 +126,7 @@ fn begin(spec: &KeySpec, args: &Args<'_>) -> Result<Option<usize>, InvalidKeys> 
 }
 
 /// Index of the first and last key and the step, given where a specification begins. The last may be out of range.
-fn extent(
-    spec: &KeySpec,
-    first: usize,
-    args: &Args<'_>,
-) -> Result<(usize, usize, usize), InvalidKeys> {
+fn extent(spec: &KeySpec, first: usize, args: &Args<'_>) -> Result<(usize, usize, usize), InvalidKeys> {
     let count = args.len();
     match spec.find {
         FindKeys::Range { last, step, limit } => {
@@ -160,27 +135,17 @@ fn extent(
                 (true, _) => Some(first + back),
                 (false, 0 | 1) => count.checked_sub(back),
                 // Stops after a part of what follows, as for the streams and then the IDs of XREAD.
-                (false, limit) => (first
-                    + count.saturating_sub(first) / limit.unsigned_abs() as usize)
-                    .checked_sub(back),
+                (false, limit) => {
+                    (first + count.saturating_sub(first) / limit.unsigned_abs() as usize).checked_sub(back)
+                }
             };
             Ok((first, last.ok_or(InvalidKeys)?, step_of(step)))
         }
-        FindKeys::KeyNum {
-            keynum,
-            first: after,
-            step,
-        } => {
-            let number = args
-                .get(offset(first, keynum)?)
-                .and_then(parse_i64)
-                .ok_or(InvalidKeys)?;
+        FindKeys::KeyNum { keynum, first: after, step } => {
+            let number = args.get(offset(first, keynum)?).and_then(parse_i64).ok_or(InvalidKeys)?;
             let number = usize::try_from(number).map_err(|_| InvalidKeys)?;
             let first = offset(first, after)?;
-            let last = first
-                .checked_add(number)
-                .and_then(|end| end.checked_sub(1))
-                .ok_or(InvalidKeys)?;
+            let last = first.checked_add(number).and_then(|end| end.checked_sub(1)).ok_or(InvalidKeys)?;
             Ok((first, last, step_of(step)))
         }
         FindKeys::Unknown => Err(InvalidKeys),
@@ -204,10 +169,7 @@ mod tests {
     use super::*;
 
     fn with_specs(specs: &[KeySpec]) -> Command {
-        Command {
-            key_specs: specs.to_vec().leak(),
-            ..Command::BLANK
-        }
+        Command { key_specs: specs.to_vec().leak(), ..Command::BLANK }
     }
 
     /// The indexes of the keys of a call, written with blanks between its arguments.
@@ -228,44 +190,20 @@ mod tests {
     }
 
     const fn spec(begin: BeginSearch, find: FindKeys) -> KeySpec {
-        KeySpec {
-            notes: "",
-            flags: &["RO"],
-            begin,
-            find,
-        }
+        KeySpec { notes: "", flags: &["RO"], begin, find }
     }
 
     #[test]
     fn ranges() {
         assert_eq!(keys(&[KeySpec::at(1, &["RO"])], "get k"), Ok(vec![1]));
         assert_eq!(keys(&[KeySpec::at(1, &["RO"])], "get"), Err(InvalidKeys));
-        assert_eq!(
-            keys(&[KeySpec::range(1, 1, &["RO"])], "lcs a b len"),
-            Ok(vec![1, 2])
-        );
-        assert_eq!(
-            keys(&[KeySpec::all_from(1, 1, &["RO"])], "del a b c"),
-            Ok(vec![1, 2, 3])
-        );
-        assert_eq!(
-            keys(&[KeySpec::all_from(1, 1, &["RO"])], "del"),
-            Err(InvalidKeys)
-        );
+        assert_eq!(keys(&[KeySpec::range(1, 1, &["RO"])], "lcs a b len"), Ok(vec![1, 2]));
+        assert_eq!(keys(&[KeySpec::all_from(1, 1, &["RO"])], "del a b c"), Ok(vec![1, 2, 3]));
+        assert_eq!(keys(&[KeySpec::all_from(1, 1, &["RO"])], "del"), Err(InvalidKeys));
         // Redis names the key without a value too.
-        assert_eq!(
-            keys(&[KeySpec::all_from(1, 2, &["OW"])], "mset a 1 b"),
-            Ok(vec![1, 3])
-        );
+        assert_eq!(keys(&[KeySpec::all_from(1, 2, &["OW"])], "mset a 1 b"), Ok(vec![1, 3]));
         // The keys of BLPOP end before its timeout.
-        const BUT_LAST: KeySpec = spec(
-            BeginSearch::Index(1),
-            FindKeys::Range {
-                last: -2,
-                step: 1,
-                limit: 0,
-            },
-        );
+        const BUT_LAST: KeySpec = spec(BeginSearch::Index(1), FindKeys::Range { last: -2, step: 1, limit: 0 });
         assert_eq!(keys(&[BUT_LAST], "blpop a b 0"), Ok(vec![1, 2]));
         assert_eq!(keys(&[BUT_LAST], "blpop 0"), Err(InvalidKeys));
         assert_eq!(keys(&[], "ping"), Ok(vec![]));
@@ -273,32 +211,13 @@ mod tests {
 
     #[test]
     fn keywords() {
-        const STREAMS: KeySpec = spec(
-            BeginSearch::Keyword("STREAMS", 1),
-            FindKeys::Range {
-                last: -1,
-                step: 1,
-                limit: 2,
-            },
-        );
-        assert_eq!(
-            keys(&[STREAMS], "xread count 2 streams a b 0 0"),
-            Ok(vec![4, 5])
-        );
+        const STREAMS: KeySpec =
+            spec(BeginSearch::Keyword("STREAMS", 1), FindKeys::Range { last: -1, step: 1, limit: 2 });
+        assert_eq!(keys(&[STREAMS], "xread count 2 streams a b 0 0"), Ok(vec![4, 5]));
         assert_eq!(keys(&[STREAMS], "xread streams"), Err(InvalidKeys));
-        assert_eq!(
-            keys(&[STREAMS], "xread a b"),
-            Ok(vec![]),
-            "no keyword, no keys"
-        );
-        const FROM_END: KeySpec = spec(
-            BeginSearch::Keyword("KEYS", -2),
-            FindKeys::Range {
-                last: -1,
-                step: 1,
-                limit: 0,
-            },
-        );
+        assert_eq!(keys(&[STREAMS], "xread a b"), Ok(vec![]), "no keyword, no keys");
+        const FROM_END: KeySpec =
+            spec(BeginSearch::Keyword("KEYS", -2), FindKeys::Range { last: -1, step: 1, limit: 0 });
         assert_eq!(keys(&[FROM_END], "migrate h p KEYS a b"), Ok(vec![4, 5]));
         assert_eq!(keys(&[FROM_END], "migrate h p x"), Ok(vec![]));
         assert_eq!(keys(&[FROM_END], "migrate"), Ok(vec![]));
@@ -306,35 +225,15 @@ mod tests {
 
     #[test]
     fn counts() {
-        const COUNTED: KeySpec = spec(
-            BeginSearch::Index(2),
-            FindKeys::KeyNum {
-                keynum: 0,
-                first: 1,
-                step: 1,
-            },
-        );
+        const COUNTED: KeySpec = spec(BeginSearch::Index(2), FindKeys::KeyNum { keynum: 0, first: 1, step: 1 });
         assert_eq!(keys(&[COUNTED], "eval s 2 a b c"), Ok(vec![3, 4]));
-        for hostile in [
-            "eval s 0 a",
-            "eval s -1 a",
-            "eval s 4 a b c",
-            "eval s x a",
-            "eval s",
-            "eval s 1",
-        ] {
+        for hostile in ["eval s 0 a", "eval s -1 a", "eval s 4 a b c", "eval s x a", "eval s", "eval s 1"] {
             assert_eq!(keys(&[COUNTED], hostile), Err(InvalidKeys), "{hostile}");
         }
-        assert_eq!(
-            keys(&[COUNTED], "eval s 9223372036854775807 a"),
-            Err(InvalidKeys)
-        );
+        assert_eq!(keys(&[COUNTED], "eval s 9223372036854775807 a"), Err(InvalidKeys));
         // A destination besides, and one that fails takes the other with it.
         const BOTH: &[KeySpec] = &[KeySpec::at(1, &["OW"]), COUNTED];
-        assert_eq!(
-            keys(BOTH, "zunionstore d 2 a b weights 1 2"),
-            Ok(vec![1, 3, 4])
-        );
+        assert_eq!(keys(BOTH, "zunionstore d 2 a b weights 1 2"), Ok(vec![1, 3, 4]));
         assert_eq!(keys(BOTH, "zunionstore d 9 a b"), Err(InvalidKeys));
     }
 
@@ -348,49 +247,22 @@ mod tests {
 
     #[test]
     fn legacy_ranges() {
-        const KEYNUM: KeySpec = spec(
-            BeginSearch::Index(2),
-            FindKeys::KeyNum {
-                keynum: 0,
-                first: 1,
-                step: 1,
-            },
-        );
+        const KEYNUM: KeySpec = spec(BeginSearch::Index(2), FindKeys::KeyNum { keynum: 0, first: 1, step: 1 });
         let shown = |specs: &[KeySpec]| {
-            let LegacyRange {
-                first,
-                last,
-                step,
-                movable,
-            } = with_specs(specs).legacy_range();
+            let LegacyRange { first, last, step, movable } = with_specs(specs).legacy_range();
             (first, last, step, movable)
         };
         // Each as redis-server 7.0.15 shows it: PING, GET, LCS, MSET, RENAME, SUNIONSTORE, EVAL, ZUNIONSTORE.
         assert_eq!(shown(&[]), (0, 0, 0, false));
         assert_eq!(shown(&[KeySpec::at(1, &["RO"])]), (1, 1, 1, false));
         assert_eq!(shown(&[KeySpec::range(1, 1, &["RO"])]), (1, 2, 1, false));
-        assert_eq!(
-            shown(&[KeySpec::all_from(1, 2, &["OW"])]),
-            (1, -1, 2, false)
-        );
-        assert_eq!(
-            shown(&[KeySpec::at(1, &["RW"]), KeySpec::at(2, &["OW"])]),
-            (1, 2, 1, false)
-        );
-        assert_eq!(
-            shown(&[KeySpec::at(1, &["OW"]), KeySpec::all_from(2, 1, &["RO"])]),
-            (1, -1, 1, false)
-        );
+        assert_eq!(shown(&[KeySpec::all_from(1, 2, &["OW"])]), (1, -1, 2, false));
+        assert_eq!(shown(&[KeySpec::at(1, &["RW"]), KeySpec::at(2, &["OW"])]), (1, 2, 1, false));
+        assert_eq!(shown(&[KeySpec::at(1, &["OW"]), KeySpec::all_from(2, 1, &["RO"])]), (1, -1, 1, false));
         assert_eq!(shown(&[KEYNUM]), (0, 0, 0, true));
         assert_eq!(shown(&[KeySpec::at(1, &["OW"]), KEYNUM]), (1, 1, 1, true));
-        assert_eq!(
-            shown(&[KeySpec::at(1, &["RW"]), KeySpec::at(3, &["OW"])]),
-            (1, 1, 1, true)
-        );
-        assert_eq!(
-            shown(&[KeySpec::at(1, &["RW", "incomplete"])]),
-            (1, 1, 1, true)
-        );
+        assert_eq!(shown(&[KeySpec::at(1, &["RW"]), KeySpec::at(3, &["OW"])]), (1, 1, 1, true));
+        assert_eq!(shown(&[KeySpec::at(1, &["RW", "incomplete"])]), (1, 1, 1, true));
     }
 
     #[test]
@@ -398,10 +270,7 @@ mod tests {
         let single = |specs: &[KeySpec]| with_specs(specs).single_key();
         assert_eq!(single(&[KeySpec::at(2, &["RO"])]), Some(2));
         assert_eq!(single(&[KeySpec::all_from(1, 1, &["RO"])]), None);
-        assert_eq!(
-            single(&[KeySpec::at(1, &["RO"]), KeySpec::at(2, &["RO"])]),
-            None
-        );
+        assert_eq!(single(&[KeySpec::at(1, &["RO"]), KeySpec::at(2, &["RO"])]), None);
         assert_eq!(single(&[]), None);
     }
 }

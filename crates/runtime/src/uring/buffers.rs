@@ -7,7 +7,7 @@
 use std::alloc::{self, Layout};
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use io_uring::Submitter;
 use io_uring::types::BufRingEntry;
@@ -26,6 +26,9 @@ pub(super) const BUFFERS_MAX: u16 = 4096;
 /// The one group of buffers in a loop's ring.
 pub(super) const GROUP: u16 = 0;
 
+/// Numbers lenders from 1; 0 is the epoll backend. (Relaxed: only the number matters, not what others did before.)
+static LENDERS: AtomicU32 = AtomicU32::new(1);
+
 const PAGE_BYTES: usize = 4096;
 const MASK: u16 = BUFFERS_MAX - 1;
 
@@ -35,6 +38,8 @@ pub(super) struct Buffers {
     ring: NonNull<BufRingEntry>,
     /// Where the next entry goes, modulo 2^16.
     tail: u16,
+    /// Tells this loop's chunks from those of others, which would name memory that is not lent here.
+    lender: u32,
     /// Buffers in the kernel's hands, less those in completions not yet seen.
     provided: u16,
     /// Beginning of each buffer, by its number.
@@ -55,7 +60,14 @@ impl Buffers {
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc::alloc_zeroed(Self::ring_layout()) };
         let ring = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mut buffers = Buffers { ring, tail: 0, provided: 0, starts: Vec::new(), slabs: Vec::new() };
+        let mut buffers = Buffers {
+            ring,
+            lender: LENDERS.fetch_add(1, Ordering::Relaxed),
+            tail: 0,
+            provided: 0,
+            starts: Vec::new(),
+            slabs: Vec::new(),
+        };
         // SAFETY: the address is page-aligned and has room for BUFFERS_MAX entries; it stays allocated until `buffers`
         // is dropped, which by this function's contract is after the kernel's use of it.
         unsafe { submitter.register_buf_ring_with_flags(ring.as_ptr() as u64, BUFFERS_MAX, GROUP, 0) }?;
@@ -129,18 +141,20 @@ impl Buffers {
             self.provide(number);
             return None;
         }
-        Some(Chunk { buffer: number.into(), start: 0, len_bytes: len_bytes as u32 })
+        Some(Chunk { buffer: number.into(), start: 0, len_bytes: len_bytes as u32, lender: self.lender })
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "the caller's hold ends here")]
     pub(super) fn release(&mut self, chunk: Chunk) {
+        assert_eq!(chunk.lender, self.lender, "a chunk of another loop");
         self.provide(chunk.buffer as u16);
     }
 
     #[inline]
     pub(super) fn bytes(&self, chunk: &Chunk) -> &[u8] {
+        assert_eq!(chunk.lender, self.lender, "a chunk of another loop");
         let start = self.starts[chunk.buffer as usize];
-        // SAFETY: a chunk is made by `lend` alone and can't be copied, so its buffer is lent: the kernel doesn't write to it. Its
+        // SAFETY: this chunk was made by `lend` of this very object (its lender says so) and can't be copied, so its buffer is lent: the kernel doesn't write to it. Its
         // length is within the buffer, and all bytes are initialized (zeroed, then written by the kernel).
         // The borrow of self excludes `bytes_mut`; the borrow of the chunk excludes `release`.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), chunk.len()) }
@@ -148,6 +162,7 @@ impl Buffers {
 
     #[inline]
     pub(super) fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
+        assert_eq!(chunk.lender, self.lender, "a chunk of another loop");
         let start = self.starts[chunk.buffer as usize];
         // SAFETY: as in `bytes`; the exclusive borrow of self excludes every other slice of these buffers.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), chunk.len()) }

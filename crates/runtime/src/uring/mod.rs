@@ -38,7 +38,7 @@ use ring::Ring;
 /// Readiness to be read, as poll(2) numbers it.
 const POLL_IN: u32 = 1;
 
-/// An io_uring event loop. See [`EventLoop`]. It can't leave the thread that made it: the kernel takes submissions from that one only.
+/// An io_uring event loop. See [`EventLoop`](crate::EventLoop). It can't leave the thread that made it: the kernel takes submissions from that one only.
 pub struct UringLoop {
     ring: ManuallyDrop<Ring>,
     buffers: ManuallyDrop<Buffers>,

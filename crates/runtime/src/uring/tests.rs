@@ -1,5 +1,6 @@
 //! What only older kernels do.
 
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,4 +50,20 @@ fn a_blocked_quiet_send_does_not_make_the_wait_insist() {
     assert!(begin.elapsed() < Duration::from_secs(10));
     assert!(matches!(events.pop(), Some(Event::Woken)));
     ringer.join().unwrap();
+}
+
+/// A chunk names memory of its own loop: any other refuses it, rather than to show what the kernel is writing.
+#[test]
+#[should_panic(expected = "a chunk of another loop")]
+fn a_chunk_of_another_loop_is_refused() {
+    let other = UringLoop::new(Doorbell::new().unwrap()).unwrap();
+    let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
+    let (here, mut there) = UnixStream::pair().unwrap();
+    event_loop.add(here.into()).unwrap();
+    there.write_all(b"x").unwrap();
+    let mut events = Vec::new();
+    event_loop.poll(Some(Duration::from_secs(20)), &mut events).unwrap();
+    if let Some(Event::Data { chunk, .. }) = events.pop() {
+        other.bytes(&chunk);
+    }
 }

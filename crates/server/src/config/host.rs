@@ -115,7 +115,8 @@ pub fn expand(host: &mut dyn Host, pattern: &Path) -> Vec<PathBuf> {
             let dir = if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.clone() };
             let mut names = host.list_dir(&dir);
             names.retain(|name| {
-                (name.first() != Some(&b'.') || glob.first() == Some(&b'.')) && pantala_base::glob::matches(&glob, name, false)
+                (name.first() != Some(&b'.') || glob.first() == Some(&b'.'))
+                    && pantala_base::glob::matches(&glob, name, false)
             });
             names.sort_unstable();
             next.extend(names.iter().map(|name| path.join(OsStr::from_bytes(name))));
@@ -208,7 +209,13 @@ mod tests {
 
     #[test]
     fn patterns_expand_by_name_and_in_order() {
-        let mut host = Fake::with(&[("/c/b.conf", ""), ("/c/a.conf", ""), ("/c/.h.conf", ""), ("/c/d/x.conf", ""), ("/e/x.conf", "")]);
+        let mut host = Fake::with(&[
+            ("/c/b.conf", ""),
+            ("/c/a.conf", ""),
+            ("/c/.h.conf", ""),
+            ("/c/d/x.conf", ""),
+            ("/e/x.conf", ""),
+        ]);
         let mut expand = |pattern: &str| -> Vec<String> {
             expand(&mut host, Path::new(pattern)).into_iter().map(|path| path.display().to_string()).collect()
         };

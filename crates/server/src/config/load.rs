@@ -70,7 +70,9 @@ impl fmt::Display for LoadError {
                 write!(f, "{title}Reading the configuration file, at line {number}\n>>> '{line}'\n{reason}")
             }
             LoadError::Whole(reason) => write!(f, "{title}{reason}"),
-            LoadError::Open { path, reason } => write!(f, "Fatal error, can't open config file '{}': {reason}", path.display()),
+            LoadError::Open { path, reason } => {
+                write!(f, "Fatal error, can't open config file '{}': {reason}", path.display())
+            }
         }
     }
 }
@@ -95,6 +97,14 @@ pub struct Rename {
     pub to: Vec<u8>,
     number: usize,
     line: Vec<u8>,
+}
+
+#[cfg(test)]
+impl Rename {
+    /// A line of a test.
+    pub fn new(from: &[u8], to: &[u8]) -> Self {
+        Rename { from: from.to_vec(), to: to.to_vec(), number: 1, line: Vec::new() }
+    }
 }
 
 /// A configuration that was read.
@@ -187,7 +197,8 @@ struct Loader<'a> {
 impl Loader<'_> {
     /// Content of a file, or of all that its wildcards match.
     fn read(&mut self, path: &Path) -> Result<Vec<u8>, LoadError> {
-        let paths = if has_wildcards(path.as_os_str().as_bytes()) { expand(self.host, path) } else { vec![path.to_path_buf()] };
+        let paths =
+            if has_wildcards(path.as_os_str().as_bytes()) { expand(self.host, path) } else { vec![path.to_path_buf()] };
         let mut text = Vec::new();
         for path in paths {
             match self.host.read_file(&path) {
@@ -227,13 +238,20 @@ impl Loader<'_> {
             (b"rename-command", [from, to]) => {
                 self.renames.push(Rename { from: from.clone(), to: to.clone(), number, line: line.to_vec() });
             }
-            (b"user", [_, ..]) => self.warn("user", "Directive 'user' isn't served yet: no access list is in force".into()),
-            (b"loadmodule", [_, ..]) => self.warn("loadmodule", "Directive 'loadmodule' isn't served: no module is loaded".into()),
+            (b"user", [_, ..]) => {
+                self.warn("user", "Directive 'user' isn't served yet: no access list is in force".into());
+            }
+            (b"loadmodule", [_, ..]) => {
+                self.warn("loadmodule", "Directive 'loadmodule' isn't served: no module is loaded".into());
+            }
             // Redis 7.0 takes and ignores these.
             (b"list-max-ziplist-entries" | b"list-max-ziplist-value" | b"lua-replicate-commands", [_]) => {}
             (b"sentinel", _) => return Err("sentinel directive while not in sentinel mode".into()),
             (name, _) if name.contains(&b'.') => {
-                return Err("Module Configuration detected without loadmodule directive or no ApplyConfig call: aborting".into());
+                return Err(
+                    "Module Configuration detected without loadmodule directive or no ApplyConfig call: aborting"
+                        .into(),
+                );
             }
             _ => return Err("Bad directive or wrong number of arguments".into()),
         }

@@ -30,9 +30,8 @@ pub fn parse_memory(text: &[u8]) -> Option<u64> {
     }
     let unit = text[digits..].to_ascii_lowercase();
     let (_, multiplier) = UNITS.iter().find(|(name, _)| *name == unit)?;
-    let count = text[..digits]
-        .iter()
-        .fold(0u64, |count, byte| count.saturating_mul(10).saturating_add(u64::from(byte - b'0')));
+    let count =
+        text[..digits].iter().fold(0u64, |count, byte| count.saturating_mul(10).saturating_add(u64::from(byte - b'0')));
     Some(count.saturating_mul(*multiplier))
 }
 

@@ -66,7 +66,8 @@ mod tests {
             (r#"'a'b"#, None),
             (r#"""""#, None),
         ] {
-            let expected: Option<Vec<String>> = expected.map(|list: Vec<&str>| list.into_iter().map(String::from).collect());
+            let expected: Option<Vec<String>> =
+                expected.map(|list: Vec<&str>| list.into_iter().map(String::from).collect());
             assert_eq!(words(line), expected, "{line}");
         }
     }
@@ -77,9 +78,8 @@ mod tests {
         println!("seed {seed}");
         let mut random = Random::from_seed(seed);
         for _ in 0..2_000 {
-            let list: Vec<Vec<u8>> = (0..random.below(4))
-                .map(|_| (0..random.below(9)).map(|_| random.next_u64() as u8).collect())
-                .collect();
+            let list: Vec<Vec<u8>> =
+                (0..random.below(4)).map(|_| (0..random.below(9)).map(|_| random.next_u64() as u8).collect()).collect();
             let mut line = Vec::new();
             for word in &list {
                 quote(&mut line, word);

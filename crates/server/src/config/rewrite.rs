@@ -137,7 +137,9 @@ mod tests {
     fn values_of(text: &str, options: &str) -> Values {
         let mut host = Fake::with(&[("/a.conf", text)]);
         let sources = Sources { file: Some("a.conf".into()), stdin: false, options: options.into() };
-        load(&sources, HostDefaults { workers: 2, shards: |workers| workers * 16 }, &mut host).expect("a configuration").values
+        load(&sources, HostDefaults { workers: 2, shards: |workers| workers * 16 }, &mut host)
+            .expect("a configuration")
+            .values
     }
 
     fn rewritten(text: &str, options: &str) -> String {
@@ -155,6 +157,12 @@ mod tests {
         assert_eq!(new, expected);
         // What was written says the same, and the next rewrite changes nothing.
         assert_eq!(rewritten(&new, ""), expected);
+    }
+
+    #[test]
+    fn odd_addresses_are_quoted() {
+        assert_eq!(rewritten("bind ::1 \"it's\" \"\"\ndir /\n", ""), "bind ::1 \"it's\" \"\"\ndir \"/\"\n");
+        assert!(rewritten("bind \"\"", "").starts_with("bind \"\"\n"));
     }
 
     #[test]

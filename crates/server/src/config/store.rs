@@ -218,6 +218,5 @@ fn change_dir(values: &mut Values, old: &Path) -> Result<bool, String> {
     Ok(true)
 }
 
-
 #[cfg(test)]
 mod tests;

@@ -178,7 +178,8 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("sanitize-dump-payload", Choice(&["no", "yes", "clients"]), "no"),
     // Append-only file.
     D::known("appendonly", Bool, "no"),
-    D::known("appendfilename", FileName("appendfilename can't be a path, just a filename"), "appendonly.aof").immutable(),
+    D::known("appendfilename", FileName("appendfilename can't be a path, just a filename"), "appendonly.aof")
+        .immutable(),
     D::known("appenddirname", FileName("appenddirname can't be a path, just a dirname"), "appendonlydir").immutable(),
     D::known("appendfsync", Choice(&["everysec", "always", "no"]), "everysec"),
     D::known("no-appendfsync-on-rewrite", Bool, "no"),

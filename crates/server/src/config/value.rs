@@ -94,6 +94,10 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
             if words.len() > BIND_MAX {
                 return Err("Too many bind addresses specified.".into());
             }
+            // No address has one; Redis takes it, and fails when it listens.
+            if words.iter().any(|word| word.contains(&b' ')) {
+                return Err("A bind address can't have a space.".into());
+            }
             Ok(Value::Text(words.join(&b' ')))
         }
         Kind::Save => parse_save(words, previous, source),
@@ -177,7 +181,8 @@ fn parse_output_limits(words: &[Vec<u8>], previous: &Value) -> Result<Value, Str
         };
         limits[class] = OutputLimit { hard_bytes, soft_bytes, soft_seconds };
     }
-    let text: Vec<String> = OUTPUT_CLASSES.iter().zip(limits).map(|(class, limit)| output_limit_text(class, limit)).collect();
+    let text: Vec<String> =
+        OUTPUT_CLASSES.iter().zip(limits).map(|(class, limit)| output_limit_text(class, limit)).collect();
     Ok(Value::Text(text.join(" ").into_bytes()))
 }
 
@@ -228,7 +233,9 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
         Value::Bool(true) => b"yes".to_vec(),
         Value::Bool(false) => b"no".to_vec(),
         Value::Number(number) if matches!(kind, Kind::Octal(..)) => format!("{number:o}").into_bytes(),
-        Value::Number(number) if matches!(kind, Kind::MemoryOrPercent) && *number < 0 => format!("{}%", -number).into_bytes(),
+        Value::Number(number) if matches!(kind, Kind::MemoryOrPercent) && *number < 0 => {
+            format!("{}%", -number).into_bytes()
+        }
         Value::Number(number) => number.to_string().into_bytes(),
         Value::Text(text) => text.clone(),
     }
@@ -254,7 +261,19 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
             quote(&mut line, text);
             return vec![(line, true)];
         }
-        (Kind::Bind | Kind::Words | Kind::Save, Value::Text(text)) if text.is_empty() => line.extend(b"\"\""),
+        (Kind::Bind, Value::Text(text)) => {
+            for word in text.split(|byte| *byte == b' ') {
+                let is_plain =
+                    !word.is_empty() && word.iter().all(|byte| byte.is_ascii_graphic() && !b"\"'\\".contains(byte));
+                if is_plain {
+                    line.extend_from_slice(word);
+                } else {
+                    quote(&mut line, word);
+                }
+                line.push(b' ');
+            }
+            line.pop();
+        }
         _ => line.extend(show(directive.kind, value)),
     }
     vec![(line, forced)]
@@ -315,7 +334,11 @@ mod tests {
             ("save", "a b", BAD_SAVE),
             ("save", "0 60", BAD_SAVE),
             ("client-output-buffer-limit", "normal 0 0", "Wrong number of arguments in buffer limit configuration."),
-            ("client-output-buffer-limit", "foo 0 0 0", "Invalid client class specified in buffer limit configuration."),
+            (
+                "client-output-buffer-limit",
+                "foo 0 0 0",
+                "Invalid client class specified in buffer limit configuration.",
+            ),
             (
                 "client-output-buffer-limit",
                 "normal a 0 0",

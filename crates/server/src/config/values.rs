@@ -17,7 +17,9 @@ pub fn default_value(directive: &Directive) -> Value {
     match directive.kind {
         Kind::Bool => Value::Bool(word == "yes"),
         // The table's own numbers are decimal; a unit test reads every default back through the parser.
-        Kind::Integer(..) | Kind::Octal(..) | Kind::Memory(..) | Kind::MemoryOrPercent => Value::Number(word.parse().unwrap_or(0)),
+        Kind::Integer(..) | Kind::Octal(..) | Kind::Memory(..) | Kind::MemoryOrPercent => {
+            Value::Number(word.parse().unwrap_or(0))
+        }
         _ => Value::Text(word.into()),
     }
 }
@@ -120,7 +122,8 @@ mod tests {
             } else {
                 vec![directive.default.into()]
             };
-            let value = values.parse(index, &words, false).unwrap_or_else(|wrong| panic!("{}: {wrong}", directive.name));
+            let value =
+                values.parse(index, &words, false).unwrap_or_else(|wrong| panic!("{}: {wrong}", directive.name));
             assert_eq!(&value, values.at(index), "{}", directive.name);
             assert_eq!(show(directive.kind, &value), directive.default.as_bytes(), "{}", directive.name);
         }

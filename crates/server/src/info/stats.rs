@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_commands::lookup;
+use pantala_engine::command::{Command, Flags};
 use pantala_engine::shard::ShardStats;
 
 use super::Text;
 use crate::host::Server;
-use crate::worker::stats::{CommandStats, WorkerStats};
+use crate::worker::stats::{ByCode, CommandStats, WorkerStats};
 
 fn over_workers(server: &Server, figure: fn(&WorkerStats) -> u64) -> u64 {
     server.all_worker_stats().iter().map(figure).sum()
@@ -78,11 +80,23 @@ const NOT_THERE_YET: [&str; 17] = [
     "unexpected_error_replies",
 ];
 
+/// The name under which a command is counted: what hides its subcommands is one command to clients.
+fn shown_name(name: &'static str) -> &'static str {
+    match name.split_once('|') {
+        Some((container, _)) if lookup(container.as_bytes()).is_some_and(hides_subcommands) => container,
+        _ => name,
+    }
+}
+
+fn hides_subcommands(command: &Command) -> bool {
+    command.flags.contains(Flags::OWN_SUBCOMMANDS)
+}
+
 pub(super) fn commandstats(text: &mut Text, server: &Server) {
     let mut by_command: BTreeMap<&str, CommandStats> = BTreeMap::new();
     for worker in server.all_worker_stats() {
         for (name, stats) in worker.by_command().iter() {
-            let total = by_command.entry(name).or_default();
+            let total = by_command.entry(shown_name(name)).or_default();
             total.calls += stats.calls;
             total.time_ns += stats.time_ns;
             total.failed += stats.failed;
@@ -98,7 +112,22 @@ pub(super) fn commandstats(text: &mut Text, server: &Server) {
     }
 }
 
-pub(super) fn errorstats(_: &mut Text, _: &Server) {}
+pub(super) fn errorstats(text: &mut Text, server: &Server) {
+    let mut by_code = ByCode::new();
+    for worker in server.all_worker_stats() {
+        for (code, count) in worker.by_code().iter() {
+            *by_code.entry(code.clone()).or_default() += count;
+        }
+    }
+    for (code, count) in by_code {
+        text.line(format_args!("errorstat_{}:count={count}", safe(&code)));
+    }
+}
+
+/// A text of a client's making as it can stand in a field's name.
+fn safe(code: &[u8]) -> String {
+    String::from_utf8_lossy(code).replace(['#', ':', '\n', '\r'], "_")
+}
 
 /// Percentiles of commands are not kept yet: the section is empty, as in a Redis with `latency-tracking no`.
 pub(super) fn latencystats(_: &mut Text, _: &Server) {}

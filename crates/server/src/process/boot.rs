@@ -67,7 +67,10 @@ pub fn boot(shards: fn(usize) -> usize, is_command: impl Fn(&[u8]) -> bool) -> R
         }
         daemon::detach().map_err(|error| fail(&format!("Can't detach from the terminal: {error}")))?;
     }
-    log::configure(loaded.settings.loglevel, loaded.settings.logfile.as_deref().map(|path| loaded.settings.dir.join(path)));
+    log::configure(
+        loaded.settings.loglevel,
+        loaded.settings.logfile.as_deref().map(|path| loaded.settings.dir.join(path)),
+    );
     for warning in &loaded.warnings {
         tracing::warn!("{}", warning.text);
     }
@@ -82,7 +85,12 @@ pub fn boot(shards: fn(usize) -> usize, is_command: impl Fn(&[u8]) -> bool) -> R
     Ok(Boot { loaded, listeners, cleanup })
 }
 
-fn read(sources: &Sources, shards: fn(usize) -> usize, is_command: impl Fn(&[u8]) -> bool, host: &mut dyn Host) -> Result<Loaded, LoadError> {
+fn read(
+    sources: &Sources,
+    shards: fn(usize) -> usize,
+    is_command: impl Fn(&[u8]) -> bool,
+    host: &mut dyn Host,
+) -> Result<Loaded, LoadError> {
     let defaults = HostDefaults { workers: cpus::default_workers(), shards };
     let loaded = load(sources, defaults, host)?;
     loaded.check_renames(is_command)?;

@@ -58,7 +58,8 @@ fn quota_of(groups: &str, root: &Path) -> Option<f64> {
         if !is_v2 && !controllers.split(',').any(|controller| controller == "cpu") {
             continue;
         }
-        let bases = if is_v2 { [root.to_path_buf(), root.join("unified")] } else { [root.join(controllers), root.join("cpu")] };
+        let bases =
+            if is_v2 { [root.to_path_buf(), root.join("unified")] } else { [root.join(controllers), root.join("cpu")] };
         let read = if is_v2 { quota_v2 } else { quota_v1 };
         // Inside a container the path may be the host's, and not exist: the group at the root of the mount is ours then.
         for (base, path) in bases.iter().flat_map(|base| Path::new(group).ancestors().map(move |path| (base, path))) {
@@ -114,7 +115,10 @@ mod tests {
 
     #[test]
     fn second_version_takes_the_least_of_the_way_up() {
-        let tree = Tree::with("v2", &[("a/b/cpu.max", "max 100000\n"), ("a/cpu.max", "150000 100000\n"), ("cpu.max", "400000 100000")]);
+        let tree = Tree::with(
+            "v2",
+            &[("a/b/cpu.max", "max 100000\n"), ("a/cpu.max", "150000 100000\n"), ("cpu.max", "400000 100000")],
+        );
         assert_eq!(quota_of("0::/a/b\n", &tree.0), Some(1.5));
         assert_eq!(quota_of("0::/not/here\n", &tree.0), Some(4.0));
         assert_eq!(quota_of("", &tree.0), None);

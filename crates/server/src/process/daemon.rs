@@ -65,7 +65,6 @@ pub fn remove_pidfile(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -78,7 +78,9 @@ fn raise_to(needed: u64) -> io::Result<()> {
         return Ok(());
     }
     let raised = maximum.map(|maximum| maximum.max(needed));
-    let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: raised }) else { return Ok(()) };
+    let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: raised }) else {
+        return Ok(());
+    };
     if maximum > current {
         // What can be had is better than nothing; the caller hears that it isn't enough.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

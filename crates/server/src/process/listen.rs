@@ -90,7 +90,10 @@ fn step(name: &'static str) -> impl Fn(io::Error) -> OpenError {
 
 /// The host lacks the protocol: not worth failing for, whoever asked.
 fn is_unsupported(code: Errno) -> bool {
-    matches!(code, Errno::NOPROTOOPT | Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT | Errno::PFNOSUPPORT | Errno::AFNOSUPPORT)
+    matches!(
+        code,
+        Errno::NOPROTOOPT | Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT | Errno::PFNOSUPPORT | Errno::AFNOSUPPORT
+    )
 }
 
 /// The first address of `name` that can be listened on.
@@ -146,7 +149,8 @@ fn open_unix(path: &Path, settings: &Settings) -> Result<OwnedFd, String> {
         let _ = std::fs::remove_file(path);
     }
     let address = SockAddr::unix(path).map_err(|error| format!("bind: {}", reason(&error)))?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(|error| format!("creating socket: {}", reason(&error)))?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)
+        .map_err(|error| format!("creating socket: {}", reason(&error)))?;
     let socket = start(socket, &address, settings.tcp_backlog).map_err(|(wrong, _)| wrong)?;
     if settings.unixsocketperm != 0 {
         let permissions = Permissions::from_mode(settings.unixsocketperm);
@@ -243,10 +247,16 @@ mod tests {
         assert!(!path.exists());
         // A file that isn't a socket stays.
         std::fs::write(&path, "precious").expect("a file");
-        assert_eq!(listen(&settings).map(|_| ()), Err("Failed opening Unix socket: bind: Address already in use".into()));
+        assert_eq!(
+            listen(&settings).map(|_| ()),
+            Err("Failed opening Unix socket: bind: Address already in use".into())
+        );
         assert_eq!(std::fs::read_to_string(&path).expect("text"), "precious");
         settings.unixsocket = Some(dir.join("none/s.sock"));
-        assert_eq!(listen(&settings).map(|_| ()), Err("Failed opening Unix socket: bind: No such file or directory".into()));
+        assert_eq!(
+            listen(&settings).map(|_| ()),
+            Err("Failed opening Unix socket: bind: No such file or directory".into())
+        );
         std::fs::remove_dir_all(&dir).expect("removed");
     }
 }

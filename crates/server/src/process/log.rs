@@ -133,7 +133,10 @@ mod tests {
 
     #[test]
     fn levels_have_redis_signs() {
-        let signs: String = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR].iter().map(|level| class(level).1).collect();
+        let signs: String = [Level::TRACE, Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR]
+            .iter()
+            .map(|level| class(level).1)
+            .collect();
         assert_eq!(signs, ".-*##");
     }
 
@@ -168,7 +171,8 @@ mod tests {
         let pid = std::process::id();
         // Other tests may log at the same time.
         for expected in [" * one 1 port=7", " . two", " # three"] {
-            let line = text.lines().find(|line| line.ends_with(expected)).unwrap_or_else(|| panic!("{expected} in {text}"));
+            let line =
+                text.lines().find(|line| line.ends_with(expected)).unwrap_or_else(|| panic!("{expected} in {text}"));
             assert!(line.starts_with(&format!("{pid}:M ")), "{line}");
         }
         assert!(!text.contains("too low"), "{text}");

@@ -18,7 +18,6 @@ impl<L: EventLoop> Worker<'_, L> {
             self.settings_generation = self.server.config().generation();
         }
         self.look_after_clients();
-        self.resume_paused();
         // While writes are paused nothing may change, as in Redis.
         if self.server.paused_until_ms() <= self.now_ms {
             self.expiry.turn(&mut self.executor, self.number, self.now_ms);

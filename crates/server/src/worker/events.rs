@@ -156,6 +156,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let mut replies: Vec<_> = answers.iter().flat_map(|parcel| parcel.value.replies()).collect();
         replies.sort_unstable_by_key(|(sequence, _)| *sequence);
         for (_, reply) in replies {
+            self.tally.count_reply(reply);
             if run::replies_wanted(&mut connection.session) {
                 connection.output.extend_from_slice(reply);
             }

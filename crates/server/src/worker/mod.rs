@@ -111,6 +111,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
                 self.handle(event);
             }
             self.receive_messages();
+            self.resume_paused();
             self.run_ready();
             if self.now_ms >= self.next_cron_ms {
                 self.cron();
@@ -163,7 +164,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
                 let output = std::mem::replace(&mut connection.output, self.spare.pop().unwrap_or_default());
                 connection.sending_bytes = output.len();
                 self.stats.output_bytes.add(output.len() as u64);
-                if connection.state == connection::State::Closing {
+                if connection.state == connection::State::Closing || connection.eof {
                     self.io.send(connection.id, output);
                 } else {
                     self.io.send_quiet(connection.id, output);
@@ -186,6 +187,8 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         };
         if over && connection.pending_bytes() == 0 {
             self.close(index);
+        } else if over && connection.sending_bytes > 0 {
+            self.io.expect_sent(connection.id);
         }
     }
 
@@ -199,9 +202,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
     }
 
     fn recycle(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() > 0
-            && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX
-            && self.spare.len() < SPARE_BUFFERS_MAX
+        if buffer.capacity() > 0 && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX && self.spare.len() < SPARE_BUFFERS_MAX
         {
             buffer.clear();
             self.spare.push(buffer);

@@ -2,18 +2,18 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_commands::records::Unresolved;
-use pantala_engine::client::{LocalContext, ReplyMode, Session};
+use pantala_commands::Unresolved;
+use pantala_engine::client::{Host, LocalContext, ReplyMode, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, for_each_key};
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::Request;
-use pantala_resp::{Args, Limits, Reply};
+use pantala_resp::{ArgRange, Args, Limits, Reply};
 use pantala_runtime::EventLoop;
 
-use super::connection::State;
+use super::connection::{State, token};
 use super::stats::Outcome;
-use super::window::{Entry, Window, What, classify};
+use super::window::{Entry, What, Window, classify};
 use super::{COMMANDS_PER_TURN_MAX, Worker};
 
 impl<L: EventLoop> Worker<'_, L> {
@@ -24,6 +24,8 @@ impl<L: EventLoop> Worker<'_, L> {
         for index in ready.drain(..) {
             if let Some(connection) = &mut self.connections[index as usize] {
                 connection.is_ready = false;
+                // Whatever comes of it, its turn is to be finished: it may be over.
+                self.touch(index);
                 if self.parse(index) {
                     again.push(index);
                 }
@@ -60,18 +62,19 @@ impl<L: EventLoop> Worker<'_, L> {
             let (begin, end, what) = match parsed {
                 Ok(None) => {
                     if connection.input.waiting_bytes() as u64 > self.settings.client_query_buffer_limit_bytes {
-                        tracing::warn!("Closing client that reached max query buffer length: id={}", connection.session.client.id);
+                        tracing::warn!(
+                            "Closing client that reached max query buffer length: id={}",
+                            connection.session.client.id
+                        );
                         self.run_window();
                         self.close(index);
                     }
                     return false;
                 }
                 Ok(Some((begin, end))) => {
-                    let args = Args::new(
-                        &connection.input.bytes(&self.io)[begin..end],
-                        &self.window.ranges[first_arg..],
-                    );
-                    (begin, end, classify(self.server.keyspace(), connection.session.db, &args))
+                    let args =
+                        Args::new(&connection.input.bytes(&self.io)[begin..end], &self.window.ranges[first_arg..]);
+                    (begin, end, classify(self.server.keyspace(), self.server.renames(), connection.session.db, &args))
                 }
                 Err(error) => (0, 0, What::Broken(error)),
             };
@@ -153,7 +156,10 @@ impl<L: EventLoop> Worker<'_, L> {
         if connection.state != State::Open {
             return true;
         }
-        if !connection.session.authenticated || self.server.paused_until_ms() != 0 || session_settles(&connection.session) {
+        if !connection.session.authenticated
+            || self.server.paused_until_ms() > self.now_ms
+            || session_settles(&connection.session)
+        {
             return false;
         }
         let keyspace = self.executor.keyspace();
@@ -179,43 +185,26 @@ impl<L: EventLoop> Worker<'_, L> {
         true
     }
 
-    fn run_entry(&mut self, entry: &Entry, ranges: &[pantala_resp::ArgRange]) {
+    /// Runs one command, if its connection may go on.
+    fn run_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
         let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
         if connection.state != State::Open {
             return;
         }
-        if connection.output.capacity() == 0 && let Some(spare) = self.spare.pop() {
+        if connection.output.capacity() == 0
+            && let Some(spare) = self.spare.pop()
+        {
             connection.output = spare;
         }
-        let bytes = connection.input.bytes(&self.io);
-        let args = Args::new(bytes.get(entry.begin..entry.end).unwrap_or_default(), ranges);
-        let session = &mut connection.session;
-        let before = connection.output.len();
-        let command = match &entry.what {
-            What::Single(command, _) | What::Keyed(command) | What::Local(command) => *command,
-            other => {
-                let closes = refuse(other, &args, session, &mut connection.output);
-                if !replies_wanted(session) {
-                    connection.output.truncate(before);
-                }
-                connection.input.done(entry.end);
-                if !matches!(other, What::Nothing) {
-                    self.tally.count_refused();
-                }
-                if closes {
-                    connection.state = State::Closing;
-                }
-                return;
-            }
+        let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else {
+            return self.refuse_entry(entry, ranges);
         };
-        if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) {
-            Reply::new(&mut connection.output, session.version).error(NO_AUTH);
-            if !replies_wanted(session) {
-                connection.output.truncate(before);
-            }
-            connection.input.done(entry.end);
-            self.tally.count(command, Outcome::Rejected);
-            return;
+        let session = &connection.session;
+        // Two loads for almost everyone; the whole question only for the others.
+        if (!session.authenticated || command.flags.contains(Flags::PROTECTED))
+            && forbidden(command, session, self.server).is_some()
+        {
+            return self.refuse_entry(entry, ranges);
         }
         if self.server.is_paused(command, self.now_ms) {
             connection.state = State::Paused;
@@ -223,71 +212,110 @@ impl<L: EventLoop> Worker<'_, L> {
             return;
         }
         session.client.set_command(command);
-        let ran = match entry.what {
-            What::Single(_, place) => {
-                let call = Call {
-                    command,
-                    args,
-                    first_key: Some(place),
-                    session: session.view(),
-                    connection: super::connection::token(connection.id),
-                    now_ms: self.now_ms,
-                };
-                self.executor.run_single(&call, place, &mut connection.output)
-            }
-            What::Keyed(_) => {
-                let call = Call {
-                    command,
-                    args,
-                    first_key: None,
-                    session: session.view(),
-                    connection: super::connection::token(connection.id),
-                    now_ms: self.now_ms,
-                };
-                run_keyed(&mut self.executor, &call, &mut self.shards, &mut connection.output)
-            }
-            _ => {
-                let Handler::Local(handler) = command.handler else { unreachable!("classified as local") };
+        let before = connection.output.len();
+        if self.call(entry, command, ranges) == Ran::Parked {
+            self.tally.count(command, Outcome::Ok);
+            return;
+        }
+        self.settle(entry.connection, command, before);
+    }
+
+    /// Calls the handler of a command, on the shards that it needs.
+    #[inline]
+    fn call(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) -> Ran {
+        let connection = self.connections[entry.connection as usize].as_mut().expect("looked at by the caller");
+        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+        let (now_ms, output) = (self.now_ms, &mut connection.output);
+        let ran = match (&entry.what, command.handler) {
+            (What::Local(_), Handler::Local(handler)) => {
                 // It may ask for the figures: they are to be true as of now.
                 self.tally.tell(self.stats);
-                let mut context = LocalContext {
-                    session,
-                    keyspace: self.executor.keyspace(),
-                    host: self.server,
-                    now_ms: self.now_ms,
-                };
-                let version = context.session.version;
-                handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
+                let (keyspace, host) = (self.executor.keyspace(), self.server);
+                let version = connection.session.version;
+                let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
+                handler(&mut context, &args, &mut Reply::new(output, version));
                 Ran::Done
+            }
+            (what, _) => {
+                let first_key = if let What::Single(_, place) = what { Some(*place) } else { None };
+                let (session, token) = (connection.session.view(), token(connection.id));
+                let call = Call { command, args, first_key, session, connection: token, now_ms };
+                match first_key {
+                    Some(place) => self.executor.run_single(&call, place, output),
+                    None => run_keyed(&mut self.executor, &call, &mut self.shards, output),
+                }
             }
         };
         connection.input.done(entry.end);
         if ran == Ran::Parked {
             connection.state = State::Parked;
             connection.requests = 1;
-            self.tally.count(command, Outcome::Ok);
-            return;
         }
-        let failed = connection.output.get(before) == Some(&b'-');
-        self.tally.count(command, if failed { Outcome::Failed } else { Outcome::Ok });
-        if session_settles(session) {
-            return self.after_special(entry.connection, before);
+        ran
+    }
+
+    /// What follows a command that has run: figures, replies that are not wanted, limits.
+    #[inline]
+    fn settle(&mut self, index: u32, command: &'static Command, before: usize) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let reply = &connection.output[before..];
+        let outcome = if reply.first() == Some(&b'-') { Outcome::Failed } else { Outcome::Ok };
+        self.tally.count_reply(reply);
+        self.tally.count(command, outcome);
+        if session_settles(&connection.session) {
+            if !replies_wanted(&mut connection.session) {
+                connection.output.truncate(before);
+            }
+            if connection.session.close_after_reply {
+                connection.state = State::Closing;
+            }
         }
         let hard_bytes = self.settings.output_limit_normal.hard_bytes;
         if hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes {
             self.server.log_output_limit(&connection.session.client);
-            self.close(entry.connection);
+            self.close(index);
         }
     }
 
-    /// What follows a command of a session that is out of the ordinary: replies switched off, or to be closed.
+    /// Answers a command that can't or may not run.
     #[cold]
-    fn after_special(&mut self, index: u32, before: usize) {
-        let Some(connection) = &mut self.connections[index as usize] else { return };
-        if !replies_wanted(&mut connection.session) {
-            connection.output.truncate(before);
+    fn refuse_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
+        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
+        let bytes = connection.input.bytes(&self.io);
+        // What is no command at all has no place in the input.
+        let args = Args::new(bytes.get(entry.begin..entry.end).unwrap_or_default(), ranges);
+        let (session, output) = (&mut connection.session, &mut connection.output);
+        let before = output.len();
+        let mut closes = false;
+        match &entry.what {
+            What::Single(command, _) | What::Keyed(command) | What::Local(command) => {
+                if let Some(why) = forbidden(command, session, self.server) {
+                    Reply::new(output, session.version).error(why);
+                    self.tally.count(command, Outcome::Rejected);
+                }
+            }
+            // A command that exists in Redis is refused for want of authentication before anything else is said of it.
+            What::Unresolved(Unresolved::NotBuilt | Unresolved::SubcommandNotBuilt(_)) if !session.authenticated => {
+                Reply::new(output, session.version).error(NO_AUTH);
+            }
+            What::Unresolved(why) => {
+                Reply::new(output, session.version).error_bytes(&why.message(&args));
+                if let Unresolved::WrongArity(command) = why {
+                    self.tally.count(command, Outcome::Rejected);
+                }
+            }
+            What::Broken(error) => {
+                error.encode(output);
+                closes = true;
+            }
+            What::Nothing => return connection.input.done(entry.end),
         }
-        if connection.session.close_after_reply {
+        self.tally.count_reply(&output[before..]);
+        if !replies_wanted(session) {
+            output.truncate(before);
+        }
+        connection.input.done(entry.end);
+        if closes {
             connection.state = State::Closing;
         }
     }
@@ -299,8 +327,9 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
     shards.clear();
     match call.command.route {
         Route::Keys => {
-            let found =
-                for_each_key(call.command, &call.args, |index, _| shards.push(keyspace.place(call.args.at(index)).shard));
+            let found = for_each_key(call.command, &call.args, |index, _| {
+                shards.push(keyspace.place(call.args.at(index)).shard);
+            });
             if found.is_err() || shards.is_empty() {
                 // The arguments don't fit the key specification: any shard will do for the handler to say so.
                 shards.clear();
@@ -319,23 +348,17 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
     executor.run_many(call, shards, output)
 }
 
-/// Answers what is no command that can run. `true`: the connection is to be closed.
+/// Why a client may not run a command.
 #[cold]
-fn refuse(what: &What, args: &Args<'_>, session: &Session, output: &mut Vec<u8>) -> bool {
-    match what {
-        // A command that exists says first that nobody may run it, as in Redis.
-        What::Unresolved(Unresolved::NotBuilt | Unresolved::SubcommandNotBuilt(_)) if !session.authenticated => {
-            Reply::new(output, session.version).error(NO_AUTH);
-        }
-        What::Unresolved(why) => Reply::new(output, session.version).error_bytes(&why.message(args)),
-        What::Broken(error) => {
-            error.encode(output);
-            return true;
-        }
-        What::Nothing | What::Single(..) | What::Keyed(_) | What::Local(_) => {}
+fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<&'static str> {
+    if command.flags.contains(Flags::PROTECTED) && !host.debug_allowed(&session.client) {
+        return Some(DEBUG_NOT_ALLOWED);
     }
-    false
+    (!session.authenticated && !command.flags.contains(Flags::NO_AUTH)).then_some(NO_AUTH)
 }
+
+/// The answer to `DEBUG` where `enable-debug-command` doesn't allow it: all protected commands are `DEBUG` yet.
+const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
 /// The answer to a command before authentication.
 const NO_AUTH: &str = "NOAUTH Authentication required.";
@@ -366,7 +389,5 @@ fn session_settles(session: &Session) -> bool {
 /// Whether a pause holds this command back.
 pub fn held_by_pause(tuning: &pantala_engine::tuning::Tuning, command: &Command, now_ms: i64) -> bool {
     let until = tuning.paused_until_ms.load(Relaxed);
-    until > now_ms
-        && (tuning.pause_all.load(Relaxed)
-            || command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
+    until > now_ms && (tuning.pause_all.load(Relaxed) || command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
 }

@@ -1,6 +1,6 @@
 //! A worker's figures: written by the worker, read by whoever asks `INFO`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -34,13 +34,22 @@ pub struct CommandStats {
 /// Figures by command name.
 pub type ByCommand = HashMap<&'static str, CommandStats>;
 
+/// Error replies by code (`INFO errorstats`).
+pub type ByCode = BTreeMap<Vec<u8>, u64>;
+
+/// Longest error code, bytes; what has no blank by then counts as `ERR`, as in Redis.
+const ERROR_CODE_BYTES_MAX: usize = 30;
+
+/// Different error codes that are counted: there are a dozen, unless `DEBUG ERROR` makes some up.
+const ERROR_CODES_MAX: usize = 128;
+
 /// See the head of this module.
 pub struct WorkerStats {
     /// Turns of the loop.
     pub turns: Counter,
     /// Windows that ran.
     pub windows: Counter,
-    /// Commands that ran or were refused.
+    /// Commands that ran.
     pub commands: Counter,
     /// Error replies.
     pub errors: Counter,
@@ -53,6 +62,7 @@ pub struct WorkerStats {
     /// CPU time of its thread as of the last look, µs.
     pub cpu_us: Gauge,
     by_command: Mutex<ByCommand>,
+    by_code: Mutex<ByCode>,
 }
 
 /// What ran since the worker last told: few different commands, so a list. Belongs to the worker; told at each round of its
@@ -66,6 +76,7 @@ pub struct Tally {
     window_calls: Vec<usize>,
     commands: u64,
     errors: u64,
+    by_code: ByCode,
 }
 
 impl Tally {
@@ -78,7 +89,6 @@ impl Tally {
     /// A command has run, or was rejected.
     #[inline]
     pub fn count(&mut self, command: &'static Command, outcome: Outcome) {
-        self.commands += 1;
         if !self.runs.get(self.last).is_some_and(|(known, _)| std::ptr::eq(*known, command)) {
             self.last = self.find(command);
         }
@@ -88,21 +98,36 @@ impl Tally {
             Outcome::Failed => {
                 stats.calls += 1;
                 stats.failed += 1;
-                self.errors += 1;
             }
             Outcome::Rejected => {
                 stats.rejected += 1;
-                self.errors += 1;
                 return;
             }
         }
+        self.commands += 1;
         self.window_calls.push(self.last);
     }
 
-    /// Something that is no command was answered with an error.
-    pub fn count_refused(&mut self) {
-        self.commands += 1;
+    /// A reply that may be an error was written.
+    #[inline]
+    pub fn count_reply(&mut self, reply: &[u8]) {
+        if let [b'-', error @ ..] = reply {
+            self.count_error(error);
+        }
+    }
+
+    #[cold]
+    fn count_error(&mut self, error: &[u8]) {
         self.errors += 1;
+        let code = match error.iter().take(ERROR_CODE_BYTES_MAX + 1).position(|&byte| byte == b' ') {
+            Some(len) => &error[..len],
+            None => b"ERR",
+        };
+        if let Some(count) = self.by_code.get_mut(code) {
+            *count += 1;
+        } else if self.by_code.len() < ERROR_CODES_MAX {
+            self.by_code.insert(code.to_vec(), 1);
+        }
     }
 
     /// The window has run: its time is shared among its commands.
@@ -123,6 +148,12 @@ impl Tally {
         stats.commands.add(self.commands);
         stats.errors.add(self.errors);
         (self.commands, self.errors) = (0, 0);
+        if self.by_code.values().any(|count| *count > 0) {
+            let mut by_code = stats.by_code();
+            for (code, count) in self.by_code.iter_mut().filter(|(_, count)| **count > 0) {
+                *by_code.entry(code.clone()).or_default() += std::mem::take(count);
+            }
+        }
         let mut by_command = stats.by_command();
         for (command, run) in &mut self.runs {
             let run = std::mem::take(run);
@@ -159,6 +190,7 @@ impl WorkerStats {
             connections: Gauge::default(),
             cpu_us: Gauge::default(),
             by_command: Mutex::default(),
+            by_code: Mutex::default(),
         }
     }
 
@@ -167,17 +199,61 @@ impl WorkerStats {
         self.by_command.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Error replies by code.
+    pub fn by_code(&self) -> MutexGuard<'_, ByCode> {
+        self.by_code.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Forgets everything that `CONFIG RESETSTAT` forgets.
     pub fn reset(&self) {
-        for counter in [&self.turns, &self.windows, &self.commands, &self.errors, &self.input_bytes, &self.output_bytes] {
+        for counter in [&self.turns, &self.windows, &self.commands, &self.errors, &self.input_bytes, &self.output_bytes]
+        {
             counter.reset();
         }
         self.by_command().clear();
+        self.by_code().clear();
     }
 }
 
 impl Default for WorkerStats {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by_code(replies: &[&[u8]]) -> (u64, String) {
+        let (mut tally, stats) = (Tally::default(), WorkerStats::new());
+        for reply in replies {
+            tally.count_reply(reply);
+        }
+        tally.tell(&stats);
+        // Told once, not again.
+        tally.tell(&stats);
+        let codes =
+            stats.by_code().iter().map(|(code, count)| format!("{}={count}", code.escape_ascii())).collect::<Vec<_>>();
+        (stats.errors.get(), codes.join(" "))
+    }
+
+    #[test]
+    fn errors_are_counted_by_code() {
+        let replies: [&[u8]; 6] =
+            [b"-ERR a b\r\n", b"+OK\r\n", b"-WRONGTYPE x\r\n", b"-alone\r\n", b"", b"-WRONGTYPE y\r\n"];
+        assert_eq!(by_code(&replies), (4, "ERR=2 WRONGTYPE=2".to_owned()));
+        // At the longest code, and one past it.
+        let (longest, longer) =
+            ([b"-", [b'x'; 30].as_slice(), b" y"].concat(), [b"-", [b'x'; 31].as_slice(), b" y"].concat());
+        assert_eq!(by_code(&[&longest, &longer]), (2, format!("ERR=1 {}=1", "x".repeat(30))));
+    }
+
+    #[test]
+    fn codes_are_bounded() {
+        let replies: Vec<Vec<u8>> = (0..ERROR_CODES_MAX + 1).map(|code| format!("-E{code} x").into_bytes()).collect();
+        let replies: Vec<&[u8]> = replies.iter().map(Vec::as_slice).collect();
+        let (errors, codes) = by_code(&replies);
+        assert_eq!((errors as usize, codes.split(' ').count()), (ERROR_CODES_MAX + 1, ERROR_CODES_MAX));
     }
 }

@@ -5,11 +5,13 @@
 //! different connections and shards overlap. Order: a connection's commands stand in the window in the order it sent them,
 //! and run in it.
 
-use pantala_commands::records::{Unresolved, resolve};
+use pantala_commands::Unresolved;
 use pantala_engine::access::KeyPlace;
-use pantala_engine::command::{Command, Handler, Route, for_each_key};
+use pantala_engine::command::{Command, Flags, Handler, Route, for_each_key};
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{ArgRange, Args, ProtocolError};
+
+use crate::renames::Renames;
 
 /// Commands in a window at most. Each has about three cache lines on their way; the first-level cache holds 512 and the
 /// line-fill buffers about a dozen, so more would only push out what was fetched. Figures in docs/decisions.
@@ -92,11 +94,11 @@ impl Window {
 
 /// Finds out what to do for a command, and prefetches its bucket: the first stage.
 #[inline]
-pub fn classify(keyspace: &Keyspace, db: u32, args: &Args<'_>) -> What {
+pub fn classify(keyspace: &Keyspace, renames: &Renames, db: u32, args: &Args<'_>) -> What {
     if args.is_empty() {
         return What::Nothing;
     }
-    let command = match resolve(args) {
+    let command = match renames.resolve(args) {
         Ok(command) => command,
         Err(why) => return What::Unresolved(why),
     };
@@ -104,12 +106,13 @@ pub fn classify(keyspace: &Keyspace, db: u32, args: &Args<'_>) -> What {
         (Handler::Local(_), _) => What::Local(command),
         (Handler::Container, _) => What::Unresolved(Unresolved::WrongArity(command)),
         (Handler::Keyed(_), Route::Keys) => match command.single_key() {
-            Some(index) => {
+            // Whether a protected command may run is looked at as it runs, one by one.
+            Some(index) if !command.flags.contains(Flags::PROTECTED) => {
                 let place = keyspace.place(args.at(index));
                 keyspace.hint(db, place.shard).prefetch_bucket(place.hash);
                 What::Single(command, place)
             }
-            None => {
+            _ => {
                 // Its keys are hashed once more when it runs: cheaper than a miss each.
                 let _ = for_each_key(command, args, |index, _| {
                     let place = keyspace.place(args.at(index));

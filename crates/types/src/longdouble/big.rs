@@ -48,9 +48,7 @@ impl Big {
 
     /// Number of bits up to the highest set one; 0 for zero.
     pub(super) fn bits(&self) -> u32 {
-        self.words
-            .last()
-            .map_or(0, |top| self.words.len() as u32 * 64 - top.leading_zeros())
+        self.words.last().map_or(0, |top| self.words.len() as u32 * 64 - top.leading_zeros())
     }
 
     fn multiply_add(&mut self, factor: u64, addend: u64) {
@@ -110,11 +108,7 @@ impl Big {
         let skipped = self.words.len().saturating_sub(2);
         // Two whole words: the higher has at least one bit, so there are 65 or more, which is enough to round.
         let mantissa = word(skipped + 1) << 64 | word(skipped);
-        (
-            mantissa,
-            skipped as u32 * 64,
-            self.words[..skipped].iter().any(|&w| w != 0),
-        )
+        (mantissa, skipped as u32 * 64, self.words[..skipped].iter().any(|&w| w != 0))
     }
 
     /// The quotient `self / divisor` (neither zero) with at least 67 bits: `(quotient, exponent, sticky)`, the true one between
@@ -136,11 +130,7 @@ impl Big {
             }
             self.double();
         }
-        (
-            quotient,
-            -shift - (STEPS as i32 - 1),
-            !self.words.is_empty(),
-        )
+        (quotient, -shift - (STEPS as i32 - 1), !self.words.is_empty())
     }
 
     /// Appends the decimal digits to `out`; nothing for zero.

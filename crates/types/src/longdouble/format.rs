@@ -31,11 +31,7 @@ impl LongDouble {
             let digits = buffer.format(decimals).as_bytes();
             out.push(b'.');
             out.extend(std::iter::repeat_n(b'0', DECIMALS_MAX - digits.len()));
-            let trailing_zeros = digits
-                .iter()
-                .rev()
-                .take_while(|&&digit| digit == b'0')
-                .count();
+            let trailing_zeros = digits.iter().rev().take_while(|&&digit| digit == b'0').count();
             out.extend_from_slice(&digits[..digits.len() - trailing_zeros]);
         }
     }
@@ -58,11 +54,7 @@ impl LongDouble {
     fn write_integer(self, out: &mut Vec<u8>) {
         if self.exponent <= 64 {
             let mut buffer = itoa::Buffer::new();
-            out.extend_from_slice(
-                buffer
-                    .format(u128::from(self.significand) << self.exponent)
-                    .as_bytes(),
-            );
+            out.extend_from_slice(buffer.format(u128::from(self.significand) << self.exponent).as_bytes());
         } else {
             Big::from_shifted(self.significand, self.exponent.unsigned_abs()).write_decimal(out);
         }
@@ -80,10 +72,6 @@ impl LongDouble {
         // 64 + 57 bits at most. (The last decimal's own evenness decides ties: the scale is even.)
         let scaled = u128::from(fraction) * u128::from(DECIMALS_SCALE);
         let decimals = shift_right_rounded(scaled, bits, false) as u64;
-        if decimals == DECIMALS_SCALE {
-            (whole + 1, 0)
-        } else {
-            (whole, decimals)
-        }
+        if decimals == DECIMALS_SCALE { (whole + 1, 0) } else { (whole, decimals) }
     }
 }

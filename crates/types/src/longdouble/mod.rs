@@ -39,11 +39,7 @@ pub struct LongDouble {
 
 impl LongDouble {
     /// Positive zero: what a missing key counts from.
-    pub const ZERO: LongDouble = LongDouble {
-        negative: false,
-        exponent: EXPONENT_MIN,
-        significand: 0,
-    };
+    pub const ZERO: LongDouble = LongDouble { negative: false, exponent: EXPONENT_MIN, significand: 0 };
 
     /// Whether it is an infinity (the text `inf` is a number to Redis, though it can't be a result).
     #[must_use]
@@ -60,28 +56,17 @@ impl LongDouble {
         }
         // The canonical form orders magnitudes by exponent, then significand.
         let larger_first = (self.exponent, self.significand) >= (other.exponent, other.significand);
-        let (large, small) = if larger_first {
-            (self, other)
-        } else {
-            (other, self)
-        };
+        let (large, small) = if larger_first { (self, other) } else { (other, self) };
         let sum = add_magnitudes(large, small);
         (!sum.is_infinite()).then_some(sum)
     }
 
     const fn zero(negative: bool) -> LongDouble {
-        LongDouble {
-            negative,
-            ..LongDouble::ZERO
-        }
+        LongDouble { negative, ..LongDouble::ZERO }
     }
 
     const fn infinite(negative: bool) -> LongDouble {
-        LongDouble {
-            negative,
-            exponent: EXPONENT_INFINITE,
-            significand: 0,
-        }
+        LongDouble { negative, exponent: EXPONENT_INFINITE, significand: 0 }
     }
 
     /// The number nearest to `(mantissa + ε) × 2^exponent`, ties to even, where ε is 0, or with `sticky` something between
@@ -107,11 +92,7 @@ impl LongDouble {
         } else if last > EXPONENT_MAX {
             LongDouble::infinite(negative)
         } else {
-            LongDouble {
-                negative,
-                exponent: last,
-                significand: significand as u64,
-            }
+            LongDouble { negative, exponent: last, significand: significand as u64 }
         }
     }
 }

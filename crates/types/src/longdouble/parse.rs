@@ -56,20 +56,14 @@ struct Mantissa<'a> {
 impl<'a> Mantissa<'a> {
     /// Splits digits, at most one point, and the rest. `None` without any digit.
     fn split(text: &'a [u8], is_digit: impl Fn(&u8) -> bool) -> Option<Mantissa<'a>> {
-        let digits_of = |text: &'a [u8]| {
-            text.split_at(text.iter().position(|b| !is_digit(b)).unwrap_or(text.len()))
-        };
+        let digits_of = |text: &'a [u8]| text.split_at(text.iter().position(|b| !is_digit(b)).unwrap_or(text.len()));
         let (whole, rest) = digits_of(text);
         let (fraction, rest) = match rest {
             [b'.', rest @ ..] => digits_of(rest),
             rest => (&rest[..0], rest),
         };
         let any = !whole.is_empty() || !fraction.is_empty();
-        any.then_some(Mantissa {
-            whole,
-            fraction,
-            rest,
-        })
+        any.then_some(Mantissa { whole, fraction, rest })
     }
 
     fn digits(&self) -> impl Iterator<Item = u8> + use<'a> {
@@ -109,11 +103,7 @@ fn decimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     let Some(leading_zeros) = mantissa.digits().position(|digit| digit != b'0') else {
         return Some(LongDouble::zero(negative));
     };
-    let reversed = mantissa
-        .fraction
-        .iter()
-        .rev()
-        .chain(mantissa.whole.iter().rev());
+    let reversed = mantissa.fraction.iter().rev().chain(mantissa.whole.iter().rev());
     let trailing_zeros = reversed.take_while(|&&digit| digit == b'0').count();
     let count = len - leading_zeros - trailing_zeros;
     let digits = mantissa.digits().skip(leading_zeros).take(count);
@@ -132,11 +122,7 @@ fn decimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
 }
 
 /// `digits × 10^power` with 128-bit integers.
-pub(super) fn short_decimal(
-    negative: bool,
-    digits: impl Iterator<Item = u8>,
-    power: i32,
-) -> LongDouble {
+pub(super) fn short_decimal(negative: bool, digits: impl Iterator<Item = u8>, power: i32) -> LongDouble {
     let digits = digits.fold(0u64, |value, digit| value * 10 + u64::from(digit - b'0'));
     let five = u128::from(5u64.pow(power.unsigned_abs()));
     if power >= 0 {
@@ -150,11 +136,7 @@ pub(super) fn short_decimal(
 }
 
 /// `digits × 10^power` with big integers.
-pub(super) fn long_decimal(
-    negative: bool,
-    digits: impl Iterator<Item = u8>,
-    power: i32,
-) -> LongDouble {
+pub(super) fn long_decimal(negative: bool, digits: impl Iterator<Item = u8>, power: i32) -> LongDouble {
     let mut digits = Big::from_digits(digits);
     if power >= 0 {
         digits.multiply_power_of_five(power.unsigned_abs());

@@ -6,12 +6,7 @@ fn parse(text: &str) -> Option<LongDouble> {
 }
 
 fn human(text: &str) -> String {
-    String::from_utf8(
-        parse(text)
-            .unwrap_or_else(|| panic!("{text} is a number"))
-            .to_human(),
-    )
-    .unwrap()
+    String::from_utf8(parse(text).unwrap_or_else(|| panic!("{text} is a number")).to_human()).unwrap()
 }
 
 fn sum(a: &str, b: &str) -> Option<String> {
@@ -21,12 +16,7 @@ fn sum(a: &str, b: &str) -> Option<String> {
 
 /// The same number by another way: every number that isn't infinite is `significand × 2^exponent` in hexadecimal.
 fn hexadecimal(number: LongDouble) -> String {
-    format!(
-        "{}{:#x}p{}",
-        if number.negative { "-" } else { "" },
-        number.significand,
-        number.exponent
-    )
+    format!("{}{:#x}p{}", if number.negative { "-" } else { "" }, number.significand, number.exponent)
 }
 
 /// Values as the C compiler's `long double` and `"%.17Lf"` give them.
@@ -117,33 +107,17 @@ fn what_is_not_a_float() {
 #[test]
 fn the_largest_number_and_one_past() {
     let largest = parse("0xf.fffffffffffffffp16380").unwrap();
-    assert_eq!(
-        (largest.significand, largest.exponent),
-        (u64::MAX, EXPONENT_MAX)
-    );
+    assert_eq!((largest.significand, largest.exponent), (u64::MAX, EXPONENT_MAX));
     assert_eq!(largest.to_human().len(), 4933);
     assert_eq!(LongDouble::parse(&largest.to_human()), Some(largest));
-    assert_eq!(
-        parse("1.18973149535723176502e4932").unwrap().exponent,
-        EXPONENT_MAX
-    );
-    for text in [
-        "0x1p16384",
-        "0xf.fffffffffffffff8p16380",
-        "1.19e4932",
-        "1e4933",
-        "1e99999999999",
-        "0x1p99999999999",
-    ] {
+    assert_eq!(parse("1.18973149535723176502e4932").unwrap().exponent, EXPONENT_MAX);
+    for text in ["0x1p16384", "0xf.fffffffffffffff8p16380", "1.19e4932", "1e4933", "1e99999999999", "0x1p99999999999"] {
         assert_eq!(parse(text), None, "{text}");
     }
     // Half a unit above the largest rounds to infinity; a little less, to the largest.
     assert_eq!(parse("0xf.fffffffffffffff7fp16380"), Some(largest));
     assert_eq!(largest.checked_add(parse("0x1p16319").unwrap()), None);
-    assert_eq!(
-        largest.checked_add(parse("0x1p16318").unwrap()),
-        Some(largest)
-    );
+    assert_eq!(largest.checked_add(parse("0x1p16318").unwrap()), Some(largest));
     assert_eq!(largest.checked_add(largest), None);
 }
 
@@ -152,38 +126,16 @@ fn the_smallest_number_and_one_below() {
     let smallest = parse("0x1p-16445").unwrap();
     assert_eq!((smallest.significand, smallest.exponent), (1, EXPONENT_MIN));
     assert_eq!(parse("3.6451995318824746025e-4951"), Some(smallest));
-    assert_eq!(
-        parse("1.83e-4951"),
-        Some(smallest),
-        "more than a half rounds up"
-    );
-    for text in [
-        "0x1p-16446",
-        "1.82e-4951",
-        "1e-4951",
-        "1e-99999999999",
-        "0x1p-99999999999",
-    ] {
+    assert_eq!(parse("1.83e-4951"), Some(smallest), "more than a half rounds up");
+    for text in ["0x1p-16446", "1.82e-4951", "1e-4951", "1e-99999999999", "0x1p-99999999999"] {
         assert_eq!(parse(text), None, "{text}");
     }
-    assert_eq!(
-        parse("0x1.8p-16445").unwrap().significand,
-        2,
-        "a tie goes to the even one"
-    );
+    assert_eq!(parse("0x1.8p-16445").unwrap().significand, 2, "a tie goes to the even one");
     // Carrying from the largest subnormal to the smallest normal number.
     let normal = parse("0x1p-16382").unwrap();
-    assert_eq!(
-        (normal.significand, normal.exponent),
-        (1 << 63, EXPONENT_MIN)
-    );
+    assert_eq!((normal.significand, normal.exponent), (1 << 63, EXPONENT_MIN));
     assert_eq!(parse("0x0.ffffffffffffffffp-16382"), Some(normal));
-    assert_eq!(
-        parse("0x0.fffffffffffffffep-16382")
-            .unwrap()
-            .checked_add(smallest),
-        Some(normal)
-    );
+    assert_eq!(parse("0x0.fffffffffffffffep-16382").unwrap().checked_add(smallest), Some(normal));
 }
 
 #[test]
@@ -208,10 +160,7 @@ fn the_last_of_many_digits_breaks_a_tie() {
     let mut tie = b"18446744073709551617.".to_vec();
     tie.resize(LONG_DOUBLE_CHARS_MAX - 2, b'0');
     tie.push(b'1');
-    assert_eq!(
-        LongDouble::parse(&tie).unwrap().to_human(),
-        b"18446744073709551618"
-    );
+    assert_eq!(LongDouble::parse(&tie).unwrap().to_human(), b"18446744073709551618");
 }
 
 #[test]
@@ -225,22 +174,10 @@ fn sums() {
         ("9223372036854775807", "1", Some("9223372036854775808")),
         ("18446744073709551615", "0.5", Some("18446744073709551616")),
         ("18446744073709551614", "0.5", Some("18446744073709551614")),
-        (
-            "18446744073709551616",
-            "-0.25",
-            Some("18446744073709551616"),
-        ),
-        (
-            "18446744073709551616",
-            "-0.75",
-            Some("18446744073709551615"),
-        ),
+        ("18446744073709551616", "-0.25", Some("18446744073709551616")),
+        ("18446744073709551616", "-0.75", Some("18446744073709551615")),
         // 1.5 × 2^64 less a little more than half of its last place: what is cut off decides.
-        (
-            "0x18000000000000000",
-            "-0x1.0000000000000002p0",
-            Some("27670116110564327422"),
-        ),
+        ("0x18000000000000000", "-0x1.0000000000000002p0", Some("27670116110564327422")),
         ("0x18000000000000000", "-1", Some("27670116110564327424")),
         ("1e4932", "1e4932", None),
         ("inf", "1", None),
@@ -258,10 +195,7 @@ fn integers_are_exact() {
     let mut random = Random::announced("longdouble integers");
     for _ in 0..2_000 {
         let integer = random.next() as i64 >> random.below(64);
-        assert_eq!(
-            LongDouble::from(integer).to_human(),
-            integer.to_string().as_bytes()
-        );
+        assert_eq!(LongDouble::from(integer).to_human(), integer.to_string().as_bytes());
         assert_eq!(parse(&integer.to_string()), Some(LongDouble::from(integer)));
     }
 }
@@ -279,19 +213,12 @@ fn f64_agree() {
             continue;
         }
         let exact = parse(&format!("{number:.1080}")).unwrap();
-        let scale = if exact.exponent < -1000 {
-            (exact.exponent + 1000, -1000)
-        } else {
-            (0, exact.exponent)
-        };
+        let scale = if exact.exponent < -1000 { (exact.exponent + 1000, -1000) } else { (0, exact.exponent) };
         let back = exact.significand as f64 * 2f64.powi(scale.1) * 2f64.powi(scale.0);
         assert_eq!(if exact.negative { -back } else { back }, number);
         let rounded = format!("{number:.17}");
         let expected = rounded.trim_end_matches('0').trim_end_matches('.');
-        assert_eq!(
-            exact.to_human(),
-            if expected == "-0" { "0" } else { expected }.as_bytes()
-        );
+        assert_eq!(exact.to_human(), if expected == "-0" { "0" } else { expected }.as_bytes());
     }
 }
 
@@ -309,18 +236,9 @@ fn random_texts_hold_together() {
             continue;
         }
         numbers += 1;
-        assert!(
-            number.significand >> 63 == 1 || number.exponent == EXPONENT_MIN,
-            "{number:?}"
-        );
+        assert!(number.significand >> 63 == 1 || number.exponent == EXPONENT_MIN, "{number:?}");
         assert_eq!(parse(&hexadecimal(number)), Some(number), "{number:?}");
-        assert_eq!(
-            number.checked_add(LongDouble {
-                negative: !number.negative,
-                ..number
-            }),
-            Some(LongDouble::ZERO)
-        );
+        assert_eq!(number.checked_add(LongDouble { negative: !number.negative, ..number }), Some(LongDouble::ZERO));
     }
     assert!(numbers > 2_000, "{numbers}");
 }
@@ -334,10 +252,6 @@ fn short_and_long_paths_agree() {
         let digits = (digits % 10u64.pow(19)).to_string().into_bytes();
         let power = random.between(-27, 27) as i32;
         let short = parse::short_decimal(false, digits.iter().copied(), power);
-        assert_eq!(
-            short,
-            parse::long_decimal(false, digits.iter().copied(), power),
-            "{digits:?} {power}"
-        );
+        assert_eq!(short, parse::long_decimal(false, digits.iter().copied(), power), "{digits:?} {power}");
     }
 }

@@ -27,8 +27,14 @@ fn errors_name_the_line_and_what_is_wrong() {
         ("include", 1, "include", "Bad directive or wrong number of arguments"),
         ("sentinel foo", 1, "sentinel foo", "sentinel directive while not in sentinel mode"),
         ("dir /nonexist", 1, "dir /nonexist", "No such file or directory"),
+        ("bind \"::1 *\"", 1, "bind \"::1 *\"", "A bind address can't have a space."),
         ("save 1", 1, "save 1", "Invalid save parameters"),
-        ("loglevel \"\"", 1, "loglevel \"\"", "argument(s) must be one of the following: debug, verbose, notice, warning"),
+        (
+            "loglevel \"\"",
+            1,
+            "loglevel \"\"",
+            "argument(s) must be one of the following: debug, verbose, notice, warning",
+        ),
         ("shards 0", 1, "shards 0", "argument must be between 1 and 16384 inclusive"),
         ("shards 16385", 1, "shards 16385", "argument must be between 1 and 16384 inclusive"),
         ("workers 1025", 1, "workers 1025", "argument must be between 1 and 1024 inclusive"),
@@ -84,8 +90,12 @@ fn options_without_a_file_begin_at_line_2() {
 
 #[test]
 fn repeated_lines_add_up_where_redis_adds() {
-    let settings = settings("client-output-buffer-limit normal 1 2 3\nclient-output-buffer-limit replica 4 5 6\nbind a\nbind b c");
-    assert_eq!(settings.output_limit_normal, super::super::OutputLimit { hard_bytes: 1, soft_bytes: 2, soft_seconds: 3 });
+    let settings =
+        settings("client-output-buffer-limit normal 1 2 3\nclient-output-buffer-limit replica 4 5 6\nbind a\nbind b c");
+    assert_eq!(
+        settings.output_limit_normal,
+        super::super::OutputLimit { hard_bytes: 1, soft_bytes: 2, soft_seconds: 3 }
+    );
     assert_eq!(settings.output_limit_replica.hard_bytes, 4);
     assert_eq!(settings.output_limit_pubsub.hard_bytes, 32 << 20);
     assert_eq!(settings.bind, ["b", "c"]);
@@ -162,7 +172,8 @@ fn host_decides_what_nobody_said() {
 #[test]
 fn renames_are_checked_in_order() {
     let exists = |name: &[u8]| name == b"get" || name == b"set";
-    let check = |text: &str| load_text(text).expect("a configuration").check_renames(exists).map_err(|error| error.to_string());
+    let check =
+        |text: &str| load_text(text).expect("a configuration").check_renames(exists).map_err(|error| error.to_string());
     assert_eq!(check("rename-command GET foo\nrename-command set get"), Ok(()));
     assert_eq!(check("rename-command get \"\""), Ok(()));
     assert!(check("rename-command foo bar").expect_err("unknown").ends_with("\nNo such command in rename-command"));

@@ -37,7 +37,10 @@ fn get_finds_by_name_and_pattern() {
     assert_eq!(get(&store, &["key-load-delay", "key-load*"]), pairs(&[("key-load-delay", "0")]));
     assert_eq!(get(&store, &["key-load*"]), []);
     assert_eq!(get(&store, &["nothing"]), []);
-    assert_eq!(get(&store, &["*slave-prio*", "replica-prio*"]), pairs(&[("slave-priority", "100"), ("replica-priority", "100")]));
+    assert_eq!(
+        get(&store, &["*slave-prio*", "replica-prio*"]),
+        pairs(&[("slave-priority", "100"), ("replica-priority", "100")])
+    );
     assert_eq!(get(&store, &["shards", "workers"]), pairs(&[("shards", "32"), ("workers", "2")]));
 }
 
@@ -45,7 +48,8 @@ fn get_finds_by_name_and_pattern() {
 #[test]
 fn set_refuses_in_redis_words() {
     let store = store("");
-    let failed = |name: &str, reason: &str| Err(format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}"));
+    let failed =
+        |name: &str, reason: &str| Err(format!("CONFIG SET failed (possibly related to argument '{name}') - {reason}"));
     let unknown = |name: &str| Err(format!("Unknown option or number of arguments for CONFIG SET - '{name}'"));
     assert_eq!(set(&store, &[("foo", "1")]), unknown("foo"));
     assert_eq!(set(&store, &[("timeout", "1"), ("timeout", "2")]), failed("timeout", "duplicate parameter"));
@@ -57,11 +61,19 @@ fn set_refuses_in_redis_words() {
     );
     assert_eq!(set(&store, &[("timeout", "5"), ("foo", "7"), ("daemonize", "yes")]), unknown("foo"));
     assert_eq!(set(&store, &[("daemonize", "yes"), ("foo", "3")]), failed("daemonize", "can't set immutable config"));
-    assert_eq!(set(&store, &[("slave-priority", "x")]), failed("slave-priority", "argument couldn't be parsed into an integer"));
-    for name in ["unixsocketperm", "databases", "logfile", "enable-debug-command", "replicaof", "syslog-enabled", "shards"] {
+    assert_eq!(
+        set(&store, &[("slave-priority", "x")]),
+        failed("slave-priority", "argument couldn't be parsed into an integer")
+    );
+    for name in
+        ["unixsocketperm", "databases", "logfile", "enable-debug-command", "replicaof", "syslog-enabled", "shards"]
+    {
         assert_eq!(set(&store, &[(name, "1")]), failed(name, "can't set immutable config"));
     }
-    assert_eq!(set(&store, &[("appendonly", "yes")]), failed("appendonly", "Pantala doesn't serve 'appendonly' yet: it stays as it is"));
+    assert_eq!(
+        set(&store, &[("appendonly", "yes")]),
+        failed("appendonly", "Pantala doesn't serve 'appendonly' yet: it stays as it is")
+    );
     assert_eq!(set(&store, &[("save", "60 1")]), failed("save", "Pantala doesn't serve 'save' yet: it stays as it is"));
     assert_eq!(store.generation(), 0);
 }

@@ -122,6 +122,16 @@ impl Connection {
     }
 }
 
+/// The page for users lists what is served.
+#[test]
+fn documentation_names_each_served_directive() {
+    let page = include_str!("../../../../../docs/configuration.md");
+    let served = DIRECTIVES.iter().filter(|directive| directive.state != State::Known);
+    for name in served.map(|directive| directive.name).chain(OTHER_DEFAULTS) {
+        assert!(page.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
 #[test]
 fn names_and_defaults_are_those_of_redis() {
     let Some(redis) = Redis::start() else {
@@ -154,8 +164,30 @@ fn names_and_defaults_are_those_of_redis() {
 #[test]
 fn refusals_are_those_of_redis() {
     const TRIED: [&str; 24] = [
-        "", "0", "1", "-1", "-3", "16", "101", "777", "888", "yes", "NO", "maybe", "local", "5%", "101%", "abc", "1kb", "1k", "+1",
-        "05", "2147483648", "4294967296", "9223372036854775808", "a/b",
+        "",
+        "0",
+        "1",
+        "-1",
+        "-3",
+        "16",
+        "101",
+        "777",
+        "888",
+        "yes",
+        "NO",
+        "maybe",
+        "local",
+        "5%",
+        "101%",
+        "abc",
+        "1kb",
+        "1k",
+        "+1",
+        "05",
+        "2147483648",
+        "4294967296",
+        "9223372036854775808",
+        "a/b",
     ];
     let Some(redis) = Redis::start() else {
         println!("redis-server isn't installed: not compared");
@@ -165,7 +197,9 @@ fn refusals_are_those_of_redis() {
     let mut compared = 0;
     for (index, directive) in DIRECTIVES.iter().enumerate() {
         // TLS needs certificates before anything else may be set.
-        let is_left_out = directive.name.starts_with("tls-") || OWN.contains(&directive.name) || matches!(directive.name, "io-threads" | "databases");
+        let is_left_out = directive.name.starts_with("tls-")
+            || OWN.contains(&directive.name)
+            || matches!(directive.name, "io-threads" | "databases");
         if is_left_out || NOT_TRIED.contains(&directive.name) || directive.kind.is_multi_argument() {
             continue;
         }
@@ -187,7 +221,8 @@ fn refusals_are_those_of_redis() {
             assert_eq!(ours, theirs, "{} {text:?}", directive.name);
             compared += 1;
         }
-        let default = String::from_utf8(super::super::value::show(directive.kind, &default_value(directive))).expect("text");
+        let default =
+            String::from_utf8(super::super::value::show(directive.kind, &default_value(directive))).expect("text");
         connection.command(&["config", "set", directive.name, &default]);
     }
     assert!(compared > 2_000, "{compared}");

@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Resident memory per key of servers that speak RESP.
+
+Each peer is started alone, filled, asked of the kernel (VmRSS in /proc/PID/status, before and after), and
+stopped; then the next. Two fillings, each in a server of its own:
+
+* populate: DEBUG POPULATE of --keys pairs key:N / value:N;
+* values: --value-keys keys of 16 bytes with values of --value-size bytes, by pipelined SET.
+
+    python3 benches/memory_per_key.py \\
+        --peer 'redis=redis-server --port {port} --save "" --enable-debug-command yes' \\
+        --peer 'pantala=target/release/pantala --port {port} --shards 40 --enable-debug-command yes'
+
+{port} is replaced by a free port. Ratios are against the first peer. 20 million keys take redis-server 2.2 GB.
+Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+"""
+
+import argparse
+import random
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+START_WAIT_S = 20
+STOP_WAIT_S = 20
+# DEBUG POPULATE of 20 million keys takes some seconds, and more on a busy host.
+REPLY_WAIT_S = 300
+# What a server gives back after the filling (buffers, a rehash's old table) is not what its keys take.
+SETTLE_S = 2
+SETS_PER_BATCH = 1000
+KEY_BYTES = 16
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser.add_argument("--keys", type=int, default=20_000_000, help="of the first filling; 0: leave it out")
+    parser.add_argument("--value-keys", type=int, default=1_000_000, help="of the second filling; 0: leave it out")
+    parser.add_argument("--value-size", type=int, default=256, help="bytes of its values")
+    arguments = parser.parse_args()
+    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
+    if any(len(peer) != 2 for peer in arguments.peer):
+        parser.error("a peer is NAME=COMMAND")
+    return arguments
+
+
+def free_port():
+    while True:
+        port = random.randrange(20_001, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+    raise RuntimeError(f"process {pid} tells no VmRSS: has it ended?")
+
+
+class Server:
+    def __init__(self, name, command):
+        self.name = name
+        self.port = free_port()
+        self.output = tempfile.TemporaryFile()
+        # A session of its own: a terminal's Ctrl-C then reaches this script alone, which stops the server in order.
+        self.process = subprocess.Popen(
+            shlex.split(command.replace("{port}", str(self.port))),
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def connect(self):
+        deadline = time.monotonic() + START_WAIT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                return socket.create_connection(("127.0.0.1", self.port), timeout=REPLY_WAIT_S)
+            except OSError:
+                time.sleep(0.05)
+        self.output.seek(0)
+        said = self.output.read().decode(errors="replace")[-2000:]
+        raise RuntimeError(f"{self.name} doesn't answer on port {self.port}:\n{said}")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_WAIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.output.close()
+
+
+def ask(replies, connection, command):
+    """A command whose reply is one line; returns it without its line end."""
+    connection.sendall(command + b"\r\n")
+    return reply_line(replies)
+
+
+def reply_line(replies):
+    line = replies.readline()
+    if not line.endswith(b"\r\n"):
+        raise RuntimeError("the server closed the connection")
+    if line.startswith(b"-"):
+        raise RuntimeError(line.decode(errors="replace").strip())
+    return line[:-2]
+
+
+def populate(arguments, connection, replies):
+    """Fills by DEBUG POPULATE; returns keys and bytes of all keys and values."""
+    ask(replies, connection, b"DEBUG POPULATE %d" % arguments.keys)
+    digits = sum(len(str(number)) for number in range(min(arguments.keys, 10)))
+    low = 10
+    while low < arguments.keys:
+        digits += (min(low * 10, arguments.keys) - low) * len(str(low))
+        low *= 10
+    return arguments.keys, 2 * digits + arguments.keys * (len("key:") + len("value:"))
+
+
+def set_values(arguments, connection, replies):
+    """Fills by SET; returns keys and bytes of all keys and values."""
+    value = b"v" * arguments.value_size
+    for first in range(0, arguments.value_keys, SETS_PER_BATCH):
+        last = min(first + SETS_PER_BATCH, arguments.value_keys)
+        connection.sendall(
+            b"".join(
+                b"*3\r\n$3\r\nSET\r\n$%d\r\nkey:%0*d\r\n$%d\r\n%s\r\n"
+                % (KEY_BYTES, KEY_BYTES - len("key:"), number, len(value), value)
+                for number in range(first, last)
+            )
+        )
+        for _ in range(first, last):
+            reply_line(replies)
+    return arguments.value_keys, arguments.value_keys * (KEY_BYTES + arguments.value_size)
+
+
+def measure(arguments, name, command, fill):
+    """Resident bytes per key: all, and beyond key and value."""
+    server = Server(name, command)
+    try:
+        with server.connect() as connection, connection.makefile("rb") as replies:
+            ask(replies, connection, b"PING")
+            before = resident_bytes(server.process.pid)
+            keys, key_value_bytes = fill(arguments, connection, replies)
+            time.sleep(SETTLE_S)
+            taken = resident_bytes(server.process.pid) - before
+            stored = int(ask(replies, connection, b"DBSIZE").lstrip(b":"))
+            if stored != keys:
+                raise RuntimeError(f"{name} has {stored} keys, not {keys}")
+        return taken / keys, (taken - key_value_bytes) / keys
+    finally:
+        server.stop()
+
+
+def main():
+    arguments = parse_arguments()
+    # SIGTERM stops as Ctrl-C does, so that `finally` runs.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    fillings = []
+    if arguments.keys:
+        fillings.append((f"{arguments.keys:,} pairs key:N / value:N (DEBUG POPULATE)", populate))
+    if arguments.value_keys:
+        title = f"{arguments.value_keys:,} keys of {KEY_BYTES} bytes with values of {arguments.value_size} (SET)"
+        fillings.append((title, set_values))
+    try:
+        for title, fill in fillings:
+            print(title)
+            print(f"  {'peer':<22} {'bytes per key':>13} {'beyond key and value':>21} {'ratio of bytes':>15}")
+            first = None
+            for name, command in arguments.peer:
+                per_key, beyond = measure(arguments, name, command, fill)
+                first = first or per_key
+                print(f"  {name:<22} {per_key:>13.2f} {beyond:>21.2f} {per_key / first:>15.3f}", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; the servers are stopped", file=sys.stderr)
+        return 130
+    except (RuntimeError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

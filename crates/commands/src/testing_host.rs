@@ -1,0 +1,171 @@
+//! Local handlers in a test: a made-up server around one connection.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+use pantala_engine::client::{Client, Clients, Endpoint, Host, LocalContext, MemoryFigures, Session, Shutdown};
+use pantala_engine::command::Handler;
+use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
+use pantala_resp::value::parse_reply;
+use pantala_resp::{ArgRange, Args, Reply};
+
+use crate::records::resolve;
+
+/// When time begins, unix time in ms.
+pub(crate) const START_MS: i64 = 1_700_000_000_000;
+
+/// A server that remembers what was asked of it.
+#[derive(Default)]
+pub(crate) struct FakeHost {
+    pub(crate) clients: Clients,
+    pub(crate) password: Option<&'static [u8]>,
+    pub(crate) memory: MemoryFigures,
+    pub(crate) now_us: i64,
+    /// What was asked for, a line each.
+    pub(crate) asked: Mutex<Vec<String>>,
+    /// The error of whatever can fail, or "".
+    pub(crate) error: &'static str,
+}
+
+impl FakeHost {
+    fn ask(&self, what: String) -> Result<(), String> {
+        self.asked.lock().expect("a sound lock").push(what);
+        if self.error.is_empty() { Ok(()) } else { Err(self.error.to_owned()) }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+impl Host for FakeHost {
+    fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
+        patterns.iter().map(|pattern| (text(pattern), b"value".to_vec())).collect()
+    }
+    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
+        let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
+        self.ask(format!("set {} by {}", pairs.join(" "), client.id))
+    }
+    fn config_rewrite(&self) -> Result<(), String> {
+        self.ask("rewrite".to_owned())
+    }
+    fn reset_stats(&self) {
+        let _ = self.ask("resetstat".to_owned());
+    }
+    fn clients(&self) -> &Clients {
+        &self.clients
+    }
+    fn kill(&self, client: &Client) {
+        client.killed.store(true, Relaxed);
+    }
+    fn authenticate(&self, user: &[u8], password: &[u8]) -> bool {
+        user == b"default" && self.password.is_none_or(|wanted| wanted == password)
+    }
+    fn requires_password(&self) -> bool {
+        self.password.is_some()
+    }
+    fn shutdown(&self, how: Shutdown) -> Result<(), String> {
+        self.ask(format!("{how:?}"))
+    }
+    fn info(&self, sections: &[String]) -> String {
+        format!("{}\n", sections.join(" "))
+    }
+    fn memory(&self) -> MemoryFigures {
+        self.memory
+    }
+    fn debug_allowed(&self, _: &Client) -> bool {
+        true
+    }
+    fn now_us(&self) -> i64 {
+        self.now_us
+    }
+}
+
+/// A connection to a made-up server.
+pub(crate) struct LocalTest {
+    pub(crate) host: FakeHost,
+    pub(crate) keyspace: Keyspace,
+    pub(crate) session: Session,
+    pub(crate) now_ms: i64,
+}
+
+impl LocalTest {
+    /// Client 1, of a server without a password.
+    pub(crate) fn new() -> Self {
+        let layout = Layout { shards: 4, databases: 16, homes: 1, workers: 1, execution: Execution::Inline, seed: 42 };
+        let keyspace = Keyspace::new(layout, vec![WorkerPort::new(Box::new(|| {}))]);
+        let host = FakeHost { now_us: START_MS * 1000 + 25, ..FakeHost::default() };
+        let client = add_client(&host, 1001);
+        LocalTest { host, keyspace, session: Session::new(client, true), now_ms: START_MS }
+    }
+
+    /// As [`LocalTest::new`], with a password.
+    pub(crate) fn with_password(password: &'static [u8]) -> Self {
+        let mut test = Self::new();
+        test.host.password = Some(password);
+        test.session.authenticated = false;
+        test
+    }
+
+    /// Another client of the server.
+    pub(crate) fn add(&self, port: u16) -> Arc<Client> {
+        add_client(&self.host, port)
+    }
+
+    /// Runs a command and returns its reply as it goes over the wire; nothing when there is no reply.
+    pub(crate) fn raw(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
+        let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+        for argument in arguments {
+            ranges.push(ArgRange::new(bytes.len(), argument.len()));
+            bytes.extend_from_slice(argument);
+        }
+        let args = Args::new(&bytes, &ranges);
+        let command = match resolve(&args) {
+            Ok(command) => command,
+            Err(unresolved) => return [b"-", unresolved.message(&args).as_slice(), b"\r\n"].concat(),
+        };
+        let Handler::Local(handler) = command.handler else { panic!("{} is not local", command.full_name) };
+        self.session.client.set_command(command);
+        let (mut reply, version) = (Vec::new(), self.session.version);
+        let mut context = LocalContext {
+            session: &mut self.session,
+            keyspace: &self.keyspace,
+            host: &self.host,
+            now_ms: self.now_ms,
+        };
+        handler(&mut context, &args, &mut Reply::new(&mut reply, version));
+        if !reply.is_empty() {
+            let whole = parse_reply(&reply).expect("a well-formed reply").map(|(_, len)| len);
+            assert_eq!(whole, Some(reply.len()), "exactly one reply: {}", reply.escape_ascii());
+        }
+        reply
+    }
+
+    /// Runs a command of words; `''` is the empty one. The reply with line ends escaped.
+    pub(crate) fn run(&mut self, command: &str) -> String {
+        let words: Vec<&[u8]> =
+            command.split(' ').map(|word| if word == "''" { b"" } else { word.as_bytes() }).collect();
+        let reply = self.raw(&words);
+        String::from_utf8_lossy(&reply).replace("\r\n", "|")
+    }
+
+    /// Asserts the reply to each command.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, script: &[(&str, &str)]) {
+        for (command, reply) in script {
+            assert_eq!(self.run(command), *reply, "{command}");
+        }
+    }
+
+    /// What was asked of the server since the last look.
+    pub(crate) fn asked(&mut self) -> Vec<String> {
+        std::mem::take(&mut *self.host.asked.lock().expect("a sound lock"))
+    }
+}
+
+fn add_client(host: &FakeHost, port: u16) -> Arc<Client> {
+    let endpoint = |port: u16| Endpoint::Tcp(([127, 0, 0, 1], port).into());
+    let client = Arc::new(Client::new(host.clients.next_id(), 0, 9, endpoint(port), endpoint(6379), START_MS));
+    host.clients.add(Arc::clone(&client));
+    client
+}

@@ -1,0 +1,71 @@
+//! `rename-command`: other names for commands, or none.
+
+use std::collections::HashMap;
+
+use pantala_commands::{Unresolved, lookup, resolve, resolve_as};
+use pantala_engine::command::Command;
+use pantala_resp::Args;
+
+use crate::config::load::Rename;
+
+/// What the configuration renames. Empty for almost everyone, so the check for that comes first.
+#[derive(Default)]
+pub struct Renames {
+    /// By lower-case name: what it runs, or nothing.
+    by_name: HashMap<Vec<u8>, Option<&'static Command>>,
+}
+
+impl Renames {
+    /// Carries the lines out one after the other, as Redis does. They have been checked when the configuration was read.
+    pub fn new(lines: &[Rename]) -> Self {
+        let mut by_name: HashMap<Vec<u8>, Option<&'static Command>> = HashMap::new();
+        for line in lines {
+            let (from, to) = (line.from.to_ascii_lowercase(), line.to.to_ascii_lowercase());
+            let command = by_name.get(&from).copied().unwrap_or_else(|| lookup(&from));
+            by_name.insert(from, None);
+            if !to.is_empty() {
+                by_name.insert(to, command);
+            }
+        }
+        Renames { by_name }
+    }
+
+    /// The command that a call runs.
+    #[inline]
+    pub fn resolve(&self, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
+        if self.by_name.is_empty() {
+            return resolve(args);
+        }
+        match self.by_name.get(&args.get(0).unwrap_or_default().to_ascii_lowercase()) {
+            None => resolve(args),
+            Some(None) => Err(Unresolved::Unknown),
+            Some(Some(command)) => resolve_as(command, args),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pantala_resp::ArgRange;
+
+    fn rename(from: &str, to: &str) -> Rename {
+        Rename::new(from.as_bytes(), to.as_bytes())
+    }
+
+    fn name_of(renames: &Renames, name: &str) -> Option<&'static str> {
+        let ranges = [ArgRange::new(0, name.len()), ArgRange::new(0, name.len())];
+        renames.resolve(&Args::new(name.as_bytes(), &ranges)).ok().map(|command| command.name)
+    }
+
+    #[test]
+    fn names_move_go_and_swap() {
+        let renames = Renames::new(&[rename("GET", "fetch"), rename("strlen", ""), rename("fetch", "Grab")]);
+        assert_eq!(name_of(&renames, "grab"), Some("get"));
+        assert_eq!(name_of(&renames, "GET"), None);
+        assert_eq!(name_of(&renames, "fetch"), None);
+        assert_eq!(name_of(&renames, "STRLEN"), None);
+        assert_eq!(name_of(&renames, "incr"), Some("incr"));
+        assert_eq!(name_of(&Renames::default(), "get"), Some("get"));
+    }
+}
