@@ -1,48 +1,92 @@
 //! Two workers against one on the engine without sockets: issue 2's row, interleaved rounds, ratios.
 //!
-//! `cargo run --release -p pantala-benches --example engine_scaling`
+//! `cargo run --release -p pantala-benches --example engine_scaling [-- SHARDS ...]`, by default 1, 4, 16, 40 and 64.
+//!
+//! `host limit` is the same ratio for two workers that share nothing: each has a keyspace of its own with half of the keys. Times
+//! are the slowest worker's CPU time, so that what else the host runs spoils less; `by the clock` is the ratio of wall times.
 
-use pantala_benches::{Keys, Load, Prepared};
+use pantala_benches::{Elapsed, Keys, Load, Prepared, run_apart};
 use pantala_engine::keyspace::Execution;
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 const OPERATIONS: usize = 2_000_000;
+const KEYS: usize = 1_000_000;
+
+/// One round: a worker alone, two on one keyspace, two on a keyspace each.
+struct Round {
+    alone: Elapsed,
+    together: Elapsed,
+    apart: Elapsed,
+}
+
+impl Round {
+    fn ratio(&self) -> f64 {
+        2.0 * self.alone.cpu.as_secs_f64() / self.together.cpu.as_secs_f64()
+    }
+
+    fn ratio_by_clock(&self) -> f64 {
+        2.0 * self.alone.wall.as_secs_f64() / self.together.wall.as_secs_f64()
+    }
+
+    fn host_limit(&self) -> f64 {
+        2.0 * self.alone.cpu.as_secs_f64() / self.apart.cpu.as_secs_f64()
+    }
+}
+
+fn median(rounds: &[Round], figure: impl Fn(&Round) -> f64) -> (f64, f64, f64) {
+    let mut figures: Vec<f64> = rounds.iter().map(figure).collect();
+    figures.sort_by(f64::total_cmp);
+    (figures[0], figures[figures.len() / 2], figures[figures.len() - 1])
+}
+
+fn measure(distribution: Keys, shards: u32) -> Vec<Round> {
+    let prepare = |workers, keys| {
+        Prepared::new(Load {
+            workers,
+            shards,
+            keys,
+            distribution,
+            sets_percent: 50,
+            value_bytes: 64,
+            execution: Execution::Inline,
+        })
+    };
+    let (one, two, halves) = (prepare(1, KEYS), prepare(2, KEYS), [prepare(1, KEYS / 2), prepare(1, KEYS / 2)]);
+    let run = |_| Round {
+        alone: one.run_timed(OPERATIONS),
+        together: two.run_timed(OPERATIONS),
+        apart: run_apart(&halves, OPERATIONS),
+    };
+    (0..ROUNDS).map(run).collect()
+}
 
 fn main() {
+    let mut shards: Vec<u32> = std::env::args().skip(1).map(|text| text.parse().expect("a number of shards")).collect();
+    if shards.is_empty() {
+        shards = vec![1, 4, 16, 40, 64];
+    }
     println!(
-        "engine without sockets, 1 M keys, 16-byte keys, 64-byte values, GET and SET 1:1, {OPERATIONS} operations per worker"
+        "engine without sockets, {KEYS} keys of 16 bytes, 64-byte values, GET and SET 1:1, {OPERATIONS} operations per worker; medians of {ROUNDS} rounds (least-most)"
     );
     println!(
-        "{:<12} {:>7} {:>14} {:>14} {:>8} {:>16}",
-        "keys", "shards", "1 worker op/s", "2 workers op/s", "ratio", "spread"
+        "{:<11} {:>6} {:>13} {:>14} {:>18} {:>18} {:>18}",
+        "keys", "shards", "1 worker op/s", "2 workers op/s", "ratio", "by the clock", "host limit"
     );
     for distribution in [Keys::Uniform, Keys::Zipf(0.99)] {
-        for shards in [1, 4, 16, 40, 64] {
-            let load = |workers| Load {
-                workers,
-                shards,
-                keys: 1_000_000,
-                distribution,
-                sets_percent: 50,
-                value_bytes: 64,
-                execution: Execution::Inline,
+        for &shards in &shards {
+            let rounds = measure(distribution, shards);
+            let column = |figure: fn(&Round) -> f64| {
+                let (least, middle, most) = median(&rounds, figure);
+                format!("{middle:.2} ({least:.2}-{most:.2})")
             };
-            let (one, two) = (Prepared::new(load(1)), Prepared::new(load(2)));
-            let mut rates = Vec::new();
-            for _ in 0..ROUNDS {
-                let single = OPERATIONS as f64 / one.run(OPERATIONS).as_secs_f64();
-                let double = 2.0 * OPERATIONS as f64 / two.run(OPERATIONS).as_secs_f64();
-                rates.push((single, double));
-            }
-            rates.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
-            let (single, double) = rates[ROUNDS / 2];
-            let spread = (rates[0].1 / rates[0].0, rates[ROUNDS - 1].1 / rates[ROUNDS - 1].0);
             println!(
-                "{:<12} {shards:>7} {single:>14.0} {double:>14.0} {:>8.2} {:>7.2}..{:.2}",
+                "{:<11} {shards:>6} {:>13.0} {:>14.0} {:>18} {:>18} {:>18}",
                 format!("{distribution:?}"),
-                double / single,
-                spread.0,
-                spread.1
+                median(&rounds, |round| OPERATIONS as f64 / round.alone.cpu.as_secs_f64()).1,
+                median(&rounds, |round| 2.0 * OPERATIONS as f64 / round.together.cpu.as_secs_f64()).1,
+                column(Round::ratio),
+                column(Round::ratio_by_clock),
+                column(Round::host_limit)
             );
         }
     }

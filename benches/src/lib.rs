@@ -1,7 +1,10 @@
 //! What the benches share: a load on the engine without sockets.
+#![forbid(unsafe_code)]
 
 use std::hint::black_box;
+use std::ops::Range;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pantala_base::Random;
@@ -10,6 +13,7 @@ use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_engine::message::Message;
 use pantala_resp::{ArgRange, Args, Version};
+use rustix::time::{ClockId, clock_gettime};
 
 /// Commands that a worker prefetches together, as the server's window does.
 const WINDOW: usize = 32;
@@ -58,24 +62,37 @@ fn session() -> SessionView {
     SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false }
 }
 
-/// A command as bytes and ranges.
-struct Packed {
+/// Commands as a worker finds them: their bytes one behind the other, and where each argument stands.
+#[derive(Default)]
+struct Stream {
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
+    /// Where each command ends, in `bytes` and in `ranges`.
+    ends: Vec<(usize, usize)>,
 }
 
-impl Packed {
-    fn new(words: &[&[u8]]) -> Self {
-        let mut packed = Packed { bytes: Vec::new(), ranges: Vec::new() };
+impl Stream {
+    fn push(&mut self, words: &[&[u8]]) {
+        let (begin, _) = self.end(self.ends.len());
         for word in words {
-            packed.ranges.push(ArgRange::new(packed.bytes.len(), word.len()));
-            packed.bytes.extend_from_slice(word);
+            self.ranges.push(ArgRange::new(self.bytes.len() - begin, word.len()));
+            self.bytes.extend_from_slice(word);
         }
-        packed
+        self.ends.push((self.bytes.len(), self.ranges.len()));
     }
 
-    fn args(&self) -> Args<'_> {
-        Args::new(&self.bytes, &self.ranges)
+    /// Where the first `commands` commands end.
+    fn end(&self, commands: usize) -> (usize, usize) {
+        commands.checked_sub(1).map_or((0, 0), |last| self.ends[last])
+    }
+
+    fn args(&self, index: usize) -> Args<'_> {
+        let (begin, end) = (self.end(index), self.end(index + 1));
+        Args::new(&self.bytes[begin.0..end.0], &self.ranges[begin.1..end.1])
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
     }
 }
 
@@ -106,13 +123,21 @@ impl<'k> Lane<'k> {
         answers + self.executor.take_answers().len()
     }
 
+    /// Runs all commands, window by window.
+    fn run(&mut self, stream: &Stream) {
+        for first in (0..stream.len()).step_by(WINDOW) {
+            self.window(stream, first..(first + WINDOW).min(stream.len()));
+            self.messages();
+        }
+    }
+
     /// Runs a window of commands, all to their end.
-    fn window(&mut self, commands: &[Packed]) {
+    fn window(&mut self, stream: &Stream, commands: Range<usize>) {
         let get = pantala_commands::lookup(b"get").expect("GET is built");
         let set = pantala_commands::lookup(b"set").expect("SET is built");
         let mut places = [None; WINDOW];
-        for (command, place) in commands.iter().zip(&mut places) {
-            let found = self.keyspace.place(command.args().at(1));
+        for (index, place) in commands.clone().zip(&mut places) {
+            let found = self.keyspace.place(stream.args(index).at(1));
             self.keyspace.hint(0, found.shard).prefetch_bucket(found.hash);
             *place = Some(found);
         }
@@ -121,9 +146,9 @@ impl<'k> Lane<'k> {
         }
         self.reply.clear();
         let mut waiting = 0;
-        for (command, place) in commands.iter().zip(places) {
+        for (index, place) in commands.zip(places) {
             let place = place.expect("filled above");
-            let args = command.args();
+            let args = stream.args(index);
             let call = Call {
                 command: if args.len() == 2 { get } else { set },
                 args,
@@ -159,81 +184,101 @@ impl Prepared {
         let keyspace = Keyspace::new(layout, ports);
         let value = vec![b'v'; load.value_bytes];
         let mut lane = Lane::new(&keyspace, 0);
-        let mut window = Vec::new();
+        let mut stream = Stream::default();
         for index in 0..load.keys {
-            window.push(Packed::new(&[b"SET", &key(index), &value]));
-            if window.len() == WINDOW || index + 1 == load.keys {
-                lane.window(&window);
-                window.clear();
-            }
+            stream.push(&[b"SET", &key(index), &value]);
         }
+        lane.run(&stream);
         drop(lane);
         Prepared { load, keyspace }
     }
 
     /// Runs `operations` on each worker and tells how long that took, from the common start to the last worker's end.
     pub fn run(&self, operations: usize) -> Duration {
-        let load = self.load;
-        let barrier = Barrier::new(load.workers as usize);
-        let left = std::sync::atomic::AtomicU32::new(load.workers);
-        let times: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..load.workers)
-                .map(|worker| {
-                    let (barrier, left) = (&barrier, &left);
-                    scope.spawn(move || {
-                        pin(worker);
-                        let windows = self.commands(worker, operations);
-                        let mut lane = Lane::new(&self.keyspace, worker);
-                        barrier.wait();
-                        let began = Instant::now();
-                        for window in &windows {
-                            lane.window(window);
-                            lane.messages();
-                        }
-                        let ended = Instant::now();
-                        // Others may still need what this worker's messages hold.
-                        left.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
-                        while left.load(std::sync::atomic::Ordering::Acquire) > 0 {
-                            lane.messages();
-                            std::thread::yield_now();
-                        }
-                        (began, ended)
-                    })
-                })
-                .collect();
-            threads.into_iter().map(|thread| thread.join().expect("a lane ends")).collect()
-        });
-        let began = times.iter().map(|(began, _)| *began).min().expect("workers");
-        let ended = times.iter().map(|(_, ended)| *ended).max().expect("workers");
-        ended - began
+        self.run_timed(operations).wall
     }
 
-    /// The operations of a worker, made before the clock runs: bounded, and run over and over.
-    fn commands(&self, worker: u32, operations: usize) -> Vec<Vec<Packed>> {
-        let mut random = Random::from_seed(SEED ^ u64::from(worker + 1));
+    /// As [`Prepared::run`], with the time that the workers really ran.
+    pub fn run_timed(&self, operations: usize) -> Elapsed {
+        race(&(0..self.load.workers).map(|worker| (self, worker)).collect::<Vec<_>>(), operations)
+    }
+
+    /// The operations of a worker, made before the clock runs.
+    fn commands(&self, lane: usize, operations: usize) -> Stream {
+        let mut random = Random::from_seed(SEED ^ (lane as u64 + 1));
         let zipf = match self.load.distribution {
             Keys::Uniform => None,
             Keys::Zipf(exponent) => Some(Zipf::new(self.load.keys, exponent)),
         };
         let value = vec![b'w'; self.load.value_bytes];
-        (0..operations.div_ceil(WINDOW))
-            .map(|_| {
-                (0..WINDOW)
-                    .map(|_| {
-                        let index = match &zipf {
-                            None => random.below(self.load.keys as u64) as usize,
-                            Some(zipf) => zipf.sample(&mut random),
-                        };
-                        if random.below(100) < u64::from(self.load.sets_percent) {
-                            Packed::new(&[b"SET", &key(index), &value])
-                        } else {
-                            Packed::new(&[b"GET", &key(index)])
-                        }
-                    })
-                    .collect()
-            })
-            .collect()
+        let mut stream = Stream::default();
+        for _ in 0..operations {
+            let index = match &zipf {
+                None => random.below(self.load.keys as u64) as usize,
+                Some(zipf) => zipf.sample(&mut random),
+            };
+            if random.below(100) < u64::from(self.load.sets_percent) {
+                stream.push(&[b"SET", &key(index), &value]);
+            } else {
+                stream.push(&[b"GET", &key(index)]);
+            }
+        }
+        stream
     }
+}
+
+/// Runs `operations` on one worker of each keyspace, all at the same time, each on a core of its own: what the host gives to
+/// workers that share nothing.
+pub fn run_apart(keyspaces: &[Prepared], operations: usize) -> Elapsed {
+    race(&keyspaces.iter().map(|keyspace| (keyspace, 0)).collect::<Vec<_>>(), operations)
+}
+
+/// How long a run took.
+#[derive(Clone, Copy, Debug)]
+pub struct Elapsed {
+    /// From the common start to the last worker's end.
+    pub wall: Duration,
+    /// CPU time of the worker that took the most: `wall` without what other processes took from it.
+    pub cpu: Duration,
+}
+
+/// Runs workers, each given by its keyspace and its number there, side by side.
+fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
+    let barrier = Barrier::new(workers.len());
+    let left = AtomicUsize::new(workers.len());
+    let times: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .iter()
+            .enumerate()
+            .map(|(number, &(prepared, worker))| {
+                let (barrier, left) = (&barrier, &left);
+                scope.spawn(move || {
+                    pin(number);
+                    let stream = prepared.commands(number, operations);
+                    let mut lane = Lane::new(&prepared.keyspace, worker);
+                    barrier.wait();
+                    let (began, cpu_began) = (Instant::now(), thread_cpu());
+                    lane.run(&stream);
+                    let (ended, cpu) = (Instant::now(), thread_cpu() - cpu_began);
+                    // Others may still need what this worker's messages hold.
+                    left.fetch_sub(1, Ordering::AcqRel);
+                    while left.load(Ordering::Acquire) > 0 {
+                        lane.messages();
+                        std::thread::yield_now();
+                    }
+                    (began, ended, cpu)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("a lane ends")).collect()
+    });
+    let began = times.iter().map(|time| time.0).min().expect("workers");
+    let ended = times.iter().map(|time| time.1).max().expect("workers");
+    Elapsed { wall: ended - began, cpu: times.iter().map(|time| time.2).max().expect("workers") }
+}
+
+fn thread_cpu() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().expect("it counts from zero")
 }
 
 /// Ranks by Zipf's law: a table of the cumulative distribution, searched by halving.
@@ -263,10 +308,10 @@ impl Zipf {
 }
 
 /// Pins the calling thread to a core, so that two workers never share one while another idles.
-fn pin(worker: u32) {
+fn pin(worker: usize) {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut set = rustix::thread::CpuSet::new();
-    set.set(worker as usize % cores);
+    set.set(worker % cores);
     // Without it the figures are noisier, not wrong.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }

@@ -50,10 +50,12 @@ fn build() -> PathBuf {
         .spawn()
         .expect("cargo starts");
     let output = std::io::BufReader::new(child.stdout.take().expect("standard output is piped"));
-    let executable = Message::parse_stream(output).filter_map(Result::ok).find_map(|message| match message {
+    // To the end of the stream: cargo fails when nobody reads its last words.
+    let executables = Message::parse_stream(output).filter_map(Result::ok).filter_map(|message| match message {
         Message::CompilerArtifact(artifact) if artifact.target.name == "pantala" => artifact.executable,
         _ => None,
     });
+    let executable = executables.last();
     let status = child.wait().expect("cargo ends");
     assert!(status.success(), "cargo build of pantala failed: {status}");
     executable.expect("cargo names the executable it built").into_std_path_buf()

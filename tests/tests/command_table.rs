@@ -9,7 +9,7 @@ use pantala_tests::{Backend, Client, Reply, Server};
 const LATER: &[&str] = &["client|setinfo", "client|no-touch"];
 
 /// Fields of COMMAND DOCS that hold prose.
-const PROSE: &[&str] = &["summary", "complexity"];
+const PROSE: &[&str] = &["summary", "complexity", "replaced_by"];
 
 /// Both servers, speaking one version of the protocol.
 fn servers(version: &str) -> Option<(Server, Client, Server, Client)> {

@@ -3,8 +3,8 @@
 //! | module | what |
 //! | --- | --- |
 //! | here | names, replies, pauses |
-//! | [`listing`] | `CLIENT LIST` and `INFO`: the line of a client |
-//! | [`killing`] | `CLIENT KILL` |
+//! | `listing` | `CLIENT LIST` and `INFO`: the line of a client |
+//! | `killing` | `CLIENT KILL` |
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

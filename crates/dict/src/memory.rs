@@ -46,12 +46,21 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) ->
     }
 }
 
-/// Miri can't map memory by system call: the global allocator stands in, and what it gives is leaked into pools.
+/// Miri can't map memory by system call: the global allocator stands in. What it gives is remembered, so that Miri's
+/// search for leaks finds it although dictionaries know it by numbers only.
 #[cfg(miri)]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage) -> NonNull<u8> {
+    static MAPPED: std::sync::Mutex<Vec<Mapping>> = std::sync::Mutex::new(Vec::new());
+    #[expect(dead_code, reason = "only Miri reads it")]
+    struct Mapping(NonNull<u8>);
+    // SAFETY: nothing is done with the pointer.
+    unsafe impl Send for Mapping {}
+
     let Ok(layout) = core::alloc::Layout::from_size_align(len_bytes, align_bytes) else { refused(len_bytes) };
     // SAFETY: the callers map chunks of a non-zero constant size.
-    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap_or_else(|| refused(len_bytes))
+    let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap_or_else(|| refused(len_bytes));
+    MAPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Mapping(start));
+    start
 }
 
 #[cold]

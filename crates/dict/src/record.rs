@@ -324,7 +324,7 @@ impl Record {
             if head & EXPIRES != 0 {
                 at += EXPIRY_BYTES;
             }
-            core::slice::from_raw_parts(self.0.as_ptr().add(at), key.len()) == key
+            same_bytes(core::slice::from_raw_parts(self.0.as_ptr().add(at), key.len()), key)
         }
     }
 
@@ -510,6 +510,19 @@ impl Record {
                 RawPayload::Heap(value) => at.cast::<NonNull<()>>().write_unaligned(value),
             }
         }
+    }
+}
+
+/// Whether two byte strings of one length are equal. Keys of 8 to 16 bytes, the usual ones, by two overlapping words
+/// without a call: the fewer instructions a find takes, the more of the next find's misses overlap with its own.
+#[inline(always)]
+fn same_bytes(a: &[u8], b: &[u8]) -> bool {
+    match (a.first_chunk::<8>(), b.first_chunk::<8>(), a.last_chunk::<8>(), b.last_chunk::<8>()) {
+        (Some(a_first), Some(b_first), Some(a_last), Some(b_last)) if a.len() <= 16 => {
+            let first = u64::from_ne_bytes(*a_first) ^ u64::from_ne_bytes(*b_first);
+            first | (u64::from_ne_bytes(*a_last) ^ u64::from_ne_bytes(*b_last)) == 0
+        }
+        _ => a == b,
     }
 }
 

@@ -1,4 +1,5 @@
 //! The `pantala` binary: reads the configuration, starts the workers, waits for the end.
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
 //! Accepted sockets: their options, their ends, and whether they may stay.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -46,10 +47,13 @@ pub fn endpoints(socket: &impl AsFd) -> (Endpoint, Endpoint) {
     (of(socket.peer_addr().ok()), of(local))
 }
 
-/// Whether the peer is on this host.
+/// Whether the peer is let in in protected mode: a Unix socket, or the one loopback address that each protocol has for it in Redis.
 pub fn is_local(socket: &impl AsFd) -> bool {
     match SockRef::from(socket).peer_addr().ok().and_then(|address| address.as_socket()) {
-        Some(address) => address.ip().to_canonical().is_loopback(),
+        Some(address) => {
+            let address = address.ip().to_canonical();
+            address == Ipv4Addr::LOCALHOST || address == Ipv6Addr::LOCALHOST
+        }
         None => true,
     }
 }

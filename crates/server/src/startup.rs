@@ -70,7 +70,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
         workers,
         first_io_worker: if io_workers > 0 { homes } else { 0 },
     };
-    announce(&settings, &facts, homes);
+    announce(&settings, &facts, homes, &sockets);
 
     let doorbells = (0..workers)
         .map(|_| Doorbell::new())
@@ -174,7 +174,7 @@ fn run_worker<L: EventLoop>(
 }
 
 /// Tells what the server runs with.
-fn announce(settings: &Settings, facts: &Facts, homes: u32) {
+fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::Listener]) {
     let execution = match settings.execution {
         Execution::Inline => "inline",
         Execution::Owner => "owner",
@@ -193,6 +193,9 @@ fn announce(settings: &Settings, facts: &Facts, homes: u32) {
         settings.maxclients,
         process::open_files_limit()
     );
+    for socket in sockets {
+        tracing::info!("Listening on {}", socket.address);
+    }
 }
 
 /// 40 hexadecimal digits.

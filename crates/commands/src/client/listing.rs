@@ -101,7 +101,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         flags(client),
         client.db.load(Relaxed),
     );
-    let _ = writeln!(
+    let _ = write!(
         text,
         " sub=0 psub=0 ssub=0 multi=-1 qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
          omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir=-1 resp={}",
@@ -110,6 +110,14 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         client.command().map_or("NULL", |command| command.full_name),
         client.resp.load(Relaxed),
     );
+    // 7.0 has no such fields: a client that never said what it is has its line as there.
+    let names = client.names();
+    if !names.library.is_empty() || !names.library_version.is_empty() {
+        let (name, version) =
+            (String::from_utf8_lossy(&names.library), String::from_utf8_lossy(&names.library_version));
+        let _ = write!(text, " lib-name={name} lib-ver={version}");
+    }
+    text.push('\n');
 }
 
 /// What is out of the ordinary, a letter each, or `N`.

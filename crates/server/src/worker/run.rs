@@ -78,7 +78,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
                 Err(error) => (0, 0, What::Broken(error)),
             };
-            let broken = matches!(what, What::Broken(_));
+            let broken = matches!(what, What::Broken(_) | What::Browser);
             self.window.entries.push(Entry {
                 connection: index,
                 db: connection.session.db,
@@ -306,6 +306,13 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             What::Broken(error) => {
                 error.encode(output);
+                closes = true;
+            }
+            What::Browser => {
+                tracing::warn!(
+                    "Closed {}: it speaks HTTP. A web page may be trying to send commands through a visitor's browser.",
+                    session.client.address
+                );
                 closes = true;
             }
             What::Nothing => return connection.input.done(entry.end),

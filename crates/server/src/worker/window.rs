@@ -29,6 +29,8 @@ pub enum What {
     Unresolved(Unresolved),
     /// The bytes were no command: the connection closes.
     Broken(ProtocolError),
+    /// A web browser that was lured here: the connection closes without a word.
+    Browser,
     /// An empty line.
     Nothing,
 }
@@ -100,6 +102,10 @@ pub fn classify(keyspace: &Keyspace, renames: &Renames, db: u32, args: &Args<'_>
     }
     let command = match renames.resolve(args) {
         Ok(command) => command,
+        // The first words of a form that a page sends to this port, with commands in its body: Redis's own defence.
+        Err(_) if [&b"post"[..], b"host:"].iter().any(|word| args.at(0).eq_ignore_ascii_case(word)) => {
+            return What::Browser;
+        }
         Err(why) => return What::Unresolved(why),
     };
     match (command.handler, command.route) {
