@@ -180,6 +180,7 @@ impl Prepared {
             workers: load.workers,
             execution: Execution::Inline,
             seed: SEED,
+            random_seed: SEED,
         };
         let keyspace = Keyspace::new(layout, ports);
         let value = vec![b'v'; load.value_bytes];

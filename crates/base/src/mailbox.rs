@@ -11,6 +11,8 @@
 //! has at most one (see `pantala_engine::request`), so `maxclients` bounds them. That is why they are linked lists and not
 //! rings: a ring that can be full needs a second way for what does not fit.
 
+use std::marker::PhantomData;
+
 use crate::sync::{AtomicPtr, Ordering};
 
 /// A queue element: a link and what it carries. Allocated by whoever sends, freed by whoever receives.
@@ -127,12 +129,19 @@ pub fn push<T>(
 /// The word is null (awake, nothing waits), [`mark`] (asleep) or a stack of messages.
 pub struct Mailbox<T> {
     word: AtomicPtr<Node<T>>,
+    values: PhantomData<*mut Node<T>>,
 }
+
+// SAFETY: a mailbox owns the nodes that are linked to it and passes each to one thread: it moves values between threads and
+// never shares them, so it may itself be moved and shared whenever the values may be moved.
+unsafe impl<T: Send> Send for Mailbox<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Mailbox<T> {}
 
 impl<T> Mailbox<T> {
     /// An empty mailbox of a worker that is awake.
     pub fn new() -> Self {
-        Mailbox { word: AtomicPtr::new(std::ptr::null_mut()) }
+        Mailbox { word: AtomicPtr::new(std::ptr::null_mut()), values: PhantomData }
     }
 
     /// Delivers a message. `true`: the worker slept and this message is the first since, so the sender must ring its doorbell.

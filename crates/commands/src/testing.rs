@@ -21,7 +21,15 @@ pub(crate) struct TestServer {
 
 impl TestServer {
     pub(crate) fn new(shards: u32) -> Self {
-        let layout = Layout { shards, databases: 16, homes: 1, workers: 2, execution: Execution::Inline, seed: 42 };
+        let layout = Layout {
+            shards,
+            databases: 16,
+            homes: 1,
+            workers: 2,
+            execution: Execution::Inline,
+            seed: 42,
+            random_seed: 42,
+        };
         let ports = (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
         let session = SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false };
         TestServer { keyspace: Keyspace::new(layout, ports), session, now_ms: START_MS }

@@ -92,7 +92,15 @@ pub(crate) struct LocalTest {
 impl LocalTest {
     /// Client 1, of a server without a password.
     pub(crate) fn new() -> Self {
-        let layout = Layout { shards: 4, databases: 16, homes: 1, workers: 1, execution: Execution::Inline, seed: 42 };
+        let layout = Layout {
+            shards: 4,
+            databases: 16,
+            homes: 1,
+            workers: 1,
+            execution: Execution::Inline,
+            seed: 42,
+            random_seed: 42,
+        };
         let keyspace = Keyspace::new(layout, vec![WorkerPort::new(Box::new(|| {}))]);
         let host = FakeHost { now_us: START_MS * 1000 + 25, ..FakeHost::default() };
         let client = add_client(&host, 1001);

@@ -199,7 +199,11 @@ impl<'s> Db<'s> {
             Entry::Occupied(mut found) => {
                 // What has expired is gone: its time to live must not be kept.
                 let had = found.expire_at_ms();
-                let keep = expire == Expire::Keep && had.is_none_or(|at| at > now_ms);
+                let is_over = had.is_some_and(|at| at <= now_ms);
+                if is_over {
+                    self.stats.expired.add(1);
+                }
+                let keep = expire == Expire::Keep && !is_over;
                 if let Some(old) = found.replace(payload, flags) {
                     figures.heap_bytes.sub(old.allocated_bytes() as u64);
                     keyspace.dispose(old, keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed));

@@ -16,6 +16,7 @@
 
 use std::hint::spin_loop;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use pantala_base::mailbox::Node;
 use pantala_resp::{Args, Reply};
@@ -31,9 +32,10 @@ use crate::request::{Parcel, Request, Step};
 /// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
 const SPINS_MAX: u32 = 60;
 
-/// How many requests one owner runs for others before it passes the shard to its home, so that its own connections
-/// don't wait for everybody else's.
+/// How many requests one owner runs for others at a time, and for how long, before it passes the shard to its home, or, being
+/// the home, puts it off to its next turn: its own connections don't wait for everybody else's.
 const COMBINE_MAX: u32 = 64;
+const COMBINE_TIME_MAX: Duration = Duration::from_micros(200);
 
 /// What became of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +72,8 @@ pub struct Executor<'k> {
     owned: Vec<Ownership>,
     /// Shards to be given back.
     to_free: Vec<Ownership>,
+    /// Shards with waiting requests, put off to the next turn.
+    put_off: Vec<Ownership>,
     /// Answers to requests of this worker's own connections.
     answers: Vec<Parcel>,
 }
@@ -77,7 +81,15 @@ pub struct Executor<'k> {
 impl<'k> Executor<'k> {
     /// The executor of a worker.
     pub fn new(keyspace: &'k Keyspace, worker: u32) -> Self {
-        Executor { keyspace, worker, shards: Vec::new(), owned: Vec::new(), to_free: Vec::new(), answers: Vec::new() }
+        Executor {
+            keyspace,
+            worker,
+            shards: Vec::new(),
+            owned: Vec::new(),
+            to_free: Vec::new(),
+            put_off: Vec::new(),
+            answers: Vec::new(),
+        }
     }
 
     /// The keyspace.
@@ -155,9 +167,22 @@ impl<'k> Executor<'k> {
         self.free_all();
     }
 
+    /// Goes on with the shards that were put off: once a turn.
+    pub fn go_on(&mut self) {
+        if !self.put_off.is_empty() {
+            self.to_free.append(&mut self.put_off);
+            self.free_all();
+        }
+    }
+
+    /// Whether there is something to do in the next turn without waiting for events: answers, or shards put off.
+    pub fn has_work(&self) -> bool {
+        !self.answers.is_empty() || !self.put_off.is_empty()
+    }
+
     /// Takes a shard for periodic work if it is free.
     pub fn try_take(&self, shard: u32) -> Option<Ownership> {
-        self.keyspace.gate(shard).try_take(shard)
+        self.keyspace.gate(shard).try_take()
     }
 
     /// Gives back a shard that was free when it was taken, seeing to the requests that came meanwhile.
@@ -186,13 +211,13 @@ impl<'k> Executor<'k> {
     #[inline]
     fn take_spinning(&self, shard: u32) -> Option<Ownership> {
         let gate = self.keyspace.gate(shard);
-        if let Some(ownership) = gate.try_take(shard) {
+        if let Some(ownership) = gate.try_take() {
             return Some(ownership);
         }
         for _ in 0..SPINS_MAX {
             spin_loop();
             if !gate.is_held()
-                && let Some(ownership) = gate.try_take(shard)
+                && let Some(ownership) = gate.try_take()
             {
                 return Some(ownership);
             }
@@ -230,7 +255,7 @@ impl<'k> Executor<'k> {
                     return self.keyspace.port(home).send(Message::Run(parcel));
                 }
             }
-            match self.keyspace.gate(shard).take_or_enqueue(shard, parcel) {
+            match self.keyspace.gate(shard).take_or_enqueue(parcel) {
                 Taken::Owner(ownership, back) => {
                     parcel = back;
                     parcel.value.owned.push(ownership);
@@ -275,15 +300,22 @@ impl<'k> Executor<'k> {
     /// be freed. A loop and not a recursion, since that chain has no bound.
     fn free_all(&mut self) {
         let mut granted = 0;
+        let mut began = None;
         while let Some(mut ownership) = self.to_free.pop() {
             let shard = ownership.shard();
             loop {
                 let state = self.keyspace.shard(&mut ownership);
                 if let Some(mut parcel) = state.backlog.pop_front() {
-                    if granted == COMBINE_MAX && self.keyspace.home(shard) != self.worker {
+                    let began = *began.get_or_insert_with(Instant::now);
+                    if granted >= COMBINE_MAX || granted > 0 && began.elapsed() > COMBINE_TIME_MAX {
                         state.backlog.push_front(parcel);
-                        self.keyspace.shard_stats(shard).handovers.add(1);
-                        self.keyspace.port(self.keyspace.home(shard)).send(Message::Shard(ownership));
+                        let home = self.keyspace.home(shard);
+                        if home == self.worker {
+                            self.put_off.push(ownership);
+                        } else {
+                            self.keyspace.shard_stats(shard).handovers.add(1);
+                            self.keyspace.port(home).send(Message::Shard(ownership));
+                        }
                         break;
                     }
                     granted += 1;

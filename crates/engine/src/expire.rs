@@ -24,23 +24,36 @@ const TIME_PERCENT: u32 = 25;
 /// lowers it by one. Redis's own figures.
 const ACCEPTABLE_STALE_PERCENT: u64 = 10;
 
+/// Entries to see in a shard before a small share of stale ones lets the walk go on elsewhere: Redis's sample of 20.
+const ENTRIES_TO_JUDGE_BY: u64 = 20;
+
+/// Turns between two looks at the memory of a worker's shards.
+const TURNS_PER_MEASURE: u32 = 10;
+
 /// What a visit found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     entries: u64,
     stale: u64,
+    /// The walk came to the end of every database.
+    is_round: bool,
 }
 
 /// Where a worker's round over its shards stands.
 #[derive(Default)]
 pub struct ActiveExpiry {
     next_shard: u32,
+    turns: u32,
 }
 
 impl ActiveExpiry {
     /// One turn, to be called `hz` times a second: visits this worker's shards from where the last turn ended, for at most its share of time.
     pub fn turn(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
         let keyspace = executor.keyspace();
+        self.turns = (self.turns + 1) % TURNS_PER_MEASURE;
+        if self.turns == 0 {
+            measure(executor, worker, now_ms);
+        }
         if !keyspace.tuning.active_expire.load(Relaxed) {
             return;
         }
@@ -57,10 +70,15 @@ impl ActiveExpiry {
                 continue;
             }
             // A busy shard is passed over: it is met again in the next turn.
+            let mut entries = 0;
             while let Some(mut ownership) = executor.try_take(shard) {
                 let seen = visit(keyspace, &mut ownership, now_ms);
                 executor.free(ownership);
-                if seen.stale * 100 <= seen.entries * stale_max || began.elapsed() > budget {
+                entries += seen.entries;
+                let few_stale = seen.stale * 100 <= seen.entries * stale_max;
+                // Where few keys have a time to live, many buckets go by before enough were seen to tell.
+                let enough = entries >= ENTRIES_TO_JUDGE_BY || seen.is_round;
+                if few_stale && enough || began.elapsed() > budget {
                     break;
                 }
             }
@@ -71,6 +89,18 @@ impl ActiveExpiry {
     }
 }
 
+/// Publishes what the dictionaries of a worker's shards take.
+fn measure(executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
+    let keyspace = executor.keyspace();
+    for shard in (0..keyspace.shard_count()).filter(|&shard| keyspace.home(shard) == worker) {
+        let Some(mut ownership) = executor.try_take(shard) else { continue };
+        for db in 0..keyspace.databases() {
+            Db::new(keyspace, keyspace.shard(&mut ownership), shard, db, now_ms, true).publish_bytes();
+        }
+        executor.free(ownership);
+    }
+}
+
 fn has_expiring(keyspace: &Keyspace, shard: u32) -> bool {
     keyspace.shard_stats(shard).databases.iter().any(|figures| figures.expires.get() > 0)
 }
@@ -78,7 +108,7 @@ fn has_expiring(keyspace: &Keyspace, shard: u32) -> bool {
 /// Walks some buckets of each database of a shard.
 fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
     let number = ownership.shard();
-    let mut all = Seen::default();
+    let mut all = Seen { is_round: true, ..Seen::default() };
     for db in 0..keyspace.databases() {
         let physical = keyspace.physical(db);
         if keyspace.shard_stats(number).databases[physical].expires.get() == 0 {
@@ -112,6 +142,7 @@ fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
         stats.expire_visited.add(seen.entries);
         view.publish_bytes();
         keyspace.shard(ownership).expire_cursors[physical] = next;
+        all.is_round &= next == 0;
         all.entries += seen.entries;
         all.stale += seen.stale;
     }

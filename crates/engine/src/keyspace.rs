@@ -41,8 +41,10 @@ pub struct Layout {
     pub workers: u32,
     /// Who runs commands.
     pub execution: Execution,
-    /// Seed of the hash function and of randomness.
+    /// Seed of the hash function: a secret, or a client could choose keys that all fall into one bucket.
     pub seed: u64,
+    /// Seed of everything that is random and may be seen (random keys, access counters).
+    pub random_seed: u64,
 }
 
 struct ShardCell {
@@ -76,6 +78,9 @@ impl WorkerPort {
     }
 }
 
+/// Numbers of the keyspaces of this process.
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
 /// The data of the server: shards, and the tables that lead to them.
 pub struct Keyspace {
     shards: Box<[CachePadded<ShardCell>]>,
@@ -86,6 +91,7 @@ pub struct Keyspace {
     physical: Box<[AtomicU32]>,
     ports: Box<[WorkerPort]>,
     layout: Layout,
+    id: u32,
     lazy: LazyFree,
     /// Live settings.
     pub tuning: Tuning,
@@ -102,7 +108,11 @@ unsafe impl Sync for Keyspace {}
 
 /// Asserted rather than assumed: the argument above needs it.
 const fn assert_send<T: Send>() {}
-const _: () = assert_send::<Shard>();
+const _: () = {
+    assert_send::<Shard>();
+    assert_send::<Request>();
+    assert_send::<Message>();
+};
 
 impl Keyspace {
     /// An empty keyspace.
@@ -114,11 +124,12 @@ impl Keyspace {
         assert!((1..=DATABASES_MAX as u32).contains(&layout.databases), "databases");
         assert!(layout.homes >= 1 && layout.homes <= layout.workers && layout.workers as usize == ports.len());
         let databases = layout.databases as usize;
+        let id = NEXT_ID.fetch_add(1, Relaxed);
         let shards: Box<[_]> = (0..layout.shards)
             .map(|number| {
-                let seed = layout.seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let seed = layout.random_seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 CachePadded::new(ShardCell {
-                    gate: CachePadded::new(Gate::new()),
+                    gate: CachePadded::new(Gate::new(number, id)),
                     state: UnsafeCell::new(Shard::new(databases, layout.seed, seed)),
                     stats: CachePadded::new(ShardStats::new(databases)),
                 })
@@ -135,6 +146,7 @@ impl Keyspace {
             physical: (0..layout.databases).map(AtomicU32::new).collect(),
             ports: ports.into_boxed_slice(),
             layout,
+            id,
             lazy: LazyFree::start(),
             tuning: Tuning::new(),
             contended: CachePadded::new(AtomicU64::new(0)),
@@ -217,11 +229,11 @@ impl Keyspace {
     }
 
     /// A random number in `0..bound` (`bound` above 0) for choices that are made before any shard is held. One sequence
-    /// for each [`Layout::seed`].
+    /// for each [`Layout::random_seed`].
     pub fn random_below(&self, bound: u64) -> u64 {
         // Relaxed: each caller gets a number of its own, and that is all there is to it.
         let draw = self.draws.fetch_add(1, Relaxed);
-        Random::from_seed(self.layout.seed.wrapping_add(draw)).below(bound)
+        Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
     }
 
     /// Mean remaining time to live that the active expiry last saw in a database, ms; 0 when it saw none.
@@ -272,6 +284,7 @@ impl Keyspace {
     /// The state of the shard that `ownership` stands for.
     #[inline]
     pub(crate) fn shard<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Shard {
+        assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
         let cell = &self.shards[ownership.shard() as usize];
         // SAFETY: at most one Ownership of a shard exists (module `ownership`), it is made only by this keyspace's gate of
         // that number (gates are crate-private and called with their own index), and it is borrowed mutably for as long as the

@@ -19,6 +19,8 @@
 //! A rejected alternative: a spin lock beside a separate mailbox. It needs a sequentially consistent fence between "push, then look
 //! whether it is free" and "free, then look whether something was pushed", on the path of every single command.
 
+use std::marker::PhantomData;
+
 use pantala_base::mailbox::{Chain, Node, mark, push};
 use pantala_base::sync::{AtomicPtr, Ordering};
 
@@ -27,6 +29,7 @@ use pantala_base::sync::{AtomicPtr, Ordering};
 #[derive(Debug)]
 pub struct Ownership {
     shard: u32,
+    keyspace: u32,
 }
 
 impl Ownership {
@@ -34,10 +37,15 @@ impl Ownership {
     pub fn shard(&self) -> u32 {
         self.shard
     }
+
+    /// The number of its keyspace in this process: another's shards are not this one's to touch.
+    pub(crate) fn keyspace(&self) -> u32 {
+        self.keyspace
+    }
 }
 
 /// What became of an attempt to take a shard with a request in hand.
-pub enum Taken<T> {
+pub(crate) enum Taken<T> {
     /// The shard was free and is now ours; the request was not needed.
     Owner(Ownership, Box<Node<T>>),
     /// It was held: the request waits in its gate, and whoever holds the shard will see to it.
@@ -45,7 +53,7 @@ pub enum Taken<T> {
 }
 
 /// What became of an attempt to free a shard.
-pub enum Freed<T> {
+pub(crate) enum Freed<T> {
     /// It is free.
     Free,
     /// Requests had arrived: it is still ours, and they are (in arrival order) now ours to grant.
@@ -53,36 +61,46 @@ pub enum Freed<T> {
 }
 
 /// The owner word of a shard.
-pub struct Gate<T> {
+pub(crate) struct Gate<T> {
     word: AtomicPtr<Node<T>>,
+    /// Which shard's, and of which keyspace: what its ownerships say.
+    shard: u32,
+    keyspace: u32,
+    values: PhantomData<*mut Node<T>>,
 }
+
+// SAFETY: a gate owns the nodes that are linked to it and passes each to one thread: it moves values between threads and never
+// shares them, so it may itself be moved and shared whenever the values may be moved.
+unsafe impl<T: Send> Send for Gate<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Gate<T> {}
 
 impl<T> Gate<T> {
     /// The gate of a free shard.
-    pub fn new() -> Self {
-        Gate { word: AtomicPtr::new(std::ptr::null_mut()) }
+    pub(crate) fn new(shard: u32, keyspace: u32) -> Self {
+        Gate { word: AtomicPtr::new(std::ptr::null_mut()), shard, keyspace, values: PhantomData }
     }
 
     /// Takes the shard if it is free.
     #[inline]
-    pub fn try_take(&self, shard: u32) -> Option<Ownership> {
+    pub(crate) fn try_take(&self) -> Option<Ownership> {
         // Acquire: what the last owner wrote to the shard happened before its release of this word.
         match self.word.compare_exchange(std::ptr::null_mut(), mark(), Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Some(Ownership { shard }),
+            Ok(_) => Some(Ownership { shard: self.shard, keyspace: self.keyspace }),
             Err(_) => None,
         }
     }
 
     /// Whether the shard is held at this instant: a hint for spinning, nothing more.
     #[inline]
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         !self.word.load(Ordering::Relaxed).is_null()
     }
 
     /// Takes the shard if it is free, else leaves `request` with its owner.
-    pub fn take_or_enqueue(&self, shard: u32, mut request: Box<Node<T>>) -> Taken<T> {
+    pub(crate) fn take_or_enqueue(&self, mut request: Box<Node<T>>) -> Taken<T> {
         loop {
-            if let Some(ownership) = self.try_take(shard) {
+            if let Some(ownership) = self.try_take() {
                 return Taken::Owner(ownership, request);
             }
             match push(&self.word, request, true) {
@@ -94,7 +112,7 @@ impl<T> Gate<T> {
 
     /// Gives the shard back, unless requests arrived meanwhile.
     #[inline]
-    pub fn free(&self, ownership: Ownership) -> Freed<T> {
+    pub(crate) fn free(&self, ownership: Ownership) -> Freed<T> {
         // Release: everything that was done to the shard is visible to the next owner.
         match self.word.compare_exchange(mark(), std::ptr::null_mut(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Freed::Free,
@@ -110,12 +128,6 @@ impl<T> Gate<T> {
         debug_assert!(!top.is_null() && top != mark(), "only the owner frees, and it did not");
         // SAFETY: the stack was swapped out, so nobody else can reach it, and `push` built it from leaked boxes.
         Freed::Waiters(ownership, unsafe { Chain::from_stack(top) })
-    }
-}
-
-impl<T> Default for Gate<T> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -135,18 +147,18 @@ mod tests {
 
     #[test]
     fn held_shards_queue_requests_in_arrival_order() {
-        let gate: Gate<u32> = Gate::new();
-        let ownership = gate.try_take(7).expect("free");
+        let gate: Gate<u32> = Gate::new(7, 1);
+        let ownership = gate.try_take().expect("free");
         assert_eq!(ownership.shard(), 7);
-        assert!(gate.try_take(7).is_none());
+        assert!(gate.try_take().is_none());
         assert!(gate.is_held());
         for i in 0..3 {
-            assert!(matches!(gate.take_or_enqueue(7, Node::new(i)), Taken::Enqueued));
+            assert!(matches!(gate.take_or_enqueue(Node::new(i)), Taken::Enqueued));
         }
         let Freed::Waiters(ownership, waiters) = gate.free(ownership) else { panic!("requests wait") };
         assert_eq!(waiters.map(|node| node.value).collect::<Vec<_>>(), [0, 1, 2]);
         assert!(matches!(gate.free(ownership), Freed::Free));
-        assert!(matches!(gate.take_or_enqueue(7, Node::new(9)), Taken::Owner(..)));
+        assert!(matches!(gate.take_or_enqueue(Node::new(9)), Taken::Owner(..)));
     }
 }
 
@@ -184,12 +196,12 @@ mod loom_tests {
     #[test]
     fn every_request_runs_once_and_alone() {
         loom::model(|| {
-            let cell = Arc::new(Cell { gate: Gate::new(), value: UnsafeCell::new(0) });
+            let cell = Arc::new(Cell { gate: Gate::new(0, 1), value: UnsafeCell::new(0) });
             let threads: Vec<_> = [1, 10]
                 .into_iter()
                 .map(|amount| {
                     let cell = cell.clone();
-                    thread::spawn(move || match cell.gate.take_or_enqueue(0, Node::new(amount)) {
+                    thread::spawn(move || match cell.gate.take_or_enqueue(Node::new(amount)) {
                         Taken::Owner(ownership, node) => {
                             add(&cell, node.value);
                             finish(&cell, ownership);
@@ -199,7 +211,7 @@ mod loom_tests {
                 })
                 .collect();
             let mut expected = 11;
-            if let Some(ownership) = cell.gate.try_take(0) {
+            if let Some(ownership) = cell.gate.try_take() {
                 add(&cell, 100);
                 expected += 100;
                 finish(&cell, ownership);
@@ -207,7 +219,7 @@ mod loom_tests {
             for thread in threads {
                 thread.join().unwrap();
             }
-            let ownership = cell.gate.try_take(0).expect("everyone has finished");
+            let ownership = cell.gate.try_take().expect("everyone has finished");
             assert_eq!(cell.value.with(|value| unsafe { *value }), expected);
             finish(&cell, ownership);
         });
@@ -230,7 +242,7 @@ mod loom_tests {
                     to_free.append(&mut request.value);
                     break;
                 }
-                match pair.gates[next].take_or_enqueue(next as u32, request) {
+                match pair.gates[next].take_or_enqueue(request) {
                     Taken::Owner(ownership, back) => {
                         request = back;
                         request.value.push(ownership);
@@ -249,7 +261,7 @@ mod loom_tests {
             }
         }
         loom::model(|| {
-            let pair = Arc::new(Pair { gates: [Gate::new(), Gate::new()], value: UnsafeCell::new(0) });
+            let pair = Arc::new(Pair { gates: [Gate::new(0, 1), Gate::new(1, 1)], value: UnsafeCell::new(0) });
             let threads: Vec<_> = (0..2)
                 .map(|_| {
                     let pair = pair.clone();

@@ -40,7 +40,7 @@ pub struct Request {
     /// The shards to take, ascending, without repeats. Never empty.
     pub shards: Vec<u32>,
     /// Those taken so far: the first of `shards`.
-    pub owned: Vec<Ownership>,
+    pub(crate) owned: Vec<Ownership>,
     /// The replies.
     pub reply: Vec<u8>,
     /// The worker whose connection waits.

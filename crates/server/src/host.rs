@@ -153,6 +153,11 @@ impl Server {
         self.keyspace.port(worker)
     }
 
+    /// Time that never goes back, ms: for what is due after a while.
+    pub fn monotonic_ms(&self) -> i64 {
+        (self.clock.monotonic_ns() / 1_000_000) as i64
+    }
+
     /// Unix time, ms.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_us() / 1000
@@ -181,6 +186,7 @@ impl Server {
 
     /// Whether an accepted connection may stay; it is counted then. Otherwise it was told why and closed.
     pub fn admit(&self, socket: OwnedFd, settings: &Settings) -> Option<OwnedFd> {
+        let (peer, _) = net::endpoints(&socket).ok()?;
         self.stats.connections_received.fetch_add(1, Relaxed);
         let open = self.open.fetch_add(1, Relaxed) + 1;
         if open > u64::from(settings.maxclients) {
@@ -189,7 +195,7 @@ impl Server {
             net::turn_away(&socket, "-ERR max number of clients reached\r\n");
             return None;
         }
-        if settings.protected_mode && settings.requirepass.is_none() && !net::is_local(&socket) {
+        if settings.protected_mode && settings.requirepass.is_none() && !net::is_let_in(&peer) {
             self.open.fetch_sub(1, Relaxed);
             net::turn_away(&socket, PROTECTED_MODE_DENIED);
             return None;

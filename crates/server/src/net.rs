@@ -35,26 +35,32 @@ pub fn prepare(socket: &OwnedFd, settings: &Settings) -> std::io::Result<()> {
 }
 
 /// The peer's end and ours.
-pub fn endpoints(socket: &impl AsFd) -> (Endpoint, Endpoint) {
+///
+/// # Errors
+/// The peer has gone already: the kernel no longer knows who it was, so nobody may take it for a local one.
+pub fn endpoints(socket: &impl AsFd) -> std::io::Result<(Endpoint, Endpoint)> {
     let socket = SockRef::from(socket);
-    let local = socket.local_addr().ok();
-    let path = local.as_ref().and_then(|address| address.as_pathname()).map(|path| path.display().to_string());
-    let of = |address: Option<socket2::SockAddr>| match address.and_then(|address| address.as_socket()) {
-        Some(address) => Endpoint::Tcp(address),
-        // Of a Unix socket only our end has a path; Redis shows it for both.
-        None => Endpoint::Unix(path.clone().unwrap_or_default()),
+    let local = socket.local_addr()?;
+    if local.is_unix() {
+        // Only our end has a path; Redis shows it for both.
+        let path = local.as_pathname().map(|path| path.display().to_string()).unwrap_or_default();
+        return Ok((Endpoint::Unix(path.clone()), Endpoint::Unix(path)));
+    }
+    let tcp = |address: socket2::SockAddr| {
+        address.as_socket().map(Endpoint::Tcp).ok_or(std::io::Error::from(std::io::ErrorKind::AddrNotAvailable))
     };
-    (of(socket.peer_addr().ok()), of(local))
+    Ok((tcp(socket.peer_addr()?)?, tcp(local)?))
 }
 
-/// Whether the peer is let in in protected mode: a Unix socket, or the one loopback address that each protocol has for it in Redis.
-pub fn is_local(socket: &impl AsFd) -> bool {
-    match SockRef::from(socket).peer_addr().ok().and_then(|address| address.as_socket()) {
-        Some(address) => {
+/// Whether a peer is let in in protected mode: over a Unix socket, or from the one loopback address that each protocol has
+/// for it in Redis.
+pub fn is_let_in(peer: &Endpoint) -> bool {
+    match peer {
+        Endpoint::Tcp(address) => {
             let address = address.ip().to_canonical();
             address == Ipv4Addr::LOCALHOST || address == Ipv6Addr::LOCALHOST
         }
-        None => true,
+        Endpoint::Unix(_) => true,
     }
 }
 

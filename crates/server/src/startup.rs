@@ -19,6 +19,9 @@ use crate::worker::Worker;
 /// Bytes of a worker's stack. Handlers don't recurse over what clients send; the rest is the default's margin.
 const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
 
+/// Shards times databases at most: an empty dictionary takes some hundred bytes.
+const DICTIONARIES_MAX: u64 = 1 << 20;
+
 /// Runs the process; the result is its exit code.
 pub fn main() -> ExitCode {
     let is_command = |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name);
@@ -58,6 +61,13 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;
+    let dictionaries = u64::from(shards) * settings.databases as u64;
+    if dictionaries > DICTIONARIES_MAX {
+        return Err(format!(
+            "{shards} shards times {} databases are {dictionaries} dictionaries, more than {DICTIONARIES_MAX}: use fewer of either",
+            settings.databases
+        ));
+    }
     let mut random = Random::from_entropy();
     let facts = Facts {
         backend,
@@ -92,7 +102,9 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
             Execution::Inline => keyspace::Execution::Inline,
             Execution::Owner => keyspace::Execution::Owner,
         },
-        seed: random.next_u64(),
+        // Drawn apart from what `INFO` shows of `random`.
+        seed: Random::from_entropy().next_u64(),
+        random_seed: random.next_u64(),
     };
     let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, renames, facts));
     let stopped = Arc::clone(&server);

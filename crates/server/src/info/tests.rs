@@ -88,7 +88,15 @@ fn server() -> Server {
     let values = Values::new();
     let settings = Settings::from_values(&values);
     let loaded = Loaded { settings, values, warnings: Vec::new(), renames: Vec::new(), file: None };
-    let layout = Layout { shards: 3, databases: 16, homes: 2, workers: 2, execution: Execution::Inline, seed: 7 };
+    let layout = Layout {
+        shards: 3,
+        databases: 16,
+        homes: 2,
+        workers: 2,
+        execution: Execution::Inline,
+        seed: 7,
+        random_seed: 7,
+    };
     let ports = (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
     let facts = Facts {
         backend: Backend::Epoll,

@@ -41,6 +41,8 @@ pub struct Connection {
     pub sending_bytes: usize,
     /// Since when its output has been above the soft limit, unix time in ms.
     pub soft_limit_since_ms: Option<i64>,
+    /// Nothing is received from it until what waits has run.
+    pub is_held: bool,
     /// It stands in the worker's list of connections that may have something to parse.
     pub is_ready: bool,
     /// It stands in the worker's list of connections whose turn is to be finished.
@@ -61,6 +63,7 @@ impl Connection {
             output: Vec::new(),
             sending_bytes: 0,
             soft_limit_since_ms: None,
+            is_held: false,
             is_ready: false,
             is_touched: false,
         }

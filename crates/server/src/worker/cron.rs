@@ -12,7 +12,7 @@ impl<L: EventLoop> Worker<'_, L> {
     /// One round, `hz` times a second.
     pub(super) fn cron(&mut self) {
         let hz = i64::from(self.settings.hz.max(1));
-        self.next_cron_ms = self.now_ms + 1000 / hz;
+        self.next_cron_ms = self.server.monotonic_ms() + 1000 / hz;
         if self.server.config().generation() != self.settings_generation {
             self.settings = self.server.config().settings();
             self.settings_generation = self.server.config().generation();
@@ -65,7 +65,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
 fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
     settings.timeout_s > 0
-        && connection.state == State::Open
+        && matches!(connection.state, State::Open | State::Closing)
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 

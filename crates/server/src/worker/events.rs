@@ -57,6 +57,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 if let Some(index) = self.find(conn) {
                     let connection = self.connections[index as usize].as_mut().expect("found");
                     connection.sending_bytes = 0;
+                    connection.session.client.active_ms.store(self.now_ms, std::sync::atomic::Ordering::Relaxed);
                     if result.is_err() {
                         self.close(index);
                     } else if !connection.output.is_empty() || connection.state != State::Open || connection.eof {
@@ -96,7 +97,10 @@ impl<L: EventLoop> Worker<'_, L> {
         if let Err(error) = net::prepare(&socket, &self.settings) {
             tracing::debug!("setting options of an accepted socket: {error}");
         }
-        let (address, local_address) = net::endpoints(&socket);
+        // Between its admission and now the peer may have gone.
+        let Ok((address, local_address)) = net::endpoints(&socket) else {
+            return self.server.connection_refused(self.number);
+        };
         let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
         let id = match self.io.add(socket) {
             Ok(id) => id,
@@ -163,6 +167,9 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         if connection.state == State::Parked {
             connection.state = State::Open;
+        }
+        if self.closed_over_limit(index) {
+            return;
         }
         self.make_ready(index);
         self.touch(index);

@@ -9,12 +9,24 @@
 //! The bytes are either still in the loop's memory, where they arrived (a chunk: nothing is copied when a turn runs
 //! all of it, which is the rule), or in the connection's own (`rest`), never both.
 
-use pantala_resp::{ArgRange, Limits, Parser, ProtocolError};
+use pantala_resp::{ArgRange, Args, Limits, Parser, ProtocolError};
 use pantala_runtime::{Chunk, EventLoop};
+
+use super::window::{What, Window};
 
 /// A connection's own buffer above this capacity is given up when it is empty: ten thousand idle connections must not
 /// each keep the room of their largest request.
 const REST_KEPT_BYTES_MAX: usize = 16 * 1024;
+
+/// A command that is all there.
+pub struct Parsed {
+    /// Position of its first byte.
+    pub begin: usize,
+    /// Position behind its last.
+    pub end: usize,
+    /// It came as a line.
+    pub is_inline: bool,
+}
 
 /// See the head of this module.
 #[derive(Default)]
@@ -54,14 +66,13 @@ impl Input {
         }
     }
 
-    /// Parses the next command; appends where its arguments stand, relative to the command's first byte. Returns that byte's
-    /// position and the one behind the command.
+    /// Parses the next command; appends where its arguments stand, relative to the command's first byte.
     pub fn parse<L: EventLoop>(
         &mut self,
         io: &mut L,
         args: &mut Vec<ArgRange>,
         limits: &Limits,
-    ) -> Result<Option<(usize, usize)>, ProtocolError> {
+    ) -> Result<Option<Parsed>, ProtocolError> {
         let bytes = match &self.chunk {
             Some(chunk) => io.bytes_mut(chunk),
             None => &mut self.rest,
@@ -70,9 +81,19 @@ impl Input {
         if begin == bytes.len() {
             return Ok(None);
         }
-        let Some(len) = self.parser.parse(&mut bytes[begin..], args, limits)? else { return Ok(None) };
-        self.parsed = begin + len;
-        Ok(Some((begin, self.parsed)))
+        let is_inline = bytes[begin] != b'*';
+        match self.parser.parse(&mut bytes[begin..], args, limits) {
+            Ok(Some(len)) => {
+                self.parsed = begin + len;
+                Ok(Some(Parsed { begin, end: self.parsed, is_inline }))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => {
+                // It may be met again, behind commands that have to wait.
+                self.parser.reset();
+                Err(error)
+            }
+        }
     }
 
     /// All bytes; positions of [`Input::parse`] refer to them.
@@ -90,12 +111,41 @@ impl Input {
         self.start = end;
     }
 
-    /// Forgets commands that were parsed and did not run: they will be parsed again.
-    pub fn rewind(&mut self) {
-        if self.parsed != self.start {
-            self.parsed = self.start;
-            self.parser.reset();
+    /// Forgets commands that were parsed and did not run: they will be parsed again. They are those of the window's entries from `from` on
+    /// that are this connection's and end behind what has run. Calls after the first change nothing.
+    pub fn rewind<L: EventLoop>(&mut self, io: &mut L, window: &Window, from: usize) {
+        if self.parsed == self.start {
+            return;
         }
+        let connection = window.entries[from].connection;
+        let left = || {
+            window.entries[from..].iter().filter(|entry| {
+                entry.connection == connection && !matches!(entry.what, What::Broken(_)) && entry.end > self.start
+            })
+        };
+        if left().any(|entry| entry.is_inline) {
+            // Taking off quotes has changed the bytes of a line, which can't be read as a line again: written out as arrays, all
+            // of them can.
+            let mut anew = Vec::new();
+            let bytes = self.bytes(io);
+            for entry in left() {
+                let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
+                anew.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
+                for arg in args.iter() {
+                    anew.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+                    anew.extend_from_slice(arg);
+                    anew.extend_from_slice(b"\r\n");
+                }
+            }
+            anew.extend_from_slice(&bytes[self.parsed..]);
+            if let Some(chunk) = self.chunk.take() {
+                io.release(chunk);
+            }
+            self.rest = anew;
+            self.start = 0;
+        }
+        self.parsed = self.start;
+        self.parser.reset();
     }
 
     /// Bytes received and not run.
@@ -134,6 +184,9 @@ impl Input {
         *self = Input::default();
     }
 }
+
+/// Bytes that may wait of a connection that can't or need not take more at the moment: beyond, its peer has to wait.
+pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
 /// The least room that an announced bulk is given at once.
 const RESERVE_BYTES_MIN: usize = 64 * 1024;

@@ -59,6 +59,7 @@ pub struct Worker<'s, L: EventLoop> {
     settings: Arc<Settings>,
     settings_generation: u64,
     now_ms: i64,
+    /// In the clock that never goes back.
     next_cron_ms: i64,
     expiry: ActiveExpiry,
     listeners: Vec<pantala_runtime::ListenerId>,
@@ -113,7 +114,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             self.receive_messages();
             self.resume_paused();
             self.run_ready();
-            if self.now_ms >= self.next_cron_ms {
+            if self.server.monotonic_ms() >= self.next_cron_ms {
                 self.cron();
             }
             self.finish_turn();
@@ -123,10 +124,10 @@ impl<'s, L: EventLoop> Worker<'s, L> {
 
     /// How long the next poll may wait; `ZERO`: not at all.
     fn sleep_time(&self) -> Option<Duration> {
-        if !self.ready.is_empty() || self.executor.has_answers() {
+        if !self.ready.is_empty() || self.executor.has_work() {
             return Some(Duration::ZERO);
         }
-        let mut wait_ms = (self.next_cron_ms - self.now_ms).max(1);
+        let mut wait_ms = (self.next_cron_ms - self.server.monotonic_ms()).max(1);
         if !self.paused.is_empty() {
             wait_ms = wait_ms.min((self.server.paused_until_ms() - self.now_ms).max(1));
         }
@@ -160,6 +161,17 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             connection.is_touched = false;
             connection.input.keep(&mut self.io);
             connection.input.compact();
+            // A command that is not all there yet must go on coming; one that is all there can wait in the kernel.
+            let has_enough = connection.is_ready || connection.state != connection::State::Open;
+            let hold = has_enough && connection.input.waiting_bytes() > input::WAITING_BYTES_MAX;
+            if hold != connection.is_held {
+                connection.is_held = hold;
+                if hold {
+                    self.io.pause_receive(connection.id);
+                } else {
+                    self.io.resume_receive(connection.id);
+                }
+            }
             if connection.sending_bytes == 0 && !connection.output.is_empty() {
                 let output = std::mem::replace(&mut connection.output, self.spare.pop().unwrap_or_default());
                 connection.sending_bytes = output.len();

@@ -12,6 +12,7 @@ use pantala_resp::{ArgRange, Args, Limits, Reply};
 use pantala_runtime::EventLoop;
 
 use super::connection::{State, token};
+use super::input::Parsed;
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
 use super::{COMMANDS_PER_TURN_MAX, Worker};
@@ -19,6 +20,7 @@ use super::{COMMANDS_PER_TURN_MAX, Worker};
 impl<L: EventLoop> Worker<'_, L> {
     /// Runs what the connections with input have sent, window by window.
     pub(super) fn run_ready(&mut self) {
+        self.executor.go_on();
         let mut ready = std::mem::take(&mut self.ready);
         let mut again = Vec::new();
         for index in ready.drain(..) {
@@ -58,6 +60,7 @@ impl<L: EventLoop> Worker<'_, L> {
             let max_bulk_len = usize::try_from(self.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
             let limits = Limits { max_bulk_len, authenticated, ..Limits::default() };
             let first_arg = self.window.ranges.len();
+            let mut inline = false;
             let parsed = connection.input.parse(&mut self.io, &mut self.window.ranges, &limits);
             let (begin, end, what) = match parsed {
                 Ok(None) => {
@@ -71,7 +74,8 @@ impl<L: EventLoop> Worker<'_, L> {
                     }
                     return false;
                 }
-                Ok(Some((begin, end))) => {
+                Ok(Some(Parsed { begin, end, is_inline })) => {
+                    inline = is_inline;
                     let args =
                         Args::new(&connection.input.bytes(&self.io)[begin..end], &self.window.ranges[first_arg..]);
                     (begin, end, classify(self.server.keyspace(), self.server.renames(), connection.session.db, &args))
@@ -84,6 +88,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 db: connection.session.db,
                 begin,
                 end,
+                is_inline: inline,
                 first_arg: first_arg as u32,
                 args: (self.window.ranges.len() - first_arg) as u32,
                 what,
@@ -118,11 +123,11 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.tally.end_window();
         // What was parsed behind a command that had to wait is parsed again when it has its answer.
-        for entry in &window.entries {
+        for (at, entry) in window.entries.iter().enumerate() {
             if let Some(connection) = &mut self.connections[entry.connection as usize]
                 && connection.state != State::Open
             {
-                connection.input.rewind();
+                connection.input.rewind(&mut self.io, &window, at);
             }
         }
         window.clear();
@@ -229,7 +234,9 @@ impl<L: EventLoop> Worker<'_, L> {
         let ran = match (&entry.what, command.handler) {
             (What::Local(_), Handler::Local(handler)) => {
                 // It may ask for the figures: they are to be true as of now.
-                self.tally.tell(self.stats);
+                if command.group == "server" {
+                    self.tally.tell(self.stats);
+                }
                 let (keyspace, host) = (self.executor.keyspace(), self.server);
                 let version = connection.session.version;
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
@@ -270,11 +277,20 @@ impl<L: EventLoop> Worker<'_, L> {
                 connection.state = State::Closing;
             }
         }
+        self.closed_over_limit(index);
+    }
+
+    /// Closes a connection whose output is above the hard limit; says whether it did.
+    #[inline]
+    pub(super) fn closed_over_limit(&mut self, index: u32) -> bool {
+        let Some(connection) = &self.connections[index as usize] else { return true };
         let hard_bytes = self.settings.output_limit_normal.hard_bytes;
-        if hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes {
+        let over = hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes;
+        if over {
             self.server.log_output_limit(&connection.session.client);
             self.close(index);
         }
+        over
     }
 
     /// Answers a command that can't or may not run.

@@ -45,6 +45,8 @@ pub struct Entry {
     pub begin: usize,
     /// Where it ends.
     pub end: usize,
+    /// It came as a line: its bytes were changed where quotes were taken off.
+    pub is_inline: bool,
     /// Where its arguments stand in [`Window::ranges`].
     pub first_arg: u32,
     /// How many there are.
