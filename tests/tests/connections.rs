@@ -214,3 +214,24 @@ fn connections_spread_over_workers() {
         assert!(counts.iter().all(|count| (CLIENTS / 6..=CLIENTS / 2).contains(count)), "unevenly spread: {counts:?}");
     });
 }
+
+/// A command that had to wait is parsed once more: what its quotes hold must not have changed meanwhile.
+#[test]
+fn quoted_lines_that_have_to_wait_run_as_they_were_sent() {
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let server = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
+            let mut client = server.connect();
+            for round in 0..20 {
+                assert_eq!(server.connect().call("CLIENT PAUSE 60 WRITE").text(), "OK");
+                client.send_raw(
+                    b"SET a 1\r\nSET b 2\r\nMSET \"x\" \"a\\nb c\" 'y' \"\"\r\nSET k3 v\r\nGET \"x\"\r\nPING\r\n",
+                );
+                let replies: Vec<_> = (0..6).map(|_| client.receive()).collect();
+                assert_eq!(replies[4].text(), "a\nb c", "round {round}, {execution}: {replies:?}");
+                assert_eq!(client.call("GET y").text(), "");
+                assert_eq!(client.call("DEL a b x y k3").integer(), 5);
+            }
+        }
+    });
+}

@@ -137,10 +137,8 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         None => return reply.error("ERR timeout is not an integer or out of range"),
         Some(..0) => return reply.error("ERR timeout is negative"),
         Some(0) => 0,
-        Some(timeout_ms) => match timeout_ms.checked_add(now_ms) {
-            Some(until_ms) => until_ms,
-            None => return reply.error("ERR timeout is out of range"),
-        },
+        // Beyond the end of time is for ever.
+        Some(timeout_ms) => timeout_ms.saturating_add(now_ms),
     };
     let tuning = &context.keyspace.tuning;
     let paused_until_ms = tuning.paused_until_ms.load(Relaxed);

@@ -272,6 +272,15 @@ impl Loader<'_> {
 
     fn directive(&mut self, found: Found, words: &[Vec<u8>]) -> Result<(), String> {
         let directive = found.directive();
+        // `--save "900 1"`: a single word of a directive that takes several holds them all.
+        let split: Vec<Vec<u8>>;
+        let words = match words {
+            [word] if directive.kind.is_multi_argument() && word.contains(&b' ') => {
+                split = word.split(|byte| *byte == b' ').filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
+                &split
+            }
+            words => words,
+        };
         let value = self.values.parse(found.index, words, true)?;
         if matches!(directive.kind, Kind::Dir) {
             return self.change_dir(found.index, &words[0]);
