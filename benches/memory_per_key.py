@@ -7,6 +7,9 @@ stopped; then the next. Two fillings, each in a server of its own:
 * populate: DEBUG POPULATE of --keys pairs key:N / value:N;
 * values: --value-keys keys of 16 bytes with values of --value-size bytes, by pipelined SET.
 
+Before the first reading a server gets the second filling's traffic as GETs of keys that it doesn't have: what its
+connections and workers take for buffers is not a key's. "started with" says what it takes then.
+
     python3 benches/memory_per_key.py \\
         --peer 'redis=redis-server --port {port} --save "" --enable-debug-command yes' \\
         --peer 'pantala=target/release/pantala --port {port} --shards 40 --enable-debug-command yes'
@@ -32,6 +35,7 @@ REPLY_WAIT_S = 300
 # What a server gives back after the filling (buffers, a rehash's old table) is not what its keys take.
 SETTLE_S = 2
 SETS_PER_BATCH = 1000
+WARM_UP_BATCHES = 50
 KEY_BYTES = 16
 
 
@@ -117,6 +121,16 @@ def reply_line(replies):
     return line[:-2]
 
 
+def warm_up(arguments, connection, replies):
+    """Traffic of the size of the second filling's that stores nothing."""
+    key = b"x" * (KEY_BYTES + arguments.value_size)
+    batch = b"*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n" % (len(key), key) * SETS_PER_BATCH
+    for _ in range(WARM_UP_BATCHES):
+        connection.sendall(batch)
+        for _ in range(SETS_PER_BATCH):
+            reply_line(replies)
+
+
 def populate(arguments, connection, replies):
     """Fills by DEBUG POPULATE; returns keys and bytes of all keys and values."""
     ask(replies, connection, b"DEBUG POPULATE %d" % arguments.keys)
@@ -146,11 +160,11 @@ def set_values(arguments, connection, replies):
 
 
 def measure(arguments, name, command, fill):
-    """Resident bytes per key: all, and beyond key and value."""
+    """Resident bytes per key: all, and beyond key and value; and resident bytes at the start."""
     server = Server(name, command)
     try:
         with server.connect() as connection, connection.makefile("rb") as replies:
-            ask(replies, connection, b"PING")
+            warm_up(arguments, connection, replies)
             before = resident_bytes(server.process.pid)
             keys, key_value_bytes = fill(arguments, connection, replies)
             time.sleep(SETTLE_S)
@@ -158,7 +172,7 @@ def measure(arguments, name, command, fill):
             stored = int(ask(replies, connection, b"DBSIZE").lstrip(b":"))
             if stored != keys:
                 raise RuntimeError(f"{name} has {stored} keys, not {keys}")
-        return taken / keys, (taken - key_value_bytes) / keys
+        return taken / keys, (taken - key_value_bytes) / keys, before
     finally:
         server.stop()
 
@@ -176,12 +190,15 @@ def main():
     try:
         for title, fill in fillings:
             print(title)
-            print(f"  {'peer':<22} {'bytes per key':>13} {'beyond key and value':>21} {'ratio of bytes':>15}")
+            print(f"  {'peer':<22} {'bytes per key':>13} {'beyond key and value':>21} {'ratio of bytes':>15} {'started with':>13}")
             first = None
             for name, command in arguments.peer:
-                per_key, beyond = measure(arguments, name, command, fill)
+                per_key, beyond, before = measure(arguments, name, command, fill)
                 first = first or per_key
-                print(f"  {name:<22} {per_key:>13.2f} {beyond:>21.2f} {per_key / first:>15.3f}", flush=True)
+                print(
+                    f"  {name:<22} {per_key:>13.2f} {beyond:>21.2f} {per_key / first:>15.3f} {before >> 10:>10} KB",
+                    flush=True,
+                )
     except KeyboardInterrupt:
         print("interrupted; the servers are stopped", file=sys.stderr)
         return 130

@@ -3,9 +3,11 @@
 //! `cargo run --release -p pantala-benches --example engine_scaling [-- SHARDS ...]`, by default 1, 4, 16, 40 and 64.
 //!
 //! `host limit` is the same ratio for two workers that share nothing: each has a keyspace of its own with half of the keys. Times
-//! are the slowest worker's CPU time, so that what else the host runs spoils less; `by the clock` is the ratio of wall times.
+//! are the slowest worker's CPU time, so that what else the host runs spoils less; `by the clock` is the ratio of wall times. `line`
+//! is how long a written cache line takes from core to core, before and after the row: on a virtual host it changes with where the
+//! hypervisor puts the cores, and nothing else decides the ratio as much. On a busy host prefix `chrt -f 5`.
 
-use pantala_benches::{Elapsed, Keys, Load, Prepared, run_apart};
+use pantala_benches::{Elapsed, Keys, Load, Prepared, line_transfer, run_apart, with_idle_cores_held};
 use pantala_engine::keyspace::Execution;
 
 const ROUNDS: usize = 7;
@@ -53,7 +55,7 @@ fn measure(distribution: Keys, shards: u32) -> Vec<Round> {
     };
     let (one, two, halves) = (prepare(1, KEYS), prepare(2, KEYS), [prepare(1, KEYS / 2), prepare(1, KEYS / 2)]);
     let run = |_| Round {
-        alone: one.run_timed(OPERATIONS),
+        alone: with_idle_cores_held(|| one.run_timed(OPERATIONS)),
         together: two.run_timed(OPERATIONS),
         apart: run_apart(&halves, OPERATIONS),
     };
@@ -69,24 +71,28 @@ fn main() {
         "engine without sockets, {KEYS} keys of 16 bytes, 64-byte values, GET and SET 1:1, {OPERATIONS} operations per worker; medians of {ROUNDS} rounds (least-most)"
     );
     println!(
-        "{:<11} {:>6} {:>13} {:>14} {:>18} {:>18} {:>18}",
-        "keys", "shards", "1 worker op/s", "2 workers op/s", "ratio", "by the clock", "host limit"
+        "{:<11} {:>6} {:>13} {:>14} {:>18} {:>18} {:>18} {:>13}",
+        "keys", "shards", "1 worker op/s", "2 workers op/s", "ratio", "by the clock", "host limit", "line, ns"
     );
     for distribution in [Keys::Uniform, Keys::Zipf(0.99)] {
         for &shards in &shards {
+            let before = line_transfer();
             let rounds = measure(distribution, shards);
+            let after = line_transfer();
             let column = |figure: fn(&Round) -> f64| {
                 let (least, middle, most) = median(&rounds, figure);
                 format!("{middle:.2} ({least:.2}-{most:.2})")
             };
             println!(
-                "{:<11} {shards:>6} {:>13.0} {:>14.0} {:>18} {:>18} {:>18}",
+                "{:<11} {shards:>6} {:>13.0} {:>14.0} {:>18} {:>18} {:>18} {:>6} {:>6}",
                 format!("{distribution:?}"),
                 median(&rounds, |round| OPERATIONS as f64 / round.alone.cpu.as_secs_f64()).1,
                 median(&rounds, |round| 2.0 * OPERATIONS as f64 / round.together.cpu.as_secs_f64()).1,
                 column(Round::ratio),
                 column(Round::ratio_by_clock),
-                column(Round::host_limit)
+                column(Round::host_limit),
+                before.as_nanos(),
+                after.as_nanos()
             );
         }
     }

@@ -4,9 +4,10 @@
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crossbeam::utils::CachePadded;
 use pantala_base::Random;
 use pantala_engine::access::SessionView;
 use pantala_engine::executor::{Call, Executor, Ran};
@@ -234,6 +235,49 @@ pub fn run_apart(keyspaces: &[Prepared], operations: usize) -> Elapsed {
     race(&keyspaces.iter().map(|keyspace| (keyspace, 0)).collect::<Vec<_>>(), operations)
 }
 
+/// Runs `work` while a thread on each core but the first does nothing, awake: where this process has priority, no other
+/// process then spoils the memory that the first core works on. A run on one worker meets the same conditions so as one on all.
+pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for core in 1..cores() {
+            let done = &done;
+            scope.spawn(move || {
+                pin(core);
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// How long a cache line that one core has written takes to another that waits for it, mean of many: what a shard costs beyond its
+/// work when cores take it in turn. It differs tenfold between hosts, and on a virtual one from minute to minute.
+pub fn line_transfer() -> Duration {
+    const TRANSFERS: usize = 200_000;
+    let turn = CachePadded::new(AtomicUsize::new(0));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for core in 0..2 {
+            let turn = &turn;
+            scope.spawn(move || {
+                pin(core);
+                for mine in (core..TRANSFERS).step_by(2) {
+                    while turn.load(Ordering::Acquire) != mine {
+                        std::hint::spin_loop();
+                    }
+                    turn.store(mine + 1, Ordering::Release);
+                }
+            });
+        }
+    });
+    began.elapsed() / TRANSFERS as u32
+}
+
 /// How long a run took.
 #[derive(Clone, Copy, Debug)]
 pub struct Elapsed {
@@ -310,9 +354,12 @@ impl Zipf {
 
 /// Pins the calling thread to a core, so that two workers never share one while another idles.
 fn pin(worker: usize) {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut set = rustix::thread::CpuSet::new();
-    set.set(worker % cores);
+    set.set(worker % cores());
     // Without it the figures are noisier, not wrong.
     let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
