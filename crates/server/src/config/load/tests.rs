@@ -27,7 +27,7 @@ fn errors_name_the_line_and_what_is_wrong() {
         ("include", 1, "include", "Bad directive or wrong number of arguments"),
         ("sentinel foo", 1, "sentinel foo", "sentinel directive while not in sentinel mode"),
         ("dir /nonexist", 1, "dir /nonexist", "No such file or directory"),
-        ("bind \"::1 *\"", 1, "bind \"::1 *\"", "A bind address can't have a space."),
+        ("bind ::1 \"a b\"", 1, "bind ::1 \"a b\"", "A bind address can't have a space."),
         ("save 1", 1, "save 1", "Invalid save parameters"),
         (
             "loglevel \"\"",
