@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use pantala_engine::EntryMut;
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
-use pantala_engine::{EntryMut, Payload};
+use pantala_engine::db::{Held, Holds};
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::access::idle_time_s;
 use pantala_types::{OutOfMemory, Value, parse_i64};
@@ -73,13 +74,16 @@ fn serialized_len(entry: &EntryMut<'_, Value>) -> usize {
         -0x8000_0000..=0x7fff_ffff => Some(5),
         _ => None,
     };
-    match entry.payload() {
-        Payload::Int(value) => as_integer(value).unwrap_or_else(|| as_bytes(StringRef::Int(value).len())),
-        Payload::Bytes(bytes) if bytes.len() <= INTEGER_TEXT_LEN_MAX => {
+    match entry.held() {
+        Held::Int(value) => as_integer(value).unwrap_or_else(|| as_bytes(StringRef::Int(value).len())),
+        Held::Bytes(bytes) if bytes.len() <= INTEGER_TEXT_LEN_MAX => {
             parse_i64(bytes).and_then(as_integer).unwrap_or_else(|| as_bytes(bytes.len()))
         }
-        Payload::Bytes(bytes) => as_bytes(bytes.len()),
-        Payload::Heap(Value::String(string)) => as_bytes(string.len()),
+        Held::Bytes(bytes) => as_bytes(bytes.len()),
+        Held::Heap(Value::String(string)) => as_bytes(string.len()),
+        // A packed collection is written as one string.
+        Held::Packed(_, bytes) => as_bytes(bytes.len()),
+        Held::Heap(value) => as_bytes(value.allocated_bytes()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
-use pantala_engine::db::{FLAG_RAW, FLAG_UNSHARED};
+use pantala_engine::db::{FLAG_RAW, FLAG_UNSHARED, Held, Holds};
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::tuning::AccessPolicy;
 use pantala_engine::{EntryMut, Payload};
@@ -82,10 +82,11 @@ fn with_entry(
 
 /// How an entry's value is kept.
 pub(crate) fn encoding_of(entry: &EntryMut<'_, Value>) -> Encoding {
-    match entry.payload() {
-        Payload::Int(_) => Encoding::Int,
-        Payload::Bytes(bytes) => string_encoding(bytes.len(), entry.user_flags() & FLAG_RAW != 0),
-        Payload::Heap(value) => value.encoding(),
+    match entry.held() {
+        Held::Int(_) => Encoding::Int,
+        Held::Bytes(bytes) => string_encoding(bytes.len(), entry.user_flags() & FLAG_RAW != 0),
+        Held::Packed(form, _) => form.encoding(),
+        Held::Heap(value) => value.encoding(),
     }
 }
 

@@ -2,8 +2,11 @@
 
 use pantala_resp::{Args, Version};
 
-use crate::db::Db;
+use pantala_types::Collection;
+
+use crate::db::{Db, Held, WrongType};
 use crate::keyspace::Keyspace;
+use crate::notify::EventClass;
 use crate::ownership::Ownership;
 use crate::shard::Shard;
 
@@ -99,6 +102,31 @@ impl<'a> Access<'a> {
         Db::new(keyspace, shard_state, shard, db, now_ms, no_touch)
     }
 
+    /// The collections that several keys hold, all at once, for reading; `None` for a key that doesn't exist. Each counts a hit
+    /// or a miss and is touched, as [`Db::read`].
+    ///
+    /// # Errors
+    /// [`WrongType`] when one of them holds something else.
+    pub fn views<C: Collection>(&mut self, keys: &[Key<'_>]) -> Result<Vec<Option<C::View<'_>>>, WrongType> {
+        // First what changes shards (expiry, access words), then what only looks.
+        for key in keys {
+            self.db(key).read_as::<C>(key)?;
+        }
+        let db = self.keyspace.physical(self.session.db);
+        let found = keys.iter().map(|key| {
+            let entry = self.shard_ref(key.place.shard).databases[db].find(key.place.hash, key.bytes)?;
+            Held::of(entry.payload(), entry.user_flags()).view::<C>()
+        });
+        Ok(found.collect())
+    }
+
+    /// Notes an event of a key for whoever listens (`notify-keyspace-events`): `event` by Redis's name, at the moment when Redis
+    /// would publish it.
+    #[inline]
+    pub fn notify(&mut self, class: EventClass, event: &'static str, key: &Key<'_>) {
+        let _ = (class, event, key);
+    }
+
     /// Swaps two databases (each below [`Keyspace::databases`]) for all clients.
     ///
     /// # Panics
@@ -111,6 +139,18 @@ impl<'a> Access<'a> {
     /// The numbers of the shards that the command holds, ascending.
     pub fn shards(&self) -> Vec<u32> {
         self.owned.iter().map(Ownership::shard).collect()
+    }
+
+    /// A shard that the command holds, to be read.
+    ///
+    /// # Panics
+    /// As [`Access::db_in`].
+    pub(crate) fn shard_ref(&self, shard: u32) -> &Shard {
+        let index = self
+            .owned
+            .binary_search_by_key(&shard, Ownership::shard)
+            .expect("a handler uses only keys that its route declared");
+        self.keyspace.shard_ref(&self.owned[index])
     }
 
     #[inline]

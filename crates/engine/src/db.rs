@@ -2,6 +2,7 @@
 
 use pantala_base::random::Random;
 use pantala_dict::{Dict, Entry, EntryMut, EntryRef, Extracted, NewPayload, Payload, Removed};
+use pantala_types::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
 use pantala_types::{OutOfMemory, RawString, Value, access};
 
 use crate::access::Key;
@@ -16,6 +17,86 @@ pub const FLAG_RAW: u8 = 1;
 /// User flag of an entry: a small integer that Redis would not share with other keys, since `COPY` made it
 /// (`OBJECT REFCOUNT` shows it).
 pub const FLAG_UNSHARED: u8 = 2;
+
+/// The key holds a value of another type than was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongType;
+
+/// What an entry's payload and user flags say of its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held<'e> {
+    /// A string kept as an integer.
+    Int(i64),
+    /// A string inside the entry.
+    Bytes(&'e [u8]),
+    /// A packed collection inside the entry.
+    Packed(PackedForm, &'e [u8]),
+    /// A value on the heap.
+    Heap(&'e Value),
+}
+
+impl<'e> Held<'e> {
+    /// What an entry holds, from its payload and user flags.
+    #[inline]
+    pub fn of(payload: Payload<'e, Value>, user_flags: u8) -> Self {
+        match payload {
+            Payload::Int(value) => Held::Int(value),
+            Payload::Heap(value) => Held::Heap(value),
+            Payload::Bytes(bytes) => match PackedForm::from_number(user_flags) {
+                None => Held::Bytes(bytes),
+                Some(form) => Held::Packed(form, bytes),
+            },
+        }
+    }
+
+    /// The name that the `TYPE` command answers.
+    pub fn type_name(self) -> &'static str {
+        match self {
+            Held::Int(_) | Held::Bytes(_) => "string",
+            Held::Packed(form, _) => form.type_name(),
+            Held::Heap(value) => value.type_name(),
+        }
+    }
+
+    /// The collection of a type, if it is one.
+    #[inline]
+    pub fn view<C: Collection>(self) -> Option<C::View<'e>> {
+        match self {
+            Held::Packed(form, bytes) => C::view_packed(form, bytes),
+            Held::Heap(value) => C::of(value).map(C::view),
+            Held::Int(_) | Held::Bytes(_) => None,
+        }
+    }
+}
+
+/// An entry of the dictionary, which knows what it holds.
+pub trait Holds {
+    /// What it holds.
+    fn held(&self) -> Held<'_>;
+}
+
+impl Holds for EntryMut<'_, Value> {
+    #[inline]
+    fn held(&self) -> Held<'_> {
+        Held::of(self.payload(), self.user_flags())
+    }
+}
+
+impl Holds for EntryRef<'_, Value> {
+    #[inline]
+    fn held(&self) -> Held<'_> {
+        Held::of(self.payload(), self.user_flags())
+    }
+}
+
+/// What becomes of a change to a collection whose key doesn't exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It works on an empty one.
+    Create,
+    /// It isn't called.
+    Skip,
+}
 
 /// How many new keys go by before the dictionary's memory is told anew: summing it up at each would cost more than it tells.
 const PUBLISH_EVERY_KEYS: u64 = 64;
@@ -58,6 +139,7 @@ impl<'a> NewString<'a> {
 pub struct Db<'s> {
     dict: &'s mut Dict<Value>,
     random: &'s mut Random,
+    scratch: &'s mut Vec<u8>,
     keyspace: &'s Keyspace,
     stats: &'s ShardStats,
     figures: &'s DatabaseStats,
@@ -80,6 +162,7 @@ impl<'s> Db<'s> {
         Db {
             dict: &mut shard.databases[physical],
             random: &mut shard.random,
+            scratch: &mut shard.scratch,
             keyspace,
             stats,
             figures: &stats.databases[physical],
@@ -303,6 +386,133 @@ impl<'s> Db<'s> {
         figures.heap_bytes.add(after as u64);
         Some(result)
     }
+
+    /// The collection that a key holds, for reading: counts a hit or a miss and touches it, as [`Db::read`].
+    ///
+    /// # Errors
+    /// [`WrongType`] when the key holds something else.
+    #[inline]
+    pub fn read_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
+        let Some(entry) = self.read(key) else { return Ok(None) };
+        let entry = entry.into_ref();
+        Held::of(entry.payload(), entry.user_flags()).view::<C>().map(Some).ok_or(WrongType)
+    }
+
+    /// Changes the collection that a key holds. `change` says whether it changed anything, and gives a result; what it leaves
+    /// empty is removed with its key. Its expiry stays. `None`: there is no such key, and `missing` says to skip it.
+    ///
+    /// `change` must leave the collection whole, whatever it answers: nothing is undone.
+    ///
+    /// # Errors
+    /// [`WrongType`] when the key holds something else; `change` isn't called.
+    #[inline]
+    pub fn change_as<C: Collection, R>(
+        &mut self,
+        key: &Key<'_>,
+        missing: Missing,
+        change: impl FnOnce(&mut C) -> (bool, R),
+    ) -> Result<Option<R>, WrongType> {
+        let figures = self.figures;
+        let mut scratch = std::mem::take(self.scratch);
+        let Some(mut entry) = self.write(key) else {
+            *self.scratch = scratch;
+            if missing == Missing::Skip {
+                return Ok(None);
+            }
+            let mut collection = C::empty();
+            let (changed, result) = change(&mut collection);
+            if changed && !collection.is_empty() {
+                self.put(key, collection, Expire::Clear);
+            }
+            return Ok(Some(result));
+        };
+        let form = match Held::of(entry.payload(), entry.user_flags()) {
+            Held::Packed(form, bytes) => {
+                scratch.clear();
+                scratch.extend_from_slice(bytes);
+                form
+            }
+            Held::Heap(_) => {
+                *self.scratch = scratch;
+                return self.change_on_heap(key, change);
+            }
+            Held::Int(_) | Held::Bytes(_) => {
+                *self.scratch = scratch;
+                return Err(WrongType);
+            }
+        };
+        let mut collection = match C::from_packed(form, scratch) {
+            Ok(collection) => collection,
+            Err(back) => {
+                *self.scratch = back;
+                return Err(WrongType);
+            }
+        };
+        let (changed, result) = change(&mut collection);
+        if !changed {
+            *self.scratch = collection.into_packed().unwrap_or_default();
+        } else if collection.is_empty() {
+            uncount(figures, &entry.remove());
+            *self.scratch = collection.into_packed().unwrap_or_default();
+        } else {
+            match collection.packed() {
+                Some((form, bytes))
+                    if bytes.len() <= INLINE_PACKED_BYTES_MAX && fits_inline(key.bytes, bytes.len()) =>
+                {
+                    entry.replace(NewPayload::Bytes(bytes), form as u8);
+                    *self.scratch = collection.into_packed().unwrap_or_default();
+                }
+                _ => {
+                    let value = collection.into_value();
+                    figures.heap_bytes.add(value.allocated_bytes() as u64);
+                    entry.replace(NewPayload::Heap(value), 0);
+                }
+            }
+        }
+        if changed {
+            self.modified(key);
+        }
+        Ok(Some(result))
+    }
+
+    /// [`Db::change_as`] for a value on the heap, which is changed in place.
+    fn change_on_heap<C: Collection, R>(
+        &mut self,
+        key: &Key<'_>,
+        change: impl FnOnce(&mut C) -> (bool, R),
+    ) -> Result<Option<R>, WrongType> {
+        let figures = self.figures;
+        // Found a moment ago.
+        let Some(mut entry) = self.dict.find_mut(key.place.hash, key.bytes) else { return Ok(None) };
+        let Some(collection) = entry.heap_mut().and_then(C::of_mut) else { return Err(WrongType) };
+        let before = collection.allocated_bytes();
+        let (changed, result) = change(collection);
+        let after = collection.allocated_bytes();
+        let empty = collection.is_empty();
+        figures.heap_bytes.sub(before as u64);
+        figures.heap_bytes.add(after as u64);
+        if changed && empty {
+            uncount(figures, &entry.remove());
+        }
+        if changed {
+            self.modified(key);
+        }
+        Ok(Some(result))
+    }
+
+    /// Stores a collection in place of whatever the key held. It must not be empty (but for a stream).
+    pub fn put<C: Collection>(&mut self, key: &Key<'_>, collection: C, expire: Expire) {
+        match collection.packed() {
+            Some((form, bytes)) if bytes.len() <= INLINE_PACKED_BYTES_MAX && fits_inline(key.bytes, bytes.len()) => {
+                self.set_payload(key, NewPayload::Bytes(bytes), form as u8, expire);
+            }
+            _ => self.set_payload(key, NewPayload::Heap(collection.into_value()), 0, expire),
+        }
+    }
+
+    /// Called after each change of what a key holds or of its expiry.
+    #[inline]
+    fn modified(&mut self, _key: &Key<'_>) {}
 
     /// Goes on with a scan: see [`Dict::scan`]. Expired keys are passed over.
     pub fn scan(&self, cursor: u64, buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, Value>)) -> u64 {

@@ -293,6 +293,14 @@ impl Keyspace {
         unsafe { &mut *cell.state.get() }
     }
 
+    /// As [`Keyspace::shard`], to be read.
+    pub(crate) fn shard_ref<'o>(&'o self, ownership: &'o Ownership) -> &'o Shard {
+        assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
+        // SAFETY: as in `shard`; the ownership is borrowed for as long as the reference lives, so no mutable reference to
+        // the state can be made meanwhile, and shared ones don't conflict.
+        unsafe { &*self.shards[ownership.shard() as usize].state.get() }
+    }
+
     /// Frees a large value, in the background when `lazy` and worth it.
     pub(crate) fn dispose(&self, value: Value, lazy: bool) {
         /// Below this a value is freed faster than it is sent away.

@@ -36,6 +36,7 @@ pub mod expire;
 pub mod keyspace;
 pub mod lazyfree;
 pub mod message;
+pub mod notify;
 pub mod ownership;
 pub mod request;
 pub mod shard;

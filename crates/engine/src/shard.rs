@@ -16,6 +16,8 @@ pub struct Shard {
     pub(crate) backlog: Backlog,
     /// For LFU counters and random keys.
     pub(crate) random: Random,
+    /// Where packed collections are changed before they go back into their entries: kept for its memory.
+    pub(crate) scratch: Vec<u8>,
 }
 
 impl Shard {
@@ -25,6 +27,7 @@ impl Shard {
             expire_cursors: vec![0; databases].into_boxed_slice(),
             backlog: Backlog::new(),
             random: Random::from_seed(seed),
+            scratch: Vec::new(),
         }
     }
 }

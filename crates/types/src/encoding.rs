@@ -23,6 +23,18 @@ pub enum Encoding {
     Embstr,
     /// Any other string.
     Raw,
+    /// A packed hash or sorted set.
+    Listpack,
+    /// A list.
+    Quicklist,
+    /// A set of integers.
+    Intset,
+    /// Any other set or hash.
+    Hashtable,
+    /// Any other sorted set.
+    Skiplist,
+    /// A stream.
+    Stream,
 }
 
 impl Encoding {
@@ -33,6 +45,12 @@ impl Encoding {
             Encoding::Int => "int",
             Encoding::Embstr => "embstr",
             Encoding::Raw => "raw",
+            Encoding::Listpack => "listpack",
+            Encoding::Quicklist => "quicklist",
+            Encoding::Intset => "intset",
+            Encoding::Hashtable => "hashtable",
+            Encoding::Skiplist => "skiplist",
+            Encoding::Stream => "stream",
         }
     }
 }

@@ -32,20 +32,33 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod collection;
 mod encoding;
+pub mod hash;
 pub mod lcs;
+pub mod list;
 pub mod longdouble;
+pub mod pack;
 mod range;
 mod raw_string;
+pub mod set;
+pub mod sorted_set;
+pub mod stream;
 #[cfg(test)]
 mod testing;
 mod value;
 
+pub use collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
 pub use encoding::{
     EMBSTR_LEN_MAX, Encoded, Encoding, SHARED_INTEGER_REFCOUNT, SHARED_INTEGERS, encode, is_shared_integer, parse_i64,
     string_encoding,
 };
+pub use hash::Hash;
+pub use list::List;
 pub use longdouble::LongDouble;
 pub use range::{StringTooLong, check_string_length, getrange};
 pub use raw_string::{OutOfMemory, PREALLOCATION_BYTES_MAX, RawString};
+pub use set::Set;
+pub use sorted_set::SortedSet;
+pub use stream::Stream;
 pub use value::Value;

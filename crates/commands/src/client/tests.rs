@@ -201,7 +201,7 @@ fn pauses_add_up() {
     let longest = i64::MAX - START_MS;
     assert_eq!(paused(&format!("CLIENT PAUSE {longest}"), "+OK|"), (i64::MAX, true));
     let beyond = format!("CLIENT PAUSE {}", longest + 1);
-    assert_eq!(paused(&beyond, "-ERR timeout is out of range|").0, i64::MAX);
+    assert_eq!(paused(&beyond, "+OK|").0, i64::MAX);
 }
 
 #[test]

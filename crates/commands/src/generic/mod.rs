@@ -21,14 +21,3 @@ pub use presence::{del, exists, key_type, touch, unlink};
 pub use scan::{scan, scan_route};
 pub use transfer::{copy, move_key, rename, renamenx};
 pub use walk::{keys, randomkey, randomkey_route};
-
-use pantala_engine::Payload;
-use pantala_types::Value;
-
-/// The name of a payload's type, as `TYPE` answers it.
-pub(crate) fn type_name(payload: &Payload<'_, Value>) -> &'static str {
-    match payload {
-        Payload::Bytes(_) | Payload::Int(_) => "string",
-        Payload::Heap(value) => value.type_name(),
-    }
-}

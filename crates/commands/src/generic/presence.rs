@@ -3,9 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::{Access, Key};
+use pantala_engine::db::Holds;
 use pantala_resp::{Args, Reply};
-
-use super::type_name;
 
 /// `DEL key [key …]`.
 pub fn del(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
@@ -47,6 +46,6 @@ fn count(
 /// `TYPE key`.
 pub fn key_type(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let name = access.db(&key).peek(&key).map_or("none", |entry| type_name(&entry.payload()));
+    let name = access.db(&key).peek(&key).map_or("none", |entry| entry.held().type_name());
     reply.simple(name);
 }

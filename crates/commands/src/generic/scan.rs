@@ -12,10 +12,10 @@
 use pantala_base::glob;
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, SessionView};
+use pantala_engine::db::Holds;
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{Args, Reply};
 
-use super::type_name;
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
@@ -171,7 +171,7 @@ fn page(
             buckets_left -= 1;
             position = db.scan(position, 1, &mut |entry| {
                 visited += 1;
-                if options.admit(entry.key(), type_name(&entry.payload())) {
+                if options.admit(entry.key(), entry.held().type_name()) {
                     reply.bulk(entry.key());
                     found += 1;
                 }

@@ -1,10 +1,10 @@
 //! A value from one key to another: `RENAME`, `MOVE`, `COPY`.
 
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Expire, FLAG_RAW, FLAG_UNSHARED, NewString, payload_of};
-use pantala_engine::{NewPayload, OwnedPayload, Payload};
+use pantala_engine::db::{Expire, FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, fits_inline, payload_of};
+use pantala_engine::{NewPayload, OwnedPayload};
 use pantala_resp::{Args, Reply};
-use pantala_types::{OutOfMemory, Value, is_shared_integer};
+use pantala_types::{OutOfMemory, PackedForm, Value, is_shared_integer};
 
 use crate::arguments::{database, is_option};
 use crate::errors;
@@ -27,6 +27,7 @@ struct Parcel {
 enum Content {
     Int(i64),
     Bytes(Vec<u8>),
+    Packed(PackedForm, Vec<u8>),
     Heap(Value),
     /// Large and not copied: taken out of its key only when nothing can fail any more.
     Stays,
@@ -132,16 +133,17 @@ fn pick_up(access: &mut Access<'_>, from: Spot<'_>, whole: bool) -> Result<Optio
     let mut db = access.db_at(from.db, &from.key);
     let Some(entry) = db.find(&from.key) else { return Ok(None) };
     let mut flags = entry.user_flags();
-    let content = match entry.payload() {
-        Payload::Int(value) => {
+    let content = match entry.held() {
+        Held::Int(value) => {
             if whole && is_shared_integer(value) {
                 flags |= FLAG_UNSHARED;
             }
             Content::Int(value)
         }
-        Payload::Bytes(bytes) => Content::Bytes(copied(bytes)?),
-        Payload::Heap(value) if whole => Content::Heap(value.try_clone()?),
-        Payload::Heap(_) => Content::Stays,
+        Held::Bytes(bytes) => Content::Bytes(copied(bytes)?),
+        Held::Packed(form, bytes) => Content::Packed(form, copied(bytes)?),
+        Held::Heap(value) if whole => Content::Heap(value.try_clone()?),
+        Held::Heap(_) => Content::Stays,
     };
     let (access_word, expire_at_ms) = (entry.access(), entry.expire_at_ms());
     Ok(Some(Parcel { content, flags, access: access_word, expire_at_ms }))
@@ -166,6 +168,14 @@ fn put_down(access: &mut Access<'_>, to: Spot<'_>, parcel: Parcel) -> Result<(),
             let raw = flags & FLAG_RAW != 0;
             // It may move out of its entry, where the new key is the longer one.
             payload_of(&to.key, if raw { NewString::Raw(&bytes) } else { NewString::Bytes(&bytes) })?
+        }
+        Content::Packed(form, copy) => {
+            bytes = copy;
+            if fits_inline(to.key.bytes, bytes.len()) {
+                (NewPayload::Bytes(&bytes), flags)
+            } else {
+                (NewPayload::Heap(Value::from_packed(form, bytes)), 0)
+            }
         }
         // `carry` has replaced it by what it stands for.
         Content::Stays => return Ok(()),

@@ -1,7 +1,7 @@
 //! Counting in strings.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::{Expire, NewString};
+use pantala_engine::db::{Expire, Holds, NewString};
 use pantala_resp::{Args, Reply};
 use pantala_types::LongDouble;
 
@@ -45,7 +45,7 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>)
     let sum = match db.write(&key) {
         None => by,
         Some(mut entry) => {
-            let Some(string) = StringRef::of(entry.payload()) else { return reply.error(errors::WRONG_TYPE) };
+            let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
             let Some(value) = string.integer() else { return reply.error(errors::NOT_AN_INTEGER) };
             let Some(sum) = value.checked_add(by) else { return reply.error(OVERFLOW) };
             // In place, unless flags say something of the old number or its bytes.
@@ -69,7 +69,7 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     let value = match db.write(&key) {
         None => LongDouble::ZERO,
         Some(entry) => {
-            let Some(string) = StringRef::of(entry.payload()) else { return reply.error(errors::WRONG_TYPE) };
+            let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
             let Some(value) = string.long_double() else { return reply.error(errors::NOT_A_FLOAT) };
             value
         }

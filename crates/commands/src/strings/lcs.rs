@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::{Access, Key};
+use pantala_engine::db::Holds;
 use pantala_resp::{Args, Reply};
 use pantala_types::lcs::{Matches, lcs_len, lcs_matches, lcs_string};
 use pantala_types::{OutOfMemory, RawString};
@@ -76,7 +77,7 @@ pub fn lcs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 fn copy_of(access: &mut Access<'_>, key: &Key<'_>) -> Result<RawString, &'static str> {
     let mut db = access.db(key);
     let Some(entry) = db.read(key) else { return Ok(RawString::default()) };
-    match StringRef::of(entry.payload()) {
+    match StringRef::of(entry.held()) {
         Some(string) => string.with_bytes(RawString::try_from_slice).map_err(|OutOfMemory| errors::OUT_OF_MEMORY),
         None => Err("ERR The specified keys must contain string values"),
     }

@@ -2,9 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::Payload;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Db, Expire, NewString, fits_inline};
+use pantala_engine::db::{Db, Expire, Held, Holds, NewString, fits_inline};
 use pantala_resp::{Args, Reply};
 use pantala_types::{OutOfMemory, RawString, Value, check_string_length, getrange as range_of};
 
@@ -17,7 +16,7 @@ pub fn strlen(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
     let Some(entry) = db.read(&key) else { return reply.integer(0) };
-    match StringRef::of(entry.payload()) {
+    match StringRef::of(entry.held()) {
         Some(string) => reply.integer(string.len() as i64),
         None => reply.error(errors::WRONG_TYPE),
     }
@@ -30,7 +29,7 @@ pub fn getrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
     let Some(entry) = db.read(&key) else { return reply.bulk(b"") };
-    match StringRef::of(entry.payload()) {
+    match StringRef::of(entry.held()) {
         Some(string) => string.with_bytes(|bytes| reply.bulk(&bytes[range_of(bytes.len(), start, end)])),
         None => reply.error(errors::WRONG_TYPE),
     }
@@ -51,7 +50,7 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         // A new key: stored as SET would, an integer where it is one.
         return finish(db.set_string(&key, NewString::encode(tail), Expire::Clear), tail.len(), reply);
     };
-    let Some(string) = StringRef::of(entry.payload()) else { return reply.error(errors::WRONG_TYPE) };
+    let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
     let len = string.len();
     if check_string_length(len as u64, tail.len() as u64, len_max).is_err() {
         return reply.error(errors::STRING_TOO_LONG);
@@ -70,7 +69,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     let mut db = access.db(&key);
     let found = db.write(&key);
     let exists = found.is_some();
-    let len = match found.map(|entry| StringRef::of(entry.payload()).map(StringRef::len)) {
+    let len = match found.map(|entry| StringRef::of(entry.held()).map(StringRef::len)) {
         None => 0,
         Some(Some(len)) => len,
         Some(None) => return reply.error(errors::WRONG_TYPE),
@@ -102,17 +101,21 @@ type Change<'c> = &'c mut dyn FnMut(&mut RawString) -> Result<(), OutOfMemory>;
 /// Changes the string that a key holds, to a length of `len`. It is `raw` from then on; its time to live stays.
 fn change(db: &mut Db<'_>, key: &Key<'_>, len: usize, work: Change<'_>) -> Result<(), OutOfMemory> {
     let Some(entry) = db.find(key) else { return Ok(()) };
-    let mut string = match entry.payload() {
+    let mut string = match entry.held() {
         // In place, with the room to grow that it has.
-        Payload::Heap(Value::String(_)) => {
+        Held::Heap(Value::String(_)) => {
             return db
                 .change_heap(key, |value| match value {
                     Value::String(string) => work(string),
+                    // It was one just now.
+                    _ => Ok(()),
                 })
                 .unwrap_or(Ok(()));
         }
-        Payload::Bytes(bytes) => RawString::try_from_slice(bytes)?,
-        Payload::Int(value) => StringRef::Int(value).with_bytes(RawString::try_from_slice)?,
+        Held::Bytes(bytes) => RawString::try_from_slice(bytes)?,
+        Held::Int(value) => StringRef::Int(value).with_bytes(RawString::try_from_slice)?,
+        // The caller has seen a string.
+        Held::Packed(..) | Held::Heap(_) => return Ok(()),
     };
     work(&mut string)?;
     store(db, key, len, string)

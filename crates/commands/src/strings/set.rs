@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Expire, NewString, payload_of};
+use pantala_engine::db::{Expire, Holds, NewString, payload_of};
 use pantala_resp::{Args, Reply};
 
 use super::StringRef;
@@ -21,7 +21,7 @@ pub fn get(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// Replies what `GET` does. `false`: it replied an error.
 #[inline]
 fn reply_value(access: &mut Access<'_>, key: &Key<'_>, reply: &mut Reply<'_>) -> bool {
-    match access.db(key).read(key).map(|entry| write_entry(StringRef::of(entry.payload()), reply)) {
+    match access.db(key).read(key).map(|entry| write_entry(StringRef::of(entry.held()), reply)) {
         None => {
             reply.null();
             true
@@ -115,7 +115,7 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (now_ms, keyspace) = (access.now_ms(), access.keyspace());
     let mut db = access.db(&key);
     let Some(entry) = db.read(&key) else { return reply.null() };
-    let Some(string) = StringRef::of(entry.payload()) else { return reply.error(errors::WRONG_TYPE) };
+    let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
     // Redis looks at the time only now: a missing key hides that it is wrong.
     let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return };
     string.write(reply);

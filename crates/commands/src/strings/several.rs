@@ -2,7 +2,7 @@
 
 use pantala_engine::NewPayload;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Expire, NewString, fits_inline, payload_of};
+use pantala_engine::db::{Expire, Holds, NewString, fits_inline, payload_of};
 use pantala_resp::{Args, Reply};
 use pantala_types::{OutOfMemory, Value};
 
@@ -14,7 +14,7 @@ pub fn mget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.array(args.len() - 1);
     for index in 1..args.len() {
         let key = key_at(access, args, index);
-        let found = access.db(&key).read(&key).map(|entry| match StringRef::of(entry.payload()) {
+        let found = access.db(&key).read(&key).map(|entry| match StringRef::of(entry.held()) {
             Some(string) => string.write(reply),
             None => reply.null(),
         });

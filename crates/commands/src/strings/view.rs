@@ -1,7 +1,7 @@
 //! A string as commands see it, wherever the dictionary keeps it.
 
 use pantala_base::number::{Decimal, parse_i64};
-use pantala_engine::Payload;
+use pantala_engine::db::Held;
 use pantala_resp::Reply;
 use pantala_types::{LongDouble, Value};
 
@@ -15,13 +15,14 @@ pub(crate) enum StringRef<'e> {
 }
 
 impl<'e> StringRef<'e> {
-    /// The string of a payload; `None` when it is of another type.
+    /// The string that an entry holds; `None` when it is of another type.
     #[inline]
-    pub(crate) fn of(payload: Payload<'e, Value>) -> Option<Self> {
-        match payload {
-            Payload::Bytes(bytes) => Some(StringRef::Bytes(bytes)),
-            Payload::Int(value) => Some(StringRef::Int(value)),
-            Payload::Heap(Value::String(string)) => Some(StringRef::Bytes(string.as_bytes())),
+    pub(crate) fn of(held: Held<'e>) -> Option<Self> {
+        match held {
+            Held::Bytes(bytes) => Some(StringRef::Bytes(bytes)),
+            Held::Int(value) => Some(StringRef::Int(value)),
+            Held::Heap(Value::String(string)) => Some(StringRef::Bytes(string.as_bytes())),
+            Held::Packed(..) | Held::Heap(_) => None,
         }
     }
 

@@ -1,0 +1,645 @@
+//! A pack: short byte strings and integers, one after the other in one piece of memory, by the encoding of Redis's listpack.
+//!
+//! Small lists, hashes, sets and sorted sets are packs. What differs from a listpack is only its frame: a pack has two bytes
+//! of count in front, where a listpack has six bytes of header there and a byte at its end ([`PackRef::entries`] are the
+//! same bytes in both).
+//!
+//! ```text
+//! count       2 bytes, little-endian; 65,535 means: that many or more, to be counted
+//! entry       encoding, data, then the length of both (1 to 5 bytes, to be read backwards)
+//! ```
+//!
+//! | first byte | entry | bytes of encoding and data |
+//! | --- | --- | --- |
+//! | `0xxxxxxx` | integer 0 to 127 | 1 |
+//! | `10xxxxxx` | string of up to 63 bytes | 1 + length |
+//! | `110xxxxx` | integer of 13 bits | 2 |
+//! | `1110xxxx` | string of up to 4,095 bytes | 2 + length |
+//! | `f0` | string | 5 + length |
+//! | `f1` `f2` `f3` `f4` | integer of 16, 24, 32, 64 bits | 3, 4, 5, 9 |
+//!
+//! The encoding of a value is unique: an integer's text is always an integer entry, of the smallest size. So two values are
+//! equal when their entries' bytes are, and a search compares bytes.
+//!
+//! A *position* is an entry's offset in [`PackRef::as_bytes`]; the end's is their length. Changes behind a position leave it
+//! valid. A wrong position is a bug of the caller's: it panics or finds nonsense, but nothing unsound.
+
+use pantala_base::number::Decimal;
+
+use crate::parse_i64;
+
+/// Bytes before the first entry.
+const HEADER_BYTES: usize = 2;
+/// A count that says: count them.
+const COUNT_UNKNOWN: u16 = u16::MAX;
+/// Bytes of the longest encoding with its integer.
+const HEAD_BYTES_MAX: usize = 9;
+/// Bytes of the longest length at an entry's end.
+const BACK_BYTES_MAX: usize = 5;
+
+/// What an entry holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element<'a> {
+    /// An integer; the string is its text.
+    Int(i64),
+    /// Any other string.
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Element<'a> {
+    /// The element that a string becomes.
+    #[inline]
+    pub fn of(bytes: &'a [u8]) -> Self {
+        match parse_i64(bytes) {
+            Some(value) => Element::Int(value),
+            None => Element::Bytes(bytes),
+        }
+    }
+
+    /// Its bytes, which for an integer exist only during the call.
+    #[inline]
+    pub fn with_bytes<R>(self, work: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Element::Int(value) => work(Decimal::new().format_i64(value)),
+            Element::Bytes(bytes) => work(bytes),
+        }
+    }
+
+    /// A copy of its bytes.
+    pub fn to_vec(self) -> Vec<u8> {
+        self.with_bytes(<[u8]>::to_vec)
+    }
+
+    /// Length of its bytes.
+    pub fn len(self) -> usize {
+        self.with_bytes(<[u8]>::len)
+    }
+
+    /// Whether it is the empty string.
+    pub fn is_empty(self) -> bool {
+        matches!(self, Element::Bytes([]))
+    }
+}
+
+/// An encoding with its integer, if it is one; the string's bytes follow it.
+struct Head {
+    bytes: [u8; HEAD_BYTES_MAX],
+    len: usize,
+}
+
+impl Head {
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn of(element: Element<'_>) -> Self {
+        match element {
+            Element::Int(value) => Self::of_integer(value),
+            Element::Bytes(bytes) => Self::of_length(bytes.len()),
+        }
+    }
+
+    fn with(first: u8, rest: &[u8]) -> Self {
+        let mut bytes = [0; HEAD_BYTES_MAX];
+        bytes[0] = first;
+        bytes[1..=rest.len()].copy_from_slice(rest);
+        Head { bytes, len: 1 + rest.len() }
+    }
+
+    fn of_integer(value: i64) -> Self {
+        let le = value.to_le_bytes();
+        match value {
+            0..=127 => Self::with(value as u8, &[]),
+            -4096..=4095 => {
+                let bits = value as u16 & 0x1fff;
+                Self::with(0xc0 | (bits >> 8) as u8, &[bits as u8])
+            }
+            -32_768..=32_767 => Self::with(0xf1, &le[..2]),
+            -8_388_608..=8_388_607 => Self::with(0xf2, &le[..3]),
+            -2_147_483_648..=2_147_483_647 => Self::with(0xf3, &le[..4]),
+            _ => Self::with(0xf4, &le),
+        }
+    }
+
+    fn of_length(len: usize) -> Self {
+        match len {
+            0..=63 => Self::with(0x80 | len as u8, &[]),
+            64..=4095 => Self::with(0xe0 | (len >> 8) as u8, &[len as u8]),
+            _ => Self::with(0xf0, &(len as u32).to_le_bytes()),
+        }
+    }
+}
+
+/// Bytes that the length `len` takes at an entry's end.
+fn back_bytes(len: usize) -> usize {
+    match len {
+        0..=127 => 1,
+        128..=16_382 => 2,
+        16_383..=2_097_150 => 3,
+        2_097_151..=268_435_454 => 4,
+        _ => 5,
+    }
+}
+
+/// Writes a length to be read backwards: seven bits a byte, the lowest last; all but the first have their top bit set.
+fn write_back(len: usize, out: &mut [u8; BACK_BYTES_MAX]) -> usize {
+    let bytes = back_bytes(len);
+    for (at, byte) in out[..bytes].iter_mut().enumerate() {
+        let bits = (len >> (7 * (bytes - 1 - at))) as u8 & 0x7f;
+        *byte = if at == 0 { bits } else { bits | 0x80 };
+    }
+    bytes
+}
+
+/// A pack, to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackRef<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> PackRef<'a> {
+    /// The pack that these bytes are. They must have come from [`Pack`] or [`PackRef::as_bytes`].
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        PackRef { bytes }
+    }
+
+    /// All its bytes.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Its entries' bytes: those of a listpack between its header and its end.
+    pub fn entries(self) -> &'a [u8] {
+        &self.bytes[HEADER_BYTES..]
+    }
+
+    /// Entries. Constant time below 65,535 of them.
+    #[inline]
+    pub fn len(self) -> usize {
+        let count = u16::from_le_bytes([self.bytes[0], self.bytes[1]]);
+        if count == COUNT_UNKNOWN { self.iter().count() } else { usize::from(count) }
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(self) -> bool {
+        self.bytes.len() <= HEADER_BYTES
+    }
+
+    /// Position of the first entry, or the end.
+    pub fn first(self) -> usize {
+        HEADER_BYTES
+    }
+
+    /// The end.
+    pub fn end(self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The entry at a position.
+    #[inline]
+    pub fn get(self, at: usize) -> Element<'a> {
+        let bytes = &self.bytes[at..];
+        let sign_extend = |wide: u64, bits: u32| (wide << (64 - bits)) as i64 >> (64 - bits);
+        match bytes[0] {
+            first @ 0..=0x7f => Element::Int(i64::from(first)),
+            first @ 0x80..=0xbf => Element::Bytes(&bytes[1..1 + usize::from(first & 0x3f)]),
+            first @ 0xc0..=0xdf => Element::Int(sign_extend(u64::from(first & 0x1f) << 8 | u64::from(bytes[1]), 13)),
+            first @ 0xe0..=0xef => {
+                let len = usize::from(first & 0xf) << 8 | usize::from(bytes[1]);
+                Element::Bytes(&bytes[2..2 + len])
+            }
+            0xf0 => {
+                let len = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]) as usize;
+                Element::Bytes(&bytes[5..5 + len])
+            }
+            first => {
+                let size = integer_bytes(first);
+                let mut wide = [0; 8];
+                wide[..size].copy_from_slice(&bytes[1..=size]);
+                Element::Int(sign_extend(u64::from_le_bytes(wide), size as u32 * 8))
+            }
+        }
+    }
+
+    /// Bytes of encoding and data of the entry at a position.
+    #[inline]
+    fn body_len(self, at: usize) -> usize {
+        let bytes = &self.bytes[at..];
+        match bytes[0] {
+            0..=0x7f => 1,
+            first @ 0x80..=0xbf => 1 + usize::from(first & 0x3f),
+            0xc0..=0xdf => 2,
+            first @ 0xe0..=0xef => 2 + (usize::from(first & 0xf) << 8 | usize::from(bytes[1])),
+            0xf0 => 5 + u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]) as usize,
+            first => 1 + integer_bytes(first),
+        }
+    }
+
+    /// The position after the entry at a position.
+    #[inline]
+    pub fn next(self, at: usize) -> usize {
+        let len = self.body_len(at);
+        at + len + back_bytes(len)
+    }
+
+    /// The position before a position that isn't the first (the end's is the last entry's).
+    pub fn previous(self, at: usize) -> usize {
+        let (mut len, mut shift, mut end) = (0, 0, at);
+        loop {
+            end -= 1;
+            let byte = self.bytes[end];
+            len |= usize::from(byte & 0x7f) << shift;
+            shift += 7;
+            if byte & 0x80 == 0 {
+                return end - len;
+            }
+        }
+    }
+
+    /// The position of the entry of an index, from the nearer end. `None`: there are fewer.
+    pub fn nth(self, index: usize) -> Option<usize> {
+        let len = self.len();
+        if index >= len {
+            return None;
+        }
+        if index <= len / 2 {
+            let mut at = self.first();
+            for _ in 0..index {
+                at = self.next(at);
+            }
+            Some(at)
+        } else {
+            let mut at = self.end();
+            for _ in index..len {
+                at = self.previous(at);
+            }
+            Some(at)
+        }
+    }
+
+    /// The position of the first entry that equals `wanted`, from the position `from` on, looking at one entry and then
+    /// passing over `skip` (1 for the fields of field, value, field, value …).
+    #[inline]
+    pub fn find(self, wanted: &[u8], from: usize, skip: usize) -> Option<usize> {
+        let element = Element::of(wanted);
+        let head = Head::of(element);
+        let head = head.as_bytes();
+        let tail = match element {
+            Element::Int(_) => &[][..],
+            Element::Bytes(bytes) => bytes,
+        };
+        let mut at = from;
+        while at < self.end() {
+            let rest = &self.bytes[at..];
+            if rest.starts_with(head) && rest[head.len()..].starts_with(tail) {
+                return Some(at);
+            }
+            at = self.next(at);
+            for _ in 0..skip {
+                if at >= self.end() {
+                    return None;
+                }
+                at = self.next(at);
+            }
+        }
+        None
+    }
+
+    /// All entries in order.
+    pub fn iter(self) -> PackIter<'a> {
+        PackIter { pack: self, front: self.first(), back: self.end() }
+    }
+
+    /// The entries from one position up to another.
+    pub fn range(self, from: usize, to: usize) -> PackIter<'a> {
+        PackIter { pack: self, front: from, back: to }
+    }
+
+    /// An owned copy.
+    pub fn to_pack(self) -> Pack {
+        Pack { bytes: self.bytes.to_vec() }
+    }
+}
+
+/// Data bytes of an integer entry that begins with `first` (`f1` to `f4`).
+fn integer_bytes(first: u8) -> usize {
+    match first {
+        0xf1 => 2,
+        0xf2 => 3,
+        0xf3 => 4,
+        _ => 8,
+    }
+}
+
+/// Entries of a pack, from either end.
+#[derive(Clone, Debug)]
+pub struct PackIter<'a> {
+    pack: PackRef<'a>,
+    front: usize,
+    back: usize,
+}
+
+impl<'a> Iterator for PackIter<'a> {
+    type Item = Element<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Element<'a>> {
+        if self.front >= self.back {
+            return None;
+        }
+        let element = self.pack.get(self.front);
+        self.front = self.pack.next(self.front);
+        Some(element)
+    }
+}
+
+impl DoubleEndedIterator for PackIter<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if self.front >= self.back {
+            return None;
+        }
+        self.back = self.pack.previous(self.back);
+        Some(self.pack.get(self.back))
+    }
+}
+
+/// A pack that can be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pack {
+    bytes: Vec<u8>,
+}
+
+impl Default for Pack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pack {
+    /// An empty pack.
+    pub fn new() -> Self {
+        Pack { bytes: vec![0; HEADER_BYTES] }
+    }
+
+    /// The pack that these bytes are, as [`PackRef::new`]; an empty vector becomes an empty pack.
+    pub fn from_vec(mut bytes: Vec<u8>) -> Self {
+        if bytes.len() < HEADER_BYTES {
+            bytes.clear();
+            bytes.resize(HEADER_BYTES, 0);
+        }
+        Pack { bytes }
+    }
+
+    /// Its bytes, with the room they have.
+    pub fn into_vec(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// To be read.
+    #[inline]
+    pub fn as_ref(&self) -> PackRef<'_> {
+        PackRef { bytes: &self.bytes }
+    }
+
+    /// Bytes of heap it takes.
+    pub fn allocated_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Gives back the room for growth.
+    pub fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
+    }
+
+    /// Adds an entry at the end.
+    pub fn push_back(&mut self, value: &[u8]) {
+        self.insert(self.bytes.len(), value);
+    }
+
+    /// Adds an entry at the front.
+    pub fn push_front(&mut self, value: &[u8]) {
+        self.insert(HEADER_BYTES, value);
+    }
+
+    /// Adds an entry before the one at a position (or at the end); it is at that position then.
+    pub fn insert(&mut self, at: usize, value: &[u8]) {
+        self.splice(at, at, Some(Element::of(value)));
+        self.count(1);
+    }
+
+    /// As [`Self::insert`], for an integer.
+    pub fn insert_int(&mut self, at: usize, value: i64) {
+        self.splice(at, at, Some(Element::Int(value)));
+        self.count(1);
+    }
+
+    /// Puts another value in place of the entry at a position.
+    pub fn replace(&mut self, at: usize, value: &[u8]) {
+        let end = self.as_ref().next(at);
+        self.splice(at, end, Some(Element::of(value)));
+    }
+
+    /// Takes `count` entries out, from a position on. They must be there.
+    pub fn remove(&mut self, at: usize, count: usize) {
+        let mut end = at;
+        for _ in 0..count {
+            end = self.as_ref().next(end);
+        }
+        self.splice(at, end, None);
+        self.count(-(count as isize));
+    }
+
+    /// Takes all entries from a position on out and gives them back as a pack of their own.
+    pub fn split_off(&mut self, at: usize) -> Pack {
+        let mut tail = Pack { bytes: Vec::with_capacity(HEADER_BYTES + self.bytes.len() - at) };
+        tail.bytes.extend_from_slice(&[0; HEADER_BYTES]);
+        tail.bytes.extend_from_slice(&self.bytes[at..]);
+        self.bytes.truncate(at);
+        self.recount();
+        tail.recount();
+        tail
+    }
+
+    /// Adds all entries of another pack at the end.
+    pub fn append(&mut self, other: PackRef<'_>) {
+        self.bytes.extend_from_slice(other.entries());
+        self.recount();
+    }
+
+    fn count(&mut self, change: isize) {
+        let count = u16::from_le_bytes([self.bytes[0], self.bytes[1]]);
+        if count == COUNT_UNKNOWN {
+            return self.recount();
+        }
+        let count = usize::from(count).saturating_add_signed(change);
+        self.set_count(count);
+    }
+
+    fn recount(&mut self) {
+        let count = self.as_ref().iter().count();
+        self.set_count(count);
+    }
+
+    fn set_count(&mut self, count: usize) {
+        let count = u16::try_from(count).unwrap_or(COUNT_UNKNOWN);
+        self.bytes[..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
+    }
+
+    /// Puts an entry (or nothing) in place of the bytes from one position to another.
+    fn splice(&mut self, from: usize, to: usize, element: Option<Element<'_>>) {
+        let mut back = [0; BACK_BYTES_MAX];
+        let (head, tail) = match element {
+            Some(element @ Element::Int(_)) => (Head::of(element), &[][..]),
+            Some(element @ Element::Bytes(bytes)) => (Head::of(element), bytes),
+            None => {
+                self.bytes.drain(from..to);
+                return;
+            }
+        };
+        let body = head.len + tail.len();
+        let back_len = write_back(body, &mut back);
+        let (old, new) = (to - from, body + back_len);
+        let len = self.bytes.len();
+        if new > old {
+            // Exactly: most packs are small and many, and the allocator's size classes leave room enough.
+            self.bytes.reserve_exact(new - old);
+            self.bytes.resize(len + new - old, 0);
+            self.bytes.copy_within(to..len, from + new);
+        } else if new < old {
+            self.bytes.copy_within(to.., from + new);
+            self.bytes.truncate(len + new - old);
+        }
+        let room = &mut self.bytes[from..from + new];
+        room[..head.len].copy_from_slice(head.as_bytes());
+        room[head.len..body].copy_from_slice(tail);
+        room[body..].copy_from_slice(&back[..back_len]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    fn text(random: &mut Random) -> Vec<u8> {
+        match random.below(4) {
+            0 => ((random.next() as i64) >> random.below(64)).to_string().into_bytes(),
+            1 => random.bytes(0, 5),
+            2 => random.bytes(0, 200),
+            _ => {
+                let most = if random.one_in(20) { 20_000 } else { 70 };
+                random.bytes(0, most)
+            }
+        }
+    }
+
+    #[test]
+    fn integers_take_their_smallest_size() {
+        for (value, bytes) in [
+            (0, 1),
+            (127, 1),
+            (-1, 2),
+            (128, 2),
+            (4095, 2),
+            (-4096, 2),
+            (4096, 3),
+            (-4097, 3),
+            (32_767, 3),
+            (32_768, 4),
+            (8_388_608, 5),
+            (i64::from(i32::MIN), 5),
+            (i64::from(i32::MAX) + 1, 9),
+            (i64::MIN, 9),
+            (i64::MAX, 9),
+        ] {
+            let mut pack = Pack::new();
+            pack.push_back(value.to_string().as_bytes());
+            assert_eq!(pack.as_ref().entries().len(), bytes + 1, "{value}");
+            assert_eq!(pack.as_ref().get(2), Element::Int(value));
+        }
+    }
+
+    /// Bytes as `lpAppend` of redis-server 7.0.15 makes them (`DUMP` of a hash shows them).
+    #[test]
+    fn entries_are_those_of_a_listpack() {
+        let mut pack = Pack::new();
+        for value in [&b"f1"[..], b"300", b"", b"-5"] {
+            pack.push_back(value);
+        }
+        let expected = [0x82, b'f', b'1', 3, 0xc1, 0x2c, 2, 0x80, 1, 0xdf, 0xfb, 2];
+        assert_eq!(pack.as_ref().entries(), expected);
+    }
+
+    #[test]
+    fn random_changes_agree_with_a_plain_model() {
+        let mut random = Random::announced("pack");
+        for _ in 0..200 {
+            let (mut pack, mut model) = (Pack::new(), Vec::<Vec<u8>>::new());
+            for _ in 0..120 {
+                let index = random.below(model.len() as u64 + 1) as usize;
+                let at = if index == model.len() { pack.as_ref().end() } else { pack.as_ref().nth(index).unwrap() };
+                match random.below(5) {
+                    0 if index < model.len() => {
+                        let count = 1 + random.below((model.len() - index) as u64) as usize;
+                        pack.remove(at, count);
+                        model.drain(index..index + count);
+                    }
+                    1 if index < model.len() => {
+                        let value = text(&mut random);
+                        pack.replace(at, &value);
+                        model[index] = value;
+                    }
+                    2 if random.below(4) == 0 => {
+                        let tail = pack.split_off(at);
+                        let rest = model.split_off(index);
+                        assert_eq!(tail.as_ref().len(), rest.len());
+                        pack.append(tail.as_ref());
+                        model.extend(rest);
+                    }
+                    _ => {
+                        let value = text(&mut random);
+                        pack.insert(at, &value);
+                        model.insert(index, value);
+                    }
+                }
+                assert_eq!(pack.as_ref().len(), model.len());
+            }
+            let forward: Vec<_> = pack.as_ref().iter().map(Element::to_vec).collect();
+            let mut backward: Vec<_> = pack.as_ref().iter().rev().map(Element::to_vec).collect();
+            backward.reverse();
+            assert_eq!(forward, model);
+            assert_eq!(backward, model);
+            for value in &model {
+                let found = pack.as_ref().find(value, 2, 0).unwrap();
+                assert_eq!(pack.as_ref().get(found).to_vec(), *value);
+            }
+        }
+    }
+
+    #[test]
+    fn a_search_that_skips_sees_only_its_own() {
+        let mut pack = Pack::new();
+        for value in [&b"a"[..], b"b", b"b", b"c"] {
+            pack.push_back(value);
+        }
+        let pack = pack.as_ref();
+        assert_eq!(pack.find(b"b", pack.first(), 1), pack.nth(2));
+        assert_eq!(pack.find(b"c", pack.first(), 1), None);
+        assert_eq!(pack.find(b"c", pack.first(), 0), pack.nth(3));
+    }
+
+    #[test]
+    fn more_entries_than_the_count_holds() {
+        let mut pack = Pack::new();
+        for _ in 0..70_000 {
+            let end = pack.as_ref().end();
+            pack.splice(end, end, Some(Element::Int(1)));
+        }
+        pack.recount();
+        assert_eq!(pack.as_ref().len(), 70_000);
+        pack.remove(2, 10_000);
+        assert_eq!(pack.as_ref().len(), 60_000);
+        assert_eq!(pack.as_ref().nth(60_000), None);
+    }
+}
