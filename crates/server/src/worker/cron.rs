@@ -13,10 +13,6 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn cron(&mut self) {
         let hz = i64::from(self.settings.hz.max(1));
         self.next_cron_ms = self.server.monotonic_ms() + 1000 / hz;
-        if self.server.config().generation() != self.settings_generation {
-            self.settings = self.server.config().settings();
-            self.settings_generation = self.server.config().generation();
-        }
         self.look_after_clients();
         // While writes are paused nothing may change, as in Redis.
         if self.server.paused_until_ms() <= self.now_ms {

@@ -129,7 +129,8 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Shard(ownership) => self.executor.adopt(ownership),
                 Message::Socket(socket, _) => self.add(socket),
                 Message::Kill(wanted, client) => self.kill(wanted, client),
-                Message::Reload => self.reload(),
+                // It has woken this worker, whose turn begins with the settings.
+                Message::Reload => {}
                 Message::Stop => self.stopping = true,
             }
         }
@@ -182,9 +183,15 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    fn reload(&mut self) {
-        self.settings = self.server.config().settings();
-        self.settings_generation = self.server.config().generation();
+    /// Takes the settings up when they have changed: one load when they haven't.
+    #[inline]
+    pub(super) fn reload_if_changed(&mut self) {
+        let generation = self.server.config().generation();
+        if generation != self.settings_generation {
+            // The number was read first: settings newer than it are taken up again, never missed.
+            self.settings = self.server.config().settings();
+            self.settings_generation = generation;
+        }
     }
 
     /// Closes everything when the server stops. Replies that are ready are given a moment to leave.

@@ -108,6 +108,8 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             self.io.poll(if may_sleep { timeout } else { Some(Duration::ZERO) }, &mut events)?;
             self.now_ms = self.server.now_ms();
             self.stats.turns.add(1);
+            // Whoever has seen CONFIG SET's answer finds every worker with the new settings, whatever it sends next.
+            self.reload_if_changed();
             for event in events.drain(..) {
                 self.handle(event);
             }
