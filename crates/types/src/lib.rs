@@ -29,23 +29,29 @@
 //! # Not running out of memory
 //!
 //! A buffer whose size a client chooses is reserved fallibly and a refusal is [`OutOfMemory`], not an abort.
-#![forbid(unsafe_code)]
+// Only the module of thin pieces of memory, and that of words that may be one, have any.
+#![deny(unsafe_code)]
 
 pub mod access;
+mod chunked;
 pub mod collection;
 mod encoding;
 pub mod hash;
 pub mod lcs;
 pub mod list;
 pub mod longdouble;
+pub mod member;
 pub mod pack;
+pub mod pair;
 mod range;
 mod raw_string;
 pub mod set;
 pub mod sorted_set;
 pub mod stream;
+pub mod table;
 #[cfg(test)]
 mod testing;
+mod thin;
 mod value;
 
 pub use collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
@@ -61,4 +67,6 @@ pub use raw_string::{OutOfMemory, PREALLOCATION_BYTES_MAX, RawString};
 pub use set::Set;
 pub use sorted_set::SortedSet;
 pub use stream::Stream;
+pub use table::Table;
+pub use thin::ThinBytes;
 pub use value::Value;

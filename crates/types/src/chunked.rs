@@ -1,0 +1,180 @@
+//! A growing array in pieces: adding to it never copies more than one piece.
+//!
+//! Short arrays are one piece that grows by a quarter; long ones grow a whole piece at a time. Its memory is tallied, so
+//! asking for it takes no time.
+
+/// Elements of a full piece, as a power of two.
+const CHUNK_BITS: u32 = 12;
+/// Elements of a full piece.
+const CHUNK_LEN: usize = 1 << CHUNK_BITS;
+/// Elements that the first piece begins with.
+const FIRST_LEN: usize = 4;
+/// An array grows by its length divided by this.
+const GROWTH_DIVISOR: usize = 4;
+
+/// See the head of this module. All pieces but the last have [`CHUNK_LEN`] elements; only behind the last one may an empty piece
+/// be kept.
+#[derive(Debug)]
+pub(crate) struct Chunked<T> {
+    chunks: Vec<Vec<T>>,
+    len: usize,
+    /// Room in all pieces, elements.
+    capacity: usize,
+}
+
+impl<T> Chunked<T> {
+    pub(crate) const fn new() -> Self {
+        Chunked { chunks: Vec::new(), len: 0, capacity: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of heap, without what the elements own.
+    #[inline]
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        self.capacity * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> &T {
+        &self.chunks[index >> CHUNK_BITS][index & (CHUNK_LEN - 1)]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, index: usize) -> &mut T {
+        &mut self.chunks[index >> CHUNK_BITS][index & (CHUNK_LEN - 1)]
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, value: T) {
+        let chunk = self.len >> CHUNK_BITS;
+        if self.chunks.get(chunk).is_none_or(|chunk| chunk.len() == chunk.capacity()) {
+            self.grow(chunk, (self.len / GROWTH_DIVISOR).max(FIRST_LEN));
+        }
+        self.chunks[chunk].push(value);
+        self.len += 1;
+    }
+
+    /// Room for elements up to a length, as far as the piece that is being filled goes: for one whose length is known before.
+    pub(crate) fn reserve(&mut self, len: usize) {
+        let chunk = self.len >> CHUNK_BITS;
+        let have = self.chunks.get(chunk).map_or(0, Vec::capacity);
+        let wanted = len.saturating_sub(chunk << CHUNK_BITS).min(CHUNK_LEN);
+        if wanted > have {
+            self.grow(chunk, wanted - (self.len & (CHUNK_LEN - 1)));
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, chunk: usize, by: usize) {
+        if chunk == self.chunks.len() {
+            self.chunks.push(Vec::new());
+        }
+        let chunk = &mut self.chunks[chunk];
+        let before = chunk.capacity();
+        chunk.reserve_exact(by.min(CHUNK_LEN - chunk.len()));
+        self.capacity += chunk.capacity() - before;
+    }
+
+    /// Takes the last element out.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let last = self.len.checked_sub(1)?;
+        let value = self.chunks[last >> CHUNK_BITS].pop();
+        self.len = last;
+        self.shrink();
+        value
+    }
+
+    /// Takes an element out; the last one comes to its place.
+    pub(crate) fn swap_remove(&mut self, index: usize) -> Option<T> {
+        let last = self.pop()?;
+        if index == self.len { Some(last) } else { Some(std::mem::replace(self.get_mut(index), last)) }
+    }
+
+    /// Gives room back. A piece that became empty stays until half of the one before it is free, and the only piece keeps
+    /// twice what it needs: adding and removing at a border must not allocate each time.
+    fn shrink(&mut self) {
+        let keep = (self.len + CHUNK_LEN / 2).div_ceil(CHUNK_LEN);
+        if self.chunks.len() > keep {
+            self.chunks.truncate(keep);
+            self.capacity = self.chunks.iter().map(Vec::capacity).sum();
+        }
+        if let [only] = self.chunks.as_mut_slice()
+            && only.capacity() > FIRST_LEN
+            && only.len() < only.capacity() / 4
+        {
+            only.shrink_to((only.len() * 2).max(FIRST_LEN));
+            self.capacity = only.capacity();
+        }
+    }
+
+    /// All elements in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.chunks.iter().flatten()
+    }
+}
+
+impl<T: Clone> Clone for Chunked<T> {
+    fn clone(&self) -> Self {
+        let chunks: Vec<Vec<T>> = self.chunks.iter().filter(|chunk| !chunk.is_empty()).cloned().collect();
+        let capacity = chunks.iter().map(Vec::capacity).sum();
+        Chunked { chunks, len: self.len, capacity }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    fn check(array: &Chunked<u32>, model: &[u32]) {
+        assert_eq!(array.len(), model.len());
+        assert_eq!(array.capacity, array.chunks.iter().map(Vec::capacity).sum::<usize>());
+        assert!(array.chunks.len() <= model.len() / CHUNK_LEN + 2);
+    }
+
+    #[test]
+    fn random_changes_agree_with_a_vector() {
+        let mut random = Random::announced("chunked");
+        let (mut array, mut model) = (Chunked::new(), Vec::new());
+        for round in 0..12 {
+            // Up to several pieces and down to nothing, in turn.
+            let grow = round % 2 == 0;
+            for _ in 0..random.below(5 * CHUNK_LEN as u64) {
+                if random.one_in(3) == grow && !model.is_empty() {
+                    let index = random.below(model.len() as u64) as usize;
+                    assert_eq!(array.swap_remove(index), Some(model.swap_remove(index)));
+                } else {
+                    let value = random.next() as u32;
+                    array.push(value);
+                    model.push(value);
+                }
+                check(&array, &model);
+            }
+            assert!(array.iter().eq(&model));
+            assert!(array.clone().iter().eq(&model));
+        }
+        while let Some(value) = array.pop() {
+            assert_eq!(Some(value), model.pop());
+            check(&array, &model);
+        }
+        assert!(array.capacity <= FIRST_LEN, "{} left", array.capacity);
+    }
+
+    #[test]
+    fn growing_allocates_a_quarter_ahead_and_reserve_exactly() {
+        let mut array = Chunked::<u64>::new();
+        for n in 0..3 * CHUNK_LEN as u64 {
+            array.push(n);
+            assert!(array.capacity <= (array.len() + array.len() / 4 + FIRST_LEN).max(array.len() + 1));
+        }
+        let mut array = Chunked::<u64>::new();
+        array.reserve(1000);
+        assert_eq!(array.capacity, 1000);
+        array.reserve(10);
+        assert_eq!(array.capacity, 1000);
+    }
+}

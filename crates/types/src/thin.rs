@@ -1,0 +1,209 @@
+//! Bytes on the heap behind a pointer of one word: their length stands in front of them.
+//!
+//! A `Box<[u8]>` takes two words. Where millions of short strings hang in a table, the second one is what a quarter of the
+//! table's memory would be.
+//!
+//! ```text
+//! length      1 byte below 128, else 2 to 10: seven bits a byte, the lowest first, all but the last with their top bit set
+//! bytes
+//! ```
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ptr::NonNull;
+
+/// Every piece begins at an even address: whoever keeps the word may use its lowest bit for something else.
+pub(crate) const ALIGN: usize = 2;
+
+/// Bytes of the longest length.
+pub(crate) const LEN_BYTES_MAX: usize = 10;
+
+/// See the head of this module.
+pub struct ThinBytes {
+    /// Points at what `from_parts` allocated, a length and as many bytes, all written; nothing else points there.
+    at: NonNull<u8>,
+}
+
+// SAFETY: a `ThinBytes` is the only owner of its memory, and shared references to it only read, as with `Box<[u8]>`.
+unsafe impl Send for ThinBytes {}
+// SAFETY: as above.
+unsafe impl Sync for ThinBytes {}
+
+impl ThinBytes {
+    /// The concatenation of some strings.
+    pub fn from_parts(parts: &[&[u8]]) -> Self {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let mut head = [0; LEN_BYTES_MAX];
+        let head_len = write_len(len, &mut head);
+        let layout = layout(head_len + len);
+        // SAFETY: the layout's size isn't zero, since a length takes at least a byte.
+        let Some(at) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
+        let mut end = at;
+        for part in std::iter::once(&head[..head_len]).chain(parts.iter().copied()) {
+            // SAFETY: the pieces' lengths sum up to the size allocated, so each copy stays inside it, and `end` comes to lie
+            // at most one past its end; new memory overlaps no slice.
+            unsafe {
+                end.copy_from_nonoverlapping(NonNull::from(part).cast(), part.len());
+                end = end.add(part.len());
+            }
+        }
+        ThinBytes { at }
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        let (len, head_len) = self.len();
+        // SAFETY: `from_parts` wrote a length and as many bytes after it; they live and don't change as long as `self` is
+        // borrowed.
+        unsafe { std::slice::from_raw_parts(self.at.add(head_len).as_ptr(), len) }
+    }
+
+    /// Its bytes, to be changed.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let (len, head_len) = self.len();
+        // SAFETY: as in `as_slice`; `self` is borrowed exclusively, and owns them.
+        unsafe { std::slice::from_raw_parts_mut(self.at.add(head_len).as_ptr(), len) }
+    }
+
+    /// Bytes of heap it takes.
+    #[inline]
+    pub fn allocated_bytes(&self) -> usize {
+        let (len, head_len) = self.len();
+        len + head_len
+    }
+
+    /// The word that it is. [`Self::from_raw`] makes it whole again; until then nobody frees it.
+    #[inline]
+    pub(crate) fn into_raw(self) -> NonNull<u8> {
+        let at = self.at;
+        std::mem::forget(self);
+        at
+    }
+
+    /// What [`Self::into_raw`] took apart.
+    ///
+    /// # Safety
+    /// `at` must have come from `into_raw`, and be given back once only while the result lives.
+    #[inline]
+    pub(crate) unsafe fn from_raw(at: NonNull<u8>) -> Self {
+        ThinBytes { at }
+    }
+
+    /// Length of its bytes, and of that length.
+    #[inline]
+    fn len(&self) -> (usize, usize) {
+        // SAFETY: `from_parts` wrote a length here: at least a byte, and one more after each whose top bit is set.
+        let mut byte = unsafe { self.at.read() };
+        if byte < 0x80 {
+            return (usize::from(byte), 1);
+        }
+        let (mut len, mut bytes) = (usize::from(byte & 0x7f), 1);
+        while byte >= 0x80 {
+            // SAFETY: as above: the byte before this one has its top bit set.
+            byte = unsafe { self.at.add(bytes).read() };
+            len |= usize::from(byte & 0x7f) << (7 * bytes);
+            bytes += 1;
+        }
+        (len, bytes)
+    }
+}
+
+/// Writes a length as the head of this module says; returns how many bytes it takes.
+#[inline]
+pub(crate) fn write_len(mut len: usize, out: &mut [u8; LEN_BYTES_MAX]) -> usize {
+    let mut bytes = 0;
+    while len >= 0x80 {
+        out[bytes] = len as u8 | 0x80;
+        len >>= 7;
+        bytes += 1;
+    }
+    out[bytes] = len as u8;
+    bytes + 1
+}
+
+/// Reads a length that [`write_len`] wrote at the beginning of `bytes`; returns it and how many bytes it took.
+#[inline]
+pub(crate) fn read_len(bytes: &[u8]) -> (usize, usize) {
+    let (mut len, mut at) = (0, 0);
+    loop {
+        let byte = bytes[at];
+        len |= usize::from(byte & 0x7f) << (7 * at);
+        at += 1;
+        if byte < 0x80 {
+            return (len, at);
+        }
+    }
+}
+
+/// How `size` bytes are allocated.
+#[inline]
+fn layout(size: usize) -> Layout {
+    // Slices are at most `isize::MAX` bytes long; several of them that exceed it together can't be in memory at once.
+    Layout::from_size_align(size, ALIGN).expect("strings in memory are shorter than the address space")
+}
+
+impl Drop for ThinBytes {
+    #[inline]
+    fn drop(&mut self) {
+        let layout = layout(self.allocated_bytes());
+        // SAFETY: `from_parts` allocated it with this layout: the length that it wrote hasn't changed. Nothing owns it but
+        // `self`.
+        unsafe { dealloc(self.at.as_ptr(), layout) };
+    }
+}
+
+impl Clone for ThinBytes {
+    fn clone(&self) -> Self {
+        Self::from_parts(&[self.as_slice()])
+    }
+}
+
+impl PartialEq for ThinBytes {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for ThinBytes {}
+
+impl fmt::Debug for ThinBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.as_slice().escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_length_comes_back() {
+        for len in [0, 1, 2, 126, 127, 128, 129, 300, 16_383, 16_384, 70_000] {
+            let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let (a, b) = bytes.split_at(len / 3);
+            let mut thin = ThinBytes::from_parts(&[a, b]);
+            assert_eq!(thin.as_slice(), bytes);
+            let head = if len < 128 {
+                1
+            } else if len < 16_384 {
+                2
+            } else {
+                3
+            };
+            assert_eq!(thin.allocated_bytes(), len + head);
+            assert_eq!(thin.at.as_ptr() as usize % ALIGN, 0);
+            assert_eq!(thin.clone(), thin);
+            if let Some(last) = thin.as_mut_slice().last_mut() {
+                *last ^= 0xff;
+                assert_ne!(thin.as_slice(), bytes);
+            }
+            // SAFETY: taken apart in the same line.
+            let thin = unsafe { ThinBytes::from_raw(thin.into_raw()) };
+            assert_eq!(thin.as_slice().len(), len);
+        }
+        assert_eq!(size_of::<Option<ThinBytes>>(), size_of::<usize>());
+    }
+}
