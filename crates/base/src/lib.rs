@@ -3,6 +3,7 @@
 //! | module | what | costs |
 //! | --- | --- | --- |
 //! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
+//! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | one step per eight bytes, 16 KiB of tables |
 //! | [`glob`] | Redis's patterns | at most `pattern × text` steps, no allocation |
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
 //! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
@@ -17,6 +18,7 @@
 pub mod clock;
 pub mod counter;
 pub mod crc16;
+pub mod crc64;
 pub mod gauge;
 pub mod glob;
 pub mod limits;
@@ -28,5 +30,6 @@ pub mod sync;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use counter::Counter;
 pub use crc16::{crc16, key_slot};
+pub use crc64::crc64;
 pub use gauge::Gauge;
 pub use random::Random;

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+pub mod bitmap;
 pub mod client;
 pub mod command_docs;
 pub mod config;

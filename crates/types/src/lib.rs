@@ -33,6 +33,7 @@
 #![deny(unsafe_code)]
 
 pub mod access;
+pub mod bitmap;
 mod chunked;
 pub mod collection;
 mod encoding;

@@ -4,6 +4,7 @@
 //! time passing nor the time between two servers can change what a later command answers. Keys that expire at once
 //! (a time in the past) are common.
 
+mod bitmaps;
 mod generic;
 mod server;
 mod strings;
@@ -96,7 +97,8 @@ impl Generator {
             return step;
         }
         let mut step = match self.random.below(100) {
-            0..=49 => self.string_command(),
+            0..=34 => self.string_command(),
+            35..=49 => self.bitmap_command(),
             50..=81 => self.generic_command(),
             82..=95 => self.server_command(),
             _ => self.unknown_command(),

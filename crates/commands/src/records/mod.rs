@@ -6,6 +6,7 @@
 
 use pantala_engine::command::{Command, Flags};
 
+mod bitmap;
 mod connection;
 mod generic;
 mod lookup;
@@ -37,6 +38,11 @@ const DEPENDS_ON_SUBCOMMAND: &str = "That of the subcommand";
 pub static COMMANDS: &[Command] = &[
     strings::APPEND,
     connection::AUTH,
+    bitmap::BITCOUNT,
+    bitmap::BITFIELD,
+    bitmap::BITFIELD_RO,
+    bitmap::BITOP,
+    bitmap::BITPOS,
     connection::CLIENT,
     server::COMMAND,
     server::CONFIG,
@@ -54,6 +60,7 @@ pub static COMMANDS: &[Command] = &[
     server::FLUSHALL,
     server::FLUSHDB,
     strings::GET,
+    bitmap::GETBIT,
     strings::GETDEL,
     strings::GETEX,
     strings::GETRANGE,
@@ -87,6 +94,7 @@ pub static COMMANDS: &[Command] = &[
     generic::SCAN,
     connection::SELECT,
     strings::SET,
+    bitmap::SETBIT,
     strings::SETEX,
     strings::SETNX,
     strings::SETRANGE,

@@ -12,6 +12,7 @@
 //! allocate.
 
 mod counters;
+mod edit;
 mod lcs;
 mod ranges;
 mod set;
@@ -21,6 +22,7 @@ mod tests;
 mod view;
 
 pub use counters::{decr, decrby, incr, incrby, incrbyfloat};
+pub(crate) use edit::{edit, grow, store_raw};
 pub use lcs::lcs;
 pub use ranges::{append, getrange, setrange, strlen, substr};
 pub use set::{get, getdel, getex, getset, psetex, set, setex, setnx};

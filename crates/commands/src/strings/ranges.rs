@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Db, Expire, Held, Holds, NewString, fits_inline};
+use pantala_engine::access::Access;
+use pantala_engine::db::{Expire, Holds, NewString};
 use pantala_resp::{Args, Reply};
-use pantala_types::{OutOfMemory, RawString, Value, check_string_length, getrange as range_of};
+use pantala_types::{OutOfMemory, check_string_length, getrange as range_of};
 
-use super::StringRef;
+use super::{StringRef, edit};
 use crate::arguments::integer;
 use crate::errors;
 
@@ -55,7 +55,7 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if check_string_length(len as u64, tail.len() as u64, len_max).is_err() {
         return reply.error(errors::STRING_TOO_LONG);
     }
-    let changed = change(&mut db, &key, len + tail.len(), &mut |string| string.try_append(tail));
+    let changed = edit(&mut db, &key, |string| string.try_append(tail));
     finish(changed, len + tail.len(), reply);
 }
 
@@ -67,9 +67,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     let key = access.first_key(args, 1);
     let len_max = access.keyspace().tuning.proto_max_bulk_len.load(Relaxed);
     let mut db = access.db(&key);
-    let found = db.write(&key);
-    let exists = found.is_some();
-    let len = match found.map(|entry| StringRef::of(entry.held()).map(StringRef::len)) {
+    let len = match db.write(&key).map(|entry| StringRef::of(entry.held()).map(StringRef::len)) {
         None => 0,
         Some(Some(len)) => len,
         Some(None) => return reply.error(errors::WRONG_TYPE),
@@ -83,9 +81,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     // Within `proto-max-bulk-len` now, which fits an usize on every 64-bit system.
     let offset = offset as usize;
     let len = len.max(offset + patch.len());
-    let mut patched = |string: &mut RawString| string.try_set_range(offset, patch);
-    let changed =
-        if exists { change(&mut db, &key, len, &mut patched) } else { create(&mut db, &key, len, &mut patched) };
+    let changed = edit(&mut db, &key, |string| string.try_set_range(offset, patch));
     finish(changed, len, reply);
 }
 
@@ -93,47 +89,5 @@ fn finish(changed: Result<(), OutOfMemory>, len: usize, reply: &mut Reply<'_>) {
     match changed {
         Ok(()) => reply.integer(len as i64),
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
-    }
-}
-
-type Change<'c> = &'c mut dyn FnMut(&mut RawString) -> Result<(), OutOfMemory>;
-
-/// Changes the string that a key holds, to a length of `len`. It is `raw` from then on; its time to live stays.
-fn change(db: &mut Db<'_>, key: &Key<'_>, len: usize, work: Change<'_>) -> Result<(), OutOfMemory> {
-    let Some(entry) = db.find(key) else { return Ok(()) };
-    let mut string = match entry.held() {
-        // In place, with the room to grow that it has.
-        Held::Heap(Value::String(_)) => {
-            return db
-                .change_heap(key, |value| match value {
-                    Value::String(string) => work(string),
-                    // It was one just now.
-                    _ => Ok(()),
-                })
-                .unwrap_or(Ok(()));
-        }
-        Held::Bytes(bytes) => RawString::try_from_slice(bytes)?,
-        Held::Int(value) => StringRef::Int(value).with_bytes(RawString::try_from_slice)?,
-        // The caller has seen a string.
-        Held::Packed(..) | Held::Heap(_) => return Ok(()),
-    };
-    work(&mut string)?;
-    store(db, key, len, string)
-}
-
-/// Makes a new string at a key from nothing.
-fn create(db: &mut Db<'_>, key: &Key<'_>, len: usize, work: Change<'_>) -> Result<(), OutOfMemory> {
-    let mut string = RawString::default();
-    work(&mut string)?;
-    store(db, key, len, string)
-}
-
-/// Stores a changed string: in the entry where it fits, as it is otherwise.
-fn store(db: &mut Db<'_>, key: &Key<'_>, len: usize, string: RawString) -> Result<(), OutOfMemory> {
-    debug_assert_eq!(string.len(), len);
-    if fits_inline(key.bytes, len) {
-        db.set_string(key, NewString::Raw(string.as_bytes()), Expire::Keep)
-    } else {
-        db.set_string(key, NewString::Large(string), Expire::Keep)
     }
 }

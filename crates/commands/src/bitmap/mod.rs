@@ -1,0 +1,43 @@
+//! Bitmap commands: strings seen as rows of bits.
+//!
+//! | file | commands |
+//! | --- | --- |
+//! | `bits` | `GETBIT`, `SETBIT` |
+//! | `scan` | `BITCOUNT`, `BITPOS` |
+//! | `operation` | `BITOP` |
+//! | `field` | `BITFIELD`, `BITFIELD_RO` |
+//!
+//! A bit of a small string is read and written inside its dictionary entry; nothing is allocated unless the string grows.
+
+mod bits;
+mod field;
+mod operation;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+pub use bits::{getbit, setbit};
+pub use field::{bitfield, bitfield_ro};
+pub use operation::bitop;
+pub use scan::{bitcount, bitpos};
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_base::number::parse_i64;
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::Reply;
+
+/// The bit offset that an argument is: below eight times `proto-max-bulk-len`. After a `#` it counts in fields of
+/// `field_bits` (where that isn't 0). `None`: it isn't one, and the reply says so.
+fn bit_offset(argument: &[u8], field_bits: u32, keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<u64> {
+    let number = match argument {
+        [b'#', number @ ..] if field_bits > 0 => parse_i64(number).map(|n| n.wrapping_mul(i64::from(field_bits))),
+        number => parse_i64(number),
+    };
+    let bytes_max = keyspace.tuning.proto_max_bulk_len.load(Relaxed);
+    let offset = number.and_then(|number| u64::try_from(number).ok()).filter(|offset| offset >> 3 < bytes_max);
+    if offset.is_none() {
+        reply.error("ERR bit offset is not an integer or out of range");
+    }
+    offset
+}
