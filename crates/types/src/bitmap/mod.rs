@@ -123,7 +123,7 @@ pub fn find_bit(bytes: &[u8], on: bool, bits: &RangeInclusive<u64>) -> Option<u6
     let found = if head != 0 {
         Some((first as u64) << 3 | u64::from(head.leading_zeros()))
     } else {
-        find_in(&bytes[first + 1..=last], on).map(|at| (first as u64 + 1 << 3) + at)
+        find_in(&bytes[first + 1..=last], on).map(|at| ((first as u64 + 1) << 3) + at)
     };
     found.filter(|at| at <= bits.end())
 }
