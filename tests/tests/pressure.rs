@@ -1,0 +1,209 @@
+//! Clients that press: floods, resets, replies nobody reads, a shard everybody wants, memory that is refused. What one client
+//! does stays its own trouble.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use pantala_tests::client::encode;
+use pantala_tests::{Client, Reply, Server, for_each_backend};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+const MIB: u64 = 1 << 20;
+/// Longest wait for something that the server does by itself, on a slow host.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A connection from 127.0.0.2, which is elsewhere to a server in protected mode.
+fn stranger(port: u16) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let address = |ip: [u8; 4], port: u16| SockAddr::from(SocketAddr::from((ip, port)));
+    socket.bind(&address([127, 0, 0, 2], 0)).expect("127.0.0.2 is loopback");
+    socket.connect(&address([127, 0, 0, 1], port)).expect("the server listens");
+    // A close resets the connection.
+    socket.set_linger(Some(Duration::ZERO)).expect("a socket lingers");
+    socket.into()
+}
+
+/// A stranger who has reset its connection by the time the server asks who it is remains a stranger: nothing of what it sent
+/// is run.
+#[test]
+fn a_stranger_who_resets_runs_nothing() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        for number in 0..300 {
+            let mut stream = stranger(server.port());
+            // The server may have refused it already.
+            let _ = stream.write_all(&encode(&["SET", "intruder", &number.to_string()]));
+            drop(stream);
+        }
+        let mut client = server.connect();
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
+        assert_eq!(client.call("CONFIG SET protected-mode no"), Reply::ok());
+        let mut stream = stranger(server.port());
+        stream.write_all(&encode(&["SET", "guest", "1"])).expect("the server takes it");
+        let deadline = Instant::now() + PATIENCE;
+        while client.call("EXISTS guest") != Reply::Integer(1) {
+            assert!(Instant::now() < deadline, "without protected mode the same way leads in");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
+/// While a client's commands are held back (paused), what it goes on sending waits in the kernel, not in the server's memory.
+#[test]
+fn a_flood_behind_a_pause_stays_outside() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let mut other = server.connect();
+        let mut flood = server.connect();
+        assert_eq!(flood.call("PING").text(), "PONG");
+        other.call("CLIENT PAUSE 60000 WRITE");
+        let before = server.resident_bytes();
+        flood.set_write_timeout(Duration::from_secs(1));
+        let piece = encode(&["SET", "key", &"x".repeat(1000)]).repeat(1000);
+        let sent = (0..200).take_while(|_| flood.try_send_raw(&piece).is_ok()).count();
+        assert!(sent < 200, "200 MB were taken from a paused client");
+        let grown = server.resident_bytes().saturating_sub(before);
+        assert!(grown < 32 * MIB, "a paused client takes {} MiB", grown / MIB);
+        assert_eq!(other.call("CLIENT UNPAUSE"), Reply::ok());
+        // All that it got rid of runs.
+        for number in 0..sent * 1000 {
+            assert_eq!(flood.receive(), Reply::ok(), "reply {number}");
+        }
+        server.assert_sound();
+    });
+}
+
+/// The output limit holds for replies that come from another worker, too.
+#[test]
+fn replies_of_parked_commands_count_against_the_output_limit() {
+    for_each_backend(|backend| {
+        let args = [
+            "--workers",
+            "2",
+            "--shards",
+            "8",
+            "--execution",
+            "owner",
+            "--client-output-buffer-limit",
+            "normal 4mb 0 0",
+        ];
+        let mut server = Server::pantala(backend, &args);
+        let mut other = server.connect();
+        let keys: Vec<String> = (0..16).map(|number| format!("big:{number}")).collect();
+        for key in &keys {
+            assert_eq!(other.command(&["SET", key, &"x".repeat(MIB as usize)]), Reply::ok());
+        }
+        let before = server.resident_bytes();
+        // One of them is on the worker that is not home to some of the keys.
+        let mut silent: Vec<Client> = (0..2).map(|_| server.connect()).collect();
+        for client in &mut silent {
+            client.set_write_timeout(Duration::from_secs(1));
+            let requests: Vec<u8> = keys.iter().flat_map(|key| encode(&["GET", key])).collect();
+            for _ in 0..20 {
+                if client.try_send_raw(&requests).is_err() {
+                    break;
+                }
+            }
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while other.call("CLIENT LIST").text().lines().count() > 1 {
+            assert!(Instant::now() < deadline, "not closed: {}", other.call("CLIENT LIST").text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let grown = server.resident_bytes().saturating_sub(before);
+        // Two clients, each with what one window brings beyond its limit; without the limit they would get 640 MiB.
+        assert!(grown < 400 * MIB, "memory grew by {} MiB", grown / MIB);
+        server.assert_sound();
+    });
+}
+
+/// The home of a shard that everybody floods goes on serving its own connections.
+#[test]
+fn a_shard_in_demand_starves_nobody() {
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let args = ["--workers", "4", "--shards", "1", "--execution", execution];
+            let mut server = Server::pantala(backend, &args);
+            let mut patient: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+            let stop = AtomicBool::new(false);
+            let slowest = std::thread::scope(|scope| {
+                for _ in 0..8 {
+                    let mut client = server.connect();
+                    let stop = &stop;
+                    scope.spawn(move || {
+                        let requests = encode(&["INCR", "counter"]).repeat(500);
+                        while !stop.load(Ordering::Relaxed) {
+                            client.send_raw(&requests);
+                            (0..500).for_each(|_| drop(client.receive()));
+                        }
+                    });
+                }
+                let mut slowest = Duration::ZERO;
+                for round in 0..100 {
+                    // One on each worker, the home among them.
+                    for client in &mut patient {
+                        let begun = Instant::now();
+                        let reply = if round % 2 == 0 { client.call("GET other") } else { client.call("PING") };
+                        assert!(!reply.is_error());
+                        slowest = slowest.max(begun.elapsed());
+                    }
+                }
+                stop.store(true, Ordering::Relaxed);
+                slowest
+            });
+            eprintln!("{} {execution}: the slowest of 400 calls took {slowest:?}", backend.name());
+            assert!(slowest < Duration::from_secs(5), "{execution}: a call took {slowest:?}");
+            server.assert_sound();
+        }
+    });
+}
+
+/// One byte a second is slow, but no reason to be refused; nor does it hold anyone up.
+#[test]
+fn a_byte_a_second_becomes_a_command() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "1"]);
+        let (mut slow, mut other) = (server.connect(), server.connect());
+        for byte in b"*1\r\n$4\r\nPING\r\n" {
+            slow.send_raw(&[*byte]);
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(1) {
+                assert_eq!(other.call("PING").text(), "PONG");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        assert_eq!(slow.receive().text(), "PONG");
+        server.assert_sound();
+    });
+}
+
+/// Where Redis would end, a value for which the system gives no memory is an error, and nothing has changed.
+#[test]
+fn memory_that_is_refused_is_an_error() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "1", "--shards", "2"]);
+        let mut client = server.connect();
+        assert_eq!(client.call("SET key value"), Reply::ok());
+        let pid = Pid::from_raw(server.pid() as i32).expect("a process has an id");
+        let status = std::fs::read_to_string(format!("/proc/{}/statm", server.pid())).expect("the server runs");
+        let pages: u64 = status.split(' ').next().and_then(|word| word.parse().ok()).expect("its size");
+        // Room for buffers, not for half a gigabyte.
+        let most = pages * 4096 + 128 * MIB;
+        prlimit(Some(pid), Resource::As, Rlimit { current: Some(most), maximum: Some(most) }).expect("a limit");
+        // The allocator has reserved some addresses before the limit came: a few values find room there.
+        let refused =
+            (0..20).map(|number| client.call(&format!("SETRANGE new:{number} 500000000 x"))).find(Reply::is_error);
+        let refused = refused.expect("10 GB in 128 MB");
+        assert!(refused.text().starts_with("OOM"), "{refused:?}");
+        let grown = client.call("SETRANGE key 500000000 x");
+        assert!(grown.is_error() && grown.text().starts_with("OOM"), "{grown:?}");
+        assert_eq!(client.call("APPEND key x"), Reply::Integer(6), "small changes go on");
+        assert_eq!(client.call("GET key").text(), "valuex");
+        let Reply::Integer(keys) = client.call("DBSIZE") else { panic!("DBSIZE counts") };
+        assert!(keys < 20, "a refused key was made");
+        server.assert_sound();
+    });
+}
