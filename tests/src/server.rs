@@ -44,7 +44,20 @@ impl Server {
     pub fn pantala(backend: Backend, args: &[&str]) -> Server {
         let mut all = vec!["--io-backend", backend.name(), "--enable-debug-command", "yes"];
         all.extend_from_slice(args);
-        Server::start(binary::pantala(), &all)
+        Server::start(binary::pantala(), &[], &all)
+    }
+
+    /// Pantala on epoll under `tool`, a program that takes its own `words` and then a command line (valgrind, which knows no io_uring).
+    ///
+    /// # Panics
+    /// When it doesn't come up: with its log.
+    #[must_use]
+    pub fn pantala_under(tool: &Path, words: &[&str], args: &[&str]) -> Server {
+        let mut before: Vec<OsString> = words.iter().map(Into::into).collect();
+        before.push(binary::pantala().into());
+        let mut all = vec!["--io-backend", Backend::Epoll.name()];
+        all.extend_from_slice(args);
+        Server::start(tool, &before, &all)
     }
 
     /// The real redis-server, without persistence, or `None` when it isn't installed (see [`tool::find`]).
@@ -53,14 +66,15 @@ impl Server {
         let program = tool::find("redis-server")?;
         let mut all = vec!["--save", "", "--appendonly", "no", "--enable-debug-command", "yes"];
         all.extend_from_slice(args);
-        Some(Server::start(&program, &all))
+        Some(Server::start(&program, &[], &all))
     }
 
-    /// `program` on a free port.
-    fn start(program: &Path, args: &[&str]) -> Server {
+    /// `program` on a free port, with some words before the port and others behind it.
+    fn start(program: &Path, before: &[OsString], args: &[&str]) -> Server {
         for _ in 0..PORT_TRIES {
             let port = free_port();
-            let mut all: Vec<OsString> = vec!["--port".into(), port.to_string().into()];
+            let mut all = before.to_vec();
+            all.extend(["--port".into(), port.to_string().into()]);
             all.extend(args.iter().map(Into::into));
             let mut server = Server::spawn(program, &all, None, port);
             match server.wait_ready() {

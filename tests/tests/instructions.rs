@@ -1,0 +1,94 @@
+//! Instructions per operation, counted by callgrind: the same whatever else the host is doing, so that a regression shows that no clock
+//! on a busy host would.
+//!
+//! The whole of the server's own code for an operation is in the count: event loop, parser, window, dictionary, reply. The kernel's isn't.
+//! `tests/instructions.txt` holds what was counted last; more than [`REGRESSION_PERCENT`] above it is red. After a change that is meant to
+//! cost something, or that saves something, write the new counts there. They belong to one version of the compiler and to x86-64.
+
+use std::time::Duration;
+
+use pantala_tests::client::encode;
+use pantala_tests::{Reply, Server, tool};
+use rustix::process::Signal;
+
+/// How far above the last count an operation may come.
+const REGRESSION_PERCENT: f64 = 3.0;
+/// Operations of the shorter run; the longer one has three times as many, and the difference is free of start and end.
+const OPERATIONS: usize = 30_000;
+/// Keys, each of which exists.
+const KEYS: usize = 1_000;
+const VALUE_BYTES: usize = 256;
+
+/// What is counted.
+struct Case {
+    name: &'static str,
+    command: &'static str,
+    pipeline: usize,
+}
+
+const CASES: &[Case] = &[
+    Case { name: "get, pipeline 1", command: "GET", pipeline: 1 },
+    Case { name: "set, pipeline 1", command: "SET", pipeline: 1 },
+    Case { name: "get, pipeline 30", command: "GET", pipeline: 30 },
+    Case { name: "set, pipeline 30", command: "SET", pipeline: 30 },
+];
+
+fn request(case: &Case, key: usize) -> Vec<u8> {
+    let (key, value) = (format!("key:{:012}", key % KEYS), "v".repeat(VALUE_BYTES));
+    if case.command == "GET" { encode(&["GET", &key]) } else { encode(&["SET", &key, &value]) }
+}
+
+/// Instructions that a server takes from its start to its end, with so many operations between.
+fn instructions(case: &Case, operations: usize) -> u64 {
+    let valgrind = tool::find("valgrind").expect("looked for before");
+    let args = ["--workers", "1", "--shards", "40", "--hz", "1", "--pin-threads", "no"];
+    let words = ["--tool=callgrind", "--callgrind-out-file=/dev/null"];
+    let mut server = Server::pantala_under(&valgrind, &words, &args);
+    let mut client = server.connect();
+    let value = "v".repeat(VALUE_BYTES);
+    for key in 0..KEYS {
+        assert_eq!(client.command(&["SET", &format!("key:{key:012}"), &value]), Reply::ok());
+    }
+    for first in (0..operations).step_by(case.pipeline) {
+        let batch: Vec<u8> = (first..first + case.pipeline).flat_map(|number| request(case, number * 7)).collect();
+        client.send_raw(&batch);
+        for _ in 0..case.pipeline {
+            assert!(!client.receive().is_error());
+        }
+    }
+    server.signal(Signal::TERM);
+    server.wait_exit(Duration::from_secs(60));
+    let log = server.log();
+    let line = log.lines().find_map(|line| line.split_once("Collected :").map(|(_, count)| count.trim().to_owned()));
+    line.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("callgrind says no count:\n{log}"))
+}
+
+/// The count of the case in `tests/instructions.txt`: lines of `name: count`.
+fn last_count(case: &Case) -> f64 {
+    let text = include_str!("../instructions.txt");
+    let line = text.lines().find_map(|line| line.strip_prefix(case.name)?.strip_prefix(':'));
+    line.and_then(|count| count.trim().parse().ok()).unwrap_or_else(|| panic!("{}: no count", case.name))
+}
+
+#[test]
+#[ignore = "counts a release build: run by .ci/run"]
+fn instructions_per_operation_stay() {
+    if cfg!(not(target_arch = "x86_64")) {
+        return tool::skipped(format_args!("instruction counts: they are of x86-64"));
+    }
+    if tool::find("valgrind").is_none() {
+        return;
+    }
+    let mut worse = Vec::new();
+    for case in CASES {
+        let (short, long) = (instructions(case, OPERATIONS), instructions(case, 3 * OPERATIONS));
+        let each = (long - short) as f64 / (2 * OPERATIONS) as f64;
+        let last = last_count(case);
+        let change = 100.0 * (each / last - 1.0);
+        println!("{}: {each:.0} (last {last:.0}, {change:+.1}%)", case.name);
+        if change > REGRESSION_PERCENT {
+            worse.push(format!("{}: {each:.0} instead of {last:.0}", case.name));
+        }
+    }
+    assert!(worse.is_empty(), "more instructions than before: {}", worse.join("; "));
+}
