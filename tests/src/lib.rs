@@ -38,6 +38,7 @@ pub mod reply;
 pub mod server;
 pub mod tidy;
 pub mod tool;
+pub mod upstream;
 
 pub use backend::{Backend, for_each_backend};
 pub use client::Client;

@@ -1,0 +1,224 @@
+//! The committed lists, and what a run must be by them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::report::Report;
+use crate::binary;
+
+/// A line of `units.txt`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Its name in the suite.
+    pub name: String,
+    /// Tests that run on an external server, of redis-server 7.0.15.
+    pub tests: usize,
+    /// Longest run of it.
+    pub limit: Duration,
+}
+
+/// A listed test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Why it isn't passed.
+    pub reason: String,
+    /// Whether it is run nevertheless, and must fail.
+    pub runs: bool,
+}
+
+/// The listed tests of a unit, by name.
+pub type Skipped = BTreeMap<String, Listed>;
+
+/// Something that a run of a unit shouldn't have done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// A test that isn't listed failed: its name, and what it said.
+    Fails(String, String),
+    /// A listed test passed.
+    Passes(String),
+    /// A listed test isn't in the unit, or its `!` doesn't keep it from running.
+    Unknown(String),
+    /// Code outside of a test failed.
+    Stray(String),
+    /// The unit didn't come to its end (in its time).
+    Died,
+    /// Tests neither passed nor failed, or there are more than there were: found, expected.
+    Count(usize, usize),
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Finding::Fails(name, why) => write!(to, "fails: {name}\n        {}", why.replace('\n', "\n        ")),
+            Finding::Passes(name) => write!(to, "passes, so it must leave the list: {name}"),
+            Finding::Unknown(name) => write!(to, "is listed, but no test that the unit ran: {name}"),
+            Finding::Stray(what) => write!(to, "failed outside of a test: {}", what.replace('\n', "\n        ")),
+            Finding::Died => write!(to, "did not come to its end"),
+            Finding::Count(found, expected) => write!(to, "{found} tests instead of {expected}"),
+        }
+    }
+}
+
+/// Holds the report of a unit against the lists.
+#[must_use]
+pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding> {
+    let mut found: Vec<_> = report.stray.iter().cloned().map(Finding::Stray).collect();
+    for (name, outcome) in &report.outcomes {
+        match skipped.get(name) {
+            None => found.extend(outcome.failures.iter().map(|why| Finding::Fails(name.clone(), why.clone()))),
+            Some(listed) if listed.runs && outcome.passed > 0 && outcome.failures.is_empty() => {
+                found.push(Finding::Passes(name.clone()));
+            }
+            Some(_) => (),
+        }
+    }
+    for (name, listed) in skipped {
+        let known = report.outcomes.get(name).is_some_and(|outcome| {
+            if listed.runs { outcome.passed + outcome.failures.len() > 0 } else { outcome.not_run > 0 }
+        });
+        if !known {
+            found.push(Finding::Unknown(name.clone()));
+        }
+    }
+    if !report.done {
+        found.push(Finding::Died);
+    }
+    if report.test_count() != unit.tests {
+        found.push(Finding::Count(report.test_count(), unit.tests));
+    }
+    found
+}
+
+/// The folder of the committed lists.
+#[must_use]
+pub fn folder() -> PathBuf {
+    binary::workspace_root().join("tests/upstream")
+}
+
+/// The units of `units.txt`, in its order.
+///
+/// # Panics
+/// When the file isn't there, or a line of it is wrong.
+#[must_use]
+pub fn units() -> Vec<Unit> {
+    let path = folder().join("units.txt");
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    parse_units(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
+}
+
+/// Lines `name tests seconds`; those that begin with `#` are remarks. The wrong line when there is one.
+fn parse_units(text: &str) -> Result<Vec<Unit>, &str> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let (name, tests, limit_s) = (words.next(), words.next(), words.next());
+            let unit = || {
+                let limit = Duration::from_secs(limit_s?.parse().ok()?);
+                Some(Unit { name: name?.into(), tests: tests?.parse().ok()?, limit })
+            };
+            unit().filter(|_| words.next().is_none()).ok_or(line)
+        })
+        .collect()
+}
+
+/// The skip list of a unit: `skipped/type-string.txt` for `unit/type/string`. Without a file nothing is listed.
+///
+/// # Panics
+/// When the file is wrong.
+#[must_use]
+pub fn skipped(unit: &str) -> Skipped {
+    let path = skipped_file(&folder(), unit);
+    let Ok(text) = fs::read_to_string(&path) else { return Skipped::new() };
+    parse_skipped(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
+}
+
+/// Where a unit's skip list lies below `folder`.
+#[must_use]
+pub fn skipped_file(folder: &Path, unit: &str) -> PathBuf {
+    let name = unit.strip_prefix("unit/").unwrap_or(unit).replace('/', "-");
+    folder.join("skipped").join(name + ".txt")
+}
+
+/// A line `reason: …` begins a group; each other line is the name of a test, after a `!` if it isn't to be run. Lines that
+/// begin with `#` are remarks. The wrong line when there is one.
+fn parse_skipped(text: &str) -> Result<Skipped, &str> {
+    let mut skipped = Skipped::new();
+    let mut reason = None;
+    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        if let Some(text) = line.strip_prefix("reason: ") {
+            reason = Some(text);
+            continue;
+        }
+        let (runs, name) = line.strip_prefix('!').map_or((true, line), |name| (false, name));
+        let listed = Listed { reason: reason.ok_or(line)?.into(), runs };
+        if skipped.insert(name.trim().into(), listed).is_some() {
+            return Err(line);
+        }
+    }
+    Ok(skipped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(tests: usize) -> Unit {
+        Unit { name: "unit/x".into(), tests, limit: Duration::from_secs(60) }
+    }
+
+    fn skipped(text: &str) -> Skipped {
+        parse_skipped(text).expect("a right list")
+    }
+
+    #[test]
+    fn lists_are_read() {
+        let list = skipped("# remark\nreason: persistence\none\n!two\n\nreason: internals\nthree\n");
+        assert_eq!(list.len(), 3);
+        assert_eq!(list["one"], Listed { reason: "persistence".into(), runs: true });
+        assert_eq!(list["two"], Listed { reason: "persistence".into(), runs: false });
+        assert_eq!(list["three"].reason, "internals");
+        assert_eq!(parse_skipped("without a reason\n"), Err("without a reason"));
+        assert_eq!(parse_skipped("reason: x\ntwice\n!twice\n"), Err("!twice"));
+        assert_eq!(parse_units("# r\nunit/x 3 60\n"), Ok(vec![unit(3)]));
+        for wrong in ["unit/x 3", "unit/x three 60", "unit/x 3 60 4"] {
+            assert_eq!(parse_units(wrong), Err(wrong));
+        }
+    }
+
+    #[test]
+    fn what_a_run_must_be() {
+        let done = |text: &str| Report::parse(&format!("{text}[1/1 done]: unit/x (0 seconds)\n"));
+        let good = done("[ok]: a (0 ms)\n[err]: b in tests/unit/x.tcl\nwhy\n[skip]: c\n");
+        let list = skipped("reason: r\nb\n!c\n");
+        assert_eq!(findings(&unit(3), &list, &good), []);
+        assert_eq!(findings(&unit(4), &list, &good), [Finding::Count(3, 4)]);
+        let unlisted = skipped("reason: r\n!c\n");
+        assert_eq!(findings(&unit(3), &unlisted, &good), [Finding::Fails("b".into(), "why".into())]);
+        let passing = skipped("reason: r\na\nb\n!c\n");
+        assert_eq!(findings(&unit(3), &passing, &good), [Finding::Passes("a".into())]);
+        let stale = skipped("reason: r\nb\n!c\ngone\n");
+        assert_eq!(findings(&unit(3), &stale, &good), [Finding::Unknown("gone".into())]);
+        let not_kept = skipped("reason: r\n!b\n!c\n");
+        assert_eq!(findings(&unit(3), &not_kept, &good), [Finding::Unknown("b".into())]);
+        let dead = Report::parse("[ok]: a (0 ms)\n");
+        assert_eq!(findings(&unit(1), &Skipped::new(), &dead), [Finding::Died]);
+        let stray = done("[ok]: a (0 ms)\n[err]: no test\n");
+        assert_eq!(findings(&unit(1), &Skipped::new(), &stray), [Finding::Stray("no test\n".into())]);
+    }
+
+    #[test]
+    fn the_committed_lists_are_right() {
+        let units = units();
+        assert!(!units.is_empty());
+        let files: Vec<_> = units.iter().map(|unit| skipped_file(&folder(), &unit.name)).collect();
+        for unit in &units {
+            let _ = super::skipped(&unit.name);
+        }
+        for entry in fs::read_dir(folder().join("skipped")).expect("the folder is there").flatten() {
+            assert!(files.contains(&entry.path()), "{} belongs to no unit", entry.path().display());
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Runs a unit on a server.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::list::{Skipped, Unit};
+use super::report::Report;
+use crate::server::free_port;
+use crate::{Server, tool};
+
+/// Runs `unit` of the suite in `source` on `server`; what the suite prints goes to the file `log` and is returned as read. Tests
+/// that `skipped` forbids are not run. A unit that takes too long is killed, and its report isn't `done`.
+///
+/// # Panics
+/// When the suite can't be started.
+#[must_use]
+pub fn run(source: &Path, unit: &Unit, skipped: &Skipped, server: &Server, log: &Path) -> Report {
+    let output = File::create(log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
+    let errors = output.try_clone().expect("the log opens twice");
+    let names = skipped.iter().filter(|(_, listed)| !listed.runs).flat_map(|(name, _)| ["--skiptest", name]);
+    let tclsh = tool::find("tclsh").expect("the source is there only if tclsh is");
+    let mut child = Command::new(tclsh)
+        .arg("tests/test_helper.tcl")
+        .args(["--host", "127.0.0.1", "--port", &server.port().to_string()])
+        // The suite looks for a port of its own below this one.
+        .args(["--baseport", &(u32::from(free_port()) + 32).to_string()])
+        // An error within a test is that test's, not the end of the unit.
+        .args(["--durable", "--clients", "1", "--single", &unit.name])
+        .args(names)
+        .current_dir(source)
+        // No colours, and redis-cli without a history of its own.
+        .env("TERM", "dumb")
+        .env("HOME", server.folder())
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(errors)
+        // The suite starts clients: a group, so that all end together.
+        .process_group(0)
+        .spawn()
+        .expect("tclsh starts");
+    let deadline = Instant::now() + unit.limit;
+    while child.try_wait().expect("a child can be waited for").is_none() {
+        if Instant::now() > deadline {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Also what a unit that ended left running.
+    match kill_process_group(Pid::from_child(&child), Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => (),
+        Err(error) => panic!("the suite can't be killed: {}", io::Error::from(error)),
+    }
+    let _ = child.wait();
+    Report::parse(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default()))
+}

@@ -1,0 +1,130 @@
+//! Fetches and unpacks Debian's source package of redis, with the ordinary apt client.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{binary, tool};
+
+/// The version whose behaviour Pantala has, and whose tests it runs.
+pub const VERSION: &str = "7.0.15";
+
+/// The programs of Redis that units call, by the path that they call them by (within the source folder).
+const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
+
+/// The folder of the unpacked source package: fetched and unpacked if it isn't there yet. `None` after a `SKIPPED:` line when a
+/// program that is needed isn't installed.
+///
+/// # Panics
+/// When the package can't be had, or isn't [`VERSION`]; and as [`tool::find`].
+#[must_use]
+pub fn folder() -> Option<PathBuf> {
+    for program in ["tclsh", "apt-get", "dpkg-source"] {
+        tool::find(program)?;
+    }
+    let programs: Vec<_> = PROGRAMS.iter().map(|program| tool::find(program)).collect::<Option<_>>()?;
+    let base = base();
+    let folder = base.join(format!("redis-{VERSION}"));
+    if !folder.is_dir() {
+        fetch(&base);
+        unpack(&base, &folder);
+    }
+    for (program, path) in PROGRAMS.iter().zip(programs) {
+        let link = folder.join("src").join(program);
+        if !link.exists() {
+            std::os::unix::fs::symlink(path, link).expect("the program is linked into the source folder");
+        }
+    }
+    Some(folder)
+}
+
+/// Where everything of the suite lies: nothing of it is committed.
+#[must_use]
+pub fn base() -> PathBuf {
+    binary::workspace_root().join("target/upstream")
+}
+
+/// Downloads the source package into `base`, with apt's lists and settings in folders of our own: the system's stay as they are.
+fn fetch(base: &Path) {
+    let apt = base.join("apt");
+    for folder in ["sources", "lists/partial", "cache/archives/partial"] {
+        fs::create_dir_all(apt.join(folder)).expect("a folder for apt is made");
+    }
+    source_lists(Path::new("/etc/apt"), &apt.join("sources"));
+    let conf = apt.join("apt.conf");
+    let settings = [
+        ("Dir::Etc::sourcelist", PathBuf::from("/dev/null")),
+        ("Dir::Etc::sourceparts", apt.join("sources")),
+        ("Dir::State::lists", apt.join("lists")),
+        ("Dir::Cache", apt.join("cache")),
+    ];
+    let mut text = String::from("Acquire::Languages \"none\";\n");
+    for (name, path) in settings {
+        text.push_str(&format!("{name} \"{}\";\n", path.display()));
+    }
+    fs::write(&conf, text).expect("apt's settings are written");
+    for args in [["update", "-q"].as_slice(), &["source", "-q", "--download-only", "redis"]] {
+        let status = Command::new("apt-get").args(args).env("APT_CONFIG", &conf).current_dir(base).status();
+        let status = status.expect("apt-get starts");
+        assert!(status.success(), "apt-get {args:?} failed: {status}");
+    }
+}
+
+/// Copies the system's lists of package sources into `to`, as lists of *source* packages.
+fn source_lists(etc: &Path, to: &Path) {
+    let parts = fs::read_dir(etc.join("sources.list.d")).into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in parts.chain([etc.join("sources.list")]) {
+        let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
+        let Some(name) = path.file_name().filter(|_| matches!(kind, "sources" | "list")) else { continue };
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        let lines = text.lines().map(|line| as_source_line(line) + "\n");
+        fs::write(to.join(name), lines.collect::<String>()).expect("a list of sources is written");
+    }
+}
+
+/// A line of a list of package sources, in either of apt's two formats, turned from binary to source packages.
+fn as_source_line(line: &str) -> String {
+    if line.starts_with("Types:") {
+        "Types: deb-src".into()
+    } else if let Some(rest) = line.strip_prefix("deb ") {
+        format!("deb-src {rest}")
+    } else {
+        line.into()
+    }
+}
+
+/// Unpacks the downloaded package, with Debian's patches, which bring tests of their own.
+fn unpack(base: &Path, folder: &Path) {
+    let names = fs::read_dir(base).expect("the folder is read").flatten().map(|entry| entry.path());
+    let mut described: Vec<_> = names.filter(|path| path.extension().is_some_and(|kind| kind == "dsc")).collect();
+    described.sort();
+    let description = described.pop().expect("apt-get source leaves a description of the package");
+    let name = description.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    assert!(name.starts_with(&format!("redis_{VERSION}-")), "the package to be had is {name}, not {VERSION}");
+    let part = base.join("unpacking");
+    // Left behind by a run that was killed.
+    let _ = fs::remove_dir_all(&part);
+    let output = Command::new("dpkg-source")
+        .args(["--no-check", "-x"])
+        .args([&description, &part])
+        .current_dir(base)
+        .stdin(Stdio::null())
+        .output()
+        .expect("dpkg-source starts");
+    assert!(output.status.success(), "dpkg-source failed: {}", String::from_utf8_lossy(&output.stderr));
+    fs::rename(part, folder).expect("the unpacked folder gets its name");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_formats_of_source_lists() {
+        assert_eq!(as_source_line("Types: deb"), "Types: deb-src");
+        assert_eq!(as_source_line("deb [arch=amd64] file:/x stable main"), "deb-src [arch=amd64] file:/x stable main");
+        for same in ["URIs: file:/x", "# deb x", "deb-src file:/x stable main", ""] {
+            assert_eq!(as_source_line(same), same);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Redis's own tests, run on Pantala (`pantala_tests::upstream` tells how).
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `PANTALA_UPSTREAM_UNITS` | comma-separated units to run (default: all of `tests/upstream/units.txt`) |
+//! | `PANTALA_UPSTREAM_AGAINST` | `redis`: run them on redis-server, with empty skip lists, to know what the suite itself passes here |
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use pantala_tests::upstream::list::{self, Finding, Skipped, Unit};
+use pantala_tests::upstream::report::Report;
+use pantala_tests::upstream::{run, source};
+use pantala_tests::{Backend, Server};
+
+/// Units that run at the same time: most of the time goes into Tcl, which has one thread.
+const AT_ONCE: usize = 2;
+/// Settings that the suite expects of an external server.
+const ARGS: &[&str] = &["--enable-protected-configs", "yes", "--enable-module-command", "yes"];
+
+/// What the units run on.
+#[derive(Clone, Copy)]
+enum Subject {
+    Pantala(Backend),
+    Redis,
+}
+
+impl Subject {
+    fn name(self) -> &'static str {
+        match self {
+            Subject::Pantala(backend) => backend.name(),
+            Subject::Redis => "redis-server",
+        }
+    }
+
+    fn start(self) -> Option<Server> {
+        match self {
+            Subject::Pantala(backend) => {
+                let args = [&["--workers", "2", "--shards", "40"], ARGS].concat();
+                Some(Server::pantala(backend, &args))
+            }
+            Subject::Redis => Server::redis(ARGS),
+        }
+    }
+
+    fn skipped(self, unit: &Unit) -> Skipped {
+        match self {
+            Subject::Pantala(_) => list::skipped(&unit.name),
+            Subject::Redis => Skipped::new(),
+        }
+    }
+}
+
+/// What all units together came to.
+#[derive(Default)]
+struct Sum {
+    passed: usize,
+    listed: usize,
+    ignored: usize,
+    red: Vec<String>,
+}
+
+impl Sum {
+    fn add(&mut self, unit: &Unit, report: &Report, found: &[Finding]) {
+        for outcome in report.outcomes.values() {
+            self.passed += outcome.passed;
+            self.listed += outcome.failures.len() + outcome.not_run;
+            self.ignored += outcome.ignored;
+        }
+        if !found.is_empty() {
+            let lines: Vec<_> = found.iter().map(|finding| format!("    {finding}")).collect();
+            self.red.push(format!("{}:\n{}", unit.name, lines.join("\n")));
+        }
+    }
+}
+
+/// Runs one unit on a fresh server. When something is amiss that time could have done, once more: a test of a busy machine's
+/// speed is no test of the server. What differs between the two is said, and only what is amiss twice counts.
+fn run_unit(subject: Subject, source: &Path, logs: &Path, unit: &Unit) -> Option<(Report, Vec<Finding>)> {
+    let skipped = subject.skipped(unit);
+    let mut last: Option<(Report, Vec<Finding>)> = None;
+    for attempt in ["", ".again"] {
+        let start = Instant::now();
+        let mut server = subject.start()?;
+        let log = logs.join(format!("{}{attempt}.log", unit.name.replace('/', "-")));
+        let report = run::run(source, unit, &skipped, &server, &log);
+        server.assert_sound();
+        let found = list::findings(unit, &skipped, &report);
+        eprintln!("{} {}{attempt}: {} s", subject.name(), unit.name, start.elapsed().as_secs());
+        let Some((_, before)) = &last else {
+            let clean = found.is_empty();
+            last = Some((report, found));
+            if clean {
+                break;
+            }
+            continue;
+        };
+        let same = |one: &Finding, two: &Finding| match (one, two) {
+            (Finding::Fails(one, _), Finding::Fails(two, _)) => one == two,
+            (Finding::Stray(_), Finding::Stray(_)) => true,
+            _ => one == two,
+        };
+        let (twice, once): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|finding| before.iter().any(|other| same(finding, other)));
+        let gone = before.iter().filter(|finding| !twice.iter().any(|other| same(finding, other)));
+        for finding in once.iter().chain(gone) {
+            println!("UNSTEADY, {} {}, in one of two runs: {finding}", subject.name(), unit.name);
+        }
+        last = Some((report, twice));
+    }
+    last
+}
+
+fn run_all(subject: Subject, source: &Path, units: &[Unit]) -> Sum {
+    let logs: PathBuf = source::base().join("logs").join(subject.name());
+    std::fs::create_dir_all(&logs).expect("a folder for logs is made");
+    let (next, sum) = (AtomicUsize::new(0), Mutex::new(Sum::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let Some((report, found)) = run_unit(subject, source, &logs, unit) else { return };
+                    sum.lock().expect("no thread panics with the sum").add(unit, &report, &found);
+                }
+            });
+        }
+    });
+    sum.into_inner().expect("no thread panics with the sum")
+}
+
+#[test]
+#[ignore = "long, and fetches a source package: run on a release build by .ci/run"]
+fn redis_s_own_tests_pass_or_are_listed() {
+    let Some(source) = source::folder() else { return };
+    let mut units = list::units();
+    if let Ok(names) = std::env::var("PANTALA_UPSTREAM_UNITS") {
+        units.retain(|unit| names.split(',').any(|name| name == unit.name));
+        assert!(!units.is_empty(), "PANTALA_UPSTREAM_UNITS names no unit of units.txt: {names}");
+    }
+    let subjects: Vec<_> = match std::env::var("PANTALA_UPSTREAM_AGAINST").as_deref() {
+        Ok("redis") => vec![Subject::Redis],
+        Ok(other) => panic!("PANTALA_UPSTREAM_AGAINST is {other:?}: only redis is meant"),
+        Err(_) => Backend::all().iter().copied().map(Subject::Pantala).collect(),
+    };
+    let mut red = Vec::new();
+    for subject in subjects {
+        let start = Instant::now();
+        let sum = run_all(subject, &source, &units);
+        println!(
+            "upstream suite on {}: {} tests passed, {} listed, {} not for an external server, {} of {} units amiss, {} s",
+            subject.name(),
+            sum.passed,
+            sum.listed,
+            sum.ignored,
+            sum.red.len(),
+            units.len(),
+            start.elapsed().as_secs(),
+        );
+        red.extend(sum.red.into_iter().map(|text| format!("{} {text}", subject.name())));
+    }
+    assert!(red.is_empty(), "{}\n(logs: {})", red.join("\n"), source::base().join("logs").display());
+}
