@@ -308,3 +308,21 @@ fn time_is_the_time() {
     assert!(now.abs_diff(seconds) <= 2);
     assert!(reply.elements()[1].text().parse::<u64>().expect("microseconds") < 1_000_000);
 }
+
+/// Tools that reset a server flush its functions too.
+#[test]
+fn an_empty_library_of_functions_is_flushed() {
+    const CALLS: &[&str] = &[
+        "FUNCTION FLUSH",
+        "FUNCTION FLUSH async",
+        "FUNCTION FLUSH SYNC",
+        "FUNCTION FLUSH now",
+        "FUNCTION FLUSH SYNC SYNC",
+        "FUNCTION",
+    ];
+    let server = start();
+    let Some(judge) = Server::redis(&[]) else { return };
+    for call in CALLS {
+        assert_eq!(server.connect().call(call), judge.connect().call(call), "{call}");
+    }
+}

@@ -15,6 +15,12 @@
 //! Every part of a pattern but `*` takes exactly one byte, so that when a try fails only the *last* `*` needs to take
 //! one byte more: a loop with two remembered positions, no recursion, at most `text × pattern` steps. (Redis recurses
 //! per star, and stops the exponential case by a flag.)
+//!
+//! Past [`STARS_MAX`] stars nothing matches: Redis bounds its recursion there since 7.0.15's security fixes, and we follow, so that
+//! both answer alike.
+
+/// Stars (runs of them count as one) behind which a pattern may go on; one more at its end is free.
+pub const STARS_MAX: usize = 1000;
 
 /// Whether `text` matches `pattern`; letters A-Z and a-z are equal if `ignore_case`.
 pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
@@ -24,11 +30,18 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     let (mut p, mut t) = (0, 0);
     // Where the last star's rest begins in the pattern, and where in the text it is being tried.
     let mut retry: Option<(usize, usize)> = None;
+    let mut stars = 0;
     while t < text.len() {
         if pattern.get(p) == Some(&b'*') {
-            p += 1;
+            while pattern.get(p) == Some(&b'*') {
+                p += 1;
+            }
             if p == pattern.len() {
                 return true;
+            }
+            stars += 1;
+            if stars > STARS_MAX {
+                return false;
             }
             retry = Some((p, t));
             continue;
@@ -118,6 +131,15 @@ mod tests {
     use crate::random::Random;
 
     #[test]
+    fn stars_are_bounded() {
+        let text = [b'a'; 3 * STARS_MAX];
+        assert!(matches(&b"*a".repeat(STARS_MAX), &text, false));
+        assert!(!matches(&b"*a".repeat(STARS_MAX + 1), &text, false));
+        // A run counts once, and the one at the end not at all.
+        assert!(matches(&[b"**a".repeat(STARS_MAX), b"*".to_vec()].concat(), &text, false));
+    }
+
+    #[test]
     fn documented_forms() {
         for (pattern, text, expected) in [
             ("h?llo", "hello", true),
@@ -159,7 +181,7 @@ mod tests {
 
     #[test]
     fn many_stars_take_no_exponential_time() {
-        let pattern = b"a*".repeat(2_000);
+        let pattern = b"a*".repeat(STARS_MAX);
         let text = vec![b'a'; 4_000];
         let mut failing = pattern.clone();
         failing.push(b'b');

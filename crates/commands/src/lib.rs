@@ -31,6 +31,7 @@ pub mod debug;
 pub mod errors;
 mod expiry;
 pub mod flush;
+pub mod functions;
 pub mod generic;
 pub mod help;
 pub mod introspection;

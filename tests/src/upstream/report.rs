@@ -37,7 +37,9 @@ impl Report {
             if line.trim() == "The End" {
                 break;
             }
-            let Some((verdict, rest)) = line.strip_prefix('[').and_then(|line| line.split_once("]: ")) else { continue };
+            let Some((verdict, rest)) = line.strip_prefix('[').and_then(|line| line.split_once("]: ")) else {
+                continue;
+            };
             // What follows until the next verdict belongs to this one.
             let mut detail = Vec::new();
             while let Some(more) = lines.next_if(|line| !is_verdict(line) && line.trim() != "The End") {
@@ -77,9 +79,9 @@ impl Report {
 
 fn is_verdict(line: &str) -> bool {
     const VERDICTS: &[&str] = &["ok", "err", "exception", "ignore", "skip", "ready"];
-    line.strip_prefix('[').and_then(|line| line.split_once("]: ")).is_some_and(|(verdict, _)| {
-        VERDICTS.contains(&verdict) || verdict.ends_with(" done")
-    })
+    line.strip_prefix('[')
+        .and_then(|line| line.split_once("]: "))
+        .is_some_and(|(verdict, _)| VERDICTS.contains(&verdict) || verdict.ends_with(" done"))
 }
 
 /// `name (12 ms)` without the time.

@@ -12,6 +12,7 @@ mod generic;
 mod lookup;
 mod not_built;
 mod resolve;
+mod scripting;
 mod server;
 mod strings;
 #[cfg(test)]
@@ -59,6 +60,7 @@ pub static COMMANDS: &[Command] = &[
     generic::EXPIRETIME,
     server::FLUSHALL,
     server::FLUSHDB,
+    scripting::FUNCTION,
     strings::GET,
     bitmap::GETBIT,
     strings::GETDEL,

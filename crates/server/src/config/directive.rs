@@ -74,6 +74,8 @@ pub struct Directive {
     pub immutable: bool,
     /// `CONFIG SET` needs `enable-protected-configs`.
     pub protected: bool,
+    /// Redis doesn't have it.
+    pub own: bool,
     /// Answers `CONFIG GET` only to its exact name.
     pub hidden: bool,
 }
@@ -88,6 +90,7 @@ impl Directive {
             state,
             immutable: matches!(state, State::AtStart),
             protected: false,
+            own: false,
             hidden: false,
         }
     }
@@ -120,6 +123,11 @@ impl Directive {
     /// Changed only where `enable-protected-configs` allows.
     pub const fn protected(self) -> Self {
         Directive { protected: true, ..self }
+    }
+
+    /// Pantala's own.
+    pub const fn own(self) -> Self {
+        Directive { own: true, ..self }
     }
 
     /// Left out of `CONFIG GET` patterns.

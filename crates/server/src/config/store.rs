@@ -102,7 +102,7 @@ impl ConfigStore {
     pub fn set(&self, pairs: &[(&[u8], &[u8])], is_local: bool, apply: Apply<'_>) -> Result<(), String> {
         let mut values = self.lock();
         let old = self.settings();
-        let targets = resolve(pairs, old.enable_protected_configs, is_local)?;
+        let targets = resolve(pairs, &values, old.enable_protected_configs, is_local)?;
         let mut new_values = values.clone();
         for (found, (_, value)) in targets.iter().zip(pairs) {
             set_one(&mut new_values, *found, value).map_err(|wrong| failed(found.name(), &wrong))?;
@@ -160,15 +160,22 @@ fn failed(name: &str, reason: &str) -> String {
 }
 
 /// The directives that `pairs` name, if each may be set.
-fn resolve(pairs: &[(&[u8], &[u8])], protected: Allowed, is_local: bool) -> Result<Vec<Found>, String> {
+fn resolve(
+    pairs: &[(&[u8], &[u8])],
+    values: &Values,
+    protected: Allowed,
+    is_local: bool,
+) -> Result<Vec<Found>, String> {
     let mut targets: Vec<Found> = Vec::with_capacity(pairs.len());
-    for (name, _) in pairs {
+    for (name, value) in pairs {
         let spelled = String::from_utf8_lossy(name);
         let Some(found) = find(name) else {
             return Err(format!("Unknown option or number of arguments for CONFIG SET - '{spelled}'"));
         };
         let directive = found.directive();
-        if directive.immutable {
+        // Tools that write back what `CONFIG GET *` gave them leave out what Redis doesn't let them set; they can't know our own.
+        let is_as_it_is = directive.own && show(directive.kind, values.at(found.index)) == *value;
+        if directive.immutable && !is_as_it_is {
             return Err(failed(&spelled, "can't set immutable config"));
         }
         if directive.protected && !protected.allows(is_local) {

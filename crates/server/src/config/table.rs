@@ -27,11 +27,11 @@ pub const AUTOMATIC: &str = "0";
 /// The directives, in the order in which `CONFIG GET` answers them.
 pub static DIRECTIVES: &[Directive] = &[
     // Pantala's own.
-    D::at_start("shards", Integer(1, SHARDS_MAX as i128), AUTOMATIC),
-    D::at_start("workers", Integer(1, WORKERS_MAX as i128), AUTOMATIC),
-    D::at_start("execution", Choice(&["inline", "owner"]), "inline"),
-    D::at_start("io-backend", Choice(&["auto", "io_uring", "epoll"]), "auto"),
-    D::at_start("pin-threads", Bool, "no"),
+    D::at_start("shards", Integer(1, SHARDS_MAX as i128), AUTOMATIC).own(),
+    D::at_start("workers", Integer(1, WORKERS_MAX as i128), AUTOMATIC).own(),
+    D::at_start("execution", Choice(&["inline", "owner"]), "inline").own(),
+    D::at_start("io-backend", Choice(&["auto", "io_uring", "epoll"]), "auto").own(),
+    D::at_start("pin-threads", Bool, "no").own(),
     // Network.
     D::live("port", PORT, "6379"),
     D::live("bind", Kind::Bind, "* -::*"),

@@ -59,7 +59,9 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
     text.field("maxclients", server.config().settings().maxclients);
     text.field("client_recent_max_input_buffer", largest(|client| client.query_capacity_bytes.load(Relaxed)));
     text.field("client_recent_max_output_buffer", largest(|client| client.output_bytes.load(Relaxed)));
-    text.zeros(&["blocked_clients", "tracking_clients", "clients_in_timeout_table"]);
+    // Those that a pause holds back count as blocked, as in Redis.
+    text.field("blocked_clients", server.all_worker_stats().iter().map(|worker| worker.paused.get()).sum::<u64>());
+    text.zeros(&["tracking_clients", "clients_in_timeout_table"]);
 }
 
 pub(super) fn replication(text: &mut Text, server: &Server) {

@@ -35,6 +35,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 && connection.state == State::Paused
             {
                 connection.state = State::Open;
+                self.stats.paused.sub(1);
                 self.make_ready(index);
                 self.touch(index);
             }

@@ -209,6 +209,9 @@ impl<'s, L: EventLoop> Worker<'s, L> {
     /// Closes a connection at once.
     fn close(&mut self, index: u32) {
         let Some(mut connection) = self.connections[index as usize].take() else { return };
+        if connection.state == connection::State::Paused {
+            self.stats.paused.sub(1);
+        }
         connection.input.discard(&mut self.io);
         self.io.close(connection.id);
         self.server.client_left(&connection.session.client);

@@ -213,6 +213,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         if self.server.is_paused(command, self.now_ms) {
             connection.state = State::Paused;
+            self.stats.paused.add(1);
             self.paused.push(entry.connection);
             return;
         }
@@ -237,6 +238,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 if command.group == "server" {
                     self.tally.tell(self.stats);
                 }
+                // So may `CLIENT LIST`: as in Redis, the command itself counts as waiting.
+                let waiting_bytes = connection.input.waiting_bytes() as u64;
+                connection.session.client.query_bytes.store(waiting_bytes, Relaxed);
                 let (keyspace, host) = (self.executor.keyspace(), self.server);
                 let version = connection.session.version;
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };

@@ -59,6 +59,8 @@ pub struct WorkerStats {
     pub output_bytes: Counter,
     /// Connections that it has now.
     pub connections: Gauge,
+    /// Connections among them that `CLIENT PAUSE` holds back.
+    pub paused: Gauge,
     /// CPU time of its thread as of the last look, µs.
     pub cpu_us: Gauge,
     by_command: Mutex<ByCommand>,
@@ -188,6 +190,7 @@ impl WorkerStats {
             input_bytes: Counter::new(),
             output_bytes: Counter::new(),
             connections: Gauge::default(),
+            paused: Gauge::default(),
             cpu_us: Gauge::default(),
             by_command: Mutex::default(),
             by_code: Mutex::default(),

@@ -44,6 +44,15 @@ fn get_finds_by_name_and_pattern() {
     assert_eq!(get(&store, &["shards", "workers"]), pairs(&[("shards", "32"), ("workers", "2")]));
 }
 
+#[test]
+fn own_directives_may_be_set_to_what_they_are() {
+    let store = store("shards 32");
+    assert_eq!(set(&store, &[("SHARDS", "32"), ("execution", "inline"), ("timeout", "7")]), Ok(()));
+    let refused = set(&store, &[("timeout", "8"), ("shards", "33")]).expect_err("shards are fixed");
+    assert!(refused.ends_with("can't set immutable config"), "{refused}");
+    assert_eq!(get(&store, &["shards", "timeout"]), pairs(&[("shards", "32"), ("timeout", "7")]));
+}
+
 /// Each was asked of redis-server 7.0.15, but for the last group.
 #[test]
 fn set_refuses_in_redis_words() {
