@@ -12,7 +12,7 @@ use super::*;
 const REDIS_COMMANDS: usize = 240;
 
 /// Groups of data commands, and of those about the server, as `COMMAND DOCS` of Redis names them.
-const GROUPS: [&str; 12] = [
+const GROUPS: [&str; 13] = [
     "bitmap",
     "connection",
     "generic",
@@ -20,6 +20,7 @@ const GROUPS: [&str; 12] = [
     "hash",
     "hyperloglog",
     "list",
+    "scripting",
     "server",
     "set",
     "sorted-set",
