@@ -151,6 +151,66 @@ fn write_back(len: usize, out: &mut [u8; BACK_BYTES_MAX]) -> usize {
     bytes
 }
 
+/// An entry, encoded but for the bytes of its string, which aren't copied.
+pub(crate) struct Encoded<'a> {
+    head: Head,
+    tail: &'a [u8],
+    back: [u8; BACK_BYTES_MAX],
+    back_len: usize,
+}
+
+impl<'a> Encoded<'a> {
+    /// The entry of an element.
+    #[inline]
+    pub(crate) fn of(element: Element<'a>) -> Self {
+        let tail = match element {
+            Element::Int(_) => &[][..],
+            Element::Bytes(bytes) => bytes,
+        };
+        let head = Head::of(element);
+        let mut back = [0; BACK_BYTES_MAX];
+        let back_len = write_back(head.len + tail.len(), &mut back);
+        Encoded { head, tail, back, back_len }
+    }
+
+    /// Bytes of the whole entry.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.head.len + self.tail.len() + self.back_len
+    }
+
+    /// Writes it; `room` is exactly as long as it is.
+    #[inline]
+    pub(crate) fn write(&self, room: &mut [u8]) {
+        let (head, rest) = room.split_at_mut(self.head.len);
+        head.copy_from_slice(self.head.as_bytes());
+        let (tail, back) = rest.split_at_mut(self.tail.len());
+        tail.copy_from_slice(self.tail);
+        back.copy_from_slice(&self.back[..self.back_len]);
+    }
+}
+
+/// Puts an entry (or nothing) in place of the bytes from one position to another.
+pub(crate) fn splice_entry(bytes: &mut Vec<u8>, from: usize, to: usize, element: Option<Element<'_>>) {
+    let Some(element) = element else {
+        bytes.drain(from..to);
+        return;
+    };
+    let entry = Encoded::of(element);
+    let (old, new) = (to - from, entry.len());
+    let len = bytes.len();
+    if new > old {
+        // Exactly: most packs are small and many, and the allocator's size classes leave room enough.
+        bytes.reserve_exact(new - old);
+        bytes.resize(len + new - old, 0);
+        bytes.copy_within(to..len, from + new);
+    } else if new < old {
+        bytes.copy_within(to.., from + new);
+        bytes.truncate(len + new - old);
+    }
+    entry.write(&mut bytes[from..from + new]);
+}
+
 /// A pack, to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackRef<'a> {
@@ -488,32 +548,7 @@ impl Pack {
 
     /// Puts an entry (or nothing) in place of the bytes from one position to another.
     fn splice(&mut self, from: usize, to: usize, element: Option<Element<'_>>) {
-        let mut back = [0; BACK_BYTES_MAX];
-        let (head, tail) = match element {
-            Some(element @ Element::Int(_)) => (Head::of(element), &[][..]),
-            Some(element @ Element::Bytes(bytes)) => (Head::of(element), bytes),
-            None => {
-                self.bytes.drain(from..to);
-                return;
-            }
-        };
-        let body = head.len + tail.len();
-        let back_len = write_back(body, &mut back);
-        let (old, new) = (to - from, body + back_len);
-        let len = self.bytes.len();
-        if new > old {
-            // Exactly: most packs are small and many, and the allocator's size classes leave room enough.
-            self.bytes.reserve_exact(new - old);
-            self.bytes.resize(len + new - old, 0);
-            self.bytes.copy_within(to..len, from + new);
-        } else if new < old {
-            self.bytes.copy_within(to.., from + new);
-            self.bytes.truncate(len + new - old);
-        }
-        let room = &mut self.bytes[from..from + new];
-        room[..head.len].copy_from_slice(head.as_bytes());
-        room[head.len..body].copy_from_slice(tail);
-        room[body..].copy_from_slice(&back[..back_len]);
+        splice_entry(&mut self.bytes, from, to, element);
     }
 }
 

@@ -1,0 +1,250 @@
+//! A list of strings.
+//!
+//! | form | for | bytes of heap |
+//! | --- | --- | --- |
+//! | packed | up to [`INLINE_PACKED_BYTES_MAX`] bytes of entries | none: they stand inside the dictionary's entry |
+//! | [`Quicklist`] | longer | 56, and per node (8 KiB of entries by default) 32 and what its entries take, up to an eighth more |
+//!
+//! A push or pop at either end costs the same whatever the length; one in the middle moves at most one node's bytes and looks at each
+//! node on the way. An element of the packed form takes its bytes (an integer 1 to 9) and 2.
+
+mod node;
+mod quicklist;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use node::NodeLimit;
+pub use quicklist::{End, Quicklist};
+pub use view::{ListIter, ListView, resolve, resolve_range};
+
+use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
+use crate::pack::{Element, Encoded, Pack};
+use crate::{OutOfMemory, Value};
+
+/// Longest element, bytes: what an entry's length can say, and some room.
+pub const ELEMENT_BYTES_MAX: usize = u32::MAX as usize - 1024;
+
+/// A list of strings.
+#[derive(Debug)]
+pub enum List {
+    /// In one piece.
+    Packed(Pack),
+    /// In nodes.
+    Nodes(Box<Quicklist>),
+}
+
+/// Lists are equal when their elements are, however they are kept.
+impl PartialEq for List {
+    fn eq(&self, other: &Self) -> bool {
+        self.view().iter().eq(other.view().iter())
+    }
+}
+
+impl Eq for List {}
+
+impl List {
+    /// Adds an element at an end.
+    #[inline]
+    pub fn push(&mut self, end: End, value: &[u8], limit: NodeLimit) {
+        match self.for_growth(value, limit) {
+            List::Packed(pack) => match end {
+                End::Left => pack.push_front(value),
+                End::Right => pack.push_back(value),
+            },
+            List::Nodes(list) => list.push(end, value, limit),
+        }
+    }
+
+    /// Takes the element at an end out, and gives it to `take`. `None`: the list is empty.
+    #[inline]
+    pub fn pop<R>(&mut self, end: End, take: impl FnOnce(Element<'_>) -> R) -> Option<R> {
+        let pack = match self {
+            List::Packed(pack) => pack,
+            List::Nodes(list) => return list.pop(end, take),
+        };
+        let entries = pack.as_ref();
+        if entries.is_empty() {
+            return None;
+        }
+        let at = match end {
+            End::Left => entries.first(),
+            End::Right => entries.previous(entries.end()),
+        };
+        let result = take(entries.get(at));
+        pack.remove(at, 1);
+        Some(result)
+    }
+
+    /// Puts a value in place of the element of an index (from the front). `false`: there is none.
+    pub fn set(&mut self, index: usize, value: &[u8], limit: NodeLimit) -> bool {
+        if index >= self.view().len() {
+            return false;
+        }
+        match self.for_growth(value, limit) {
+            List::Packed(pack) => {
+                if let Some(at) = pack.as_ref().nth(index) {
+                    pack.replace(at, value);
+                }
+            }
+            List::Nodes(list) => list.set(index, value, limit),
+        }
+        true
+    }
+
+    /// Adds a value before the element of an index (from the front), or at the end when there is none.
+    pub fn insert(&mut self, index: usize, value: &[u8], limit: NodeLimit) {
+        match self.for_growth(value, limit) {
+            List::Packed(pack) => {
+                let at = pack.as_ref().nth(index).unwrap_or(pack.as_ref().end());
+                pack.insert(at, value);
+            }
+            List::Nodes(list) => list.insert_at(index, value, limit),
+        }
+    }
+
+    /// Takes `count` elements off an end (all, if there aren't as many).
+    pub fn cut(&mut self, end: End, count: usize) {
+        let pack = match self {
+            List::Packed(pack) => pack,
+            List::Nodes(list) => return list.cut(end, count),
+        };
+        let len = pack.as_ref().len();
+        let count = count.min(len);
+        let first = match end {
+            End::Left => 0,
+            End::Right => len - count,
+        };
+        if let Some(at) = pack.as_ref().nth(first) {
+            pack.remove(at, count);
+        }
+    }
+
+    /// Takes out up to `most` elements that equal a value, the first ones or, `backward`, the last. Returns how many went.
+    pub fn remove_equal(&mut self, value: &[u8], most: usize, backward: bool, limit: NodeLimit) -> usize {
+        let wanted = Element::of(value);
+        let pack = match self {
+            List::Packed(pack) => pack,
+            List::Nodes(list) => return list.remove_equal(wanted, most, backward, limit),
+        };
+        let mut removed = 0;
+        let mut at = if backward { pack.as_ref().end() } else { pack.as_ref().first() };
+        while removed < most {
+            let entries = pack.as_ref();
+            if backward {
+                if at <= entries.first() {
+                    break;
+                }
+                at = entries.previous(at);
+            } else if at >= entries.end() {
+                break;
+            }
+            if entries.get(at) == wanted {
+                pack.remove(at, 1);
+                removed += 1;
+            } else if !backward {
+                at = entries.next(at);
+            }
+        }
+        removed
+    }
+
+    /// The list in the form in which one more such value has its place.
+    #[inline]
+    fn for_growth(&mut self, value: &[u8], limit: NodeLimit) -> &mut Self {
+        if let List::Packed(pack) = self {
+            let entries = pack.as_ref();
+            let grown = entries.end() + Encoded::of(Element::of(value)).len();
+            if grown > INLINE_PACKED_BYTES_MAX.min(limit.bytes) || entries.len() >= limit.entries {
+                self.become_nodes(limit);
+            }
+        }
+        self
+    }
+
+    #[cold]
+    fn become_nodes(&mut self, limit: NodeLimit) {
+        let List::Packed(pack) = self else { return };
+        let entries = pack.as_ref();
+        let mut list = Quicklist::default();
+        if entries.len() <= limit.entries {
+            list = Quicklist::from_pack(entries);
+        } else {
+            // It was packed under another limit.
+            for element in entries.iter() {
+                element.with_bytes(|bytes| list.push(End::Right, bytes, limit));
+            }
+        }
+        *self = List::Nodes(Box::new(list));
+    }
+}
+
+impl Collection for List {
+    type View<'a> = ListView<'a>;
+
+    fn empty() -> Self {
+        List::Packed(Pack::new())
+    }
+
+    fn of(value: &Value) -> Option<&Self> {
+        if let Value::List(found) = value { Some(found) } else { None }
+    }
+
+    fn of_mut(value: &mut Value) -> Option<&mut Self> {
+        if let Value::List(found) = value { Some(found) } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::List(self)
+    }
+
+    fn view(&self) -> ListView<'_> {
+        match self {
+            List::Packed(pack) => ListView::Packed(pack.as_ref()),
+            List::Nodes(list) => ListView::Nodes(list),
+        }
+    }
+
+    fn view_packed(form: PackedForm, bytes: &[u8]) -> Option<ListView<'_>> {
+        (form == PackedForm::List).then(|| ListView::Packed(crate::pack::PackRef::new(bytes)))
+    }
+
+    fn from_packed(form: PackedForm, bytes: Vec<u8>) -> Result<Self, Vec<u8>> {
+        if form == PackedForm::List { Ok(List::Packed(Pack::from_vec(bytes))) } else { Err(bytes) }
+    }
+
+    fn packed(&self) -> Option<(PackedForm, &[u8])> {
+        match self {
+            List::Packed(pack) => Some((PackedForm::List, pack.as_ref().as_bytes())),
+            List::Nodes(_) => None,
+        }
+    }
+
+    fn into_packed(self) -> Option<Vec<u8>> {
+        match self {
+            List::Packed(pack) => Some(pack.into_vec()),
+            List::Nodes(_) => None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            List::Packed(pack) => pack.as_ref().is_empty(),
+            List::Nodes(list) => list.len() == 0,
+        }
+    }
+
+    fn allocated_bytes(&self) -> usize {
+        match self {
+            List::Packed(pack) => pack.allocated_bytes(),
+            List::Nodes(list) => list.allocated_bytes(),
+        }
+    }
+
+    fn try_clone(&self) -> Result<Self, OutOfMemory> {
+        match self {
+            List::Packed(pack) => Ok(List::Packed(pack.as_ref().to_pack())),
+            List::Nodes(list) => Ok(List::Nodes(Box::new(list.copy()?))),
+        }
+    }
+}

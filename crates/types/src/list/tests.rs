@@ -1,0 +1,186 @@
+use super::*;
+use crate::testing::Random;
+
+fn text(random: &mut Random) -> Vec<u8> {
+    match random.below(6) {
+        0 | 1 => random.between(-300, 300).to_string().into_bytes(),
+        2 => random.text(b"abc", 0, 2),
+        3 => random.bytes(0, 40),
+        4 => random.bytes(0, 400),
+        _ => {
+            let most = if random.one_in(10) { 20_000 } else { 90 };
+            random.bytes(0, most)
+        }
+    }
+}
+
+fn elements(list: &List) -> Vec<Vec<u8>> {
+    list.view().iter().map(Element::to_vec).collect()
+}
+
+/// What `allocated_bytes` keeps as a tally, summed up.
+fn summed_bytes(list: &List) -> usize {
+    match list {
+        List::Packed(pack) => pack.allocated_bytes(),
+        List::Nodes(list) => {
+            let mut copy = list.nodes().iter().map(node::Node::allocated_bytes).sum::<usize>();
+            copy += list.nodes().capacity() * size_of::<node::Node>() + size_of::<Quicklist>();
+            copy
+        }
+    }
+}
+
+#[track_caller]
+fn check(list: &List, model: &[Vec<u8>], limit: NodeLimit) {
+    assert_eq!(list.view().len(), model.len());
+    assert_eq!(elements(list), model);
+    let mut backward: Vec<_> = match model.len().checked_sub(1) {
+        Some(last) => list.view().iter_from(last, true).map(Element::to_vec).collect(),
+        None => Vec::new(),
+    };
+    backward.reverse();
+    assert_eq!(backward, model);
+    assert_eq!(list.allocated_bytes(), summed_bytes(list));
+    if let List::Nodes(list) = list {
+        for node in list.nodes() {
+            assert!(node.len() > 0);
+            assert!(node.len() <= limit.entries);
+            assert!(node.entry_bytes() <= limit.bytes || node.len() == 1, "{} bytes", node.entry_bytes());
+        }
+    }
+}
+
+fn random_change(random: &mut Random, list: &mut List, model: &mut Vec<Vec<u8>>, limit: NodeLimit) {
+    let value = text(random);
+    let index = random.below(model.len() as u64 + 1) as usize;
+    match random.below(14) {
+        0..=2 => {
+            list.push(End::Left, &value, limit);
+            model.insert(0, value);
+        }
+        3..=5 => {
+            list.push(End::Right, &value, limit);
+            model.push(value);
+        }
+        6 => {
+            let popped = list.pop(End::Left, |element| element.to_vec());
+            assert_eq!(popped, (!model.is_empty()).then(|| model.remove(0)));
+        }
+        7 => assert_eq!(list.pop(End::Right, |element| element.to_vec()), model.pop()),
+        8 => {
+            list.insert(index, &value, limit);
+            model.insert(index, value);
+        }
+        9 => {
+            let done = list.set(index, &value, limit);
+            assert_eq!(done, index < model.len());
+            if done {
+                model[index] = value;
+            }
+        }
+        10 | 11 => {
+            let wanted = if random.one_in(3) || model.is_empty() {
+                value
+            } else {
+                random.pick(&model.iter().collect::<Vec<_>>()).clone()
+            };
+            let most = 1 + random.below(4) as usize;
+            let backward = random.one_in(2);
+            let removed = list.remove_equal(&wanted, most, backward, limit);
+            let mut expected = 0;
+            while expected < most {
+                let at = if backward {
+                    model.iter().rposition(|v| *v == wanted)
+                } else {
+                    model.iter().position(|v| *v == wanted)
+                };
+                let Some(at) = at else { break };
+                model.remove(at);
+                expected += 1;
+            }
+            assert_eq!(removed, expected);
+        }
+        12 if random.one_in(4) => {
+            let count = index / 2;
+            list.cut(End::Left, count);
+            model.drain(..count.min(model.len()));
+        }
+        13 if random.one_in(4) => {
+            let count = index / 2;
+            list.cut(End::Right, count);
+            model.truncate(model.len() - count.min(model.len()));
+        }
+        _ => {
+            let expected = model.get(index).cloned();
+            assert_eq!(list.view().get(index as i64).map(Element::to_vec), expected);
+            let negative = index as i64 - model.len() as i64;
+            let expected = if negative < 0 { expected } else { model.first().cloned() };
+            assert_eq!(list.view().get(negative).map(Element::to_vec), expected);
+        }
+    }
+}
+
+#[test]
+fn random_changes_agree_with_a_plain_model() {
+    let mut random = Random::announced("list");
+    for round in 0..120 {
+        let setting = random.pick(&[-2, -2, -1, -5, 1, 3, 100]);
+        let limit = NodeLimit::of_setting(setting);
+        let (mut list, mut model) = (List::empty(), Vec::new());
+        let changes = if round % 10 == 0 { 3000 } else { 300 };
+        for change in 0..changes {
+            random_change(&mut random, &mut list, &mut model, limit);
+            if change % 50 == 0 {
+                check(&list, &model, limit);
+            }
+        }
+        check(&list, &model, limit);
+        let copy = list.try_clone().unwrap();
+        assert_eq!(copy, list);
+        check(&copy, &model, limit);
+    }
+}
+
+/// A queue of constant length that goes through a list keeps its memory, whichever way it goes.
+#[test]
+fn a_queue_takes_no_more_memory_as_it_goes_on() {
+    let limit = NodeLimit::of_setting(-2);
+    for (push, pop) in [(End::Left, End::Right), (End::Right, End::Left), (End::Left, End::Left)] {
+        let mut list = List::empty();
+        for number in 0..1000 {
+            list.push(push, format!("element:{number}").as_bytes(), limit);
+        }
+        let mut most = 0;
+        for number in 0..20_000 {
+            list.push(push, format!("element:{number}").as_bytes(), limit);
+            list.pop(pop, |_| ());
+            most = most.max(list.allocated_bytes());
+        }
+        assert_eq!(list.view().len(), 1000);
+        // 1,000 elements of 15 bytes and their 2, in nodes at least half full, and two at the ends.
+        assert!(most < 55_000, "{most}");
+        list.cut(End::Left, 997);
+        assert!(list.allocated_bytes() < 9_000, "{}", list.allocated_bytes());
+    }
+}
+
+#[test]
+fn limits_of_nodes() {
+    let bytes = |setting| NodeLimit::of_setting(setting).bytes;
+    assert_eq!([-1, -2, -3, -4, -5, -6, i32::MIN].map(bytes), [4096, 8192, 16384, 32768, 65536, 65536, 65536]);
+    let entries = |setting| NodeLimit::of_setting(setting).entries;
+    assert_eq!([0, 1, 7, 40_000].map(entries), [1, 1, 7, 32_768]);
+}
+
+#[test]
+fn ranges_as_in_redis() {
+    assert_eq!(resolve_range(0, -1, 5), (0, 5));
+    assert_eq!(resolve_range(-100, 100, 5), (0, 5));
+    assert_eq!(resolve_range(3, 2, 5), (0, 0));
+    assert_eq!(resolve_range(i64::MIN, i64::MAX, 5), (0, 5));
+    assert_eq!(resolve_range(5, 9, 5), (0, 0));
+    assert_eq!(resolve_range(-2, -2, 5), (3, 1));
+    assert_eq!(resolve(-6, 5), None);
+    assert_eq!(resolve(i64::MIN, 5), None);
+    assert_eq!(resolve(-5, 5), Some(0));
+}
