@@ -39,6 +39,15 @@ pub(crate) fn natural(argument: &[u8], reply: &mut Reply<'_>) -> Option<u64> {
     natural
 }
 
+/// An integer above zero; `wrong` is the error for anything else.
+pub(crate) fn positive(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<u64> {
+    let positive = parse_i64(argument).and_then(|value| u64::try_from(value).ok()).filter(|&value| value > 0);
+    if positive.is_none() {
+        reply.error(wrong);
+    }
+    positive
+}
+
 /// The number of a database. `None`: it isn't one, and the reply says so.
 pub(crate) fn database(argument: &[u8], keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<u32> {
     let index = database_index(argument, None, reply)?;

@@ -35,6 +35,7 @@ pub mod functions;
 pub mod generic;
 pub mod help;
 pub mod introspection;
+pub mod lists;
 mod lolwut;
 pub mod memory;
 pub mod memory_usage;

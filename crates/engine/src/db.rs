@@ -398,6 +398,18 @@ impl<'s> Db<'s> {
         Held::of(entry.payload(), entry.user_flags()).view::<C>().map(Some).ok_or(WrongType)
     }
 
+    /// The collection that a key holds, as a command looks at it before it changes something: touches it and counts nothing,
+    /// as [`Db::write`].
+    ///
+    /// # Errors
+    /// [`WrongType`] when the key holds something else.
+    #[inline]
+    pub fn write_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
+        let Some(entry) = self.write(key) else { return Ok(None) };
+        let entry = entry.into_ref();
+        Held::of(entry.payload(), entry.user_flags()).view::<C>().map(Some).ok_or(WrongType)
+    }
+
     /// Changes the collection that a key holds. `change` says whether it changed anything, and gives a result; what it leaves
     /// empty is removed with its key. Its expiry stays. `None`: there is no such key, and `missing` says to skip it.
     ///

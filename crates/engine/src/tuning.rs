@@ -1,6 +1,8 @@
 //! Settings that commands and shards look at while they run. The server writes them at the start and on `CONFIG SET`.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use pantala_types::list::NodeLimit;
 
 /// How the access word of an entry is kept (`maxmemory-policy`, as far as `OBJECT IDLETIME` and `FREQ` need it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub struct Tuning {
     pub lfu_log_factor: AtomicU32,
     /// `lfu-decay-time`, minutes.
     pub lfu_decay_time_minutes: AtomicU32,
+    /// `list-max-listpack-size`.
+    pub list_max_listpack_size: AtomicI32,
     /// `active-expire-effort`, 1 to 10.
     pub active_expire_effort: AtomicU32,
     /// `DEBUG SET-ACTIVE-EXPIRE`.
@@ -55,12 +59,19 @@ impl Tuning {
             access_policy: AtomicU8::new(AccessPolicy::Lru as u8),
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_time_minutes: AtomicU32::new(1),
+            list_max_listpack_size: AtomicI32::new(-2),
             active_expire_effort: AtomicU32::new(1),
             active_expire: AtomicBool::new(true),
             hz: AtomicU32::new(10),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),
         }
+    }
+
+    /// How much a node of a list may hold.
+    #[inline]
+    pub fn list_node_limit(&self) -> NodeLimit {
+        NodeLimit::of_setting(self.list_max_listpack_size.load(Relaxed))
     }
 
     /// How access words are kept.

@@ -340,6 +340,7 @@ impl Server {
         tuning.lazyfree_lazy_user_flush.store(settings.lazyfree_lazy_user_flush, Relaxed);
         tuning.lfu_log_factor.store(settings.lfu_log_factor, Relaxed);
         tuning.lfu_decay_time_minutes.store(settings.lfu_decay_time_minutes, Relaxed);
+        tuning.list_max_listpack_size.store(settings.list_max_listpack_size, Relaxed);
         tuning.active_expire_effort.store(settings.active_expire_effort, Relaxed);
         tuning.hz.store(settings.hz, Relaxed);
         tuning.set_access_policy(if settings.maxmemory_policy.is_lfu() {

@@ -9,6 +9,7 @@ use pantala_engine::command::{Command, Flags};
 mod bitmap;
 mod connection;
 mod generic;
+mod lists;
 mod lookup;
 mod not_built;
 mod resolve;
@@ -74,7 +75,20 @@ pub static COMMANDS: &[Command] = &[
     server::INFO,
     generic::KEYS,
     strings::LCS,
+    lists::LINDEX,
+    lists::LINSERT,
+    lists::LLEN,
+    lists::LMOVE,
+    lists::LMPOP,
     server::LOLWUT,
+    lists::LPOP,
+    lists::LPOS,
+    lists::LPUSH,
+    lists::LPUSHX,
+    lists::LRANGE,
+    lists::LREM,
+    lists::LSET,
+    lists::LTRIM,
     server::MEMORY,
     strings::MGET,
     generic::MOVE,
@@ -93,6 +107,10 @@ pub static COMMANDS: &[Command] = &[
     generic::RENAME,
     generic::RENAMENX,
     connection::RESET,
+    lists::RPOP,
+    lists::RPOPLPUSH,
+    lists::RPUSH,
+    lists::RPUSHX,
     generic::SCAN,
     connection::SELECT,
     strings::SET,

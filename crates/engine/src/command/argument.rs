@@ -107,6 +107,11 @@ impl Argument {
         Self::new(name, ArgumentKind::Integer)
     }
 
+    /// A number that may have a fraction.
+    pub const fn double(name: &'static str) -> Self {
+        Self::new(name, ArgumentKind::Double)
+    }
+
     /// A point in time, since 1970.
     pub const fn unix_time(name: &'static str) -> Self {
         Self::new(name, ArgumentKind::UnixTime)

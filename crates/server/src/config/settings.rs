@@ -189,6 +189,8 @@ pub struct Settings {
     pub lfu_log_factor: u32,
     /// Minutes after which the access counter falls by one.
     pub lfu_decay_time_minutes: u32,
+    /// How much a node of a list may hold: entries, or -1 to -5 for 4 to 64 KiB.
+    pub list_max_listpack_size: i32,
 }
 
 impl Settings {
@@ -242,6 +244,7 @@ impl Settings {
             maxmemory_policy: policy(values.text("maxmemory-policy")),
             lfu_log_factor: small(values, "lfu-log-factor"),
             lfu_decay_time_minutes: small(values, "lfu-decay-time"),
+            list_max_listpack_size: i32::try_from(values.number("list-max-listpack-size")).unwrap_or(-2),
         }
     }
 }

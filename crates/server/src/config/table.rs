@@ -147,7 +147,7 @@ pub static DIRECTIVES: &[Directive] = &[
     // Encodings.
     D::known("hash-max-listpack-entries", Integer(0, LONG_MAX), "512").alias("hash-max-ziplist-entries"),
     D::known("hash-max-listpack-value", Memory(0, LONG_MAX), "64").alias("hash-max-ziplist-value"),
-    D::known("list-max-listpack-size", Integer(INT_MIN, INT_MAX), "-2").alias("list-max-ziplist-size"),
+    D::live("list-max-listpack-size", Integer(INT_MIN, INT_MAX), "-2").alias("list-max-ziplist-size"),
     D::known("list-compress-depth", COUNT, "0"),
     D::known("set-max-intset-entries", Integer(0, LONG_MAX), "512"),
     D::known("zset-max-listpack-entries", Integer(0, LONG_MAX), "128").alias("zset-max-ziplist-entries"),

@@ -1,0 +1,257 @@
+//! Single elements, ranges and searches of a list.
+
+use pantala_base::number::parse_i64;
+use pantala_engine::access::Access;
+use pantala_engine::db::Missing;
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::list::{End, ListView, resolve, resolve_range};
+use pantala_types::pack::Element;
+use pantala_types::{Collection, List};
+
+use super::{gone_if, storable, write_element};
+use crate::arguments::{integer, is_option};
+use crate::errors;
+
+/// `LLEN key`.
+pub fn llen(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    match access.db(&key).read_as::<List>(&key) {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(list) => reply.integer(list.map_or(0, ListView::len) as i64),
+    }
+}
+
+/// `LINDEX key index`.
+pub fn lindex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    match access.db(&key).read_as::<List>(&key) {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(None) => reply.null(),
+        Ok(Some(list)) => {
+            let Some(index) = integer(args.at(2), reply) else { return };
+            match list.get(index) {
+                Some(element) => write_element(element, reply),
+                None => reply.null(),
+            }
+        }
+    }
+}
+
+/// `LRANGE key start stop`.
+pub fn lrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(start) = integer(args.at(2), reply) else { return };
+    let Some(stop) = integer(args.at(3), reply) else { return };
+    let key = access.first_key(args, 1);
+    match access.db(&key).read_as::<List>(&key) {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(None) => reply.array(0),
+        Ok(Some(list)) => {
+            let (first, count) = resolve_range(start, stop, list.len());
+            reply.array(count);
+            for element in list.iter_from(first, false).take(count) {
+                write_element(element, reply);
+            }
+        }
+    }
+}
+
+/// `LSET key index element`.
+pub fn lset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if !storable([args.at(3)].into_iter(), reply) {
+        return;
+    }
+    let key = access.first_key(args, 1);
+    let limit = access.keyspace().tuning.list_node_limit();
+    let index = parse_i64(args.at(2));
+    let done = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+        let Some(index) = index else { return (false, None) };
+        let set = resolve(index, list.view().len()).is_some_and(|index| list.set(index, args.at(3), limit));
+        (set, Some(set))
+    });
+    match done {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(None) => reply.error(errors::NO_SUCH_KEY),
+        Ok(Some(None)) => reply.error(errors::NOT_AN_INTEGER),
+        Ok(Some(Some(false))) => reply.error("ERR index out of range"),
+        Ok(Some(Some(true))) => {
+            reply.ok();
+            access.notify(EventClass::List, "lset", &key);
+        }
+    }
+}
+
+/// `LINSERT key BEFORE|AFTER pivot element`.
+pub fn linsert(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let after = is_option(args.at(2), "AFTER");
+    if !after && !is_option(args.at(2), "BEFORE") {
+        return reply.error(errors::SYNTAX);
+    }
+    if !storable([args.at(4)].into_iter(), reply) {
+        return;
+    }
+    let key = access.first_key(args, 1);
+    let limit = access.keyspace().tuning.list_node_limit();
+    let pivot = Element::of(args.at(3));
+    let len = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+        let Some(at) = list.view().iter().position(|element| element == pivot) else { return (false, None) };
+        list.insert(at + usize::from(after), args.at(4), limit);
+        (true, Some(list.view().len()))
+    });
+    match len {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(None) => reply.integer(0),
+        Ok(Some(None)) => reply.integer(-1),
+        Ok(Some(Some(len))) => {
+            reply.integer(len as i64);
+            access.notify(EventClass::List, "linsert", &key);
+        }
+    }
+}
+
+/// `LREM key count element`.
+pub fn lrem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(count) = integer(args.at(2), reply) else { return };
+    if count == i64::MIN {
+        return reply.error(OUT_OF_LONG_RANGE);
+    }
+    let most = if count == 0 { usize::MAX } else { usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX) };
+    let key = access.first_key(args, 1);
+    let limit = access.keyspace().tuning.list_node_limit();
+    let removed = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+        let removed = list.remove_equal(args.at(3), most, count < 0, limit);
+        (removed > 0, (removed, list.is_empty()))
+    });
+    match removed {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(None) => reply.integer(0),
+        Ok(Some((removed, empty))) => {
+            reply.integer(removed as i64);
+            if removed > 0 {
+                access.notify(EventClass::List, "lrem", &key);
+            }
+            gone_if(access, &key, empty);
+        }
+    }
+}
+
+/// `LTRIM key start stop`.
+pub fn ltrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(start) = integer(args.at(2), reply) else { return };
+    let Some(stop) = integer(args.at(3), reply) else { return };
+    let key = access.first_key(args, 1);
+    let empty = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+        let len = list.view().len();
+        let (first, count) = resolve_range(start, stop, len);
+        list.cut(End::Right, len - first - count);
+        list.cut(End::Left, first);
+        (true, list.is_empty())
+    });
+    match empty {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(None) => reply.ok(),
+        Ok(Some(empty)) => {
+            reply.ok();
+            access.notify(EventClass::List, "ltrim", &key);
+            gone_if(access, &key, empty);
+        }
+    }
+}
+
+/// What Redis says of a number that a C `long` holds but not with the other sign.
+const OUT_OF_LONG_RANGE: &str =
+    "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
+
+/// What `LPOS` looks for.
+struct Search {
+    /// Which match is the first that counts, and whether they are counted from the back.
+    rank: usize,
+    backward: bool,
+    /// How many are asked for; `None`: one, without an array.
+    count: Option<usize>,
+    /// How many elements may be looked at.
+    most: usize,
+}
+
+impl Search {
+    fn parse(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Self> {
+        let mut search = Search { rank: 1, backward: false, count: None, most: usize::MAX };
+        let mut index = 3;
+        while let Some(option) = args.get(index) {
+            let Some(number) = args.get(index + 1) else {
+                reply.error(errors::SYNTAX);
+                return None;
+            };
+            index += 2;
+            if is_option(option, "RANK") {
+                let rank = integer(number, reply)?;
+                let wrong = match rank {
+                    0 => RANK_ZERO,
+                    i64::MIN => OUT_OF_LONG_RANGE,
+                    _ => "",
+                };
+                if !wrong.is_empty() {
+                    reply.error(wrong);
+                    return None;
+                }
+                search.rank = usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX);
+                search.backward = rank < 0;
+            } else if is_option(option, "COUNT") {
+                search.count = Some(all_if_zero(number, "ERR COUNT can't be negative", reply)?);
+            } else if is_option(option, "MAXLEN") {
+                search.most = all_if_zero(number, "ERR MAXLEN can't be negative", reply)?;
+            } else {
+                reply.error(errors::SYNTAX);
+                return None;
+            }
+        }
+        Some(search)
+    }
+}
+
+/// The answer to `RANK 0`.
+const RANK_ZERO: &str = "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start from the end of the list";
+
+/// A number that isn't negative; 0 means no limit.
+fn all_if_zero(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<usize> {
+    let number = parse_i64(argument).and_then(|number| usize::try_from(number).ok());
+    if number.is_none() {
+        reply.error(wrong);
+    }
+    number.map(|number| if number == 0 { usize::MAX } else { number })
+}
+
+/// `LPOS key element [RANK rank] [COUNT num-matches] [MAXLEN len]`.
+pub fn lpos(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(search) = Search::parse(args, reply) else { return };
+    let key = access.first_key(args, 1);
+    let mut db = access.db(&key);
+    let list = match db.read_as::<List>(&key) {
+        Err(_) => return reply.error(errors::WRONG_TYPE),
+        Ok(list) => list,
+    };
+    let wanted = Element::of(args.at(2));
+    let found = list.into_iter().flat_map(|list| {
+        let len = list.len();
+        let from = if search.backward { len.wrapping_sub(1) } else { 0 };
+        let places = list.iter_from(from, search.backward).take(search.most).enumerate();
+        let matches = places.filter(|(_, element)| *element == wanted).map(|(place, _)| place);
+        let backward = search.backward;
+        matches.skip(search.rank - 1).map(move |place| if backward { len - 1 - place } else { place })
+    });
+    match search.count {
+        None => match found.into_iter().next() {
+            Some(place) => reply.integer(place as i64),
+            None => reply.null(),
+        },
+        Some(count) => {
+            let array = reply.defer_array();
+            let mut written = 0;
+            for place in found.take(count) {
+                reply.integer(place as i64);
+                written += 1;
+            }
+            reply.patch(array, written);
+        }
+    }
+}

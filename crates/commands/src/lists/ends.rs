@@ -1,0 +1,188 @@
+//! Pushing to and popping from the ends of lists.
+
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::Missing;
+use pantala_resp::{Args, Reply};
+use pantala_types::list::End;
+use pantala_types::{Collection, List};
+
+use super::{end, popped, pushed, storable, write_element};
+use crate::arguments::{is_option, natural, positive};
+use crate::errors;
+
+/// `LPUSH key element [element …]`.
+pub fn lpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    push(access, args, End::Left, Missing::Create, reply);
+}
+
+/// `RPUSH key element [element …]`.
+pub fn rpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    push(access, args, End::Right, Missing::Create, reply);
+}
+
+/// `LPUSHX key element [element …]`.
+pub fn lpushx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    push(access, args, End::Left, Missing::Skip, reply);
+}
+
+/// `RPUSHX key element [element …]`.
+pub fn rpushx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    push(access, args, End::Right, Missing::Skip, reply);
+}
+
+#[inline]
+fn push(access: &mut Access<'_>, args: &Args<'_>, end: End, missing: Missing, reply: &mut Reply<'_>) {
+    let elements = args.tail(2);
+    if !storable(elements.iter(), reply) {
+        return;
+    }
+    let key = access.first_key(args, 1);
+    let limit = access.keyspace().tuning.list_node_limit();
+    let len = access.db(&key).change_as::<List, _>(&key, missing, |list| {
+        for element in elements.iter() {
+            list.push(end, element, limit);
+        }
+        (true, list.view().len())
+    });
+    match len {
+        Err(_) => return reply.error(errors::WRONG_TYPE),
+        Ok(None) => return reply.integer(0),
+        Ok(Some(len)) => reply.integer(len as i64),
+    }
+    pushed(access, end, &key);
+}
+
+/// `LPOP key [count]`.
+pub fn lpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    pop(access, args, End::Left, reply);
+}
+
+/// `RPOP key [count]`.
+pub fn rpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    pop(access, args, End::Right, reply);
+}
+
+#[inline]
+fn pop(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    if args.len() == 2 {
+        let empty = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+            list.pop(end, |element| write_element(element, reply));
+            (true, list.is_empty())
+        });
+        return match empty {
+            Err(_) => reply.error(errors::WRONG_TYPE),
+            Ok(None) => reply.null(),
+            Ok(Some(empty)) => popped(access, end, &key, empty),
+        };
+    }
+    if args.len() > 3 {
+        let name = if end == End::Left { "lpop" } else { "rpop" };
+        return reply.error(&format!("ERR wrong number of arguments for '{name}' command"));
+    }
+    let Some(count) = natural(args.at(2), reply) else { return };
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    match pop_several(access, &key, end, count, |_| {}, reply) {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(false) => reply.null_array(),
+        Ok(true) => {}
+    }
+}
+
+/// Pops up to `count` elements and replies them as an array, after what `before` writes. `false`: there is no such key.
+pub(super) fn pop_several(
+    access: &mut Access<'_>,
+    key: &Key<'_>,
+    end: End,
+    count: usize,
+    before: impl FnOnce(&mut Reply<'_>),
+    reply: &mut Reply<'_>,
+) -> Result<bool, pantala_engine::db::WrongType> {
+    let empty = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
+        let view = list.view();
+        let (len, count) = (view.len(), count.min(view.len()));
+        before(reply);
+        reply.array(count);
+        if count == 0 {
+            return (false, None);
+        }
+        let from = if end == End::Left { 0 } else { len - 1 };
+        for element in view.iter_from(from, end == End::Right).take(count) {
+            write_element(element, reply);
+        }
+        list.cut(end, count);
+        (true, Some(count == len))
+    })?;
+    let Some(empty) = empty else { return Ok(false) };
+    if let Some(empty) = empty {
+        popped(access, end, key, empty);
+    }
+    Ok(true)
+}
+
+/// What `LMPOP` and `BLMPOP` ask for.
+pub(super) struct Popping {
+    /// The arguments that are keys.
+    pub(super) keys: std::ops::Range<usize>,
+    pub(super) end: End,
+    pub(super) count: usize,
+}
+
+impl Popping {
+    /// Reads `numkeys key [key …] LEFT|RIGHT [COUNT count]`, the first of which is argument `numkeys`. `None`: something is
+    /// wrong, and the reply says so.
+    pub(super) fn parse(args: &Args<'_>, numkeys: usize, reply: &mut Reply<'_>) -> Option<Self> {
+        let keys = positive(args.at(numkeys), "ERR numkeys should be greater than 0", reply)?;
+        let at = usize::try_from(keys).ok().and_then(|keys| (numkeys + 1).checked_add(keys));
+        let Some((at, word)) = at.and_then(|at| Some((at, args.get(at)?))) else {
+            reply.error(errors::SYNTAX);
+            return None;
+        };
+        let end = end(word, reply)?;
+        let mut count = None;
+        let mut index = at + 1;
+        while let Some(option) = args.get(index) {
+            match args.get(index + 1) {
+                Some(number) if count.is_none() && is_option(option, "COUNT") => {
+                    count = Some(positive(number, "ERR count should be greater than 0", reply)?);
+                    index += 2;
+                }
+                _ => {
+                    reply.error(errors::SYNTAX);
+                    return None;
+                }
+            }
+        }
+        let count = usize::try_from(count.unwrap_or(1)).unwrap_or(usize::MAX);
+        Some(Popping { keys: numkeys + 1..at, end, count })
+    }
+}
+
+/// `LMPOP numkeys key [key …] LEFT|RIGHT [COUNT count]`.
+pub fn lmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(wanted) = Popping::parse(args, 1, reply) else { return };
+    for index in wanted.keys.clone() {
+        let key = access.key(args, index);
+        match pop_with_key(access, &key, &wanted, reply) {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(_) => return reply.error(errors::WRONG_TYPE),
+        }
+    }
+    reply.null_array();
+}
+
+/// Pops from one key and replies its name and the elements. `false`: there is no such key.
+pub(super) fn pop_with_key(
+    access: &mut Access<'_>,
+    key: &Key<'_>,
+    wanted: &Popping,
+    reply: &mut Reply<'_>,
+) -> Result<bool, pantala_engine::db::WrongType> {
+    let name = key.bytes;
+    let before = |reply: &mut Reply<'_>| {
+        reply.array(2);
+        reply.bulk(name);
+    };
+    pop_several(access, key, wanted.end, wanted.count, before, reply)
+}

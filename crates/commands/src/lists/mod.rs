@@ -1,0 +1,77 @@
+//! List commands.
+//!
+//! | file | commands |
+//! | --- | --- |
+//! | `ends` | `LPUSH`, `RPUSH`, `LPUSHX`, `RPUSHX`, `LPOP`, `RPOP`, `LMPOP` |
+//! | `elements` | `LLEN`, `LINDEX`, `LRANGE`, `LPOS`, `LSET`, `LINSERT`, `LREM`, `LTRIM` |
+//! | `moves` | `LMOVE`, `RPOPLPUSH` |
+//!
+//! A push or a pop probes the dictionary once and allocates nothing but what the list needs.
+
+mod elements;
+mod ends;
+mod moves;
+#[cfg(test)]
+mod tests;
+
+use pantala_engine::access::{Access, Key};
+use pantala_engine::notify::EventClass;
+use pantala_resp::Reply;
+use pantala_types::list::{ELEMENT_BYTES_MAX, End};
+use pantala_types::pack::Element;
+
+use crate::arguments::is_option;
+use crate::errors;
+
+pub use elements::{lindex, linsert, llen, lpos, lrange, lrem, lset, ltrim};
+pub use ends::{lmpop, lpop, lpush, lpushx, rpop, rpush, rpushx};
+pub use moves::{lmove, rpoplpush};
+
+/// Replies an element.
+#[inline]
+fn write_element(element: Element<'_>, reply: &mut Reply<'_>) {
+    match element {
+        Element::Int(value) => reply.bulk_integer(value),
+        Element::Bytes(bytes) => reply.bulk(bytes),
+    }
+}
+
+/// `LEFT` or `RIGHT`. `None`: neither, and the reply says so.
+fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<End> {
+    if is_option(argument, "LEFT") {
+        Some(End::Left)
+    } else if is_option(argument, "RIGHT") {
+        Some(End::Right)
+    } else {
+        reply.error(errors::SYNTAX);
+        None
+    }
+}
+
+/// Whether elements can be stored; the reply says so if not. They are shorter than that unless `proto-max-bulk-len` was raised.
+#[inline]
+fn storable<'a>(mut elements: impl Iterator<Item = &'a [u8]>, reply: &mut Reply<'_>) -> bool {
+    let storable = elements.all(|element| element.len() <= ELEMENT_BYTES_MAX);
+    if !storable {
+        reply.error("ERR Element too large");
+    }
+    storable
+}
+
+/// The event of a push at an end.
+fn pushed(access: &mut Access<'_>, end: End, key: &Key<'_>) {
+    access.notify(EventClass::List, if end == End::Left { "lpush" } else { "rpush" }, key);
+}
+
+/// The event of a pop at an end, and of the key's end if the list is empty.
+fn popped(access: &mut Access<'_>, end: End, key: &Key<'_>, empty: bool) {
+    access.notify(EventClass::List, if end == End::Left { "lpop" } else { "rpop" }, key);
+    gone_if(access, key, empty);
+}
+
+/// The event of a key that went with its last element.
+fn gone_if(access: &mut Access<'_>, key: &Key<'_>, empty: bool) {
+    if empty {
+        access.notify(EventClass::Generic, "del", key);
+    }
+}

@@ -1,0 +1,88 @@
+//! From one list to another.
+
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::Missing;
+use pantala_resp::{Args, Reply};
+use pantala_types::list::End;
+use pantala_types::{Collection, List};
+
+use super::{end, popped, pushed, write_element};
+use crate::errors;
+
+/// `LMOVE source destination LEFT|RIGHT LEFT|RIGHT`.
+pub fn lmove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(from) = end(args.at(3), reply) else { return };
+    let Some(to) = end(args.at(4), reply) else { return };
+    move_or_null(access, args, from, to, reply);
+}
+
+/// `RPOPLPUSH source destination`.
+pub fn rpoplpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    move_or_null(access, args, End::Right, End::Left, reply);
+}
+
+fn move_or_null(access: &mut Access<'_>, args: &Args<'_>, from: End, to: End, reply: &mut Reply<'_>) {
+    if !move_element(access, args, from, to, reply) {
+        reply.null();
+    }
+}
+
+/// Moves an element from the list at argument 1 to that at argument 2 and replies it, or that a type is wrong. `false`:
+/// there is nothing to move.
+pub(super) fn move_element(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    from: End,
+    to: End,
+    reply: &mut Reply<'_>,
+) -> bool {
+    let (source, destination) = (access.first_key(args, 1), access.key(args, 2));
+    match access.db(&source).write_as::<List>(&source) {
+        Err(_) => {
+            reply.error(errors::WRONG_TYPE);
+            return true;
+        }
+        Ok(None) => return false,
+        Ok(Some(_)) => {}
+    }
+    if access.db(&destination).write_as::<List>(&destination).is_err() {
+        reply.error(errors::WRONG_TYPE);
+        return true;
+    }
+    if source.bytes == destination.bytes {
+        rotate(access, &source, from, to, reply);
+        return true;
+    }
+    let limit = access.keyspace().tuning.list_node_limit();
+    // Both keys were looked at: neither change can be refused any more.
+    let taken = access.db(&source).change_as::<List, _>(&source, Missing::Skip, |list| {
+        let element = list.pop(from, |element| {
+            write_element(element, reply);
+            element.to_vec()
+        });
+        (true, (element.unwrap_or_default(), list.is_empty()))
+    });
+    let Ok(Some((element, empty))) = taken else { return false };
+    let _ = access.db(&destination).change_as::<List, _>(&destination, Missing::Create, |list| {
+        list.push(to, &element, limit);
+        (true, ())
+    });
+    pushed(access, to, &destination);
+    popped(access, from, &source, empty);
+    true
+}
+
+/// Moves an element within one list.
+fn rotate(access: &mut Access<'_>, key: &Key<'_>, from: End, to: End, reply: &mut Reply<'_>) {
+    let limit = access.keyspace().tuning.list_node_limit();
+    let _ = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
+        let element = list.pop(from, |element| {
+            write_element(element, reply);
+            element.to_vec()
+        });
+        list.push(to, &element.unwrap_or_default(), limit);
+        (true, ())
+    });
+    pushed(access, to, key);
+    popped(access, from, key, false);
+}

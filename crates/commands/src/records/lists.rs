@@ -1,0 +1,278 @@
+//! The list commands.
+
+use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route};
+
+use super::flags;
+
+/// What the list commands have in common: their keys choose the shards.
+const LIST: Command = Command { group: "list", acl: Acl::LIST, route: Route::Keys, ..Command::BLANK };
+
+const ENDS: &[Argument] = &[Argument::word("left", "LEFT"), Argument::word("right", "RIGHT")];
+const WHERE: Argument = Argument::one_of("where", ENDS);
+const FROM: Argument = Argument::one_of("wherefrom", ENDS);
+const TO: Argument = Argument::one_of("whereto", ENDS);
+
+pub(crate) const LINDEX: Command = Command {
+    name: "lindex",
+    full_name: "lindex",
+    summary: "Reads one element by its place",
+    since: "1.0.0",
+    complexity: "O(N), N: number of elements passed over from the nearer end",
+    arity: 3,
+    flags: flags![READONLY],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[Argument::key("key", 0), Argument::integer("index")],
+    handler: Handler::Keyed(crate::lists::lindex),
+    ..LIST
+};
+
+pub(crate) const LINSERT: Command = Command {
+    name: "linsert",
+    full_name: "linsert",
+    summary: "Puts an element next to another one",
+    since: "2.2.0",
+    complexity: "O(N), N: number of elements before the one looked for",
+    arity: 5,
+    flags: flags![WRITE, DENYOOM],
+    key_specs: &[KeySpec::at(1, &["RW", "insert"])],
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::one_of("where", &[Argument::word("before", "BEFORE"), Argument::word("after", "AFTER")]),
+        Argument::string("pivot"),
+        Argument::string("element"),
+    ],
+    handler: Handler::Keyed(crate::lists::linsert),
+    ..LIST
+};
+
+pub(crate) const LLEN: Command = Command {
+    name: "llen",
+    full_name: "llen",
+    summary: "Counts the elements of a list",
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![READONLY, FAST],
+    key_specs: &[KeySpec::at(1, &["RO"])],
+    arguments: &[Argument::key("key", 0)],
+    handler: Handler::Keyed(crate::lists::llen),
+    ..LIST
+};
+
+pub(crate) const LMOVE: Command = Command {
+    name: "lmove",
+    full_name: "lmove",
+    summary: "Moves an element from an end of one list to an end of another",
+    since: "6.2.0",
+    complexity: "O(1)",
+    arity: 5,
+    flags: flags![WRITE, DENYOOM],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "delete"]), KeySpec::at(2, &["RW", "insert"])],
+    arguments: &[Argument::key("source", 0), Argument::key("destination", 1), FROM, TO],
+    handler: Handler::Keyed(crate::lists::lmove),
+    ..LIST
+};
+
+pub(crate) const LMPOP: Command = Command {
+    name: "lmpop",
+    full_name: "lmpop",
+    summary: "Takes elements from the first list that has any",
+    since: "7.0.0",
+    complexity: "O(N+M), N: number of keys, M: number of elements taken",
+    arity: -4,
+    flags: flags![WRITE],
+    key_specs: &[KeySpec {
+        begin: BeginSearch::Index(1),
+        find: FindKeys::KeyNum { keynum: 0, first: 1, step: 1 },
+        ..KeySpec::at(1, &["RW", "access", "delete"])
+    }],
+    arguments: &[
+        Argument::integer("numkeys"),
+        Argument::key("key", 0).multiple(),
+        WHERE,
+        Argument::integer("count").token("COUNT").optional(),
+    ],
+    handler: Handler::Keyed(crate::lists::lmpop),
+    ..LIST
+};
+
+pub(crate) const LPOP: Command = Command {
+    name: "lpop",
+    full_name: "lpop",
+    summary: "Takes elements from the front of a list",
+    since: "1.0.0",
+    complexity: "O(N), N: number of elements taken",
+    history: &[("6.2.0", "May take several at once: `count`")],
+    arity: -2,
+    flags: flags![WRITE, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "delete"])],
+    arguments: &[Argument::key("key", 0), Argument::integer("count").since("6.2.0").optional()],
+    handler: Handler::Keyed(crate::lists::lpop),
+    ..LIST
+};
+
+pub(crate) const LPOS: Command = Command {
+    name: "lpos",
+    full_name: "lpos",
+    summary: "Tells where in a list an element stands",
+    since: "6.0.6",
+    complexity: "O(N), N: number of elements looked at",
+    arity: -3,
+    flags: flags![READONLY],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::string("element"),
+        Argument::integer("rank").token("RANK").optional(),
+        Argument::integer("num-matches").token("COUNT").optional(),
+        Argument::integer("len").token("MAXLEN").optional(),
+    ],
+    handler: Handler::Keyed(crate::lists::lpos),
+    ..LIST
+};
+
+pub(crate) const LPUSH: Command = Command {
+    name: "lpush",
+    full_name: "lpush",
+    summary: "Adds elements at the front of a list",
+    since: "1.0.0",
+    complexity: "O(1) for each element",
+    history: &[("2.4.0", "Takes several elements")],
+    arity: -3,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "insert"])],
+    arguments: &[Argument::key("key", 0), Argument::string("element").multiple()],
+    handler: Handler::Keyed(crate::lists::lpush),
+    ..LIST
+};
+
+pub(crate) const LPUSHX: Command = Command {
+    name: "lpushx",
+    full_name: "lpushx",
+    summary: "Adds elements at the front of a list that is there",
+    since: "2.2.0",
+    complexity: "O(1) for each element",
+    history: &[("4.0.0", "Takes several elements")],
+    arity: -3,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "insert"])],
+    arguments: &[Argument::key("key", 0), Argument::string("element").multiple()],
+    handler: Handler::Keyed(crate::lists::lpushx),
+    ..LIST
+};
+
+pub(crate) const LRANGE: Command = Command {
+    name: "lrange",
+    full_name: "lrange",
+    summary: "Reads the elements between two places",
+    since: "1.0.0",
+    complexity: "O(S+N), S: distance of the first from the nearer end, N: number of elements",
+    arity: 4,
+    flags: flags![READONLY],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[Argument::key("key", 0), Argument::integer("start"), Argument::integer("stop")],
+    handler: Handler::Keyed(crate::lists::lrange),
+    ..LIST
+};
+
+pub(crate) const LREM: Command = Command {
+    name: "lrem",
+    full_name: "lrem",
+    summary: "Removes elements that equal a value",
+    since: "1.0.0",
+    complexity: "O(N+M), N: length of the list, M: number of elements removed",
+    arity: 4,
+    flags: flags![WRITE],
+    key_specs: &[KeySpec::at(1, &["RW", "delete"])],
+    arguments: &[Argument::key("key", 0), Argument::integer("count"), Argument::string("element")],
+    handler: Handler::Keyed(crate::lists::lrem),
+    ..LIST
+};
+
+pub(crate) const LSET: Command = Command {
+    name: "lset",
+    full_name: "lset",
+    summary: "Replaces one element by its place",
+    since: "1.0.0",
+    complexity: "O(N), N: number of elements passed over from the nearer end",
+    arity: 4,
+    flags: flags![WRITE, DENYOOM],
+    key_specs: &[KeySpec::at(1, &["RW", "update"])],
+    arguments: &[Argument::key("key", 0), Argument::integer("index"), Argument::string("element")],
+    handler: Handler::Keyed(crate::lists::lset),
+    ..LIST
+};
+
+pub(crate) const LTRIM: Command = Command {
+    name: "ltrim",
+    full_name: "ltrim",
+    summary: "Keeps the elements between two places and removes the others",
+    since: "1.0.0",
+    complexity: "O(N), N: number of elements removed",
+    arity: 4,
+    flags: flags![WRITE],
+    key_specs: &[KeySpec::at(1, &["RW", "delete"])],
+    arguments: &[Argument::key("key", 0), Argument::integer("start"), Argument::integer("stop")],
+    handler: Handler::Keyed(crate::lists::ltrim),
+    ..LIST
+};
+
+pub(crate) const RPOP: Command = Command {
+    name: "rpop",
+    full_name: "rpop",
+    summary: "Takes elements from the back of a list",
+    since: "1.0.0",
+    complexity: "O(N), N: number of elements taken",
+    history: &[("6.2.0", "May take several at once: `count`")],
+    arity: -2,
+    flags: flags![WRITE, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "delete"])],
+    arguments: &[Argument::key("key", 0), Argument::integer("count").since("6.2.0").optional()],
+    handler: Handler::Keyed(crate::lists::rpop),
+    ..LIST
+};
+
+pub(crate) const RPOPLPUSH: Command = Command {
+    name: "rpoplpush",
+    full_name: "rpoplpush",
+    summary: "Moves the last element of a list to the front of another",
+    since: "1.2.0",
+    complexity: "O(1)",
+    deprecated: Some(("6.2.0", "`LMOVE`, from `RIGHT` to `LEFT`")),
+    arity: 3,
+    flags: flags![WRITE, DENYOOM],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "delete"]), KeySpec::at(2, &["RW", "insert"])],
+    arguments: &[Argument::key("source", 0), Argument::key("destination", 1)],
+    handler: Handler::Keyed(crate::lists::rpoplpush),
+    ..LIST
+};
+
+pub(crate) const RPUSH: Command = Command {
+    name: "rpush",
+    full_name: "rpush",
+    summary: "Adds elements at the back of a list",
+    since: "1.0.0",
+    complexity: "O(1) for each element",
+    history: &[("2.4.0", "Takes several elements")],
+    arity: -3,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "insert"])],
+    arguments: &[Argument::key("key", 0), Argument::string("element").multiple()],
+    handler: Handler::Keyed(crate::lists::rpush),
+    ..LIST
+};
+
+pub(crate) const RPUSHX: Command = Command {
+    name: "rpushx",
+    full_name: "rpushx",
+    summary: "Adds elements at the back of a list that is there",
+    since: "2.2.0",
+    complexity: "O(1) for each element",
+    history: &[("4.0.0", "Takes several elements")],
+    arity: -3,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "insert"])],
+    arguments: &[Argument::key("key", 0), Argument::string("element").multiple()],
+    handler: Handler::Keyed(crate::lists::rpushx),
+    ..LIST
+};
