@@ -6,6 +6,7 @@
 
 mod bitmaps;
 mod generic;
+mod lists;
 mod server;
 mod strings;
 mod values;
@@ -82,6 +83,7 @@ impl Generator {
             keys.push(random.bytes(len));
         }
         keys.push(vec![b'L'; 300]);
+        keys.extend((0..lists::KEYS).map(lists::key));
         Generator { random, keys, start_s, value_len_max: 600, next: None }
     }
 
@@ -97,9 +99,8 @@ impl Generator {
             return step;
         }
         let mut step = match self.random.below(100) {
-            0..=34 => self.string_command(),
-            35..=49 => self.bitmap_command(),
-            50..=81 => self.generic_command(),
+            0..=59 => self.data_command(),
+            60..=81 => self.generic_command(),
             82..=95 => self.server_command(),
             _ => self.unknown_command(),
         };
@@ -108,6 +109,15 @@ impl Generator {
         }
         self.mix_case(&mut step.args[0]);
         step
+    }
+
+    /// A command of one of the types.
+    fn data_command(&mut self) -> Step {
+        match self.random.below(8) {
+            0..=3 => self.string_command(),
+            4 => self.bitmap_command(),
+            _ => self.list_command(),
+        }
     }
 
     /// A key: mostly from a small set, so that commands meet.

@@ -112,9 +112,6 @@ pub fn linsert(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 /// `LREM key count element`.
 pub fn lrem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(count) = integer(args.at(2), reply) else { return };
-    if count == i64::MIN {
-        return reply.error(OUT_OF_LONG_RANGE);
-    }
     let most = if count == 0 { usize::MAX } else { usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX) };
     let key = access.first_key(args, 1);
     let limit = access.keyspace().tuning.list_node_limit();
