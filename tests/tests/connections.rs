@@ -235,3 +235,34 @@ fn quoted_lines_that_have_to_wait_run_as_they_were_sent() {
         }
     });
 }
+
+/// Nothing changes while writes are paused: a key that expires is hidden, and removed afterwards.
+#[test]
+fn a_pause_keeps_what_expires() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut client = server.connect();
+        client.call("SET short 1 PX 50");
+        client.call("CLIENT PAUSE 800 WRITE");
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(client.call("GET short"), Reply::Null);
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(1));
+        client.call("CLIENT UNPAUSE");
+        assert_eq!(client.call("GET short"), Reply::Null);
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
+    });
+}
+
+/// Who connected while a password was set is let in when it is removed.
+#[test]
+fn a_removed_password_locks_nobody_out() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut admin = server.connect();
+        admin.call("CONFIG SET requirepass secret");
+        let mut late = server.connect();
+        assert!(late.call("GET a").text().starts_with("NOAUTH"));
+        assert_eq!(admin.command(&["CONFIG", "SET", "requirepass", ""]), Reply::ok());
+        assert_eq!(late.call("GET a"), Reply::Null);
+    });
+}

@@ -18,8 +18,13 @@ const NO_PASSWORD_SET: &str = "ERR AUTH <password> called without any password c
 const HELLO_UNAUTHENTICATED: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time";
 
 /// `PING [message]`.
-pub fn ping(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn ping(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.len(), args.get(1)) {
+        (1 | 2, message) if context.session.only_listens() => {
+            reply.array(2);
+            reply.bulk(b"pong");
+            reply.bulk(message.unwrap_or_default());
+        }
         (1, _) => reply.simple("PONG"),
         (2, Some(message)) => reply.bulk(message),
         _ => reply.error("ERR wrong number of arguments for 'ping' command"),
@@ -40,6 +45,7 @@ pub fn quit(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 /// `RESET`: the session as it was when the connection was new.
 pub fn reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let authenticated = !context.host.requires_password();
+    context.session.leave_channels(context.keyspace);
     context.session.reset(authenticated);
     reply.simple("RESET");
 }

@@ -41,6 +41,7 @@ pub mod memory;
 pub mod memory_usage;
 pub mod object;
 mod populate;
+pub mod pubsub;
 pub mod records;
 pub mod server;
 pub mod strings;

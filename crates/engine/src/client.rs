@@ -10,6 +10,7 @@ use pantala_resp::Version;
 use crate::access::SessionView;
 use crate::command::Command;
 use crate::keyspace::Keyspace;
+use crate::pubsub::{KINDS, Kind, Listener, Subscriptions};
 
 /// What `CLIENT REPLY` asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Session {
     pub reply_mode: ReplyMode,
     /// Close once the replies so far are sent.
     pub close_after_reply: bool,
+    /// What it listens to; `None` when that is nothing.
+    pub subscriptions: Option<Box<Subscriptions>>,
 }
 
 impl Session {
@@ -51,7 +54,35 @@ impl Session {
             authenticated,
             reply_mode: ReplyMode::On,
             close_after_reply: false,
+            subscriptions: None,
         }
+    }
+
+    /// Where messages for it go.
+    pub fn listener(&self) -> Listener {
+        Listener { worker: self.client.worker, connection: self.client.connection.load(Relaxed) }
+    }
+
+    /// Ends all its subscriptions.
+    pub fn leave_channels(&mut self, keyspace: &Keyspace) {
+        if let Some(mut subscriptions) = self.subscriptions.take() {
+            keyspace.pubsub().leave(&mut subscriptions, self.listener());
+            self.tell_subscriptions();
+        }
+    }
+
+    /// Has others see how much it listens to.
+    pub fn tell_subscriptions(&self) {
+        for kind in KINDS {
+            let count = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.names(kind).len());
+            self.client.subscriptions[kind as usize].store(count as u32, Relaxed);
+        }
+    }
+
+    /// Whether it may only subscribe, unsubscribe and the like: with RESP2 its replies could not be told from messages.
+    #[inline]
+    pub fn only_listens(&self) -> bool {
+        self.subscriptions.is_some() && self.version == Version::Resp2
     }
 
     /// What a keyed command may know.
@@ -156,6 +187,8 @@ pub struct Client {
     pub no_evict: AtomicBool,
     /// `CLIENT NO-TOUCH`.
     pub no_touch: AtomicBool,
+    /// What it listens to, by the number of its [`Kind`]: how much.
+    pub subscriptions: [AtomicU32; KINDS.len()],
     /// To be closed (`CLIENT KILL`).
     pub killed: AtomicBool,
     /// Bytes received and not run.
@@ -185,6 +218,7 @@ impl Client {
             resp: AtomicU8::new(2),
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
+            subscriptions: Default::default(),
             killed: AtomicBool::new(false),
             query_bytes: AtomicU64::new(0),
             query_capacity_bytes: AtomicU64::new(0),
@@ -192,6 +226,16 @@ impl Client {
             command: AtomicPtr::new(std::ptr::null_mut()),
             names: Mutex::new(Names::default()),
         }
+    }
+
+    /// How many names of a kind it listens to.
+    pub fn subscribed(&self, kind: Kind) -> u32 {
+        self.subscriptions[kind as usize].load(Relaxed)
+    }
+
+    /// Whether it listens to anything.
+    pub fn is_subscriber(&self) -> bool {
+        KINDS.iter().any(|kind| self.subscribed(*kind) > 0)
     }
 
     /// What it calls itself.

@@ -186,8 +186,9 @@ impl<'s> Db<'s> {
     pub fn find(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
-            let removed = found.remove();
-            forget(self.keyspace, self.stats, self.figures, removed);
+            if !self.keyspace.tuning.is_paused(self.now_ms) {
+                forget(self.keyspace, self.stats, self.figures, found.remove());
+            }
             return None;
         }
         Some(found)
@@ -201,8 +202,9 @@ impl<'s> Db<'s> {
             return None;
         };
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
-            let removed = found.remove();
-            forget(self.keyspace, self.stats, self.figures, removed);
+            if !self.keyspace.tuning.is_paused(self.now_ms) {
+                forget(self.keyspace, self.stats, self.figures, found.remove());
+            }
             self.stats.misses.add(1);
             return None;
         }
@@ -232,8 +234,9 @@ impl<'s> Db<'s> {
     pub fn write(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
-            let removed = found.remove();
-            forget(self.keyspace, self.stats, self.figures, removed);
+            if !self.keyspace.tuning.is_paused(self.now_ms) {
+                forget(self.keyspace, self.stats, self.figures, found.remove());
+            }
             return None;
         }
         let mut found = found;

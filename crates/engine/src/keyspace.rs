@@ -15,6 +15,7 @@ use crate::access::KeyPlace;
 use crate::lazyfree::{Garbage, LazyFree};
 use crate::message::Message;
 use crate::ownership::{Gate, Ownership};
+use crate::pubsub::PubSub;
 use crate::request::Request;
 use crate::shard::{Shard, ShardStats};
 use crate::tuning::Tuning;
@@ -93,6 +94,7 @@ pub struct Keyspace {
     layout: Layout,
     id: u32,
     lazy: LazyFree,
+    pubsub: PubSub,
     /// Live settings.
     pub tuning: Tuning,
     /// Requests that found their shard busy, over all workers.
@@ -124,6 +126,7 @@ impl Keyspace {
         assert!((1..=DATABASES_MAX as u32).contains(&layout.databases), "databases");
         assert!(layout.homes >= 1 && layout.homes <= layout.workers && layout.workers as usize == ports.len());
         let databases = layout.databases as usize;
+        let pubsub = PubSub::new(ports.len());
         let id = NEXT_ID.fetch_add(1, Relaxed);
         let shards: Box<[_]> = (0..layout.shards)
             .map(|number| {
@@ -148,6 +151,7 @@ impl Keyspace {
             layout,
             id,
             lazy: LazyFree::start(),
+            pubsub,
             tuning: Tuning::new(),
             contended: CachePadded::new(AtomicU64::new(0)),
             draws: AtomicU64::new(0),
@@ -255,6 +259,11 @@ impl Keyspace {
     /// All workers' ports.
     pub fn ports(&self) -> &[WorkerPort] {
         &self.ports
+    }
+
+    /// Who listens to which channel.
+    pub fn pubsub(&self) -> &PubSub {
+        &self.pubsub
     }
 
     /// What frees memory in the background.

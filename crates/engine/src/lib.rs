@@ -38,6 +38,7 @@ pub mod lazyfree;
 pub mod message;
 pub mod notify;
 pub mod ownership;
+pub mod pubsub;
 pub mod request;
 pub mod shard;
 pub mod tuning;

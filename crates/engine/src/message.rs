@@ -1,8 +1,10 @@
 //! What workers send each other.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use crate::ownership::Ownership;
+use crate::pubsub::Published;
 use crate::request::Parcel;
 
 /// A message to a worker.
@@ -17,6 +19,8 @@ pub enum Message {
     Socket(OwnedFd, u32),
     /// Close the connection of a client (token, client id).
     Kill(u64, u64),
+    /// Something was published that connections of this worker listen to.
+    Published(Arc<Published>),
     /// Look at the settings again.
     Reload,
     /// Stop.

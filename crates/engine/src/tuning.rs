@@ -74,6 +74,11 @@ impl Tuning {
         NodeLimit::of_setting(self.list_max_listpack_size.load(Relaxed))
     }
 
+    /// Whether `CLIENT PAUSE` holds back writes: keys that expire are then hidden, but stay.
+    pub fn is_paused(&self, now_ms: i64) -> bool {
+        self.paused_until_ms.load(Relaxed) > now_ms
+    }
+
     /// How access words are kept.
     #[inline]
     pub fn access_policy(&self) -> AccessPolicy {

@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
 use pantala_engine::client::{Client, Endpoint, LocalContext};
+use pantala_engine::pubsub::Kind as Subscribed;
 use pantala_resp::{Args, Reply};
 
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// Kinds of clients, as options name them. All there are yet are normal ones.
+/// Kinds of clients, as options name them. There are no replicas yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
@@ -37,8 +38,8 @@ impl Kind {
     }
 
     /// The kind of a client.
-    pub(super) fn of(_: &Client) -> Self {
-        Kind::Normal
+    pub(super) fn of(client: &Client) -> Self {
+        if client.is_subscriber() { Kind::PubSub } else { Kind::Normal }
     }
 }
 
@@ -103,8 +104,11 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     );
     let _ = write!(
         text,
-        " sub=0 psub=0 ssub=0 multi=-1 qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
+        " sub={} psub={} ssub={} multi=-1 qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
          omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir=-1 resp={}",
+        client.subscribed(Subscribed::Channel),
+        client.subscribed(Subscribed::Pattern),
+        client.subscribed(Subscribed::Shard),
         query_capacity_bytes.saturating_sub(query_bytes),
         if output_bytes > 0 { "rw" } else { "r" },
         client.command().map_or("NULL", |command| command.full_name),
@@ -123,6 +127,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
 /// What is out of the ordinary, a letter each, or `N`.
 fn flags(client: &Client) -> String {
     let letters = [
+        ('P', client.is_subscriber()),
         ('A', client.killed.load(Relaxed)),
         ('U', matches!(client.address, Endpoint::Unix(_))),
         ('e', client.no_evict.load(Relaxed)),

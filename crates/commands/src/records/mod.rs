@@ -12,6 +12,7 @@ mod generic;
 mod lists;
 mod lookup;
 mod not_built;
+mod pubsub;
 mod resolve;
 mod scripting;
 mod server;
@@ -101,7 +102,11 @@ pub static COMMANDS: &[Command] = &[
     generic::PEXPIRETIME,
     connection::PING,
     strings::PSETEX,
+    pubsub::PSUBSCRIBE,
     generic::PTTL,
+    pubsub::PUBLISH,
+    pubsub::PUBSUB,
+    pubsub::PUNSUBSCRIBE,
     connection::QUIT,
     generic::RANDOMKEY,
     generic::RENAME,
@@ -119,14 +124,19 @@ pub static COMMANDS: &[Command] = &[
     strings::SETNX,
     strings::SETRANGE,
     server::SHUTDOWN,
+    pubsub::SPUBLISH,
+    pubsub::SSUBSCRIBE,
     strings::STRLEN,
+    pubsub::SUBSCRIBE,
     strings::SUBSTR,
+    pubsub::SUNSUBSCRIBE,
     server::SWAPDB,
     server::TIME,
     generic::TOUCH,
     generic::TTL,
     generic::TYPE,
     generic::UNLINK,
+    pubsub::UNSUBSCRIBE,
 ];
 
 /// Every command and subcommand that `COMMAND` shows: each container is followed by its subcommands.

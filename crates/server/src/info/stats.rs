@@ -1,5 +1,6 @@
 //! Stats, Commandstats, Errorstats, Latencystats, Keyspace.
 
+use pantala_engine::pubsub::Kind;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -47,6 +48,10 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     ]);
     text.field("keyspace_hits", over_shards(server, |shard| shard.hits.get()));
     text.field("keyspace_misses", over_shards(server, |shard| shard.misses.get()));
+    let pubsub = server.keyspace().pubsub();
+    text.field("pubsub_channels", pubsub.channels(Kind::Channel).len());
+    text.field("pubsub_patterns", pubsub.pattern_count());
+    text.field("pubsubshard_channels", pubsub.channels(Kind::Shard).len());
     text.zeros(&NOT_THERE_YET);
     text.field("total_error_replies", over_workers(server, |worker| worker.errors.get()));
     text.zeros(&[
@@ -60,10 +65,7 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     ]);
 }
 
-const NOT_THERE_YET: [&str; 17] = [
-    "pubsub_channels",
-    "pubsub_patterns",
-    "pubsubshard_channels",
+const NOT_THERE_YET: [&str; 14] = [
     "latest_fork_usec",
     "total_forks",
     "migrate_cached_sockets",

@@ -6,6 +6,7 @@ use pantala_runtime::EventLoop;
 
 use super::Worker;
 use super::connection::{Connection, State};
+use super::run::output_limit;
 use crate::config::Settings;
 
 impl<L: EventLoop> Worker<'_, L> {
@@ -62,13 +63,15 @@ impl<L: EventLoop> Worker<'_, L> {
 
 fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
     settings.timeout_s > 0
+        // Who listens may be silent.
+        && connection.session.subscriptions.is_none()
         && matches!(connection.state, State::Open | State::Closing)
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 
 /// Whether the output has been above the soft limit for too long; keeps the time since when.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
-    let limit = &settings.output_limit_normal;
+    let limit = output_limit(connection, settings);
     let above = limit.soft_bytes > 0 && connection.pending_bytes() as u64 > limit.soft_bytes;
     if !above {
         connection.soft_limit_since_ms = None;

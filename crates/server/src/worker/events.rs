@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use pantala_engine::client::Session;
 use pantala_engine::message::Message;
+use pantala_engine::pubsub::{Kind, Published};
 use pantala_engine::request::Parcel;
+use pantala_resp::{Reply, Version};
 use pantala_runtime::{ConnId, Event, EventLoop};
 
 use super::connection::{Connection, State, token};
@@ -128,6 +130,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Run(parcel) => self.executor.resume(parcel),
                 Message::Shard(ownership) => self.executor.adopt(ownership),
                 Message::Socket(socket, _) => self.add(socket),
+                Message::Published(published) => self.deliver(&published),
                 Message::Kill(wanted, client) => self.kill(wanted, client),
                 // It has woken this worker, whose turn begins with the settings.
                 Message::Reload => {}
@@ -176,6 +179,24 @@ impl<L: EventLoop> Worker<'_, L> {
         self.touch(index);
     }
 
+    /// Hands a published message to this worker's listeners: encoded once for each protocol version.
+    fn deliver(&mut self, published: &Published) {
+        let keyspace = self.executor.keyspace();
+        let (mut encoded, mut full) = (Encoded::default(), Vec::new());
+        keyspace.pubsub().deliver(self.number, published, |wanted, pattern| {
+            let Some(index) = self.find_token(wanted) else { return };
+            let Some(connection) = self.connections[index as usize].as_mut() else { return };
+            let version = connection.session.version;
+            connection.output.extend_from_slice(encoded.of(published, pattern, version));
+            full.push(index);
+        });
+        for index in full {
+            if !self.closed_over_limit(index) {
+                self.touch(index);
+            }
+        }
+    }
+
     fn kill(&mut self, wanted: u64, client: u64) {
         let Some(index) = self.find_token(wanted) else { return };
         if self.connections[index as usize].as_ref().is_some_and(|c| c.session.client.id == client) {
@@ -205,5 +226,37 @@ impl<L: EventLoop> Worker<'_, L> {
             self.close(index as u32);
         }
         Ok(())
+    }
+}
+
+/// A published message as its listeners get it, by protocol version, for the pattern that was asked for last.
+#[derive(Default)]
+struct Encoded {
+    pattern: Option<Vec<u8>>,
+    bytes: [Vec<u8>; 2],
+}
+
+impl Encoded {
+    fn of(&mut self, published: &Published, pattern: Option<&[u8]>, version: Version) -> &[u8] {
+        if self.pattern.as_deref() != pattern {
+            self.pattern = pattern.map(<[u8]>::to_vec);
+            self.bytes.iter_mut().for_each(Vec::clear);
+        }
+        let bytes = &mut self.bytes[usize::from(version == Version::Resp3)];
+        if bytes.is_empty() {
+            let mut reply = Reply::new(bytes, version);
+            reply.push(if pattern.is_some() { 4 } else { 3 });
+            reply.bulk(match (published.kind, pattern) {
+                (_, Some(_)) => b"pmessage",
+                (Kind::Shard, None) => b"smessage",
+                (_, None) => b"message",
+            });
+            if let Some(pattern) = pattern {
+                reply.bulk(pattern);
+            }
+            reply.bulk(&published.channel);
+            reply.bulk(&published.payload);
+        }
+        bytes
     }
 }

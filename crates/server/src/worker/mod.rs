@@ -212,6 +212,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         if connection.state == connection::State::Paused {
             self.stats.paused.sub(1);
         }
+        connection.session.leave_channels(self.executor.keyspace());
         connection.input.discard(&mut self.io);
         self.io.close(connection.id);
         self.server.client_left(&connection.session.client);

@@ -1,5 +1,6 @@
 //! Parsing and running windows.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_commands::Unresolved;
@@ -11,11 +12,12 @@ use pantala_engine::request::Request;
 use pantala_resp::{ArgRange, Args, Limits, Reply};
 use pantala_runtime::EventLoop;
 
-use super::connection::{State, token};
+use super::connection::{Connection, State, token};
 use super::input::Parsed;
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
 use super::{COMMANDS_PER_TURN_MAX, Worker};
+use crate::config::{OutputLimit, Settings};
 
 impl<L: EventLoop> Worker<'_, L> {
     /// Runs what the connections with input have sent, window by window.
@@ -205,8 +207,8 @@ impl<L: EventLoop> Worker<'_, L> {
             return self.refuse_entry(entry, ranges);
         };
         let session = &connection.session;
-        // Two loads for almost everyone; the whole question only for the others.
-        if (!session.authenticated || command.flags.contains(Flags::PROTECTED))
+        // Three loads for almost everyone; the whole question only for the others.
+        if (!session.authenticated || session.subscriptions.is_some() || command.flags.contains(Flags::PROTECTED))
             && forbidden(command, session, self.server).is_some()
         {
             return self.refuse_entry(entry, ranges);
@@ -288,7 +290,7 @@ impl<L: EventLoop> Worker<'_, L> {
     #[inline]
     pub(super) fn closed_over_limit(&mut self, index: u32) -> bool {
         let Some(connection) = &self.connections[index as usize] else { return true };
-        let hard_bytes = self.settings.output_limit_normal.hard_bytes;
+        let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
         let over = hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes;
         if over {
             self.server.log_output_limit(&connection.session.client);
@@ -310,7 +312,7 @@ impl<L: EventLoop> Worker<'_, L> {
         match &entry.what {
             What::Single(command, _) | What::Keyed(command) | What::Local(command) => {
                 if let Some(why) = forbidden(command, session, self.server) {
-                    Reply::new(output, session.version).error(why);
+                    Reply::new(output, session.version).error(&why);
                     self.tally.count(command, Outcome::Rejected);
                 }
             }
@@ -375,14 +377,38 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
     executor.run_many(call, shards, output)
 }
 
+/// The output limit of a connection: that of its class.
+pub(super) fn output_limit<'s>(connection: &Connection, settings: &'s Settings) -> &'s OutputLimit {
+    if connection.session.subscriptions.is_some() {
+        &settings.output_limit_pubsub
+    } else {
+        &settings.output_limit_normal
+    }
+}
+
 /// Why a client may not run a command.
 #[cold]
-fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<&'static str> {
+fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<Cow<'static, str>> {
     if command.flags.contains(Flags::PROTECTED) && !host.debug_allowed(&session.client) {
-        return Some(DEBUG_NOT_ALLOWED);
+        return Some(DEBUG_NOT_ALLOWED.into());
     }
-    (!session.authenticated && !command.flags.contains(Flags::NO_AUTH)).then_some(NO_AUTH)
+    // A password that was removed since locks nobody out any more.
+    if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) && host.requires_password() {
+        return Some(NO_AUTH.into());
+    }
+    let is_for_listeners = || LISTENERS_COMMANDS.contains(&command.name);
+    (session.only_listens() && !is_for_listeners()).then(|| {
+        let name = command.full_name;
+        format!(
+            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+        )
+        .into()
+    })
 }
+
+/// What a client that listens may still run with RESP2.
+const LISTENERS_COMMANDS: [&str; 9] =
+    ["ping", "psubscribe", "punsubscribe", "quit", "reset", "ssubscribe", "subscribe", "sunsubscribe", "unsubscribe"];
 
 /// The answer to `DEBUG` where `enable-debug-command` doesn't allow it: all protected commands are `DEBUG` yet.
 const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";

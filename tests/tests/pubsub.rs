@@ -1,0 +1,230 @@
+//! Publish and subscribe: replies as redis-server gives them, order, limits, and listeners on every worker.
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::client::encode;
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn start(backend: Backend) -> Server {
+    Server::pantala(backend, &["--workers", "3", "--shards", "8"])
+}
+
+/// Listeners of a channel as soon as they are so many.
+fn await_listeners(client: &mut Client, channel: &str, count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    let wanted = Reply::Array(vec![Reply::bulk(channel), Reply::Integer(count as i64)]);
+    while client.call(&format!("PUBSUB NUMSUB {channel}")) != wanted {
+        assert!(Instant::now() < deadline, "{channel} never has {count} listeners");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What a script of commands by three clients is answered: all bytes of each, in RESP2 and RESP3.
+fn transcript(server: &Server, version: u8) -> Vec<Vec<u8>> {
+    let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
+    let mut transcript = Vec::new();
+    let script: &[(usize, &str, usize)] = &[
+        // client, command, replies and messages that it gets
+        (0, "SUBSCRIBE a b a", 3),
+        (0, "PSUBSCRIBE a* [", 2),
+        (0, "SSUBSCRIBE s", 1),
+        (0, "PING", 1),
+        (0, "PING hello", 1),
+        (1, "UNSUBSCRIBE", 1),
+        (1, "PUNSUBSCRIBE nothing", 1),
+        (1, "SUNSUBSCRIBE", 1),
+        (1, "PUBLISH a one", 1),
+        (0, "", 2),
+        (1, "PUBLISH b two", 1),
+        (0, "", 1),
+        (1, "SPUBLISH s three", 1),
+        (0, "", 1),
+        (1, "SPUBLISH a nobody", 1),
+        (1, "PUBLISH s nobody", 1),
+        (2, "PSUBSCRIBE ?", 1),
+        (1, "PUBLISH a four", 1),
+        (0, "", 2),
+        (2, "", 1),
+        (1, "PUBSUB NUMSUB a b c", 1),
+        (1, "PUBSUB NUMPAT", 1),
+        (1, "PUBSUB CHANNELS a*", 1),
+        (1, "PUBSUB SHARDCHANNELS", 1),
+        (1, "PUBSUB SHARDNUMSUB s", 1),
+        (1, "PUBSUB CHANNELS x y", 1),
+        (1, "PUBSUB NUMPAT x", 1),
+        (1, "PUBSUB nonsense", 1),
+        (1, "PUBSUB", 1),
+        (1, "SUBSCRIBE", 1),
+        (1, "PUBLISH a", 1),
+        (0, "UNSUBSCRIBE a zzz", 2),
+        (0, "PUNSUBSCRIBE a*", 1),
+        (0, "UNSUBSCRIBE", 1),
+        (0, "SUNSUBSCRIBE s", 1),
+        (0, "PUNSUBSCRIBE", 1),
+        (0, "PING", 1),
+        (2, "RESET", 1),
+        (2, "PING", 1),
+    ];
+    if version == 3 {
+        for client in &mut clients {
+            client.call("HELLO 3");
+        }
+    }
+    for (client, command, count) in script {
+        let client = &mut clients[*client];
+        if !command.is_empty() {
+            client.send(&command.split(' ').collect::<Vec<_>>());
+        }
+        for _ in 0..*count {
+            transcript.push(client.receive_raw().1);
+        }
+    }
+    transcript
+}
+
+#[test]
+fn all_answers_are_those_of_redis() {
+    let Some(redis) = Server::redis(&[]) else { return };
+    for version in [2, 3] {
+        let expected = transcript(&redis, version);
+        for_each_backend(|backend| {
+            let found = transcript(&start(backend), version);
+            for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let (found, expected) = (String::from_utf8_lossy(found), String::from_utf8_lossy(expected));
+                assert_eq!(found, expected, "RESP{version}, answer {number}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_listener_with_resp2_only_listens() {
+    let refused = |server: &Server, command: &str, version: u8| {
+        let mut client = server.connect();
+        client.call(&format!("HELLO {version}"));
+        client.call("SUBSCRIBE a");
+        client.call(command).text()
+    };
+    let redis = Server::redis(&[]);
+    for_each_backend(|backend| {
+        let server = start(backend);
+        for command in ["GET a", "CLIENT LIST", "HELLO 3", "PUBLISH a b", "SELECT 1"] {
+            let text = refused(&server, command, 2);
+            assert!(text.contains("are allowed in this context"), "{command}: {text}");
+            if let Some(redis) = &redis {
+                assert_eq!(text, refused(redis, command, 2));
+            }
+        }
+        assert_eq!(refused(&server, "ECHO free", 3), "free");
+    });
+}
+
+/// What one connection publishes comes in order, after what it wrote before, to listeners on every worker.
+#[test]
+fn messages_keep_their_order() {
+    const MESSAGES: usize = 3000;
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut listeners: Vec<Client> = (0..6).map(|_| server.connect()).collect();
+        for listener in &mut listeners {
+            listener.call("SUBSCRIBE news");
+        }
+        let mut publisher = server.connect();
+        await_listeners(&mut publisher, "news", 6);
+        let mut reader = server.connect();
+        let requests: Vec<u8> = (0..MESSAGES)
+            .flat_map(|number| {
+                let number = number.to_string();
+                [encode(&["SET", "last", &number]), encode(&["PUBLISH", "news", &number])].concat()
+            })
+            .collect();
+        publisher.send_raw(&requests);
+        for number in 0..MESSAGES {
+            for listener in &mut listeners {
+                let expected = ["message", "news", &number.to_string()].map(Reply::bulk).to_vec();
+                assert_eq!(listener.receive(), Reply::Array(expected));
+            }
+            if number % 100 == 0 {
+                let last: usize = reader.call("GET last").text().parse().expect("a number");
+                assert!(last >= number, "message {number} came before its write: {last}");
+            }
+        }
+        for _ in 0..MESSAGES {
+            assert_eq!(publisher.receive(), Reply::ok());
+            assert_eq!(publisher.receive(), Reply::Integer(6));
+        }
+    });
+}
+
+#[test]
+fn listeners_that_vanish_are_forgotten() {
+    for_each_backend(|backend| {
+        let mut server = start(backend);
+        let mut client = server.connect();
+        let channels: Vec<String> = (0..2000).map(|number| format!("channel:{number}")).collect();
+        for _ in 0..5 {
+            let mut listener = server.connect();
+            let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(channels.iter().map(String::as_str)).collect();
+            listener.send(&words);
+            listener.send(&["PSUBSCRIBE", "p*"]);
+            listener.send(&["SSUBSCRIBE", "shard"]);
+            // All of it has been done before it vanishes.
+            (0..channels.len() + 2).for_each(|_| drop(listener.receive()));
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let nothing = Reply::Array(Vec::new());
+        while client.call("PUBSUB CHANNELS") != nothing
+            || client.call("PUBSUB NUMPAT") != Reply::Integer(0)
+            || client.call("PUBSUB SHARDCHANNELS") != nothing
+        {
+            assert!(Instant::now() < deadline, "{}", client.call("PUBSUB CHANNELS").text());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(client.call("PUBLISH channel:1 x"), Reply::Integer(0));
+        server.assert_sound();
+    });
+}
+
+/// A listener that doesn't read is closed at the limit of its class; others get everything.
+#[test]
+fn a_silent_listener_is_closed_at_its_limit() {
+    for_each_backend(|backend| {
+        let args = ["--workers", "2", "--client-output-buffer-limit", "pubsub 4mb 0 0"];
+        let mut server = Server::pantala(backend, &args);
+        let (mut silent, mut good, mut publisher) = (server.connect(), server.connect(), server.connect());
+        silent.call("SUBSCRIBE news");
+        good.call("SUBSCRIBE news");
+        await_listeners(&mut publisher, "news", 2);
+        let payload = "x".repeat(1 << 20);
+        for number in 0..40 {
+            assert!(!publisher.command(&["PUBLISH", "news", &payload]).is_error());
+            let Reply::Array(parts) = good.receive() else { panic!("no message {number}") };
+            assert_eq!(parts[2].text().len(), payload.len());
+        }
+        await_listeners(&mut publisher, "news", 1);
+        server.assert_sound();
+    });
+}
+
+#[test]
+fn client_list_shows_subscriptions() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let (mut listener, mut client) = (server.connect(), server.connect());
+        listener.call("CLIENT SETNAME ear");
+        listener.send(&["SUBSCRIBE", "a", "b"]);
+        (0..2).for_each(|_| drop(listener.receive()));
+        listener.call("PSUBSCRIBE p");
+        listener.call("SSUBSCRIBE s");
+        let list = client.call("CLIENT LIST TYPE pubsub").text();
+        assert_eq!(list.lines().count(), 1, "{list}");
+        assert!(
+            list.contains("name=ear") && list.contains(" flags=P ") && list.contains(" sub=2 psub=1 ssub=1 "),
+            "{list}"
+        );
+        assert_eq!(client.call("CLIENT KILL TYPE pubsub"), Reply::Integer(1));
+        assert!(listener.ends_within(PATIENCE));
+    });
+}
