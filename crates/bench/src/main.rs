@@ -1,15 +1,25 @@
-//! `pantala-bench`: tools to hold the server against its host.
+//! `pantala-bench`: tools to hold a server against its host.
 //!
-//! `floor` is a responder that parses and answers but stores nothing, on the server's own event loops: what is left of a server's
-//! cost above it is the price of being a database. `benches/cpu_per_op.py` runs both in turn and prints ratios.
+//! | tool | what |
+//! | --- | --- |
+//! | `load` | drives a server, in memtier_benchmark's words, and tells throughput and latency |
+//! | `floor` | a responder that parses and answers but stores nothing, on the server's own event loops: what a server costs above it is the price of being a database |
+//!
+//! `docs/benchmarks.md` tells how what is measured, and what that leaves out.
 
 #![forbid(unsafe_code)]
 
+mod cpus;
 mod floor;
+mod load;
 
+use std::io;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{Parser, Subcommand};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// Tools to hold a server against its host.
 #[derive(Parser)]
@@ -21,12 +31,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Tool {
+    /// Drives a server and tells throughput and latency.
+    Load(Box<load::options::Options>),
     /// Answers GET with a fixed bulk and everything else with +OK, storing nothing; prints its CPU time per command at SIGTERM or SIGINT.
     Floor(floor::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().tool {
+        Tool::Load(options) => stop_flag().and_then(|stop| load::main(&options, &stop)),
         Tool::Floor(options) => floor::run(&options),
     };
     match result {
@@ -36,4 +49,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Set by the first SIGINT or SIGTERM: whatever runs ends in order. The second one ends the process at once.
+fn stop_flag() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: while the flag is unset the first does nothing.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
 }

@@ -1,0 +1,112 @@
+//! A client: what it asks for, and when. Its connections (one, or one per node) are the driver's.
+
+use std::collections::VecDeque;
+
+use pantala_base::Random;
+
+use super::keys::Keys;
+use super::plan::Plan;
+use super::schedule::Schedule;
+
+/// An operation that has not been sent, or has to be sent again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operation {
+    /// Position among the commands.
+    pub(super) command: u16,
+    /// Its first key's number.
+    pub(super) key: u64,
+    /// Since when its latency counts; `None`: from the send.
+    pub(super) since_ns: Option<u64>,
+    /// Behind an ASKING.
+    pub(super) asking: bool,
+}
+
+/// Draws operations: commands in turn by their weights, each with its own keys.
+pub(super) struct Client {
+    pub(super) random: Random,
+    /// By command.
+    pub(super) keys: Vec<Keys>,
+    weights: Vec<u32>,
+    command: usize,
+    /// Operations of `command` until it is the next one's turn.
+    command_left: u32,
+    /// Operations not yet drawn; `None`: until the time is over.
+    left: Option<u64>,
+    schedule: Option<Schedule>,
+    /// In the driver's list of due times.
+    pub(super) scheduled: bool,
+    /// Drawn for a node whose queue is full: everything waits for it, so that no node gets more than its part.
+    pub(super) held: Option<(Operation, usize)>,
+    /// By node: its connection, once it has one.
+    pub(super) connections: Vec<Option<usize>>,
+    /// By node: operations drawn by another node's connection.
+    pub(super) queues: Vec<VecDeque<Operation>>,
+}
+
+/// What a client has to do next.
+pub(super) enum Next {
+    Operation(Operation),
+    /// Nothing before this time.
+    Due(u64),
+    Nothing,
+}
+
+impl Client {
+    /// Client `index` of all clients of the run, which began at `start_ns`.
+    pub(super) fn new(plan: &Plan, index: u64, start_ns: u64) -> Self {
+        let seed = if plan.distinct_client_seed { plan.seed.wrapping_add(index) } else { plan.seed };
+        let keys = plan.commands.iter().map(|c| Keys::new(c.pattern, &plan.range, index, u64::from(plan.clients)));
+        Self {
+            random: Random::from_seed(seed),
+            keys: keys.collect(),
+            weights: plan.commands.iter().map(|command| command.weight).collect(),
+            command: 0,
+            command_left: plan.commands.first().map_or(0, |command| command.weight),
+            left: plan.requests_of(index),
+            schedule: plan.rate_per_s.map(|rate| Schedule::new(start_ns, rate, index, u64::from(plan.clients))),
+            scheduled: false,
+            held: None,
+            connections: Vec::new(),
+            queues: Vec::new(),
+        }
+    }
+
+    /// Draws the next operation, if one is due.
+    #[inline]
+    pub(super) fn draw(&mut self, now_ns: u64) -> Next {
+        if self.left == Some(0) {
+            return Next::Nothing;
+        }
+        let mut since_ns = None;
+        if let Some(schedule) = &mut self.schedule {
+            let due_ns = schedule.due_ns();
+            if due_ns > now_ns {
+                return Next::Due(due_ns);
+            }
+            schedule.advance();
+            since_ns = Some(due_ns);
+        }
+        while self.command_left == 0 {
+            self.command = (self.command + 1) % self.weights.len();
+            self.command_left = self.weights[self.command];
+        }
+        self.command_left -= 1;
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+        }
+        let key = self.keys[self.command].draw(&mut self.random);
+        Next::Operation(Operation { command: self.command as u16, key, since_ns, asking: false })
+    }
+
+    /// Whether it has drawn everything.
+    pub(super) fn is_done(&self) -> bool {
+        self.left == Some(0) && self.held.is_none()
+    }
+
+    /// Draws nothing more; returns how many operations were drawn and never sent.
+    pub(super) fn stop(&mut self) {
+        self.left = Some(0);
+        self.held = None;
+        self.queues.iter_mut().for_each(VecDeque::clear);
+    }
+}

@@ -1,0 +1,166 @@
+//! One connection: what waits to be sent, and which answers it expects.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use socket2::Socket;
+
+use super::client::Operation;
+use super::cluster::{Redirection, redirection};
+use super::scan::{Reply, Scanner};
+use super::tally::Tally;
+use super::template::Template;
+
+/// In place of a command: the answer to ASKING.
+const ASKING: u16 = u16::MAX;
+
+/// Equal requests in a row that wait for their answers.
+#[derive(Debug)]
+struct Sent {
+    command: u16,
+    since_ns: u64,
+    key: u64,
+    count: u32,
+}
+
+pub(super) struct Connection {
+    pub(super) socket: Socket,
+    /// Position of its client in its thread, and of its node.
+    pub(super) client: usize,
+    pub(super) node: usize,
+    /// Where it leads, in cluster mode.
+    pub(super) address: Option<SocketAddr>,
+    pub(super) scanner: Scanner,
+    pub(super) out: Vec<u8>,
+    /// Bytes of `out` that are sent. Only a full socket buffer leaves some.
+    pub(super) out_sent: usize,
+    sent: VecDeque<Sent>,
+    /// Operations without an answer.
+    pub(super) in_flight: u32,
+    /// In the driver's list of those to be filled.
+    pub(super) listed: bool,
+    pub(super) open: bool,
+    /// Replies seen of the front operation, where it has several.
+    replies_seen: u32,
+    /// One of them was an error.
+    failed: bool,
+}
+
+/// An operation to be sent again elsewhere.
+pub(super) type Redirected = (Redirection, Operation);
+
+impl Connection {
+    pub(super) fn new(socket: Socket, client: usize, node: usize, address: Option<SocketAddr>, pipeline: u32) -> Self {
+        Self {
+            socket,
+            client,
+            node,
+            address,
+            scanner: Scanner::default(),
+            out: Vec::new(),
+            out_sent: 0,
+            // Grows by itself where every request is an entry of its own.
+            sent: VecDeque::with_capacity(pipeline.min(64) as usize + 1),
+            in_flight: 0,
+            listed: false,
+            open: true,
+            replies_seen: 0,
+            failed: false,
+        }
+    }
+
+    /// A request was written to `out`.
+    #[inline]
+    pub(super) fn expect(&mut self, operation: &Operation, now_ns: u64) {
+        let (command, since_ns) = (operation.command, operation.since_ns.unwrap_or(now_ns));
+        self.in_flight += 1;
+        match self.sent.back_mut() {
+            // In cluster mode a redirection needs the key of each.
+            Some(last) if self.address.is_none() && (last.command, last.since_ns) == (command, since_ns) => {
+                last.count += 1;
+            }
+            _ => self.sent.push_back(Sent { command, since_ns, key: operation.key, count: 1 }),
+        }
+    }
+
+    /// An ASKING was written to `out`.
+    pub(super) fn expect_asking(&mut self) {
+        self.sent.push_back(Sent { command: ASKING, since_ns: 0, key: 0, count: 1 });
+    }
+
+    /// Takes bytes from the server. Returns how many operations are off the connection, or why it can't go on.
+    #[inline]
+    pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        now_ns: u64,
+        templates: &[Template],
+        tally: &mut Tally,
+        redirected: &mut Vec<Redirected>,
+    ) -> Result<u32, String> {
+        let mut scanner = std::mem::take(&mut self.scanner);
+        let before = self.in_flight;
+        let mut unexpected = false;
+        let scanned = scanner.scan(bytes, |reply| {
+            unexpected |= !self.answer(reply, now_ns, templates, tally, redirected);
+        });
+        self.scanner = scanner;
+        tally.record_run(now_ns);
+        if let Err(no_reply) = scanned {
+            return Err(format!("not a reply: '{}'", no_reply.0.escape_ascii()));
+        }
+        if unexpected {
+            return Err("an answer to no request".into());
+        }
+        Ok(before - self.in_flight)
+    }
+
+    /// One reply. False when nothing was asked.
+    #[inline]
+    fn answer(
+        &mut self,
+        reply: Reply<'_>,
+        now_ns: u64,
+        templates: &[Template],
+        tally: &mut Tally,
+        redirected: &mut Vec<Redirected>,
+    ) -> bool {
+        let Some(front) = self.sent.front_mut() else { return false };
+        if front.command == ASKING {
+            self.sent.pop_front();
+            return true;
+        }
+        let command = usize::from(front.command);
+        let template = &templates[command];
+        let mut moved = None;
+        if let Reply::Error(text) = reply {
+            moved = self.address.and_then(|address| redirection(text, address));
+            if moved.is_none() {
+                tally.error(text);
+                self.failed = true;
+            }
+        }
+        self.replies_seen += 1;
+        if self.replies_seen < template.replies {
+            return true;
+        }
+        self.replies_seen = 0;
+        if let Some(redirection) = moved {
+            let since_ns = Some(front.since_ns);
+            let asking = redirection.once;
+            redirected.push((redirection, Operation { command: front.command, key: front.key, since_ns, asking }));
+        } else if !std::mem::take(&mut self.failed) {
+            if template.reads {
+                let counts = if reply == Reply::Null { &mut tally.misses } else { &mut tally.hits };
+                counts[command] += 1;
+            }
+            tally.record(front.command, front.since_ns, now_ns);
+        }
+        front.count -= 1;
+        self.in_flight -= 1;
+        if front.count == 0 {
+            self.sent.pop_front();
+        }
+        true
+    }
+}

@@ -1,0 +1,142 @@
+//! A blocking connection for everything that isn't load: handshakes, topology, questions between runs.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pantala_resp::value::{Value, parse_reply};
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+/// Longest wait for a connection, or for the answer to a question.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Bytes read at once.
+const READ_BYTES: usize = 16 * 1024;
+
+/// Where a server listens.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// The first address of `host`.
+pub(crate) fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
+    let unknown = || io::Error::new(io::ErrorKind::NotFound, format!("'{host}' has no address"));
+    (host, port).to_socket_addrs().map_err(|_| unknown())?.next().ok_or_else(unknown)
+}
+
+/// Password, and user where it isn't the default one; database.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: u32,
+}
+
+pub(crate) struct Control {
+    socket: Socket,
+    received: Vec<u8>,
+}
+
+impl Control {
+    /// Connects and logs in.
+    pub(crate) fn open(target: &Target, login: &Login) -> io::Result<Self> {
+        let mut control = Self { socket: connect(target).map_err(|e| told(&e, target))?, received: Vec::new() };
+        if let Some(password) = &login.password {
+            let answer = match &login.user {
+                Some(user) => control.ask(&["AUTH", user, password])?,
+                None => control.ask(&["AUTH", password])?,
+            };
+            control.accepted("AUTH", &answer)?;
+        }
+        if login.database != 0 {
+            let answer = control.ask(&["SELECT", &login.database.to_string()])?;
+            control.accepted("SELECT", &answer)?;
+        }
+        Ok(control)
+    }
+
+    fn accepted(&self, command: &str, answer: &Value) -> io::Result<()> {
+        match answer {
+            Value::Error(text) => {
+                Err(io::Error::other(format!("{command} was refused: {}", String::from_utf8_lossy(text))))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends one command and waits for its answer. An error reply is an answer.
+    pub(crate) fn ask(&mut self, words: &[&str]) -> io::Result<Value> {
+        let mut request = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            request.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+        }
+        let mut sent_bytes = 0;
+        while sent_bytes < request.len() {
+            sent_bytes += rustix::net::send(&self.socket, &request[sent_bytes..], SendFlags::NOSIGNAL)?;
+        }
+        loop {
+            match parse_reply(&self.received) {
+                Ok(Some((value, len_bytes))) => {
+                    self.received.drain(..len_bytes);
+                    return Ok(value);
+                }
+                Ok(None) => {}
+                Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            }
+            let mut room = [0; READ_BYTES];
+            let (_, read_bytes) = rustix::net::recv(&self.socket, &mut room, RecvFlags::empty())?;
+            if read_bytes == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
+            }
+            self.received.extend_from_slice(&room[..read_bytes]);
+        }
+    }
+
+    /// `ask`, where an error reply is a failure.
+    pub(crate) fn order(&mut self, words: &[&str]) -> io::Result<Value> {
+        let answer = self.ask(words)?;
+        self.accepted(words.first().unwrap_or(&""), &answer)?;
+        Ok(answer)
+    }
+
+    /// The socket, non-blocking, for a connection of the load.
+    pub(crate) fn into_socket(self) -> io::Result<Socket> {
+        self.socket.set_nonblocking(true)?;
+        Ok(self.socket)
+    }
+}
+
+fn told(error: &io::Error, target: &Target) -> io::Error {
+    io::Error::new(error.kind(), format!("no connection to {target}: {error}"))
+}
+
+fn connect(target: &Target) -> io::Result<Socket> {
+    let socket = match target {
+        Target::Tcp(address) => {
+            let socket = Socket::new(Domain::for_address(*address), Type::STREAM, Some(Protocol::TCP))?;
+            socket.connect_timeout(&(*address).into(), ANSWER_MAX)?;
+            socket.set_tcp_nodelay(true)?;
+            socket
+        }
+        Target::Unix(path) => {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            socket.connect(&SockAddr::unix(path)?)?;
+            socket
+        }
+    };
+    socket.set_read_timeout(Some(ANSWER_MAX))?;
+    socket.set_write_timeout(Some(ANSWER_MAX))?;
+    Ok(socket)
+}

@@ -1,0 +1,495 @@
+//! One thread of the load: its clients, their connections, an epoll loop.
+//!
+//! A turn waits for readable connections; each is read once, its answers are counted, its pipeline is filled up again and sent: two
+//! calls to the kernel for all operations that a read answers. Nothing is allocated per operation.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::client::{Client, Next, Operation};
+use super::cluster::Topology;
+use super::connection::{Connection, Redirected};
+use super::control::{Control, Target};
+use super::data::Data;
+use super::plan::{Amount, Plan};
+use super::shared::Shared;
+use super::tally::Tally;
+use super::template::Template;
+
+/// Bytes read at once.
+const READ_BYTES: usize = 256 * 1024;
+/// Events taken at once.
+const EVENTS: usize = 256;
+/// How often counts are published, and limits looked at.
+const PUBLISH_NS: u64 = 200_000_000;
+/// At the end of the time: longest wait for answers still on their way.
+const DRAIN_NS: u64 = 5_000_000_000;
+/// Operations drawn ahead for a node, by each client.
+const QUEUE_MAX: usize = 16 * 1024;
+/// Least time between two questions for the cluster's slots.
+const REFRESH_NS: u64 = 1_000_000_000;
+const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
+
+pub(super) struct Driver<'a> {
+    plan: &'a Plan,
+    shared: &'a Shared,
+    /// Position of this thread.
+    thread: usize,
+    clock: Instant,
+    epoll: OwnedFd,
+    templates: Vec<Template>,
+    data: Data,
+    clients: Vec<Client>,
+    connections: Vec<Connection>,
+    topology: Option<Topology>,
+    tally: Tally,
+    /// Connections to be filled.
+    ready: Vec<usize>,
+    /// When a client's next operation is due.
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    redirected: Vec<Redirected>,
+    buffer: Vec<u8>,
+    scratch: Vec<u8>,
+    /// Requests without an answer, of all connections.
+    in_flight: u64,
+    stopping: bool,
+    deadline_ns: u64,
+    last_answer_ns: u64,
+    /// When requests were last sent with none on their way: before that the server had no reason to answer.
+    asked_ns: u64,
+    next_publish_ns: u64,
+    next_refresh_ns: u64,
+}
+
+/// What a thread did.
+pub(super) struct Driven {
+    pub(super) tally: Tally,
+    /// From the beginning to the last answer.
+    pub(super) elapsed_ns: u64,
+    /// Stopped from outside.
+    pub(super) interrupted: bool,
+}
+
+impl<'a> Driver<'a> {
+    /// Connects all clients of thread `thread`.
+    pub(super) fn connect(plan: &'a Plan, shared: &'a Shared, thread: usize, clock: Instant) -> io::Result<Self> {
+        let templates = plan.templates().map_err(io::Error::other)?;
+        let topology = match (&plan.target, plan.cluster) {
+            (Target::Tcp(address), true) => Some(Topology::ask(*address, &plan.login)?),
+            _ => None,
+        };
+        let commands = templates.len();
+        let mut driver = Self {
+            plan,
+            shared,
+            thread,
+            clock,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            templates,
+            data: Data::new(plan.sizes, plan.expiry_seconds, plan.random_data, plan.seed ^ thread as u64),
+            clients: Vec::new(),
+            connections: Vec::new(),
+            topology,
+            tally: Tally::new(commands),
+            ready: Vec::new(),
+            due: BinaryHeap::new(),
+            redirected: Vec::new(),
+            buffer: vec![0; READ_BYTES],
+            scratch: Vec::new(),
+            in_flight: 0,
+            stopping: false,
+            deadline_ns: u64::MAX,
+            last_answer_ns: 0,
+            asked_ns: 0,
+            next_publish_ns: 0,
+            next_refresh_ns: 0,
+        };
+        let nodes = driver.topology.as_ref().map_or(1, |topology| topology.nodes.len());
+        for index in (thread as u64..u64::from(plan.clients)).step_by(plan.threads as usize) {
+            if shared.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            driver.clients.push(Client::new(plan, index, 0));
+            for node in 0..nodes {
+                driver.open(driver.clients.len() - 1, node)?;
+            }
+        }
+        Ok(driver)
+    }
+
+    fn open(&mut self, client: usize, node: usize) -> io::Result<usize> {
+        let address = self.topology.as_ref().map(|topology| topology.nodes[node]);
+        let target = address.map_or_else(|| self.plan.target.clone(), Target::Tcp);
+        let socket = Control::open(&target, &self.plan.login)?.into_socket()?;
+        let index = self.connections.len();
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
+        epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(index as u64), flags)?;
+        self.connections.push(Connection::new(socket, client, node, address, self.plan.pipeline));
+        let client = &mut self.clients[client];
+        if client.connections.len() <= node {
+            client.connections.resize(node + 1, None);
+            client.queues.resize_with(node + 1, Default::default);
+        }
+        client.connections[node] = Some(index);
+        Ok(index)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.clock.elapsed().as_nanos() as u64
+    }
+
+    /// Runs the load to its end.
+    pub(super) fn run(mut self) -> io::Result<Driven> {
+        let start_ns = self.now_ns();
+        if let Amount::Time(time) = self.plan.amount {
+            self.deadline_ns = start_ns + time.as_nanos() as u64;
+        }
+        self.restart(start_ns);
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            self.fill_ready()?;
+            let now_ns = self.now_ns();
+            if self.turn_ends(now_ns) {
+                break;
+            }
+            self.wait(now_ns, &mut events)?;
+            for event in events.drain(..) {
+                let index = event.data.u64() as usize;
+                self.read(index);
+                if self.connections[index].out_sent < self.connections[index].out.len() {
+                    self.send(index);
+                }
+                self.list(index);
+                // While others wait to be read this one's next requests go out: the server shall not run dry.
+                self.fill_ready()?;
+            }
+        }
+        self.publish();
+        self.tally.unanswered += self.in_flight;
+        let interrupted = self.shared.stop.load(Ordering::Relaxed);
+        let elapsed_ns = self.last_answer_ns.max(start_ns + 1) - start_ns;
+        Ok(Driven { tally: self.tally, elapsed_ns, interrupted })
+    }
+
+    /// Everything begins now: clients were made before all were connected.
+    fn restart(&mut self, start_ns: u64) {
+        for (position, client) in self.clients.iter_mut().enumerate() {
+            let index = (self.thread + position * self.plan.threads as usize) as u64;
+            let connections = std::mem::take(&mut client.connections);
+            let queues = std::mem::take(&mut client.queues);
+            *client = Client::new(self.plan, index, start_ns);
+            client.connections = connections;
+            client.queues = queues;
+        }
+        self.last_answer_ns = start_ns;
+        self.next_publish_ns = start_ns + PUBLISH_NS;
+        (0..self.connections.len()).for_each(|index| self.list(index));
+    }
+
+    /// Looks at limits and the clock. True when the run is over.
+    fn turn_ends(&mut self, now_ns: u64) -> bool {
+        if now_ns >= self.next_publish_ns {
+            self.publish();
+            self.next_publish_ns = now_ns + PUBLISH_NS;
+        }
+        let silent_since_ns = self.last_answer_ns.max(self.asked_ns);
+        if self.in_flight > 0 && now_ns.saturating_sub(silent_since_ns) > self.plan.stall_max.as_nanos() as u64 {
+            self.tally.error(b"no answer for too long: given up");
+            return true;
+        }
+        if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
+            self.stopping = true;
+            self.clients.iter_mut().for_each(Client::stop);
+            self.due.clear();
+            self.deadline_ns = self.deadline_ns.min(now_ns);
+        }
+        if self.in_flight > 0 {
+            return self.stopping && now_ns > self.deadline_ns.saturating_add(DRAIN_NS);
+        }
+        self.stopping
+            || self.clients.iter().all(|client| client.is_done() && client.queues.iter().all(|queue| queue.is_empty()))
+            || self.connections.iter().all(|connection| !connection.open)
+    }
+
+    fn publish(&mut self) {
+        // A thread that panicked while it held the lock has ended the run anyway.
+        let mut interval = self.shared.interval.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let moved = self.tally.settle(&mut interval);
+        self.shared.operations.fetch_add(moved, Ordering::Relaxed);
+    }
+
+    /// Waits for events: until something else is due.
+    fn wait(&mut self, now_ns: u64, events: &mut Vec<epoll::Event>) -> io::Result<()> {
+        let mut until_ns = self.next_publish_ns.min(if self.stopping { u64::MAX } else { self.deadline_ns });
+        if let Some(Reverse((due_ns, _))) = self.due.peek() {
+            until_ns = until_ns.min(*due_ns);
+        }
+        let wait_ns = until_ns.saturating_sub(now_ns);
+        let mut timeout =
+            Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
+        if self.plan.rate_per_s.is_some() && wait_ns > 0 {
+            // epoll_wait counts in milliseconds: poll, on the epoll descriptor, in nanoseconds.
+            let waited = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
+            ignore_interrupt(waited.map(|_| ()))?;
+            timeout = Timespec { tv_sec: 0, tv_nsec: 0 };
+        }
+        ignore_interrupt(epoll::wait(&self.epoll, spare_capacity(events), Some(&timeout)).map(|_| ()))?;
+        let now_ns = self.now_ns();
+        while let Some(Reverse((due_ns, client))) = self.due.peek().copied() {
+            if due_ns > now_ns {
+                break;
+            }
+            self.due.pop();
+            self.clients[client].scheduled = false;
+            self.list_client(client);
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        if connection.open && !connection.listed && connection.in_flight < self.plan.pipeline {
+            connection.listed = true;
+            self.ready.push(index);
+        }
+    }
+
+    fn list_client(&mut self, client: usize) {
+        for node in 0..self.clients[client].connections.len() {
+            if let Some(index) = self.clients[client].connections[node] {
+                self.list(index);
+            }
+        }
+    }
+
+    /// Reads what has come, and counts it.
+    fn read(&mut self, index: usize) {
+        while self.connections[index].open {
+            let connection = &mut self.connections[index];
+            let read = rustix::net::recv(&connection.socket, &mut self.buffer[..], RecvFlags::empty());
+            let read_bytes = match read {
+                Ok((_, 0)) => return self.lose(index, "the server closed the connection"),
+                Ok((_, read_bytes)) => read_bytes,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => continue,
+                Err(error) => return self.lose(index, &format!("connection failed: {error}")),
+            };
+            let now_ns = self.clock.elapsed().as_nanos() as u64;
+            self.tally.received_bytes += read_bytes as u64;
+            let bytes = &self.buffer[..read_bytes];
+            let before = connection.in_flight;
+            let received = connection.receive(bytes, now_ns, &self.templates, &mut self.tally, &mut self.redirected);
+            self.in_flight -= u64::from(before - connection.in_flight);
+            self.last_answer_ns = now_ns;
+            if let Err(why) = received {
+                return self.lose(index, &why);
+            }
+            if !self.redirected.is_empty() {
+                self.redirect(self.connections[index].client);
+            }
+            // A short read has emptied the socket: what comes later makes a new event.
+            if read_bytes < READ_BYTES {
+                return;
+            }
+        }
+    }
+
+    fn lose(&mut self, index: usize, why: &str) {
+        let connection = &mut self.connections[index];
+        connection.open = false;
+        connection.out.clear();
+        connection.out_sent = 0;
+        let unanswered = u64::from(std::mem::take(&mut connection.in_flight));
+        self.in_flight -= unanswered;
+        self.tally.lost(why, unanswered);
+        let (client, node) = (connection.client, connection.node);
+        // Gone from the kernel's list with its last descriptor, which stays open until the end: take it out now.
+        let _ = epoll::delete(&self.epoll, &connection.socket);
+        let client = &mut self.clients[client];
+        client.connections[node] = None;
+        // A client without its node can't keep its shares: it ends, and the run counts as failed.
+        client.stop();
+    }
+
+    /// Sends redirected operations to where they were directed.
+    fn redirect(&mut self, client: usize) {
+        let mut redirected = std::mem::take(&mut self.redirected);
+        for (redirection, operation) in redirected.drain(..) {
+            self.tally.redirections += 1;
+            let Some(topology) = &mut self.topology else { continue };
+            let Some(node) = topology.node(redirection.address) else {
+                self.tally.error(b"redirected to more nodes than can be followed");
+                continue;
+            };
+            if !redirection.once {
+                topology.assign(redirection.slot, node);
+            }
+            self.enqueue(client, node, operation);
+        }
+        self.redirected = redirected;
+        self.refresh();
+    }
+
+    /// A slot has moved, others may have: asks for all of them, at most once in a while. It holds this thread up for a
+    /// millisecond or so.
+    fn refresh(&mut self) {
+        let now_ns = self.now_ns();
+        if now_ns < self.next_refresh_ns {
+            return;
+        }
+        self.next_refresh_ns = now_ns + REFRESH_NS;
+        if let (Target::Tcp(address), Some(topology)) = (&self.plan.target, &mut self.topology) {
+            // Half-way through a change the answer may have gaps: then redirections go on telling.
+            if let Ok(newer) = Topology::ask(*address, &self.plan.login) {
+                topology.update(&newer);
+            }
+        }
+    }
+
+    /// Puts an operation at the head of a node's queue.
+    fn enqueue(&mut self, client: usize, node: usize, operation: Operation) {
+        match self.connection_to(client, node) {
+            Ok(index) => {
+                self.clients[client].queues[node].push_front(operation);
+                self.list(index);
+            }
+            Err(error) => self.tally.lost(&error.to_string(), 1),
+        }
+    }
+
+    /// The client's connection to a node, opened where it has none.
+    fn connection_to(&mut self, client: usize, node: usize) -> io::Result<usize> {
+        match self.clients[client].connections.get(node).copied().flatten() {
+            Some(index) => Ok(index),
+            None => self.open(client, node),
+        }
+    }
+
+    fn fill_ready(&mut self) -> io::Result<()> {
+        while let Some(index) = self.ready.pop() {
+            self.connections[index].listed = false;
+            if self.connections[index].open {
+                self.fill(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the pipeline of a connection and sends.
+    fn fill(&mut self, index: usize) -> io::Result<()> {
+        let now_ns = self.now_ns();
+        if self.in_flight == 0 {
+            self.asked_ns = now_ns;
+        }
+        while self.connections[index].in_flight < self.plan.pipeline {
+            let Some(operation) = self.next(index, now_ns)? else { break };
+            let connection = &mut self.connections[index];
+            let client = &mut self.clients[connection.client];
+            if operation.asking {
+                connection.out.extend_from_slice(ASKING);
+                connection.expect_asking();
+            }
+            let command = usize::from(operation.command);
+            let keys = &mut client.keys[command];
+            let next_key = |random: &mut _| keys.draw(random);
+            let template = &self.templates[command];
+            template.write(&mut connection.out, operation.key, &mut client.random, &self.data, next_key);
+            connection.expect(&operation, now_ns);
+            self.in_flight += 1;
+        }
+        let connection = &self.connections[index];
+        // With some of it unsent the socket is full: its event sends on.
+        if !connection.out.is_empty() && connection.out_sent == 0 {
+            self.send(index);
+        }
+        Ok(())
+    }
+
+    /// The next operation for a connection: its queue's, or drawn by its client. What is drawn for other nodes goes to theirs.
+    fn next(&mut self, index: usize, now_ns: u64) -> io::Result<Option<Operation>> {
+        let (client_index, node) = (self.connections[index].client, self.connections[index].node);
+        if self.topology.is_none() {
+            return Ok(self.draw(client_index, now_ns));
+        }
+        loop {
+            let client = &mut self.clients[client_index];
+            if let Some(operation) = client.queues[node].pop_front() {
+                // Everyone waits for this queue to have room.
+                let held_here = client.held.as_ref().is_some_and(|(_, held_node)| *held_node == node);
+                if held_here && let Some((held, _)) = client.held.take() {
+                    client.queues[node].push_back(held);
+                    self.list_client(client_index);
+                }
+                return Ok(Some(operation));
+            }
+            if client.held.is_some() {
+                return Ok(None);
+            }
+            let Some(operation) = self.draw(client_index, now_ns) else { return Ok(None) };
+            let template = &self.templates[usize::from(operation.command)];
+            let slot = template.slot(operation.key, &mut self.scratch);
+            let owner = match (&self.topology, slot) {
+                (Some(topology), Some(slot)) => topology.node_of(slot),
+                _ => node,
+            };
+            if owner == node {
+                return Ok(Some(operation));
+            }
+            let owner_index = self.connection_to(client_index, owner)?;
+            let client = &mut self.clients[client_index];
+            if client.queues[owner].len() >= QUEUE_MAX {
+                client.held = Some((operation, owner));
+            } else {
+                client.queues[owner].push_back(operation);
+            }
+            self.list(owner_index);
+        }
+    }
+
+    fn draw(&mut self, client: usize, now_ns: u64) -> Option<Operation> {
+        match self.clients[client].draw(now_ns) {
+            Next::Operation(operation) => Some(operation),
+            Next::Due(due_ns) => {
+                if !std::mem::replace(&mut self.clients[client].scheduled, true) {
+                    self.due.push(Reverse((due_ns, client)));
+                }
+                None
+            }
+            Next::Nothing => None,
+        }
+    }
+
+    /// Sends as much as the socket takes.
+    fn send(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        while connection.open && connection.out_sent < connection.out.len() {
+            match rustix::net::send(&connection.socket, &connection.out[connection.out_sent..], SendFlags::NOSIGNAL) {
+                Ok(sent_bytes) => {
+                    connection.out_sent += sent_bytes;
+                    self.tally.sent_bytes += sent_bytes as u64;
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(error) => return self.lose(index, &format!("connection failed: {error}")),
+            }
+        }
+        connection.out.clear();
+        connection.out_sent = 0;
+    }
+}
+
+fn ignore_interrupt(result: Result<(), Errno>) -> io::Result<()> {
+    match result {
+        Err(Errno::INTR) => Ok(()),
+        other => Ok(other?),
+    }
+}

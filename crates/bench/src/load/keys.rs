@@ -1,0 +1,300 @@
+//! Which key comes next: the patterns of memtier_benchmark, on numbers. What a key looks like is the template's matter.
+
+use std::fmt;
+use std::str::FromStr;
+
+use pantala_base::Random;
+
+/// Order or distribution of the keys of one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pattern {
+    /// Every key equally likely.
+    Uniform,
+    /// One after the other; each client walks the whole range.
+    Sequential,
+    /// One after the other; each client has its own part of the range.
+    Parallel,
+    /// A bell around the median.
+    Gaussian,
+    /// Zipf's law: the lowest key is the most popular.
+    Zipf,
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "R" | "r" => Ok(Self::Uniform),
+            "S" | "s" => Ok(Self::Sequential),
+            "P" | "p" => Ok(Self::Parallel),
+            "G" | "g" => Ok(Self::Gaussian),
+            "Z" | "z" => Ok(Self::Zipf),
+            _ => Err(format!("'{text}' is no key pattern: R, S, P, G or Z")),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uniform => "R",
+            Self::Sequential => "S",
+            Self::Parallel => "P",
+            Self::Gaussian => "G",
+            Self::Zipf => "Z",
+        })
+    }
+}
+
+/// The keys that a run may use, and the shapes of its distributions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) minimum: u64,
+    /// Included; not below `minimum`.
+    pub(crate) maximum: u64,
+    pub(crate) median: f64,
+    pub(crate) stddev: f64,
+    /// Above zero.
+    pub(crate) zipf_exponent: f64,
+}
+
+impl Range {
+    /// Keys in the range.
+    pub(crate) fn count(&self) -> u64 {
+        self.maximum - self.minimum + 1
+    }
+
+    /// First and last key of part `index` of `parts`; the last part takes what is left over. Parts beyond the number of keys
+    /// share the last key.
+    pub(crate) fn part(&self, index: u64, parts: u64) -> (u64, u64) {
+        let each = (self.count() / parts).max(1);
+        let first = self.minimum.saturating_add(index.saturating_mul(each)).min(self.maximum);
+        let last = if index + 1 == parts { self.maximum } else { (first + (each - 1)).min(self.maximum) };
+        (first, last)
+    }
+}
+
+/// Draws keys by one pattern. A few words of state, so that every client has its own.
+#[derive(Clone, Debug)]
+pub(crate) enum Keys {
+    Uniform { minimum: u64, count: u64 },
+    Walk { first: u64, last: u64, next: u64 },
+    Gaussian { range: Range, spare: Option<f64> },
+    Zipf { minimum: u64, law: Zipf },
+}
+
+impl Keys {
+    /// Keys of client `client` of `clients`.
+    pub(crate) fn new(pattern: Pattern, range: &Range, client: u64, clients: u64) -> Self {
+        match pattern {
+            Pattern::Uniform => Self::Uniform { minimum: range.minimum, count: range.count() },
+            Pattern::Sequential => Self::Walk { first: range.minimum, last: range.maximum, next: range.minimum },
+            Pattern::Parallel => {
+                let (first, last) = range.part(client, clients);
+                Self::Walk { first, last, next: first }
+            }
+            Pattern::Gaussian => Self::Gaussian { range: *range, spare: None },
+            Pattern::Zipf => Self::Zipf { minimum: range.minimum, law: Zipf::new(range.count(), range.zipf_exponent) },
+        }
+    }
+
+    /// The next key, between the range's minimum and maximum.
+    #[inline]
+    pub(crate) fn draw(&mut self, random: &mut Random) -> u64 {
+        match self {
+            Self::Uniform { minimum, count } => *minimum + random.below(*count),
+            Self::Walk { first, last, next } => {
+                let key = *next;
+                *next = if key == *last { *first } else { key + 1 };
+                key
+            }
+            Self::Gaussian { range, spare } => loop {
+                let deviation = spare.take().unwrap_or_else(|| {
+                    let (now, later) = normal_pair(random);
+                    *spare = Some(later);
+                    now
+                });
+                let key = (range.median + deviation * range.stddev).round();
+                // What falls outside is drawn anew: clamping would pile it up on the two ends.
+                if key >= range.minimum as f64 && key <= range.maximum as f64 {
+                    return key as u64;
+                }
+            },
+            Self::Zipf { minimum, law } => *minimum + (law.rank(random) - 1),
+        }
+    }
+}
+
+/// Two independent standard normal numbers (Marsaglia's polar method).
+fn normal_pair(random: &mut Random) -> (f64, f64) {
+    loop {
+        let (x, y) = (2.0 * random.unit() - 1.0, 2.0 * random.unit() - 1.0);
+        let square = x * x + y * y;
+        if square > 0.0 && square < 1.0 {
+            let factor = (-2.0 * square.ln() / square).sqrt();
+            return (x * factor, y * factor);
+        }
+    }
+}
+
+/// Ranks `1..=count` with probability proportional to `rank^-exponent`, by rejection-inversion (Hörmann and Derflinger, 1996):
+/// constant time and no table, whatever the number of keys.
+#[derive(Clone, Debug)]
+pub(crate) struct Zipf {
+    count: f64,
+    exponent: f64,
+    /// Integral of the hat up to one half beyond the last rank.
+    area_end: f64,
+    /// The same at the beginning, less the first rank's own column.
+    area_begin: f64,
+    /// A rank this near below its point is accepted without a further look.
+    sure: f64,
+}
+
+impl Zipf {
+    fn new(count: u64, exponent: f64) -> Self {
+        let mut law = Self { count: count as f64, exponent, area_end: 0.0, area_begin: 0.0, sure: 0.0 };
+        law.area_end = law.integral(law.count + 0.5);
+        law.area_begin = law.integral(1.5) - 1.0;
+        law.sure = 2.0 - law.integral_inverse(law.integral(2.5) - law.height(2.0));
+        law
+    }
+
+    fn height(&self, x: f64) -> f64 {
+        (-self.exponent * x.ln()).exp()
+    }
+
+    /// Antiderivative of `x^-exponent`, zero at 1; steady where the exponent is near 1.
+    fn integral(&self, x: f64) -> f64 {
+        let log = x.ln();
+        let t = (1.0 - self.exponent) * log;
+        log * if t.abs() > 1e-8 { t.exp_m1() / t } else { 1.0 + t / 2.0 }
+    }
+
+    fn integral_inverse(&self, area: f64) -> f64 {
+        let t = (area * (1.0 - self.exponent)).max(-1.0);
+        (area * if t.abs() > 1e-8 { t.ln_1p() / t } else { 1.0 - t / 2.0 }).exp()
+    }
+
+    fn rank(&self, random: &mut Random) -> u64 {
+        loop {
+            let area = self.area_end + random.unit() * (self.area_begin - self.area_end);
+            let x = self.integral_inverse(area);
+            let rank = x.round().clamp(1.0, self.count);
+            if rank - x <= self.sure || area >= self.integral(rank + 0.5) - self.height(rank) {
+                return rank as u64;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(minimum: u64, maximum: u64) -> Range {
+        Range {
+            minimum,
+            maximum,
+            median: (minimum + maximum) as f64 / 2.0,
+            stddev: (maximum - minimum) as f64 / 6.0,
+            zipf_exponent: 1.0,
+        }
+    }
+
+    fn counts(pattern: Pattern, range: &Range, draws: u64) -> Vec<u64> {
+        let mut keys = Keys::new(pattern, range, 0, 1);
+        let mut random = Random::from_seed(7);
+        let mut counts = vec![0u64; range.count() as usize];
+        for _ in 0..draws {
+            let key = keys.draw(&mut random);
+            assert!((range.minimum..=range.maximum).contains(&key), "{key}");
+            counts[(key - range.minimum) as usize] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn patterns_have_names() {
+        for name in ["R", "S", "P", "G", "Z"] {
+            assert_eq!(name.parse::<Pattern>().unwrap().to_string(), name);
+        }
+        assert!("X".parse::<Pattern>().unwrap_err().contains("'X'"));
+    }
+
+    #[test]
+    fn uniform_is_even() {
+        // 100 keys, 10,000 each expected; six standard deviations (100) either way.
+        assert!(counts(Pattern::Uniform, &range(5, 104), 1_000_000).iter().all(|&n| (9_400..10_600).contains(&n)));
+    }
+
+    #[test]
+    fn sequential_begins_again() {
+        let mut keys = Keys::new(Pattern::Sequential, &range(3, 5), 1, 4);
+        let mut random = Random::from_seed(1);
+        let drawn: Vec<u64> = (0..7).map(|_| keys.draw(&mut random)).collect();
+        assert_eq!(drawn, [3, 4, 5, 3, 4, 5, 3]);
+    }
+
+    #[test]
+    fn parallel_parts_cover_the_range_once() {
+        for (minimum, maximum, parts) in [(0, 999, 7), (1, 10, 10), (1, 3, 1), (0, 16_383, 40)] {
+            let range = range(minimum, maximum);
+            let mut covered = Vec::new();
+            for index in 0..parts {
+                let (first, last) = range.part(index, parts);
+                covered.extend(first..=last);
+            }
+            assert_eq!(covered, (minimum..=maximum).collect::<Vec<_>>(), "{parts} parts");
+        }
+        // More clients than keys: no part leaves the range.
+        assert!((0..9).all(|index| range(1, 4).part(index, 9) <= (4, 4)));
+    }
+
+    #[test]
+    fn gaussian_has_its_median_and_deviation() {
+        let mut range = range(1, 100_000);
+        range.median = 30_000.0;
+        range.stddev = 5_000.0;
+        let mut keys = Keys::new(Pattern::Gaussian, &range, 0, 1);
+        let mut random = Random::from_seed(3);
+        let drawn: Vec<f64> = (0..200_000).map(|_| keys.draw(&mut random) as f64).collect();
+        let mean = drawn.iter().sum::<f64>() / drawn.len() as f64;
+        let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / drawn.len() as f64;
+        assert!((mean - 30_000.0).abs() < 60.0, "{mean}");
+        assert!((variance.sqrt() - 5_000.0).abs() < 50.0, "{}", variance.sqrt());
+        let within = drawn.iter().filter(|x| (**x - 30_000.0).abs() <= 5_000.0).count() as f64 / drawn.len() as f64;
+        assert!((within - 0.6827).abs() < 0.01, "{within}");
+    }
+
+    #[test]
+    fn gaussian_stays_inside_where_its_median_is_an_end() {
+        let mut range = range(10, 20);
+        range.median = 10.0;
+        range.stddev = 50.0;
+        assert!(counts(Pattern::Gaussian, &range, 10_000).iter().all(|&n| n > 0));
+    }
+
+    #[test]
+    fn zipf_follows_its_law() {
+        for exponent in [0.5, 1.0, 1.2, 2.5] {
+            let mut range = range(1, 1_000);
+            range.zipf_exponent = exponent;
+            let draws = 1_000_000u64;
+            let counts = counts(Pattern::Zipf, &range, draws);
+            let total: f64 = (1..=1_000).map(|rank| f64::from(rank).powf(-exponent)).sum();
+            for rank in [1usize, 2, 3, 10, 100, 1_000] {
+                let expected = (rank as f64).powf(-exponent) / total * draws as f64;
+                let tolerance = 6.0 * expected.sqrt() + 3.0;
+                let seen = counts[rank - 1] as f64;
+                assert!((seen - expected).abs() < tolerance, "exponent {exponent}, rank {rank}: {seen} of {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn zipf_of_one_key() {
+        assert_eq!(counts(Pattern::Zipf, &range(9, 9), 100), [100]);
+    }
+}

@@ -1,0 +1,218 @@
+//! The load generator.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | plan | a load, checked: target, clients, commands, keys, amount ([`plan::Plan`]) |
+//! | operation | what is counted and timed: one request, or several that belong together |
+//! | client | draws operations; has one connection, or in cluster mode one to every node |
+//! | pipeline | requests that a *connection* has on their way at most; refilled as answers come |
+//! | due | with a rate: when an operation should be sent, whatever the server does. Latency counts from then |
+//!
+//! Each thread owns its clients, connections and counts, and publishes the counts some times a second; nothing else is shared.
+//!
+//! # What it costs
+//!
+//! Per read of a connection: `recv`, `send`, two looks at the clock; `epoll_wait` for all connections that are readable together. Per operation: a
+//! key, a few copies, and a count. Nothing is allocated per operation. `docs/benchmarks.md` has the figures.
+
+mod client;
+pub(crate) mod cluster;
+mod connection;
+pub(crate) mod control;
+pub(crate) mod data;
+mod driver;
+pub(crate) mod keys;
+pub(crate) mod options;
+pub(crate) mod outcome;
+pub(crate) mod plan;
+mod progress;
+mod scan;
+mod schedule;
+mod shared;
+mod tally;
+mod template;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+use self::driver::{Driven, Driver};
+use self::options::Options;
+use self::outcome::{Outcome, Sample, ThreadCost};
+use self::plan::{Amount, Plan};
+use self::progress::Progress;
+use self::shared::Shared;
+use self::tally::Tally;
+
+/// How often the watcher looks whether the threads have ended.
+const WATCH: Duration = Duration::from_millis(20);
+/// How often it takes a sample.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// File descriptors beside the connections.
+const DESCRIPTORS_SPARE: u64 = 100;
+
+/// `pantala-bench load`. Ends with an error when the server answered any.
+pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
+    let plan = options.plan().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
+    // Opened first: a path that can't be written is told before the run, not after it.
+    let json = options.json_out_file.as_ref().map(|path| create(path)).transpose()?;
+    let hdr = options.hdr_file.as_ref().map(|path| create(path)).transpose()?;
+    let mut progress = Progress::new(total_of(&plan));
+    let outcome = run(&plan, stop, &mut |sample, operations| progress.show(sample, operations))?;
+    progress.end();
+    outcome.write_table(&mut io::stdout().lock())?;
+    if let Some(mut file) = json {
+        serde_json::to_writer_pretty(&mut file, &outcome)?;
+        file.flush()?;
+    }
+    if let Some(mut file) = hdr {
+        outcome.write_percentiles(&mut file)?;
+        file.flush()?;
+    }
+    match outcome.trouble() {
+        Some(why) => Err(io::Error::other(why)),
+        None => Ok(()),
+    }
+}
+
+fn create(path: &std::path::Path) -> io::Result<BufWriter<File>> {
+    let file = File::create(path);
+    file.map(BufWriter::new).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
+}
+
+/// Operations of the whole run, where that is known.
+fn total_of(plan: &Plan) -> Option<u64> {
+    match plan.amount {
+        Amount::Time(_) => None,
+        Amount::AllKeys => Some(plan.range.count()),
+        Amount::Requests(requests) => Some(requests.saturating_mul(u64::from(plan.clients))),
+    }
+}
+
+/// Runs a load to its end, or until `stop` is set. `watch` sees a sample about every second, and the number of operations so far.
+pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn FnMut(&Sample, u64)) -> io::Result<Outcome> {
+    allow_descriptors(plan)?;
+    let shared = Shared::new(Arc::clone(stop));
+    let clock = Instant::now();
+    let ready = Barrier::new(plan.threads as usize);
+    let failed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..plan.threads as usize)
+            .map(|index| {
+                let (shared, ready, failed) = (&shared, &ready, &failed);
+                scope.spawn(move || run_thread(plan, shared, index, clock, ready, failed))
+            })
+            .collect();
+        let samples = watch_threads(&shared, watch, || threads.iter().all(thread::ScopedJoinHandle::is_finished));
+        let mut sum = Tally::new(plan.commands.len());
+        let (mut costs, mut interrupted, mut error) = (Vec::new(), false, None);
+        for thread in threads {
+            match thread.join().map_err(|_| io::Error::other("a thread of the load panicked"))? {
+                Ok(Some((driven, cost))) => {
+                    sum.add(&driven.tally);
+                    interrupted |= driven.interrupted;
+                    costs.push(cost);
+                }
+                Ok(None) => {}
+                Err(why) => error = Some(why),
+            }
+        }
+        match error {
+            Some(error) => Err(error),
+            None => Ok(Outcome::new(plan, &sum, &costs, interrupted, samples)),
+        }
+    })
+}
+
+/// `None`: another thread couldn't connect.
+fn run_thread(
+    plan: &Plan,
+    shared: &Shared,
+    index: usize,
+    clock: Instant,
+    ready: &Barrier,
+    failed: &AtomicBool,
+) -> io::Result<Option<(Driven, ThreadCost)>> {
+    let prepare = || {
+        if !plan.cpus.is_empty() {
+            crate::cpus::run_on(&[plan.cpus[index % plan.cpus.len()]])?;
+        }
+        if plan.rate_per_s.is_some() {
+            // The kernel may let a timer be late by 50 us, which would count as latency.
+            rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
+        }
+        Driver::connect(plan, shared, index, clock)
+    };
+    let driver = prepare();
+    if driver.is_err() {
+        failed.store(true, Ordering::SeqCst);
+    }
+    // All begin together, or none.
+    ready.wait();
+    let driver = driver?;
+    if failed.load(Ordering::SeqCst) {
+        return Ok(None);
+    }
+    let before_s = thread_cpu_s();
+    let driven = driver.run()?;
+    let cost = ThreadCost { cpu_s: thread_cpu_s() - before_s, elapsed_s: driven.elapsed_ns as f64 / 1e9 };
+    Ok(Some((driven, cost)))
+}
+
+fn thread_cpu_s() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn watch_threads(shared: &Shared, watch: &mut dyn FnMut(&Sample, u64), ended: impl Fn() -> bool) -> Vec<Sample> {
+    let begin = Instant::now();
+    let (mut samples, mut last, mut last_operations) = (Vec::new(), begin, 0);
+    while !ended() {
+        thread::sleep(WATCH);
+        if last.elapsed() < SAMPLE {
+            continue;
+        }
+        let seconds = last.elapsed().as_secs_f64();
+        last = Instant::now();
+        let operations = shared.operations.load(Ordering::Relaxed);
+        let mut interval = shared.interval.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let sample = Sample {
+            at_s: begin.elapsed().as_secs_f64(),
+            operations_per_s: (operations - last_operations) as f64 / seconds,
+            p99_us: interval.value_at_quantile(0.99) as f64 / 1e3,
+        };
+        interval.reset();
+        drop(interval);
+        last_operations = operations;
+        watch(&sample, operations);
+        samples.push(sample);
+    }
+    samples
+}
+
+/// Lets this process have a descriptor for each connection, or says why it can't. A cluster's nodes are not known yet: their
+/// connections fail one by one where the limit is too low.
+fn allow_descriptors(plan: &Plan) -> io::Result<()> {
+    let needed = u64::from(plan.clients) + DESCRIPTORS_SPARE;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= needed && !plan.cluster) {
+        return Ok(());
+    }
+    if limit.maximum.is_some_and(|maximum| maximum < needed) {
+        return Err(io::Error::other(format!(
+            "{} clients need {needed} file descriptors, the limit is {}: raise it with ulimit -n",
+            plan.clients,
+            limit.maximum.unwrap_or_default()
+        )));
+    }
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?)
+}

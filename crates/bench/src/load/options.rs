@@ -1,0 +1,378 @@
+//! The options of `pantala-bench load`, in memtier_benchmark's words.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use pantala_resp::split_line;
+
+use super::control::{Login, Target, resolve};
+use super::data::Sizes;
+use super::keys::{Pattern, Range};
+use super::plan::{Amount, CommandPlan, Plan};
+use super::template::{DATA, EXPIRY, KEY};
+
+/// Most threads.
+const THREADS_MAX: u32 = 1024;
+/// Most clients of all threads.
+const CLIENTS_MAX: u64 = 1_000_000;
+/// Deepest pipeline.
+const PIPELINE_MAX: u32 = 1_000_000;
+/// Longest value, in bytes.
+const DATA_BYTES_MAX: u64 = 512 << 20;
+/// Most operations in a row of one command.
+const WEIGHT_MAX: u32 = 1_000_000_000;
+/// Most commands in one load.
+const COMMANDS_MAX: usize = 64;
+/// A server that answers nothing for this long is given up, in seconds.
+const STALL_SECONDS: u64 = 30;
+
+/// Of the load generator.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Host name or address
+    #[arg(short, long, default_value = "127.0.0.1")]
+    server: String,
+    /// TCP port
+    #[arg(short, long, default_value_t = 6379)]
+    port: u16,
+    /// Unix socket, instead of server and port
+    #[arg(short = 'S', long, conflicts_with_all = ["server", "port", "cluster_mode"])]
+    unix_socket: Option<PathBuf>,
+    /// Threads
+    #[arg(short, long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(THREADS_MAX)))]
+    threads: u32,
+    /// Clients per thread
+    #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    clients: u32,
+    /// Requests that a connection has on their way at most
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(PIPELINE_MAX)))]
+    pipeline: u32,
+    /// SETs to GETs
+    #[arg(long, default_value = "1:10", value_parser = pair_of::<u32>)]
+    ratio: (u32, u32),
+    /// Bytes of a value
+    #[arg(short, long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(0..=DATA_BYTES_MAX))]
+    data_size: u64,
+    /// Bytes of a value, evenly from MIN to MAX
+    #[arg(long, value_name = "MIN-MAX", value_parser = range_of, conflicts_with = "data_size")]
+    data_size_range: Option<(u64, u64)>,
+    /// Values of random bytes instead of x
+    #[arg(short = 'R', long)]
+    random_data: bool,
+    /// What a key begins with
+    #[arg(long, default_value = "memtier-")]
+    key_prefix: String,
+    /// Lowest number of a key
+    #[arg(long, default_value_t = 0)]
+    key_minimum: u64,
+    /// Highest number of a key
+    #[arg(long, default_value_t = 10_000_000)]
+    key_maximum: u64,
+    /// Patterns of SETs and GETs: R uniform, S sequential, P sequential with a part of the keys for each client, G Gaussian, Z Zipf
+    #[arg(long, default_value = "R:R", value_name = "SET:GET", value_parser = pair_of::<Pattern>)]
+    key_pattern: (Pattern, Pattern),
+    /// Standard deviation of pattern G (default: a sixth of the range)
+    #[arg(long)]
+    key_stddev: Option<f64>,
+    /// Median of pattern G (default: the middle of the range)
+    #[arg(long)]
+    key_median: Option<f64>,
+    /// Exponent of pattern Z
+    #[arg(long, default_value_t = 1.0)]
+    zipf_exp: f64,
+    /// Requests of each client, or `allkeys`: one for each key of the range, shared out [default: 10000]
+    #[arg(short = 'n', long, value_name = "N|allkeys", conflicts_with = "test_time")]
+    requests: Option<String>,
+    /// Seconds to run, instead of a number of requests
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    test_time: Option<u64>,
+    /// Requests per second of each client; latency then counts from the time a request was due
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    rate_limiting: Option<u64>,
+    /// Follow the cluster's slots: each client has a connection to every node, each with its own pipeline
+    #[arg(long)]
+    cluster_mode: bool,
+    /// Another sequence of random keys for every client
+    #[arg(long)]
+    distinct_client_seed: bool,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 12345)]
+    seed: u64,
+    /// Password, or USER:PASSWORD
+    #[arg(short, long)]
+    authenticate: Option<String>,
+    /// Database
+    #[arg(long, default_value_t = 0)]
+    select_db: u32,
+    /// A command instead of SET and GET, with __key__, __data__ and __expiry__; again for further ones. A word `;` begins another request of
+    /// the same operation
+    #[arg(long)]
+    command: Vec<String>,
+    /// Operations in a row of the command at the same position
+    #[arg(long, requires = "command", value_parser = clap::value_parser!(u32).range(1..=i64::from(WEIGHT_MAX)))]
+    command_ratio: Vec<u32>,
+    /// Key pattern of the command at the same position
+    #[arg(long, requires = "command")]
+    command_key_pattern: Vec<Pattern>,
+    /// Seconds to live of what is SET, evenly from MIN to MAX
+    #[arg(long, value_name = "MIN-MAX", value_parser = range_of)]
+    expiry_range: Option<(u64, u64)>,
+    /// Give up when the server answers nothing for this many seconds
+    #[arg(long, default_value_t = STALL_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
+    stall_time: u64,
+    /// CPUs for the threads, in turn (0,2-3)
+    #[arg(long, value_parser = crate::cpus::parse)]
+    cpus: Option<crate::cpus::List>,
+    /// Results as JSON
+    #[arg(long)]
+    pub(super) json_out_file: Option<PathBuf>,
+    /// Latency percentiles in HdrHistogram's text format, in milliseconds
+    #[arg(long)]
+    pub(super) hdr_file: Option<PathBuf>,
+}
+
+impl Options {
+    /// What the options come to, or what is wrong with them.
+    pub(super) fn plan(&self) -> Result<Plan, String> {
+        let clients = u64::from(self.threads) * u64::from(self.clients);
+        if clients > CLIENTS_MAX {
+            return Err(format!("{clients} clients: at most {CLIENTS_MAX}"));
+        }
+        let sizes = self.data_size_range.unwrap_or((self.data_size, self.data_size));
+        if sizes.1 > DATA_BYTES_MAX {
+            return Err(format!("--data-size-range: a value has at most {DATA_BYTES_MAX} bytes"));
+        }
+        let expiry_seconds = self.expiry_range.unwrap_or((1, 1));
+        if expiry_seconds.0 == 0 {
+            return Err("--expiry-range: a time to live is at least 1 second".into());
+        }
+        let plan = Plan {
+            target: match &self.unix_socket {
+                Some(path) => Target::Unix(path.clone()),
+                None => Target::Tcp(resolve(&self.server, self.port).map_err(|error| format!("--server: {error}"))?),
+            },
+            login: self.login(),
+            threads: self.threads,
+            clients: clients as u32,
+            pipeline: self.pipeline,
+            commands: self.commands()?,
+            prefix: self.key_prefix.clone(),
+            range: self.range()?,
+            sizes: Sizes { minimum: sizes.0, maximum: sizes.1 },
+            random_data: self.random_data,
+            expiry_seconds,
+            amount: self.amount()?,
+            rate_per_s: self.rate_limiting,
+            cluster: self.cluster_mode,
+            distinct_client_seed: self.distinct_client_seed,
+            seed: self.seed,
+            cpus: self.cpus.clone().unwrap_or_default().0,
+            stall_max: Duration::from_secs(self.stall_time),
+        };
+        plan.templates()?;
+        Ok(plan)
+    }
+
+    fn login(&self) -> Login {
+        let (user, password) = match self.authenticate.as_deref().map(|text| (text.split_once(':'), text)) {
+            Some((Some((user, password)), _)) => (Some(user.to_owned()), Some(password.to_owned())),
+            Some((None, password)) => (None, Some(password.to_owned())),
+            None => (None, None),
+        };
+        Login { user: user.filter(|user| !user.is_empty()), password, database: self.select_db }
+    }
+
+    fn range(&self) -> Result<Range, String> {
+        let (minimum, maximum) = (self.key_minimum, self.key_maximum);
+        if minimum > maximum {
+            return Err(format!("--key-minimum {minimum} is above --key-maximum {maximum}"));
+        }
+        if maximum - minimum == u64::MAX {
+            return Err("--key-maximum: the range has too many keys to count".into());
+        }
+        let median = self.key_median.unwrap_or(minimum as f64 + (maximum - minimum) as f64 / 2.0);
+        if !(minimum as f64..=maximum as f64).contains(&median) {
+            return Err(format!("--key-median {median} lies outside the keys {minimum} to {maximum}"));
+        }
+        let stddev = self.key_stddev.unwrap_or(((maximum - minimum) as f64 / 6.0).max(f64::MIN_POSITIVE));
+        if !(stddev.is_finite() && stddev > 0.0) {
+            return Err("--key-stddev must be above 0".into());
+        }
+        if !(self.zipf_exp.is_finite() && self.zipf_exp > 0.0) {
+            return Err("--zipf-exp must be above 0".into());
+        }
+        Ok(Range { minimum, maximum, median, stddev, zipf_exponent: self.zipf_exp })
+    }
+
+    fn amount(&self) -> Result<Amount, String> {
+        match (self.requests.as_deref(), self.test_time) {
+            (_, Some(seconds)) => Ok(Amount::Time(Duration::from_secs(seconds))),
+            (None, None) => Ok(Amount::Requests(10_000)),
+            (Some("allkeys"), None) => Ok(Amount::AllKeys),
+            (Some(text), None) => match text.parse() {
+                Ok(requests) if requests > 0 => Ok(Amount::Requests(requests)),
+                _ => Err(format!("--requests '{text}': a number above 0, or allkeys")),
+            },
+        }
+    }
+
+    fn commands(&self) -> Result<Vec<CommandPlan>, String> {
+        if self.command.is_empty() {
+            return self.set_and_get();
+        }
+        if self.command.len() > COMMANDS_MAX {
+            return Err(format!("at most {COMMANDS_MAX} times --command"));
+        }
+        if self.command_ratio.len() > self.command.len() || self.command_key_pattern.len() > self.command.len() {
+            return Err("more --command-ratio or --command-key-pattern than --command".into());
+        }
+        let plan = |(index, text): (usize, &String)| {
+            let mut line = text.clone().into_bytes();
+            let mut ranges = Vec::new();
+            split_line(&mut line, &mut ranges).map_err(|_| format!("--command '{text}': unbalanced quotes"))?;
+            let arguments = pantala_resp::Args::new(&line, &ranges);
+            let words: Vec<Vec<u8>> = arguments.iter().map(<[u8]>::to_vec).collect();
+            let Some(first) = words.first() else { return Err("--command is empty".to_owned()) };
+            Ok(CommandPlan {
+                name: String::from_utf8_lossy(first).to_uppercase(),
+                pattern: self.command_key_pattern.get(index).copied().unwrap_or(Pattern::Uniform),
+                weight: self.command_ratio.get(index).copied().unwrap_or(1),
+                words,
+            })
+        };
+        self.command.iter().enumerate().map(plan).collect()
+    }
+
+    fn set_and_get(&self) -> Result<Vec<CommandPlan>, String> {
+        let set = match self.expiry_range {
+            Some(_) => format!("SETEX {KEY} {EXPIRY} {DATA}"),
+            None => format!("SET {KEY} {DATA}"),
+        };
+        let commands = [
+            CommandPlan::new("SET", &set, self.key_pattern.0, self.ratio.0),
+            CommandPlan::new("GET", &format!("GET {KEY}"), self.key_pattern.1, self.ratio.1),
+        ];
+        let commands: Vec<_> = commands.into_iter().filter(|command| command.weight > 0).collect();
+        if commands.is_empty() {
+            return Err("--ratio 0:0 leaves nothing to do".into());
+        }
+        Ok(commands)
+    }
+}
+
+/// `A:B`
+fn pair_of<T: std::str::FromStr>(text: &str) -> Result<(T, T), String>
+where
+    T::Err: std::fmt::Display,
+{
+    let (first, second) = text.split_once(':').ok_or_else(|| format!("'{text}' isn't of the form A:B"))?;
+    let read = |text: &str| text.parse().map_err(|error| format!("'{text}': {error}"));
+    Ok((read(first)?, read(second)?))
+}
+
+/// `MIN-MAX`
+fn range_of(text: &str) -> Result<(u64, u64), String> {
+    let wrong = || format!("'{text}' isn't of the form MIN-MAX with MIN not above MAX");
+    let (minimum, maximum) = text.split_once('-').ok_or_else(wrong)?;
+    let (minimum, maximum) = (minimum.parse().map_err(|_| wrong())?, maximum.parse().map_err(|_| wrong())?);
+    if minimum <= maximum { Ok((minimum, maximum)) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn plan(text: &str) -> Result<Plan, String> {
+        let words = std::iter::once("load").chain(text.split('|').filter(|word| !word.is_empty()));
+        Line::try_parse_from(words).map_err(|error| error.to_string())?.options.plan()
+    }
+
+    #[test]
+    fn defaults_are_memtiers() {
+        let plan = plan("").unwrap();
+        assert_eq!((plan.threads, plan.clients, plan.pipeline), (4, 200, 1));
+        assert_eq!((plan.amount, plan.sizes.maximum, plan.range.count()), (Amount::Requests(10_000), 32, 10_000_001));
+        let weights: Vec<_> = plan.commands.iter().map(|command| (command.name.as_str(), command.weight)).collect();
+        assert_eq!(weights, [("SET", 1), ("GET", 10)]);
+    }
+
+    #[test]
+    fn wrong_options_are_told() {
+        for (options, told) in [
+            ("--ratio|0:0", "nothing to do"),
+            ("--ratio|1", "A:B"),
+            ("--key-pattern|R:X", "no key pattern"),
+            ("--key-minimum|5|--key-maximum|4", "above --key-maximum"),
+            ("--key-maximum|18446744073709551615", "too many keys"),
+            ("--key-stddev|0", "--key-stddev"),
+            ("--key-median|99999999", "--key-median"),
+            ("--zipf-exp|0", "--zipf-exp"),
+            ("--requests|x", "allkeys"),
+            ("--requests|0", "above 0"),
+            ("--requests|5|--test-time|5", "cannot be used"),
+            ("--data-size-range|9-3", "MIN-MAX"),
+            ("--data-size-range|1-999999999999", "at most"),
+            ("--expiry-range|0-3", "at least 1"),
+            ("--threads|0", "0 is not in"),
+            ("--threads|1024|--clients|1000", "clients: at most"),
+            ("--pipeline|0", "0 is not in"),
+            ("--command|SET \"a", "quotes"),
+            ("--command|", "empty"),
+            ("--command-ratio|3", "--command"),
+            ("--command|PING|--command-ratio|3|--command-ratio|4", "more --command-ratio"),
+            ("--command|MGET __key__ __key__|--cluster-mode", "in cluster mode"),
+            ("--unix-socket|/x|--cluster-mode", "cannot be used"),
+            ("--server|no.such.host.invalid", "has no address"),
+            ("--cpus|x", "'x'"),
+        ] {
+            let line = if options == "--command|" { vec!["load", "--command", ""] } else { vec![] };
+            let error = if line.is_empty() {
+                plan(options).unwrap_err()
+            } else {
+                Line::try_parse_from(line).unwrap().options.plan().unwrap_err()
+            };
+            assert!(error.contains(told), "{options}: {error}");
+        }
+    }
+
+    #[test]
+    fn commands_are_split_as_in_redis_cli() {
+        let plan =
+            plan("--command|hset __key__ \"a b\" __data__|--command|PING|--command-ratio|3|--command-key-pattern|Z")
+                .unwrap();
+        assert_eq!(plan.commands[0].words[2], b"a b");
+        assert_eq!((plan.commands[0].weight, plan.commands[1].weight), (3, 1));
+        assert_eq!((plan.commands[0].pattern, plan.commands[1].pattern), (Pattern::Zipf, Pattern::Uniform));
+        assert_eq!(plan.commands[0].name, "HSET");
+    }
+
+    #[test]
+    fn all_keys_are_shared_out() {
+        for pattern in ["P:P", "R:R"] {
+            let mut plan =
+                plan(&format!("--requests|allkeys|--key-minimum|1|--key-maximum|1003|--key-pattern|{pattern}"))
+                    .unwrap();
+            for clients in [1, 7, 200, 1003, 2000] {
+                plan.clients = clients;
+                let total: u64 = (0..u64::from(clients)).map(|client| plan.requests_of(client).unwrap()).sum();
+                assert_eq!(total, 1003, "{pattern} {clients}");
+            }
+        }
+    }
+
+    #[test]
+    fn logins_are_read() {
+        let login = |text: &str| plan(text).unwrap().login;
+        assert_eq!(login("--authenticate|secret").password.unwrap(), "secret");
+        let both = login("-a|me:se:cret|--select-db|3");
+        assert_eq!((both.user.unwrap().as_str(), both.password.unwrap().as_str(), both.database), ("me", "se:cret", 3));
+    }
+}
