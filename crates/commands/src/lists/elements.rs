@@ -155,10 +155,6 @@ pub fn ltrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// What Redis says of a number that a C `long` holds but not with the other sign.
-const OUT_OF_LONG_RANGE: &str =
-    "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
-
 /// What `LPOS` looks for.
 struct Search {
     /// Which match is the first that counts, and whether they are counted from the back.
@@ -173,6 +169,7 @@ struct Search {
 impl Search {
     fn parse(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Self> {
         let mut search = Search { rank: 1, backward: false, count: None, most: usize::MAX };
+        let mut every_match = false;
         let mut index = 3;
         while let Some(option) = args.get(index) {
             let Some(number) = args.get(index + 1) else {
@@ -182,17 +179,15 @@ impl Search {
             index += 2;
             if is_option(option, "RANK") {
                 let rank = integer(number, reply)?;
-                let wrong = match rank {
-                    0 => RANK_ZERO,
-                    i64::MIN => OUT_OF_LONG_RANGE,
-                    _ => "",
-                };
-                if !wrong.is_empty() {
-                    reply.error(wrong);
+                if rank == 0 {
+                    reply.error(RANK_ZERO);
                     return None;
                 }
-                search.rank = usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX);
                 search.backward = rank < 0;
+                // Redis negates a rank below zero in a C `long`. The least one stays as it is, so that every match
+                // counts, and `COUNT` is never reached.
+                every_match = rank == i64::MIN;
+                search.rank = if every_match { 1 } else { usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX) };
             } else if is_option(option, "COUNT") {
                 search.count = Some(all_if_zero(number, "ERR COUNT can't be negative", reply)?);
             } else if is_option(option, "MAXLEN") {
@@ -201,6 +196,9 @@ impl Search {
                 reply.error(errors::SYNTAX);
                 return None;
             }
+        }
+        if every_match {
+            search.count = search.count.map(|_| usize::MAX);
         }
         Some(search)
     }

@@ -55,6 +55,8 @@ fn elements_and_ranges() {
         ("LPOS l a COUNT 0", "*2 :0 :6"),
         ("LPOS l a COUNT 1 RANK 2", "*1 :6"),
         ("LPOS l a MAXLEN 3 RANK -1 COUNT 0", "*1 :6"),
+        ("LPOS l a RANK -9223372036854775808", ":6"),
+        ("LPOS l a RANK -9223372036854775808 COUNT 1", "*2 :6 :0"),
         ("LPOS l x", "$-1"),
         ("LPOS l x COUNT 1", "*0"),
         ("LPOS none x COUNT 1", "*0"),
