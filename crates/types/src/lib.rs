@@ -60,12 +60,12 @@ pub use encoding::{
     EMBSTR_LEN_MAX, Encoded, Encoding, SHARED_INTEGER_REFCOUNT, SHARED_INTEGERS, encode, is_shared_integer, parse_i64,
     string_encoding,
 };
-pub use hash::Hash;
+pub use hash::{Hash, HashLimits, HashView};
 pub use list::List;
 pub use longdouble::LongDouble;
 pub use range::{StringTooLong, check_string_length, getrange};
 pub use raw_string::{OutOfMemory, PREALLOCATION_BYTES_MAX, RawString};
-pub use set::Set;
+pub use set::{Set, SetView};
 pub use sorted_set::SortedSet;
 pub use stream::Stream;
 pub use table::Table;

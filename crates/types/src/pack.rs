@@ -342,7 +342,12 @@ impl<'a> PackRef<'a> {
     /// passing over `skip` (1 for the fields of field, value, field, value …).
     #[inline]
     pub fn find(self, wanted: &[u8], from: usize, skip: usize) -> Option<usize> {
-        let element = Element::of(wanted);
+        self.find_element(Element::of(wanted), from, skip)
+    }
+
+    /// As [`Self::find`], for an element that [`Element::of`] made.
+    #[inline]
+    pub fn find_element(self, element: Element<'_>, from: usize, skip: usize) -> Option<usize> {
         let head = Head::of(element);
         let head = head.as_bytes();
         let tail = match element {
@@ -485,6 +490,13 @@ impl Pack {
     /// Adds an entry before the one at a position (or at the end); it is at that position then.
     pub fn insert(&mut self, at: usize, value: &[u8]) {
         self.splice(at, at, Some(Element::of(value)));
+        self.count(1);
+    }
+
+    /// Adds an element that [`Element::of`] made at the end.
+    pub fn push_back_element(&mut self, element: Element<'_>) {
+        let end = self.bytes.len();
+        self.splice(end, end, Some(element));
         self.count(1);
     }
 

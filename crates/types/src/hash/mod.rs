@@ -1,0 +1,277 @@
+//! A hash of fields and values.
+//!
+//! | form | `OBJECT ENCODING` | what | bytes per field |
+//! | --- | --- | --- | --- |
+//! | packed | listpack | up to `hash-max-listpack-entries` fields, none longer than `hash-max-listpack-value` | 4 + lengths |
+//! | [`Table`] | hashtable | any | 22 to 27 + lengths (the piece of field and value rounded up by the allocator) |
+//!
+//! A packed hash lives inside its dictionary entry while it is short. It becomes a table when a limit is passed, and never
+//! goes back, as in Redis.
+
+use crate::collection::{Collection, PackedForm};
+use crate::pack::{Element, Pack, PackRef};
+use crate::pair::Pair;
+use crate::table::Table;
+use crate::{Encoding, OutOfMemory, Value};
+
+/// Longest packed hash, bytes: Redis's limit of a listpack.
+const PACKED_BYTES_MAX: usize = 1 << 30;
+
+/// When a hash stops being packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashLimits {
+    /// `hash-max-listpack-entries`: most fields.
+    pub entries_max: usize,
+    /// `hash-max-listpack-value`: longest field or value, bytes.
+    pub value_bytes_max: usize,
+}
+
+/// A hash of fields and values.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Hash {
+    /// In one piece.
+    Packed(Pack),
+    /// Any number of fields.
+    Table(Box<Table<Pair>>),
+}
+
+/// A [`Hash`], to be read.
+#[derive(Clone, Copy, Debug)]
+pub enum HashView<'a> {
+    /// In one piece.
+    Packed(PackRef<'a>),
+    /// Any number of fields.
+    Table(&'a Table<Pair>),
+}
+
+impl<'a> HashView<'a> {
+    /// The encoding that `OBJECT ENCODING` answers.
+    pub fn encoding(self) -> Encoding {
+        match self {
+            HashView::Packed(_) => Encoding::Listpack,
+            HashView::Table(_) => Encoding::Hashtable,
+        }
+    }
+
+    /// Fields.
+    #[inline]
+    pub fn len(self) -> usize {
+        match self {
+            HashView::Packed(pack) => pack.len() / 2,
+            HashView::Table(table) => table.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value of a field.
+    #[inline]
+    pub fn get(self, field: &[u8]) -> Option<Element<'a>> {
+        match self {
+            HashView::Packed(pack) => pack.find(field, pack.first(), 1).map(|at| pack.get(pack.next(at))),
+            HashView::Table(table) => find(table, field).map(|index| Element::Bytes(table.get(index).value())),
+        }
+    }
+
+    /// The field and value of an index below the length, by an order that holds until the hash changes. Constant time but for a
+    /// packed hash.
+    pub fn nth(self, index: usize) -> Option<(Element<'a>, Element<'a>)> {
+        match self {
+            HashView::Packed(pack) => pack.nth(index.checked_mul(2)?).map(|at| (pack.get(at), pack.get(pack.next(at)))),
+            HashView::Table(table) => (index < table.len()).then(|| elements(table.get(index))),
+        }
+    }
+
+    /// All fields and values; of a packed hash in the order in which they came.
+    pub fn for_each(self, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
+        match self {
+            HashView::Packed(pack) => {
+                let mut entries = pack.iter();
+                while let (Some(field), Some(value)) = (entries.next(), entries.next()) {
+                    visit(field, value);
+                }
+            }
+            HashView::Table(table) => table.iter().map(elements).for_each(|(field, value)| visit(field, value)),
+        }
+    }
+
+    /// Goes on with a scan, as [`Table::scan`]; a small hash is shown whole.
+    pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>, Element<'_>)) -> u64 {
+        match self {
+            HashView::Packed(_) => {
+                self.for_each(visit);
+                0
+            }
+            HashView::Table(table) => table.scan(cursor, &mut |pair| {
+                let (field, value) = elements(pair);
+                visit(field, value);
+            }),
+        }
+    }
+}
+
+fn elements(pair: &Pair) -> (Element<'_>, Element<'_>) {
+    let (field, value) = pair.split();
+    (Element::Bytes(field), Element::Bytes(value))
+}
+
+#[inline]
+fn find(table: &Table<Pair>, field: &[u8]) -> Option<usize> {
+    table.find(table.hash(field), |pair| pair.field() == field)
+}
+
+impl Hash {
+    /// To be called with the lengths of all fields and values that a command brings, before the first one is set: a hash that they
+    /// don't fit becomes a table, as in Redis.
+    pub fn prepare(&mut self, lengths: impl Iterator<Item = usize>, limits: HashLimits) {
+        let Hash::Packed(pack) = self else { return };
+        let mut total = pack.as_ref().end();
+        for len in lengths {
+            total = total.saturating_add(len);
+            if len > limits.value_bytes_max || total > PACKED_BYTES_MAX {
+                return self.convert(0);
+            }
+        }
+    }
+
+    /// Gives a field a value. `true`: the field is new.
+    #[inline]
+    pub fn set(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
+        if field.len() > limits.value_bytes_max || value.len() > limits.value_bytes_max {
+            self.convert(1);
+        }
+        match self {
+            Hash::Packed(pack) => {
+                let packed = pack.as_ref();
+                if let Some(at) = packed.find(field, packed.first(), 1) {
+                    let at = packed.next(at);
+                    pack.replace(at, value);
+                    return false;
+                }
+                pack.push_back(field);
+                pack.push_back(value);
+                if pack.as_ref().len() / 2 > limits.entries_max {
+                    self.convert(0);
+                }
+                true
+            }
+            Hash::Table(table) => {
+                let hash = table.hash(field);
+                match table.find(hash, |pair| pair.field() == field) {
+                    Some(index) => table.change(index, |pair| pair.set_value(value)),
+                    None => {
+                        table.insert(hash, Pair::new(field, value));
+                        return true;
+                    }
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes a field out. `false`: it wasn't there.
+    #[inline]
+    pub fn remove(&mut self, field: &[u8]) -> bool {
+        match self {
+            Hash::Packed(pack) => {
+                let packed = pack.as_ref();
+                let Some(at) = packed.find(field, packed.first(), 1) else { return false };
+                pack.remove(at, 2);
+                true
+            }
+            Hash::Table(table) => match find(table, field) {
+                Some(index) => table.remove(index).is_some(),
+                None => false,
+            },
+        }
+    }
+
+    /// Makes it a table, with room for some fields more.
+    fn convert(&mut self, more: usize) {
+        let Hash::Packed(pack) = self else { return };
+        let view = HashView::Packed(pack.as_ref());
+        let mut table = Box::new(Table::with_capacity(view.len() + more));
+        view.for_each(|field, value| {
+            field.with_bytes(|field| {
+                value.with_bytes(|value| table.insert(table.hash(field), Pair::new(field, value)));
+            });
+        });
+        *self = Hash::Table(table);
+    }
+}
+
+impl Collection for Hash {
+    type View<'a> = HashView<'a>;
+
+    fn empty() -> Self {
+        Hash::Packed(Pack::new())
+    }
+
+    fn of(value: &Value) -> Option<&Self> {
+        if let Value::Hash(found) = value { Some(found) } else { None }
+    }
+
+    fn of_mut(value: &mut Value) -> Option<&mut Self> {
+        if let Value::Hash(found) = value { Some(found) } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::Hash(self)
+    }
+
+    fn view(&self) -> HashView<'_> {
+        match self {
+            Hash::Packed(pack) => HashView::Packed(pack.as_ref()),
+            Hash::Table(table) => HashView::Table(table),
+        }
+    }
+
+    fn view_packed(form: PackedForm, bytes: &[u8]) -> Option<HashView<'_>> {
+        (form == PackedForm::Hash).then(|| HashView::Packed(PackRef::new(bytes)))
+    }
+
+    fn from_packed(form: PackedForm, bytes: Vec<u8>) -> Result<Self, Vec<u8>> {
+        if form == PackedForm::Hash { Ok(Hash::Packed(Pack::from_vec(bytes))) } else { Err(bytes) }
+    }
+
+    fn packed(&self) -> Option<(PackedForm, &[u8])> {
+        match self {
+            Hash::Packed(pack) => Some((PackedForm::Hash, pack.as_ref().as_bytes())),
+            Hash::Table(_) => None,
+        }
+    }
+
+    fn into_packed(self) -> Option<Vec<u8>> {
+        match self {
+            Hash::Packed(pack) => Some(pack.into_vec()),
+            Hash::Table(_) => None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Hash::Packed(pack) => pack.as_ref().is_empty(),
+            Hash::Table(table) => table.is_empty(),
+        }
+    }
+
+    fn allocated_bytes(&self) -> usize {
+        match self {
+            Hash::Packed(pack) => pack.allocated_bytes(),
+            Hash::Table(table) => size_of::<Table<Pair>>() + table.allocated_bytes(),
+        }
+    }
+
+    fn try_clone(&self) -> Result<Self, OutOfMemory> {
+        Ok(match self {
+            Hash::Packed(pack) => Hash::Packed(pack.as_ref().to_pack()),
+            Hash::Table(table) => Hash::Table(table.clone()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use crate::testing::Random;
+
+const LIMITS: HashLimits = HashLimits { entries_max: 8, value_bytes_max: 20 };
+
+fn contents(hash: &Hash) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    hash.view().for_each(|field, value| assert_eq!(all.insert(field.to_vec(), value.to_vec()), None));
+    assert_eq!(all.len(), hash.view().len());
+    all
+}
+
+#[test]
+fn random_changes_agree_with_a_map() {
+    let mut random = Random::announced("hash");
+    for _ in 0..300 {
+        let (mut hash, mut model) = (Hash::empty(), BTreeMap::new());
+        let fields = random.pick(&[3, 12, 60]);
+        let value_max = random.pick(&[5, 40]);
+        let mut converted = false;
+        for _ in 0..100 {
+            let field = random.below(fields).to_string().into_bytes();
+            assert_eq!(hash.view().get(&field).map(Element::to_vec), model.get(&field).cloned());
+            if random.one_in(3) {
+                assert_eq!(hash.remove(&field), model.remove(&field).is_some());
+            } else {
+                let value = if random.one_in(2) {
+                    random.bytes(0, value_max)
+                } else {
+                    random.below(1000).to_string().into_bytes()
+                };
+                converted |= value.len() > LIMITS.value_bytes_max;
+                assert_eq!(hash.set(&field, &value, LIMITS), model.insert(field, value).is_none());
+            }
+            converted |= model.len() > LIMITS.entries_max;
+            assert_eq!(hash.view().encoding(), if converted { Encoding::Hashtable } else { Encoding::Listpack });
+            assert_eq!(hash.is_empty(), model.is_empty());
+        }
+        assert_eq!(contents(&hash), model);
+        let by_index: BTreeSet<Vec<u8>> =
+            (0..model.len()).map(|index| hash.view().nth(index).unwrap().0.to_vec()).collect();
+        assert!(by_index.iter().eq(model.keys()));
+        assert!(hash.view().nth(model.len()).is_none());
+        let mut scanned = BTreeMap::new();
+        let mut cursor = 0;
+        loop {
+            cursor = hash.view().scan(cursor, &mut |field, value| {
+                scanned.insert(field.to_vec(), value.to_vec());
+            });
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert_eq!(scanned, model);
+        assert_eq!(contents(&hash.try_clone().unwrap()), model);
+    }
+}
+
+#[test]
+fn what_a_command_brings_is_looked_at_first() {
+    for (lengths, packed) in [(&[20, 20][..], true), (&[1, 21], false), (&[PACKED_BYTES_MAX], false)] {
+        let mut hash = Hash::empty();
+        hash.set(b"f", b"v", LIMITS);
+        hash.prepare(lengths.iter().copied(), LIMITS);
+        assert_eq!(matches!(hash, Hash::Packed(_)), packed, "{lengths:?}");
+        assert_eq!(contents(&hash).len(), 1);
+    }
+    // Together, though each is short enough.
+    let limits = HashLimits { entries_max: 8, value_bytes_max: usize::MAX };
+    for (len, packed) in [(PACKED_BYTES_MAX / 2 - 1, true), (PACKED_BYTES_MAX / 2, false)] {
+        let mut hash = Hash::empty();
+        hash.prepare([len, len].into_iter(), limits);
+        assert_eq!(matches!(hash, Hash::Packed(_)), packed);
+    }
+}

@@ -1,0 +1,230 @@
+//! A set of integers: sorted, one after the other, all of one width. The bytes are those of Redis's intset.
+//!
+//! ```text
+//! width       4 bytes: 2, 4 or 8, the bytes of each integer
+//! count       4 bytes
+//! integers    ascending
+//! ```
+//!
+//! All little-endian. The width is the least that all integers fit, and never shrinks. An empty set may be no bytes at all.
+
+/// Bytes before the integers.
+const HEADER_BYTES: usize = 8;
+
+/// Bytes that an integer takes.
+fn width_of(value: i64) -> usize {
+    if i16::try_from(value).is_ok() {
+        2
+    } else if i32::try_from(value).is_ok() {
+        4
+    } else {
+        8
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+}
+
+/// An intset, to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntSetRef<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> IntSetRef<'a> {
+    /// The intset of these bytes. They must have come from [`IntSet`] or [`IntSetRef::as_bytes`].
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        IntSetRef { bytes }
+    }
+
+    /// All its bytes.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    #[inline]
+    fn width(self) -> usize {
+        word(self.bytes, 0) as usize
+    }
+
+    /// Integers in it.
+    #[inline]
+    pub fn len(self) -> usize {
+        word(self.bytes, 4) as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// The integer of an index below the length.
+    #[inline]
+    pub fn get(self, index: usize) -> i64 {
+        let width = self.width();
+        let at = HEADER_BYTES + index * width;
+        let bytes = &self.bytes[at..at + width];
+        match *bytes {
+            [a, b] => i64::from(i16::from_le_bytes([a, b])),
+            [a, b, c, d] => i64::from(i32::from_le_bytes([a, b, c, d])),
+            _ => {
+                let mut wide = [0; 8];
+                wide.copy_from_slice(bytes);
+                i64::from_le_bytes(wide)
+            }
+        }
+    }
+
+    /// Where an integer is, or where it would be.
+    #[inline]
+    fn search(self, value: i64) -> Result<usize, usize> {
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.get(middle).cmp(&value) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+                std::cmp::Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// Whether an integer is in it.
+    #[inline]
+    pub fn contains(self, value: i64) -> bool {
+        self.search(value).is_ok()
+    }
+
+    /// All integers, ascending.
+    pub fn iter(self) -> impl Iterator<Item = i64> + 'a {
+        (0..self.len()).map(move |index| self.get(index))
+    }
+}
+
+/// An intset that can be changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IntSet {
+    bytes: Vec<u8>,
+}
+
+impl IntSet {
+    /// An empty one, which takes no memory.
+    pub const fn new() -> Self {
+        IntSet { bytes: Vec::new() }
+    }
+
+    /// The intset of these bytes, as [`IntSetRef::new`].
+    pub fn from_vec(bytes: Vec<u8>) -> Self {
+        IntSet { bytes }
+    }
+
+    /// Its bytes, with the room they have.
+    pub fn into_vec(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// To be read.
+    #[inline]
+    pub fn as_ref(&self) -> IntSetRef<'_> {
+        IntSetRef { bytes: &self.bytes }
+    }
+
+    /// Bytes of heap it takes.
+    pub fn allocated_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Adds an integer. `false`: it was there.
+    pub fn insert(&mut self, value: i64) -> bool {
+        let (width, wanted) = (self.as_ref().width(), width_of(value));
+        if wanted > width {
+            self.widen(wanted, value);
+            return true;
+        }
+        let Err(index) = self.as_ref().search(value) else { return false };
+        let (at, len) = (HEADER_BYTES + index * width, self.bytes.len());
+        // Exactly: small sets are many, and the allocator's size classes leave room enough.
+        self.bytes.reserve_exact(width);
+        self.bytes.resize(len + width, 0);
+        self.bytes.copy_within(at..len, at + width);
+        self.bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+        self.set_len(self.as_ref().len() + 1);
+        true
+    }
+
+    /// Gives all integers more bytes, for the sake of one that needs them: it is less or greater than all others.
+    #[cold]
+    fn widen(&mut self, width: usize, value: i64) {
+        let old = std::mem::take(&mut self.bytes);
+        let old = IntSetRef::new(&old);
+        self.bytes.reserve_exact(HEADER_BYTES + (old.len() + 1) * width);
+        self.bytes.extend_from_slice(&(width as u32).to_le_bytes());
+        self.bytes.extend_from_slice(&[0; 4]);
+        let first = (value < 0).then_some(value);
+        let last = (value >= 0).then_some(value);
+        for value in first.into_iter().chain(old.iter()).chain(last) {
+            self.bytes.extend_from_slice(&value.to_le_bytes()[..width]);
+        }
+        self.set_len(old.len() + 1);
+    }
+
+    /// Takes an integer out. `false`: it wasn't there.
+    pub fn remove(&mut self, value: i64) -> bool {
+        let Ok(index) = self.as_ref().search(value) else { return false };
+        let width = self.as_ref().width();
+        let at = HEADER_BYTES + index * width;
+        self.bytes.drain(at..at + width);
+        self.set_len(self.as_ref().len() - 1);
+        true
+    }
+
+    fn set_len(&mut self, len: usize) {
+        self.bytes[4..HEADER_BYTES].copy_from_slice(&(len as u32).to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::testing::Random;
+
+    #[test]
+    fn random_changes_agree_with_a_sorted_set() {
+        let mut random = Random::announced("intset");
+        for _ in 0..100 {
+            let (mut set, mut model) = (IntSet::new(), BTreeSet::new());
+            let narrow = random.below(64);
+            for _ in 0..200 {
+                let value = (random.next() as i64) >> random.below(64).max(narrow);
+                if random.one_in(3) {
+                    assert_eq!(set.remove(value), model.remove(&value));
+                } else {
+                    assert_eq!(set.insert(value), model.insert(value));
+                }
+                assert!(set.as_ref().iter().eq(model.iter().copied()));
+                assert_eq!(set.as_ref().contains(value), model.contains(&value));
+                assert_eq!(set.as_ref().is_empty(), model.is_empty());
+            }
+        }
+    }
+
+    /// Bytes as `intsetAdd` of redis-server 7.0.15 makes them (`DUMP` shows them).
+    #[test]
+    fn bytes_are_those_of_redis() {
+        let mut set = IntSet::new();
+        for value in [5, -1, 300] {
+            assert!(set.insert(value));
+        }
+        assert_eq!(set.as_ref().as_bytes(), [2, 0, 0, 0, 3, 0, 0, 0, 0xff, 0xff, 5, 0, 0x2c, 1]);
+        for (value, width) in [(i64::from(i16::MAX), 2), (32_768, 4), (i64::from(i32::MIN), 4), (i64::MIN, 8)] {
+            set.insert(value);
+            assert_eq!(set.as_ref().width(), width, "{value}");
+        }
+        assert!(set.as_ref().iter().eq([i64::MIN, i64::from(i32::MIN), -1, 5, 300, 32_767, 32_768]));
+    }
+}

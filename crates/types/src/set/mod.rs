@@ -1,0 +1,347 @@
+//! A set of strings.
+//!
+//! | form | `OBJECT ENCODING` | what | bytes per member |
+//! | --- | --- | --- | --- |
+//! | [`IntSet`] | intset | integers only, up to `set-max-intset-entries` | 2, 4 or 8 |
+//! | packed | hashtable | up to [`PACKED_MEMBERS_MAX`] members in at most [`INLINE_PACKED_BYTES_MAX`] bytes | 2 + length |
+//! | [`Table`] | hashtable | any | 20 to 25; and 1 + length (rounded up by the allocator) beyond 7 bytes |
+//!
+//! The first two live inside the dictionary entry while they are short. A set only ever goes down this table: from integers
+//! to a larger form when a string comes or there are too many, and never back, as in Redis.
+
+mod algebra;
+mod intset;
+
+pub use algebra::{Stored, difference, each_difference, each_intersection, each_union, intersection, union};
+pub use intset::{IntSet, IntSetRef};
+
+use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
+use crate::member::{Member, MemberKey};
+use crate::pack::{Element, Pack, PackRef};
+use crate::table::Table;
+use crate::{Encoding, OutOfMemory, Value};
+
+/// Most members that are searched one after the other.
+pub const PACKED_MEMBERS_MAX: usize = 128;
+
+/// Most integers of an intset, whatever the settings say.
+const INTSET_LEN_MAX: usize = 1 << 30;
+
+/// Bytes that a packed member takes at most beyond its own.
+const PACKED_OVERHEAD_BYTES: usize = 7;
+
+/// A set of strings.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Set {
+    /// Integers, sorted.
+    IntSet(IntSet),
+    /// A few strings in one piece.
+    Packed(Pack),
+    /// Any number of strings.
+    Table(Box<Table<Member>>),
+}
+
+/// A [`Set`], to be read.
+#[derive(Clone, Copy, Debug)]
+pub enum SetView<'a> {
+    /// Integers, sorted.
+    IntSet(IntSetRef<'a>),
+    /// A few strings in one piece.
+    Packed(PackRef<'a>),
+    /// Any number of strings.
+    Table(&'a Table<Member>),
+}
+
+impl<'a> SetView<'a> {
+    /// The encoding that `OBJECT ENCODING` answers.
+    pub fn encoding(self) -> Encoding {
+        match self {
+            SetView::IntSet(_) => Encoding::Intset,
+            SetView::Packed(_) | SetView::Table(_) => Encoding::Hashtable,
+        }
+    }
+
+    /// Members.
+    #[inline]
+    pub fn len(self) -> usize {
+        match self {
+            SetView::IntSet(set) => set.len(),
+            SetView::Packed(pack) => pack.len(),
+            SetView::Table(table) => table.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a string is in it.
+    #[inline]
+    pub fn contains(self, member: &[u8]) -> bool {
+        match self {
+            SetView::IntSet(set) => crate::parse_i64(member).is_some_and(|value| set.contains(value)),
+            SetView::Packed(pack) => pack.find(member, pack.first(), 0).is_some(),
+            SetView::Table(table) => find(table, MemberKey::of(member)).is_some(),
+        }
+    }
+
+    /// Whether an element (one of a set, or made by [`Element::of`]) is in it. `room` is for the digits of large integers.
+    #[inline]
+    pub fn contains_element(self, element: Element<'_>, room: &mut Vec<u8>) -> bool {
+        match (self, element) {
+            (SetView::IntSet(set), Element::Int(value)) => set.contains(value),
+            // An integer beyond 62 bits is bytes in a table.
+            (SetView::IntSet(set), Element::Bytes(bytes)) => {
+                crate::parse_i64(bytes).is_some_and(|value| set.contains(value))
+            }
+            (SetView::Packed(pack), Element::Int(_)) => pack.find_element(element, pack.first(), 0).is_some(),
+            (SetView::Packed(pack), Element::Bytes(bytes)) => pack.find(bytes, pack.first(), 0).is_some(),
+            (SetView::Table(table), _) => find(table, MemberKey::of_element(element, room)).is_some(),
+        }
+    }
+
+    /// The member of an index below the length, by an order that holds until the set changes. Constant time but for a packed set.
+    pub fn nth(self, index: usize) -> Option<Element<'a>> {
+        match self {
+            SetView::IntSet(set) => (index < set.len()).then(|| Element::Int(set.get(index))),
+            SetView::Packed(pack) => pack.nth(index).map(|at| pack.get(at)),
+            SetView::Table(table) => (index < table.len()).then(|| table.get(index).element()),
+        }
+    }
+
+    /// All members; of an intset ascending.
+    pub fn for_each(self, mut visit: impl FnMut(Element<'a>)) {
+        match self {
+            SetView::IntSet(set) => set.iter().for_each(|value| visit(Element::Int(value))),
+            SetView::Packed(pack) => pack.iter().for_each(visit),
+            SetView::Table(table) => table.iter().for_each(|member| visit(member.element())),
+        }
+    }
+
+    /// Goes on with a scan, as [`Table::scan`]; a small set is shown whole.
+    pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>)) -> u64 {
+        match self {
+            SetView::Table(table) => table.scan(cursor, &mut |member| visit(member.element())),
+            _ => {
+                self.for_each(visit);
+                0
+            }
+        }
+    }
+}
+
+#[inline]
+fn find(table: &Table<Member>, key: MemberKey<'_>) -> Option<usize> {
+    table.find(key.hash(table.seed()), |member| member.is(key))
+}
+
+impl Set {
+    /// Adds a string. `false`: it was there. An intset becomes another form when it has more than `intset_entries_max`.
+    #[inline]
+    pub fn add(&mut self, member: &[u8], intset_entries_max: usize) -> bool {
+        match self {
+            Set::IntSet(set) => match crate::parse_i64(member) {
+                Some(value) => self.add_integer(value, intset_entries_max),
+                None => {
+                    let len = set.as_ref().len() + 1;
+                    self.convert(len, member.len());
+                    self.add(member, intset_entries_max)
+                }
+            },
+            Set::Packed(pack) => {
+                let packed = pack.as_ref();
+                if packed.find(member, packed.first(), 0).is_some() {
+                    return false;
+                }
+                if fits_packed(packed.len() + 1, packed.end() + member.len()) {
+                    pack.push_back(member);
+                    return true;
+                }
+                let len = packed.len() + 1;
+                self.convert(len, usize::MAX);
+                self.add(member, intset_entries_max)
+            }
+            Set::Table(table) => add_to_table(table, MemberKey::of(member)),
+        }
+    }
+
+    /// As [`Self::add`], for an element of another set. `room` is for the digits of large integers.
+    pub fn add_element(&mut self, element: Element<'_>, intset_entries_max: usize, room: &mut Vec<u8>) -> bool {
+        match (&mut *self, element) {
+            (Set::Table(table), _) => add_to_table(table, MemberKey::of_element(element, room)),
+            (Set::IntSet(_), Element::Int(value)) => self.add_integer(value, intset_entries_max),
+            (_, Element::Bytes(bytes)) => self.add(bytes, intset_entries_max),
+            (_, Element::Int(_)) => element.with_bytes(|bytes| self.add(bytes, intset_entries_max)),
+        }
+    }
+
+    /// Adds an integer to an intset.
+    fn add_integer(&mut self, value: i64, intset_entries_max: usize) -> bool {
+        let Set::IntSet(set) = self else { return false };
+        if !set.insert(value) {
+            return false;
+        }
+        let len = set.as_ref().len();
+        if len > intset_entries_max.min(INTSET_LEN_MAX) {
+            self.convert(len, 0);
+        }
+        true
+    }
+
+    /// Takes a string out. `false`: it wasn't there.
+    #[inline]
+    pub fn remove(&mut self, member: &[u8]) -> bool {
+        match self {
+            Set::IntSet(set) => crate::parse_i64(member).is_some_and(|value| set.remove(value)),
+            Set::Packed(pack) => {
+                let packed = pack.as_ref();
+                let Some(at) = packed.find(member, packed.first(), 0) else { return false };
+                pack.remove(at, 1);
+                true
+            }
+            Set::Table(table) => match find(table, MemberKey::of(member)) {
+                Some(index) => table.remove(index).is_some(),
+                None => false,
+            },
+        }
+    }
+
+    /// Takes the member of an index (see [`SetView::nth`]) out. The last one may come to its place.
+    pub fn remove_nth(&mut self, index: usize) {
+        match self {
+            Set::IntSet(set) => {
+                let value = set.as_ref().get(index);
+                set.remove(value);
+            }
+            Set::Packed(pack) => {
+                if let Some(at) = pack.as_ref().nth(index) {
+                    pack.remove(at, 1);
+                }
+            }
+            Set::Table(table) => {
+                table.remove(index);
+            }
+        }
+    }
+
+    /// Makes it a form for strings, with room for `len` members, the next of which has so many bytes.
+    fn convert(&mut self, len: usize, next_len: usize) {
+        let view = self.view();
+        let mut bytes = next_len;
+        view.for_each(|element| bytes = bytes.saturating_add(PACKED_OVERHEAD_BYTES + element.len()));
+        *self = if fits_packed(len, bytes) {
+            let mut pack = Pack::new();
+            view.for_each(|element| pack.push_back_element(element));
+            Set::Packed(pack)
+        } else {
+            let mut table = Box::new(Table::with_capacity(len));
+            let mut room = Vec::new();
+            view.for_each(|element| drop_flag(add_to_table(&mut table, MemberKey::of_element(element, &mut room))));
+            Set::Table(table)
+        };
+    }
+}
+
+/// Each member is known to be new.
+fn drop_flag(is_new: bool) {
+    debug_assert!(is_new, "a set's members differ");
+}
+
+/// Whether so many members with so many bytes (less the last one's encoding) may be packed.
+fn fits_packed(len: usize, bytes: usize) -> bool {
+    len <= PACKED_MEMBERS_MAX && bytes <= INLINE_PACKED_BYTES_MAX - PACKED_OVERHEAD_BYTES
+}
+
+#[inline]
+fn add_to_table(table: &mut Table<Member>, key: MemberKey<'_>) -> bool {
+    let hash = key.hash(table.seed());
+    let is_new = table.find(hash, |member| member.is(key)).is_none();
+    if is_new {
+        table.insert(hash, Member::new(key));
+    }
+    is_new
+}
+
+impl Collection for Set {
+    type View<'a> = SetView<'a>;
+
+    fn empty() -> Self {
+        Set::IntSet(IntSet::new())
+    }
+
+    fn of(value: &Value) -> Option<&Self> {
+        if let Value::Set(found) = value { Some(found) } else { None }
+    }
+
+    fn of_mut(value: &mut Value) -> Option<&mut Self> {
+        if let Value::Set(found) = value { Some(found) } else { None }
+    }
+
+    fn into_value(self) -> Value {
+        Value::Set(self)
+    }
+
+    fn view(&self) -> SetView<'_> {
+        match self {
+            Set::IntSet(set) => SetView::IntSet(set.as_ref()),
+            Set::Packed(pack) => SetView::Packed(pack.as_ref()),
+            Set::Table(table) => SetView::Table(table),
+        }
+    }
+
+    fn view_packed(form: PackedForm, bytes: &[u8]) -> Option<SetView<'_>> {
+        match form {
+            PackedForm::IntSet => Some(SetView::IntSet(IntSetRef::new(bytes))),
+            PackedForm::Set => Some(SetView::Packed(PackRef::new(bytes))),
+            _ => None,
+        }
+    }
+
+    fn from_packed(form: PackedForm, bytes: Vec<u8>) -> Result<Self, Vec<u8>> {
+        match form {
+            PackedForm::IntSet => Ok(Set::IntSet(IntSet::from_vec(bytes))),
+            PackedForm::Set => Ok(Set::Packed(Pack::from_vec(bytes))),
+            _ => Err(bytes),
+        }
+    }
+
+    fn packed(&self) -> Option<(PackedForm, &[u8])> {
+        match self {
+            Set::IntSet(set) => Some((PackedForm::IntSet, set.as_ref().as_bytes())),
+            Set::Packed(pack) => Some((PackedForm::Set, pack.as_ref().as_bytes())),
+            Set::Table(_) => None,
+        }
+    }
+
+    fn into_packed(self) -> Option<Vec<u8>> {
+        match self {
+            Set::IntSet(set) => Some(set.into_vec()),
+            Set::Packed(pack) => Some(pack.into_vec()),
+            Set::Table(_) => None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.view().is_empty()
+    }
+
+    fn allocated_bytes(&self) -> usize {
+        match self {
+            Set::IntSet(set) => set.allocated_bytes(),
+            Set::Packed(pack) => pack.allocated_bytes(),
+            Set::Table(table) => size_of::<Table<Member>>() + table.allocated_bytes(),
+        }
+    }
+
+    fn try_clone(&self) -> Result<Self, OutOfMemory> {
+        Ok(match self {
+            Set::IntSet(set) => Set::IntSet(set.clone()),
+            Set::Packed(pack) => Set::Packed(pack.as_ref().to_pack()),
+            Set::Table(table) => Set::Table(table.clone()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
