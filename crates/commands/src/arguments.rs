@@ -48,6 +48,16 @@ pub(crate) fn positive(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> O
     positive
 }
 
+/// A count of random elements, of either sign. `None`: it isn't one, and the reply says so.
+pub(crate) fn signed_count(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
+    let count = integer(argument, reply)?;
+    if count == i64::MIN {
+        reply.error("ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807");
+        return None;
+    }
+    Some(count)
+}
+
 /// The number of a database. `None`: it isn't one, and the reply says so.
 pub(crate) fn database(argument: &[u8], keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<u32> {
     let index = database_index(argument, None, reply)?;

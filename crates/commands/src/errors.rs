@@ -6,6 +6,9 @@ pub const SYNTAX: &str = "ERR syntax error";
 /// A number was expected; or one that fits 64 bits.
 pub const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
+/// A number that is too large for what it counts.
+pub const OUT_OF_RANGE: &str = "ERR value is out of range";
+
 /// A floating-point number was expected.
 pub const NOT_A_FLOAT: &str = "ERR value is not a valid float";
 

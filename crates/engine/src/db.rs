@@ -246,6 +246,12 @@ impl<'s> Db<'s> {
         Some(found)
     }
 
+    /// A random number, from the shard's own sequence.
+    #[inline]
+    pub fn next_random(&mut self) -> u64 {
+        self.random.next_u64()
+    }
+
     /// Whether a key exists.
     pub fn exists(&mut self, key: &Key<'_>) -> bool {
         self.find(key).is_some()

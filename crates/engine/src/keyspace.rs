@@ -125,6 +125,8 @@ impl Keyspace {
         assert!((1..=SHARDS_MAX as u32).contains(&layout.shards), "shards");
         assert!((1..=DATABASES_MAX as u32).contains(&layout.databases), "databases");
         assert!(layout.homes >= 1 && layout.homes <= layout.workers && layout.workers as usize == ports.len());
+        // Tables of hashes and sets are hashed with the dictionary's secret.
+        pantala_types::table::set_seed(layout.seed);
         let databases = layout.databases as usize;
         let pubsub = PubSub::new(ports.len());
         let id = NEXT_ID.fetch_add(1, Relaxed);

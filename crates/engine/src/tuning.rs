@@ -35,6 +35,12 @@ pub struct Tuning {
     pub lfu_decay_time_minutes: AtomicU32,
     /// `list-max-listpack-size`.
     pub list_max_listpack_size: AtomicI32,
+    /// `hash-max-listpack-entries`.
+    pub hash_max_listpack_entries: AtomicU64,
+    /// `hash-max-listpack-value`, bytes.
+    pub hash_max_listpack_value_bytes: AtomicU64,
+    /// `set-max-intset-entries`.
+    pub set_max_intset_entries: AtomicU64,
     /// `active-expire-effort`, 1 to 10.
     pub active_expire_effort: AtomicU32,
     /// `DEBUG SET-ACTIVE-EXPIRE`.
@@ -60,6 +66,9 @@ impl Tuning {
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_time_minutes: AtomicU32::new(1),
             list_max_listpack_size: AtomicI32::new(-2),
+            hash_max_listpack_entries: AtomicU64::new(512),
+            hash_max_listpack_value_bytes: AtomicU64::new(64),
+            set_max_intset_entries: AtomicU64::new(512),
             active_expire_effort: AtomicU32::new(1),
             active_expire: AtomicBool::new(true),
             hz: AtomicU32::new(10),

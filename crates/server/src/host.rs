@@ -341,6 +341,9 @@ impl Server {
         tuning.lfu_log_factor.store(settings.lfu_log_factor, Relaxed);
         tuning.lfu_decay_time_minutes.store(settings.lfu_decay_time_minutes, Relaxed);
         tuning.list_max_listpack_size.store(settings.list_max_listpack_size, Relaxed);
+        tuning.hash_max_listpack_entries.store(settings.hash_max_listpack_entries, Relaxed);
+        tuning.hash_max_listpack_value_bytes.store(settings.hash_max_listpack_value_bytes, Relaxed);
+        tuning.set_max_intset_entries.store(settings.set_max_intset_entries, Relaxed);
         tuning.active_expire_effort.store(settings.active_expire_effort, Relaxed);
         tuning.hz.store(settings.hz, Relaxed);
         tuning.set_access_policy(if settings.maxmemory_policy.is_lfu() {

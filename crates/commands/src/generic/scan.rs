@@ -18,16 +18,10 @@ use pantala_resp::{Args, Reply};
 
 use crate::arguments::{c_string, is_option};
 use crate::errors;
-
-/// Keys that a page looks at, unless `COUNT` says otherwise.
-const COUNT_DEFAULT: u64 = 10;
+use crate::scanning::{BUCKETS_PER_ELEMENT_MAX, COUNT_DEFAULT, parse_cursor};
 
 /// Most shards that one page takes.
 const SHARDS_PER_PAGE_MAX: usize = 64;
-
-/// Most buckets that a page looks at per key that it was asked for: bounds a page over an almost empty dictionary, as in
-/// Redis.
-const BUCKETS_PER_KEY_MAX: u64 = 10;
 
 /// Bits of a position.
 const POSITION_BITS: u32 = 48;
@@ -48,23 +42,9 @@ impl Cursor {
         self.shard << POSITION_BITS | self.position
     }
 
-    /// What a client sent, as C's `strtoul` reads it: a sign is allowed, and nothing at all is 0.
+    /// What a client sent.
     fn parse(text: &[u8]) -> Option<Self> {
-        let text = c_string(text);
-        let (negative, digits) = match text {
-            [b'-', digits @ ..] => (true, digits),
-            [b'+', digits @ ..] => (false, digits),
-            digits => (false, digits),
-        };
-        // A sign alone isn't a number.
-        if digits.is_empty() && !text.is_empty() {
-            return None;
-        }
-        let value = digits.iter().try_fold(0u64, |value, byte| match byte {
-            b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
-            _ => None,
-        })?;
-        Some(Self::unpack(if negative { value.wrapping_neg() } else { value }))
+        parse_cursor(text).map(Self::unpack)
     }
 }
 
@@ -155,7 +135,7 @@ fn page(
 ) -> (Option<Cursor>, usize) {
     let (selected, keyspace) = (access.session().db, access.keyspace());
     let (mut visited, mut found) = (0u64, 0);
-    let mut buckets_left = options.count.saturating_mul(BUCKETS_PER_KEY_MAX);
+    let mut buckets_left = options.count.saturating_mul(BUCKETS_PER_ELEMENT_MAX);
     let mut last = cursor.shard;
     for shard in access.shards() {
         if u64::from(shard) < cursor.shard {
@@ -200,12 +180,6 @@ mod tests {
             assert!(cursor.pack() < 1 << 63);
             assert_eq!(Cursor::unpack(cursor.pack()), cursor);
             assert_eq!(Cursor::parse(cursor.pack().to_string().as_bytes()), Some(cursor));
-        }
-        let zero = Some(Cursor { shard: 0, position: 0 });
-        assert_eq!((Cursor::parse(b""), Cursor::parse(b"+0"), Cursor::parse(b"0\0x")), (zero, zero, zero));
-        assert_eq!(Cursor::parse(b"18446744073709551615"), Some(Cursor::unpack(u64::MAX)));
-        for bad in ["18446744073709551616", "-", "+", " 1", "1 ", "1x", "x"] {
-            assert_eq!(Cursor::parse(bad.as_bytes()), None, "{bad:?}");
         }
     }
 }

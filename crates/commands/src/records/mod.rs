@@ -9,6 +9,7 @@ use pantala_engine::command::{Command, Flags};
 mod bitmap;
 mod connection;
 mod generic;
+mod hashes;
 mod lists;
 mod lookup;
 mod not_built;
@@ -16,6 +17,7 @@ mod pubsub;
 mod resolve;
 mod scripting;
 mod server;
+mod sets;
 mod strings;
 #[cfg(test)]
 mod tests;
@@ -69,7 +71,23 @@ pub static COMMANDS: &[Command] = &[
     strings::GETEX,
     strings::GETRANGE,
     strings::GETSET,
+    hashes::HDEL,
     connection::HELLO,
+    hashes::HEXISTS,
+    hashes::HGET,
+    hashes::HGETALL,
+    hashes::HINCRBY,
+    hashes::HINCRBYFLOAT,
+    hashes::HKEYS,
+    hashes::HLEN,
+    hashes::HMGET,
+    hashes::HMSET,
+    hashes::HRANDFIELD,
+    hashes::HSCAN,
+    hashes::HSET,
+    hashes::HSETNX,
+    hashes::HSTRLEN,
+    hashes::HVALS,
     strings::INCR,
     strings::INCRBY,
     strings::INCRBYFLOAT,
@@ -116,7 +134,11 @@ pub static COMMANDS: &[Command] = &[
     lists::RPOPLPUSH,
     lists::RPUSH,
     lists::RPUSHX,
+    sets::SADD,
     generic::SCAN,
+    sets::SCARD,
+    sets::SDIFF,
+    sets::SDIFFSTORE,
     connection::SELECT,
     strings::SET,
     bitmap::SETBIT,
@@ -124,11 +146,24 @@ pub static COMMANDS: &[Command] = &[
     strings::SETNX,
     strings::SETRANGE,
     server::SHUTDOWN,
+    sets::SINTER,
+    sets::SINTERCARD,
+    sets::SINTERSTORE,
+    sets::SISMEMBER,
+    sets::SMEMBERS,
+    sets::SMISMEMBER,
+    sets::SMOVE,
+    sets::SPOP,
     pubsub::SPUBLISH,
+    sets::SRANDMEMBER,
+    sets::SREM,
+    sets::SSCAN,
     pubsub::SSUBSCRIBE,
     strings::STRLEN,
     pubsub::SUBSCRIBE,
     strings::SUBSTR,
+    sets::SUNION,
+    sets::SUNIONSTORE,
     pubsub::SUNSUBSCRIBE,
     server::SWAPDB,
     server::TIME,

@@ -191,6 +191,12 @@ pub struct Settings {
     pub lfu_decay_time_minutes: u32,
     /// How much a node of a list may hold: entries, or -1 to -5 for 4 to 64 KiB.
     pub list_max_listpack_size: i32,
+    /// Most fields of a packed hash.
+    pub hash_max_listpack_entries: u64,
+    /// Longest field or value of a packed hash.
+    pub hash_max_listpack_value_bytes: u64,
+    /// Most members of a set of integers.
+    pub set_max_intset_entries: u64,
 }
 
 impl Settings {
@@ -245,6 +251,9 @@ impl Settings {
             lfu_log_factor: small(values, "lfu-log-factor"),
             lfu_decay_time_minutes: small(values, "lfu-decay-time"),
             list_max_listpack_size: i32::try_from(values.number("list-max-listpack-size")).unwrap_or(-2),
+            hash_max_listpack_entries: bytes(values, "hash-max-listpack-entries"),
+            hash_max_listpack_value_bytes: bytes(values, "hash-max-listpack-value"),
+            set_max_intset_entries: bytes(values, "set-max-intset-entries"),
         }
     }
 }

@@ -1,0 +1,70 @@
+//! Counting in fields of hashes.
+
+use pantala_base::number::Decimal;
+use pantala_engine::access::Access;
+use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::{Collection, Hash, LongDouble};
+
+use super::limits;
+use crate::arguments::integer;
+use crate::{elements, errors};
+
+/// `HINCRBY key field increment`.
+pub fn hincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(by) = integer(args.at(3), reply) else { return };
+    let key = access.first_key(args, 1);
+    let limits = limits(access);
+    let result = access.db(&key).change_as(&key, Missing::Create, |hash: &mut Hash| {
+        let sum = match hash.view().get(args.at(2)).map(elements::integer) {
+            None => Ok(by),
+            Some(None) => Err("ERR hash value is not an integer"),
+            Some(Some(value)) => value.checked_add(by).ok_or("ERR increment or decrement would overflow"),
+        };
+        if let Ok(sum) = sum {
+            hash.set(args.at(2), Decimal::new().format_i64(sum), limits);
+        }
+        (sum.is_ok(), sum)
+    });
+    match result {
+        Ok(Some(Ok(sum))) => {
+            access.notify(EventClass::Hash, "hincrby", &key);
+            reply.integer(sum);
+        }
+        Ok(Some(Err(error))) => reply.error(error),
+        Ok(None) => reply.integer(0),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// `HINCRBYFLOAT key field increment`.
+pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(by) = LongDouble::parse(args.at(3)) else { return reply.error(errors::NOT_A_FLOAT) };
+    if by.is_infinite() {
+        return reply.error("ERR value is NaN or Infinity");
+    }
+    let key = access.first_key(args, 1);
+    let limits = limits(access);
+    let result = access.db(&key).change_as(&key, Missing::Create, |hash: &mut Hash| {
+        let sum = match hash.view().get(args.at(2)).map(elements::long_double) {
+            None => Ok(by),
+            Some(None) => Err("ERR hash value is not a float"),
+            Some(Some(value)) => value.checked_add(by).ok_or("ERR increment would produce NaN or Infinity"),
+        };
+        let text = sum.map(LongDouble::to_human);
+        if let Ok(text) = &text {
+            hash.set(args.at(2), text, limits);
+        }
+        (text.is_ok(), text)
+    });
+    match result {
+        Ok(Some(Ok(text))) => {
+            access.notify(EventClass::Hash, "hincrbyfloat", &key);
+            reply.bulk(&text);
+        }
+        Ok(Some(Err(error))) => reply.error(error),
+        Ok(None) => reply.null(),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}

@@ -1,0 +1,167 @@
+//! Single fields of hashes.
+
+use pantala_engine::access::Access;
+use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::{Collection, Hash, HashView};
+
+use super::limits;
+use crate::{elements, errors};
+
+/// `HSET key field value [field value …]`.
+#[inline]
+pub fn hset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if let Some(created) = set_pairs(access, args, "hset", reply) {
+        reply.integer(created);
+    }
+}
+
+/// `HMSET key field value [field value …]`.
+pub fn hmset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if set_pairs(access, args, "hmset", reply).is_some() {
+        reply.ok();
+    }
+}
+
+/// Sets the fields from `args[2]` on; returns how many are new. `None`: the reply says why not.
+#[inline]
+fn set_pairs(access: &mut Access<'_>, args: &Args<'_>, name: &str, reply: &mut Reply<'_>) -> Option<i64> {
+    if !args.len().is_multiple_of(2) {
+        reply.error(&format!("ERR wrong number of arguments for '{name}' command"));
+        return None;
+    }
+    let key = access.first_key(args, 1);
+    let limits = limits(access);
+    let result = access.db(&key).change_as(&key, Missing::Create, |hash: &mut Hash| {
+        hash.prepare((2..args.len()).map(|index| args.at(index).len()), limits);
+        let mut created = 0;
+        for index in (2..args.len()).step_by(2) {
+            created += i64::from(hash.set(args.at(index), args.at(index + 1), limits));
+        }
+        (true, created)
+    });
+    match result {
+        Ok(created) => {
+            access.notify(EventClass::Hash, "hset", &key);
+            created
+        }
+        Err(WrongType) => {
+            reply.error(errors::WRONG_TYPE);
+            None
+        }
+    }
+}
+
+/// `HSETNX key field value`.
+pub fn hsetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let (field, value) = (args.at(2), args.at(3));
+    let limits = limits(access);
+    let result = access.db(&key).change_as(&key, Missing::Create, |hash: &mut Hash| {
+        if hash.view().get(field).is_some() {
+            return (false, false);
+        }
+        hash.prepare([field.len(), value.len()].into_iter(), limits);
+        hash.set(field, value, limits);
+        (true, true)
+    });
+    match result {
+        Ok(Some(true)) => {
+            access.notify(EventClass::Hash, "hset", &key);
+            reply.integer(1);
+        }
+        Ok(_) => reply.integer(0),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// `HDEL key field [field …]`.
+pub fn hdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let result = access.db(&key).change_as(&key, Missing::Skip, |hash: &mut Hash| {
+        let removed = (2..args.len()).filter(|&index| hash.remove(args.at(index))).count();
+        (removed > 0, (removed, hash.is_empty()))
+    });
+    match result {
+        Ok(None) => reply.integer(0),
+        Ok(Some((removed, is_gone))) => {
+            if removed > 0 {
+                access.notify(EventClass::Hash, "hdel", &key);
+                if is_gone {
+                    access.notify(EventClass::Generic, "del", &key);
+                }
+            }
+            reply.integer(removed as i64);
+        }
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// Works with the hash at `args[1]`, or replies what it must when there is none.
+#[inline]
+pub(super) fn with_view(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    missing: impl FnOnce(&mut Reply<'_>),
+    work: impl FnOnce(HashView<'_>, &mut Reply<'_>),
+) {
+    let key = access.first_key(args, 1);
+    match access.db(&key).read_as::<Hash>(&key) {
+        Ok(Some(view)) => work(view, reply),
+        Ok(None) => missing(reply),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// `HGET key field`.
+#[inline]
+pub fn hget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    with_view(
+        access,
+        args,
+        reply,
+        |reply| reply.null(),
+        |hash, reply| match hash.get(args.at(2)) {
+            Some(value) => elements::write(value, reply),
+            None => reply.null(),
+        },
+    );
+}
+
+/// `HMGET key field [field …]`.
+pub fn hmget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let nulls = |reply: &mut Reply<'_>| {
+        reply.array(args.len() - 2);
+        (2..args.len()).for_each(|_| reply.null());
+    };
+    with_view(access, args, reply, nulls, |hash, reply| {
+        reply.array(args.len() - 2);
+        for index in 2..args.len() {
+            match hash.get(args.at(index)) {
+                Some(value) => elements::write(value, reply),
+                None => reply.null(),
+            }
+        }
+    });
+}
+
+/// `HLEN key`.
+pub fn hlen(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    with_view(access, args, reply, |reply| reply.integer(0), |hash, reply| reply.integer(hash.len() as i64));
+}
+
+/// `HEXISTS key field`.
+pub fn hexists(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let zero = |reply: &mut Reply<'_>| reply.integer(0);
+    with_view(access, args, reply, zero, |hash, reply| reply.integer(i64::from(hash.get(args.at(2)).is_some())));
+}
+
+/// `HSTRLEN key field`.
+pub fn hstrlen(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let zero = |reply: &mut Reply<'_>| reply.integer(0);
+    with_view(access, args, reply, zero, |hash, reply| {
+        reply.integer(hash.get(args.at(2)).map_or(0, |value| value.len() as i64));
+    });
+}

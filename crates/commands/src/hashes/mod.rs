@@ -1,0 +1,35 @@
+//! Hash commands.
+//!
+//! | file | commands |
+//! | --- | --- |
+//! | `fields` | `HSET`, `HMSET`, `HSETNX`, `HGET`, `HMGET`, `HDEL`, `HLEN`, `HEXISTS`, `HSTRLEN` |
+//! | `counters` | `HINCRBY`, `HINCRBYFLOAT` |
+//! | `walk` | `HGETALL`, `HKEYS`, `HVALS`, `HSCAN`, `HRANDFIELD` |
+//!
+//! `HGET` and `HSET` of a small hash hash the key once (the router did), probe once and don't allocate: its bytes lie in the
+//! dictionary entry.
+
+mod counters;
+mod fields;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+pub use counters::{hincrby, hincrbyfloat};
+pub use fields::{hdel, hexists, hget, hlen, hmget, hmset, hset, hsetnx, hstrlen};
+pub use walk::{hgetall, hkeys, hrandfield, hscan, hvals};
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::access::Access;
+use pantala_types::HashLimits;
+
+/// The limits of packed hashes, as they are now.
+#[inline]
+fn limits(access: &Access<'_>) -> HashLimits {
+    let tuning = &access.keyspace().tuning;
+    HashLimits {
+        entries_max: tuning.hash_max_listpack_entries.load(Relaxed) as usize,
+        value_bytes_max: tuning.hash_max_listpack_value_bytes.load(Relaxed) as usize,
+    }
+}

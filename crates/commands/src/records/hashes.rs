@@ -1,0 +1,258 @@
+//! The hash commands.
+
+use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route};
+
+use super::flags;
+
+/// What the hash commands have in common: their key chooses the shard.
+const HASH: Command = Command { group: "hash", acl: Acl::HASH, route: Route::Keys, ..Command::BLANK };
+
+pub(crate) const HDEL: Command = Command {
+    name: "hdel",
+    full_name: "hdel",
+    summary: "Removes fields of a hash, and the hash with its last one",
+    since: "2.0.0",
+    complexity: "O(N), N: fields given",
+    history: &[("2.4.0", "More than one field")],
+    arity: -3,
+    flags: flags![WRITE, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "delete"])],
+    arguments: &[Argument::key("key", 0), Argument::string("field").multiple()],
+    handler: Handler::Keyed(crate::hashes::hdel),
+    ..HASH
+};
+
+pub(crate) const HEXISTS: Command = Command {
+    name: "hexists",
+    full_name: "hexists",
+    summary: "Tells whether a hash has a field",
+    since: "2.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![READONLY, FAST],
+    key_specs: &[KeySpec::at(1, &["RO"])],
+    arguments: &[Argument::key("key", 0), Argument::string("field")],
+    handler: Handler::Keyed(crate::hashes::hexists),
+    ..HASH
+};
+
+pub(crate) const HGET: Command = Command {
+    name: "hget",
+    full_name: "hget",
+    summary: "Reads a field of a hash",
+    since: "2.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![READONLY, FAST],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[Argument::key("key", 0), Argument::string("field")],
+    handler: Handler::Keyed(crate::hashes::hget),
+    ..HASH
+};
+
+pub(crate) const HGETALL: Command = Command {
+    name: "hgetall",
+    full_name: "hgetall",
+    summary: "Reads all fields of a hash with their values",
+    since: "2.0.0",
+    complexity: "O(N), N: fields of the hash",
+    arity: 2,
+    flags: flags![READONLY],
+    tips: &["nondeterministic_output_order"],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[Argument::key("key", 0)],
+    handler: Handler::Keyed(crate::hashes::hgetall),
+    ..HASH
+};
+
+pub(crate) const HINCRBY: Command = Command {
+    name: "hincrby",
+    full_name: "hincrby",
+    summary: "Adds to the whole number in a field of a hash",
+    since: "2.0.0",
+    complexity: "O(1)",
+    arity: 4,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "update"])],
+    arguments: &[Argument::key("key", 0), Argument::string("field"), Argument::integer("increment")],
+    handler: Handler::Keyed(crate::hashes::hincrby),
+    ..HASH
+};
+
+pub(crate) const HINCRBYFLOAT: Command = Command {
+    name: "hincrbyfloat",
+    full_name: "hincrbyfloat",
+    summary: "Adds to the number in a field of a hash",
+    since: "2.6.0",
+    complexity: "O(1)",
+    arity: 4,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "update"])],
+    arguments: &[Argument::key("key", 0), Argument::string("field"), Argument::new("increment", ArgumentKind::Double)],
+    handler: Handler::Keyed(crate::hashes::hincrbyfloat),
+    ..HASH
+};
+
+pub(crate) const HKEYS: Command = Command {
+    name: "hkeys",
+    full_name: "hkeys",
+    summary: "Lists the fields of a hash",
+    since: "2.0.0",
+    complexity: "O(N), N: fields of the hash",
+    arity: 2,
+    flags: flags![READONLY],
+    tips: &["nondeterministic_output_order"],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[Argument::key("key", 0)],
+    handler: Handler::Keyed(crate::hashes::hkeys),
+    ..HASH
+};
+
+pub(crate) const HLEN: Command = Command {
+    name: "hlen",
+    full_name: "hlen",
+    summary: "Counts the fields of a hash",
+    since: "2.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![READONLY, FAST],
+    key_specs: &[KeySpec::at(1, &["RO"])],
+    arguments: &[Argument::key("key", 0)],
+    handler: Handler::Keyed(crate::hashes::hlen),
+    ..HASH
+};
+
+pub(crate) const HMGET: Command = Command {
+    name: "hmget",
+    full_name: "hmget",
+    summary: "Reads several fields of a hash",
+    since: "2.0.0",
+    complexity: "O(N), N: fields given",
+    arity: -3,
+    flags: flags![READONLY, FAST],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[Argument::key("key", 0), Argument::string("field").multiple()],
+    handler: Handler::Keyed(crate::hashes::hmget),
+    ..HASH
+};
+
+pub(crate) const HMSET: Command = Command {
+    name: "hmset",
+    full_name: "hmset",
+    summary: "Sets fields of a hash, creating it when it is missing",
+    since: "2.0.0",
+    complexity: "O(N), N: fields given",
+    deprecated: Some(("4.0.0", "`HSET`")),
+    arity: -4,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "update"])],
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::block("field_value", &[Argument::string("field"), Argument::string("value")]).multiple(),
+    ],
+    handler: Handler::Keyed(crate::hashes::hmset),
+    ..HASH
+};
+
+pub(crate) const HRANDFIELD: Command = Command {
+    name: "hrandfield",
+    full_name: "hrandfield",
+    summary: "Picks fields of a hash at random",
+    since: "6.2.0",
+    complexity: "O(N), N: fields in the reply; with values packed in one piece, its length besides",
+    arity: -2,
+    flags: flags![READONLY],
+    tips: &["nondeterministic_output"],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::block(
+            "options",
+            &[Argument::integer("count"), Argument::word("withvalues", "WITHVALUES").optional()],
+        )
+        .optional(),
+    ],
+    handler: Handler::Keyed(crate::hashes::hrandfield),
+    ..HASH
+};
+
+pub(crate) const HSCAN: Command = Command {
+    name: "hscan",
+    full_name: "hscan",
+    summary: "Walks through a hash a few fields at a time",
+    since: "2.8.0",
+    complexity: "O(1) a call, O(N) for the whole walk, N: size of the collection",
+    arity: -3,
+    flags: flags![READONLY],
+    tips: &["nondeterministic_output"],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::integer("cursor"),
+        Argument::pattern("pattern").token("MATCH").optional(),
+        Argument::integer("count").token("COUNT").optional(),
+    ],
+    handler: Handler::Keyed(crate::hashes::hscan),
+    ..HASH
+};
+
+pub(crate) const HSET: Command = Command {
+    name: "hset",
+    full_name: "hset",
+    summary: "Sets fields of a hash, creating it when it is missing",
+    since: "2.0.0",
+    complexity: "O(N), N: fields given",
+    history: &[("4.0.0", "More than one field and value")],
+    arity: -4,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "update"])],
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::block("field_value", &[Argument::string("field"), Argument::string("value")]).multiple(),
+    ],
+    handler: Handler::Keyed(crate::hashes::hset),
+    ..HASH
+};
+
+pub(crate) const HSETNX: Command = Command {
+    name: "hsetnx",
+    full_name: "hsetnx",
+    summary: "Sets a field of a hash unless it is there already",
+    since: "2.0.0",
+    complexity: "O(1)",
+    arity: 4,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "insert"])],
+    arguments: &[Argument::key("key", 0), Argument::string("field"), Argument::string("value")],
+    handler: Handler::Keyed(crate::hashes::hsetnx),
+    ..HASH
+};
+
+pub(crate) const HSTRLEN: Command = Command {
+    name: "hstrlen",
+    full_name: "hstrlen",
+    summary: "Tells how long the value in a field of a hash is",
+    since: "3.2.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![READONLY, FAST],
+    key_specs: &[KeySpec::at(1, &["RO"])],
+    arguments: &[Argument::key("key", 0), Argument::string("field")],
+    handler: Handler::Keyed(crate::hashes::hstrlen),
+    ..HASH
+};
+
+pub(crate) const HVALS: Command = Command {
+    name: "hvals",
+    full_name: "hvals",
+    summary: "Lists the values of a hash",
+    since: "2.0.0",
+    complexity: "O(N), N: fields of the hash",
+    arity: 2,
+    flags: flags![READONLY],
+    tips: &["nondeterministic_output_order"],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[Argument::key("key", 0)],
+    handler: Handler::Keyed(crate::hashes::hvals),
+    ..HASH
+};

@@ -1,0 +1,125 @@
+//! What `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN` have in common: cursors, options, pages.
+
+use pantala_base::glob;
+use pantala_base::number::parse_i64;
+use pantala_resp::{Args, Reply};
+use pantala_types::pack::Element;
+
+use crate::arguments::{c_string, is_option};
+use crate::errors;
+
+/// Elements that a page looks at, unless `COUNT` says otherwise.
+pub(crate) const COUNT_DEFAULT: u64 = 10;
+
+/// Most buckets that a page looks at per element that it was asked for: bounds a page over an almost empty table, as in
+/// Redis.
+pub(crate) const BUCKETS_PER_ELEMENT_MAX: u64 = 10;
+
+/// What a client sent as a cursor, as C's `strtoul` reads it: a sign is allowed, and nothing at all is 0.
+pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
+    let text = c_string(text);
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    // A sign alone isn't a number.
+    if digits.is_empty() && !text.is_empty() {
+        return None;
+    }
+    let value = digits.iter().try_fold(0u64, |value, byte| match byte {
+        b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(byte - b'0')),
+        _ => None,
+    })?;
+    Some(if negative { value.wrapping_neg() } else { value })
+}
+
+/// The options of a scan through a collection.
+pub(crate) struct ScanOptions<'a> {
+    count: u64,
+    pattern: Option<&'a [u8]>,
+    /// `NOVALUES` (HSCAN, since 7.4).
+    pub(crate) no_values: bool,
+}
+
+impl<'a> ScanOptions<'a> {
+    /// Those from `args[3]` on. `takes_novalues`: the command is HSCAN.
+    pub(crate) fn parse(args: &Args<'a>, takes_novalues: bool) -> Result<Self, &'static str> {
+        let mut options = ScanOptions { count: COUNT_DEFAULT, pattern: None, no_values: false };
+        let mut index = 3;
+        while let Some(option) = args.get(index) {
+            if takes_novalues && is_option(option, "NOVALUES") {
+                options.no_values = true;
+                index += 1;
+                continue;
+            }
+            let value = args.get(index + 1).ok_or(errors::SYNTAX)?;
+            if is_option(option, "COUNT") {
+                let count = parse_i64(value).ok_or(errors::NOT_AN_INTEGER)?;
+                options.count = u64::try_from(count).ok().filter(|&count| count >= 1).ok_or(errors::SYNTAX)?;
+            } else if is_option(option, "MATCH") {
+                options.pattern = (value != b"*").then_some(value);
+            } else {
+                return Err(errors::SYNTAX);
+            }
+            index += 2;
+        }
+        Ok(options)
+    }
+
+    /// Whether an element is to be shown.
+    pub(crate) fn admits(&self, element: Element<'_>) -> bool {
+        self.pattern.is_none_or(|pattern| element.with_bytes(|bytes| glob::matches(pattern, bytes, false)))
+    }
+}
+
+/// Replies a page: the next cursor and what `step` writes. `step` shows what is at a cursor (one bucket of a table, or the whole of
+/// a small collection), and says what the next cursor is, how many elements it saw and how many replies it wrote.
+pub(crate) fn reply_page(
+    reply: &mut Reply<'_>,
+    mut cursor: u64,
+    options: &ScanOptions<'_>,
+    mut step: impl FnMut(u64, &mut Reply<'_>) -> (u64, u64, usize),
+) {
+    // The cursor stands before the elements and is known after them.
+    let mut elements = Vec::new();
+    let mut page = Reply::new(&mut elements, reply.version());
+    let array = page.defer_array();
+    let (mut seen, mut written) = (0, 0);
+    let mut steps_left = options.count.saturating_mul(BUCKETS_PER_ELEMENT_MAX);
+    loop {
+        let (next, seen_here, written_here) = step(cursor, &mut page);
+        (cursor, seen, written) = (next, seen + seen_here, written + written_here);
+        steps_left -= 1;
+        if cursor == 0 || seen >= options.count || steps_left == 0 {
+            break;
+        }
+    }
+    page.patch(array, written);
+    reply.array(2);
+    // Redis prints cursors unsigned.
+    reply.bulk(cursor.to_string().as_bytes());
+    reply.raw(&elements);
+}
+
+/// Replies the empty page of a key that doesn't exist.
+pub(crate) fn reply_empty_page(reply: &mut Reply<'_>) {
+    reply.array(2);
+    reply.bulk(b"0");
+    reply.array(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_are_read_as_by_strtoul() {
+        assert_eq!((parse_cursor(b""), parse_cursor(b"+0"), parse_cursor(b"0\0x")), (Some(0), Some(0), Some(0)));
+        assert_eq!(parse_cursor(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_cursor(b"-1"), Some(u64::MAX));
+        for bad in ["18446744073709551616", "-", "+", " 1", "1 ", "1x", "x"] {
+            assert_eq!(parse_cursor(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+}

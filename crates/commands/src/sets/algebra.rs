@@ -1,0 +1,130 @@
+//! Intersections, unions and differences of sets, over any shards.
+
+use pantala_base::number::parse_i64;
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::{Expire, WrongType};
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::pack::Element;
+use pantala_types::set::{difference, each_difference, each_intersection, each_union, intersection, union};
+use pantala_types::{Collection, Set, SetView};
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::intset_entries_max;
+use crate::arguments::is_option;
+use crate::elements::write;
+use crate::errors;
+
+type Views<'v, 'a> = &'v [Option<SetView<'a>>];
+
+/// `SINTER key [key …]`.
+pub fn sinter(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    show(access, args, reply, |views, visit| each_intersection(views, usize::MAX, visit));
+}
+
+/// `SUNION key [key …]`.
+pub fn sunion(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    show(access, args, reply, |views, visit| each_union(views, visit));
+}
+
+/// `SDIFF key [key …]`.
+pub fn sdiff(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    show(access, args, reply, |views, visit| each_difference(views, visit));
+}
+
+/// `SINTERSTORE destination key [key …]`.
+pub fn sinterstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    store(access, args, "sinterstore", intersection, reply);
+}
+
+/// `SUNIONSTORE destination key [key …]`.
+pub fn sunionstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    store(access, args, "sunionstore", union, reply);
+}
+
+/// `SDIFFSTORE destination key [key …]`.
+pub fn sdiffstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    store(access, args, "sdiffstore", difference, reply);
+}
+
+/// `SINTERCARD numkeys key [key …] [LIMIT limit]`.
+pub fn sintercard(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let keys = parse_i64(args.at(1)).filter(|&keys| keys > 0);
+    let Some(keys) = keys.and_then(|keys| usize::try_from(keys).ok()) else {
+        return reply.error("ERR numkeys should be greater than 0");
+    };
+    if keys > args.len() - 2 {
+        return reply.error("ERR Number of keys can't be greater than number of args");
+    }
+    let (mut limit, mut index) = (usize::MAX, 2 + keys);
+    while let Some(option) = args.get(index) {
+        let Some(value) = args.get(index + 1).filter(|_| is_option(option, "LIMIT")) else {
+            return reply.error(errors::SYNTAX);
+        };
+        let Some(value) = parse_i64(value).and_then(|value| usize::try_from(value).ok()) else {
+            return reply.error("ERR LIMIT can't be negative");
+        };
+        // 0: none.
+        limit = if value == 0 { usize::MAX } else { value };
+        index += 2;
+    }
+    match views(access, args, 2..2 + keys) {
+        Ok(views) => reply.integer(each_intersection(&views, limit, |_| {}) as i64),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// The sets at the keys of some arguments.
+fn views<'v>(
+    access: &'v mut Access<'_>,
+    args: &Args<'_>,
+    keys: Range<usize>,
+) -> Result<Vec<Option<SetView<'v>>>, WrongType> {
+    let keys: Vec<Key<'_>> = keys.map(|index| access.key(args, index)).collect();
+    access.views::<Set>(&keys)
+}
+
+/// Replies the members that `each` finds in the sets at all keys.
+fn show(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    each: impl FnOnce(Views<'_, '_>, &mut dyn FnMut(Element<'_>)) -> usize,
+) {
+    match views(access, args, 1..args.len()) {
+        Ok(views) => {
+            let set = reply.defer_set();
+            let found = each(&views, &mut |member| write(member, reply));
+            reply.patch(set, found);
+        }
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// Stores what `make` makes of the sets at the keys after the first one, and replies its size. An empty result removes the key.
+fn store(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    event: &'static str,
+    make: fn(Views<'_, '_>, usize) -> Set,
+    reply: &mut Reply<'_>,
+) {
+    let destination = access.first_key(args, 1);
+    let entries_max = intset_entries_max(access);
+    let result = match views(access, args, 2..args.len()) {
+        Ok(views) => make(&views, entries_max),
+        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+    };
+    let len = result.view().len();
+    if len > 0 {
+        access.db(&destination).put(&destination, result, Expire::Clear);
+        access.notify(EventClass::Set, event, &destination);
+    } else {
+        let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
+        if access.db(&destination).remove(&destination, lazy) {
+            access.notify(EventClass::Generic, "del", &destination);
+        }
+    }
+    reply.integer(len as i64);
+}

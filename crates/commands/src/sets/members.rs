@@ -1,0 +1,176 @@
+//! Single members of sets, and all of them.
+
+use pantala_engine::access::Access;
+use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::{Collection, Set, SetView};
+
+use super::intset_entries_max;
+use crate::elements::write;
+use crate::errors;
+use crate::scanning::{ScanOptions, parse_cursor, reply_empty_page, reply_page};
+
+/// `SADD key member [member …]`.
+#[inline]
+pub fn sadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let entries_max = intset_entries_max(access);
+    let result = access.db(&key).change_as(&key, Missing::Create, |set: &mut Set| {
+        let added = (2..args.len()).filter(|&index| set.add(args.at(index), entries_max)).count();
+        (added > 0, added)
+    });
+    match result {
+        Ok(added) => {
+            let added = added.unwrap_or(0);
+            if added > 0 {
+                access.notify(EventClass::Set, "sadd", &key);
+            }
+            reply.integer(added as i64);
+        }
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// `SREM key member [member …]`.
+pub fn srem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let result = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
+        let removed = (2..args.len()).filter(|&index| set.remove(args.at(index))).count();
+        (removed > 0, (removed, set.is_empty()))
+    });
+    match result {
+        Ok(None) => reply.integer(0),
+        Ok(Some((removed, is_gone))) => {
+            if removed > 0 {
+                access.notify(EventClass::Set, "srem", &key);
+                if is_gone {
+                    access.notify(EventClass::Generic, "del", &key);
+                }
+            }
+            reply.integer(removed as i64);
+        }
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// `SMOVE source destination member`.
+pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let (from, to, member) = (access.first_key(args, 1), access.key(args, 2), args.at(3));
+    let is_member = match has_member(access, &from, member) {
+        // Without a source nobody looks at the destination.
+        Ok(None) => return reply.integer(0),
+        Ok(Some(is_member)) => is_member,
+        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+    };
+    if has_member(access, &to, member).is_err() {
+        return reply.error(errors::WRONG_TYPE);
+    }
+    if !is_member || from.bytes == to.bytes {
+        return reply.integer(i64::from(is_member));
+    }
+    // Both are known to be sets, or missing: from here on nothing can fail.
+    let removed = access.db(&from).change_as(&from, Missing::Skip, |set: &mut Set| {
+        let removed = set.remove(member);
+        (removed, set.is_empty())
+    });
+    access.notify(EventClass::Set, "srem", &from);
+    if removed == Ok(Some(true)) {
+        access.notify(EventClass::Generic, "del", &from);
+    }
+    let entries_max = intset_entries_max(access);
+    let added = access.db(&to).change_as(&to, Missing::Create, |set: &mut Set| {
+        let added = set.add(member, entries_max);
+        (added, added)
+    });
+    if added == Ok(Some(true)) {
+        access.notify(EventClass::Set, "sadd", &to);
+    }
+    reply.integer(1);
+}
+
+/// Whether the set at a key, which is touched as by a write, has a member; `None`: there is no such key.
+fn has_member(
+    access: &mut Access<'_>,
+    key: &pantala_engine::access::Key<'_>,
+    member: &[u8],
+) -> Result<Option<bool>, WrongType> {
+    access.db(key).change_as(key, Missing::Skip, |set: &mut Set| (false, set.view().contains(member)))
+}
+
+/// Works with the set at `args[1]`, or replies what it must when there is none.
+#[inline]
+pub(super) fn with_view(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    missing: impl FnOnce(&mut Reply<'_>),
+    work: impl FnOnce(SetView<'_>, &mut Reply<'_>),
+) {
+    let key = access.first_key(args, 1);
+    match access.db(&key).read_as::<Set>(&key) {
+        Ok(Some(view)) => work(view, reply),
+        Ok(None) => missing(reply),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// `SISMEMBER key member`.
+#[inline]
+pub fn sismember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let zero = |reply: &mut Reply<'_>| reply.integer(0);
+    with_view(access, args, reply, zero, |set, reply| reply.integer(i64::from(set.contains(args.at(2)))));
+}
+
+/// `SMISMEMBER key member [member …]`.
+pub fn smismember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let zeros = |reply: &mut Reply<'_>| {
+        reply.array(args.len() - 2);
+        (2..args.len()).for_each(|_| reply.integer(0));
+    };
+    with_view(access, args, reply, zeros, |set, reply| {
+        reply.array(args.len() - 2);
+        (2..args.len()).for_each(|index| reply.integer(i64::from(set.contains(args.at(index)))));
+    });
+}
+
+/// `SCARD key`.
+pub fn scard(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    with_view(access, args, reply, |reply| reply.integer(0), |set, reply| reply.integer(set.len() as i64));
+}
+
+/// `SMEMBERS key`.
+pub fn smembers(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    with_view(
+        access,
+        args,
+        reply,
+        |reply| reply.set(0),
+        |set, reply| {
+            reply.set(set.len());
+            set.for_each(|member| write(member, reply));
+        },
+    );
+}
+
+/// `SSCAN key cursor [MATCH pattern] [COUNT count]`.
+pub fn sscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(cursor) = parse_cursor(args.at(2)) else { return reply.error("ERR invalid cursor") };
+    with_view(access, args, reply, reply_empty_page, |set, reply| {
+        let options = match ScanOptions::parse(args, false) {
+            Ok(options) => options,
+            Err(error) => return reply.error(error),
+        };
+        reply_page(reply, cursor, &options, |cursor, page| {
+            let (mut seen, mut written) = (0, 0);
+            let next = set.scan(cursor, &mut |member| {
+                seen += 1;
+                if options.admits(member) {
+                    write(member, page);
+                    written += 1;
+                }
+            });
+            (next, seen, written)
+        });
+    });
+}

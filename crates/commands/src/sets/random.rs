@@ -1,0 +1,114 @@
+//! Members of sets at random.
+
+use pantala_base::random::Random;
+use pantala_engine::access::Access;
+use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::{Collection, Set, SetView};
+
+use super::members::with_view;
+use crate::arguments::{natural, signed_count};
+use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
+use crate::errors;
+
+/// `SPOP key [count]`.
+pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() > 3 {
+        return reply.error(errors::SYNTAX);
+    }
+    let count = match args.get(2).map(|count| natural(count, reply)) {
+        None => None,
+        Some(Some(count)) => Some(count),
+        Some(None) => return,
+    };
+    let key = access.first_key(args, 1);
+    let mut random = Random::from_seed(access.db(&key).next_random());
+    let result = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
+        let len = set.view().len();
+        let taken = count.map_or(1, |count| usize::try_from(count).unwrap_or(usize::MAX)).min(len);
+        if count.is_some() {
+            reply.set(taken);
+        }
+        if taken == len {
+            set.view().for_each(|member| write(member, reply));
+            *set = Set::empty();
+        } else {
+            take_some(set, taken, &mut random, reply);
+        }
+        (taken > 0, (taken > 0, taken == len))
+    });
+    match result {
+        Ok(Some((has_changed, is_gone))) => {
+            if has_changed {
+                access.notify(EventClass::Set, "spop", &key);
+            }
+            if is_gone {
+                access.notify(EventClass::Generic, "del", &key);
+            }
+        }
+        Ok(None) if count.is_some() => reply.set(0),
+        Ok(None) => reply.null(),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// Takes fewer members out than there are, and replies them.
+fn take_some(set: &mut Set, count: usize, random: &mut Random, reply: &mut Reply<'_>) {
+    for _ in 0..count {
+        let index = random.below(set.view().len() as u64) as usize;
+        if let Some(member) = set.view().nth(index) {
+            write(member, reply);
+        }
+        set.remove_nth(index);
+    }
+}
+
+/// `SRANDMEMBER key [count]`.
+pub fn srandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() > 3 {
+        return reply.error(errors::SYNTAX);
+    }
+    let key = access.first_key(args, 1);
+    let mut random = Random::from_seed(access.db(&key).next_random());
+    let Some(count) = args.get(2) else {
+        return with_view(
+            access,
+            args,
+            reply,
+            |reply| reply.null(),
+            |set, reply| match set.nth(random.below(set.len() as u64) as usize) {
+                Some(member) => write(member, reply),
+                None => reply.null(),
+            },
+        );
+    };
+    let Some(count) = signed_count(count, reply) else { return };
+    with_view(access, args, reply, |reply| reply.array(0), |set, reply| pick(set, count, &mut random, reply));
+}
+
+/// Replies `count` different members, or `-count` that may repeat.
+fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply: &mut Reply<'_>) {
+    let (len, wanted) = (set.len(), count.unsigned_abs());
+    if count < 0 {
+        if wanted > REPEATED_PICKS_MAX {
+            return reply.error(errors::OUT_OF_RANGE);
+        }
+        reply.array(wanted as usize);
+        for _ in 0..wanted {
+            if let Some(member) = set.nth(random.below(len as u64) as usize) {
+                write(member, reply);
+            }
+        }
+    } else if wanted >= len as u64 {
+        // As Redis: the whole set is replied as a set, a part of it as an array.
+        reply.set(len);
+        set.for_each(|member| write(member, reply));
+    } else {
+        let chosen = distinct_below(random, wanted as usize, len);
+        reply.array(chosen.len());
+        for member in chosen.into_iter().filter_map(|index| set.nth(index)) {
+            write(member, reply);
+        }
+    }
+}
