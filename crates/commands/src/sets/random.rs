@@ -101,8 +101,8 @@ fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply: &mut Reply<'_>
             }
         }
     } else if wanted >= len as u64 {
-        // As Redis: the whole set is replied as a set, a part of it as an array.
-        reply.set(len);
+        // An array also where it is the whole set: so does redis-server 7.0.15, in RESP3 as well.
+        reply.array(len);
         set.for_each(|member| write(member, reply));
     } else {
         let chosen = distinct_below(random, wanted as usize, len);

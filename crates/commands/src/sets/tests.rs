@@ -49,7 +49,13 @@ fn members_come_and_go() {
     server.expect(&[("COPY big other", ":1"), ("SCARD other", ":513"), ("DEL big other", ":2")]);
     assert_eq!(server.heap_bytes(), 0);
     server.session.version = Version::Resp3;
-    server.expect(&[("SADD s a", ":1"), ("SMEMBERS s", "~1 a"), ("SMEMBERS missing", "~0"), ("SPOP s 1", "~1 a")]);
+    server.expect(&[
+        ("SADD s a", ":1"),
+        ("SMEMBERS s", "~1 a"),
+        ("SMEMBERS missing", "~0"),
+        ("SRANDMEMBER s 5", "*1 a"),
+        ("SPOP s 1", "~1 a"),
+    ]);
 }
 
 #[test]
