@@ -36,6 +36,7 @@ pub mod functions;
 pub mod generic;
 pub mod hashes;
 pub mod help;
+pub mod hyperloglog;
 pub mod introspection;
 pub mod lists;
 mod lolwut;

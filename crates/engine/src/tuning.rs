@@ -45,6 +45,8 @@ pub struct Tuning {
     pub active_expire_effort: AtomicU32,
     /// `DEBUG SET-ACTIVE-EXPIRE`.
     pub active_expire: AtomicBool,
+    /// `hll-sparse-max-bytes`: a HyperLogLog that would take more becomes dense.
+    pub hll_sparse_max_bytes: AtomicU64,
     /// `hz`.
     pub hz: AtomicU32,
     /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
@@ -71,6 +73,7 @@ impl Tuning {
             set_max_intset_entries: AtomicU64::new(512),
             active_expire_effort: AtomicU32::new(1),
             active_expire: AtomicBool::new(true),
+            hll_sparse_max_bytes: AtomicU64::new(3000),
             hz: AtomicU32::new(10),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),

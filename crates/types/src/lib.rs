@@ -38,6 +38,7 @@ mod chunked;
 pub mod collection;
 mod encoding;
 pub mod hash;
+pub mod hyperloglog;
 pub mod lcs;
 pub mod list;
 pub mod longdouble;

@@ -2,6 +2,7 @@
 
 use std::collections::TryReserveError;
 use std::fmt;
+use std::ops::Range;
 
 /// Most bytes that a growing string reserves beyond what it needs (1 MiB). Below it, a growing string doubles.
 pub const PREALLOCATION_BYTES_MAX: usize = 1024 * 1024;
@@ -116,6 +117,24 @@ impl RawString {
         Ok(())
     }
 
+    /// Puts `patch` in the place of the bytes of a range, which must lie within the string; what follows moves.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; the string is then unchanged.
+    pub fn try_splice(&mut self, range: Range<usize>, patch: &[u8]) -> Result<(), OutOfMemory> {
+        let (len, Range { start, end }) = (self.len(), range);
+        let new_end = start.checked_add(patch.len()).ok_or(OutOfMemory)?;
+        let new_len = (len - end).checked_add(new_end).ok_or(OutOfMemory)?;
+        if new_len > len {
+            self.try_grow_to(new_len)?;
+            self.bytes.resize(new_len, 0);
+        }
+        self.bytes.copy_within(end..len, new_end);
+        self.bytes[start..new_end].copy_from_slice(patch);
+        self.bytes.truncate(new_len);
+        Ok(())
+    }
+
     /// A copy in a buffer of exactly its length.
     ///
     /// # Errors
@@ -194,6 +213,21 @@ mod tests {
         let mut string = RawString::try_from_slice(b"kept").unwrap();
         string.try_set_range(1000, b"").unwrap();
         assert_eq!(string.as_bytes(), b"kept");
+    }
+
+    #[test]
+    fn splices_of_all_lengths() {
+        for (range, patch, wanted) in [
+            (0..0, "ab", "ab01234"),
+            (1..3, "", "034"),
+            (1..3, "xy", "0xy34"),
+            (4..5, "xyz", "0123xyz"),
+            (0..5, "", ""),
+        ] {
+            let mut string = RawString::try_from_slice(b"01234").unwrap();
+            string.try_splice(range.clone(), patch.as_bytes()).unwrap();
+            assert_eq!(string.as_bytes(), wanted.as_bytes(), "{range:?} {patch}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod bitmaps;
 mod generic;
+mod hyperloglog;
 mod lists;
 mod server;
 mod strings;
@@ -113,9 +114,10 @@ impl Generator {
 
     /// A command of one of the types.
     fn data_command(&mut self) -> Step {
-        match self.random.below(8) {
-            0..=3 => self.string_command(),
-            4 => self.bitmap_command(),
+        match self.random.below(16) {
+            0..=7 => self.string_command(),
+            8 | 9 => self.bitmap_command(),
+            10 => self.hyperloglog_command(),
             _ => self.list_command(),
         }
     }

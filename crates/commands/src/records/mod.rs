@@ -10,6 +10,7 @@ mod bitmap;
 mod connection;
 mod generic;
 mod hashes;
+mod hyperloglog;
 mod lists;
 mod lookup;
 mod not_built;
@@ -118,6 +119,11 @@ pub static COMMANDS: &[Command] = &[
     generic::PEXPIRE,
     generic::PEXPIREAT,
     generic::PEXPIRETIME,
+    hyperloglog::PFADD,
+    hyperloglog::PFCOUNT,
+    hyperloglog::PFDEBUG,
+    hyperloglog::PFMERGE,
+    hyperloglog::PFSELFTEST,
     connection::PING,
     strings::PSETEX,
     pubsub::PSUBSCRIBE,

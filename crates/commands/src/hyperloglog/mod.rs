@@ -1,0 +1,187 @@
+//! HyperLogLog commands: counting different elements in a string of 12 KiB at most.
+//!
+//! The string is Redis's, byte for byte: see [`pantala_types::hyperloglog`].
+
+mod debug;
+#[cfg(test)]
+mod tests;
+
+pub use debug::{pfdebug, pfselftest};
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::access::{Access, Key, SessionView};
+use pantala_engine::db::{Db, Expire, Held, Holds};
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::{Args, Reply};
+use pantala_types::hyperloglog::{
+    ChangeError, Form, HyperLogLog, Registers, add, empty, forget_count, remember_count, store_merged,
+};
+use pantala_types::{OutOfMemory, RawString};
+
+use crate::errors;
+use crate::strings::{StringRef, edit, store_raw};
+
+const NOT_ONE: &str = "WRONGTYPE Key is not a valid HyperLogLog string value.";
+const CORRUPTED: &str = "INVALIDOBJ Corrupted HLL object detected";
+
+/// Why a command failed, as the client is told.
+struct Failure(&'static str);
+
+impl From<ChangeError> for Failure {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Corrupted => Failure(CORRUPTED),
+            ChangeError::OutOfMemory => Failure(errors::OUT_OF_MEMORY),
+        }
+    }
+}
+
+impl From<OutOfMemory> for Failure {
+    fn from(_: OutOfMemory) -> Self {
+        Failure(errors::OUT_OF_MEMORY)
+    }
+}
+
+/// The HyperLogLog that an entry holds.
+fn of(held: Held<'_>) -> Result<HyperLogLog<'_>, Failure> {
+    match StringRef::of(held) {
+        None => Err(Failure(errors::WRONG_TYPE)),
+        // No integer's text is one.
+        Some(StringRef::Int(_)) => Err(Failure(NOT_ONE)),
+        Some(StringRef::Bytes(bytes)) => HyperLogLog::of(bytes).ok_or(Failure(NOT_ONE)),
+    }
+}
+
+/// Changes a HyperLogLog that is there. When `change` fails it must have left the string as it was.
+fn edit_one<R>(
+    db: &mut Db<'_>,
+    key: &Key<'_>,
+    change: impl FnOnce(&mut RawString) -> Result<R, ChangeError>,
+) -> Result<R, Failure> {
+    Ok(edit(db, key, |string| Ok(change(string)))??)
+}
+
+fn sparse_bytes_max(access: &Access<'_>) -> u64 {
+    access.keyspace().tuning.hll_sparse_max_bytes.load(Relaxed)
+}
+
+/// `PFADD key [element …]`.
+pub fn pfadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let bytes_max = sparse_bytes_max(access);
+    let key = access.first_key(args, 1);
+    match add_all(&mut access.db(&key), &key, args, bytes_max) {
+        Ok(changed) => reply.integer(i64::from(changed)),
+        Err(Failure(error)) => reply.error(error),
+    }
+}
+
+/// Whether the key is new or a register changed.
+fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> Result<bool, Failure> {
+    let add_to = |string: &mut RawString| {
+        let mut changed = false;
+        for element in args.iter().skip(2) {
+            changed |= add(string, element, bytes_max)?;
+        }
+        Ok(changed)
+    };
+    let Some(entry) = db.write(key) else {
+        let mut string = empty()?;
+        add_to(&mut string)?;
+        forget_count(&mut string);
+        store_raw(db, key, string, Expire::Clear)?;
+        return Ok(true);
+    };
+    // A dense one isn't refused half-way, nor is a single element.
+    let certain = of(entry.held())?.form() == Form::Dense || args.len() <= 3;
+    edit_one(db, key, |string| {
+        if certain {
+            return add_to(string);
+        }
+        let mut changed_string = string.try_clone()?;
+        let changed = add_to(&mut changed_string)?;
+        *string = changed_string;
+        Ok(changed)
+    })
+}
+
+/// `PFCOUNT key [key …]`.
+pub fn pfcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let counted = if args.len() == 2 {
+        let key = access.first_key(args, 1);
+        count_one(&mut access.db(&key), &key)
+    } else {
+        merged(access, args).map(|union| union.registers.count())
+    };
+    match counted {
+        Ok(count) => reply.integer(count as i64),
+        Err(Failure(error)) => reply.error(error),
+    }
+}
+
+/// The count of one key, which is remembered in its string.
+fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
+    let Some(entry) = db.read(key) else { return Ok(0) };
+    let cached = of(entry.held())?.cached_count();
+    // Also where it is known: the string is raw from now on, as in Redis.
+    edit_one(db, key, |string| {
+        let count = match (cached, HyperLogLog::of(string.as_bytes())) {
+            (None, Some(found)) => found.count()?,
+            (cached, _) => return Ok(cached.unwrap_or(0)),
+        };
+        remember_count(string, count);
+        Ok(count)
+    })
+}
+
+/// What several HyperLogLogs have together.
+struct Union {
+    registers: Registers,
+    /// Whether one of them is dense.
+    any_dense: bool,
+}
+
+/// The union of all keys of a command.
+fn merged(access: &mut Access<'_>, args: &Args<'_>) -> Result<Union, Failure> {
+    let mut union = Union { registers: Registers::new(), any_dense: false };
+    for index in 1..args.len() {
+        let key = access.key(args, index);
+        let mut db = access.db(&key);
+        let Some(entry) = db.read(&key) else { continue };
+        let found = of(entry.held())?;
+        union.any_dense |= found.form() == Form::Dense;
+        found.merge_into(&mut union.registers).map_err(ChangeError::from)?;
+    }
+    Ok(union)
+}
+
+/// The shards of `PFMERGE`: those of all its arguments.
+pub fn pfmerge_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
+    shards.extend(args.iter().skip(1).map(|key| keyspace.place(key).shard));
+}
+
+/// `PFMERGE destkey [sourcekey …]`.
+pub fn pfmerge(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    match merge(access, args) {
+        Ok(()) => reply.ok(),
+        Err(Failure(error)) => reply.error(error),
+    }
+}
+
+/// The destination is the first of the keys that are merged.
+fn merge(access: &mut Access<'_>, args: &Args<'_>) -> Result<(), Failure> {
+    let bytes_max = sparse_bytes_max(access);
+    let Union { registers, any_dense } = merged(access, args)?;
+    let key = access.first_key(args, 1);
+    let mut db = access.db(&key);
+    let exists = db.write(&key).is_some();
+    edit_one(&mut db, &key, |string| {
+        if exists {
+            return store_merged(string, &registers, any_dense, bytes_max);
+        }
+        let mut made = empty()?;
+        store_merged(&mut made, &registers, any_dense, bytes_max)?;
+        *string = made;
+        Ok(())
+    })
+}

@@ -1,0 +1,82 @@
+//! The HyperLogLog commands.
+
+use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, Route};
+
+use super::flags;
+
+/// What the HyperLogLog commands have in common: their keys choose the shards.
+const HYPERLOGLOG: Command =
+    Command { group: "hyperloglog", acl: Acl::HYPERLOGLOG, route: Route::Keys, ..Command::BLANK };
+
+pub(crate) const PFADD: Command = Command {
+    name: "pfadd",
+    full_name: "pfadd",
+    summary: "Adds elements to a HyperLogLog, creating the key when it is missing",
+    since: "2.8.9",
+    complexity: "O(1) for each element",
+    arity: -2,
+    flags: flags![WRITE, DENYOOM, FAST],
+    key_specs: &[KeySpec::at(1, &["RW", "insert"])],
+    arguments: &[Argument::key("key", 0), Argument::string("element").optional().multiple()],
+    handler: Handler::Keyed(crate::hyperloglog::pfadd),
+    ..HYPERLOGLOG
+};
+
+pub(crate) const PFCOUNT: Command = Command {
+    name: "pfcount",
+    full_name: "pfcount",
+    summary: "Estimates how many different elements one or several HyperLogLogs have",
+    since: "2.8.9",
+    complexity: "O(1) for one key, whose count is remembered; O(N) with a large factor for N keys",
+    arity: -2,
+    flags: flags![READONLY],
+    key_specs: &[KeySpec::all_from(1, 1, &["RW", "access"]).note("Writes, since the count is remembered in the string")],
+    arguments: &[Argument::key("key", 0).multiple()],
+    handler: Handler::Keyed(crate::hyperloglog::pfcount),
+    ..HYPERLOGLOG
+};
+
+pub(crate) const PFDEBUG: Command = Command {
+    name: "pfdebug",
+    full_name: "pfdebug",
+    summary: "Shows what a HyperLogLog is made of",
+    since: "2.8.9",
+    complexity: "O(1): as many steps as there are registers",
+    doc_flags: &["syscmd"],
+    arity: 3,
+    flags: flags![WRITE, DENYOOM, ADMIN],
+    key_specs: &[KeySpec::at(2, &["RW", "access"])],
+    arguments: &[Argument::string("subcommand"), Argument::key("key", 0)],
+    handler: Handler::Keyed(crate::hyperloglog::pfdebug),
+    ..HYPERLOGLOG
+};
+
+pub(crate) const PFMERGE: Command = Command {
+    name: "pfmerge",
+    full_name: "pfmerge",
+    summary: "Merges HyperLogLogs into the first of them",
+    since: "2.8.9",
+    complexity: "O(N) with a large factor, N: number of keys",
+    arity: -2,
+    flags: flags![WRITE, DENYOOM],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "insert"]), KeySpec::all_from(2, 1, &["RO", "access"])],
+    arguments: &[Argument::key("destkey", 0), Argument::key("sourcekey", 1).multiple()],
+    // Its sources may be missing, which the key specification doesn't say.
+    route: Route::Custom(crate::hyperloglog::pfmerge_route),
+    handler: Handler::Keyed(crate::hyperloglog::pfmerge),
+    ..HYPERLOGLOG
+};
+
+pub(crate) const PFSELFTEST: Command = Command {
+    name: "pfselftest",
+    full_name: "pfselftest",
+    summary: "Checks the HyperLogLog code against itself",
+    since: "2.8.9",
+    complexity: "O(1): a million elements",
+    doc_flags: &["syscmd"],
+    arity: 1,
+    flags: flags![ADMIN],
+    route: Route::None,
+    handler: Handler::Local(crate::hyperloglog::pfselftest),
+    ..HYPERLOGLOG
+};

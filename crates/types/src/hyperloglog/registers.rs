@@ -1,0 +1,110 @@
+//! Registers: a byte each while commands work on them, six bits each in a dense HyperLogLog.
+
+use super::REGISTERS;
+
+/// Bits of a register.
+const REGISTER_BITS: usize = 6;
+const REGISTER_MASK: u32 = (1 << REGISTER_BITS) - 1;
+/// Bytes of all registers, dense.
+pub(super) const DENSE_BYTES: usize = REGISTERS * REGISTER_BITS / 8;
+/// How many registers have each value.
+pub(super) type Histogram = [u32; 1 << REGISTER_BITS];
+
+/// All registers, a byte each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registers {
+    values: Box<[u8]>,
+}
+
+impl Default for Registers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Registers {
+    /// All zero.
+    #[must_use]
+    pub fn new() -> Self {
+        Registers { values: vec![0; REGISTERS].into_boxed_slice() }
+    }
+
+    /// The registers' values.
+    #[must_use]
+    pub fn values(&self) -> &[u8] {
+        &self.values
+    }
+
+    /// The registers that aren't zero, with their values.
+    pub(super) fn non_zero(&self) -> impl Iterator<Item = (usize, u8)> {
+        self.values.iter().copied().enumerate().filter(|(_, value)| *value != 0)
+    }
+
+    /// How many different elements were added to all that was merged here, about.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        let mut histogram = [0; 1 << REGISTER_BITS];
+        for &value in &self.values {
+            histogram[usize::from(value)] += 1;
+        }
+        super::estimate::estimate(&histogram)
+    }
+
+    /// Raises the `len` registers from `first` on to a value.
+    pub(super) fn raise(&mut self, first: usize, len: usize, value: u8) {
+        for register in &mut self.values[first..first + len] {
+            *register = value.max(*register);
+        }
+    }
+
+    pub(super) fn raise_to_dense(&mut self, dense: &[u8]) {
+        let (quads, _) = self.values.as_chunks_mut::<4>();
+        for (mine, three) in quads.iter_mut().zip(dense.as_chunks::<3>().0) {
+            for (mine, theirs) in mine.iter_mut().zip(unpack(*three)) {
+                *mine = theirs.max(*mine);
+            }
+        }
+    }
+
+    /// Writes them, six bits each.
+    pub(super) fn pack(&self, dense: &mut [u8]) {
+        let (quads, _) = self.values.as_chunks::<4>();
+        for (quad, three) in quads.iter().zip(dense.as_chunks_mut::<3>().0) {
+            let word = quad.iter().rev().fold(0, |word, &value| word << REGISTER_BITS | u32::from(value));
+            three.copy_from_slice(&word.to_le_bytes()[..3]);
+        }
+    }
+}
+
+/// Four registers out of three bytes; the first is at the lowest bits.
+#[inline]
+fn unpack(three: [u8; 3]) -> [u8; 4] {
+    let word = u32::from_le_bytes([three[0], three[1], three[2], 0]);
+    std::array::from_fn(|at| (word >> (REGISTER_BITS * at) & REGISTER_MASK) as u8)
+}
+
+/// Raises a register of a dense HyperLogLog; whether it was smaller.
+#[inline]
+pub(super) fn raise(dense: &mut [u8], index: usize, value: u8) -> bool {
+    let at = index / 4 * 3;
+    let shift = REGISTER_BITS * (index % 4);
+    let word = u32::from_le_bytes([dense[at], dense[at + 1], dense[at + 2], 0]);
+    if word >> shift & REGISTER_MASK >= u32::from(value) {
+        return false;
+    }
+    let word = word & !(REGISTER_MASK << shift) | u32::from(value) << shift;
+    dense[at..at + 3].copy_from_slice(&word.to_le_bytes()[..3]);
+    true
+}
+
+/// How many registers of a dense HyperLogLog have each value.
+pub(super) fn histogram(dense: &[u8]) -> Histogram {
+    // One for each of four registers, so that equal neighbours don't wait for each other's count.
+    let mut parts = [[0u32; 1 << REGISTER_BITS]; 4];
+    for three in dense.as_chunks::<3>().0 {
+        for (part, value) in parts.iter_mut().zip(unpack(*three)) {
+            part[usize::from(value)] += 1;
+        }
+    }
+    std::array::from_fn(|value| parts.iter().map(|part| part[value]).sum())
+}
