@@ -19,13 +19,24 @@ pub struct Unit {
     pub limit: Duration,
 }
 
+/// What becomes of a listed test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is run, and must fail.
+    Fails,
+    /// It is not run: it would hang, or take tests behind it along (`!`).
+    NotRun,
+    /// The suite itself doesn't come to it, on this server (`-`).
+    Absent,
+}
+
 /// A listed test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Why it isn't passed.
     pub reason: String,
-    /// Whether it is run nevertheless, and must fail.
-    pub runs: bool,
+    /// What becomes of it.
+    pub fate: Fate,
 }
 
 /// The listed tests of a unit, by name.
@@ -38,7 +49,7 @@ pub enum Finding {
     Fails(String, String),
     /// A listed test passed.
     Passes(String),
-    /// A listed test isn't in the unit, or its `!` doesn't keep it from running.
+    /// A listed test isn't in the unit, or its fate was another than its mark says.
     Unknown(String),
     /// Code outside of a test failed.
     Stray(String),
@@ -53,7 +64,7 @@ impl std::fmt::Display for Finding {
         match self {
             Finding::Fails(name, why) => write!(to, "fails: {name}\n        {}", why.replace('\n', "\n        ")),
             Finding::Passes(name) => write!(to, "passes, so it must leave the list: {name}"),
-            Finding::Unknown(name) => write!(to, "is listed, but no test that the unit ran: {name}"),
+            Finding::Unknown(name) => write!(to, "is listed, but didn't end as its mark says: {name}"),
             Finding::Stray(what) => write!(to, "failed outside of a test: {}", what.replace('\n', "\n        ")),
             Finding::Died => write!(to, "did not come to its end"),
             Finding::Count(found, expected) => write!(to, "{found} tests instead of {expected}"),
@@ -68,16 +79,19 @@ pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding>
     for (name, outcome) in &report.outcomes {
         match skipped.get(name) {
             None => found.extend(outcome.failures.iter().map(|why| Finding::Fails(name.clone(), why.clone()))),
-            Some(listed) if listed.runs && outcome.passed > 0 && outcome.failures.is_empty() => {
+            Some(listed) if listed.fate == Fate::Fails && outcome.passed > 0 && outcome.failures.is_empty() => {
                 found.push(Finding::Passes(name.clone()));
             }
             Some(_) => (),
         }
     }
     for (name, listed) in skipped {
-        let known = report.outcomes.get(name).is_some_and(|outcome| {
-            if listed.runs { outcome.passed + outcome.failures.len() > 0 } else { outcome.not_run > 0 }
-        });
+        let outcome = report.outcomes.get(name);
+        let known = match listed.fate {
+            Fate::Fails => outcome.is_some_and(|outcome| outcome.passed + outcome.failures.len() > 0),
+            Fate::NotRun => outcome.is_some_and(|outcome| outcome.not_run > 0),
+            Fate::Absent => outcome.is_none(),
+        };
         if !known {
             found.push(Finding::Unknown(name.clone()));
         }
@@ -85,8 +99,9 @@ pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding>
     if !report.done {
         found.push(Finding::Died);
     }
-    if report.test_count() != unit.tests {
-        found.push(Finding::Count(report.test_count(), unit.tests));
+    let absent = skipped.values().filter(|listed| listed.fate == Fate::Absent).count();
+    if report.test_count() + absent != unit.tests {
+        found.push(Finding::Count(report.test_count(), unit.tests.saturating_sub(absent)));
     }
     found
 }
@@ -142,8 +157,8 @@ pub fn skipped_file(folder: &Path, unit: &str) -> PathBuf {
     folder.join("skipped").join(name + ".txt")
 }
 
-/// A line `reason: …` begins a group; each other line is the name of a test, after a `!` if it isn't to be run. Lines that
-/// begin with `#` are remarks. The wrong line when there is one.
+/// A line `reason: …` begins a group; each other line is the name of a test, after the mark of its [`Fate`] if it isn't run.
+/// Lines that begin with `#` are remarks. The wrong line when there is one.
 fn parse_skipped(text: &str) -> Result<Skipped, &str> {
     let mut skipped = Skipped::new();
     let mut reason = None;
@@ -152,8 +167,12 @@ fn parse_skipped(text: &str) -> Result<Skipped, &str> {
             reason = Some(text);
             continue;
         }
-        let (runs, name) = line.strip_prefix('!').map_or((true, line), |name| (false, name));
-        let listed = Listed { reason: reason.ok_or(line)?.into(), runs };
+        let (fate, name) = match line.split_at_checked(1) {
+            Some(("!", name)) => (Fate::NotRun, name),
+            Some(("-", name)) => (Fate::Absent, name),
+            _ => (Fate::Fails, line),
+        };
+        let listed = Listed { reason: reason.ok_or(line)?.into(), fate };
         if skipped.insert(name.trim().into(), listed).is_some() {
             return Err(line);
         }
@@ -175,10 +194,11 @@ mod tests {
 
     #[test]
     fn lists_are_read() {
-        let list = skipped("# remark\nreason: persistence\none\n!two\n\nreason: internals\nthree\n");
-        assert_eq!(list.len(), 3);
-        assert_eq!(list["one"], Listed { reason: "persistence".into(), runs: true });
-        assert_eq!(list["two"], Listed { reason: "persistence".into(), runs: false });
+        let list = skipped("# remark\nreason: persistence\none\n!two\n-four\n\nreason: internals\nthree\n");
+        assert_eq!(list.len(), 4);
+        assert_eq!(list["one"], Listed { reason: "persistence".into(), fate: Fate::Fails });
+        assert_eq!(list["two"], Listed { reason: "persistence".into(), fate: Fate::NotRun });
+        assert_eq!(list["four"].fate, Fate::Absent);
         assert_eq!(list["three"].reason, "internals");
         assert_eq!(parse_skipped("without a reason\n"), Err("without a reason"));
         assert_eq!(parse_skipped("reason: x\ntwice\n!twice\n"), Err("!twice"));
@@ -203,6 +223,11 @@ mod tests {
         assert_eq!(findings(&unit(3), &stale, &good), [Finding::Unknown("gone".into())]);
         let not_kept = skipped("reason: r\n!b\n!c\n");
         assert_eq!(findings(&unit(3), &not_kept, &good), [Finding::Unknown("b".into())]);
+        let absent = skipped("reason: r\nb\n!c\n-d\n");
+        assert_eq!(findings(&unit(4), &absent, &good), []);
+        assert_eq!(findings(&unit(3), &absent, &good), [Finding::Count(3, 2)]);
+        let there = skipped("reason: r\nb\n!c\n-a\n");
+        assert_eq!(findings(&unit(4), &there, &good), [Finding::Unknown("a".into())]);
         let dead = Report::parse("[ok]: a (0 ms)\n");
         assert_eq!(findings(&unit(1), &Skipped::new(), &dead), [Finding::Died]);
         let stray = done("[ok]: a (0 ms)\n[err]: no test\n");

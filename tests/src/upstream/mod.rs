@@ -12,8 +12,8 @@
 //!
 //! - *unit*: a file of the suite, named as the suite names it (`unit/type/string`).
 //! - *test*: a test of it, by its name. Some names are used several times in a unit: such a test passes when each of them does.
-//! - *listed*: named in a skip list. A listed test is run all the same, and must fail, unless its line begins with `!`: such a
-//!   test isn't run, because it would hang or take the rest of its unit with it.
+//! - *listed*: named in a skip list. A listed test is run all the same, and must fail, unless its line begins with `!` (it isn't
+//!   run, because it would hang or take tests behind it along) or with `-` (the suite itself doesn't come to it on Pantala).
 //! - *lost*: a test that neither passed nor failed, since the code around it failed. The number in `units.txt` finds it.
 //! - *ignored*: a test that the suite itself doesn't run on an external server.
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::list::{Skipped, Unit};
+use super::list::{Fate, Skipped, Unit};
 use super::report::Report;
 use crate::server::free_port;
 use crate::{Server, tool};
@@ -23,7 +23,8 @@ use crate::{Server, tool};
 pub fn run(source: &Path, unit: &Unit, skipped: &Skipped, server: &Server, log: &Path) -> Report {
     let output = File::create(log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
     let errors = output.try_clone().expect("the log opens twice");
-    let names = skipped.iter().filter(|(_, listed)| !listed.runs).flat_map(|(name, _)| ["--skiptest", name]);
+    let names =
+        skipped.iter().filter(|(_, listed)| listed.fate == Fate::NotRun).flat_map(|(name, _)| ["--skiptest", name]);
     let tclsh = tool::find("tclsh").expect("the source is there only if tclsh is");
     let mut child = Command::new(tclsh)
         .arg("tests/test_helper.tcl")
