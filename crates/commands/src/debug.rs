@@ -195,6 +195,10 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         reply,
         "DEBUG",
         &[
+            "DIGEST",
+            "    Fingerprint all databases.",
+            "DIGEST-VALUE [<key> ...]",
+            "    Fingerprint the values of keys.",
             "ERROR <string>",
             "    Reply this error.",
             "OBJECT <key>",

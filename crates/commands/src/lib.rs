@@ -28,6 +28,7 @@ pub mod command_docs;
 pub mod config;
 pub mod connection;
 pub mod debug;
+pub mod digest;
 mod elements;
 pub mod errors;
 mod expiry;

@@ -238,8 +238,44 @@ pub(crate) const DEBUG: Command = Command {
     doc_flags: &["syscmd"],
     arity: -2,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, OWN_SUBCOMMANDS],
-    subcommands: &[DEBUG_HELP, DEBUG_OBJECT, DEBUG_POPULATE, DEBUG_SET_ACTIVE_EXPIRE, DEBUG_SLEEP],
+    subcommands: &[
+        DEBUG_DIGEST,
+        DEBUG_DIGEST_VALUE,
+        DEBUG_HELP,
+        DEBUG_OBJECT,
+        DEBUG_POPULATE,
+        DEBUG_SET_ACTIVE_EXPIRE,
+        DEBUG_SLEEP,
+    ],
     handler: Handler::Local(crate::debug::debug),
+    ..SERVER
+};
+
+pub(crate) const DEBUG_DIGEST: Command = Command {
+    name: "digest",
+    full_name: "debug|digest",
+    summary: "Fingerprints all databases",
+    since: "1.0.0",
+    complexity: "O(N), N: size of all values",
+    arity: 2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    route: Route::All,
+    handler: Handler::Keyed(crate::digest::digest),
+    ..SERVER
+};
+
+pub(crate) const DEBUG_DIGEST_VALUE: Command = Command {
+    name: "digest-value",
+    full_name: "debug|digest-value",
+    summary: "Fingerprints values",
+    since: "5.0.0",
+    complexity: "O(N), N: size of the values",
+    arity: -2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    key_specs: &[KeySpec::all_from(2, 1, &["RO"])],
+    arguments: &[Argument::key("key", 0).optional().multiple()],
+    route: Route::Keys,
+    handler: Handler::Keyed(crate::digest::digest_value),
     ..SERVER
 };
 

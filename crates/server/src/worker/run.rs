@@ -241,8 +241,9 @@ impl<L: EventLoop> Worker<'_, L> {
                     self.tally.tell(self.stats);
                 }
                 // So may `CLIENT LIST`: as in Redis, the command itself counts as waiting.
-                let waiting_bytes = connection.input.waiting_bytes() as u64;
-                connection.session.client.query_bytes.store(waiting_bytes, Relaxed);
+                let client = &connection.session.client;
+                client.query_bytes.store(connection.input.waiting_bytes() as u64, Relaxed);
+                client.output_bytes.store((output.len() + connection.sending_bytes) as u64, Relaxed);
                 let (keyspace, host) = (self.executor.keyspace(), self.server);
                 let version = connection.session.version;
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };

@@ -1,0 +1,135 @@
+//! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE`: a fingerprint of a dataset or of values, by Redis's recipe to the bit, so that a test
+//! can tell whether two servers hold the same.
+//!
+//! A digest is 20 bytes. What has an order is *mixed* in (the order counts), what has none is *xored* in (it doesn't): SHA-1 of
+//! the piece is xored onto the digest, and when mixing the digest is then replaced by its own SHA-1.
+//!
+//! Expired keys that are still there are left out of `DEBUG DIGEST`; Redis counts them until somebody meets them.
+
+use pantala_engine::access::Access;
+use pantala_engine::db::{Held, Holds};
+use pantala_resp::{Args, Reply};
+use pantala_types::List;
+use sha1::{Digest as _, Sha1};
+
+use crate::strings::StringRef;
+
+/// Bytes of a digest.
+const DIGEST_BYTES: usize = 20;
+
+/// Buckets per step of a walk: any number does, since nothing comes between the steps.
+const BUCKETS_PER_STEP: usize = 64;
+
+/// Redis's numbers of the types.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+enum TypeNumber {
+    String = 0,
+    List = 1,
+}
+
+/// A type that can't be fingerprinted yet, by the name that `TYPE` answers.
+#[derive(Clone, Copy)]
+struct UnknownType(&'static str);
+
+impl UnknownType {
+    fn reply(self, reply: &mut Reply<'_>) {
+        reply.error(&format!("ERR Pantala doesn't have a digest for the type '{}' yet", self.0));
+    }
+}
+
+/// See the head of this module.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Digest([u8; DIGEST_BYTES]);
+
+impl Digest {
+    /// Adds a piece whose place among others doesn't count.
+    fn xor(&mut self, piece: &[u8]) {
+        let hash = Sha1::digest(piece);
+        self.0.iter_mut().zip(hash).for_each(|(byte, other)| *byte ^= other);
+    }
+
+    /// Adds a piece whose place counts.
+    fn mix(&mut self, piece: &[u8]) {
+        self.xor(piece);
+        self.0 = Sha1::digest(self.0).into();
+    }
+
+    fn mix_type(&mut self, number: TypeNumber) {
+        self.mix(&(number as u32).to_be_bytes());
+    }
+
+    /// Adds a value and its expiry.
+    fn add_value(&mut self, held: Held<'_>, expires: bool) -> Result<(), UnknownType> {
+        // A type without a recipe here must not pass for an empty value: a digest that leaves something out is worse than none.
+        if let Some(string) = StringRef::of(held) {
+            self.mix_type(TypeNumber::String);
+            string.with_bytes(|bytes| self.mix(bytes));
+        } else if let Some(list) = held.view::<List>() {
+            self.mix_type(TypeNumber::List);
+            list.iter().for_each(|element| element.with_bytes(|bytes| self.mix(bytes)));
+        } else {
+            return Err(UnknownType(held.type_name()));
+        }
+        if expires {
+            self.xor(b"!!expire!!");
+        }
+        Ok(())
+    }
+
+    fn reply(&self, reply: &mut Reply<'_>) {
+        let text: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        reply.simple(&text);
+    }
+}
+
+/// `DEBUG DIGEST`.
+pub fn digest(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let mut all = Digest::default();
+    let mut unknown = None;
+    let shards = access.shards();
+    for number in 0..access.keyspace().databases() {
+        if shards.iter().all(|&shard| access.db_in(number, shard).is_empty()) {
+            continue;
+        }
+        all.mix(&number.to_be_bytes());
+        for &shard in &shards {
+            let db = access.db_in(number, shard);
+            let mut cursor = 0;
+            loop {
+                cursor = db.scan(cursor, BUCKETS_PER_STEP, &mut |entry| {
+                    let mut digest = Digest::default();
+                    digest.mix(entry.key());
+                    if let Err(found) = digest.add_value(entry.held(), entry.expire_at_ms().is_some()) {
+                        unknown = Some(found);
+                    }
+                    all.xor(&digest.0);
+                });
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    match unknown {
+        Some(unknown) => unknown.reply(reply),
+        None => all.reply(reply),
+    }
+}
+
+/// `DEBUG DIGEST-VALUE [key …]`: of a key that isn't there, zeros.
+pub fn digest_value(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let mut digests = Vec::with_capacity(args.len() - 2);
+    for index in 2..args.len() {
+        let key = access.key(args, index);
+        let mut digest = Digest::default();
+        if let Some(entry) = access.db(&key).find(&key)
+            && let Err(unknown) = digest.add_value(entry.held(), entry.expire_at_ms().is_some())
+        {
+            return unknown.reply(reply);
+        }
+        digests.push(digest);
+    }
+    reply.array(digests.len());
+    digests.iter().for_each(|digest| digest.reply(reply));
+}

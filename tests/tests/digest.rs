@@ -1,0 +1,57 @@
+//! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE` against the real redis-server: to the bit, for every type that has them.
+
+use pantala_tests::{Client, Reply, Server, for_each_backend};
+
+/// Length of what stands as LONG in a command: past the size of a list's node.
+const LONG_BYTES: usize = 9000;
+
+/// Commands that make a value of the type or form that is named, under the key `k`.
+const VALUES: &[(&str, &[&str])] = &[
+    ("string", &["SET k value"]),
+    ("short string", &["SETRANGE k 0 x"]),
+    ("integer", &["SET k 12345"]),
+    ("negative integer", &["SET k -9223372036854775808"]),
+    ("changed string", &["SET k abc", "APPEND k def"]),
+    ("list", &["RPUSH k a b 12 -7 a"]),
+    ("list of many nodes", &["RPUSH k LONG LONG LONG a LONG"]),
+    ("string with an expiry", &["SET k value EX 1000"]),
+];
+
+fn both(one: &mut Client, two: &mut Client, command: &str) {
+    let (given, right) = (one.call(command), two.call(command));
+    assert!(!matches!(right, Reply::Error(_)), "{command}: {right:?}");
+    assert_eq!(given, right, "{command}");
+}
+
+#[test]
+fn digests_are_those_of_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let mut right = judge.connect();
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let mut client = server.connect();
+        right.call("FLUSHALL");
+        right.call("SELECT 0");
+        both(&mut client, &mut right, "DEBUG DIGEST");
+        for (number, (what, commands)) in VALUES.iter().enumerate() {
+            eprintln!("{what}");
+            for command in *commands {
+                both(&mut client, &mut right, &command.replace("LONG", &"x".repeat(LONG_BYTES)));
+            }
+            both(&mut client, &mut right, "DEBUG DIGEST-VALUE k");
+            both(&mut client, &mut right, "DEBUG DIGEST");
+            both(&mut client, &mut right, &format!("RENAME k kept:{number}"));
+            // Databases count by their numbers, and only those with keys.
+            if number % 3 == 2 {
+                both(&mut client, &mut right, &format!("SELECT {}", number * 2 % 16));
+            }
+        }
+        both(&mut client, &mut right, "SELECT 0");
+        both(&mut client, &mut right, "DEBUG DIGEST");
+        both(&mut client, &mut right, "DEBUG DIGEST-VALUE kept:0 nosuch kept:1");
+        both(&mut client, &mut right, "DEBUG DIGEST-VALUE");
+        let before = client.call("DEBUG DIGEST");
+        both(&mut client, &mut right, "SET kept:0 other");
+        assert_ne!(client.call("DEBUG DIGEST"), before, "another value has another digest");
+    });
+}
