@@ -14,6 +14,11 @@ const VALUES: &[(&str, &[&str])] = &[
     ("changed string", &["SET k abc", "APPEND k def"]),
     ("list", &["RPUSH k a b 12 -7 a"]),
     ("list of many nodes", &["RPUSH k LONG LONG LONG a LONG"]),
+    ("set of integers", &["SADD k 3 -1 70000 5000000000"]),
+    ("set", &["SADD k a b 12 c"]),
+    ("large set", &["SADD k a b 12 LONG"]),
+    ("hash", &["HSET k f v g 12 12 g"]),
+    ("large hash", &["HSET k f v g LONG 12 g"]),
     ("string with an expiry", &["SET k value EX 1000"]),
 ];
 

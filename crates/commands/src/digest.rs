@@ -9,7 +9,7 @@
 use pantala_engine::access::Access;
 use pantala_engine::db::{Held, Holds};
 use pantala_resp::{Args, Reply};
-use pantala_types::List;
+use pantala_types::{Hash, List, Set};
 use sha1::{Digest as _, Sha1};
 
 use crate::strings::StringRef;
@@ -26,6 +26,8 @@ const BUCKETS_PER_STEP: usize = 64;
 enum TypeNumber {
     String = 0,
     List = 1,
+    Set = 2,
+    Hash = 4,
 }
 
 /// A type that can't be fingerprinted yet, by the name that `TYPE` answers.
@@ -68,6 +70,17 @@ impl Digest {
         } else if let Some(list) = held.view::<List>() {
             self.mix_type(TypeNumber::List);
             list.iter().for_each(|element| element.with_bytes(|bytes| self.mix(bytes)));
+        } else if let Some(set) = held.view::<Set>() {
+            self.mix_type(TypeNumber::Set);
+            set.for_each(|member| member.with_bytes(|bytes| self.xor(bytes)));
+        } else if let Some(hash) = held.view::<Hash>() {
+            self.mix_type(TypeNumber::Hash);
+            hash.for_each(|field, value| {
+                let mut pair = Self::default();
+                field.with_bytes(|bytes| pair.mix(bytes));
+                value.with_bytes(|bytes| pair.mix(bytes));
+                self.xor(&pair.0);
+            });
         } else {
             return Err(UnknownType(held.type_name()));
         }

@@ -180,7 +180,7 @@ fn key_specifications_fit_flags_arguments_and_route() {
                 FindKeys::Unknown => panic!("{name}: keys that can't be found"),
             };
             // The sources of PFMERGE may be missing, and all keys of DEBUG DIGEST-VALUE, which answers nothing then.
-            let may_miss = matches!(name.as_str(), "pfmerge" | "debug|digest-value");
+            let may_miss = matches!(name, "pfmerge" | "debug|digest-value");
             assert!(step >= 1 && first + last.max(0) < command.arity.abs() + i32::from(may_miss), "{name}");
         }
         let changes = command.key_specs.iter().any(|spec| spec.flags[0] != "RO");
