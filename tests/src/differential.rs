@@ -130,6 +130,8 @@ impl<'a> Pair<'a> {
                 for (words, check) in [
                     ("TYPE", Check::Exact),
                     ("GET", Check::Exact),
+                    ("HGETALL", Check::Pairs),
+                    ("SMEMBERS", Check::Unordered),
                     ("OBJECT ENCODING", Check::Exact),
                     ("PEXPIRETIME", Check::Near(TTL_SLACK_S * 1000)),
                 ] {
@@ -244,7 +246,17 @@ pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
     }
     match (check, &given.0, &right.0) {
         (Check::Exact, ..) | (_, Reply::Error(_), _) | (_, _, Reply::Error(_)) => false,
-        (Check::Unordered, Reply::Array(given), Reply::Array(right)) => sorted(given) == sorted(right),
+        (Check::Unordered, given, right) => given.kind() == right.kind() && sorted(given, 1) == sorted(right, 1),
+        (Check::Pairs, given, right) => given.kind() == right.kind() && sorted(given, 2) == sorted(right, 2),
+        (Check::Page | Check::PageOfPairs, Reply::Array(given), Reply::Array(right)) => {
+            let chunk = if check == Check::Page { 1 } else { 2 };
+            given.len() == 2
+                && right.len() == 2
+                && given[0] == right[0]
+                && given[1].kind() == right[1].kind()
+                && sorted(&given[1], chunk) == sorted(&right[1], chunk)
+        }
+        (Check::Length, given, right) => given.kind() == right.kind() && parts(given).len() == parts(right).len(),
         (Check::Near(slack), Reply::Integer(given), Reply::Integer(right)) => {
             *given >= 0 && *right >= 0 && (given - right).abs() <= slack
         }
@@ -256,10 +268,21 @@ pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
     }
 }
 
-fn sorted(items: &[Reply]) -> Vec<Vec<u8>> {
-    let mut items: Vec<Vec<u8>> = items.iter().map(bulk_bytes).collect();
-    items.sort();
-    items
+/// What an aggregate is made of; anything else is made of itself.
+fn parts(reply: &Reply) -> &[Reply] {
+    match reply {
+        Reply::Array(items) | Reply::Set(items) | Reply::Map(items) => items,
+        other => std::slice::from_ref(other),
+    }
+}
+
+/// The parts of a reply, so many at a time, in an order of their own. An array of arrays is one of pairs already.
+fn sorted(reply: &Reply, chunk: usize) -> Vec<String> {
+    let parts = parts(reply);
+    let chunk = if matches!(parts.first(), Some(Reply::Array(_))) { 1 } else { chunk };
+    let mut parts: Vec<String> = parts.chunks(chunk).map(|chunk| format!("{chunk:?}")).collect();
+    parts.sort();
+    parts
 }
 
 fn bulk_bytes(reply: &Reply) -> Vec<u8> {

@@ -133,7 +133,7 @@ impl Generator {
                 }
                 2 => {
                     args.push(self.word("TYPE"));
-                    let kind = *self.random.pick(&["string", "list", "nosuch"]);
+                    let kind = *self.random.pick(&["string", "list", "hash", "set", "nosuch"]);
                     args.push(self.word(kind));
                 }
                 _ => args.push(self.junk()),

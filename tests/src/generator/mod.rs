@@ -1,4 +1,4 @@
-//! Random command streams over the commands of strings, keys, connections and the server.
+//! Random command streams over the commands of the data types, keys, connections and the server.
 //!
 //! Streams are *deterministic to compare*: a relative expiry lies so far ahead, and so far from any other, that neither
 //! time passing nor the time between two servers can change what a later command answers. Keys that expire at once
@@ -6,9 +6,11 @@
 
 mod bitmaps;
 mod generic;
+mod hashes;
 mod hyperloglog;
 mod lists;
 mod server;
+mod sets;
 mod strings;
 mod values;
 
@@ -19,8 +21,16 @@ use crate::Random;
 pub enum Check {
     /// Byte for byte.
     Exact,
-    /// The elements of an array in any order.
+    /// The elements of an aggregate in any order.
     Unordered,
+    /// The pairs of a map, or of an array that is flat or of arrays, in any order.
+    Pairs,
+    /// A cursor that must be the same, and elements in any order.
+    Page,
+    /// A cursor that must be the same, and pairs in any order.
+    PageOfPairs,
+    /// The same kind of reply with as many elements; errors exactly.
+    Length,
     /// Integers that may differ by this much (exact when either is negative or no integer).
     Near(i64),
     /// The same kind of reply; errors exactly.
@@ -85,6 +95,8 @@ impl Generator {
         }
         keys.push(vec![b'L'; 300]);
         keys.extend((0..lists::KEYS).map(lists::key));
+        keys.extend((0..hashes::KEYS).map(hashes::key));
+        keys.extend((0..sets::KEYS).map(sets::key));
         Generator { random, keys, start_s, value_len_max: 600, next: None }
     }
 
@@ -114,11 +126,13 @@ impl Generator {
 
     /// A command of one of the types.
     fn data_command(&mut self) -> Step {
-        match self.random.below(16) {
+        match self.random.below(24) {
             0..=7 => self.string_command(),
             8 | 9 => self.bitmap_command(),
             10 => self.hyperloglog_command(),
-            _ => self.list_command(),
+            11..=15 => self.list_command(),
+            16..=19 => self.hash_command(),
+            _ => self.set_command(),
         }
     }
 
