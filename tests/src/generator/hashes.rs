@@ -132,6 +132,9 @@ impl Generator {
         if with_values {
             args.push(self.word("WITHVALUES"));
         }
+        if self.random.one_in(16) {
+            args.push(self.junk());
+        }
         match (is_all, with_values) {
             (true, true) => Check::Pairs,
             (true, false) => Check::Unordered,
@@ -173,6 +176,9 @@ impl Generator {
         } else {
             self.random.pick(&["1", "10", "100", "0", "-1", "x", ""]).as_bytes().to_vec()
         });
+        if self.random.one_in(16) {
+            args.push(self.junk());
+        }
         match (is_all, args[0] == b"HSCAN") {
             (true, true) => Check::PageOfPairs,
             (true, false) => Check::Page,

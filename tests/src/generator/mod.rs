@@ -117,7 +117,7 @@ impl Generator {
             82..=95 => self.server_command(),
             _ => self.unknown_command(),
         };
-        if !self.goes_on() && self.random.one_in(14) && may_be_bent(&step.args[0]) {
+        if !self.goes_on() && self.random.one_in(14) && may_be_bent(&step.args) {
             self.bend(&mut step);
         }
         self.mix_case(&mut step.args[0]);
@@ -220,8 +220,10 @@ impl Generator {
 }
 
 /// Whether a bent form of this command stays harmless and comparable.
-fn may_be_bent(name: &[u8]) -> bool {
-    ![
+fn may_be_bent(args: &[Vec<u8>]) -> bool {
+    // Anything but an integer would take the order from a small set.
+    let is_ordered = args.get(1).is_some_and(|key| key.starts_with(sets::SMALL_PREFIX.as_bytes()));
+    let is_fixed = [
         "CLIENT",
         "DEBUG",
         "CONFIG",
@@ -234,9 +236,15 @@ fn may_be_bent(name: &[u8]) -> bool {
         "SHUTDOWN",
         "TIME",
         "RANDOMKEY",
+        "HRANDFIELD",
+        "HSCAN",
+        "SPOP",
+        "SRANDMEMBER",
+        "SSCAN",
     ]
     .iter()
-    .any(|fixed| name.eq_ignore_ascii_case(fixed.as_bytes()))
+    .any(|fixed| args[0].eq_ignore_ascii_case(fixed.as_bytes()));
+    !is_ordered && !is_fixed
 }
 
 /// The words of a command that are the same in every stream.

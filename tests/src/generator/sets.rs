@@ -9,6 +9,9 @@ use super::{Check, Generator, Step, words};
 /// Keys that sets are mostly at, so that they grow and meet.
 pub(super) const KEYS: usize = 4;
 
+/// What the names of small sets begin with.
+pub(super) const SMALL_PREFIX: &str = "small set:";
+
 pub(super) fn key(number: usize) -> Vec<u8> {
     format!("set:{number}").into_bytes()
 }
@@ -90,6 +93,9 @@ impl Generator {
             "SRANDMEMBER" if self.random.one_in(4) => check = Check::Kind,
             "SRANDMEMBER" => {
                 let count = self.pick_count();
+                if self.random.one_in(16) {
+                    args.push(self.junk());
+                }
                 check = if count == ALL.as_bytes() { Check::Unordered } else { Check::Length };
                 args.push(count);
             }
@@ -104,7 +110,7 @@ impl Generator {
             Kind::Any if self.random.one_in(6) => self.key(),
             Kind::Any => key(self.random.below(KEYS)),
             Kind::Wide => format!("wide set:{}", self.random.below(2)).into_bytes(),
-            Kind::Small => format!("small set:{}", self.random.below(4)).into_bytes(),
+            Kind::Small => format!("{SMALL_PREFIX}{}", self.random.below(4)).into_bytes(),
         }
     }
 
@@ -148,6 +154,10 @@ impl Generator {
 
     /// `[count]`: what is taken is chance, unless it is everything or nothing. So the key goes after it.
     fn spop(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
+        if self.random.one_in(12) {
+            args.extend([b"3".to_vec(), self.junk()]);
+            return Check::Exact;
+        }
         if self.random.one_in(4) {
             args.push(self.random.pick(&["0", ALL, "-1", "x", "9223372036854775807"]).as_bytes().to_vec());
             return Check::Unordered;
