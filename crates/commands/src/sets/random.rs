@@ -7,10 +7,15 @@ use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Set, SetView};
 
+use super::intset_entries_max;
 use super::members::with_view;
 use crate::arguments::{natural, signed_count};
 use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
 use crate::errors;
+
+/// When so many members go for each that stays, those that stay are moved to a new set: Redis's choice, which shows in the
+/// encoding.
+const TAKEN_PER_KEPT: usize = 5;
 
 /// `SPOP key [count]`.
 pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
@@ -24,6 +29,7 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     };
     let key = access.first_key(args, 1);
     let mut random = Random::from_seed(access.db(&key).next_random());
+    let intset_entries_max = intset_entries_max(access);
     let result = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
         let len = set.view().len();
         let taken = count.map_or(1, |count| usize::try_from(count).unwrap_or(usize::MAX)).min(len);
@@ -33,6 +39,8 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         if taken == len {
             set.view().for_each(|member| write(member, reply));
             *set = Set::empty();
+        } else if (len - taken).saturating_mul(TAKEN_PER_KEPT) <= taken && count.is_some() {
+            *set = keep_some(set.view(), len - taken, &mut random, intset_entries_max, reply);
         } else {
             take_some(set, taken, &mut random, reply);
         }
@@ -51,6 +59,27 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(None) => reply.null(),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
+}
+
+/// Replies all members but `kept`, which make a new set: of nothing but integers an intset, as in Redis.
+fn keep_some(
+    set: SetView<'_>,
+    kept: usize,
+    random: &mut Random,
+    intset_entries_max: usize,
+    reply: &mut Reply<'_>,
+) -> Set {
+    let mut kept = distinct_below(random, kept, set.len()).into_iter().peekable();
+    let (mut rest, mut room, mut index) = (Set::empty(), Vec::new(), 0);
+    set.for_each(|member| {
+        if kept.next_if_eq(&index).is_some() {
+            rest.add_element(member, intset_entries_max, &mut room);
+        } else {
+            write(member, reply);
+        }
+        index += 1;
+    });
+    rest
 }
 
 /// Takes fewer members out than there are, and replies them.

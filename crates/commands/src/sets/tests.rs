@@ -125,6 +125,24 @@ fn members_at_random() {
 }
 
 #[test]
+fn few_that_stay_make_a_new_set() {
+    let mut server = TestServer::new(1);
+    for (taken, encoding) in [("499", "hashtable"), ("500", "intset")] {
+        for value in 0..600 {
+            server.run(&format!("SADD s {value}"));
+        }
+        server.expect(&[("OBJECT ENCODING s", "hashtable")]);
+        let gone = server.list(&format!("SPOP s {taken}"));
+        server.expect(&[("OBJECT ENCODING s", encoding)]);
+        let mut all = server.list("SMEMBERS s");
+        all.extend(gone);
+        assert_eq!(all.into_iter().collect::<BTreeSet<_>>().len(), 600);
+        server.expect(&[("DEL s", ":1")]);
+        assert_eq!(server.heap_bytes(), 0);
+    }
+}
+
+#[test]
 fn algebra_over_shards() {
     let wrong = format!("-{WRONG_TYPE}");
     let mut server = TestServer::new(40);
