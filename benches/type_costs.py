@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""Collections head to head: resident memory of many small ones, CPU time per operation, unions of large sets.
+
+    python3 benches/type_costs.py \\
+        --peer 'redis=redis-server --port {port} --save ""' \\
+        --peer 'pantala=target/release/pantala --port {port} --workers 1'
+
+Three tables, each against the first peer:
+
+* memory: each row in a server of its own, VmRSS before and after a filling of --keys collections;
+* CPU: microseconds of the server's process, all threads, per operation; redis-benchmark with --pipeline, one server per peer and
+  round, rounds interleaved, ratios within a round;
+* stores: milliseconds of CPU of one command over large collections, in the same servers.
+
+--only takes parts of titles, by comma: the rows to run. To add a row, add it to MEMORY, CPU or STORES. {port} is replaced by
+a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+from cpu_per_op import Server as PinnedServer
+from cpu_per_op import process_cpu_s
+from memory_per_key import REPLY_WAIT_S, SETTLE_S, Server, reply_line, resident_bytes
+
+import socket
+
+KEYS_PER_BATCH = 500
+WARM_UP_BATCHES = 50
+# Spreads what would be consecutive; prime.
+STEP = 7_919_317
+
+
+def encode(*words):
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+
+
+def small_hash(number):
+    fields = (word for field in range(10) for word in (f"field:{field}", f"value:{number % 100_000}"))
+    return encode("HSET", f"hash:{number}", *fields)
+
+
+def small_list(number):
+    return encode("RPUSH", f"list:{number}", *(f"element:{number % 100_000 + at}" for at in range(20)))
+
+
+def small_set(number):
+    return encode("SADD", f"set:{number}", *((number * 20 + at) * STEP % 1_000_000_007 for at in range(20)))
+
+
+# Title, and the command that makes the collection of a number.
+MEMORY = [
+    ("hashes of 10 small fields", small_hash),
+    ("lists of 20", small_list),
+    ("sets of 20 integers", small_set),
+]
+
+# Title, operations per round, and a command of redis-benchmark: {r} is a random number below a million, {k} below 100,000. Rows
+# run in this order in one server, and find what the ones before them left. Rows with "fill" are not measured.
+CPU = [
+    ("fill", 3_000_000, "HSET hash field:{r} value:{r}"),
+    ("HSET, one hash of 1 M", 1_000_000, "HSET hash field:{r} value:{r}"),
+    ("HGET, one hash of 1 M", 1_000_000, "HGET hash field:{r}"),
+    ("fill", 500_000, "HSET hash:{k} f1 value:{r} f2 value:{r} f3 value:{r} f4 value:{r} f5 value:{r}"),
+    ("HSET, 100 k hashes of 5", 1_000_000, "HSET hash:{k} f4 value:{r}"),
+    ("HGET, 100 k hashes of 5", 1_000_000, "HGET hash:{k} f4"),
+    ("LPUSH, one list", 1_500_000, "LPUSH list element:{r}"),
+    ("RPOP, one list", 1_000_000, "RPOP list"),
+    ("LPUSH, 100 k lists", 1_000_000, "LPUSH list:{k} element:{r}"),
+    ("RPOP, 100 k lists", 1_000_000, "RPOP list:{k}"),
+    ("fill", 3_000_000, "SADD set element:{r}"),
+    ("SADD, one set of 1 M", 1_000_000, "SADD set element:{r}"),
+    ("SISMEMBER, one set of 1 M", 1_000_000, "SISMEMBER set element:{r}"),
+    ("SADD, 100 k sets of integers", 1_500_000, "SADD set:{k} {r}"),
+    ("SISMEMBER, 100 k sets of integers", 1_000_000, "SISMEMBER set:{k} {r}"),
+]
+
+
+def members(prefix, first):
+    return lambda number: encode("SADD", "{%d}" % first, *(f"{prefix}{first + number * 100 + at}" for at in range(100)))
+
+
+# Title, fillings (how often, command of a number), the command that is timed, and its reply.
+STORES = [
+    (
+        "SUNIONSTORE, two sets of 1 M strings",
+        [(10_000, members("element:", 0)), (10_000, members("element:", 500_000))],
+        encode("SUNIONSTORE", "union", "{0}", "{500000}"),
+        b":1500000",
+    ),
+    (
+        "SUNIONSTORE, two sets of 1 M integers",
+        [(10_000, members("", 0)), (10_000, members("", 500_000))],
+        encode("SUNIONSTORE", "union", "{0}", "{500000}"),
+        b":1500000",
+    ),
+]
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="collections of a memory row")
+    parser.add_argument("--rounds", type=int, default=3, help="of CPU and stores; 0: leave them out")
+    parser.add_argument("--pipeline", type=int, default=16)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--only", default="", help="parts of titles, by comma")
+    parser.add_argument("--server-cpus", default="0", help="taskset list for the server (CPU and stores)")
+    parser.add_argument("--client-cpus", default="1", help="taskset list for redis-benchmark and this script")
+    arguments = parser.parse_args()
+    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
+    if any(len(peer) != 2 for peer in arguments.peer):
+        parser.error("a peer is NAME=COMMAND")
+    return arguments
+
+
+def wanted(arguments, title):
+    return any(part in title for part in arguments.only.split(","))
+
+
+def send_all(connection, replies, commands):
+    """Pipelines commands in batches."""
+    batch = []
+    for command in commands:
+        batch.append(command)
+        if len(batch) == KEYS_PER_BATCH:
+            exchange(connection, replies, batch)
+            batch = []
+    exchange(connection, replies, batch)
+
+
+def exchange(connection, replies, batch):
+    connection.sendall(b"".join(batch))
+    for _ in batch:
+        reply_line(replies)
+
+
+def memory_of(arguments, name, command, make):
+    """Resident bytes per collection."""
+    server = Server(name, command)
+    try:
+        with server.connect() as connection, connection.makefile("rb") as replies:
+            # The buffers of connections and workers are not the collections'.
+            warm_up = encode("GET", "x" * len(make(0)))
+            send_all(connection, replies, [warm_up] * KEYS_PER_BATCH * WARM_UP_BATCHES)
+            before = resident_bytes(server.process.pid)
+            send_all(connection, replies, (make(number) for number in range(arguments.keys)))
+            time.sleep(SETTLE_S)
+            return (resident_bytes(server.process.pid) - before) / arguments.keys
+    finally:
+        server.stop()
+
+
+def print_memory(arguments):
+    rows = [row for row in MEMORY if wanted(arguments, row[0])]
+    if rows:
+        print(f"{'resident memory of ' + format(arguments.keys, ','):<36} {'peer':<12} {'bytes each':>11} {'ratio':>7}")
+    for title, make in rows:
+        first = None
+        for name, command in arguments.peer:
+            each = memory_of(arguments, name, command, make)
+            first = first or each
+            print(f"{title:<36} {name:<12} {each:>11.1f} {each / first:>7.3f}", flush=True)
+
+
+def drive(arguments, port, operations, command):
+    """Runs a command by redis-benchmark."""
+    keyspace = 100_000 if "{k}" in command else 1_000_000
+    # One random number below the keyspace: with {k} the members come from as few.
+    words = [word.replace("{k}", "__rand_int__").replace("{r}", "__rand_int__") for word in command.split()]
+    line = [
+        "taskset", "-c", arguments.client_cpus, "redis-benchmark", "-h", "127.0.0.1", "-p", str(port), "-q",
+        "-n", str(operations), "-c", str(arguments.clients), "-P", str(arguments.pipeline), "-r", str(keyspace), *words,
+    ]  # fmt: skip
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if done.returncode != 0 or b"rror" in done.stdout + done.stderr:
+        raise RuntimeError(f"{shlex.join(line)}\n{(done.stdout + done.stderr).decode(errors='replace')}")
+
+
+def groups(arguments):
+    """CPU's rows, each filling with the measured ones after it, if any of those is wanted."""
+    found, group = [], []
+    for row in CPU:
+        if row[0] == "fill":
+            group = [row]
+        elif wanted(arguments, row[0]):
+            found += group + [row]
+            group = []
+    return found
+
+
+def cpu_round(arguments, name, command, results):
+    server = PinnedServer(name, command, arguments.server_cpus)
+    try:
+        server.wait_ready()
+        for title, operations, words in groups(arguments):
+            before = process_cpu_s(server.process.pid)
+            drive(arguments, server.port, operations, words)
+            spent_us = (process_cpu_s(server.process.pid) - before) * 1e6
+            if title != "fill":
+                results.setdefault((title, "us/op"), {}).setdefault(name, []).append(spent_us / operations)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=REPLY_WAIT_S) as connection:
+            with connection.makefile("rb") as replies:
+                stores(arguments, name, server, connection, replies, results)
+    finally:
+        server.stop()
+
+
+def stores(arguments, name, server, connection, replies, results):
+    for title, fillings, command, expected in STORES:
+        if not wanted(arguments, title):
+            continue
+        exchange(connection, replies, [encode("FLUSHALL")])
+        for count, make in fillings:
+            send_all(connection, replies, (make(number) for number in range(count)))
+        before = process_cpu_s(server.process.pid)
+        connection.sendall(command)
+        reply = reply_line(replies)
+        spent_ms = (process_cpu_s(server.process.pid) - before) * 1e3
+        if reply != expected:
+            raise RuntimeError(f"{name} replies {reply} to {title}")
+        results.setdefault((title, "ms"), {}).setdefault(name, []).append(spent_ms)
+
+
+def print_cpu(arguments):
+    results = {}
+    for number in range(arguments.rounds):
+        for name, command in arguments.peer:
+            cpu_round(arguments, name, command, results)
+        print(f"round {number + 1} of {arguments.rounds} done", file=sys.stderr)
+    first = arguments.peer[0][0]
+    print(f"{f'CPU, pipeline {arguments.pipeline}, {arguments.rounds} rounds':<40} {'peer':<12} {'median':>14} {'ratio':>7} {'(spread)':>15}")
+    for (title, unit), peers in results.items():
+        for name, runs in peers.items():
+            ratios = [run / base for run, base in zip(runs, peers[first])]
+            spread = f"({min(ratios):.3f}-{max(ratios):.3f})"
+            median = f"{statistics.median(runs):.3f} {unit}"
+            print(f"{title:<40} {name:<12} {median:>14} {statistics.median(ratios):>7.3f} {spread:>15}")
+
+
+def main():
+    arguments = parse_arguments()
+    # SIGTERM stops as Ctrl-C does, so that `finally` runs.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        print_memory(arguments)
+        os.sched_setaffinity(0, {int(cpu) for cpu in arguments.client_cpus.split(",")})
+        if arguments.rounds:
+            print_cpu(arguments)
+    except KeyboardInterrupt:
+        print("interrupted; the servers are stopped", file=sys.stderr)
+        return 130
+    except (RuntimeError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
