@@ -3,6 +3,7 @@
 use pantala_base::number::parse_i64;
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::Reply;
+use pantala_types::LongDouble;
 
 use crate::errors;
 
@@ -56,6 +57,21 @@ pub(crate) fn signed_count(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64
         return None;
     }
     Some(count)
+}
+
+/// How long a command waits at most, in ms: seconds that may have a fraction, 0 being for ever. `None`: it isn't that, and
+/// the reply says so.
+pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
+    let Some(seconds) = LongDouble::parse(argument) else {
+        reply.error("ERR timeout is not a float or out of range");
+        return None;
+    };
+    // What doesn't fit is negative to 7.0.15, whose conversion overflows.
+    let timeout_ms = seconds.seconds_to_ms().filter(|&ms| ms >= 0);
+    if timeout_ms.is_none() {
+        reply.error("ERR timeout is negative");
+    }
+    timeout_ms
 }
 
 /// The number of a database. `None`: it isn't one, and the reply says so.

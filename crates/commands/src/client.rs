@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pantala_base::number::parse_i64;
 use pantala_engine::client::{LocalContext, ReplyMode};
-use pantala_engine::message::Message;
+use pantala_engine::message::{Message, Unblock};
 use pantala_resp::{Args, Reply};
 
 use crate::arguments::{c_string, integer, is_option};
@@ -110,17 +110,22 @@ pub fn reply(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
     }
 }
 
-/// `CLIENT UNBLOCK client-id [TIMEOUT | ERROR]`. No command blocks yet, so there is nobody to wake.
-pub fn unblock(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    match (args.len(), args.get(3)) {
-        (3, _) => {}
-        (4, Some(reason)) if is_option(reason, "TIMEOUT") || is_option(reason, "ERROR") => {}
+/// `CLIENT UNBLOCK client-id [TIMEOUT | ERROR]`.
+pub fn unblock(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let with_error = match (args.len(), args.get(3)) {
+        (3, _) => false,
+        (4, Some(reason)) if is_option(reason, "TIMEOUT") => false,
+        (4, Some(reason)) if is_option(reason, "ERROR") => true,
         (4, _) => return reply.error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
         _ => return wrong_arguments(args, reply),
-    }
-    if integer(args.at(2), reply).is_some() {
-        reply.integer(0);
-    }
+    };
+    let Some(id) = integer(args.at(2), reply) else { return };
+    let client = u64::try_from(id).ok().and_then(|id| context.host.clients().find(id));
+    let Some(client) = client else { return reply.integer(0) };
+    let waiter = client.waiter().clone();
+    let Some(waiter) = waiter.filter(|waiter| waiter.claim()) else { return reply.integer(0) };
+    context.keyspace.port(client.worker).send(Message::Unblock(Unblock { waiter, with_error }));
+    reply.integer(1);
 }
 
 /// `CLIENT PAUSE timeout [WRITE | ALL]`, in ms. Of two pauses at once the longer and the stricter holds.

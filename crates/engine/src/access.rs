@@ -4,6 +4,7 @@ use pantala_resp::{Args, Version};
 
 use pantala_types::Collection;
 
+use crate::blocking::{Block, Blocking};
 use crate::db::{Db, Held, WrongType};
 use crate::keyspace::Keyspace;
 use crate::notify::EventClass;
@@ -48,6 +49,10 @@ pub struct Access<'a> {
     pub(crate) owned: &'a mut [Ownership],
     pub(crate) first_key: Option<KeyPlace>,
     pub(crate) now_ms: i64,
+    /// Whether the command may wait, or has waited.
+    pub(crate) blocking: Blocking<'a>,
+    /// How it is to wait, when it found nothing.
+    pub(crate) block: Option<Block>,
 }
 
 impl<'a> Access<'a> {
@@ -134,6 +139,11 @@ impl<'a> Access<'a> {
     pub fn swap_databases(&mut self, a: u32, b: u32) {
         assert_eq!(self.owned.len(), self.keyspace.shard_count() as usize, "SWAPDB holds all shards");
         self.keyspace.swap_databases(a, b);
+        for ownership in self.owned.iter_mut() {
+            let waiters = &mut self.keyspace.shard(ownership).waiters;
+            waiters.note_all(a);
+            waiters.note_all(b);
+        }
     }
 
     /// The numbers of the shards that the command holds, ascending.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pantala_resp::Version;
 
 use crate::access::SessionView;
+use crate::blocking::Waiter;
 use crate::command::Command;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{KINDS, Kind, Listener, Subscriptions};
@@ -191,6 +192,8 @@ pub struct Client {
     pub subscriptions: [AtomicU32; KINDS.len()],
     /// To be closed (`CLIENT KILL`).
     pub killed: AtomicBool,
+    /// `CLIENT PAUSE` holds it back.
+    pub paused: AtomicBool,
     /// Bytes received and not run.
     pub query_bytes: AtomicU64,
     /// Capacity of the query buffer.
@@ -200,6 +203,8 @@ pub struct Client {
     /// The last command; null: none.
     command: AtomicPtr<Command>,
     names: Mutex<Names>,
+    /// What it waits with, while it does.
+    waiter: Mutex<Option<Arc<Waiter>>>,
 }
 
 impl Client {
@@ -220,11 +225,13 @@ impl Client {
             no_touch: AtomicBool::new(false),
             subscriptions: Default::default(),
             killed: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             query_bytes: AtomicU64::new(0),
             query_capacity_bytes: AtomicU64::new(0),
             output_bytes: AtomicU64::new(0),
             command: AtomicPtr::new(std::ptr::null_mut()),
             names: Mutex::new(Names::default()),
+            waiter: Mutex::new(None),
         }
     }
 
@@ -242,6 +249,11 @@ impl Client {
     pub fn names(&self) -> MutexGuard<'_, Names> {
         // A panic while it was held can't have left it half-way: each field is replaced whole.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it waits with, while its command waits for a key.
+    pub fn waiter(&self) -> MutexGuard<'_, Option<Arc<Waiter>>> {
+        self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers the command it runs.

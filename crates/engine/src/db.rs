@@ -6,6 +6,7 @@ use pantala_types::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm}
 use pantala_types::{OutOfMemory, RawString, Value, access};
 
 use crate::access::Key;
+use crate::blocking::{Waiters, WakesOn};
 use crate::keyspace::Keyspace;
 use crate::shard::{DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
@@ -140,6 +141,9 @@ pub struct Db<'s> {
     dict: &'s mut Dict<Value>,
     random: &'s mut Random,
     scratch: &'s mut Vec<u8>,
+    waiters: &'s mut Waiters,
+    /// Its number as clients know it.
+    db: u32,
     keyspace: &'s Keyspace,
     stats: &'s ShardStats,
     figures: &'s DatabaseStats,
@@ -163,6 +167,8 @@ impl<'s> Db<'s> {
             dict: &mut shard.databases[physical],
             random: &mut shard.random,
             scratch: &mut shard.scratch,
+            waiters: &mut shard.waiters,
+            db,
             keyspace,
             stats,
             figures: &stats.databases[physical],
@@ -187,7 +193,9 @@ impl<'s> Db<'s> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
-                forget(self.keyspace, self.stats, self.figures, found.remove());
+                let removed = found.remove();
+                forget(self.keyspace, self.stats, self.figures, removed);
+                self.waiters.changed(self.db, key.bytes);
             }
             return None;
         }
@@ -203,7 +211,9 @@ impl<'s> Db<'s> {
         };
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
-                forget(self.keyspace, self.stats, self.figures, found.remove());
+                let removed = found.remove();
+                forget(self.keyspace, self.stats, self.figures, removed);
+                self.waiters.changed(self.db, key.bytes);
             }
             self.stats.misses.add(1);
             return None;
@@ -235,7 +245,9 @@ impl<'s> Db<'s> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
-                forget(self.keyspace, self.stats, self.figures, found.remove());
+                let removed = found.remove();
+                forget(self.keyspace, self.stats, self.figures, removed);
+                self.waiters.changed(self.db, key.bytes);
             }
             return None;
         }
@@ -339,6 +351,7 @@ impl<'s> Db<'s> {
             }
         }
         figures.heap_bytes.add(heap);
+        self.modified(key);
     }
 
     /// Sets or clears the time to live of a key. `false`: there is no such key.
@@ -360,12 +373,14 @@ impl<'s> Db<'s> {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         if removed.expire_at_ms().is_some_and(|at| at <= now_ms) {
             forget(self.keyspace, self.stats, self.figures, removed);
+            self.waiters.changed(self.db, key.bytes);
             return false;
         }
         uncount(self.figures, &removed);
         if let Some(value) = removed.into_heap() {
             self.keyspace.dispose(value, lazy);
         }
+        self.modified(key);
         true
     }
 
@@ -380,6 +395,7 @@ impl<'s> Db<'s> {
         if let Payload::Heap(value) = taken.payload.payload() {
             figures.heap_bytes.sub(value.allocated_bytes() as u64);
         }
+        self.modified(key);
         Some(taken)
     }
 
@@ -531,9 +547,22 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Called after each change of what a key holds or of its expiry.
+    /// Called after each change of what a key holds, its removal included.
     #[inline]
-    fn modified(&mut self, _key: &Key<'_>) {}
+    fn modified(&mut self, key: &Key<'_>) {
+        self.waiters.changed(self.db, key.bytes);
+    }
+
+    /// Whom a key, as it is now, can wake.
+    pub(crate) fn wakes(&mut self, key: &[u8]) -> Option<WakesOn> {
+        let key = Key { bytes: key, place: self.keyspace.place(key) };
+        match self.find(&key)?.held() {
+            Held::Packed(PackedForm::List, _) | Held::Heap(Value::List(_)) => Some(WakesOn::List),
+            Held::Packed(PackedForm::SortedSet, _) | Held::Heap(Value::SortedSet(_)) => Some(WakesOn::SortedSet),
+            Held::Heap(Value::Stream(_)) => Some(WakesOn::Stream),
+            _ => None,
+        }
+    }
 
     /// Goes on with a scan: see [`Dict::scan`]. Expired keys are passed over.
     pub fn scan(&self, cursor: u64, buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, Value>)) -> u64 {
@@ -565,6 +594,7 @@ impl<'s> Db<'s> {
         self.figures.expires.set(0);
         self.figures.heap_bytes.set(0);
         self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
+        self.waiters.note_all(self.db);
         if lazy {
             self.keyspace.dispose_dict(old);
         }

@@ -15,6 +15,7 @@
 //! served in arrival order, so none starves.
 
 use std::hint::spin_loop;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -22,11 +23,12 @@ use pantala_base::mailbox::Node;
 use pantala_resp::{Args, Reply};
 
 use crate::access::{Access, KeyPlace, SessionView};
+use crate::blocking::{Blocking, Origin, Waiter, Woken};
 use crate::command::{Command, Handler};
 use crate::keyspace::{Execution, Keyspace};
 use crate::message::Message;
 use crate::ownership::{Freed, Ownership, Taken};
-use crate::request::{Parcel, Request, Step};
+use crate::request::{Parcel, Request, Step, Task};
 
 /// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
 /// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
@@ -44,6 +46,9 @@ pub enum Ran {
     Done,
     /// It is on its way; its reply will come as [`Message::Answer`] or through [`Executor::take_answers`].
     Parked,
+    /// It waits for a key ([`Executor::take_blocked`]); its reply will come as [`Message::Woken`] or through
+    /// [`Executor::take_woken`].
+    Blocked,
 }
 
 /// A command to be run, still in the connection's own memory.
@@ -76,6 +81,12 @@ pub struct Executor<'k> {
     put_off: Vec<Ownership>,
     /// Answers to requests of this worker's own connections.
     answers: Vec<Parcel>,
+    /// Requests to be started when the shards at hand are given back.
+    pub(crate) to_start: Vec<Parcel>,
+    /// What the last command has become, if it waits.
+    pub(crate) blocked: Option<Arc<Waiter>>,
+    /// Answers to waiters of this worker's own connections.
+    pub(crate) woken: Vec<Woken>,
 }
 
 impl<'k> Executor<'k> {
@@ -89,7 +100,15 @@ impl<'k> Executor<'k> {
             to_free: Vec::new(),
             put_off: Vec::new(),
             answers: Vec::new(),
+            to_start: Vec::new(),
+            blocked: None,
+            woken: Vec::new(),
         }
+    }
+
+    /// The number of its worker.
+    pub(crate) fn worker(&self) -> u32 {
+        self.worker
     }
 
     /// The keyspace.
@@ -104,9 +123,13 @@ impl<'k> Executor<'k> {
         if keyspace.layout().execution == Execution::Inline
             && let Some(mut ownership) = self.take_spinning(place.shard)
         {
-            execute(keyspace, call, std::slice::from_mut(&mut ownership), reply);
-            self.free(ownership);
-            return Ran::Done;
+            let blocked = execute(keyspace, call, self.worker, std::slice::from_mut(&mut ownership), reply);
+            if keyspace.shard(&mut ownership).waiters.has_ready() {
+                self.finish(vec![ownership], call.now_ms);
+            } else {
+                self.free(ownership);
+            }
+            return self.ran(blocked);
         }
         self.shards.clear();
         self.shards.push(place.shard);
@@ -130,11 +153,15 @@ impl<'k> Executor<'k> {
                 }
             }
             if owned.len() == self.shards.len() {
-                execute(keyspace, call, &mut owned, reply);
-                self.to_free.append(&mut owned);
-                self.owned = owned;
-                self.free_all();
-                return Ran::Done;
+                let blocked = execute(keyspace, call, self.worker, &mut owned, reply);
+                if !has_ready(keyspace, &mut owned) {
+                    self.to_free.append(&mut owned);
+                    self.owned = owned;
+                    self.free_all();
+                } else {
+                    self.finish(owned, call.now_ms);
+                }
+                return self.ran(blocked);
             }
             // The shards taken so far stay taken: they are the first of the order, and the request goes on from there.
             let mut request = self.request(call);
@@ -177,7 +204,7 @@ impl<'k> Executor<'k> {
 
     /// Whether there is something to do in the next turn without waiting for events: answers, or shards put off.
     pub fn has_work(&self) -> bool {
-        !self.answers.is_empty() || !self.put_off.is_empty()
+        self.has_answers() || !self.put_off.is_empty()
     }
 
     /// Takes a shard for periodic work if it is free.
@@ -203,13 +230,30 @@ impl<'k> Executor<'k> {
         std::mem::take(&mut self.answers)
     }
 
-    /// Whether [`Executor::take_answers`] would give any.
+    /// Whether [`Executor::take_answers`] or [`Executor::take_woken`] would give any.
     pub fn has_answers(&self) -> bool {
-        !self.answers.is_empty()
+        !self.answers.is_empty() || !self.woken.is_empty()
+    }
+
+    /// Serves who waits for what a command has changed, and gives the shards back.
+    #[cold]
+    pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
+        self.serve(&mut owned, now_ms);
+        self.to_free.append(&mut owned);
+        self.free_all();
     }
 
     #[inline]
-    fn take_spinning(&self, shard: u32) -> Option<Ownership> {
+    fn ran(&mut self, blocked: Option<Arc<Waiter>>) -> Ran {
+        if blocked.is_none() {
+            return Ran::Done;
+        }
+        self.blocked = blocked;
+        Ran::Blocked
+    }
+
+    #[inline]
+    pub(crate) fn take_spinning(&self, shard: u32) -> Option<Ownership> {
         let gate = self.keyspace.gate(shard);
         if let Some(ownership) = gate.try_take() {
             return Some(ownership);
@@ -267,9 +311,34 @@ impl<'k> Executor<'k> {
 
     /// Runs a request that has all its shards, and sends the answer.
     fn complete(&mut self, mut parcel: Parcel) {
-        let request = &mut parcel.value;
+        let mut owned = std::mem::take(&mut parcel.value.owned);
+        let now_ms = parcel.value.now_ms;
+        match std::mem::replace(&mut parcel.value.task, Task::Commands) {
+            Task::Commands => {}
+            Task::Withdraw(waiter) => {
+                for ownership in &mut owned {
+                    let shard = ownership.shard();
+                    self.keyspace.shard(ownership).waiters.remove(shard, &waiter);
+                }
+                return self.to_free.append(&mut owned);
+            }
+            Task::Serve(shard, key) => {
+                self.serve_now(&mut owned, shard, &key, now_ms);
+                return self.to_free.append(&mut owned);
+            }
+        }
+        self.run_steps(&mut parcel.value, &mut owned);
+        // Before its shards are given back: should it wait now, the answer to that needs one of them and can't overtake this one.
+        if parcel.value.worker == self.worker {
+            self.answers.push(parcel);
+        } else {
+            self.keyspace.port(parcel.value.worker).send(Message::Answer(parcel));
+        }
+        self.to_free.append(&mut owned);
+    }
+
+    fn run_steps(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) {
         let mut reply = std::mem::take(&mut request.reply);
-        let mut owned = std::mem::take(&mut request.owned);
         let mut steps = std::mem::take(&mut request.steps);
         for step in &mut steps {
             let call = Call {
@@ -280,25 +349,35 @@ impl<'k> Executor<'k> {
                 connection: request.connection,
                 now_ms: request.now_ms,
             };
-            execute(self.keyspace, &call, &mut owned, &mut reply);
+            let blocked = execute(self.keyspace, &call, request.worker, owned, &mut reply);
+            if blocked.is_some() {
+                request.blocked = blocked;
+            }
             step.reply_end = reply.len();
+            // Who waits comes before the next command of the pipeline.
+            if has_ready(self.keyspace, owned) {
+                self.serve(owned, request.now_ms);
+            }
         }
         request.steps = steps;
         request.reply = reply;
         if request.worker != self.worker {
             self.keyspace.shard_stats(owned[0].shard()).combined.add(1);
         }
-        self.to_free.append(&mut owned);
-        if request.worker == self.worker {
-            self.answers.push(parcel);
-        } else {
-            self.keyspace.port(request.worker).send(Message::Answer(parcel));
-        }
     }
 
     /// Gives back all of `to_free`: grants each shard to the requests that wait for it, which may run and leave more to
     /// be freed. A loop and not a recursion, since that chain has no bound.
     fn free_all(&mut self) {
+        loop {
+            self.free_those();
+            // Such a request may want the very shards that were just given back.
+            let Some(request) = self.to_start.pop() else { return };
+            self.advance(request);
+        }
+    }
+
+    fn free_those(&mut self) {
         let mut granted = 0;
         let mut began = None;
         while let Some(mut ownership) = self.to_free.pop() {
@@ -335,14 +414,46 @@ impl<'k> Executor<'k> {
     }
 }
 
-/// Runs a command on shards that are held.
+/// Runs a command on shards that are held. Gives what it has become when it waits.
 #[inline]
-fn execute(keyspace: &Keyspace, call: &Call<'_>, owned: &mut [Ownership], reply: &mut Vec<u8>) {
+fn execute(
+    keyspace: &Keyspace,
+    call: &Call<'_>,
+    worker: u32,
+    owned: &mut [Ownership],
+    reply: &mut Vec<u8>,
+) -> Option<Arc<Waiter>> {
     let Handler::Keyed(handler) = call.command.handler else {
         unreachable!("only keyed commands are routed to shards");
     };
     keyspace.shard_stats(owned[0].shard()).commands.add(1);
-    let mut access = Access { keyspace, session: &call.session, owned, first_key: call.first_key, now_ms: call.now_ms };
+    let mut access = Access {
+        keyspace,
+        session: &call.session,
+        owned,
+        first_key: call.first_key,
+        now_ms: call.now_ms,
+        blocking: Blocking::Allowed,
+        block: None,
+    };
     let mut reply = Reply::new(reply, call.session.version);
     handler(&mut access, &call.args, &mut reply);
+    if access.block.is_some() { wait(&mut access, call, worker) } else { None }
+}
+
+/// Puts a command that waits into the queues of its keys.
+#[cold]
+fn wait(access: &mut Access<'_>, call: &Call<'_>, worker: u32) -> Option<Arc<Waiter>> {
+    let (keyspace, block) = (access.keyspace, access.block.take()?);
+    let origin = Origin { ticket: keyspace.next_ticket(), worker, connection: call.connection, session: call.session };
+    let waiter = Arc::new(Waiter::new(&origin, call.command, &call.args, &block, &|key| keyspace.place(key)));
+    for shard in waiter.shards() {
+        access.shard(shard).waiters.add(shard, &waiter);
+    }
+    Some(waiter)
+}
+
+/// Whether keys that somebody waits for were changed.
+fn has_ready(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
+    owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_ready())
 }

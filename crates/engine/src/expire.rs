@@ -73,7 +73,11 @@ impl ActiveExpiry {
             let mut entries = 0;
             while let Some(mut ownership) = executor.try_take(shard) {
                 let seen = visit(keyspace, &mut ownership, now_ms);
-                executor.free(ownership);
+                if seen.stale > 0 {
+                    executor.free_after_removals(ownership, now_ms);
+                } else {
+                    executor.free(ownership);
+                }
                 entries += seen.entries;
                 let few_stale = seen.stale * 100 <= seen.entries * stale_max;
                 // Where few keys have a time to live, many buckets go by before enough were seen to tell.

@@ -101,6 +101,8 @@ pub struct Keyspace {
     pub contended: CachePadded<AtomicU64>,
     /// How many random numbers were drawn outside of any shard.
     draws: AtomicU64,
+    /// The last ticket of a waiter.
+    tickets: CachePadded<AtomicU64>,
 }
 
 // SAFETY: everything in a Keyspace may be shared but the `UnsafeCell`s in the shards. Those are reached only through
@@ -157,6 +159,7 @@ impl Keyspace {
             tuning: Tuning::new(),
             contended: CachePadded::new(AtomicU64::new(0)),
             draws: AtomicU64::new(0),
+            tickets: CachePadded::new(AtomicU64::new(0)),
         }
     }
 
@@ -240,6 +243,13 @@ impl Keyspace {
         // Relaxed: each caller gets a number of its own, and that is all there is to it.
         let draw = self.draws.fetch_add(1, Relaxed);
         Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
+    }
+
+    /// A ticket for a command that waits: above all that were drawn before.
+    pub(crate) fn next_ticket(&self) -> u64 {
+        // Relaxed: in one queue they ascend because they are drawn while its shard is held, and what orders one holder
+        // after another orders these too.
+        self.tickets.fetch_add(1, Relaxed) + 1
     }
 
     /// Mean remaining time to live that the active expiry last saw in a database, ms; 0 when it saw none.

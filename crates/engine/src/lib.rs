@@ -9,6 +9,7 @@
 //! | ownership | the right to run code on a shard: a value that can't be copied |
 //! | request | a command that could not run at once, in a form that any thread can run ([`request`]) |
 //! | home | the worker that does a shard's periodic work |
+//! | waiter | a command that waits for a key: `BLPOP` and its like ([`blocking`]) |
 //! | hint | a handle through which a worker prefetches from a shard that it does not own |
 //!
 //! # Who owns what
@@ -28,6 +29,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod access;
+pub mod blocking;
 pub mod client;
 pub mod command;
 pub mod db;
@@ -40,6 +42,7 @@ pub mod notify;
 pub mod ownership;
 pub mod pubsub;
 pub mod request;
+mod serving;
 pub mod shard;
 pub mod tuning;
 

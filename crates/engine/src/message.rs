@@ -3,14 +3,27 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::blocking::{Waiter, Woken};
 use crate::ownership::Ownership;
 use crate::pubsub::Published;
 use crate::request::Parcel;
+
+/// `CLIENT UNBLOCK` of a client that waits.
+pub struct Unblock {
+    /// What it waited with: claimed by who sends this.
+    pub waiter: Arc<Waiter>,
+    /// It is answered an error, not that its time is over.
+    pub with_error: bool,
+}
 
 /// A message to a worker.
 pub enum Message {
     /// The answer to a request of one of its connections.
     Answer(Parcel),
+    /// The answer to a command of one of its connections that waited.
+    Woken(Woken),
+    /// A command of one of its connections is to wait no longer.
+    Unblock(Unblock),
     /// A request to run here: this worker is the home of the next shard that it needs.
     Run(Parcel),
     /// A shard whose last owner had run its share of waiting requests: go on with them.

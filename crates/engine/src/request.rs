@@ -4,13 +4,25 @@
 //! *parked*: nothing of it runs until the answer is back, which keeps its order and bounds the requests by the connections.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use pantala_base::mailbox::Node;
 use pantala_resp::{ArgRange, Args, Version};
 
 use crate::access::{KeyPlace, SessionView};
+use crate::blocking::{ReadyKey, Waiter};
 use crate::command::Command;
 use crate::ownership::Ownership;
+
+/// What a request is there for.
+pub(crate) enum Task {
+    /// To run its steps and be answered.
+    Commands,
+    /// To take a waiter out of the queues of its shard. Nobody is told.
+    Withdraw(Arc<Waiter>),
+    /// To go on with the queue of a key of this shard, whose first waiter needs both shards.
+    Serve(u32, ReadyKey),
+}
 
 /// One command on its way over shards.
 pub struct Step {
@@ -41,6 +53,10 @@ pub struct Request {
     pub shards: Vec<u32>,
     /// Those taken so far: the first of `shards`.
     pub(crate) owned: Vec<Ownership>,
+    /// What is to be done with the shards.
+    pub(crate) task: Task,
+    /// What its last step has become when it waits: it has no reply then.
+    pub blocked: Option<Arc<Waiter>>,
     /// The replies.
     pub reply: Vec<u8>,
     /// The worker whose connection waits.
@@ -61,6 +77,8 @@ impl Request {
             session,
             shards: Vec::new(),
             owned: Vec::new(),
+            task: Task::Commands,
+            blocked: None,
             reply: Vec::new(),
             worker,
             connection,
@@ -77,13 +95,13 @@ impl Request {
         }
     }
 
-    /// The reply of each step, with its position in the pipeline.
-    pub fn replies(&self) -> impl Iterator<Item = (u32, &[u8])> {
+    /// Each step with its reply.
+    pub fn replies(&self) -> impl Iterator<Item = (&Step, &[u8])> {
         let mut begin = 0;
         self.steps.iter().map(move |step| {
             let reply = &self.reply[begin..step.reply_end];
             begin = step.reply_end;
-            (step.sequence, reply)
+            (step, reply)
         })
     }
 

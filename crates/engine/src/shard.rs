@@ -4,6 +4,7 @@ use pantala_base::{Counter, Gauge, Random};
 use pantala_dict::Dict;
 use pantala_types::Value;
 
+use crate::blocking::Waiters;
 use crate::request::Backlog;
 
 /// The state of a shard. Only its owner (see [`crate::ownership`]) touches it.
@@ -14,6 +15,8 @@ pub struct Shard {
     pub(crate) expire_cursors: Box<[u64]>,
     /// Collected requests that wait for the shard.
     pub(crate) backlog: Backlog,
+    /// Commands that wait for its keys.
+    pub(crate) waiters: Waiters,
     /// For LFU counters and random keys.
     pub(crate) random: Random,
     /// Where packed collections are changed before they go back into their entries: kept for its memory.
@@ -26,6 +29,7 @@ impl Shard {
             databases: (0..databases).map(|_| Dict::new(hash_seed)).collect(),
             expire_cursors: vec![0; databases].into_boxed_slice(),
             backlog: Backlog::new(),
+            waiters: Waiters::default(),
             random: Random::from_seed(seed),
             scratch: Vec::new(),
         }

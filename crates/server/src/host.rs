@@ -158,6 +158,11 @@ impl Server {
         (self.clock.monotonic_ns() / 1_000_000) as i64
     }
 
+    /// As [`Self::monotonic_ms`], µs.
+    pub fn monotonic_us(&self) -> i64 {
+        (self.clock.monotonic_ns() / 1000) as i64
+    }
+
     /// Unix time, ms.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_us() / 1000

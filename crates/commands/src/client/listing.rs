@@ -128,6 +128,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
 fn flags(client: &Client) -> String {
     let letters = [
         ('P', client.is_subscriber()),
+        ('b', client.paused.load(Relaxed) || client.waiter().is_some()),
         ('A', client.killed.load(Relaxed)),
         ('U', matches!(client.address, Endpoint::Unix(_))),
         ('e', client.no_evict.load(Relaxed)),

@@ -186,3 +186,21 @@ pub(super) fn pop_with_key(
     };
     pop_several(access, key, wanted.end, wanted.count, before, reply)
 }
+
+/// Pops one element from a key and replies the key's name and the element. `false`: there is no such key.
+pub(super) fn pop_one_with_key(
+    access: &mut Access<'_>,
+    key: &Key<'_>,
+    end: End,
+    reply: &mut Reply<'_>,
+) -> Result<bool, pantala_engine::db::WrongType> {
+    let empty = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
+        reply.array(2);
+        reply.bulk(key.bytes);
+        list.pop(end, |element| write_element(element, reply));
+        (true, list.is_empty())
+    })?;
+    let Some(empty) = empty else { return Ok(false) };
+    popped(access, end, key, empty);
+    Ok(true)
+}

@@ -5,6 +5,7 @@
 //! | `ends` | `LPUSH`, `RPUSH`, `LPUSHX`, `RPUSHX`, `LPOP`, `RPOP`, `LMPOP` |
 //! | `elements` | `LLEN`, `LINDEX`, `LRANGE`, `LPOS`, `LSET`, `LINSERT`, `LREM`, `LTRIM` |
 //! | `moves` | `LMOVE`, `RPOPLPUSH` |
+//! | `waiting` | `BLPOP`, `BRPOP`, `BLMPOP`, `BLMOVE`, `BRPOPLPUSH` |
 //!
 //! A push or a pop probes the dictionary once and allocates nothing but what the list needs.
 
@@ -13,6 +14,7 @@ mod ends;
 mod moves;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::notify::EventClass;
@@ -26,6 +28,7 @@ use crate::errors;
 pub use elements::{lindex, linsert, llen, lpos, lrange, lrem, lset, ltrim};
 pub use ends::{lmpop, lpop, lpush, lpushx, rpop, rpush, rpushx};
 pub use moves::{lmove, rpoplpush};
+pub use waiting::{blmove, blmpop, blpop, brpop, brpoplpush};
 
 /// Replies an element.
 #[inline]

@@ -22,36 +22,51 @@ pub fn rpoplpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>
 }
 
 fn move_or_null(access: &mut Access<'_>, args: &Args<'_>, from: End, to: End, reply: &mut Reply<'_>) {
-    if !move_element(access, args, from, to, reply) {
-        reply.null();
+    match move_element(access, args, from, to, reply) {
+        Moved::Yes | Moved::TooLate => {}
+        Moved::Nothing => reply.null(),
+        Moved::WrongSource | Moved::WrongDestination => reply.error(errors::WRONG_TYPE),
     }
 }
 
-/// Moves an element from the list at argument 1 to that at argument 2 and replies it, or that a type is wrong. `false`:
-/// there is nothing to move.
+/// What became of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// It was done and replied.
+    Yes,
+    /// There is nothing to move.
+    Nothing,
+    /// What is to be moved from is no list.
+    WrongSource,
+    /// What is to be moved to is no list.
+    WrongDestination,
+    /// The command had waited, and was answered otherwise meanwhile.
+    TooLate,
+}
+
+/// Moves an element from the list at argument 1 to that at argument 2 and replies it. Nothing is replied unless it is moved.
 pub(super) fn move_element(
     access: &mut Access<'_>,
     args: &Args<'_>,
     from: End,
     to: End,
     reply: &mut Reply<'_>,
-) -> bool {
+) -> Moved {
     let (source, destination) = (access.first_key(args, 1), access.key(args, 2));
     match access.db(&source).write_as::<List>(&source) {
-        Err(_) => {
-            reply.error(errors::WRONG_TYPE);
-            return true;
-        }
-        Ok(None) => return false,
+        Err(_) => return Moved::WrongSource,
+        Ok(None) => return Moved::Nothing,
         Ok(Some(_)) => {}
     }
     if access.db(&destination).write_as::<List>(&destination).is_err() {
-        reply.error(errors::WRONG_TYPE);
-        return true;
+        return Moved::WrongDestination;
+    }
+    if !access.claim() {
+        return Moved::TooLate;
     }
     if source.bytes == destination.bytes {
         rotate(access, &source, from, to, reply);
-        return true;
+        return Moved::Yes;
     }
     let limit = access.keyspace().tuning.list_node_limit();
     // Both keys were looked at: neither change can be refused any more.
@@ -62,14 +77,14 @@ pub(super) fn move_element(
         });
         (true, (element.unwrap_or_default(), list.is_empty()))
     });
-    let Ok(Some((element, empty))) = taken else { return false };
+    let Ok(Some((element, empty))) = taken else { return Moved::Nothing };
     let _ = access.db(&destination).change_as::<List, _>(&destination, Missing::Create, |list| {
         list.push(to, &element, limit);
         (true, ())
     });
     pushed(access, to, &destination);
     popped(access, from, &source, empty);
-    true
+    Moved::Yes
 }
 
 /// Moves an element within one list.

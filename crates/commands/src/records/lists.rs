@@ -12,6 +12,90 @@ const WHERE: Argument = Argument::one_of("where", ENDS);
 const FROM: Argument = Argument::one_of("wherefrom", ENDS);
 const TO: Argument = Argument::one_of("whereto", ENDS);
 
+pub(crate) const BLMOVE: Command = Command {
+    name: "blmove",
+    full_name: "blmove",
+    summary: "As LMOVE, waiting for an element where there is none",
+    since: "6.2.0",
+    complexity: "O(1)",
+    arity: 6,
+    flags: flags![WRITE, DENYOOM, NOSCRIPT, BLOCKING],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "delete"]), KeySpec::at(2, &["RW", "insert"])],
+    arguments: &[Argument::key("source", 0), Argument::key("destination", 1), FROM, TO, Argument::double("timeout")],
+    handler: Handler::Keyed(crate::lists::blmove),
+    ..LIST
+};
+
+pub(crate) const BLMPOP: Command = Command {
+    name: "blmpop",
+    full_name: "blmpop",
+    summary: "As LMPOP, waiting for elements where there are none",
+    since: "7.0.0",
+    complexity: "O(N+M), N: number of keys, M: number of elements taken",
+    arity: -5,
+    flags: flags![WRITE, BLOCKING],
+    key_specs: &[KeySpec {
+        begin: BeginSearch::Index(2),
+        find: FindKeys::KeyNum { keynum: 0, first: 1, step: 1 },
+        ..KeySpec::at(2, &["RW", "access", "delete"])
+    }],
+    arguments: &[
+        Argument::double("timeout"),
+        Argument::integer("numkeys"),
+        Argument::key("key", 0).multiple(),
+        WHERE,
+        Argument::integer("count").token("COUNT").optional(),
+    ],
+    handler: Handler::Keyed(crate::lists::blmpop),
+    ..LIST
+};
+
+pub(crate) const BLPOP: Command = Command {
+    name: "blpop",
+    full_name: "blpop",
+    summary: "Takes the first element of the first list that has one, waiting for it where none has",
+    since: "2.0.0",
+    complexity: "O(N), N: number of keys",
+    history: &[("6.0.0", "A timeout may have a fraction")],
+    arity: -3,
+    flags: flags![WRITE, NOSCRIPT, BLOCKING],
+    key_specs: &[KeySpec::range(1, -2, &["RW", "access", "delete"])],
+    arguments: &[Argument::key("key", 0).multiple(), Argument::double("timeout")],
+    handler: Handler::Keyed(crate::lists::blpop),
+    ..LIST
+};
+
+pub(crate) const BRPOP: Command = Command {
+    name: "brpop",
+    full_name: "brpop",
+    summary: "Takes the last element of the first list that has one, waiting for it where none has",
+    since: "2.0.0",
+    complexity: "O(N), N: number of keys",
+    history: &[("6.0.0", "A timeout may have a fraction")],
+    arity: -3,
+    flags: flags![WRITE, NOSCRIPT, BLOCKING],
+    key_specs: &[KeySpec::range(1, -2, &["RW", "access", "delete"])],
+    arguments: &[Argument::key("key", 0).multiple(), Argument::double("timeout")],
+    handler: Handler::Keyed(crate::lists::brpop),
+    ..LIST
+};
+
+pub(crate) const BRPOPLPUSH: Command = Command {
+    name: "brpoplpush",
+    full_name: "brpoplpush",
+    summary: "As RPOPLPUSH, waiting for an element where there is none",
+    since: "2.2.0",
+    complexity: "O(1)",
+    history: &[("6.0.0", "A timeout may have a fraction")],
+    deprecated: Some(("6.2.0", "`BLMOVE`, from `RIGHT` to `LEFT`")),
+    arity: 4,
+    flags: flags![WRITE, DENYOOM, NOSCRIPT, BLOCKING],
+    key_specs: &[KeySpec::at(1, &["RW", "access", "delete"]), KeySpec::at(2, &["RW", "insert"])],
+    arguments: &[Argument::key("source", 0), Argument::key("destination", 1), Argument::double("timeout")],
+    handler: Handler::Keyed(crate::lists::brpoplpush),
+    ..LIST
+};
+
 pub(crate) const LINDEX: Command = Command {
     name: "lindex",
     full_name: "lindex",

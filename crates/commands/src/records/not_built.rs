@@ -11,7 +11,7 @@ pub fn not_built(name: &[u8]) -> bool {
 pub(super) static NOT_BUILT: &[&str] = &[
     "acl", "acl|cat", "acl|deluser", "acl|dryrun", "acl|genpass", "acl|getuser", "acl|help", "acl|list",
     "acl|load", "acl|log", "acl|save", "acl|setuser", "acl|users", "acl|whoami", "asking", "bgrewriteaof",
-    "bgsave", "blmove", "blmpop", "blpop", "brpop", "brpoplpush", "bzmpop", "bzpopmax", "bzpopmin",
+    "bgsave", "bzmpop", "bzpopmax", "bzpopmin",
     "client|caching", "client|getredir", "client|tracking", "client|trackinginfo", "cluster",
     "cluster|addslots", "cluster|addslotsrange", "cluster|bumpepoch", "cluster|count-failure-reports",
     "cluster|countkeysinslot", "cluster|delslots", "cluster|delslotsrange", "cluster|failover",

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_commands::connection::REDIS_VERSION;
 use pantala_engine::client::Host;
 
+use super::stats::over_workers;
 use super::{Text, usage};
 use crate::host::Server;
 
@@ -60,8 +61,9 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
     text.field("client_recent_max_input_buffer", largest(|client| client.query_capacity_bytes.load(Relaxed)));
     text.field("client_recent_max_output_buffer", largest(|client| client.output_bytes.load(Relaxed)));
     // Those that a pause holds back count as blocked, as in Redis.
-    text.field("blocked_clients", server.all_worker_stats().iter().map(|worker| worker.paused.get()).sum::<u64>());
-    text.zeros(&["tracking_clients", "clients_in_timeout_table"]);
+    text.field("blocked_clients", over_workers(server, |worker| worker.paused.get() + worker.blocked.get()));
+    text.field("tracking_clients", 0);
+    text.field("clients_in_timeout_table", over_workers(server, |worker| worker.with_deadline.get()));
 }
 
 pub(super) fn replication(text: &mut Text, server: &Server) {

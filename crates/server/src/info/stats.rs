@@ -12,7 +12,7 @@ use super::Text;
 use crate::host::Server;
 use crate::worker::stats::{ByCode, CommandStats, WorkerStats};
 
-fn over_workers(server: &Server, figure: fn(&WorkerStats) -> u64) -> u64 {
+pub(super) fn over_workers(server: &Server, figure: fn(&WorkerStats) -> u64) -> u64 {
     server.all_worker_stats().iter().map(figure).sum()
 }
 

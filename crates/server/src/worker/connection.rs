@@ -1,5 +1,8 @@
 //! One connection, as its worker keeps it.
 
+use std::sync::Arc;
+
+use pantala_engine::blocking::{Waiter, Woken};
 use pantala_engine::client::Session;
 use pantala_engine::request::Parcel;
 use pantala_runtime::ConnId;
@@ -13,10 +16,20 @@ pub enum State {
     Open,
     /// Commands of it wait for shards; the answers will come by message.
     Parked,
+    /// Its command waits for a key; the answer will come by message, or time will be over.
+    Blocked,
     /// `CLIENT PAUSE` holds it back.
     Paused,
     /// Nothing more is run; it closes when its replies are sent.
     Closing,
+}
+
+/// What a connection waits for.
+pub struct Blocked {
+    /// Its command.
+    pub waiter: Arc<Waiter>,
+    /// Until when, in the clock that never goes back, µs.
+    pub deadline_us: Option<i64>,
 }
 
 /// See the head of this module.
@@ -31,6 +44,10 @@ pub struct Connection {
     pub requests: u32,
     /// Answers that wait for those of the same pipeline that are not there yet.
     pub answers: Vec<Parcel>,
+    /// What its command waits for.
+    pub blocked: Option<Blocked>,
+    /// The answer to what it is not known yet to wait for.
+    pub woken_early: Option<Woken>,
     /// What came in.
     pub input: Input,
     /// The peer will send no more.
@@ -58,6 +75,8 @@ impl Connection {
             state: State::Open,
             requests: 0,
             answers: Vec::new(),
+            blocked: None,
+            woken_early: None,
             input: Input::default(),
             eof: false,
             output: Vec::new(),

@@ -36,6 +36,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 && connection.state == State::Paused
             {
                 connection.state = State::Open;
+                connection.session.client.paused.store(false, Relaxed);
                 self.stats.paused.sub(1);
                 self.make_ready(index);
                 self.touch(index);

@@ -77,7 +77,7 @@ impl<L: EventLoop> Worker<'_, L> {
         (connection.id == conn).then_some(conn.index() as u32)
     }
 
-    fn find_token(&self, wanted: u64) -> Option<u32> {
+    pub(super) fn find_token(&self, wanted: u64) -> Option<u32> {
         let index = (wanted & u64::from(u32::MAX)) as usize;
         let connection = self.connections.get(index)?.as_ref()?;
         (token(connection.id) == wanted).then_some(index as u32)
@@ -127,6 +127,8 @@ impl<L: EventLoop> Worker<'_, L> {
         for node in self.server.port(self.number).mailbox().receive() {
             match node.value {
                 Message::Answer(parcel) => self.answer(parcel),
+                Message::Woken(woken) => self.woken(woken),
+                Message::Unblock(unblock) => self.unblocked(&unblock),
                 Message::Run(parcel) => self.executor.resume(parcel),
                 Message::Shard(ownership) => self.executor.adopt(ownership),
                 Message::Socket(socket, _) => self.add(socket),
@@ -146,15 +148,23 @@ impl<L: EventLoop> Worker<'_, L> {
             for parcel in self.executor.take_answers() {
                 self.answer(parcel);
             }
+            for woken in self.executor.take_woken() {
+                self.woken(woken);
+            }
         }
     }
 
     /// The answer to a request. When the last of a pipeline's has come, their replies go out in the order of the commands.
-    fn answer(&mut self, parcel: Parcel) {
+    fn answer(&mut self, mut parcel: Parcel) {
         // The connection may have gone meanwhile: what it asked for was done all the same, as in Redis.
         let Some(index) = self.find_token(parcel.value.connection) else { return };
         let connection = self.connections[index as usize].as_mut().expect("found");
         debug_assert!(connection.requests > 0, "an answer without a request");
+        if let Some(waiter) = parcel.value.blocked.take() {
+            // A command that may wait travels alone.
+            connection.requests -= 1;
+            return self.block(index, waiter);
+        }
         connection.answers.push(parcel);
         connection.requests -= 1;
         if connection.requests > 0 {
@@ -162,9 +172,9 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let answers = std::mem::take(&mut connection.answers);
         let mut replies: Vec<_> = answers.iter().flat_map(|parcel| parcel.value.replies()).collect();
-        replies.sort_unstable_by_key(|(sequence, _)| *sequence);
-        for (_, reply) in replies {
-            self.tally.count_reply(reply);
+        replies.sort_unstable_by_key(|(step, _)| step.sequence);
+        for (step, reply) in replies {
+            self.tally.count_late_reply(step.command, reply);
             if run::replies_wanted(&mut connection.session) {
                 connection.output.extend_from_slice(reply);
             }

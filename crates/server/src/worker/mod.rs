@@ -9,6 +9,7 @@
 //!
 //! A few times a second it also looks after time-outs, limits and expired keys ([`cron`]).
 
+mod blocked;
 mod connection;
 mod cron;
 mod events;
@@ -17,6 +18,7 @@ mod run;
 pub mod stats;
 mod window;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,6 +54,9 @@ pub struct Worker<'s, L: EventLoop> {
     touched: Vec<u32>,
     /// Indexes of connections that `CLIENT PAUSE` holds back.
     paused: Vec<u32>,
+    /// When connections that wait for a key have waited enough: deadline in µs of the clock that never goes back, ticket
+    /// of the waiter, index of the connection.
+    deadlines: BTreeSet<(i64, u64, u32)>,
     window: Window,
     /// Scratch for the shards of a command.
     shards: Vec<u32>,
@@ -81,6 +86,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             ready: Vec::new(),
             touched: Vec::new(),
             paused: Vec::new(),
+            deadlines: BTreeSet::new(),
             window: Window::default(),
             shards: Vec::new(),
             spare: Vec::new(),
@@ -114,6 +120,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
                 self.handle(event);
             }
             self.receive_messages();
+            self.time_out();
             self.resume_paused();
             self.run_ready();
             if self.server.monotonic_ms() >= self.next_cron_ms {
@@ -133,7 +140,10 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         if !self.paused.is_empty() {
             wait_ms = wait_ms.min((self.server.paused_until_ms() - self.now_ms).max(1));
         }
-        Some(Duration::from_millis(wait_ms as u64))
+        let wait = Duration::from_millis(wait_ms as u64);
+        let Some((deadline_us, ..)) = self.deadlines.first() else { return Some(wait) };
+        let left_us = deadline_us.saturating_sub(self.server.monotonic_us()).max(0);
+        Some(wait.min(Duration::from_micros(left_us as u64)))
     }
 
     /// Marks a connection as one that may have something to parse.
@@ -197,7 +207,9 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             connection::State::Closing => true,
             // All that came before the end was run: what is left can't become a command any more.
             connection::State::Open => connection.eof && !connection.is_ready,
-            connection::State::Parked | connection::State::Paused => false,
+            // As in Redis it isn't waited for any more, whatever it has sent behind.
+            connection::State::Blocked | connection::State::Paused => connection.eof,
+            connection::State::Parked => false,
         };
         if over && connection.pending_bytes() == 0 {
             self.close(index);
@@ -208,6 +220,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
 
     /// Closes a connection at once.
     fn close(&mut self, index: u32) {
+        self.stop_waiting(index);
         let Some(mut connection) = self.connections[index as usize].take() else { return };
         if connection.state == connection::State::Paused {
             self.stats.paused.sub(1);

@@ -215,15 +215,24 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         if self.server.is_paused(command, self.now_ms) {
             connection.state = State::Paused;
+            connection.session.client.set_command(command);
+            connection.session.client.paused.store(true, Relaxed);
             self.stats.paused.add(1);
             self.paused.push(entry.connection);
             return;
         }
         session.client.set_command(command);
         let before = connection.output.len();
-        if self.call(entry, command, ranges) == Ran::Parked {
-            self.tally.count(command, Outcome::Ok);
-            return;
+        match self.call(entry, command, ranges) {
+            Ran::Done => {}
+            Ran::Parked => return self.tally.count(command, Outcome::Ok),
+            Ran::Blocked => {
+                self.tally.count(command, Outcome::Ok);
+                if let Some(waiter) = self.executor.take_blocked() {
+                    self.block(entry.connection, waiter);
+                }
+                return;
+            }
         }
         self.settle(entry.connection, command, before);
     }

@@ -61,6 +61,10 @@ pub struct WorkerStats {
     pub connections: Gauge,
     /// Connections among them that `CLIENT PAUSE` holds back.
     pub paused: Gauge,
+    /// Of those, the ones whose command waits for a key.
+    pub blocked: Gauge,
+    /// Of those, the ones that don't wait for ever.
+    pub with_deadline: Gauge,
     /// CPU time of its thread as of the last look, µs.
     pub cpu_us: Gauge,
     by_command: Mutex<ByCommand>,
@@ -118,6 +122,22 @@ impl Tally {
         }
     }
 
+    /// The reply has come of a command that was counted when it was sent on its way.
+    #[inline]
+    pub fn count_late_reply(&mut self, command: &'static Command, reply: &[u8]) {
+        if reply.first() == Some(&b'-') {
+            self.count_reply(reply);
+            self.count_late_failure(command);
+        }
+    }
+
+    /// A command that was counted when it was sent on its way has failed.
+    #[cold]
+    pub fn count_late_failure(&mut self, command: &'static Command) {
+        let index = self.find(command);
+        self.runs[index].1.failed += 1;
+    }
+
     #[cold]
     fn count_error(&mut self, error: &[u8]) {
         self.errors += 1;
@@ -159,7 +179,7 @@ impl Tally {
         let mut by_command = stats.by_command();
         for (command, run) in &mut self.runs {
             let run = std::mem::take(run);
-            if run.calls + run.rejected > 0 {
+            if run.calls + run.rejected + run.failed > 0 {
                 let total = by_command.entry(command.full_name).or_default();
                 total.calls += run.calls;
                 total.time_ns += run.time_ns;
@@ -190,6 +210,8 @@ impl WorkerStats {
             input_bytes: Counter::new(),
             output_bytes: Counter::new(),
             connections: Gauge::default(),
+            blocked: Gauge::default(),
+            with_deadline: Gauge::default(),
             paused: Gauge::default(),
             cpu_us: Gauge::default(),
             by_command: Mutex::default(),

@@ -61,6 +61,29 @@ impl LongDouble {
         (!sum.is_infinite()).then_some(sum)
     }
 
+    /// A number of seconds in milliseconds, rounded up, as a timeout is read: the product rounded to the format first, as
+    /// the C compiler's is. `None`: it doesn't fit.
+    #[must_use]
+    pub fn seconds_to_ms(self) -> Option<i64> {
+        if self.is_infinite() {
+            return None;
+        }
+        let product = LongDouble::round(self.negative, u128::from(self.significand) * 1000, self.exponent, false);
+        let LongDouble { negative, exponent, significand } = product;
+        let magnitude = if product.is_infinite() || exponent > 0 && significand != 0 {
+            return None; // 2^64 and more: the significand's top bit is set.
+        } else if significand == 0 {
+            0
+        } else {
+            let below = exponent.unsigned_abs();
+            let whole = significand.checked_shr(below).unwrap_or(0);
+            let is_whole = whole.checked_shl(below).unwrap_or(0) == significand;
+            // Up is towards zero for negative numbers.
+            i128::from(whole) + i128::from(!is_whole && !negative)
+        };
+        i64::try_from(if negative { -magnitude } else { magnitude }).ok()
+    }
+
     const fn zero(negative: bool) -> LongDouble {
         LongDouble { negative, ..LongDouble::ZERO }
     }

@@ -255,3 +255,25 @@ fn short_and_long_paths_agree() {
         assert_eq!(short, parse::long_decimal(false, digits.iter().copied(), power), "{digits:?} {power}");
     }
 }
+
+#[test]
+fn seconds_become_milliseconds_rounded_up() {
+    let ms = |text: &str| LongDouble::parse(text.as_bytes()).unwrap().seconds_to_ms();
+    assert_eq!(ms("0"), Some(0));
+    assert_eq!(ms("1"), Some(1000));
+    assert_eq!(ms("0.5"), Some(500));
+    assert_eq!(ms("0.0001"), Some(1));
+    assert_eq!(ms("1e-300"), Some(1));
+    assert_eq!(ms("-0.0001"), Some(0));
+    // The nearest number is a little less, and so is its product: C says the same.
+    assert_eq!(ms("-0.001"), Some(0));
+    assert_eq!(ms("-0.5"), Some(-500));
+    assert_eq!(ms("-7.5"), Some(-7500));
+    assert_eq!(ms("1.0005"), Some(1001));
+    assert_eq!(ms("9223372036854775"), Some(9_223_372_036_854_775_000));
+    assert_eq!(ms("9223372036854775.807"), Some(i64::MAX));
+    assert_eq!(ms("9223372036854775.808"), None);
+    assert_eq!(ms("92233720368547758000"), None);
+    assert_eq!(ms("inf"), None);
+    assert_eq!(ms("1e4932"), None);
+}

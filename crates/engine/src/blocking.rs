@@ -1,0 +1,427 @@
+//! Commands that wait: `BLPOP` and its like.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | waiter | a command that found nothing and waits: its arguments and whose it is ([`Waiter`]) |
+//! | queue | the waiters of one key, in the order in which they began to wait |
+//! | ready | a key that has waiters and was changed: looked at when the command that changed it has run |
+//! | claimed | answered, or about to be: by whoever won the waiter's one compare-and-swap |
+//!
+//! # For handlers
+//!
+//! A blocking command is an ordinary keyed handler. Finding nothing, and where [`Access::may_block`] (else it answers as if its time
+//! was over), it calls [`Access::block`] and writes no reply. When one of its keys is changed, *the same handler* is called
+//! again with the shards of that key (and of [`Block::destination`]) and no others: [`Access::woken_by`] then names the key, and the
+//! handler looks at that key only.
+//!
+//! * It has something: it calls [`Access::claim`] *before it changes anything*, and if that is true, does its work and replies.
+//!   If it is false, somebody else has answered the client (a time-out, say): it returns.
+//! * It has nothing: it returns without a reply, and goes on waiting. (Also when the key has a type that it can't use.)
+//! * It only replies, and changes nothing (`XREAD`; an error because the key is gone): it needs no claim; the engine claims for it,
+//!   and drops the reply where it comes too late.
+//!
+//! ```ignore
+//! let woken = access.woken_by().is_some();
+//! for index in keys.filter(|&index| access.concerns(args.at(index))) {
+//!     match access.db(&key).write_as::<List>(&key) {
+//!         Ok(Some(_)) if !access.claim() => return,
+//!         Ok(Some(_)) => return pop(…),
+//!         Err(_) if !woken => return reply.error(WRONG_TYPE),
+//!         _ => {}
+//!     }
+//! }
+//! if woken { return }
+//! if !access.may_block() { return reply.null_array() }
+//! access.block(Block::on(keys, WakesOn::List, timeout_ms));
+//! ```
+//!
+//! # Who owns what
+//!
+//! A waiter is shared by the queues of its keys, each of which belongs to its key's shard, and by the worker of its connection, which
+//! watches the time. Its only changing parts are two atomics. Being answered takes it out of the queues of the shards that are
+//! held at that moment; the worker then has it taken out of the others (`Executor::withdraw`), so that a queue holds
+//! nobody for longer than it takes to reach its shard.
+//!
+//! # Order
+//!
+//! Tickets are drawn while the shards of all keys are held, so in every queue they ascend, and they are the order in which clients are
+//! served. A waiter whose destination's shard is busy keeps its place: its queue stands still until a request has both shards.
+//!
+//! # What it costs
+//!
+//! Where nobody waits in a shard: one branch at each change, and one after each command. Waiting takes some 300 bytes and the
+//! arguments' length, and no time.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use pantala_resp::{ArgRange, Args};
+
+use crate::access::{Access, KeyPlace, SessionView};
+use crate::command::Command;
+
+/// What a waiter waits for: it is tried only when its key is that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WakesOn {
+    /// The key is a list.
+    List = 0,
+    /// The key is a sorted set.
+    SortedSet = 1,
+    /// The key is a stream.
+    Stream = 2,
+    /// Any change of the key, its removal included (`XREADGROUP`).
+    AnyChange = 3,
+}
+
+const KINDS: usize = 4;
+
+/// How a command waits.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The arguments that are the keys it waits at.
+    pub keys: Range<usize>,
+    /// The argument that is a further key which it needs when it is woken (`BLMOVE`).
+    pub destination: Option<usize>,
+    /// What it waits for.
+    pub wakes_on: WakesOn,
+    /// How long, ms; 0: for ever.
+    pub timeout_ms: i64,
+    /// The arguments it is to be called with when woken, where they aren't those it came with (`XREAD … $`). As many, and keys
+    /// at the same places.
+    pub args: Option<Vec<Vec<u8>>>,
+}
+
+impl Block {
+    /// To wait at these keys.
+    pub fn on(keys: Range<usize>, wakes_on: WakesOn, timeout_ms: i64) -> Self {
+        Block { keys, destination: None, wakes_on, timeout_ms, args: None }
+    }
+}
+
+/// A command that waits. See the head of this module.
+pub struct Waiter {
+    ticket: u64,
+    claimed: AtomicBool,
+    /// Queues that it stands in.
+    queues: AtomicU32,
+    command: &'static Command,
+    bytes: Vec<u8>,
+    ranges: Vec<ArgRange>,
+    pub(crate) session: SessionView,
+    /// The worker of its connection.
+    pub(crate) worker: u32,
+    /// That worker's token of the connection.
+    pub connection: u64,
+    /// The keys it waits at, without repeats: which argument, and where it lives.
+    keys: Vec<(usize, KeyPlace)>,
+    /// Where the further key lives that it needs.
+    pub(crate) destination: Option<KeyPlace>,
+    wakes_on: WakesOn,
+    /// How long it waits, ms; 0: for ever.
+    pub timeout_ms: i64,
+}
+
+/// Whose a waiter is and when it came.
+pub(crate) struct Origin {
+    pub(crate) ticket: u64,
+    pub(crate) worker: u32,
+    pub(crate) connection: u64,
+    pub(crate) session: SessionView,
+}
+
+impl Waiter {
+    pub(crate) fn new(
+        origin: &Origin,
+        command: &'static Command,
+        args: &Args<'_>,
+        block: &Block,
+        place: &dyn Fn(&[u8]) -> KeyPlace,
+    ) -> Self {
+        let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(args.len()));
+        let mut add = |argument: &[u8]| {
+            ranges.push(ArgRange::new(bytes.len(), argument.len()));
+            bytes.extend_from_slice(argument);
+        };
+        match &block.args {
+            Some(args) => args.iter().for_each(|argument| add(argument)),
+            None => args.iter().for_each(add),
+        }
+        let mut keys: Vec<(usize, KeyPlace)> = Vec::with_capacity(block.keys.len());
+        for index in block.keys.clone() {
+            // Standing twice in a queue would be being served twice.
+            if !keys.iter().any(|&(known, _)| args.at(known) == args.at(index)) {
+                keys.push((index, place(args.at(index))));
+            }
+        }
+        Waiter {
+            ticket: origin.ticket,
+            claimed: AtomicBool::new(false),
+            queues: AtomicU32::new(0),
+            command,
+            bytes,
+            ranges,
+            session: origin.session,
+            worker: origin.worker,
+            connection: origin.connection,
+            keys,
+            destination: block.destination.map(|index| place(args.at(index))),
+            wakes_on: block.wakes_on,
+            timeout_ms: block.timeout_ms,
+        }
+    }
+
+    /// What waits.
+    pub fn command(&self) -> &'static Command {
+        self.command
+    }
+
+    /// Its place in the order of all waiters: unique.
+    pub fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    /// Claims the right to answer it: true for one caller only.
+    #[must_use]
+    pub fn claim(&self) -> bool {
+        // Acquire and release for the sake of whoever reads the other fields' owners' work; the exchange alone decides who won.
+        self.claimed.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Whether somebody has claimed it.
+    pub fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Acquire)
+    }
+
+    /// Whether it stands in any queue. Its connection's worker may ask once it has been answered: nobody adds it to one then.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queues.load(Ordering::Acquire) > 0
+    }
+
+    pub(crate) fn args(&self) -> Args<'_> {
+        Args::new(&self.bytes, &self.ranges)
+    }
+
+    /// The shards of its keys, without repeats.
+    pub(crate) fn shards(&self) -> Vec<u32> {
+        let mut shards: Vec<u32> = self.keys.iter().map(|(_, place)| place.shard).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards
+    }
+
+    fn keys_in(&self, shard: u32) -> impl Iterator<Item = &[u8]> {
+        let keys = self.keys.iter().filter(move |(_, place)| place.shard == shard);
+        keys.map(|(index, _)| self.ranges[*index].of(&self.bytes))
+    }
+}
+
+/// The answer to a waiter, on its way to its connection.
+pub struct Woken {
+    /// Who waited.
+    pub waiter: Arc<Waiter>,
+    /// What it is answered.
+    pub reply: Vec<u8>,
+}
+
+/// The waiters of one key.
+#[derive(Default)]
+struct Queue {
+    waiters: VecDeque<Arc<Waiter>>,
+    /// How many of them wait for what.
+    kinds: [u32; KINDS],
+    /// The key stands in the list of those that are ready.
+    is_ready: bool,
+    /// A request is on its way to serve its first waiter.
+    stands_still: bool,
+}
+
+/// A key by its database and bytes.
+pub(crate) type ReadyKey = (u32, Arc<[u8]>);
+
+/// All waiters at keys of one shard. Belongs to the shard.
+#[derive(Default)]
+pub(crate) struct Waiters {
+    by_database: HashMap<u32, HashMap<Arc<[u8]>, Queue>>,
+    /// Entries in all queues.
+    entries: usize,
+    ready: VecDeque<ReadyKey>,
+}
+
+impl Waiters {
+    /// Whether nobody waits.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Whether keys are ready.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Puts a waiter at the end of the queues of its keys in this shard.
+    pub(crate) fn add(&mut self, shard: u32, waiter: &Arc<Waiter>) {
+        let queues = self.by_database.entry(waiter.session.db).or_default();
+        for key in waiter.keys_in(shard) {
+            if !queues.contains_key(key) {
+                queues.insert(Arc::from(key), Queue::default());
+            }
+            let Some(queue) = queues.get_mut(key) else { continue };
+            queue.waiters.push_back(Arc::clone(waiter));
+            queue.kinds[waiter.wakes_on as usize] += 1;
+            self.entries += 1;
+            waiter.queues.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Takes a waiter out of all queues in this shard.
+    pub(crate) fn remove(&mut self, shard: u32, waiter: &Waiter) {
+        let Some(queues) = self.by_database.get_mut(&waiter.session.db) else { return };
+        for key in waiter.keys_in(shard) {
+            let Some(queue) = queues.get_mut(key) else { continue };
+            let Ok(at) = queue.waiters.binary_search_by_key(&waiter.ticket, |other| other.ticket) else { continue };
+            queue.waiters.remove(at);
+            queue.kinds[waiter.wakes_on as usize] -= 1;
+            self.entries -= 1;
+            waiter.queues.fetch_sub(1, Ordering::AcqRel);
+            if queue.waiters.is_empty() {
+                queues.remove(key);
+            }
+        }
+        if queues.is_empty() {
+            self.by_database.remove(&waiter.session.db);
+        }
+    }
+
+    /// Notes that a key was changed, if anybody waits.
+    #[inline]
+    pub(crate) fn changed(&mut self, db: u32, key: &[u8]) {
+        if !self.is_empty() {
+            self.note(db, key);
+        }
+    }
+
+    /// Makes a key ready that somebody waits for.
+    #[cold]
+    pub(crate) fn note(&mut self, db: u32, key: &[u8]) {
+        let Some(queues) = self.by_database.get_mut(&db) else { return };
+        let Some((name, _)) = queues.get_key_value(key) else { return };
+        let name = Arc::clone(name);
+        if let Some(queue) = queues.get_mut(key)
+            && !std::mem::replace(&mut queue.is_ready, true)
+        {
+            self.ready.push_back((db, name));
+        }
+    }
+
+    /// Notes that any key of a database may have been changed.
+    pub(crate) fn note_all(&mut self, db: u32) {
+        let Some(queues) = self.by_database.get_mut(&db) else { return };
+        for (key, queue) in queues.iter_mut().filter(|(_, queue)| !queue.is_ready) {
+            queue.is_ready = true;
+            self.ready.push_back((db, Arc::clone(key)));
+        }
+    }
+
+    /// Notes that keys of any database may be gone: only waiters for any change care.
+    pub(crate) fn note_gone(&mut self) {
+        for (db, queues) in &mut self.by_database {
+            let wanted =
+                queues.iter_mut().filter(|(_, queue)| !queue.is_ready && queue.kinds[WakesOn::AnyChange as usize] > 0);
+            for (key, queue) in wanted {
+                queue.is_ready = true;
+                self.ready.push_back((*db, Arc::clone(key)));
+            }
+        }
+    }
+
+    /// A key that is ready: it isn't any more.
+    pub(crate) fn take_ready(&mut self) -> Option<ReadyKey> {
+        let ready = self.ready.pop_front()?;
+        if let Some(queue) = self.queue(&ready) {
+            queue.is_ready = false;
+        }
+        Some(ready)
+    }
+
+    /// The first waiter from a ticket on that waits for what the key now is (`None`: it isn't there, or of no use). Nobody, while the
+    /// queue stands still.
+    pub(crate) fn next(&self, key: &ReadyKey, ticket: u64, kind: Option<WakesOn>) -> Option<Arc<Waiter>> {
+        let queue = self.by_database.get(&key.0)?.get(&key.1)?;
+        let count = kind.map_or(0, |kind| queue.kinds[kind as usize]);
+        if queue.stands_still || count + queue.kinds[WakesOn::AnyChange as usize] == 0 {
+            return None;
+        }
+        let from = queue.waiters.partition_point(|waiter| waiter.ticket < ticket);
+        let wanted = |waiter: &&Arc<Waiter>| waiter.wakes_on == WakesOn::AnyChange || Some(waiter.wakes_on) == kind;
+        queue.waiters.range(from..).find(wanted).cloned()
+    }
+
+    /// Has a queue stand still, or go on.
+    pub(crate) fn stand_still(&mut self, key: &ReadyKey, stands_still: bool) {
+        if let Some(queue) = self.queue(key) {
+            queue.stands_still = stands_still;
+        }
+    }
+
+    fn queue(&mut self, key: &ReadyKey) -> Option<&mut Queue> {
+        self.by_database.get_mut(&key.0)?.get_mut(&key.1)
+    }
+}
+
+/// In which way a handler is called, as far as waiting goes.
+pub(crate) enum Blocking<'a> {
+    /// By its connection: it may wait.
+    Allowed,
+    /// Woken, for this key.
+    Woken { waiter: &'a Waiter, key: &'a [u8], claimed: bool },
+}
+
+impl<'a> Access<'a> {
+    /// Whether the command may wait. Where not, it answers as if its time was over.
+    pub fn may_block(&self) -> bool {
+        matches!(self.blocking, Blocking::Allowed)
+    }
+
+    /// The key whose change woke the command; `None`: the command was just sent.
+    pub fn woken_by(&self) -> Option<&'a [u8]> {
+        match self.blocking {
+            Blocking::Allowed => None,
+            Blocking::Woken { key, .. } => Some(key),
+        }
+    }
+
+    /// Whether the command is to look at a key: at any, or when woken only at the one that woke it.
+    pub fn concerns(&self, key: &[u8]) -> bool {
+        self.woken_by().is_none_or(|woken_by| woken_by == key)
+    }
+
+    /// To be called before the first change when something was found. `false`: the command was woken too late, and must do nothing.
+    #[must_use]
+    pub fn claim(&mut self) -> bool {
+        match &mut self.blocking {
+            Blocking::Allowed => true,
+            Blocking::Woken { waiter, claimed, .. } => {
+                *claimed = *claimed || waiter.claim();
+                *claimed
+            }
+        }
+    }
+
+    /// Has the command wait: it writes no reply. A woken one just goes on waiting, as it would without calling this.
+    ///
+    /// # Panics
+    /// When the command was called where it may not wait.
+    pub fn block(&mut self, block: Block) {
+        if self.woken_by().is_none() {
+            assert!(self.may_block(), "the handler asks first");
+            self.block = Some(block);
+        }
+    }
+}

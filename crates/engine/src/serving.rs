@@ -1,0 +1,168 @@
+//! How waiting commands are served: the executor's part of [`crate::blocking`].
+//!
+//! After a command has run and before its shards are given back, every key of theirs that was changed and has waiters is
+//! served: its waiters are called in turn, as long as there is something for them. What they change may make more keys ready.
+
+use std::sync::Arc;
+
+use pantala_base::mailbox::Node;
+use pantala_resp::Reply;
+
+use crate::access::Access;
+use crate::blocking::{Blocking, ReadyKey, Waiter, Woken};
+use crate::command::Handler;
+use crate::db::Db;
+use crate::executor::Executor;
+use crate::keyspace::Execution;
+use crate::message::Message;
+use crate::ownership::Ownership;
+use crate::request::{Request, Task};
+
+impl Executor<'_> {
+    /// Serves the keys that are ready in shards that are held. More shards may be held afterwards.
+    pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
+        let mut at = 0;
+        while at < owned.len() {
+            let shard = owned[at].shard();
+            match self.keyspace().shard(&mut owned[at]).waiters.take_ready() {
+                None => at += 1,
+                Some(key) => {
+                    self.serve_key(owned, shard, &key, now_ms);
+                    at = 0;
+                }
+            }
+        }
+    }
+
+    fn serve_key(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
+        let keyspace = self.keyspace();
+        let mut ticket = 0;
+        // Serving one may hold more shards, hence the search each time.
+        while let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
+            let state = keyspace.shard(&mut owned[index]);
+            let kind = Db::new(keyspace, state, shard, key.0, now_ms, true).wakes(&key.1);
+            let waiters = &mut keyspace.shard(&mut owned[index]).waiters;
+            let Some(waiter) = waiters.next(key, ticket, kind) else { return };
+            ticket = waiter.ticket() + 1;
+            // One that was claimed is about to be taken out.
+            if waiter.is_claimed() {
+                continue;
+            }
+            if let Some(destination) = waiter.destination
+                && !self.take_too(owned, destination.shard)
+            {
+                // It is served when both shards are free: until then nobody behind it is.
+                let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) else { return };
+                keyspace.shard(&mut owned[index]).waiters.stand_still(key, true);
+                return self.serve_later(&waiter, shard, destination.shard, key.clone(), now_ms);
+            }
+            if self.wake(owned, &waiter, key, now_ms) {
+                for ownership in owned.iter_mut() {
+                    let shard = ownership.shard();
+                    keyspace.shard(ownership).waiters.remove(shard, &waiter);
+                }
+            }
+        }
+    }
+
+    /// Calls a waiter's handler for a key. Whether it was answered.
+    fn wake(&mut self, owned: &mut [Ownership], waiter: &Arc<Waiter>, key: &ReadyKey, now_ms: i64) -> bool {
+        let Handler::Keyed(handler) = waiter.command().handler else { return false };
+        let mut bytes = Vec::new();
+        let mut access = Access {
+            keyspace: self.keyspace(),
+            session: &waiter.session,
+            owned,
+            first_key: None,
+            now_ms,
+            blocking: Blocking::Woken { waiter, key: &key.1, claimed: false },
+            block: None,
+        };
+        handler(&mut access, &waiter.args(), &mut Reply::new(&mut bytes, waiter.session.version));
+        let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
+        debug_assert!(!claimed || !bytes.is_empty(), "who claims replies");
+        let answered = claimed || !bytes.is_empty() && waiter.claim();
+        if answered {
+            let woken = Woken { waiter: Arc::clone(waiter), reply: bytes };
+            if waiter.worker == self.worker() {
+                self.woken.push(woken);
+            } else {
+                self.keyspace().port(waiter.worker).send(Message::Woken(woken));
+            }
+        }
+        answered
+    }
+
+    /// Takes one more shard while others are held, if it is free: to wait for it would be to risk waiting in a circle.
+    fn take_too(&mut self, owned: &mut Vec<Ownership>, shard: u32) -> bool {
+        let Err(at) = owned.binary_search_by_key(&shard, Ownership::shard) else { return true };
+        match self.take_if_ours(shard) {
+            Some(ownership) => {
+                owned.insert(at, ownership);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn take_if_ours(&self, shard: u32) -> Option<Ownership> {
+        let keyspace = self.keyspace();
+        let is_ours = keyspace.layout().execution == Execution::Inline || keyspace.home(shard) == self.worker();
+        if is_ours { self.take_spinning(shard) } else { None }
+    }
+
+    fn serve_later(&mut self, waiter: &Waiter, shard: u32, destination: u32, key: ReadyKey, now_ms: i64) {
+        let mut request = Request::new(waiter.session, self.worker(), waiter.connection, now_ms);
+        request.shards.extend([shard.min(destination), shard.max(destination)]);
+        request.task = Task::Serve(shard, key);
+        self.to_start.push(Node::new(request));
+    }
+
+    /// Goes on with a key whose queue stood still: the request has the shards.
+    pub(crate) fn serve_now(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
+        if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
+            let waiters = &mut self.keyspace().shard(&mut owned[index]).waiters;
+            waiters.stand_still(key, false);
+            waiters.note(key.0, &key.1);
+        }
+        self.serve(owned, now_ms);
+    }
+
+    /// Takes a waiter that was claimed out of the queues it is still in.
+    pub fn withdraw(&mut self, waiter: &Arc<Waiter>) {
+        if !waiter.is_queued() {
+            return;
+        }
+        for shard in waiter.shards() {
+            if let Some(mut ownership) = self.take_if_ours(shard) {
+                self.keyspace().shard(&mut ownership).waiters.remove(shard, waiter);
+                self.free(ownership);
+                continue;
+            }
+            let mut request = Request::new(waiter.session, self.worker(), waiter.connection, 0);
+            request.shards.push(shard);
+            request.task = Task::Withdraw(Arc::clone(waiter));
+            self.start(request);
+        }
+    }
+
+    /// The waiter that the last command has become: to be asked for after [`Ran::Blocked`](crate::executor::Ran::Blocked).
+    pub fn take_blocked(&mut self) -> Option<Arc<Waiter>> {
+        self.blocked.take()
+    }
+
+    /// Answers to waiters of this worker's own connections.
+    pub fn take_woken(&mut self) -> Vec<Woken> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Gives back a shard after periodic work that may have removed keys.
+    pub(crate) fn free_after_removals(&mut self, mut ownership: Ownership, now_ms: i64) {
+        let waiters = &mut self.keyspace().shard(&mut ownership).waiters;
+        if waiters.is_empty() {
+            return self.free(ownership);
+        }
+        waiters.note_gone();
+        self.finish(vec![ownership], now_ms);
+    }
+}

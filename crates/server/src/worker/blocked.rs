@@ -1,0 +1,140 @@
+//! Connections whose command waits for a key (`BLPOP` and its like): from here they are watched, woken, and given up.
+//!
+//! Whoever claims the waiter answers: the thread that has something for it, this worker's clock, `CLIENT UNBLOCK`, or nobody
+//! when the connection goes. Everything else finds it claimed and does nothing.
+
+use std::sync::Arc;
+
+use pantala_engine::blocking::{Waiter, Woken};
+use pantala_engine::message::Unblock;
+use pantala_resp::{Reply, Version};
+use pantala_runtime::EventLoop;
+
+use super::connection::{Blocked, State};
+use super::{Worker, run};
+
+/// What `CLIENT UNBLOCK … ERROR` has the command answer.
+const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// A command of a connection has become a waiter.
+    pub(super) fn block(&mut self, index: u32, waiter: Arc<Waiter>) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        connection.state = State::Blocked;
+        *connection.session.client.waiter() = Some(Arc::clone(&waiter));
+        let deadline_us = (waiter.timeout_ms > 0).then(|| {
+            self.server.monotonic_us().saturating_add_unsigned((waiter.timeout_ms as u64).saturating_mul(1000))
+        });
+        if let Some(deadline_us) = deadline_us {
+            self.deadlines.insert((deadline_us, waiter.ticket(), index));
+        }
+        let early = connection.woken_early.take();
+        connection.blocked = Some(Blocked { waiter, deadline_us });
+        self.tell_blocked(1);
+        // Its peer may have gone before it was known to wait.
+        self.touch(index);
+        if let Some(early) = early {
+            self.woken(early);
+        }
+    }
+
+    /// The answer to a command that waited.
+    pub(super) fn woken(&mut self, woken: Woken) {
+        // The connection may have gone meanwhile, and the answer with it, as in Redis.
+        let Some(index) = self.find_token(woken.waiter.connection) else { return };
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        match &connection.blocked {
+            Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
+                self.unblock(index, &mut |output, _| output.extend_from_slice(&woken.reply));
+            }
+            // The news that it waits has not been looked at yet.
+            None if connection.state == State::Parked => connection.woken_early = Some(woken),
+            _ => {}
+        }
+    }
+
+    /// `CLIENT UNBLOCK` has claimed a waiter.
+    pub(super) fn unblocked(&mut self, unblock: &Unblock) {
+        let Some(index) = self.find_token(unblock.waiter.connection) else { return };
+        let is_its = self.connections[index as usize]
+            .as_ref()
+            .and_then(|connection| connection.blocked.as_ref())
+            .is_some_and(|blocked| Arc::ptr_eq(&blocked.waiter, &unblock.waiter));
+        if is_its {
+            let with_error = unblock.with_error;
+            if !with_error {
+                // Redis counts either as a failure.
+                self.tally.count_late_failure(unblock.waiter.command());
+            }
+            self.unblock(index, &mut |output, version| {
+                let mut reply = Reply::new(output, version);
+                if with_error { reply.error(UNBLOCKED) } else { reply.null_array() }
+            });
+        }
+    }
+
+    /// Answers those whose time is over.
+    pub(super) fn time_out(&mut self) {
+        if self.deadlines.is_empty() {
+            return;
+        }
+        let now_us = self.server.monotonic_us();
+        while let Some(&(deadline_us, ticket, index)) = self.deadlines.first()
+            && deadline_us <= now_us
+        {
+            self.deadlines.remove(&(deadline_us, ticket, index));
+            let waiter = self.connections[index as usize].as_ref().and_then(|connection| connection.blocked.as_ref());
+            // Claimed by another: its answer is on the way.
+            if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
+                self.unblock(index, &mut |output, version| Reply::new(output, version).null_array());
+            }
+        }
+    }
+
+    /// Answers a connection whose waiter is claimed; it goes on with what it has sent since.
+    fn unblock(&mut self, index: u32, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
+        let Some(waiter) = self.no_longer_blocked(index) else { return };
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        connection.state = State::Open;
+        let before = connection.output.len();
+        answer(&mut connection.output, connection.session.version);
+        self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
+        if !run::replies_wanted(&mut connection.session) {
+            connection.output.truncate(before);
+        }
+        if self.closed_over_limit(index) {
+            return;
+        }
+        self.make_ready(index);
+        self.touch(index);
+    }
+
+    /// Gives up what a connection waits for: it closes.
+    pub(super) fn stop_waiting(&mut self, index: u32) {
+        if let Some(Some(connection)) = self.connections.get(index as usize)
+            && let Some(blocked) = &connection.blocked
+        {
+            // Where another was faster, its answer finds nobody.
+            let _ = blocked.waiter.claim();
+            self.no_longer_blocked(index);
+        }
+    }
+
+    /// Forgets that a connection waits, here and in the queues.
+    fn no_longer_blocked(&mut self, index: u32) -> Option<Arc<Waiter>> {
+        let connection = self.connections[index as usize].as_mut()?;
+        let blocked = connection.blocked.take()?;
+        *connection.session.client.waiter() = None;
+        if let Some(deadline_us) = blocked.deadline_us {
+            self.deadlines.remove(&(deadline_us, blocked.waiter.ticket(), index));
+        }
+        self.executor.withdraw(&blocked.waiter);
+        self.tell_blocked(-1);
+        Some(blocked.waiter)
+    }
+
+    fn tell_blocked(&self, change: i64) {
+        self.stats.blocked.set(self.stats.blocked.get().saturating_add_signed(change));
+        self.stats.with_deadline.set(self.deadlines.len() as u64);
+    }
+}

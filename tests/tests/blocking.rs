@@ -1,0 +1,456 @@
+//! Commands that wait: who is served, in which order, and that nobody is forgotten. The scenes play on redis-server too, so
+//! that they are true of it.
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::{Backend, Client, Random, Reply, Server};
+
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long nothing must happen where nothing may.
+const A_WHILE: Duration = Duration::from_millis(60);
+
+fn pantalas() -> Vec<Server> {
+    let mut servers = Vec::new();
+    for &backend in Backend::all() {
+        servers.push(Server::pantala(backend, &["--workers", "3", "--shards", "12"]));
+        servers.push(Server::pantala(backend, &["--workers", "3", "--shards", "12", "--execution", "owner"]));
+    }
+    servers
+}
+
+/// Plays a scene on every kind of server.
+fn play(scene: impl Fn(&Server)) {
+    for mut server in pantalas() {
+        scene(&server);
+        server.assert_sound();
+    }
+    if let Some(judge) = Server::redis(&[]) {
+        scene(&judge);
+    }
+}
+
+fn info(client: &mut Client, field: &str) -> i64 {
+    let text = client.call("INFO clients").text();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("no {field}"))
+}
+
+#[track_caller]
+fn wait_until_blocked(client: &mut Client, count: i64) {
+    let began = Instant::now();
+    while info(client, "blocked_clients") != count {
+        assert!(began.elapsed() < PATIENCE, "{} blocked, not {count}", info(client, "blocked_clients"));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A client that waits with these words, as number `count` of those that wait.
+fn waiting(server: &Server, words: &str, count: i64) -> Client {
+    let mut client = server.connect();
+    client.set_read_timeout(PATIENCE);
+    client.send(&words.split(' ').collect::<Vec<_>>());
+    wait_until_blocked(&mut server.connect(), count);
+    client
+}
+
+fn words(reply: &Reply) -> String {
+    match reply {
+        Reply::Array(elements) => elements.iter().map(words).collect::<Vec<_>>().join(" "),
+        other => other.text(),
+    }
+}
+
+/// Nothing has come to a client.
+#[track_caller]
+fn assert_still_waits(client: &mut Client) {
+    assert!(client.is_open_after(A_WHILE), "it waits and stays");
+}
+
+#[test]
+fn served_in_the_order_in_which_they_began_to_wait() {
+    play(|server| {
+        let mut pusher = server.connect();
+        let mut clients: Vec<Client> = (1..=9)
+            .map(|count| {
+                waiting(
+                    server,
+                    ["BLPOP list 0", "BRPOP other list 0", "BLMPOP 0 2 list third LEFT"][count % 3],
+                    count as i64,
+                )
+            })
+            .collect();
+        for number in 1..=9 {
+            assert_eq!(pusher.call(&format!("RPUSH list {number}")).integer(), 1);
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            assert_eq!(words(&client.receive()), format!("list {}", number + 1));
+        }
+        wait_until_blocked(&mut pusher, 0);
+        // All at once: the first three get one each, the rest stays.
+        let mut clients: Vec<Client> = (1..=3).map(|count| waiting(server, "BRPOP list 0", count)).collect();
+        assert_eq!(pusher.call("RPUSH list a b c d").integer(), 4);
+        for (client, element) in clients.iter_mut().zip(["d", "c", "b"]) {
+            assert_eq!(words(&client.receive()), format!("list {element}"));
+        }
+        assert_eq!(words(&pusher.call("LRANGE list 0 -1")), "a");
+    });
+}
+
+#[test]
+fn waits_at_several_keys_and_leaves_all_when_served() {
+    play(|server| {
+        let mut pusher = server.connect();
+        for (number, key) in ["a", "b", "c", "d"].iter().enumerate() {
+            let mut client = waiting(server, "BLPOP a b c b d 0", 1);
+            pusher.call(&format!("LPUSH {key} {number}"));
+            assert_eq!(words(&client.receive()), format!("{key} {number}"));
+            // Nothing of it waits at the other keys: what comes there stays there.
+            for other in ["a", "b", "c", "d"] {
+                assert_eq!(pusher.call(&format!("LPUSH {other} x")).integer(), 1);
+                assert_eq!(pusher.call(&format!("LPOP {other}")).text(), "x");
+            }
+            wait_until_blocked(&mut pusher, 0);
+        }
+        // The first key that has something, when nothing has to be waited for.
+        pusher.call("RPUSH d 4");
+        pusher.call("RPUSH b 2");
+        assert_eq!(words(&pusher.call("BLPOP a b c d 0")), "b 2");
+        assert_eq!(words(&pusher.call("BLMPOP 0 2 a d RIGHT COUNT 5")), "d 4");
+    });
+}
+
+#[test]
+fn time_is_over_to_the_millisecond() {
+    play(|server| {
+        for command in ["BLPOP a b 0.05", "BLMOVE a b LEFT LEFT 0.05", "BRPOPLPUSH a b 0.05", "BLMPOP 0.05 1 a LEFT"] {
+            let mut client = server.connect();
+            let began = Instant::now();
+            let (_, raw) = client.exchange(format!("{command}\r\n").as_bytes(), 1).remove(0);
+            let took = began.elapsed();
+            assert_eq!(raw, b"*-1\r\n", "{command}");
+            assert!(took >= Duration::from_millis(50), "{command}: {took:?}");
+            // A machine under load may be late, but not by that.
+            assert!(took < Duration::from_secs(5), "{command}: {took:?}");
+            assert_eq!(client.call("PING").text(), "PONG");
+        }
+        let mut client = server.connect();
+        assert_eq!(info(&mut client, "blocked_clients"), 0);
+        assert_eq!(client.call("RPUSH a 1").integer(), 1, "nobody waits any more");
+        for (timeout, wrong) in [("-1", "ERR timeout is negative"), ("x", "ERR timeout is not a float or out of range")]
+        {
+            assert_eq!(client.call(&format!("BLPOP none {timeout}")).text(), wrong);
+        }
+    });
+}
+
+#[test]
+fn unblocked_by_another_client() {
+    play(|server| {
+        let mut other = server.connect();
+        for (reason, raw) in [
+            ("", &b"*-1\r\n"[..]),
+            (" TIMEOUT", b"*-1\r\n"),
+            (" ERROR", b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"),
+        ] {
+            let mut client = server.connect();
+            let id = client.call("CLIENT ID").integer();
+            assert_eq!(other.call(&format!("CLIENT UNBLOCK {id}{reason}")).integer(), 0, "it doesn't wait yet");
+            client.send(&["BLPOP", "a", "b", "c", "0"]);
+            wait_until_blocked(&mut other, 1);
+            let line = other.call(&format!("CLIENT LIST ID {id}")).text();
+            assert!(line.contains(" flags=b ") && line.contains(" cmd=blpop "), "{line}");
+            assert_eq!(other.call(&format!("CLIENT UNBLOCK {id}{reason}")).integer(), 1);
+            assert_eq!(client.receive_raw().1, raw);
+            assert_eq!(other.call(&format!("CLIENT UNBLOCK {id}{reason}")).integer(), 0);
+            wait_until_blocked(&mut other, 0);
+            assert_eq!(client.call("RPUSH a 1").integer(), 1);
+            assert_eq!(client.call("LPOP a").text(), "1");
+        }
+    });
+}
+
+#[test]
+fn who_goes_gets_nothing() {
+    play(|server| {
+        let mut pusher = server.connect();
+        let first = waiting(server, "BLPOP a b 0", 1);
+        let mut second = waiting(server, "BLPOP a b 0", 2);
+        let mut third = waiting(server, "BLPOP b a 0", 3);
+        drop(first);
+        wait_until_blocked(&mut pusher, 2);
+        let id = pusher.call("CLIENT LIST").text();
+        let id = id
+            .lines()
+            .filter(|line| line.contains(" flags=b "))
+            .map(|line| line.split([' ', '=']).nth(1).unwrap().to_owned())
+            .next()
+            .unwrap();
+        assert_eq!(pusher.call(&format!("CLIENT KILL ID {id}")).integer(), 1);
+        assert!(second.ends_within(PATIENCE));
+        wait_until_blocked(&mut pusher, 1);
+        assert_eq!(pusher.call("RPUSH a 1 2").integer(), 2);
+        assert_eq!(words(&third.receive()), "a 1");
+        assert_eq!(words(&pusher.call("LRANGE a 0 -1")), "2");
+    });
+}
+
+#[test]
+fn what_was_sent_behind_runs_afterwards() {
+    play(|server| {
+        let mut client = server.connect();
+        client.send_raw(b"PING\r\nBLPOP a 0\r\nRPUSH b x\r\nECHO done\r\n");
+        assert_eq!(client.receive().text(), "PONG");
+        let mut other = server.connect();
+        wait_until_blocked(&mut other, 1);
+        assert_eq!(other.call("EXISTS b").integer(), 0);
+        other.call("RPUSH a 1");
+        assert_eq!(words(&client.receive()), "a 1");
+        assert_eq!(client.receive().integer(), 1);
+        assert_eq!(client.receive().text(), "done");
+    });
+}
+
+#[test]
+fn every_way_in_which_a_list_comes_wakes() {
+    play(|server| {
+        let mut other = server.connect();
+        let scenes: [(&[&str], &str); 7] = [
+            (&["RPUSH from x", "RENAME from key"], "key x"),
+            (&["RPUSH from x", "RENAMENX from key"], "key x"),
+            (&["RPUSH from x", "COPY from key"], "key x"),
+            (&["RPUSH from x y", "LMOVE from key RIGHT LEFT"], "key y"),
+            (&["SELECT 1", "RPUSH key x", "MOVE key 0"], "key x"),
+            (&["SELECT 1", "RPUSH key x", "SWAPDB 0 1"], "key x"),
+            (&["SET key string", "DEL key", "SADDX", "LPUSHX key no", "RPUSH key x"], "key x"),
+        ];
+        for (commands, expected) in scenes {
+            let mut client = waiting(server, "BLPOP none key 0", 1);
+            for (index, command) in commands.iter().enumerate() {
+                other.call(command);
+                if index + 1 < commands.len() {
+                    assert_eq!(info(&mut other, "blocked_clients"), 1, "woken by {command}");
+                }
+            }
+            other.call("SELECT 0");
+            assert_eq!(words(&client.receive()), expected, "{commands:?}");
+            other.call("FLUSHALL");
+        }
+    });
+}
+
+#[test]
+fn moves_go_on_from_list_to_list() {
+    play(|server| {
+        let mut other = server.connect();
+        // Keys of different shards, so that waking one needs another's.
+        let mut first = waiting(server, "BLMOVE a b LEFT RIGHT 0", 1);
+        let mut second = waiting(server, "BRPOPLPUSH b c 0", 2);
+        let mut third = waiting(server, "BLPOP c 0", 3);
+        assert_eq!(other.call("RPUSH a x").integer(), 1);
+        assert_eq!(first.receive().text(), "x");
+        assert_eq!(second.receive().text(), "x");
+        assert_eq!(words(&third.receive()), "c x");
+        assert_eq!(other.call("EXISTS a b c").integer(), 0);
+        // A destination that is no list: an error, and the element is there for the next.
+        other.call("SET s string");
+        let mut first = waiting(server, "BLMOVE a s LEFT RIGHT 0", 1);
+        let mut second = waiting(server, "BLMOVE a a LEFT RIGHT 0", 2);
+        other.call("RPUSH a x");
+        assert!(first.receive().text().starts_with("WRONGTYPE "));
+        assert_eq!(second.receive().text(), "x");
+        assert_eq!(words(&other.call("LRANGE a 0 -1")), "x");
+    });
+}
+
+#[test]
+fn another_type_wakes_nobody() {
+    play(|server| {
+        let mut other = server.connect();
+        let mut client = waiting(server, "BLPOP key 0", 1);
+        other.call("SET key string");
+        other.call("APPEND key more");
+        assert_still_waits(&mut client);
+        assert!(other.call("BLPOP key 0").text().starts_with("WRONGTYPE "));
+        other.call("DEL key");
+        other.call("RPUSH key x");
+        assert_eq!(words(&client.receive()), "key x");
+    });
+}
+
+#[test]
+fn a_thousand_wait_and_all_are_served() {
+    play(|server| {
+        let mut pusher = server.connect();
+        let mut clients = Vec::new();
+        for _ in 0..1000 {
+            let mut client = server.connect();
+            client.set_read_timeout(PATIENCE);
+            client.send(&["BLPOP", "list", "0"]);
+            clients.push(client);
+        }
+        wait_until_blocked(&mut pusher, 1000);
+        let mut push = Vec::new();
+        for number in 0..1000 {
+            push.extend(format!("RPUSH list {number}\r\n").into_bytes());
+        }
+        pusher.exchange(&push, 1000);
+        let mut got: Vec<i64> =
+            clients.iter_mut().map(|client| words(&client.receive())[5..].parse().unwrap()).collect();
+        got.sort_unstable();
+        assert_eq!(got, (0..1000).collect::<Vec<_>>());
+        wait_until_blocked(&mut pusher, 0);
+        assert_eq!(pusher.call("EXISTS list").integer(), 0);
+    });
+}
+
+/// Waits until `INFO commandstats` shows a command's calls and failures: workers tell theirs some times a second.
+#[track_caller]
+fn wait_for_figures(client: &mut Client, command: &str, calls: u64, failed: u64) {
+    let began = Instant::now();
+    loop {
+        let text = client.call("INFO commandstats").text();
+        let line = text.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:"))).unwrap_or_default();
+        let has = |field: String| line.split([':', ',']).any(|it| it == field);
+        if has(format!("calls={calls}")) && has(format!("failed_calls={failed}")) {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "not {calls} calls, {failed} failed: {line}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn late_errors_count_as_failed_calls() {
+    play(|server| {
+        let mut other = server.connect();
+        other.call("SET string x");
+        let mut client = waiting(server, "BLMOVE a string LEFT LEFT 0", 1);
+        wait_for_figures(&mut other, "blmove", 1, 0);
+        other.call("RPUSH a 1");
+        assert!(client.receive().text().starts_with("WRONGTYPE "));
+        wait_for_figures(&mut other, "blmove", 1, 1);
+        // Also a command that had to be run elsewhere (`--execution owner`), alone or in a pipeline.
+        client.call("LPUSH string x");
+        client.exchange(b"LPUSH string x\r\nGET none\r\nLPUSH string y\r\n", 3);
+        client.call("BLPOP none 0.001");
+        for (command, calls, failed) in [("lpush", 3, 3), ("get", 1, 0), ("blpop", 1, 0)] {
+            wait_for_figures(&mut other, command, calls, failed);
+        }
+        let errors = other.call("INFO errorstats").text();
+        assert!(errors.contains("errorstat_WRONGTYPE:count=4"), "{errors}");
+    });
+}
+
+#[test]
+fn a_client_that_a_pause_holds_back_counts_as_blocked() {
+    play(|server| {
+        let mut other = server.connect();
+        assert_eq!(other.call("CLIENT PAUSE 100000 WRITE").text(), "OK");
+        let mut client = server.connect();
+        let id = client.call("CLIENT ID").integer();
+        let leaver = waiting(server, "SET left x", 1);
+        client.send(&["BLPOP", "list", "0"]);
+        wait_until_blocked(&mut other, 2);
+        let line = other.call(&format!("CLIENT LIST ID {id}")).text();
+        assert!(line.contains(" flags=b ") && line.contains(" cmd=blpop "), "{line}");
+        drop(leaver);
+        wait_until_blocked(&mut other, 1);
+        assert_eq!(other.call("CLIENT UNPAUSE").text(), "OK");
+        // It waits still, for the list now.
+        other.call("RPUSH list x");
+        assert_eq!(words(&client.receive()), "list x");
+        assert!(client.call(&format!("CLIENT LIST ID {id}")).text().contains(" flags=N "));
+        assert_eq!(other.call("EXISTS left").integer(), 0, "who has gone has nothing run");
+    });
+}
+
+#[test]
+fn time_goes_on_while_writes_are_paused() {
+    play(|server| {
+        let mut other = server.connect();
+        let mut client = waiting(server, "BLPOP list 0.05", 1);
+        let mut second = waiting(server, "BLPOP list 0", 2);
+        let list = other.call("CLIENT LIST").text();
+        let line = list.lines().rfind(|line| line.contains(" flags=b ")).unwrap();
+        let id = line.split([' ', '=']).nth(1).unwrap();
+        assert_eq!(other.call("CLIENT PAUSE 100000 WRITE").text(), "OK");
+        assert_eq!(client.receive_raw().1, b"*-1\r\n");
+        assert_eq!(other.call(&format!("CLIENT UNBLOCK {id}")).integer(), 1);
+        assert_eq!(second.receive_raw().1, b"*-1\r\n");
+        other.call("CLIENT UNPAUSE");
+    });
+}
+
+/// Clients push, pop and wait at random over several keys. Each element is got by one of them or is left, nobody waits
+/// where there is something, and nothing comes twice.
+#[test]
+fn nothing_is_lost_and_nobody_is_woken_twice() {
+    let seed = Random::seed("nothing_is_lost_and_nobody_is_woken_twice");
+    for (number, mut server) in pantalas().into_iter().enumerate() {
+        let threads: Vec<_> = (0..6)
+            .map(|thread| {
+                let client = server.connect();
+                let random = Random::from_seed(seed.wrapping_add(number as u64 * 100 + thread));
+                std::thread::spawn(move || push_and_wait(client, random, thread))
+            })
+            .collect();
+        let (mut pushed, mut got) = (Vec::new(), Vec::new());
+        for thread in threads {
+            let (pushes, pops) = thread.join().expect("no thread fails");
+            pushed.extend(pushes);
+            got.extend(pops);
+        }
+        let mut client = server.connect();
+        wait_until_blocked(&mut client, 0);
+        for key in 0..KEYS {
+            got.extend(client.call(&format!("LRANGE key:{key} 0 -1")).elements().iter().map(Reply::text));
+            client.call(&format!("DEL key:{key}"));
+        }
+        pushed.sort_unstable();
+        got.sort_unstable();
+        assert_eq!(pushed, got, "seed {seed}");
+        // No queue has kept anybody.
+        for key in 0..KEYS {
+            assert_eq!(client.call(&format!("RPUSH key:{key} x")).integer(), 1);
+            assert_eq!(client.call(&format!("LLEN key:{key}")).integer(), 1);
+        }
+        server.assert_sound();
+    }
+}
+
+const KEYS: usize = 4;
+
+fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<String>, Vec<String>) {
+    client.set_read_timeout(PATIENCE);
+    let (mut pushed, mut got) = (Vec::new(), Vec::new());
+    for number in 0..1500 {
+        let (key, other) = (random.below(KEYS), random.below(KEYS));
+        match random.below(7) {
+            0..=2 => {
+                let element = format!("{thread}:{number}");
+                client.call(&format!("{} key:{key} {element}", if random.one_in(2) { "LPUSH" } else { "RPUSH" }));
+                pushed.push(element);
+            }
+            3 => {
+                // Moves within the keys: it is neither pushed nor got.
+                client.call(&format!("BLMOVE key:{key} key:{other} LEFT RIGHT 0.01"));
+            }
+            4 => {
+                let reply = client.call(&format!("BLMPOP 0.02 2 key:{key} key:{other} LEFT COUNT 2"));
+                if let Reply::Array(elements) = &reply {
+                    got.extend(elements[1].elements().iter().map(Reply::text));
+                }
+            }
+            _ => {
+                let timeout = if random.one_in(2) { "0.003" } else { "0.05" };
+                let reply = client.call(&format!("BLPOP key:{key} key:{other} {timeout}"));
+                if let Reply::Array(elements) = &reply {
+                    got.push(elements[1].text());
+                }
+            }
+        }
+    }
+    (pushed, got)
+}
