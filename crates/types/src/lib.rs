@@ -36,6 +36,7 @@ pub mod access;
 pub mod bitmap;
 mod chunked;
 pub mod collection;
+pub mod double;
 mod encoding;
 pub mod hash;
 pub mod hyperloglog;

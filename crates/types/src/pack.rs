@@ -500,6 +500,12 @@ impl Pack {
         self.count(1);
     }
 
+    /// As [`Self::insert`], but as a string whatever the bytes are: not for what is searched for.
+    pub fn insert_bytes(&mut self, at: usize, value: &[u8]) {
+        self.splice(at, at, Some(Element::Bytes(value)));
+        self.count(1);
+    }
+
     /// As [`Self::insert`], for an integer.
     pub fn insert_int(&mut self, at: usize, value: i64) {
         self.splice(at, at, Some(Element::Int(value)));

@@ -1,0 +1,54 @@
+//! Building a sorted set whole: the results of `ZUNIONSTORE` and its like.
+
+use super::{LargeSet, PackLimits, SortedSet, packed};
+use crate::collection::Collection;
+use crate::pack::Pack;
+
+/// A set that is being built: members come in any order, and are put in order once.
+#[derive(Debug)]
+pub struct Builder {
+    set: LargeSet,
+    ids: Vec<u32>,
+    len_bytes_max: usize,
+}
+
+impl Builder {
+    /// A builder with room for about so many members.
+    pub fn with_capacity(members: usize) -> Self {
+        Builder { set: LargeSet::new(members), ids: Vec::with_capacity(members), len_bytes_max: 0 }
+    }
+
+    /// Members so far.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Adds a member; one that is there gets the score that `merge` makes of its own.
+    pub fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) {
+        if let Some(id) = self.set.merge(member, score, merge) {
+            self.ids.push(id);
+            self.len_bytes_max = self.len_bytes_max.max(member.len());
+        }
+    }
+
+    /// The set: packed if the limits allow it.
+    pub fn finish(mut self, limits: PackLimits) -> SortedSet {
+        if self.is_empty() {
+            return SortedSet::empty();
+        }
+        self.set.put_in_order(&self.ids);
+        if self.ids.len() as u64 > limits.entries || self.len_bytes_max as u64 > limits.value_bytes {
+            return SortedSet::Large(Box::new(self.set));
+        }
+        let mut pack = Pack::new();
+        for (member, score) in SortedSet::Large(Box::new(self.set)).view().iter() {
+            member.with_bytes(|member| packed::insert(&mut pack, member, score));
+        }
+        SortedSet::Packed(pack)
+    }
+}

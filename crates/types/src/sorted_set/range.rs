@@ -1,0 +1,77 @@
+//! Members of some ranks, one after the other.
+
+use super::tree::Place;
+use super::{LargeSet, SortedSetView, packed};
+use crate::pack::{Element, PackRef};
+
+/// Members and their scores, from either end. See [`SortedSetView::range`].
+#[derive(Clone, Debug)]
+pub struct Range<'a> {
+    source: Source<'a>,
+    left: usize,
+    reverse: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Source<'a> {
+    /// The position of the next member; in reverse, that after the next one's score.
+    Packed(PackRef<'a>, usize),
+    /// The next one's place.
+    Large(&'a LargeSet, Place),
+    Nothing,
+}
+
+impl<'a> Range<'a> {
+    pub(super) fn new(view: SortedSetView<'a>, ranks: std::ops::Range<usize>, reverse: bool) -> Self {
+        if ranks.is_empty() {
+            return Range { source: Source::Nothing, left: 0, reverse };
+        }
+        let left = ranks.len();
+        let source = match view {
+            SortedSetView::Packed(pack) => {
+                let entry = if reverse { ranks.end * 2 } else { ranks.start * 2 };
+                Source::Packed(pack, pack.nth(entry).unwrap_or(pack.end()))
+            }
+            SortedSetView::Large(set) => Source::Large(set, set.nth(if reverse { ranks.end - 1 } else { ranks.start })),
+        };
+        Range { source, left, reverse }
+    }
+}
+
+impl<'a> Iterator for Range<'a> {
+    type Item = (Element<'a>, f64);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        match &mut self.source {
+            Source::Packed(pack, at) => {
+                let (member_at, score_at);
+                if self.reverse {
+                    score_at = pack.previous(*at);
+                    member_at = pack.previous(score_at);
+                    *at = member_at;
+                } else {
+                    member_at = *at;
+                    score_at = pack.next(member_at);
+                    *at = pack.next(score_at);
+                }
+                Some((pack.get(member_at), packed::score_of(pack.get(score_at))))
+            }
+            Source::Large(set, place) => {
+                let (member, score) = set.at(*place);
+                if self.left > 0 {
+                    *place = if self.reverse { set.previous(*place) } else { set.next(*place) };
+                }
+                Some((Element::Bytes(member), score))
+            }
+            Source::Nothing => None,
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Range<'_> {}

@@ -1,0 +1,256 @@
+//! The members of a large sorted set and their scores: records in chunks of memory, each with a number that stays.
+//!
+//! ```text
+//! score   8 bytes, little-endian
+//! length  1 byte; 255: the member is in `long`, and its index follows after three bytes of nothing
+//! member
+//! ```
+//!
+//! A record takes a multiple of 8 bytes, and its number is its place counted in them. A freed place is kept in a list by its
+//! size and used again for a record of that size.
+
+/// Bytes that the numbers count in.
+const UNIT_BYTES: usize = 8;
+/// Bits of a record's number that are its place within its chunk.
+const CHUNK_BITS: u32 = 11;
+/// Units of a chunk.
+const CHUNK_UNITS: usize = 1 << CHUNK_BITS;
+/// Bytes of a chunk.
+const CHUNK_BYTES: usize = CHUNK_UNITS * UNIT_BYTES;
+/// Bytes that the first chunk begins with.
+const FIRST_BYTES: usize = 256;
+/// Bytes before a member.
+const HEAD_BYTES: usize = 9;
+/// Longest member that lies in its record.
+const SHORT_MAX: usize = 254;
+/// A length that says: the member is in `long`.
+const LONG: u8 = 255;
+/// Where the index of a long member is in its record.
+const LONG_INDEX_AT: usize = 12;
+/// Units of the largest record.
+const UNITS_MAX: usize = (HEAD_BYTES + SHORT_MAX).div_ceil(UNIT_BYTES);
+/// No record.
+pub(super) const NONE: u32 = u32::MAX;
+/// Most chunks: their numbers leave [`NONE`] out.
+const CHUNKS_MAX: usize = (u32::MAX >> CHUNK_BITS) as usize;
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub(super) struct Records {
+    chunks: Vec<Vec<u8>>,
+    /// The first free place of each size, in units; the next one's number is in its first bytes.
+    free: [u32; UNITS_MAX + 1],
+    long: Vec<Box<[u8]>>,
+    long_free: Vec<u32>,
+    /// Bytes of the chunks and of the long members.
+    bytes: usize,
+}
+
+impl Records {
+    pub(super) fn new() -> Self {
+        Records { chunks: Vec::new(), free: [NONE; UNITS_MAX + 1], long: Vec::new(), long_free: Vec::new(), bytes: 0 }
+    }
+
+    /// Bytes of heap. Constant time.
+    pub(super) fn allocated_bytes(&self) -> usize {
+        self.bytes
+            + self.chunks.capacity() * size_of::<Vec<u8>>()
+            + self.long.capacity() * size_of::<Box<[u8]>>()
+            + self.long_free.capacity() * size_of::<u32>()
+    }
+
+    /// A copy without the room for growth.
+    pub(super) fn copy(&self) -> Self {
+        let mut copy = self.clone();
+        copy.bytes = copy.chunks.iter().map(Vec::capacity).sum::<usize>()
+            + copy.long.iter().map(|member| member.len()).sum::<usize>();
+        copy
+    }
+
+    #[inline]
+    fn record(&self, id: u32) -> &[u8] {
+        &self.chunks[(id >> CHUNK_BITS) as usize][(id as usize % CHUNK_UNITS) * UNIT_BYTES..]
+    }
+
+    #[inline]
+    fn record_mut(&mut self, id: u32) -> &mut [u8] {
+        &mut self.chunks[(id >> CHUNK_BITS) as usize][(id as usize % CHUNK_UNITS) * UNIT_BYTES..]
+    }
+
+    #[inline]
+    pub(super) fn score(&self, id: u32) -> f64 {
+        let (bytes, _) = self.record(id).split_first_chunk().expect("a record begins with its score");
+        f64::from_le_bytes(*bytes)
+    }
+
+    #[inline]
+    pub(super) fn set_score(&mut self, id: u32, score: f64) {
+        self.record_mut(id)[..UNIT_BYTES].copy_from_slice(&score.to_le_bytes());
+    }
+
+    #[inline]
+    pub(super) fn member(&self, id: u32) -> &[u8] {
+        let record = self.record(id);
+        match record[UNIT_BYTES] {
+            LONG => &self.long[index_of(record)],
+            len => &record[HEAD_BYTES..HEAD_BYTES + usize::from(len)],
+        }
+    }
+
+    /// Adds a record.
+    ///
+    /// # Panics
+    /// When there are 32 GiB of records.
+    pub(super) fn add(&mut self, member: &[u8], score: f64) -> u32 {
+        let short = member.len() <= SHORT_MAX;
+        let len = if short { HEAD_BYTES + member.len() } else { LONG_INDEX_AT + size_of::<u32>() };
+        let id = self.take(len.div_ceil(UNIT_BYTES));
+        let index = if short { 0 } else { self.add_long(member) };
+        let record = self.record_mut(id);
+        record[..UNIT_BYTES].copy_from_slice(&score.to_le_bytes());
+        if short {
+            record[UNIT_BYTES] = member.len() as u8;
+            record[HEAD_BYTES..HEAD_BYTES + member.len()].copy_from_slice(member);
+        } else {
+            record[UNIT_BYTES] = LONG;
+            record[LONG_INDEX_AT..LONG_INDEX_AT + size_of::<u32>()].copy_from_slice(&index.to_le_bytes());
+        }
+        id
+    }
+
+    fn add_long(&mut self, member: &[u8]) -> u32 {
+        self.bytes += member.len();
+        if let Some(index) = self.long_free.pop() {
+            self.long[index as usize] = member.into();
+            return index;
+        }
+        self.long.push(member.into());
+        (self.long.len() - 1) as u32
+    }
+
+    /// Frees a record.
+    pub(super) fn remove(&mut self, id: u32) {
+        let record = self.record(id);
+        let units = match record[UNIT_BYTES] {
+            LONG => {
+                let index = index_of(record);
+                self.bytes -= self.long[index].len();
+                self.long[index] = Box::default();
+                self.long_free.push(index as u32);
+                2
+            }
+            len => (HEAD_BYTES + usize::from(len)).div_ceil(UNIT_BYTES),
+        };
+        self.give_back(id, units);
+    }
+
+    fn give_back(&mut self, id: u32, units: usize) {
+        let next = self.free[units];
+        self.record_mut(id)[..size_of::<u32>()].copy_from_slice(&next.to_le_bytes());
+        self.free[units] = id;
+    }
+
+    /// A place of so many units: a free one, or behind all others.
+    fn take(&mut self, units: usize) -> u32 {
+        let id = self.free[units];
+        if id != NONE {
+            let (next, _) = self.record(id).split_first_chunk().expect("a free place names the next");
+            self.free[units] = u32::from_le_bytes(*next);
+            return id;
+        }
+        let len = units * UNIT_BYTES;
+        let room = self.chunks.last().map_or(0, |chunk| CHUNK_BYTES - chunk.len());
+        if room < len {
+            self.begin_chunk(room);
+        }
+        let number = self.chunks.len() - 1;
+        let chunk = &mut self.chunks[number];
+        let at = chunk.len();
+        if chunk.capacity() - at < len {
+            let before = chunk.capacity();
+            let wanted = (at * 2).max(FIRST_BYTES).max(at + len).min(CHUNK_BYTES);
+            chunk.reserve_exact(wanted - at);
+            self.bytes += chunk.capacity() - before;
+        }
+        chunk.resize(at + len, 0);
+        (number << CHUNK_BITS | at / UNIT_BYTES) as u32
+    }
+
+    /// Begins another chunk; the room left in the last one becomes a free place. The first chunk grows with the set.
+    fn begin_chunk(&mut self, room: usize) {
+        assert!(self.chunks.len() < CHUNKS_MAX, "a sorted set's records fit 32 GiB");
+        let units = room / UNIT_BYTES;
+        if let Some(number) = self.chunks.len().checked_sub(1)
+            && units > 0
+        {
+            let chunk = &mut self.chunks[number];
+            let at = chunk.len();
+            let before = chunk.capacity();
+            chunk.resize(CHUNK_BYTES, 0);
+            self.bytes += chunk.capacity() - before;
+            self.give_back((number << CHUNK_BITS | at / UNIT_BYTES) as u32, units);
+        }
+        let chunk = if self.chunks.is_empty() { Vec::new() } else { Vec::with_capacity(CHUNK_BYTES) };
+        self.bytes += chunk.capacity();
+        self.chunks.push(chunk);
+    }
+}
+
+/// The index of a long member.
+fn index_of(record: &[u8]) -> usize {
+    let bytes = &record[LONG_INDEX_AT..LONG_INDEX_AT + size_of::<u32>()];
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    /// What is counted must be what is there.
+    pub(super) fn counted(records: &Records) -> usize {
+        records.copy().bytes
+    }
+
+    #[test]
+    fn records_keep_what_they_were_given() {
+        let mut random = Random::announced("records");
+        let mut records = Records::new();
+        let mut model: Vec<(u32, Vec<u8>, f64)> = Vec::new();
+        for _ in 0..20_000 {
+            if random.below(3) > 0 || model.is_empty() {
+                let most = if random.one_in(10) { 600 } else { 40 };
+                let (member, score) = (random.bytes(0, most), random.below(1000) as f64 / 7.0);
+                model.push((records.add(&member, score), member, score));
+            } else {
+                let (id, ..) = model.swap_remove(random.below(model.len() as u64) as usize);
+                records.remove(id);
+            }
+        }
+        for (id, member, score) in &model {
+            assert_eq!((records.member(*id), records.score(*id)), (&member[..], *score));
+        }
+        let chunks: usize = records.chunks.iter().map(Vec::capacity).sum();
+        let long: usize = records.long.iter().map(|member| member.len()).sum();
+        assert_eq!(records.bytes, chunks + long);
+        assert!(counted(&records) <= records.bytes);
+    }
+
+    #[test]
+    fn lengths_around_the_longest_short_one() {
+        let mut records = Records::new();
+        let members: Vec<Vec<u8>> = [0, 1, 7, 8, 253, 254, 255, 256, 100_000].map(|len| vec![b'm'; len]).into();
+        let ids: Vec<u32> = members.iter().map(|member| records.add(member, -1.5)).collect();
+        for (id, member) in ids.iter().zip(&members) {
+            assert_eq!(records.member(*id), member);
+        }
+        for id in ids {
+            records.remove(id);
+        }
+        let before = records.bytes;
+        for member in &members {
+            records.add(member, 2.0);
+        }
+        assert_eq!(records.bytes - before, 255 + 256 + 100_000, "freed places are used again");
+    }
+}

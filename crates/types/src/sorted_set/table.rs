@@ -1,0 +1,404 @@
+//! From a member to the number of its record: extendible hashing over small open-addressing segments.
+//!
+//! A hash's top bits choose a word of the directory, hence a segment; the bits after the segment's own depth are the home slot.
+//! A slot has the record's number and one byte of its hash, so that a wrong record is hardly ever looked at. A full
+//! segment doubles up to [`SLOTS_MAX`] and then splits: an insertion moves at most one segment's slots. Directory, segments
+//! and slots are in the order of the hash, so a scan's cursor is a point in the hash's range and stays exact while segments
+//! grow, split and merge.
+
+/// Slots of the smallest segment.
+const SLOTS_MIN: usize = 16;
+/// Slots of a segment that splits instead of growing.
+const SLOTS_MAX: usize = 1024;
+/// Deepest directory: beyond, keys collide by the hundred in their hash's top bits, and a segment grows after all.
+const DEPTH_MAX: u32 = 26;
+/// Bits that a cursor leaves out: far below one slot of the deepest segment.
+const CURSOR_SHIFT: u32 = 16;
+/// Two segments merge when both have fewer members than this together.
+const MERGE_BELOW: usize = SLOTS_MAX / 4;
+
+/// A free slot.
+const EMPTY: u8 = 0;
+/// A slot that was freed and that a search goes past.
+const DEAD: u8 = 1;
+/// The lowest tag of a member.
+const TAG_MIN: u8 = 2;
+
+/// The byte of a hash that its slot has: bits that choose neither segment nor slot.
+#[inline]
+fn tag_of(hash: u64) -> u8 {
+    (hash as u8).max(TAG_MIN)
+}
+
+#[derive(Clone, Debug, Default)]
+struct Segment {
+    /// Top bits of the hash that all its members have in common.
+    depth: u32,
+    len: u32,
+    dead: u32,
+    tags: Box<[u8]>,
+    ids: Box<[u32]>,
+}
+
+impl Segment {
+    fn new(depth: u32, slots: usize) -> Self {
+        Segment { depth, len: 0, dead: 0, tags: vec![EMPTY; slots].into(), ids: vec![0; slots].into() }
+    }
+
+    fn slots(&self) -> usize {
+        self.tags.len()
+    }
+
+    fn bytes(&self) -> usize {
+        self.slots() * (size_of::<u8>() + size_of::<u32>())
+    }
+
+    /// Whether one member more would make searches long.
+    fn is_full(&self) -> bool {
+        (self.len + self.dead + 1) as usize * 16 > self.slots() * 13
+    }
+
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        ((hash << self.depth) >> (u64::BITS - self.slots().trailing_zeros())) as usize
+    }
+
+    #[inline]
+    fn find(&self, hash: u64, mut equals: impl FnMut(u32) -> bool) -> Option<usize> {
+        let (mask, tag) = (self.slots() - 1, tag_of(hash));
+        let mut at = self.home(hash);
+        // A segment is never full, so there is an end.
+        while self.tags[at] != EMPTY {
+            if self.tags[at] == tag && equals(self.ids[at]) {
+                return Some(at);
+            }
+            at = (at + 1) & mask;
+        }
+        None
+    }
+
+    /// Adds a member that isn't there. It mustn't be full.
+    fn insert(&mut self, hash: u64, id: u32) {
+        let mask = self.slots() - 1;
+        let mut at = self.home(hash);
+        while self.tags[at] >= TAG_MIN {
+            at = (at + 1) & mask;
+        }
+        self.dead -= u32::from(self.tags[at] == DEAD);
+        self.tags[at] = tag_of(hash);
+        self.ids[at] = id;
+        self.len += 1;
+    }
+
+    fn members(&self) -> impl Iterator<Item = u32> + '_ {
+        self.tags.iter().zip(&self.ids).filter(|(tag, _)| **tag >= TAG_MIN).map(|(_, id)| *id)
+    }
+}
+
+/// See the head of this file. The caller knows the members: it says whether a record is the one searched for, and what its
+/// member's hash is.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    directory: Vec<u32>,
+    depth: u32,
+    segments: Vec<Segment>,
+    /// Segments that are no longer used.
+    free: Vec<u32>,
+    /// Bytes of all slots.
+    bytes: usize,
+}
+
+impl Table {
+    /// An empty table, with room for some members.
+    pub(super) fn new(members: usize) -> Self {
+        let wanted = (members * 16 / 13 + 2).next_power_of_two();
+        let slots = wanted.clamp(SLOTS_MIN, SLOTS_MAX);
+        // Twice a segment's slots and more: as many segments from the start, so that none is split on the way.
+        let depth = (wanted.max(slots) / slots).trailing_zeros().min(DEPTH_MAX);
+        let segments: Vec<Segment> = (0..1usize << depth).map(|_| Segment::new(depth, slots)).collect();
+        let bytes = segments.iter().map(Segment::bytes).sum();
+        Table { directory: (0..1u32 << depth).collect(), depth, segments, free: Vec::new(), bytes }
+    }
+
+    /// Bytes of heap. Constant time.
+    pub(super) fn allocated_bytes(&self) -> usize {
+        self.bytes
+            + self.segments.capacity() * size_of::<Segment>()
+            + (self.directory.capacity() + self.free.capacity()) * size_of::<u32>()
+    }
+
+    #[inline]
+    fn segment_of(&self, hash: u64) -> u32 {
+        self.directory[self.word_of(hash)]
+    }
+
+    #[inline]
+    fn word_of(&self, hash: u64) -> usize {
+        // A shift by 64 isn't one: with a depth of 0 there is one word.
+        hash.checked_shr(u64::BITS - self.depth).unwrap_or(0) as usize
+    }
+
+    #[inline]
+    pub(super) fn find(&self, hash: u64, equals: impl FnMut(u32) -> bool) -> Option<u32> {
+        let segment = &self.segments[self.segment_of(hash) as usize];
+        segment.find(hash, equals).map(|at| segment.ids[at])
+    }
+
+    /// Adds a member that isn't there.
+    #[inline]
+    pub(super) fn insert(&mut self, hash: u64, id: u32, hash_of: impl Fn(u32) -> u64) {
+        while self.segments[self.segment_of(hash) as usize].is_full() {
+            self.make_room(hash, &hash_of);
+        }
+        let segment = self.segment_of(hash);
+        self.segments[segment as usize].insert(hash, id);
+    }
+
+    /// Takes a member out; it must be there.
+    pub(super) fn remove(&mut self, hash: u64, id: u32, hash_of: impl Fn(u32) -> u64) {
+        let number = self.segment_of(hash);
+        let segment = &mut self.segments[number as usize];
+        let Some(at) = segment.find(hash, |found| found == id) else { return };
+        let next = (at + 1) & (segment.slots() - 1);
+        let is_last = segment.tags[next] == EMPTY;
+        segment.tags[at] = if is_last { EMPTY } else { DEAD };
+        segment.dead += u32::from(!is_last);
+        segment.len -= 1;
+        let len = segment.len as usize;
+        if segment.depth > 0 && len < MERGE_BELOW / 2 {
+            self.merge(number, hash, &hash_of);
+        } else if segment.depth == 0 && segment.slots() > SLOTS_MIN && len < segment.slots() / 8 {
+            let slots = segment.slots() / 4;
+            self.rebuild(number, 0, slots.max(SLOTS_MIN), &hash_of);
+        }
+    }
+
+    /// Gives the segment of a hash room for one more.
+    #[cold]
+    fn make_room(&mut self, hash: u64, hash_of: &impl Fn(u32) -> u64) {
+        let number = self.segment_of(hash);
+        let (len, slots, depth) = {
+            let segment = &self.segments[number as usize];
+            (segment.len as usize, segment.slots(), segment.depth)
+        };
+        if len * 2 < slots {
+            // Most are dead: the same size does.
+            self.rebuild(number, depth, slots, hash_of);
+        } else if slots < SLOTS_MAX || depth == DEPTH_MAX {
+            self.rebuild(number, depth, slots * 2, hash_of);
+        } else {
+            self.split(number, hash, hash_of);
+        }
+    }
+
+    /// Puts a segment's members into slots anew.
+    fn rebuild(&mut self, number: u32, depth: u32, slots: usize, hash_of: &impl Fn(u32) -> u64) {
+        let old = std::mem::replace(&mut self.segments[number as usize], Segment::new(depth, slots));
+        let new = &mut self.segments[number as usize];
+        for id in old.members() {
+            new.insert(hash_of(id), id);
+        }
+        self.bytes = self.bytes + new.bytes() - old.bytes();
+    }
+
+    /// Splits the segment of a hash by the bit after its depth.
+    fn split(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
+        let depth = self.segments[number as usize].depth;
+        if depth == self.depth {
+            self.directory = self.directory.iter().flat_map(|&word| [word, word]).collect();
+            self.depth += 1;
+        }
+        let slots = self.segments[number as usize].slots();
+        let old = std::mem::replace(&mut self.segments[number as usize], Segment::new(depth + 1, slots));
+        let mut upper = Segment::new(depth + 1, slots);
+        for id in old.members() {
+            let hash = hash_of(id);
+            let is_upper = hash << depth >> (u64::BITS - 1) == 1;
+            let half = if is_upper { &mut upper } else { &mut self.segments[number as usize] };
+            half.insert(hash, id);
+        }
+        self.bytes += upper.bytes();
+        let other = match self.free.pop() {
+            Some(other) => {
+                self.segments[other as usize] = upper;
+                other
+            }
+            None => {
+                self.segments.push(upper);
+                (self.segments.len() - 1) as u32
+            }
+        };
+        // The words of the old segment: their first, and how many.
+        let words = 1 << (self.depth - depth);
+        let first = self.word_of(hash) & !(words - 1);
+        self.directory[first + words / 2..first + words].fill(other);
+    }
+
+    /// Joins a segment with the one it was split from, if both are nearly empty.
+    #[cold]
+    fn merge(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
+        let depth = self.segments[number as usize].depth;
+        let words = 1 << (self.depth - depth);
+        let first = self.word_of(hash) & !(words - 1);
+        let buddy = self.directory[first ^ words];
+        let (one, two) = (&self.segments[number as usize], &self.segments[buddy as usize]);
+        if two.depth != depth || (one.len + two.len) as usize >= MERGE_BELOW {
+            return;
+        }
+        let slots = one.slots().min(SLOTS_MAX);
+        let old = std::mem::take(&mut self.segments[buddy as usize]);
+        self.rebuild(number, depth - 1, slots, hash_of);
+        for id in old.members() {
+            self.segments[number as usize].insert(hash_of(id), id);
+        }
+        self.bytes -= old.bytes();
+        self.free.push(buddy);
+        let start = first & !words;
+        self.directory[start..start + 2 * words].fill(number);
+    }
+
+    /// Goes on with a scan from a cursor (0: the beginning): visits members until `count` have been seen, or somewhat more.
+    /// Returns the cursor to go on from; 0: that was all.
+    pub(super) fn scan(
+        &self,
+        cursor: u64,
+        count: usize,
+        hash_of: impl Fn(u32) -> u64,
+        mut visit: impl FnMut(u32),
+    ) -> u64 {
+        let mut point = cursor << CURSOR_SHIFT;
+        let mut seen = 0;
+        loop {
+            let segment = &self.segments[self.segment_of(point) as usize];
+            let bits = segment.slots().trailing_zeros();
+            let from = segment.home(point);
+            // As many slots as hold about what is still wanted.
+            let wanted = (count - seen).max(1) * segment.slots() / (segment.len as usize).max(1);
+            let to = from.saturating_add(wanted.max(1)).min(segment.slots());
+            let mut at = from;
+            for step in 0..segment.slots() {
+                let tag = segment.tags[at];
+                if tag == EMPTY && from + step + 1 >= to {
+                    break;
+                }
+                if tag >= TAG_MIN {
+                    let id = segment.ids[at];
+                    if (from..to).contains(&segment.home(hash_of(id))) {
+                        visit(id);
+                        seen += 1;
+                    }
+                }
+                at = (at + 1) & (segment.slots() - 1);
+            }
+            // Where the slot `to` begins; the end of the last segment is the end of all.
+            let begins = point.checked_shr(u64::BITS - segment.depth).unwrap_or(0) << bits | to as u64;
+            let begins = if to == segment.slots() {
+                (point.checked_shr(u64::BITS - segment.depth).unwrap_or(0) + 1) << bits
+            } else {
+                begins
+            };
+            point = begins.checked_shl(u64::BITS - bits - segment.depth).unwrap_or(0);
+            if point == 0 || seen >= count {
+                return point >> CURSOR_SHIFT;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::testing::Random;
+
+    /// A table whose members are their records' numbers.
+    fn hash_of(id: u32) -> u64 {
+        u64::from(id)
+            .wrapping_add(7)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+            .wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    }
+
+    fn check(table: &Table, model: &HashMap<u32, ()>) {
+        for &id in model.keys() {
+            assert_eq!(table.find(hash_of(id), |found| found == id), Some(id));
+        }
+        let bytes: usize = table.segments.iter().map(Segment::bytes).sum();
+        assert_eq!(table.bytes, bytes);
+        assert_eq!(table.directory.len(), 1 << table.depth);
+    }
+
+    #[test]
+    fn members_are_found_while_it_grows_and_shrinks() {
+        let mut random = Random::announced("table");
+        let (mut table, mut model) = (Table::new(0), HashMap::new());
+        for target in [5_000u64, 100, 40_000, 300, 0, 900] {
+            for _ in 0..200_000 {
+                let id = random.below(50_000) as u32;
+                let wants_more = (model.len() as u64) < target;
+                if wants_more && model.insert(id, ()).is_none() {
+                    table.insert(hash_of(id), id, hash_of);
+                } else if !wants_more && model.remove(&id).is_some() {
+                    table.remove(hash_of(id), id, hash_of);
+                }
+                if model.len() as u64 == target {
+                    break;
+                }
+            }
+            check(&table, &model);
+        }
+        assert!(table.bytes < 100_000, "slots are given back: {}", table.bytes);
+    }
+
+    #[test]
+    fn a_scan_sees_what_stays() {
+        let mut random = Random::announced("table_scan");
+        for _ in 0..40 {
+            let (mut table, mut model) = (Table::new(0), HashMap::new());
+            let stays = random.below(6_000) as u32;
+            for id in 0..stays {
+                table.insert(hash_of(id), id, hash_of);
+            }
+            let (mut cursor, mut seen) = (0, HashMap::new());
+            loop {
+                let count = 1 + random.below(40) as usize;
+                cursor = table.scan(cursor, count, hash_of, |id| {
+                    seen.insert(id, ());
+                });
+                if cursor == 0 {
+                    break;
+                }
+                for _ in 0..random.below(300) {
+                    let id = stays + random.below(6_000) as u32;
+                    if model.insert(id, ()).is_none() {
+                        table.insert(hash_of(id), id, hash_of);
+                    } else {
+                        model.remove(&id);
+                        table.remove(hash_of(id), id, hash_of);
+                    }
+                }
+            }
+            assert!((0..stays).all(|id| seen.contains_key(&id)), "of {stays}");
+        }
+    }
+
+    #[test]
+    fn without_changes_a_scan_sees_each_once_and_about_as_many_as_asked() {
+        let mut table = Table::new(10_000);
+        for id in 0..10_000 {
+            table.insert(hash_of(id), id, hash_of);
+        }
+        let (mut cursor, mut seen, mut calls) = (0, vec![0; 10_000], 0);
+        loop {
+            cursor = table.scan(cursor, 10, hash_of, |id| seen[id as usize] += 1);
+            calls += 1;
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert!(seen.iter().all(|&times| times == 1));
+        assert!((300..=1_000).contains(&calls), "{calls}");
+    }
+}

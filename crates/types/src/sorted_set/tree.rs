@@ -1,0 +1,595 @@
+//! The order of a large sorted set: a B+ tree of records' numbers with counts, by score and then by the members' bytes.
+//!
+//! An inner node has for each child how many records are below it, and the score and number of the first: a search by score
+//! touches no record on its way down. A leaf has numbers only. Leaves are linked both ways.
+
+use super::records::{NONE, Records};
+use super::slab::Slab;
+
+/// Numbers in a leaf.
+const LEAF: usize = 64;
+/// Children of an inner node.
+const FAN: usize = 32;
+/// Numbers in a leaf that was built full: some room, so that the next insertion doesn't split it.
+const LEAF_BUILT: usize = 60;
+/// Children of an inner node that was built full.
+const FAN_BUILT: usize = 30;
+/// A leaf with fewer numbers than this is joined to a neighbour, where both fit into three quarters of one.
+const LEAF_LOW: usize = LEAF / 4;
+/// As [`LEAF_LOW`], for inner nodes.
+const FAN_LOW: usize = FAN / 4;
+/// Levels of inner nodes: 8 to the power of this many leaves is more than numbers count.
+const LEVELS_MAX: usize = 12;
+
+#[derive(Clone, Debug)]
+struct Leaf {
+    len: u32,
+    previous: u32,
+    next: u32,
+    ids: [u32; LEAF],
+}
+
+impl Leaf {
+    fn ids(&self) -> &[u32] {
+        &self.ids[..self.len as usize]
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Inner {
+    len: u32,
+    children: [u32; FAN],
+    /// Records below each child.
+    counts: [u32; FAN],
+    /// Score of each child's first record.
+    scores: [f64; FAN],
+    /// Number of each child's first record.
+    firsts: [u32; FAN],
+}
+
+impl Inner {
+    fn empty() -> Self {
+        Inner { len: 0, children: [NONE; FAN], counts: [0; FAN], scores: [0.0; FAN], firsts: [NONE; FAN] }
+    }
+
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    fn total(&self) -> u32 {
+        self.counts[..self.len()].iter().sum()
+    }
+
+    fn insert(&mut self, at: usize, child: Child) {
+        let len = self.len();
+        self.children.copy_within(at..len, at + 1);
+        self.counts.copy_within(at..len, at + 1);
+        self.scores.copy_within(at..len, at + 1);
+        self.firsts.copy_within(at..len, at + 1);
+        self.len += 1;
+        self.set(at, child);
+    }
+
+    fn set(&mut self, at: usize, child: Child) {
+        self.children[at] = child.node;
+        self.counts[at] = child.count;
+        self.scores[at] = child.score;
+        self.firsts[at] = child.first;
+    }
+
+    fn child(&self, at: usize) -> Child {
+        Child { node: self.children[at], count: self.counts[at], score: self.scores[at], first: self.firsts[at] }
+    }
+
+    fn remove(&mut self, at: usize) {
+        let len = self.len();
+        self.children.copy_within(at + 1..len, at);
+        self.counts.copy_within(at + 1..len, at);
+        self.scores.copy_within(at + 1..len, at);
+        self.firsts.copy_within(at + 1..len, at);
+        self.len -= 1;
+    }
+
+    /// Moves its children from `at` on to the end of another node.
+    fn move_to(&mut self, at: usize, other: &mut Inner) {
+        for index in at..self.len() {
+            other.insert(other.len(), self.child(index));
+        }
+        self.len = at as u32;
+    }
+}
+
+/// What an inner node knows of a child.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    node: u32,
+    count: u32,
+    score: f64,
+    first: u32,
+}
+
+/// The way down to a leaf: inner nodes and the index of the child taken in each.
+#[derive(Clone, Copy)]
+struct Path {
+    steps: [(u32, u32); LEVELS_MAX],
+    len: usize,
+}
+
+impl Path {
+    fn push(&mut self, node: u32, index: usize) {
+        self.steps[self.len] = (node, index as u32);
+        self.len += 1;
+    }
+}
+
+/// A place in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    leaf: u32,
+    at: u32,
+    /// How many are before it.
+    pub(super) rank: usize,
+}
+
+/// See the head of this file.
+#[derive(Clone, Debug)]
+pub(super) struct Tree {
+    leaves: Slab<Leaf, 6>,
+    inners: Slab<Inner, 4>,
+    root: u32,
+    /// Levels of inner nodes above the leaves.
+    levels: usize,
+    len: usize,
+}
+
+impl Tree {
+    pub(super) fn new() -> Self {
+        let mut leaves = Slab::new();
+        let root = leaves.add(Leaf { len: 0, previous: NONE, next: NONE, ids: [NONE; LEAF] });
+        Tree { leaves, inners: Slab::new(), root, levels: 0, len: 0 }
+    }
+
+    /// The tree of numbers that are in order.
+    pub(super) fn build(ids: &[u32], records: &Records) -> Self {
+        if ids.is_empty() {
+            return Self::new();
+        }
+        let (mut leaves, mut inners) = (Slab::<Leaf, 6>::new(), Slab::<Inner, 4>::new());
+        let mut level: Vec<Child> = Vec::with_capacity(ids.len().div_ceil(LEAF_BUILT));
+        for chunk in ids.chunks(LEAF_BUILT) {
+            let mut leaf = Leaf { len: chunk.len() as u32, previous: NONE, next: NONE, ids: [NONE; LEAF] };
+            leaf.ids[..chunk.len()].copy_from_slice(chunk);
+            if let Some(last) = level.last() {
+                leaf.previous = last.node;
+            }
+            let node = leaves.add(leaf);
+            if let Some(last) = level.last() {
+                leaves.get_mut(last.node).next = node;
+            }
+            level.push(Child { node, count: chunk.len() as u32, score: records.score(chunk[0]), first: chunk[0] });
+        }
+        let mut levels = 0;
+        while level.len() > 1 {
+            let above = level.chunks(FAN_BUILT).map(|children| {
+                let mut inner = Inner::empty();
+                for child in children {
+                    inner.insert(inner.len(), *child);
+                }
+                let count = inner.total();
+                Child { node: inners.add(inner), count, ..children[0] }
+            });
+            level = above.collect();
+            levels += 1;
+        }
+        Tree { leaves, inners, root: level[0].node, levels, len: ids.len() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of heap. Constant time.
+    pub(super) fn allocated_bytes(&self) -> usize {
+        self.leaves.allocated_bytes() + self.inners.allocated_bytes()
+    }
+
+    /// A copy without the room for growth.
+    pub(super) fn copy(&self) -> Self {
+        Tree { leaves: self.leaves.copy(), inners: self.inners.copy(), ..*self }
+    }
+
+    /// The first place for which `before` (of score and number) doesn't hold; it holds for all before that and for none after.
+    #[inline]
+    pub(super) fn partition(&self, before: impl Fn(f64, u32) -> bool, records: &Records) -> Place {
+        let (_, mut place) = self.descend(before, records);
+        let leaf = self.leaves.get(place.leaf);
+        if place.at == leaf.len && leaf.next != NONE {
+            place.leaf = leaf.next;
+            place.at = 0;
+        }
+        place
+    }
+
+    #[inline]
+    fn descend(&self, before: impl Fn(f64, u32) -> bool, records: &Records) -> (Path, Place) {
+        let mut path = Path { steps: [(NONE, 0); LEVELS_MAX], len: 0 };
+        let (mut node, mut rank) = (self.root, 0);
+        for _ in 0..self.levels {
+            let inner = self.inners.get(node);
+            // The last child whose first record is before; the first child where none is.
+            let (mut low, mut high) = (0, inner.len() - 1);
+            while low < high {
+                let middle = (low + high).div_ceil(2);
+                if before(inner.scores[middle], inner.firsts[middle]) {
+                    low = middle;
+                } else {
+                    high = middle - 1;
+                }
+            }
+            rank += inner.counts[..low].iter().sum::<u32>() as usize;
+            path.push(node, low);
+            node = inner.children[low];
+        }
+        let at = self.leaves.get(node).ids().partition_point(|&id| before(records.score(id), id));
+        (path, Place { leaf: node, at: at as u32, rank: rank + at })
+    }
+
+    /// The place of a rank, below [`Tree::len`].
+    pub(super) fn nth(&self, rank: usize) -> Place {
+        self.descend_to(rank).1
+    }
+
+    fn descend_to(&self, rank: usize) -> (Path, Place) {
+        let mut path = Path { steps: [(NONE, 0); LEVELS_MAX], len: 0 };
+        let (mut node, mut left) = (self.root, rank);
+        for _ in 0..self.levels {
+            let inner = self.inners.get(node);
+            let mut index = 0;
+            while index + 1 < inner.len() && left >= inner.counts[index] as usize {
+                left -= inner.counts[index] as usize;
+                index += 1;
+            }
+            path.push(node, index);
+            node = inner.children[index];
+        }
+        (path, Place { leaf: node, at: left as u32, rank })
+    }
+
+    /// The number at a place, which isn't the end.
+    #[inline]
+    pub(super) fn id(&self, place: Place) -> u32 {
+        self.leaves.get(place.leaf).ids[place.at as usize]
+    }
+
+    /// The place after another that isn't the end.
+    #[inline]
+    pub(super) fn next(&self, mut place: Place) -> Place {
+        let leaf = self.leaves.get(place.leaf);
+        place.at += 1;
+        place.rank += 1;
+        if place.at == leaf.len && leaf.next != NONE {
+            place.leaf = leaf.next;
+            place.at = 0;
+        }
+        place
+    }
+
+    /// The place before another that isn't the first.
+    #[inline]
+    pub(super) fn previous(&self, mut place: Place) -> Place {
+        place.rank -= 1;
+        if place.at == 0 {
+            place.leaf = self.leaves.get(place.leaf).previous;
+            place.at = self.leaves.get(place.leaf).len;
+        }
+        place.at -= 1;
+        place
+    }
+
+    /// Adds a record's number where its score and member belong.
+    pub(super) fn insert(&mut self, id: u32, records: &Records) {
+        let (score, member) = (records.score(id), records.member(id));
+        let before = |other: f64, other_id: u32| other < score || (other == score && records.member(other_id) < member);
+        let (path, place) = self.descend(before, records);
+        self.len += 1;
+        let at = place.at as usize;
+        let leaf = self.leaves.get_mut(place.leaf);
+        if (leaf.len as usize) < LEAF {
+            leaf.ids.copy_within(at..leaf.len as usize, at + 1);
+            leaf.ids[at] = id;
+            leaf.len += 1;
+            self.grown(&path, (at == 0).then_some((score, id)));
+            return;
+        }
+        self.split_leaf(&path, place, id, records);
+    }
+
+    /// Counts one record more on the way down; `first` is the leaf's new first record.
+    fn grown(&mut self, path: &Path, mut first: Option<(f64, u32)>) {
+        for &(node, index) in path.steps[..path.len].iter().rev() {
+            let inner = self.inners.get_mut(node);
+            inner.counts[index as usize] += 1;
+            if let Some((score, id)) = first {
+                inner.scores[index as usize] = score;
+                inner.firsts[index as usize] = id;
+            }
+            first = first.filter(|_| index == 0);
+        }
+    }
+
+    /// Adds a number to a full leaf, which becomes two. At either end of all the old one stays full: numbers that come in order
+    /// fill their leaves.
+    fn split_leaf(&mut self, path: &Path, place: Place, id: u32, records: &Records) {
+        let at = place.at as usize;
+        let old = self.leaves.get(place.leaf).clone();
+        let cut = match at {
+            LEAF if old.next == NONE => LEAF,
+            0 if old.previous == NONE => 0,
+            _ => LEAF / 2,
+        };
+        let mut right = Leaf { len: 0, previous: place.leaf, next: old.next, ids: [NONE; LEAF] };
+        right.len = (LEAF - cut) as u32;
+        right.ids[..LEAF - cut].copy_from_slice(&old.ids[cut..]);
+        let goes_right = at > cut || cut == LEAF;
+        if goes_right {
+            let at = at - cut;
+            right.ids.copy_within(at..LEAF - cut, at + 1);
+            right.ids[at] = id;
+            right.len += 1;
+        }
+        let new = self.leaves.add(right);
+        if old.next != NONE {
+            self.leaves.get_mut(old.next).previous = new;
+        }
+        let left = self.leaves.get_mut(place.leaf);
+        left.next = new;
+        left.len = cut as u32;
+        if !goes_right {
+            left.ids.copy_within(at..cut, at + 1);
+            left.ids[at] = id;
+            left.len += 1;
+        }
+        let one = self.leaf_child(place.leaf, records);
+        let two = self.leaf_child(new, records);
+        self.replace_by_two(path, path.len, one, two);
+    }
+
+    fn leaf_child(&self, node: u32, records: &Records) -> Child {
+        let leaf = self.leaves.get(node);
+        Child { node, count: leaf.len, score: records.score(leaf.ids[0]), first: leaf.ids[0] }
+    }
+
+    fn inner_child(&self, node: u32) -> Child {
+        let inner = self.inners.get(node);
+        Child { node, count: inner.total(), ..inner.child(0) }
+    }
+
+    /// Puts two children in place of the one that a path takes on its level `depth - 1`, and tells the levels above.
+    fn replace_by_two(&mut self, path: &Path, depth: usize, one: Child, two: Child) {
+        let Some(level) = depth.checked_sub(1) else {
+            let mut root = Inner::empty();
+            root.insert(0, one);
+            root.insert(1, two);
+            self.root = self.inners.add(root);
+            self.levels += 1;
+            return;
+        };
+        let (node, index) = path.steps[level];
+        let index = index as usize;
+        let inner = self.inners.get_mut(node);
+        inner.set(index, one);
+        if inner.len() < FAN {
+            inner.insert(index + 1, two);
+            self.refresh(path, level);
+            return;
+        }
+        let mut old = std::mem::replace(inner, Inner::empty());
+        let mut right = Inner::empty();
+        let cut = if index + 1 == FAN { FAN - 1 } else { FAN / 2 };
+        old.move_to(cut, &mut right);
+        if index + 1 > cut || cut == FAN - 1 {
+            right.insert(index + 1 - cut, two);
+        } else {
+            old.insert(index + 1, two);
+        }
+        *self.inners.get_mut(node) = old;
+        let new = self.inners.add(right);
+        let (one, two) = (self.inner_child(node), self.inner_child(new));
+        self.replace_by_two(path, level, one, two);
+    }
+
+    /// Tells the levels above `level` what the node there holds now.
+    fn refresh(&mut self, path: &Path, level: usize) {
+        for above in (0..level).rev() {
+            let child = self.inner_child(path.steps[above + 1].0);
+            let (node, index) = path.steps[above];
+            self.inners.get_mut(node).set(index as usize, child);
+        }
+    }
+
+    /// Takes the number of a record out that is there with this score.
+    pub(super) fn remove(&mut self, id: u32, records: &Records) {
+        let (score, member) = (records.score(id), records.member(id));
+        let before = |other: f64, other_id: u32| other < score || (other == score && records.member(other_id) < member);
+        let (path, place) = self.descend(before, records);
+        // The first record of a leaf isn't before itself, so the way down led to the end of the leaf in front.
+        let (path, place) =
+            if place.at < self.leaves.get(place.leaf).len { (path, place) } else { self.descend_to(place.rank) };
+        debug_assert_eq!(self.id(place), id, "a record is where its score and member say");
+        self.remove_at(&path, place, records);
+    }
+
+    /// Takes the number of a rank out.
+    pub(super) fn remove_nth(&mut self, rank: usize, records: &Records) -> u32 {
+        let (path, place) = self.descend_to(rank);
+        let id = self.id(place);
+        self.remove_at(&path, place, records);
+        id
+    }
+
+    fn remove_at(&mut self, path: &Path, place: Place, records: &Records) {
+        self.len -= 1;
+        let at = place.at as usize;
+        let leaf = self.leaves.get_mut(place.leaf);
+        leaf.ids.copy_within(at + 1..leaf.len as usize, at);
+        leaf.len -= 1;
+        let len = leaf.len as usize;
+        let mut first = (at == 0 && len > 0).then(|| (records.score(leaf.ids[0]), leaf.ids[0]));
+        for &(node, index) in path.steps[..path.len].iter().rev() {
+            let inner = self.inners.get_mut(node);
+            inner.counts[index as usize] -= 1;
+            if let Some((score, id)) = first {
+                inner.scores[index as usize] = score;
+                inner.firsts[index as usize] = id;
+            }
+            first = first.filter(|_| index == 0);
+        }
+        if len < LEAF_LOW && path.len > 0 {
+            self.leaf_is_low(path, place.leaf, records);
+        }
+    }
+
+    /// Joins a leaf with few numbers to a neighbour below the same node, or drops it when it is empty.
+    #[cold]
+    fn leaf_is_low(&mut self, path: &Path, node: u32, records: &Records) {
+        let level = path.len - 1;
+        let (parent, index) = path.steps[level];
+        let (inner, index) = (self.inners.get(parent), index as usize);
+        if self.leaves.get(node).len == 0 {
+            self.unlink_leaf(node);
+            return self.drop_child(path, level, index);
+        }
+        let len = inner.len();
+        let fits = |index: usize| (inner.counts[index] + inner.counts[index + 1]) as usize <= LEAF / 4 * 3;
+        let left = match index {
+            index if index + 1 < len && fits(index) => index,
+            index if index > 0 && fits(index - 1) => index - 1,
+            _ => return,
+        };
+        let (one, two) = (inner.children[left], inner.children[left + 1]);
+        let gone = self.leaves.get(two).clone();
+        let leaf = self.leaves.get_mut(one);
+        let at = leaf.len as usize;
+        leaf.ids[at..at + gone.len as usize].copy_from_slice(gone.ids());
+        leaf.len += gone.len;
+        self.unlink_leaf(two);
+        let child = self.leaf_child(one, records);
+        self.inners.get_mut(parent).set(left, child);
+        self.drop_child(path, level, left + 1);
+    }
+
+    fn unlink_leaf(&mut self, node: u32) {
+        let (previous, next) = (self.leaves.get(node).previous, self.leaves.get(node).next);
+        if previous != NONE {
+            self.leaves.get_mut(previous).next = next;
+        }
+        if next != NONE {
+            self.leaves.get_mut(next).previous = previous;
+        }
+        self.leaves.remove(node);
+    }
+
+    /// Takes a child out of the node at a path's level, and joins or drops that node where few or none are left.
+    fn drop_child(&mut self, path: &Path, level: usize, index: usize) {
+        let (node, _) = path.steps[level];
+        let inner = self.inners.get_mut(node);
+        inner.remove(index);
+        let len = inner.len();
+        if level == 0 {
+            // A root with one child is one level too many.
+            let mut root = node;
+            while self.levels > 0 && self.inners.get(root).len() == 1 {
+                let child = self.inners.get(root).children[0];
+                self.inners.remove(root);
+                self.levels -= 1;
+                root = child;
+            }
+            self.root = root;
+            return;
+        }
+        let (parent, at) = path.steps[level - 1];
+        let at = at as usize;
+        if len == 0 {
+            self.inners.remove(node);
+            return self.drop_child(path, level - 1, at);
+        }
+        let child = self.inner_child(node);
+        self.inners.get_mut(parent).set(at, child);
+        if len < FAN_LOW && self.join_inner(parent, at) {
+            let gone = self.right_of_joined(parent, at);
+            return self.drop_child(path, level - 1, gone);
+        }
+        self.refresh(path, level - 1);
+    }
+
+    /// Moves the children of one of two neighbours into the other, if few enough: the right one of them is empty then.
+    fn join_inner(&mut self, parent: u32, at: usize) -> bool {
+        let above = self.inners.get(parent);
+        let lens = |index: usize| self.inners.get(above.children[index]).len();
+        let fits = |index: usize| lens(index) + lens(index + 1) <= FAN / 4 * 3;
+        let left = match at {
+            at if at + 1 < above.len() && fits(at) => at,
+            at if at > 0 && fits(at - 1) => at - 1,
+            _ => return false,
+        };
+        let (one, two) = (above.children[left], above.children[left + 1]);
+        let mut gone = self.inners.get(two).clone();
+        gone.move_to(0, self.inners.get_mut(one));
+        self.inners.get_mut(two).len = 0;
+        let child = self.inner_child(one);
+        self.inners.get_mut(parent).set(left, child);
+        true
+    }
+
+    /// Which child of `parent`, at or beside `at`, has been emptied by [`Tree::join_inner`]; frees it.
+    fn right_of_joined(&mut self, parent: u32, at: usize) -> usize {
+        let above = self.inners.get(parent);
+        let is_empty = |index: &usize| self.inners.get(above.children[*index]).len() == 0;
+        let gone = [at, at + 1].into_iter().filter(|index| *index < above.len()).find(is_empty).unwrap_or(at);
+        let node = above.children[gone];
+        self.inners.remove(node);
+        gone
+    }
+
+    /// Checks every node: order, counts, first records, links.
+    #[cfg(test)]
+    pub(super) fn check(&self, records: &Records) {
+        let mut ids = Vec::new();
+        let mut last_leaf = NONE;
+        let count = self.check_node(self.root, self.levels, records, &mut ids, &mut last_leaf);
+        assert_eq!(count, self.len);
+        assert_eq!(ids.len(), self.len);
+        let key = |id: u32| (records.score(id), records.member(id));
+        assert!(ids.windows(2).all(|pair| key(pair[0]) < key(pair[1])), "in order");
+        if last_leaf != NONE {
+            assert_eq!(self.leaves.get(last_leaf).next, NONE);
+        }
+    }
+
+    #[cfg(test)]
+    fn check_node(&self, node: u32, level: usize, records: &Records, ids: &mut Vec<u32>, last: &mut u32) -> usize {
+        if level == 0 {
+            let leaf = self.leaves.get(node);
+            assert_eq!(leaf.previous, *last);
+            if *last != NONE {
+                assert_eq!(self.leaves.get(*last).next, node);
+            }
+            assert!(leaf.len > 0 || self.levels == 0);
+            *last = node;
+            ids.extend_from_slice(leaf.ids());
+            return leaf.len as usize;
+        }
+        let inner = self.inners.get(node);
+        assert!(inner.len() > usize::from(level == self.levels), "a root has two children at least");
+        let mut total = 0;
+        for index in 0..inner.len() {
+            let from = ids.len();
+            let count = self.check_node(inner.children[index], level - 1, records, ids, last);
+            assert_eq!(count, inner.counts[index] as usize);
+            assert_eq!(ids[from], inner.firsts[index]);
+            assert_eq!(records.score(ids[from]), inner.scores[index]);
+            total += count;
+        }
+        total
+    }
+}
