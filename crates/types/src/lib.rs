@@ -38,6 +38,7 @@ mod chunked;
 pub mod collection;
 pub mod double;
 mod encoding;
+pub mod geo;
 pub mod hash;
 pub mod hyperloglog;
 pub mod lcs;

@@ -16,7 +16,7 @@ pub struct LargeSet {
 impl LargeSet {
     /// An empty set, with room in its table for some members.
     pub(super) fn new(members: usize) -> Self {
-        LargeSet { records: Records::new(), table: Table::new(members), tree: Tree::new(), seed: super::seed() }
+        LargeSet { records: Records::new(), table: Table::new(members), tree: Tree::new(), seed: crate::table::seed() }
     }
 
     /// Bytes of heap beyond itself. Constant time.

@@ -108,13 +108,6 @@ pub enum SortedSetView<'a> {
     Large(&'a LargeSet),
 }
 
-/// The seed of the members' hashes.
-fn seed() -> u64 {
-    use std::sync::OnceLock;
-    static SEED: OnceLock<u64> = OnceLock::new();
-    *SEED.get_or_init(|| pantala_base::random::Random::from_entropy().next_u64())
-}
-
 impl<'a> SortedSetView<'a> {
     /// The encoding that `OBJECT ENCODING` answers.
     pub fn encoding(self) -> Encoding {

@@ -1,0 +1,360 @@
+//! Places on the Earth as scores of a sorted set: 52-bit geohashes, distances, and the ranges of scores that cover a shape.
+//!
+//! A geohash halves the longitudes and latitudes in turn, 26 times each; the bits of the latitude are the even ones. All members
+//! of a rectangle that has fewer bits (*steps*) lie in one range of scores.
+
+use std::f64::consts::PI;
+
+/// Highest longitude, degrees; the lowest is as far the other way.
+pub const LONGITUDE_MAX: f64 = 180.0;
+/// Highest latitude, degrees (EPSG:900913); the lowest is as far the other way.
+pub const LATITUDE_MAX: f64 = 85.05112878;
+/// Halvings of each axis in a score.
+pub const STEPS_MAX: u32 = 26;
+
+const EARTH_RADIUS_M: f64 = 6_372_797.560856;
+/// Half the length of the equator on the map, metres.
+const MERCATOR_MAX_M: f64 = 20_037_726.37;
+/// Latitude from which on a step less is taken, degrees; and from which on two.
+const NEAR_POLE: [f64; 2] = [66.0, 80.0];
+/// Characters of a geohash as text.
+pub const HASH_LEN: usize = 11;
+
+fn radians(degrees: f64) -> f64 {
+    degrees * (PI / 180.0)
+}
+
+fn degrees(radians: f64) -> f64 {
+    radians / (PI / 180.0)
+}
+
+/// A place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Degrees east.
+    pub longitude: f64,
+    /// Degrees north.
+    pub latitude: f64,
+}
+
+impl Point {
+    /// Whether a geohash can be made of it.
+    pub fn is_valid(self) -> bool {
+        self.longitude.abs() <= LONGITUDE_MAX && self.latitude.abs() <= LATITUDE_MAX
+    }
+
+    /// Its geohash, as a score. It must be valid.
+    pub fn score(self) -> f64 {
+        Cell::around(self, STEPS_MAX, LATITUDE_MAX).first_score() as f64
+    }
+
+    /// The place that a score stands for: the middle of its rectangle. Any score stands for one, as in Redis.
+    pub fn of_score(score: f64) -> Point {
+        let area = Cell { bits: unsigned(score), steps: STEPS_MAX }.area();
+        let middle = |[low, high]: [f64; 2], max: f64| f64::midpoint(low, high).clamp(-max, max);
+        Point { longitude: middle(area.longitude, LONGITUDE_MAX), latitude: middle(area.latitude, LATITUDE_MAX) }
+    }
+
+    /// The distance to another place, metres.
+    pub fn distance_m(self, other: Point) -> f64 {
+        let v = ((radians(other.longitude) - radians(self.longitude)) / 2.0).sin();
+        if v == 0.0 {
+            return EARTH_RADIUS_M * (radians(other.latitude) - radians(self.latitude)).abs();
+        }
+        let (from, to) = (radians(self.latitude), radians(other.latitude));
+        let u = ((to - from) / 2.0).sin();
+        2.0 * EARTH_RADIUS_M * (u * u + from.cos() * to.cos() * v * v).sqrt().asin()
+    }
+
+    /// Its geohash as the rest of the world writes it: of latitudes up to the poles, and here always with a last character of 0,
+    /// since 52 bits give no more.
+    pub fn hash(self) -> [u8; HASH_LEN] {
+        const ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
+        let bits = Cell::around(self, STEPS_MAX, 90.0).bits;
+        std::array::from_fn(|index| {
+            let shift = (2 * STEPS_MAX).checked_sub((index as u32 + 1) * 5);
+            ALPHABET[shift.map_or(0, |shift| bits >> shift & 0x1f) as usize]
+        })
+    }
+}
+
+/// A score as C on x86-64 makes an unsigned integer of it: what isn't one still gives some.
+fn unsigned(score: f64) -> u64 {
+    const HALF: f64 = 9_223_372_036_854_775_808.0;
+    let signed = |score: f64| if (-HALF..HALF).contains(&score) { score as i64 } else { i64::MIN };
+    if score < HALF { signed(score) as u64 } else { signed(score - HALF) as u64 ^ 1 << 63 }
+}
+
+/// Puts zeros between the bits of a number.
+fn spread(number: u32) -> u64 {
+    let mut bits = u64::from(number);
+    for (shift, mask) in [
+        (16, 0x0000_ffff_0000_ffff),
+        (8, 0x00ff_00ff_00ff_00ff),
+        (4, 0x0f0f_0f0f_0f0f_0f0f),
+        (2, 0x3333_3333_3333_3333),
+        (1, EVEN),
+    ] {
+        bits = (bits | bits << shift) & mask;
+    }
+    bits
+}
+
+/// Takes every other bit out again.
+fn gather(bits: u64) -> u32 {
+    let mut bits = bits & EVEN;
+    for (shift, mask) in [
+        (1, 0x3333_3333_3333_3333),
+        (2, 0x0f0f_0f0f_0f0f_0f0f),
+        (4, 0x00ff_00ff_00ff_00ff),
+        (8, 0x0000_ffff_0000_ffff),
+        (16, 0x0000_0000_ffff_ffff),
+    ] {
+        bits = (bits | bits >> shift) & mask;
+    }
+    bits as u32
+}
+
+/// Bits of the latitude.
+const EVEN: u64 = 0x5555_5555_5555_5555;
+
+/// Degrees from one to another, both ways.
+#[derive(Clone, Copy, Debug)]
+struct Area {
+    longitude: [f64; 2],
+    latitude: [f64; 2],
+}
+
+/// A rectangle of a geohash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cell {
+    bits: u64,
+    steps: u32,
+}
+
+impl Cell {
+    /// That around a place, where latitudes end at `latitude_max`.
+    fn around(point: Point, steps: u32, latitude_max: f64) -> Cell {
+        let cells = (1u64 << steps) as f64;
+        let part = |value: f64, max: f64| ((value + max) / (max + max) * cells) as u32;
+        let bits = spread(part(point.latitude, latitude_max)) | spread(part(point.longitude, LONGITUDE_MAX)) << 1;
+        Cell { bits, steps }
+    }
+
+    fn area(self) -> Area {
+        let cells = (1u64 << self.steps) as f64;
+        let side = |number: u32, max: f64| {
+            let at = |number: f64| -max + number / cells * (max + max);
+            [at(f64::from(number)), at(f64::from(number) + 1.0)]
+        };
+        Area { longitude: side(gather(self.bits >> 1), LONGITUDE_MAX), latitude: side(gather(self.bits), LATITUDE_MAX) }
+    }
+
+    /// The lowest score in it.
+    fn first_score(self) -> u64 {
+        self.bits << (2 * (STEPS_MAX - self.steps))
+    }
+
+    /// The rectangle so many to the east and north; around the Earth, and from pole to pole.
+    fn neighbour(self, east: i64, north: i64) -> Cell {
+        let mask = u32::MAX >> (u32::BITS - self.steps);
+        // The easternmost and northernmost places have a number that is one too large: it stays unless it moves.
+        let moved = |number: u32, by: i64| if by == 0 { number } else { (i64::from(number) + by) as u32 & mask };
+        let (longitude, latitude) = (moved(gather(self.bits >> 1), east), moved(gather(self.bits), north));
+        Cell { bits: spread(latitude) | spread(longitude) << 1, steps: self.steps }
+    }
+}
+
+/// What is searched for members.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Shape {
+    /// Everything within a distance.
+    Circle {
+        /// Metres.
+        radius_m: f64,
+    },
+    /// A box that is aligned with the axes.
+    Rectangle {
+        /// Metres from west to east.
+        width_m: f64,
+        /// Metres from south to north.
+        height_m: f64,
+    },
+}
+
+/// A shape around a place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Search {
+    /// The middle.
+    pub center: Point,
+    /// The shape.
+    pub shape: Shape,
+}
+
+impl Search {
+    /// The distance of a place, metres, if it is inside.
+    pub fn distance_m(&self, point: Point) -> Option<f64> {
+        let distance = self.center.distance_m(point);
+        let inside = match self.shape {
+            Shape::Circle { radius_m } => distance <= radius_m,
+            Shape::Rectangle { width_m, height_m } => {
+                let west_east = point.distance_m(Point { longitude: self.center.longitude, ..point });
+                let south_north = point.distance_m(Point { latitude: self.center.latitude, ..point });
+                west_east <= width_m / 2.0 && south_north <= height_m / 2.0
+            }
+        };
+        inside.then_some(distance)
+    }
+
+    /// Metres from the middle to the farthest place inside.
+    fn reach_m(&self) -> f64 {
+        match self.shape {
+            Shape::Circle { radius_m } => radius_m,
+            Shape::Rectangle { width_m, height_m } => {
+                ((width_m / 2.0) * (width_m / 2.0) + (height_m / 2.0) * (height_m / 2.0)).sqrt()
+            }
+        }
+    }
+
+    /// What the shape spans, degrees.
+    fn bounds(&self) -> Area {
+        let (width, height) = match self.shape {
+            Shape::Circle { radius_m } => (radius_m, radius_m),
+            Shape::Rectangle { width_m, height_m } => (width_m / 2.0, height_m / 2.0),
+        };
+        let Point { longitude, latitude } = self.center;
+        let north = degrees(height / EARTH_RADIUS_M);
+        // The side nearer to a pole spans more degrees.
+        let wide = if latitude < 0.0 { latitude - north } else { latitude + north };
+        let east = degrees(width / EARTH_RADIUS_M / radians(wide).cos());
+        Area { longitude: [longitude - east, longitude + east], latitude: [latitude - north, latitude + north] }
+    }
+
+    /// Halvings of rectangles that are about as large as the shape.
+    fn steps(&self) -> u32 {
+        let mut reach = self.reach_m();
+        if reach == 0.0 {
+            return STEPS_MAX;
+        }
+        let mut steps = 1i32;
+        while reach < MERCATOR_MAX_M {
+            reach *= 2.0;
+            steps += 1;
+        }
+        steps -= 2;
+        steps -= NEAR_POLE.iter().filter(|&&limit| self.center.latitude.abs() > limit).count() as i32;
+        steps.clamp(1, STEPS_MAX as i32) as u32
+    }
+
+    /// Whether the rectangles around the middle one end before the shape does.
+    fn reaches_beyond(&self, middle: Cell) -> bool {
+        let reach = self.reach_m();
+        let Point { longitude, latitude } = self.center;
+        let edges = [
+            Point { longitude, latitude: middle.neighbour(0, 1).area().latitude[1] },
+            Point { longitude, latitude: middle.neighbour(0, -1).area().latitude[0] },
+            Point { longitude: middle.neighbour(1, 0).area().longitude[1], latitude },
+            Point { longitude: middle.neighbour(-1, 0).area().longitude[0], latitude },
+        ];
+        edges.iter().any(|edge| self.center.distance_m(*edge) < reach)
+    }
+
+    /// The ranges of scores, from one up to but without another, that hold all members inside the shape: the middle, north, south,
+    /// east, west, and the corners, as far as they are needed. In Redis's order, which `COUNT … ANY` shows.
+    pub fn score_ranges(&self) -> Vec<(f64, f64)> {
+        /// East and north of each rectangle.
+        const AROUND: [(i64, i64); 9] = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
+        let mut middle = Cell::around(self.center, self.steps(), LATITUDE_MAX);
+        if middle.steps > 1 && self.reaches_beyond(middle) {
+            middle = Cell::around(self.center, middle.steps - 1, LATITUDE_MAX);
+        }
+        let (bounds, area) = (self.bounds(), middle.area());
+        let is_needed = |(east, north): (i64, i64)| {
+            // With one step each rectangle is its own neighbour's neighbour.
+            middle.steps < 2
+                || !(north < 0 && area.latitude[0] < bounds.latitude[0]
+                    || north > 0 && area.latitude[1] > bounds.latitude[1]
+                    || east < 0 && area.longitude[0] < bounds.longitude[0]
+                    || east > 0 && area.longitude[1] > bounds.longitude[1])
+        };
+        let mut cells: Vec<Cell> = Vec::with_capacity(AROUND.len());
+        for (east, north) in AROUND.into_iter().filter(|&around| is_needed(around)) {
+            let cell = middle.neighbour(east, north);
+            // A very large shape meets the same rectangle from both sides. Only one after the other, and not the middle one, as
+            // in Redis: members may come twice.
+            if cells.len() < 2 || cells.last() != Some(&cell) {
+                cells.push(cell);
+            }
+        }
+        let end = |cell: &Cell| Cell { bits: cell.bits + 1, ..*cell }.first_score() as f64;
+        cells.iter().map(|cell| (cell.first_score() as f64, end(cell))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PALERMO: Point = Point { longitude: 13.361389, latitude: 38.115556 };
+    const CATANIA: Point = Point { longitude: 15.087269, latitude: 37.502669 };
+
+    /// Figures of redis-server 7.0.15.
+    #[test]
+    fn scores_hashes_and_distances() {
+        assert_eq!(PALERMO.score(), 3_479_099_956_230_698.0);
+        assert_eq!(CATANIA.score(), 3_479_447_370_796_909.0);
+        let decoded = Point::of_score(PALERMO.score());
+        assert_eq!((decoded.longitude, decoded.latitude), (13.361_389_338_970_184, 38.115_556_395_496_3));
+        assert_eq!(&decoded.hash(), b"sqc8b49rny0");
+        let distance = decoded.distance_m(Point::of_score(CATANIA.score()));
+        assert_eq!(format!("{distance:.4}"), "166274.1516");
+    }
+
+    #[test]
+    fn ranges_hold_what_is_inside() {
+        let mut random = crate::testing::Random::announced("geo");
+        let mut part = |max: f64| (random.below(2_000_001) as f64 / 1_000_000.0 - 1.0) * max;
+        for _ in 0..3_000 {
+            let center = Point { longitude: part(179.0), latitude: part(60.0) };
+            let size = part(1.0).abs().powi(6) * 1_000_000.0;
+            let shape = if part(1.0) > 0.0 {
+                Shape::Circle { radius_m: size }
+            } else {
+                Shape::Rectangle { width_m: size, height_m: part(1.0).abs() * size }
+            };
+            let search = Search { center, shape };
+            let ranges = search.score_ranges();
+            for _ in 0..20 {
+                let near = size / 100_000.0;
+                let point = Point { longitude: center.longitude + part(near), latitude: center.latitude + part(near) };
+                if point.is_valid() && search.distance_m(Point::of_score(point.score())).is_some() {
+                    let score = point.score();
+                    assert!(
+                        ranges.iter().any(|(from, to)| (*from..*to).contains(&score)),
+                        "{search:?} misses {point:?}: {ranges:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn any_score_is_some_place() {
+        for score in [-1.0, 0.0, 1e18, 1e19, 1e30, -1e30, f64::INFINITY, f64::NEG_INFINITY, 0.5] {
+            assert!(Point::of_score(score).is_valid(), "{score}");
+        }
+    }
+
+    #[test]
+    fn edges_of_the_map() {
+        for (longitude, latitude) in [(180.0, LATITUDE_MAX), (-180.0, -LATITUDE_MAX), (180.0, 0.0)] {
+            let point = Point { longitude, latitude };
+            assert!(point.is_valid());
+            let ranges = Search { center: point, shape: Shape::Circle { radius_m: 1000.0 } }.score_ranges();
+            assert!(!ranges.is_empty());
+        }
+        assert!(!Point { longitude: 180.1, latitude: 0.0 }.is_valid());
+        assert!(!Point { longitude: 0.0, latitude: 85.1 }.is_valid());
+        assert!(!Point { longitude: f64::NAN, latitude: 0.0 }.is_valid());
+    }
+}
