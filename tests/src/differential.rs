@@ -128,15 +128,18 @@ impl<'a> Pair<'a> {
             }
             for key in &keys[1] {
                 for (words, check) in [
-                    ("TYPE", Check::Exact),
-                    ("GET", Check::Exact),
-                    ("HGETALL", Check::Pairs),
-                    ("SMEMBERS", Check::Unordered),
-                    ("OBJECT ENCODING", Check::Exact),
-                    ("PEXPIRETIME", Check::Near(TTL_SLACK_S * 1000)),
+                    ("TYPE {}", Check::Exact),
+                    // What isn't of the type answers an error.
+                    ("GET {}", Check::Exact),
+                    ("LRANGE {} 0 -1", Check::Exact),
+                    ("HGETALL {}", Check::Pairs),
+                    ("SMEMBERS {}", Check::Unordered),
+                    ("ZRANGE {} 0 -1 WITHSCORES", Check::Exact),
+                    ("OBJECT ENCODING {}", Check::Exact),
+                    ("PEXPIRETIME {}", Check::Near(TTL_SLACK_S * 1000)),
                 ] {
-                    let mut args: Vec<Vec<u8>> = words.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-                    args.push(key.clone());
+                    let word = |word: &str| if word == "{}" { key.clone() } else { word.as_bytes().to_vec() };
+                    let args: Vec<Vec<u8>> = words.split(' ').map(word).collect();
                     let ask = |client: &mut Client| {
                         client.send(&args);
                         client.receive_raw()

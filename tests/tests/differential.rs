@@ -47,7 +47,13 @@ fn two_judges_agree_and_every_command_is_reached() {
         mset msetnx psetex set setex setnx setrange strlen substr lindex linsert llen lmove lmpop lpop lpos lpush \
         lpushx lrange lrem lset ltrim rpop rpoplpush rpush rpushx hdel hexists hget hgetall hincrby hincrbyfloat hkeys hlen \
         hmget hmset hrandfield hscan hset hsetnx hstrlen hvals sadd scard sdiff sdiffstore sinter sintercard sinterstore \
-        sismember smembers smismember smove spop srandmember srem sscan sunion sunionstore copy del exists expire expireat expiretime keys move \
+        sismember smembers smismember smove spop srandmember srem sscan sunion sunionstore \
+        zadd zcard zcount zdiff zdiffstore zincrby zinter \
+        zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange zrangebylex zrangebyscore \
+        zrangestore zrank zrem zremrangebylex zremrangebyrank zremrangebyscore zrevrange zrevrangebylex \
+        zrevrangebyscore zrevrank zscan zscore zunion zunionstore geoadd geodist geohash geopos georadius georadius_ro \
+        georadiusbymember georadiusbymember_ro geosearch geosearchstore \
+        copy del exists expire expireat expiretime keys move \
         object|encoding object|refcount object|idletime persist pexpire pexpireat pexpiretime pttl randomkey rename \
         renamenx scan touch ttl type unlink auth client|id client|info client|list client|getname client|setname \
         client|kill client|no-evict client|reply client|unblock client|unpause echo hello ping reset select \

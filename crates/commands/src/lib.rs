@@ -35,6 +35,7 @@ mod expiry;
 pub mod flush;
 pub mod functions;
 pub mod generic;
+pub mod geo;
 pub mod hashes;
 pub mod help;
 pub mod hyperloglog;
@@ -50,6 +51,7 @@ pub mod records;
 mod scanning;
 pub mod server;
 pub mod sets;
+pub mod sorted_sets;
 pub mod strings;
 #[cfg(test)]
 mod testing;

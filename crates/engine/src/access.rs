@@ -125,6 +125,21 @@ impl<'a> Access<'a> {
         Ok(found.collect())
     }
 
+    /// What several keys hold, all at once, for reading; `None` for a key that doesn't exist. Each counts a hit or a miss and is
+    /// touched, as [`Db::read`].
+    pub fn held(&mut self, keys: &[Key<'_>]) -> Vec<Option<Held<'_>>> {
+        // First what changes shards (expiry, access words), then what only looks.
+        for key in keys {
+            self.db(key).read(key);
+        }
+        let db = self.keyspace.physical(self.session.db);
+        let found = keys.iter().map(|key| {
+            let entry = self.shard_ref(key.place.shard).databases[db].find(key.place.hash, key.bytes)?;
+            Some(Held::of(entry.payload(), entry.user_flags()))
+        });
+        found.collect()
+    }
+
     /// Notes an event of a key for whoever listens (`notify-keyspace-events`): `event` by Redis's name, at the moment when Redis
     /// would publish it.
     #[inline]

@@ -41,6 +41,10 @@ pub struct Tuning {
     pub hash_max_listpack_value_bytes: AtomicU64,
     /// `set-max-intset-entries`.
     pub set_max_intset_entries: AtomicU64,
+    /// `zset-max-listpack-entries`.
+    pub zset_max_listpack_entries: AtomicU64,
+    /// `zset-max-listpack-value`, bytes.
+    pub zset_max_listpack_value_bytes: AtomicU64,
     /// `active-expire-effort`, 1 to 10.
     pub active_expire_effort: AtomicU32,
     /// `DEBUG SET-ACTIVE-EXPIRE`.
@@ -71,6 +75,8 @@ impl Tuning {
             hash_max_listpack_entries: AtomicU64::new(512),
             hash_max_listpack_value_bytes: AtomicU64::new(64),
             set_max_intset_entries: AtomicU64::new(512),
+            zset_max_listpack_entries: AtomicU64::new(128),
+            zset_max_listpack_value_bytes: AtomicU64::new(64),
             active_expire_effort: AtomicU32::new(1),
             active_expire: AtomicBool::new(true),
             hll_sparse_max_bytes: AtomicU64::new(3000),

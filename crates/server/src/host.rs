@@ -350,6 +350,8 @@ impl Server {
         tuning.hash_max_listpack_entries.store(settings.hash_max_listpack_entries, Relaxed);
         tuning.hash_max_listpack_value_bytes.store(settings.hash_max_listpack_value_bytes, Relaxed);
         tuning.set_max_intset_entries.store(settings.set_max_intset_entries, Relaxed);
+        tuning.zset_max_listpack_entries.store(settings.zset_max_listpack_entries, Relaxed);
+        tuning.zset_max_listpack_value_bytes.store(settings.zset_max_listpack_value_bytes, Relaxed);
         tuning.active_expire_effort.store(settings.active_expire_effort, Relaxed);
         tuning.hz.store(settings.hz, Relaxed);
         tuning.set_access_policy(if settings.maxmemory_policy.is_lfu() {

@@ -78,6 +78,12 @@ impl Point {
     }
 }
 
+/// Whether a distance isn't above a limit. Opposite places may be at no distance at all (rounding asks for the arcsine of more
+/// than 1): they are within any, as in Redis.
+fn is_within(distance_m: f64, limit_m: f64) -> bool {
+    distance_m.is_nan() || distance_m <= limit_m
+}
+
 /// A score as C on x86-64 makes an unsigned integer of it: what isn't one still gives some.
 fn unsigned(score: f64) -> u64 {
     const HALF: f64 = 9_223_372_036_854_775_808.0;
@@ -196,11 +202,11 @@ impl Search {
     pub fn distance_m(&self, point: Point) -> Option<f64> {
         let distance = self.center.distance_m(point);
         let inside = match self.shape {
-            Shape::Circle { radius_m } => distance <= radius_m,
+            Shape::Circle { radius_m } => is_within(distance, radius_m),
             Shape::Rectangle { width_m, height_m } => {
                 let west_east = point.distance_m(Point { longitude: self.center.longitude, ..point });
                 let south_north = point.distance_m(Point { latitude: self.center.latitude, ..point });
-                west_east <= width_m / 2.0 && south_north <= height_m / 2.0
+                is_within(west_east, width_m / 2.0) && is_within(south_north, height_m / 2.0)
             }
         };
         inside.then_some(distance)

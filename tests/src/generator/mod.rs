@@ -6,11 +6,13 @@
 
 mod bitmaps;
 mod generic;
+mod geo;
 mod hashes;
 mod hyperloglog;
 mod lists;
 mod server;
 mod sets;
+mod sorted_sets;
 mod strings;
 mod values;
 
@@ -97,6 +99,8 @@ impl Generator {
         keys.extend((0..lists::KEYS).map(lists::key));
         keys.extend((0..hashes::KEYS).map(hashes::key));
         keys.extend((0..sets::KEYS).map(sets::key));
+        keys.extend((0..sorted_sets::KEYS).map(sorted_sets::key));
+        keys.extend((0..geo::KEYS).map(geo::key));
         Generator { random, keys, start_s, value_len_max: 600, next: None }
     }
 
@@ -126,13 +130,15 @@ impl Generator {
 
     /// A command of one of the types.
     fn data_command(&mut self) -> Step {
-        match self.random.below(24) {
+        match self.random.below(32) {
             0..=7 => self.string_command(),
             8 | 9 => self.bitmap_command(),
             10 => self.hyperloglog_command(),
             11..=15 => self.list_command(),
             16..=19 => self.hash_command(),
-            _ => self.set_command(),
+            20..=23 => self.set_command(),
+            24 | 25 => self.geo_command(),
+            _ => self.sorted_set_command(),
         }
     }
 
@@ -221,8 +227,10 @@ impl Generator {
 
 /// Whether a bent form of this command stays harmless and comparable.
 fn may_be_bent(args: &[Vec<u8>]) -> bool {
-    // Anything but an integer would take the order from a small set.
-    let is_ordered = args.get(1).is_some_and(|key| key.starts_with(sets::SMALL_PREFIX.as_bytes()));
+    // Anything but an integer would take the order from a small set, another score that of a range.
+    let is_ordered = args.get(1).is_some_and(|key| {
+        key.starts_with(sets::SMALL_PREFIX.as_bytes()) || key.starts_with(sorted_sets::LEX_PREFIX)
+    });
     let is_fixed = [
         "CLIENT",
         "DEBUG",
@@ -241,6 +249,9 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
         "SPOP",
         "SRANDMEMBER",
         "SSCAN",
+        // An option of 7.2 makes another arity.
+        "ZRANK",
+        "ZREVRANK",
     ]
     .iter()
     .any(|fixed| args[0].eq_ignore_ascii_case(fixed.as_bytes()));

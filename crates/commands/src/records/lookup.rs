@@ -99,9 +99,10 @@ const fn lower_case(word: u64) -> u64 {
 /// Where the search for a name begins.
 #[inline(always)]
 const fn hash(name: &Place) -> usize {
-    // Odd constants without a pattern; the upper bits of a product depend on all bits of its factors.
+    // An odd constant, whose product's upper bits depend on all bits of the name. Chosen among random ones for the 240 commands of
+    // Redis 7.0: 227 of them are found at the first place, none after more than four.
     let mixed = name.head ^ name.tail.rotate_left(23) ^ (name.len as u64) << 56;
-    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES_BITS)) as usize
+    (mixed.wrapping_mul(0xb201_78e7_01bf_57b9) >> (64 - PLACES_BITS)) as usize
 }
 
 /// The command of that name, in any case.

@@ -9,6 +9,7 @@ use pantala_engine::command::{Command, Flags};
 mod bitmap;
 mod connection;
 mod generic;
+mod geo;
 mod hashes;
 mod hyperloglog;
 mod lists;
@@ -19,6 +20,9 @@ mod resolve;
 mod scripting;
 mod server;
 mod sets;
+mod sorted_set_algebra;
+mod sorted_set_ranges;
+mod sorted_sets;
 mod strings;
 #[cfg(test)]
 mod tests;
@@ -71,6 +75,16 @@ pub static COMMANDS: &[Command] = &[
     server::FLUSHALL,
     server::FLUSHDB,
     scripting::FUNCTION,
+    geo::GEOADD,
+    geo::GEODIST,
+    geo::GEOHASH,
+    geo::GEOPOS,
+    geo::GEORADIUS,
+    geo::GEORADIUS_RO,
+    geo::GEORADIUSBYMEMBER,
+    geo::GEORADIUSBYMEMBER_RO,
+    geo::GEOSEARCH,
+    geo::GEOSEARCHSTORE,
     strings::GET,
     bitmap::GETBIT,
     strings::GETDEL,
@@ -183,6 +197,38 @@ pub static COMMANDS: &[Command] = &[
     generic::TYPE,
     generic::UNLINK,
     pubsub::UNSUBSCRIBE,
+    sorted_sets::ZADD,
+    sorted_sets::ZCARD,
+    sorted_set_ranges::ZCOUNT,
+    sorted_set_algebra::ZDIFF,
+    sorted_set_algebra::ZDIFFSTORE,
+    sorted_sets::ZINCRBY,
+    sorted_set_algebra::ZINTER,
+    sorted_set_algebra::ZINTERCARD,
+    sorted_set_algebra::ZINTERSTORE,
+    sorted_set_ranges::ZLEXCOUNT,
+    sorted_sets::ZMPOP,
+    sorted_sets::ZMSCORE,
+    sorted_sets::ZPOPMAX,
+    sorted_sets::ZPOPMIN,
+    sorted_sets::ZRANDMEMBER,
+    sorted_set_ranges::ZRANGE,
+    sorted_set_ranges::ZRANGEBYLEX,
+    sorted_set_ranges::ZRANGEBYSCORE,
+    sorted_set_ranges::ZRANGESTORE,
+    sorted_sets::ZRANK,
+    sorted_sets::ZREM,
+    sorted_set_ranges::ZREMRANGEBYLEX,
+    sorted_set_ranges::ZREMRANGEBYRANK,
+    sorted_set_ranges::ZREMRANGEBYSCORE,
+    sorted_set_ranges::ZREVRANGE,
+    sorted_set_ranges::ZREVRANGEBYLEX,
+    sorted_set_ranges::ZREVRANGEBYSCORE,
+    sorted_sets::ZREVRANK,
+    sorted_sets::ZSCAN,
+    sorted_sets::ZSCORE,
+    sorted_set_algebra::ZUNION,
+    sorted_set_algebra::ZUNIONSTORE,
 ];
 
 /// Every command and subcommand that `COMMAND` shows: each container is followed by its subcommands.

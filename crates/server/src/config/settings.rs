@@ -199,6 +199,10 @@ pub struct Settings {
     pub hash_max_listpack_value_bytes: u64,
     /// Most members of a set of integers.
     pub set_max_intset_entries: u64,
+    /// Most members of a packed sorted set.
+    pub zset_max_listpack_entries: u64,
+    /// Longest member of a packed sorted set.
+    pub zset_max_listpack_value_bytes: u64,
 }
 
 impl Settings {
@@ -257,6 +261,8 @@ impl Settings {
             hash_max_listpack_entries: bytes(values, "hash-max-listpack-entries"),
             hash_max_listpack_value_bytes: bytes(values, "hash-max-listpack-value"),
             set_max_intset_entries: bytes(values, "set-max-intset-entries"),
+            zset_max_listpack_entries: bytes(values, "zset-max-listpack-entries"),
+            zset_max_listpack_value_bytes: bytes(values, "zset-max-listpack-value"),
         }
     }
 }

@@ -150,9 +150,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("list-max-listpack-size", Integer(INT_MIN, INT_MAX), "-2").alias("list-max-ziplist-size"),
     D::known("list-compress-depth", COUNT, "0"),
     D::live("set-max-intset-entries", Integer(0, LONG_MAX), "512"),
-    D::known("zset-max-listpack-entries", Integer(0, LONG_MAX), "128").alias("zset-max-ziplist-entries"),
-    D::known("zset-max-listpack-value", Memory(0, LONG_MAX), "64").alias("zset-max-ziplist-value"),
     D::live("hll-sparse-max-bytes", Memory(0, LONG_MAX), "3000"),
+    D::live("zset-max-listpack-entries", Integer(0, LONG_MAX), "128").alias("zset-max-ziplist-entries"),
+    D::live("zset-max-listpack-value", Memory(0, LONG_MAX), "64").alias("zset-max-ziplist-value"),
     D::known("stream-node-max-bytes", Memory(0, LONG_MAX), "4096"),
     D::known("stream-node-max-entries", Integer(0, LONG_MAX), "100"),
     // Watching and scripts.

@@ -117,6 +117,14 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
+    /// The integer that the set keeps a score as; `None` where it keeps it as a number.
+    pub fn stored_integer(self, score: f64) -> Option<i64> {
+        match self {
+            SortedSetView::Packed(_) => packed::integer_of(score),
+            SortedSetView::Large(_) => None,
+        }
+    }
+
     /// Members.
     #[inline]
     pub fn len(self) -> usize {
@@ -312,6 +320,7 @@ impl SortedSet {
     /// Takes the members of some ranks out, which must exist.
     pub fn remove_range(&mut self, ranks: std::ops::Range<usize>) {
         match self {
+            SortedSet::Large(set) if ranks.len() == set.len() => *self = Self::empty(),
             SortedSet::Packed(pack) => packed::remove(pack, ranks.start, ranks.len()),
             SortedSet::Large(set) => {
                 for _ in ranks.clone() {

@@ -173,7 +173,7 @@ impl Records {
             self.bytes += chunk.capacity() - before;
         }
         chunk.resize(at + len, 0);
-        (number << CHUNK_BITS | at / UNIT_BYTES) as u32
+        ((number << CHUNK_BITS) | (at / UNIT_BYTES)) as u32
     }
 
     /// Begins another chunk; the room left in the last one becomes a free place. The first chunk grows with the set.
@@ -188,7 +188,7 @@ impl Records {
             let before = chunk.capacity();
             chunk.resize(CHUNK_BYTES, 0);
             self.bytes += chunk.capacity() - before;
-            self.give_back((number << CHUNK_BITS | at / UNIT_BYTES) as u32, units);
+            self.give_back(((number << CHUNK_BITS) | (at / UNIT_BYTES)) as u32, units);
         }
         let chunk = if self.chunks.is_empty() { Vec::new() } else { Vec::with_capacity(CHUNK_BYTES) };
         self.bytes += chunk.capacity();

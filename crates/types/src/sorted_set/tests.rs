@@ -77,7 +77,7 @@ fn run(name: &str, limits: PackLimits, members: u64, steps: usize, check_every: 
     let (mut set, mut model) = (SortedSet::empty(), Model::default());
     // Phases of growing and shrinking, so that nodes split, join and vanish.
     for step in 0..steps {
-        let grows = (step * 6 / steps) % 2 == 0;
+        let grows = (step * 6 / steps).is_multiple_of(2);
         let member = format!("member:{}", random.below(members)).into_bytes();
         if random.below(10) < if grows { 8 } else { 2 } {
             // Few different scores, so that many are equal.

@@ -1,0 +1,75 @@
+//! Geo commands: places as scores of sorted sets.
+//!
+//! | file | commands |
+//! | --- | --- |
+//! | `places` | `GEOADD`, `GEODIST`, `GEOHASH`, `GEOPOS` |
+//! | `options` | the arguments of the searches |
+//! | `search` | `GEORADIUS`, `GEORADIUSBYMEMBER`, their `_RO` forms, `GEOSEARCH`, `GEOSEARCHSTORE` |
+
+use pantala_resp::{Reply, Version};
+use pantala_types::double;
+use pantala_types::geo::Point;
+use pantala_types::sorted_set::SortedSetView;
+
+use crate::arguments::is_option;
+use crate::errors;
+
+mod options;
+mod places;
+mod search;
+#[cfg(test)]
+mod tests;
+
+pub use places::{geoadd, geodist, geohash, geopos};
+pub use search::{
+    georadius, georadius_ro, georadius_route, georadiusbymember, georadiusbymember_ro, geosearch, geosearchstore,
+};
+
+/// The place of a member.
+fn point_of(set: SortedSetView<'_>, member: &[u8]) -> Option<Point> {
+    set.score(member).map(Point::of_score)
+}
+
+/// The place of two arguments.
+fn parse_point(longitude: &[u8], latitude: &[u8]) -> Result<Point, String> {
+    let parse = |text: &[u8]| double::parse(text).ok_or_else(|| errors::NOT_A_FLOAT.to_owned());
+    let point = Point { longitude: parse(longitude)?, latitude: parse(latitude)? };
+    if point.is_valid() {
+        return Ok(point);
+    }
+    Err(format!("ERR invalid longitude,latitude pair {:.6},{:.6}", point.longitude, point.latitude))
+}
+
+/// The metres of a unit.
+fn parse_unit(text: &[u8]) -> Result<f64, String> {
+    const UNITS: [(&str, f64); 4] = [("m", 1.0), ("km", 1000.0), ("ft", 0.3048), ("mi", 1609.34)];
+    let unit = UNITS.iter().find(|(name, _)| is_option(text, name));
+    unit.map(|(_, metres)| *metres).ok_or_else(|| "ERR unsupported unit provided. please use M, KM, FT, MI".to_owned())
+}
+
+/// Replies a distance: four decimals, a bulk in both protocols.
+fn reply_distance(distance: f64, reply: &mut Reply<'_>) {
+    reply.bulk(format!("{distance:.4}").as_bytes());
+}
+
+/// Replies longitude and latitude.
+fn reply_point(point: Point, reply: &mut Reply<'_>) {
+    reply.array(2);
+    reply_human(point.longitude, reply);
+    reply_human(point.latitude, reply);
+}
+
+/// Replies a number with up to 17 decimals.
+fn reply_human(number: f64, reply: &mut Reply<'_>) {
+    let text = format!("{number:.17}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    let text = if text == "-0" { "0" } else { text };
+    match reply.version() {
+        Version::Resp2 => reply.bulk(text.as_bytes()),
+        Version::Resp3 => {
+            reply.raw(b",");
+            reply.raw(text.as_bytes());
+            reply.raw(b"\r\n");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Members around a place.
+
+use pantala_engine::access::{Access, SessionView};
+use pantala_engine::db::WrongType;
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::{Args, Reply};
+use pantala_types::SortedSet;
+use pantala_types::geo::Point;
+use pantala_types::pack::Element;
+use pantala_types::sorted_set::{Builder, ScoreRange, SortedSetView};
+
+use super::options::{Kind, Options, Sort};
+use super::{reply_distance, reply_point};
+use crate::arguments::is_option;
+use crate::elements::write;
+use crate::errors;
+use crate::sorted_sets::{pack_limits, store};
+
+/// A member inside the shape.
+struct Hit<'a> {
+    member: Element<'a>,
+    score: f64,
+    distance_m: f64,
+    point: Point,
+}
+
+/// `GEORADIUS key longitude latitude radius unit [options] [STORE key|STOREDIST key]`.
+pub fn georadius(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    search(access, args, Kind::Radius { stores: true }, reply);
+}
+
+/// `GEORADIUS_RO key longitude latitude radius unit [options]`.
+pub fn georadius_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    search(access, args, Kind::Radius { stores: false }, reply);
+}
+
+/// `GEORADIUSBYMEMBER key member radius unit [options] [STORE key|STOREDIST key]`.
+pub fn georadiusbymember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    search(access, args, Kind::RadiusByMember { stores: true }, reply);
+}
+
+/// `GEORADIUSBYMEMBER_RO key member radius unit [options]`.
+pub fn georadiusbymember_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    search(access, args, Kind::RadiusByMember { stores: false }, reply);
+}
+
+/// `GEOSEARCH key FROMMEMBER member|FROMLONLAT longitude latitude BYRADIUS radius unit|BYBOX width height unit [options]`.
+pub fn geosearch(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    search(access, args, Kind::Search, reply);
+}
+
+/// `GEOSEARCHSTORE destination source`, then as `GEOSEARCH`, and `STOREDIST`.
+pub fn geosearchstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    search(access, args, Kind::SearchStore, reply);
+}
+
+/// The shards of a search that may store: those of its key and of whatever stands behind a word that may be `STORE`. The key
+/// specifications name the first of them only; the last one counts.
+pub fn georadius_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
+    shards.push(keyspace.place(args.at(1)).shard);
+    for index in 2..args.len().saturating_sub(1) {
+        if is_option(args.at(index), "STORE") || is_option(args.at(index), "STOREDIST") {
+            shards.push(keyspace.place(args.at(index + 1)).shard);
+        }
+    }
+}
+
+fn search(access: &mut Access<'_>, args: &Args<'_>, kind: Kind, reply: &mut Reply<'_>) {
+    let (source, limits) = (access.key(args, kind.source()), pack_limits(access));
+    let mut db = access.db(&source);
+    let set = match db.read_as::<SortedSet>(&source) {
+        Ok(set) => set,
+        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+    };
+    let options = match Options::parse(args, kind, set) {
+        Ok(options) => options,
+        Err(error) => return reply.error_bytes(&error),
+    };
+    let hits = set.map(|set| found(set, &options)).unwrap_or_default();
+    let Some(destination) = options.destination else { return reply_hits(&hits, &options, reply) };
+    let mut builder = Builder::with_capacity(hits.len());
+    for hit in &hits {
+        let score = if options.stores_distances { hit.distance_m / options.unit_m } else { hit.score };
+        hit.member.with_bytes(|member| builder.merge(member, score, |same| same));
+    }
+    let result = builder.finish(limits);
+    let event = if kind == Kind::SearchStore { "geosearchstore" } else { "georadiusstore" };
+    store(access, &access.key(args, destination), result, event, reply);
+}
+
+/// The members inside the shape: as many as are wanted, in their order.
+fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
+    let enough = if options.any { options.count.unwrap_or(usize::MAX) } else { usize::MAX };
+    let mut hits = Vec::new();
+    for (min, max) in options.search.score_ranges() {
+        let range = ScoreRange { min, max, min_excluded: false, max_excluded: true };
+        for (member, score) in set.range(set.score_range(&range), false) {
+            if hits.len() >= enough {
+                break;
+            }
+            let point = Point::of_score(score);
+            if let Some(distance_m) = options.search.distance_m(point) {
+                hits.push(Hit { member, score, distance_m, point });
+            }
+        }
+    }
+    // Stable, so that equally distant members stay in the order of their scores.
+    match options.sort {
+        Some(Sort::Nearest) => hits.sort_by(|one, two| one.distance_m.total_cmp(&two.distance_m)),
+        Some(Sort::Farthest) => hits.sort_by(|one, two| two.distance_m.total_cmp(&one.distance_m)),
+        None => {}
+    }
+    hits.truncate(options.count.unwrap_or(usize::MAX));
+    hits
+}
+
+fn reply_hits(hits: &[Hit<'_>], options: &Options, reply: &mut Reply<'_>) {
+    let extras = [options.with_distance, options.with_hash, options.with_point].into_iter().filter(|&on| on).count();
+    reply.array(hits.len());
+    for hit in hits {
+        if extras > 0 {
+            reply.array(1 + extras);
+        }
+        write(hit.member, reply);
+        if options.with_distance {
+            reply_distance(hit.distance_m / options.unit_m, reply);
+        }
+        if options.with_hash {
+            reply.integer(integer_of(hit.score));
+        }
+        if options.with_point {
+            reply_point(hit.point, reply);
+        }
+    }
+}
+
+/// A score as C on x86-64 makes an integer of it: what doesn't fit becomes the lowest.
+fn integer_of(score: f64) -> i64 {
+    if score < i64::MAX as f64 { score as i64 } else { i64::MIN }
+}

@@ -1,0 +1,349 @@
+//! Unions, intersections and differences of sorted sets (and sets, whose members all have the score 1), over any shards.
+
+use pantala_base::number::parse_i64;
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::Held;
+use pantala_resp::{Args, Reply};
+use pantala_types::pack::Element;
+use pantala_types::sorted_set::{Builder, PackLimits, SortedSetView};
+use pantala_types::{Collection, Set, SetView, SortedSet, double};
+
+use super::{pack_limits, reply_pairs, store};
+use crate::arguments::is_option;
+use crate::elements::write;
+use crate::errors;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Union,
+    Intersection,
+    Difference,
+}
+
+/// How the scores of one member in several sets become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Aggregate {
+    Sum,
+    Min,
+    Max,
+}
+
+impl Aggregate {
+    fn join(self, one: f64, other: f64) -> f64 {
+        match self {
+            // Infinities of both signs make 0, as in Redis.
+            Aggregate::Sum => zero_if_nan(one + other),
+            Aggregate::Min if other < one => other,
+            Aggregate::Max if other > one => other,
+            Aggregate::Min | Aggregate::Max => one,
+        }
+    }
+}
+
+fn zero_if_nan(score: f64) -> f64 {
+    if score.is_nan() { 0.0 } else { score }
+}
+
+/// What a key holds that takes part.
+#[derive(Clone, Copy)]
+enum Content<'a> {
+    Nothing,
+    Sorted(SortedSetView<'a>),
+    Plain(SetView<'a>),
+}
+
+impl<'a> Content<'a> {
+    /// `None`: another type.
+    fn of(held: Option<Held<'a>>) -> Option<Self> {
+        let Some(held) = held else { return Some(Content::Nothing) };
+        let sorted = held.view::<SortedSet>().map(Content::Sorted);
+        sorted.or_else(|| held.view::<Set>().map(Content::Plain))
+    }
+
+    fn len(self) -> usize {
+        match self {
+            Content::Nothing => 0,
+            Content::Sorted(set) => set.len(),
+            Content::Plain(set) => set.len(),
+        }
+    }
+
+    fn score(self, member: &[u8]) -> Option<f64> {
+        match self {
+            Content::Nothing => None,
+            Content::Sorted(set) => set.score(member),
+            Content::Plain(set) => set.contains(member).then_some(1.0),
+        }
+    }
+
+    fn for_each(self, mut visit: impl FnMut(Element<'a>, f64)) {
+        match self {
+            Content::Nothing => {}
+            Content::Sorted(set) => set.iter().for_each(|(member, score)| visit(member, score)),
+            Content::Plain(set) => set.for_each(|member| visit(member, 1.0)),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    content: Content<'a>,
+    weight: f64,
+}
+
+/// The options behind the keys.
+struct Options {
+    aggregate: Aggregate,
+    with_scores: bool,
+    /// Most members that `ZINTERCARD` counts.
+    limit: usize,
+}
+
+/// `ZUNION numkeys key [key …] [WEIGHTS weight …] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`.
+pub fn zunion(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    answer(access, args, Operation::Union, reply);
+}
+
+/// `ZINTER numkeys key [key …] [WEIGHTS weight …] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`.
+pub fn zinter(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    answer(access, args, Operation::Intersection, reply);
+}
+
+/// `ZDIFF numkeys key [key …] [WITHSCORES]`.
+pub fn zdiff(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    answer(access, args, Operation::Difference, reply);
+}
+
+/// `ZUNIONSTORE destination numkeys key [key …] [WEIGHTS weight …] [AGGREGATE SUM|MIN|MAX]`.
+pub fn zunionstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    store_result(access, args, Operation::Union, "zunionstore", reply);
+}
+
+/// `ZINTERSTORE destination numkeys key [key …] [WEIGHTS weight …] [AGGREGATE SUM|MIN|MAX]`.
+pub fn zinterstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    store_result(access, args, Operation::Intersection, "zinterstore", reply);
+}
+
+/// `ZDIFFSTORE destination numkeys key [key …]`.
+pub fn zdiffstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    store_result(access, args, Operation::Difference, "zdiffstore", reply);
+}
+
+/// `ZINTERCARD numkeys key [key …] [LIMIT limit]`.
+pub fn zintercard(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(keys) = keys_of(access, args, 1, "zintercard", reply) else { return };
+    let held = access.held(&keys);
+    let Some((sources, options)) = sources(held, args, 1, Form::Count, Operation::Intersection, reply) else { return };
+    let mut found = 0;
+    if options.limit > 0 {
+        intersect(&sources, Aggregate::Sum, |_, _| {
+            found += 1;
+            found < options.limit
+        });
+    }
+    reply.integer(found as i64);
+}
+
+fn answer(access: &mut Access<'_>, args: &Args<'_>, operation: Operation, reply: &mut Reply<'_>) {
+    /// The result is only walked through once: it needn't be packed.
+    const UNPACKED: PackLimits = PackLimits { entries: 0, value_bytes: 0 };
+    let name = match operation {
+        Operation::Union => "zunion",
+        Operation::Intersection => "zinter",
+        Operation::Difference => "zdiff",
+    };
+    let Some(keys) = keys_of(access, args, 1, name, reply) else { return };
+    let held = access.held(&keys);
+    let Some((sources, options)) = sources(held, args, 1, Form::Answer, operation, reply) else { return };
+    let result = run(&sources, operation, options.aggregate, UNPACKED);
+    let members = result.view().iter();
+    if options.with_scores {
+        return reply_pairs(members, reply);
+    }
+    reply.array(members.len());
+    members.for_each(|(member, _)| write(member, reply));
+}
+
+fn store_result(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    operation: Operation,
+    name: &'static str,
+    reply: &mut Reply<'_>,
+) {
+    let Some(keys) = keys_of(access, args, 2, name, reply) else { return };
+    let (destination, limits) = (access.first_key(args, 1), pack_limits(access));
+    let held = access.held(&keys);
+    let Some((sources, options)) = sources(held, args, 2, Form::Store, operation, reply) else { return };
+    let result = run(&sources, operation, options.aggregate, limits);
+    store(access, &destination, result, name, reply);
+}
+
+/// The keys after `args[number]`, which says how many there are.
+fn keys_of<'k>(
+    access: &Access<'_>,
+    args: &Args<'k>,
+    number: usize,
+    name: &str,
+    reply: &mut Reply<'_>,
+) -> Option<Vec<Key<'k>>> {
+    let Some(count) = parse_i64(args.at(number)) else {
+        reply.error(errors::NOT_AN_INTEGER);
+        return None;
+    };
+    if count < 1 {
+        reply.error(&format!("ERR at least 1 input key is needed for '{name}' command"));
+        return None;
+    }
+    let first = number + 1;
+    let Some(count) = usize::try_from(count).ok().filter(|&count| count <= args.len() - first) else {
+        reply.error(errors::SYNTAX);
+        return None;
+    };
+    Some((first..first + count).map(|index| access.key(args, index)).collect())
+}
+
+/// What a command does with its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Answer,
+    Store,
+    Count,
+}
+
+/// What the keys hold, with their weights, and the options. Types are checked before options, as in Redis.
+fn sources<'a>(
+    held: Vec<Option<Held<'a>>>,
+    args: &Args<'_>,
+    number: usize,
+    form: Form,
+    operation: Operation,
+    reply: &mut Reply<'_>,
+) -> Option<(Vec<Source<'a>>, Options)> {
+    let first = number + 1 + held.len();
+    let contents: Option<Vec<Content<'a>>> = held.into_iter().map(Content::of).collect();
+    let Some(contents) = contents else {
+        reply.error(errors::WRONG_TYPE);
+        return None;
+    };
+    let mut sources: Vec<Source<'a>> = contents.into_iter().map(|content| Source { content, weight: 1.0 }).collect();
+    match parse_options(args, first, form, operation, &mut sources) {
+        Ok(options) => {
+            if operation != Operation::Difference {
+                sources.sort_by_key(|source| source.content.len());
+            }
+            Some((sources, options))
+        }
+        Err(error) => {
+            reply.error(error);
+            None
+        }
+    }
+}
+
+fn parse_options(
+    args: &Args<'_>,
+    mut index: usize,
+    form: Form,
+    operation: Operation,
+    sources: &mut [Source<'_>],
+) -> Result<Options, &'static str> {
+    let mut options = Options { aggregate: Aggregate::Sum, with_scores: false, limit: usize::MAX };
+    let joins_scores = operation != Operation::Difference && form != Form::Count;
+    while let Some(option) = args.get(index) {
+        let left = args.len() - index;
+        if joins_scores && left > sources.len() && is_option(option, "WEIGHTS") {
+            for (source, weight) in sources.iter_mut().zip(args.tail(index + 1)) {
+                source.weight = double::parse(weight).ok_or("ERR weight value is not a float")?;
+            }
+            index += 1 + sources.len();
+        } else if joins_scores && left >= 2 && is_option(option, "AGGREGATE") {
+            let kind = args.at(index + 1);
+            options.aggregate = if is_option(kind, "SUM") {
+                Aggregate::Sum
+            } else if is_option(kind, "MIN") {
+                Aggregate::Min
+            } else if is_option(kind, "MAX") {
+                Aggregate::Max
+            } else {
+                return Err(errors::SYNTAX);
+            };
+            index += 2;
+        } else if form == Form::Answer && is_option(option, "WITHSCORES") {
+            options.with_scores = true;
+            index += 1;
+        } else if form == Form::Count && left >= 2 && is_option(option, "LIMIT") {
+            let limit = parse_i64(args.at(index + 1)).and_then(|limit| usize::try_from(limit).ok());
+            // 0: none.
+            options.limit = match limit.ok_or("ERR LIMIT can't be negative")? {
+                0 => usize::MAX,
+                limit => limit,
+            };
+            index += 2;
+        } else {
+            return Err(errors::SYNTAX);
+        }
+    }
+    Ok(options)
+}
+
+fn run(sources: &[Source<'_>], operation: Operation, aggregate: Aggregate, limits: PackLimits) -> SortedSet {
+    match operation {
+        Operation::Union => union(sources, aggregate).finish(limits),
+        Operation::Intersection => {
+            let mut builder = Builder::with_capacity(0);
+            intersect(sources, aggregate, |member, score| {
+                builder.merge(member, score, |same| same);
+                true
+            });
+            builder.finish(limits)
+        }
+        Operation::Difference => difference(sources).finish(limits),
+    }
+}
+
+/// The union; sources are in order of their lengths, in which scores are added.
+fn union(sources: &[Source<'_>], aggregate: Aggregate) -> Builder {
+    let longest = sources.last().map_or(0, |source| source.content.len());
+    let mut builder = Builder::with_capacity(longest);
+    for source in sources {
+        source.content.for_each(|member, score| {
+            let score = zero_if_nan(source.weight * score);
+            member.with_bytes(|member| builder.merge(member, score, |before| aggregate.join(before, score)));
+        });
+    }
+    builder
+}
+
+/// Visits what all sources have, while `visit` says to go on.
+fn intersect(sources: &[Source<'_>], aggregate: Aggregate, mut visit: impl FnMut(&[u8], f64) -> bool) {
+    let Some((shortest, others)) = sources.split_first() else { return };
+    let mut goes_on = true;
+    shortest.content.for_each(|member, score| {
+        if !goes_on {
+            return;
+        }
+        member.with_bytes(|member| {
+            let mut joined = zero_if_nan(shortest.weight * score);
+            for other in others {
+                let Some(score) = other.content.score(member) else { return };
+                joined = aggregate.join(joined, score * other.weight);
+            }
+            goes_on = visit(member, joined);
+        });
+    });
+}
+
+/// What only the first source has.
+fn difference(sources: &[Source<'_>]) -> Builder {
+    let mut builder = Builder::with_capacity(0);
+    let Some((first, others)) = sources.split_first() else { return builder };
+    first.content.for_each(|member, score| {
+        member.with_bytes(|member| {
+            if others.iter().all(|other| other.content.score(member).is_none()) {
+                builder.merge(member, score, |same| same);
+            }
+        });
+    });
+    builder
+}

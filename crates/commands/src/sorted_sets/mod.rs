@@ -1,0 +1,114 @@
+//! Sorted set commands.
+//!
+//! | file | commands |
+//! | --- | --- |
+//! | `add` | `ZADD`, `ZINCRBY` |
+//! | `members` | `ZCARD`, `ZMSCORE`, `ZRANK`, `ZREM`, `ZREVRANK`, `ZSCAN`, `ZSCORE` |
+//! | `range` | what all ranges have in common: reading and resolving them |
+//! | `ranges` | `ZCOUNT`, `ZLEXCOUNT`, `ZRANGE` and its older forms, `ZRANGESTORE`, `ZREMRANGEBY…` |
+//! | `pop` | `ZMPOP`, `ZPOPMAX`, `ZPOPMIN` |
+//! | `random` | `ZRANDMEMBER` |
+//! | `algebra` | `ZDIFF`, `ZINTER`, `ZINTERCARD`, `ZUNION` and those that store |
+//!
+//! Every argument is read before anything changes, so that a command that fails has no effect.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::{Expire, WrongType};
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply, Version};
+use pantala_types::sorted_set::{PackLimits, SortedSetView};
+use pantala_types::{Collection, SortedSet};
+
+use crate::elements::write;
+use crate::errors;
+
+mod add;
+mod algebra;
+mod members;
+mod pop;
+mod random;
+mod range;
+mod ranges;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use add::add_scores;
+pub use add::{zadd, zincrby};
+pub use algebra::{zdiff, zdiffstore, zinter, zintercard, zinterstore, zunion, zunionstore};
+pub use members::{zcard, zmscore, zrank, zrem, zrevrank, zscan, zscore};
+pub use pop::{zmpop, zpopmax, zpopmin};
+pub use random::zrandmember;
+pub use ranges::{
+    zcount, zlexcount, zrange, zrangebylex, zrangebyscore, zrangestore, zremrangebylex, zremrangebyrank,
+    zremrangebyscore, zrevrange, zrevrangebylex, zrevrangebyscore,
+};
+
+/// Up to where a set stays packed, by the settings now.
+pub(crate) fn pack_limits(access: &Access<'_>) -> PackLimits {
+    let tuning = &access.keyspace().tuning;
+    PackLimits {
+        entries: tuning.zset_max_listpack_entries.load(Relaxed),
+        value_bytes: tuning.zset_max_listpack_value_bytes.load(Relaxed),
+    }
+}
+
+/// Runs `work` on the sorted set of the key `args[1]`, or `on_missing`; another type is an error.
+#[inline]
+fn with_view(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    on_missing: impl FnOnce(&mut Reply<'_>),
+    work: impl FnOnce(SortedSetView<'_>, &mut Reply<'_>),
+) {
+    let key = access.first_key(args, 1);
+    match access.db(&key).read_as::<SortedSet>(&key) {
+        Ok(Some(view)) => work(view, reply),
+        Ok(None) => on_missing(reply),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// Replies members with their scores: one after the other in RESP2, a pair each in RESP3.
+fn reply_pairs<'a>(
+    members: impl ExactSizeIterator<Item = (pantala_types::pack::Element<'a>, f64)>,
+    reply: &mut Reply<'_>,
+) {
+    let nested = reply.version() == Version::Resp3;
+    reply.array(if nested { members.len() } else { members.len() * 2 });
+    for (member, score) in members {
+        if nested {
+            reply.array(2);
+        }
+        write(member, reply);
+        reply.double(score);
+    }
+}
+
+/// Stores a result in place of whatever the key held, or removes the key when there is none; replies its length.
+pub(crate) fn store(
+    access: &mut Access<'_>,
+    key: &Key<'_>,
+    result: SortedSet,
+    event: &'static str,
+    reply: &mut Reply<'_>,
+) {
+    let len = result.view().len();
+    if len > 0 {
+        access.db(key).put(key, result, Expire::Clear);
+        access.notify(EventClass::SortedSet, event, key);
+    } else {
+        remove_key(access, key);
+    }
+    reply.integer(len as i64);
+}
+
+/// Removes the key that a result without members would be stored at.
+pub(crate) fn remove_key(access: &mut Access<'_>, key: &Key<'_>) {
+    let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
+    if access.db(key).remove(key, lazy) {
+        access.notify(EventClass::Generic, "del", key);
+    }
+}

@@ -1,0 +1,75 @@
+//! Members at random.
+
+use pantala_base::random::Random;
+use pantala_engine::access::Access;
+use pantala_resp::{Args, Reply};
+use pantala_types::pack::Element;
+use pantala_types::sorted_set::SortedSetView;
+
+use super::{reply_pairs, with_view};
+use crate::arguments::{is_option, signed_count};
+use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
+use crate::errors;
+
+/// `ZRANDMEMBER key [count [WITHSCORES]]`.
+pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let mut random = Random::from_seed(access.db(&key).next_random());
+    let Some(count) = args.get(2) else {
+        return with_view(
+            access,
+            args,
+            reply,
+            |reply| reply.null(),
+            |set, reply| {
+                write(pick(set, random.below(set.len() as u64) as usize).0, reply);
+            },
+        );
+    };
+    let Some(count) = signed_count(count, reply) else { return };
+    let with_scores = match args.get(3) {
+        None => false,
+        Some(option) if is_option(option, "WITHSCORES") && args.len() == 4 => true,
+        Some(_) => return reply.error(errors::SYNTAX),
+    };
+    if with_scores && !(-i64::MAX / 2..=i64::MAX / 2).contains(&count) {
+        return reply.error(errors::OUT_OF_RANGE);
+    }
+    with_view(
+        access,
+        args,
+        reply,
+        |reply| reply.array(0),
+        |set, reply| {
+            let (len, wanted) = (set.len(), count.unsigned_abs());
+            if count >= 0 && wanted >= len as u64 {
+                reply_members(set.iter(), with_scores, reply);
+            } else if count >= 0 {
+                let chosen = distinct_below(&mut random, wanted as usize, len);
+                reply_members(chosen.into_iter().map(|rank| pick(set, rank)), with_scores, reply);
+            } else if wanted > REPEATED_PICKS_MAX {
+                reply.error(errors::OUT_OF_RANGE);
+            } else {
+                let picks = (0..wanted as usize).map(|_| pick(set, random.below(len as u64) as usize));
+                reply_members(picks, with_scores, reply);
+            }
+        },
+    );
+}
+
+/// The member of a rank, which must exist.
+fn pick(set: SortedSetView<'_>, rank: usize) -> (Element<'_>, f64) {
+    set.range(rank..rank + 1, false).next().unwrap_or((Element::Bytes(b""), 0.0))
+}
+
+fn reply_members<'a>(
+    members: impl ExactSizeIterator<Item = (Element<'a>, f64)>,
+    with_scores: bool,
+    reply: &mut Reply<'_>,
+) {
+    if with_scores {
+        return reply_pairs(members, reply);
+    }
+    reply.array(members.len());
+    members.for_each(|(member, _)| write(member, reply));
+}

@@ -1,0 +1,168 @@
+//! Ranges of sorted sets: what clients write, and which ranks that is.
+
+use std::ops::Range;
+
+use pantala_base::number::parse_i64;
+use pantala_resp::Args;
+use pantala_types::sorted_set::{LexRange, ScoreRange, SortedSetView};
+
+use crate::arguments::is_option;
+use crate::errors;
+
+/// What a range is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// Ranks.
+    Rank,
+    /// Scores.
+    Score,
+    /// Members.
+    Lex,
+}
+
+/// A range's bounds.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bounds<'a> {
+    /// First and last rank; negative ones count from the end.
+    Rank(i64, i64),
+    /// Scores.
+    Score(ScoreRange),
+    /// Members.
+    Lex(LexRange<'a>),
+}
+
+impl<'a> Bounds<'a> {
+    /// The bounds of two arguments.
+    pub(super) fn parse(by: By, min: &'a [u8], max: &'a [u8]) -> Result<Self, &'static str> {
+        match by {
+            By::Rank => match (parse_i64(min), parse_i64(max)) {
+                (Some(start), Some(end)) => Ok(Bounds::Rank(start, end)),
+                _ => Err(errors::NOT_AN_INTEGER),
+            },
+            By::Score => ScoreRange::parse(min, max).map(Bounds::Score).ok_or("ERR min or max is not a float"),
+            By::Lex => LexRange::parse(min, max).map(Bounds::Lex).ok_or("ERR min or max not valid string range item"),
+        }
+    }
+
+    /// The ranks, ascending. Ranks given are counted from the end when `reverse`.
+    pub(super) fn ranks(&self, set: SortedSetView<'_>, reverse: bool) -> Range<usize> {
+        match self {
+            Bounds::Rank(start, end) => {
+                let len = set.len();
+                let ranks = clamp_ranks(*start, *end, len);
+                if reverse { len - ranks.end..len - ranks.start } else { ranks }
+            }
+            Bounds::Score(range) => set.score_range(range),
+            Bounds::Lex(range) => set.lex_range(range, reverse),
+        }
+    }
+}
+
+/// Ranks from one to another, both included, in a set of `len` members; negative ones count from the end.
+fn clamp_ranks(start: i64, end: i64, len: usize) -> Range<usize> {
+    let absolute = |rank: i64| if rank < 0 { rank.saturating_add(len as i64) } else { rank };
+    let (start, end) = (absolute(start).max(0), absolute(end).min(len as i64 - 1));
+    if start > end { 0..0 } else { start as usize..end as usize + 1 }
+}
+
+/// A whole query: bounds, direction, and what of it is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Query<'a> {
+    pub(super) bounds: Bounds<'a>,
+    pub(super) reverse: bool,
+    pub(super) with_scores: bool,
+    offset: i64,
+    limit: i64,
+}
+
+/// What a command's name says already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Fixed {
+    /// What it counts in; `None`: options say.
+    pub(super) by: Option<By>,
+    /// Whether it goes backwards; `None`: options say.
+    pub(super) reverse: Option<bool>,
+    /// The result is stored: there is no `WITHSCORES`.
+    pub(super) stores: bool,
+}
+
+impl<'a> Query<'a> {
+    /// The query of the arguments from the bounds, `args[first]` and the next, on.
+    pub(super) fn parse(args: &Args<'a>, first: usize, fixed: Fixed) -> Result<Self, &'static str> {
+        let (mut by, mut reverse) = (fixed.by, fixed.reverse);
+        let (mut with_scores, mut offset, mut limit) = (false, 0, -1);
+        let mut index = first + 2;
+        while let Some(option) = args.get(index) {
+            if !fixed.stores && is_option(option, "WITHSCORES") {
+                with_scores = true;
+            } else if let (true, Some(skip), Some(most)) =
+                (is_option(option, "LIMIT"), args.get(index + 1), args.get(index + 2))
+            {
+                offset = parse_i64(skip).ok_or(errors::NOT_AN_INTEGER)?;
+                limit = parse_i64(most).ok_or(errors::NOT_AN_INTEGER)?;
+                index += 2;
+            } else if reverse.is_none() && is_option(option, "REV") {
+                reverse = Some(true);
+            } else if by.is_none() && is_option(option, "BYLEX") {
+                by = Some(By::Lex);
+            } else if by.is_none() && is_option(option, "BYSCORE") {
+                by = Some(By::Score);
+            } else {
+                return Err(errors::SYNTAX);
+            }
+            index += 1;
+        }
+        let (by, reverse) = (by.unwrap_or(By::Rank), reverse.unwrap_or(false));
+        if limit != -1 && by == By::Rank {
+            return Err("ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX");
+        }
+        if with_scores && by == By::Lex {
+            return Err("ERR syntax error, WITHSCORES not supported in combination with BYLEX");
+        }
+        let (min, max) = (args.at(first), args.at(first + 1));
+        // Backwards, the highest bound comes first.
+        let (min, max) = if reverse && by != By::Rank { (max, min) } else { (min, max) };
+        Ok(Query { bounds: Bounds::parse(by, min, max)?, reverse, with_scores, offset, limit })
+    }
+
+    /// The ranks that are wanted, ascending.
+    pub(super) fn ranks(&self, set: SortedSetView<'_>) -> Range<usize> {
+        let ranks = self.bounds.ranks(set, self.reverse);
+        if let Bounds::Rank(..) = self.bounds {
+            return ranks;
+        }
+        // A negative offset leaves nothing, a negative limit is none.
+        let offset = usize::try_from(self.offset).unwrap_or(usize::MAX).min(ranks.len());
+        let left = ranks.len() - offset;
+        let count = usize::try_from(self.limit).map_or(left, |limit| limit.min(left));
+        if self.reverse {
+            let end = ranks.end - offset;
+            end - count..end
+        } else {
+            let start = ranks.start + offset;
+            start..start + count
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_clamped() {
+        for (start, end, len, ranks) in [
+            (0, -1, 5, 0..5),
+            (-2, -1, 5, 3..5),
+            (1, 100, 5, 1..5),
+            (-100, 1, 5, 0..2),
+            (5, 9, 5, 0..0),
+            (3, 2, 5, 0..0),
+            (i64::MIN, i64::MAX, 5, 0..5),
+            (i64::MIN, i64::MIN, 5, 0..0),
+            (i64::MAX, i64::MAX, 5, 0..0),
+        ] {
+            assert_eq!(clamp_ranks(start, end, len), ranks, "{start} {end}");
+        }
+    }
+}

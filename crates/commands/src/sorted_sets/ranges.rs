@@ -1,0 +1,156 @@
+//! Commands that work on a range.
+
+use pantala_engine::access::Access;
+use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::sorted_set::Builder;
+use pantala_types::{Collection, SortedSet};
+
+use super::range::{Bounds, By, Fixed, Query};
+use super::{pack_limits, reply_pairs, store, with_view};
+use crate::elements::write;
+use crate::errors;
+
+/// `ZRANGE key start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`.
+pub fn zrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    read(access, args, Fixed::default(), reply);
+}
+
+/// `ZREVRANGE key start stop [WITHSCORES]`.
+pub fn zrevrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    read(access, args, fixed(By::Rank, true), reply);
+}
+
+/// `ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]`.
+pub fn zrangebyscore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    read(access, args, fixed(By::Score, false), reply);
+}
+
+/// `ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]`.
+pub fn zrevrangebyscore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    read(access, args, fixed(By::Score, true), reply);
+}
+
+/// `ZRANGEBYLEX key min max [LIMIT offset count]`.
+pub fn zrangebylex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    read(access, args, fixed(By::Lex, false), reply);
+}
+
+/// `ZREVRANGEBYLEX key max min [LIMIT offset count]`.
+pub fn zrevrangebylex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    read(access, args, fixed(By::Lex, true), reply);
+}
+
+fn fixed(by: By, reverse: bool) -> Fixed {
+    Fixed { by: Some(by), reverse: Some(reverse), stores: false }
+}
+
+fn read(access: &mut Access<'_>, args: &Args<'_>, fixed: Fixed, reply: &mut Reply<'_>) {
+    let query = match Query::parse(args, 2, fixed) {
+        Ok(query) => query,
+        Err(error) => return reply.error(error),
+    };
+    with_view(
+        access,
+        args,
+        reply,
+        |reply| reply.array(0),
+        |set, reply| {
+            let members = set.range(query.ranks(set), query.reverse);
+            if query.with_scores {
+                return reply_pairs(members, reply);
+            }
+            reply.array(members.len());
+            members.for_each(|(member, _)| write(member, reply));
+        },
+    );
+}
+
+/// `ZRANGESTORE destination source min max [BYSCORE|BYLEX] [REV] [LIMIT offset count]`.
+pub fn zrangestore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let query = match Query::parse(args, 3, Fixed { stores: true, ..Fixed::default() }) {
+        Ok(query) => query,
+        Err(error) => return reply.error(error),
+    };
+    let (destination, source, limits) = (access.first_key(args, 1), access.key(args, 2), pack_limits(access));
+    let result = match access.db(&source).read_as::<SortedSet>(&source) {
+        Ok(None) => SortedSet::empty(),
+        Ok(Some(set)) => {
+            let members = set.range(query.ranks(set), query.reverse);
+            let mut builder = Builder::with_capacity(members.len());
+            for (member, score) in members {
+                member.with_bytes(|member| builder.merge(member, score, |same| same));
+            }
+            builder.finish(limits)
+        }
+        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+    };
+    store(access, &destination, result, "zrangestore", reply);
+}
+
+/// `ZCOUNT key min max`.
+pub fn zcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    count(access, args, By::Score, reply);
+}
+
+/// `ZLEXCOUNT key min max`.
+pub fn zlexcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    count(access, args, By::Lex, reply);
+}
+
+fn count(access: &mut Access<'_>, args: &Args<'_>, by: By, reply: &mut Reply<'_>) {
+    let bounds = match Bounds::parse(by, args.at(2), args.at(3)) {
+        Ok(bounds) => bounds,
+        Err(error) => return reply.error(error),
+    };
+    with_view(
+        access,
+        args,
+        reply,
+        |reply| reply.integer(0),
+        |set, reply| {
+            reply.integer(bounds.ranks(set, false).len() as i64);
+        },
+    );
+}
+
+/// `ZREMRANGEBYRANK key start stop`.
+pub fn zremrangebyrank(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    remove(access, args, By::Rank, "zremrangebyrank", reply);
+}
+
+/// `ZREMRANGEBYSCORE key min max`.
+pub fn zremrangebyscore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    remove(access, args, By::Score, "zremrangebyscore", reply);
+}
+
+/// `ZREMRANGEBYLEX key min max`.
+pub fn zremrangebylex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    remove(access, args, By::Lex, "zremrangebylex", reply);
+}
+
+fn remove(access: &mut Access<'_>, args: &Args<'_>, by: By, event: &'static str, reply: &mut Reply<'_>) {
+    let bounds = match Bounds::parse(by, args.at(2), args.at(3)) {
+        Ok(bounds) => bounds,
+        Err(error) => return reply.error(error),
+    };
+    let key = access.first_key(args, 1);
+    let result = access.db(&key).change_as(&key, Missing::Skip, |set: &mut SortedSet| {
+        let ranks = bounds.ranks(set.view(), false);
+        let removed = ranks.len();
+        set.remove_range(ranks);
+        (removed > 0, (removed, set.is_empty()))
+    });
+    let (removed, is_gone) = match result {
+        Ok(result) => result.unwrap_or_default(),
+        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+    };
+    if removed > 0 {
+        access.notify(EventClass::SortedSet, event, &key);
+    }
+    if is_gone {
+        access.notify(EventClass::Generic, "del", &key);
+    }
+    reply.integer(removed as i64);
+}
