@@ -19,6 +19,8 @@ const VALUES: &[(&str, &[&str])] = &[
     ("large set", &["SADD k a b 12 LONG"]),
     ("hash", &["HSET k f v g 12 12 g"]),
     ("large hash", &["HSET k f v g LONG 12 g"]),
+    ("sorted set", &["ZADD k 1 a -2.5 12 inf c 0.1 d 1e300 e"]),
+    ("large sorted set", &["ZADD k 1 a 0.30000000000000004 12 -inf LONG"]),
     ("string with an expiry", &["SET k value EX 1000"]),
 ];
 

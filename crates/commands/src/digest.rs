@@ -9,7 +9,7 @@
 use pantala_engine::access::Access;
 use pantala_engine::db::{Held, Holds};
 use pantala_resp::{Args, Reply};
-use pantala_types::{Hash, List, Set};
+use pantala_types::{Hash, List, Set, SortedSet};
 use sha1::{Digest as _, Sha1};
 
 use crate::strings::StringRef;
@@ -27,6 +27,7 @@ enum TypeNumber {
     String = 0,
     List = 1,
     Set = 2,
+    SortedSet = 3,
     Hash = 4,
 }
 
@@ -81,6 +82,15 @@ impl Digest {
                 value.with_bytes(|bytes| pair.mix(bytes));
                 self.xor(&pair.0);
             });
+        } else if let Some(set) = held.view::<SortedSet>() {
+            self.mix_type(TypeNumber::SortedSet);
+            let mut room = [0; pantala_resp::DOUBLE_LEN_MAX];
+            for (member, score) in set.iter() {
+                let mut pair = Self::default();
+                member.with_bytes(|bytes| pair.mix(bytes));
+                pair.mix(pantala_resp::format_double(score, &mut room));
+                self.xor(&pair.0);
+            }
         } else {
             return Err(UnknownType(held.type_name()));
         }

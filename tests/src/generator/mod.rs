@@ -228,9 +228,9 @@ impl Generator {
 /// Whether a bent form of this command stays harmless and comparable.
 fn may_be_bent(args: &[Vec<u8>]) -> bool {
     // Anything but an integer would take the order from a small set, another score that of a range.
-    let is_ordered = args.get(1).is_some_and(|key| {
-        key.starts_with(sets::SMALL_PREFIX.as_bytes()) || key.starts_with(sorted_sets::LEX_PREFIX)
-    });
+    let is_ordered = args
+        .get(1)
+        .is_some_and(|key| key.starts_with(sets::SMALL_PREFIX.as_bytes()) || key.starts_with(sorted_sets::LEX_PREFIX));
     let is_fixed = [
         "CLIENT",
         "DEBUG",

@@ -35,14 +35,14 @@ impl Generator {
         match name {
             "ZINCRBY" => {
                 args.push(self.score());
-                args.push(self.member(wide));
+                args.push(self.scored_member(wide));
             }
             "ZMSCORE" | "ZREM" => {
                 for _ in 0..self.random.below(4) + 1 {
-                    args.push(self.member(wide));
+                    args.push(self.scored_member(wide));
                 }
             }
-            "ZRANK" | "ZREVRANK" | "ZSCORE" => args.push(self.member(wide)),
+            "ZRANK" | "ZREVRANK" | "ZSCORE" => args.push(self.scored_member(wide)),
             "ZCOUNT" => self.bounds("BYSCORE", &mut args),
             _ => {}
         }
@@ -76,7 +76,7 @@ impl Generator {
         let even = self.random.one_in(4);
         for _ in 0..pairs {
             args.push(if even { b"0".to_vec() } else { self.score() });
-            args.push(self.member(wide));
+            args.push(self.scored_member(wide));
         }
         Step::new(args, Check::Exact)
     }
@@ -95,7 +95,7 @@ impl Generator {
         }
     }
 
-    fn member(&mut self, wide: bool) -> Vec<u8> {
+    fn scored_member(&mut self, wide: bool) -> Vec<u8> {
         let many = if wide { 400 } else { 14 };
         match self.random.below(40) {
             0 => self.value(),
@@ -130,8 +130,8 @@ impl Generator {
             "BYLEX" => match self.random.below(8) {
                 0 | 1 => b"-".to_vec(),
                 2 | 3 => b"+".to_vec(),
-                4 => self.member(true),
-                _ => [if open.is_empty() { b"[" } else { b"(" }, &self.member(true)[..]].concat(),
+                4 => self.scored_member(true),
+                _ => [if open.is_empty() { b"[" } else { b"(" }, &self.scored_member(true)[..]].concat(),
             },
             _ => self.rank(),
         }
@@ -217,7 +217,7 @@ impl Generator {
         if name == "ZADD" {
             for _ in 0..self.random.below(if number == 0 { 3 } else { 30 }) + 1 {
                 args.push(b"1".to_vec());
-                args.push(self.member(number > 0));
+                args.push(self.scored_member(number > 0));
             }
             return Step::new(args, Check::Exact);
         }
