@@ -29,6 +29,7 @@ pub mod config;
 pub mod connection;
 pub mod debug;
 pub mod digest;
+pub mod dump;
 mod elements;
 pub mod errors;
 mod expiry;

@@ -41,6 +41,7 @@ pub mod message;
 pub mod notify;
 pub mod ownership;
 pub mod pubsub;
+mod rdb;
 pub mod request;
 mod serving;
 pub mod shard;

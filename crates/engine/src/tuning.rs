@@ -51,6 +51,8 @@ pub struct Tuning {
     pub active_expire: AtomicBool,
     /// `hll-sparse-max-bytes`: a HyperLogLog that would take more becomes dense.
     pub hll_sparse_max_bytes: AtomicU64,
+    /// `rdbcompression`: of long strings in snapshots and in what `DUMP` answers.
+    pub rdb_compression: AtomicBool,
     /// `hz`.
     pub hz: AtomicU32,
     /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
@@ -80,6 +82,7 @@ impl Tuning {
             active_expire_effort: AtomicU32::new(1),
             active_expire: AtomicBool::new(true),
             hll_sparse_max_bytes: AtomicU64::new(3000),
+            rdb_compression: AtomicBool::new(true),
             hz: AtomicU32::new(10),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),

@@ -343,6 +343,7 @@ impl Server {
         tuning.lazyfree_lazy_server_del.store(settings.lazyfree_lazy_server_del, Relaxed);
         tuning.lazyfree_lazy_user_del.store(settings.lazyfree_lazy_user_del, Relaxed);
         tuning.lazyfree_lazy_user_flush.store(settings.lazyfree_lazy_user_flush, Relaxed);
+        tuning.rdb_compression.store(settings.rdb_compression, Relaxed);
         tuning.hll_sparse_max_bytes.store(settings.hll_sparse_max_bytes, Relaxed);
         tuning.lfu_log_factor.store(settings.lfu_log_factor, Relaxed);
         tuning.lfu_decay_time_minutes.store(settings.lfu_decay_time_minutes, Relaxed);

@@ -26,7 +26,7 @@
 
 use pantala_base::number::Decimal;
 
-use crate::parse_i64;
+use crate::{OutOfMemory, parse_i64};
 
 /// Bytes before the first entry.
 const HEADER_BYTES: usize = 2;
@@ -397,6 +397,72 @@ fn integer_bytes(first: u8) -> usize {
     }
 }
 
+/// Bytes that came from outside and are entries one after the other.
+pub(crate) struct CheckedEntries<'a> {
+    bytes: &'a [u8],
+    count: usize,
+    /// Whether each is encoded as a pack encodes it.
+    unique: bool,
+}
+
+impl CheckedEntries<'_> {
+    /// How many they are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// A pack of them; those that a pack encodes otherwise are encoded anew.
+    pub(crate) fn into_pack(self) -> Result<Pack, OutOfMemory> {
+        if self.unique {
+            return Pack::try_from_entries(self.bytes, self.count);
+        }
+        let mut pack = Pack::try_with_capacity(self.bytes.len())?;
+        for element in PackRef::new(self.bytes).range(0, self.bytes.len()) {
+            element.with_bytes(|bytes| pack.push_back(bytes));
+        }
+        pack.shrink();
+        Ok(pack)
+    }
+}
+
+/// Checks bytes from outside: `None` unless they are entries, one after the other, to their end.
+pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
+    let pack = PackRef::new(bytes);
+    let (mut at, mut count, mut unique) = (0, 0, true);
+    while at < bytes.len() {
+        let len = checked_body_len(&bytes[at..])?;
+        let mut back = [0; BACK_BYTES_MAX];
+        let back_len = write_back(len, &mut back);
+        // The body ends within the bytes, so that the sum doesn't overflow.
+        if !bytes[at + len..].starts_with(&back[..back_len]) {
+            return None;
+        }
+        let element = pack.get(at);
+        let shortest = match element {
+            Element::Int(_) => element,
+            Element::Bytes(text) => Element::of(text),
+        };
+        unique = unique && shortest == element && bytes[at..].starts_with(Head::of(shortest).as_bytes());
+        at += len + back_len;
+        count += 1;
+    }
+    Some(CheckedEntries { bytes, count, unique })
+}
+
+/// Bytes of encoding and data of the entry at the beginning; `None`: it isn't one, or goes on beyond the bytes.
+fn checked_body_len(bytes: &[u8]) -> Option<usize> {
+    let len = match *bytes {
+        [0..=0x7f, ..] => 1,
+        [first @ 0x80..=0xbf, ..] => 1 + usize::from(first & 0x3f),
+        [0xc0..=0xdf, ..] => 2,
+        [first @ 0xe0..=0xef, low, ..] => 2 + (usize::from(first & 0xf) << 8 | usize::from(low)),
+        [0xf0, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]) as usize).checked_add(5)?,
+        [first @ 0xf1..=0xf4, ..] => 1 + integer_bytes(first),
+        _ => return None,
+    };
+    (len <= bytes.len()).then_some(len)
+}
+
 /// Entries of a pack, from either end.
 #[derive(Clone, Debug)]
 pub struct PackIter<'a> {
@@ -454,6 +520,22 @@ impl Pack {
             bytes.resize(HEADER_BYTES, 0);
         }
         Pack { bytes }
+    }
+
+    /// An empty pack with room for so many bytes of entries.
+    pub(crate) fn try_with_capacity(bytes: usize) -> Result<Self, OutOfMemory> {
+        let mut pack = Pack { bytes: Vec::new() };
+        pack.bytes.try_reserve_exact(HEADER_BYTES + bytes)?;
+        pack.bytes.resize(HEADER_BYTES, 0);
+        Ok(pack)
+    }
+
+    /// A copy of entries in a pack of their own.
+    fn try_from_entries(entries: &[u8], count: usize) -> Result<Self, OutOfMemory> {
+        let mut pack = Pack::try_with_capacity(entries.len())?;
+        pack.bytes.extend_from_slice(entries);
+        pack.set_count(count);
+        Ok(pack)
     }
 
     /// Its bytes, with the room they have.

@@ -8,6 +8,7 @@ use pantala_engine::command::{Command, Flags};
 
 mod bitmap;
 mod connection;
+mod dump;
 mod generic;
 mod geo;
 mod hashes;
@@ -67,6 +68,7 @@ pub static COMMANDS: &[Command] = &[
     strings::DECR,
     strings::DECRBY,
     generic::DEL,
+    dump::DUMP,
     connection::ECHO,
     generic::EXISTS,
     generic::EXPIRE,
@@ -155,6 +157,8 @@ pub static COMMANDS: &[Command] = &[
     generic::RENAME,
     generic::RENAMENX,
     connection::RESET,
+    dump::RESTORE,
+    dump::RESTORE_ASKING,
     lists::RPOP,
     lists::RPOPLPUSH,
     lists::RPUSH,

@@ -155,6 +155,8 @@ pub struct Settings {
     pub enable_debug_command: Allowed,
     /// Who may change protected directives.
     pub enable_protected_configs: Allowed,
+    /// Compress long strings in snapshots and in what `DUMP` answers.
+    pub rdb_compression: bool,
     /// Longest sparse HyperLogLog, bytes.
     pub hll_sparse_max_bytes: u64,
     /// Longest argument of a command, bytes.
@@ -239,6 +241,7 @@ impl Settings {
             requirepass: Some(values.text("requirepass").to_vec()).filter(|password| !password.is_empty()),
             enable_debug_command: allowed(values.text("enable-debug-command")),
             enable_protected_configs: allowed(values.text("enable-protected-configs")),
+            rdb_compression: values.bool("rdbcompression"),
             hll_sparse_max_bytes: bytes(values, "hll-sparse-max-bytes"),
             proto_max_bulk_len_bytes: bytes(values, "proto-max-bulk-len"),
             client_query_buffer_limit_bytes: bytes(values, "client-query-buffer-limit"),

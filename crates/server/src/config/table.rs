@@ -167,7 +167,7 @@ pub static DIRECTIVES: &[Directive] = &[
     // Snapshots. Redis's default of `save` is "3600 1 300 100 60 10000"; Pantala saves nothing yet.
     D::known("save", Kind::Save, ""),
     D::known("dbfilename", FileName("dbfilename can't be a path, just a filename"), "dump.rdb").protected(),
-    D::known("rdbcompression", Bool, "yes"),
+    D::live("rdbcompression", Bool, "yes"),
     D::known("rdbchecksum", Bool, "yes").immutable(),
     D::known("rdb-del-sync-files", Bool, "no"),
     D::known("rdb-save-incremental-fsync", Bool, "yes"),

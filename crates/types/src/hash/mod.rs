@@ -124,6 +124,16 @@ fn find(table: &Table<Pair>, field: &[u8]) -> Option<usize> {
 }
 
 impl Hash {
+    /// The hash of a pack of field, value …; a table where those are too many. How long they are doesn't matter, as where Redis
+    /// loads one.
+    pub(crate) fn from_pack(pack: Pack, limits: HashLimits) -> Self {
+        let mut hash = Hash::Packed(pack);
+        if hash.view().len() > limits.entries_max {
+            hash.convert(0);
+        }
+        hash
+    }
+
     /// To be called with the lengths of all fields and values that a command brings, before the first one is set: a hash that they
     /// don't fit becomes a table, as in Redis.
     pub fn prepare(&mut self, lengths: impl Iterator<Item = usize>, limits: HashLimits) {

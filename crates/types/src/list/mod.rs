@@ -19,7 +19,7 @@ pub use quicklist::{End, Quicklist};
 pub use view::{ListIter, ListView, resolve, resolve_range};
 
 use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
-use crate::pack::{Element, Encoded, Pack};
+use crate::pack::{Element, Encoded, Pack, PackRef};
 use crate::{OutOfMemory, Value};
 
 /// Longest element, bytes: what an entry's length can say, and some room.
@@ -53,6 +53,28 @@ impl List {
                 End::Right => pack.push_back(value),
             },
             List::Nodes(list) => list.push(end, value, limit),
+        }
+    }
+
+    /// Adds all entries of a pack at the back: as a node, where they don't go beyond its limit.
+    pub(crate) fn append(&mut self, entries: PackRef<'_>, limit: NodeLimit) {
+        let len = entries.len();
+        if len == 0 {
+            return;
+        }
+        let bytes = entries.entries().len();
+        if bytes > limit.bytes || len > limit.entries {
+            return entries.iter().for_each(|element| element.with_bytes(|bytes| self.push(End::Right, bytes, limit)));
+        }
+        if let List::Packed(pack) = self {
+            let here = pack.as_ref();
+            if here.end() + bytes <= INLINE_PACKED_BYTES_MAX.min(limit.bytes) && here.len() + len <= limit.entries {
+                return pack.append(entries);
+            }
+            self.become_nodes(limit);
+        }
+        if let List::Nodes(list) = self {
+            list.append_node(entries);
         }
     }
 

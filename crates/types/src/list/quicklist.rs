@@ -33,6 +33,14 @@ impl Quicklist {
         Quicklist { nodes, len, node_bytes: if len == 0 { 0 } else { node_bytes } }
     }
 
+    /// Adds all entries of a pack at the back, as a node.
+    pub(super) fn append_node(&mut self, pack: PackRef<'_>) {
+        self.settle(End::Right);
+        let mut node = Node::from_pack(pack);
+        node.settle();
+        self.insert_node(self.nodes.len(), node);
+    }
+
     pub(super) fn nodes(&self) -> &VecDeque<Node> {
         &self.nodes
     }
@@ -95,9 +103,8 @@ impl Quicklist {
         self.len += 1;
     }
 
-    #[cold]
-    fn push_node(&mut self, end: End, entry: &Encoded<'_>, limit: NodeLimit) {
-        // What was the last node gets no more.
+    /// What was the last node at an end gets no more.
+    fn settle(&mut self, end: End) {
         let last = match end {
             End::Left => self.nodes.front_mut(),
             End::Right => self.nodes.back_mut(),
@@ -107,6 +114,11 @@ impl Quicklist {
             node.settle();
             self.node_bytes += node.allocated_bytes();
         }
+    }
+
+    #[cold]
+    fn push_node(&mut self, end: End, entry: &Encoded<'_>, limit: NodeLimit) {
+        self.settle(end);
         let mut node = Node::default();
         match end {
             End::Left => node.push_front(entry, limit),

@@ -16,11 +16,11 @@ pub enum ListView<'a> {
 
 /// Entries that stand in one piece of memory.
 #[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
-    pub(super) pack: PackRef<'a>,
-    pub(super) first: usize,
-    pub(super) end: usize,
-    pub(super) len: usize,
+pub(crate) struct Run<'a> {
+    pub(crate) pack: PackRef<'a>,
+    pub(crate) first: usize,
+    pub(crate) end: usize,
+    pub(crate) len: usize,
 }
 
 impl<'a> ListView<'a> {
@@ -70,14 +70,16 @@ impl<'a> ListView<'a> {
         self.iter_from(0, false)
     }
 
-    fn runs(self) -> usize {
+    /// How many runs there are.
+    pub(crate) fn runs(self) -> usize {
         match self {
             ListView::Packed(_) => 1,
             ListView::Nodes(list) => list.nodes().len(),
         }
     }
 
-    fn run(self, number: usize) -> Option<Run<'a>> {
+    /// The run of a number.
+    pub(crate) fn run(self, number: usize) -> Option<Run<'a>> {
         match self {
             ListView::Packed(pack) if number == 0 => {
                 Some(Run { pack, first: pack.first(), end: pack.end(), len: pack.len() })

@@ -121,6 +121,17 @@ impl IntSet {
         IntSet { bytes }
     }
 
+    /// The intset of bytes that came from outside. `None`: they aren't one with at least one integer, all in order.
+    pub fn try_from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (header, integers) = bytes.split_at_checked(HEADER_BYTES)?;
+        let (width, len) = (word(header, 0) as usize, word(header, 4) as usize);
+        if !matches!(width, 2 | 4 | 8) || len == 0 || len.checked_mul(width) != Some(integers.len()) {
+            return None;
+        }
+        let set = IntSetRef::new(bytes);
+        set.iter().is_sorted_by(|one, next| one < next).then(|| IntSet { bytes: bytes.to_vec() })
+    }
+
     /// Its bytes, with the room they have.
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes

@@ -137,6 +137,16 @@ fn find(table: &Table<Member>, key: MemberKey<'_>) -> Option<usize> {
 }
 
 impl Set {
+    /// The set of these integers; another form where those are more than `intset_entries_max`.
+    pub(crate) fn from_intset(set: IntSet, intset_entries_max: usize) -> Self {
+        let len = set.as_ref().len();
+        let mut set = Set::IntSet(set);
+        if len > intset_entries_max.min(INTSET_LEN_MAX) {
+            set.convert(len, 0);
+        }
+        set
+    }
+
     /// Adds a string. `false`: it was there. An intset becomes another form when it has more than `intset_entries_max`.
     #[inline]
     pub fn add(&mut self, member: &[u8], intset_entries_max: usize) -> bool {

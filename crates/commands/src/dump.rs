@@ -1,0 +1,157 @@
+//! `DUMP` and `RESTORE`: a value as bytes that another server understands, Redis too.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::{Expire, Holds};
+use pantala_engine::notify::EventClass;
+use pantala_engine::tuning::AccessPolicy;
+use pantala_resp::{Args, Reply};
+use pantala_types::access::{ACCESS_MAX, lfu_word, lru_clock};
+use pantala_types::rdb_value::{Error, Loaded, Reader, Writer, payload, read, write};
+
+use crate::arguments::{integer, is_option};
+use crate::errors;
+
+const BUSY_KEY: &str = "BUSYKEY Target key name already exists.";
+const WRONG_PAYLOAD: &str = "ERR DUMP payload version or checksum are wrong";
+const BAD_DATA: &str = "ERR Bad data format";
+
+/// `DUMP key`.
+pub fn dump(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let compress = access.keyspace().tuning.rdb_compression.load(Relaxed);
+    let mut db = access.db(&key);
+    let Some(entry) = db.read(&key) else { return reply.null() };
+    let Some(value) = entry.held().to_write() else {
+        return reply.error("ERR DUMP of this type isn't supported yet");
+    };
+    let mut bytes = Vec::new();
+    write(value, &mut Writer::new(&mut bytes, compress));
+    payload::seal(&mut bytes);
+    reply.bulk(&bytes);
+}
+
+/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.
+pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(options) = Options::parse(args, reply) else { return };
+    let key = access.first_key(args, 1);
+    if !options.replace && access.db(&key).write(&key).is_some() {
+        return reply.error(BUSY_KEY);
+    }
+    let Some(ttl_ms) = integer(args.at(2), reply) else { return };
+    if ttl_ms < 0 {
+        return reply.error("ERR Invalid TTL value, must be >= 0");
+    }
+    let bytes = args.at(3);
+    if !payload::is_sealed(bytes) {
+        return reply.error(WRONG_PAYLOAD);
+    }
+    let limits = access.keyspace().tuning.rdb_limits();
+    // A value that is cut off may read on into the version and the checksum, and what follows a value is passed over: as in Redis.
+    let loaded = match read(&mut Reader::new(bytes, limits.string_bytes_max), &limits) {
+        Ok(loaded) => loaded,
+        Err(Error::Truncated | Error::Corrupt(_)) => return reply.error(BAD_DATA),
+        Err(Error::OutOfMemory) => return reply.error(errors::OUT_OF_MEMORY),
+    };
+    let at_ms = match ttl_ms {
+        0 => None,
+        at_ms if options.absolute => Some(at_ms),
+        // One beyond the end of time is over at once, as in Redis.
+        ttl_ms => Some(access.now_ms().wrapping_add(ttl_ms)),
+    };
+    store(access, &key, loaded, at_ms, &options, reply);
+}
+
+/// Stores a value, or lets it expire at once.
+fn store(
+    access: &mut Access<'_>,
+    key: &Key<'_>,
+    loaded: Loaded<'_>,
+    at_ms: Option<i64>,
+    options: &Options,
+    reply: &mut Reply<'_>,
+) {
+    let now_ms = access.now_ms();
+    if at_ms.is_some_and(|at| at <= now_ms) {
+        let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
+        if options.replace && access.db(key).remove(key, lazy) {
+            access.notify(EventClass::Generic, "del", key);
+        }
+        return reply.ok();
+    }
+    let policy = access.keyspace().tuning.access_policy();
+    let mut db = access.db(key);
+    if db.put_loaded(key, loaded, at_ms.map_or(Expire::Clear, Expire::At)).is_err() {
+        return reply.error(errors::OUT_OF_MEMORY);
+    }
+    if let Some(word) = options.access_word(policy, now_ms)
+        && let Some(mut entry) = db.find(key)
+    {
+        entry.set_access(word);
+    }
+    access.notify(EventClass::Generic, "restore", key);
+    reply.ok();
+}
+
+/// What stands behind the payload.
+#[derive(Default)]
+struct Options {
+    replace: bool,
+    absolute: bool,
+    idle_time_s: Option<i64>,
+    frequency: Option<u8>,
+}
+
+impl Options {
+    /// `None`: the reply says what is wrong.
+    fn parse(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Self> {
+        let mut options = Options::default();
+        let mut index = 4;
+        while let Some(option) = args.get(index) {
+            let number = args.get(index + 1);
+            if is_option(option, "REPLACE") {
+                options.replace = true;
+            } else if is_option(option, "ABSTTL") {
+                options.absolute = true;
+            } else if let (true, Some(number), None) = (is_option(option, "IDLETIME"), number, options.frequency) {
+                let idle_time_s = integer(number, reply)?;
+                if idle_time_s < 0 {
+                    reply.error("ERR Invalid IDLETIME value, must be >= 0");
+                    return None;
+                }
+                options.idle_time_s = Some(idle_time_s);
+                index += 1;
+            } else if let (true, Some(number), None) = (is_option(option, "FREQ"), number, options.idle_time_s) {
+                let frequency = integer(number, reply)?;
+                let Ok(frequency) = u8::try_from(frequency) else {
+                    reply.error("ERR Invalid FREQ value, must be >= 0 and <= 255");
+                    return None;
+                };
+                options.frequency = Some(frequency);
+                index += 1;
+            } else {
+                reply.error(errors::SYNTAX);
+                return None;
+            }
+            index += 1;
+        }
+        Some(options)
+    }
+
+    /// The access word that IDLETIME or FREQ ask for: each means something under its own policy only.
+    fn access_word(&self, policy: AccessPolicy, now_ms: i64) -> Option<u32> {
+        match policy {
+            AccessPolicy::Lfu => self.frequency.map(|frequency| lfu_word(now_ms as u64, frequency)),
+            AccessPolicy::Lru => self.idle_time_s.map(|idle_time_s| {
+                let at = i64::from(lru_clock(now_ms as u64)).wrapping_sub(idle_time_s);
+                // The clock goes round: one before its beginning is near its end.
+                let at = if at < 0 { at.wrapping_add(i64::from(ACCESS_MAX)) } else { at };
+                at as u32 & ACCESS_MAX
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! `DUMP`, `RESTORE`, `RESTORE-ASKING`.
+
+use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, Route};
+
+use super::{acl, flags};
+
+pub(crate) const DUMP: Command = Command {
+    name: "dump",
+    full_name: "dump",
+    summary: "Answers a value as bytes from which RESTORE makes it again",
+    since: "2.6.0",
+    complexity: "O(N*M), N: number of elements, M: their average size",
+    group: "generic",
+    arity: 2,
+    acl: Acl::KEYSPACE,
+    flags: flags![READONLY],
+    tips: &["nondeterministic_output"],
+    key_specs: &[KeySpec::at(1, &["RO", "access"])],
+    arguments: &[Argument::key("key", 0)],
+    route: Route::Keys,
+    handler: Handler::Keyed(crate::dump::dump),
+    ..Command::BLANK
+};
+
+pub(crate) const RESTORE: Command = Command {
+    name: "restore",
+    full_name: "restore",
+    summary: "Makes a key of the bytes that DUMP answered",
+    since: "2.6.0",
+    complexity: "O(N*M), N: number of elements, M: their average size; O(N*M*log(N)) for a sorted set",
+    history: &[("3.0.0", "Option `REPLACE`"), ("5.0.0", "Option `ABSTTL`"), ("5.0.0", "Options `IDLETIME` and `FREQ`")],
+    group: "generic",
+    arity: -4,
+    acl: acl![KEYSPACE, DANGEROUS],
+    flags: flags![WRITE, DENYOOM],
+    key_specs: &[KeySpec::at(1, &["OW", "update"])],
+    arguments: &[
+        Argument::key("key", 0),
+        Argument::integer("ttl"),
+        Argument::string("serialized-value"),
+        Argument::word("replace", "REPLACE").optional().since("3.0.0"),
+        Argument::word("absttl", "ABSTTL").optional().since("5.0.0"),
+        Argument::integer("seconds").token("IDLETIME").optional().since("5.0.0"),
+        Argument::integer("frequency").token("FREQ").optional().since("5.0.0"),
+    ],
+    route: Route::Keys,
+    handler: Handler::Keyed(crate::dump::restore),
+    ..Command::BLANK
+};
+
+pub(crate) const RESTORE_ASKING: Command = Command {
+    name: "restore-asking",
+    full_name: "restore-asking",
+    summary: "Makes a key of a payload while its slot moves between the nodes of a cluster",
+    since: "3.0.0",
+    doc_flags: &["syscmd"],
+    group: "server",
+    flags: flags![WRITE, DENYOOM, ASKING],
+    ..RESTORE
+};

@@ -1,0 +1,187 @@
+//! The elements that are sorted, and their order.
+
+use std::cmp::Ordering;
+
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::{Held, Holds};
+use pantala_types::pack::Element;
+use pantala_types::{List, Set, double};
+
+use super::options::Options;
+use super::pattern::look_up;
+use crate::arguments::c_string;
+use crate::errors;
+use crate::strings::StringRef;
+
+/// What holds the elements.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Nothing: there is no such key.
+    Missing,
+    List,
+    Set,
+}
+
+impl Source {
+    /// What a key holds, counted as a read. The error, where that can't be sorted.
+    pub(super) fn of(access: &mut Access<'_>, key: &Key<'_>) -> Result<Self, &'static str> {
+        let mut db = access.db(key);
+        let Some(entry) = db.read(key) else { return Ok(Source::Missing) };
+        match entry.held().type_name() {
+            "list" => Ok(Source::List),
+            "set" => Ok(Source::Set),
+            _ => Err(errors::WRONG_TYPE),
+        }
+    }
+}
+
+/// One of them is no number.
+pub(super) struct NotAScore;
+
+/// Byte strings in one piece of memory.
+#[derive(Default)]
+pub(super) struct Elements {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Elements {
+    /// Those of a key, in the order in which it has them.
+    pub(super) fn copy_of(access: &mut Access<'_>, key: &Key<'_>) -> Self {
+        let mut elements = Elements::default();
+        let mut db = access.db(key);
+        let Some(entry) = db.find(key) else { return elements };
+        let held = entry.held();
+        if let Some(list) = held.view::<List>() {
+            elements.ends.reserve(list.len());
+            list.iter().for_each(|element| elements.push(element));
+        } else if let Some(set) = held.view::<Set>() {
+            elements.ends.reserve(set.len());
+            set.for_each(|element| elements.push(element));
+        }
+        elements
+    }
+
+    fn push(&mut self, element: Element<'_>) {
+        element.with_bytes(|bytes| self.bytes.extend_from_slice(bytes));
+        self.ends.push(self.bytes.len());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The element of a number.
+    pub(super) fn get(&self, number: u32) -> &[u8] {
+        let number = number as usize;
+        let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start..self.ends[number]]
+    }
+
+    /// The numbers of the elements that are answered, in order.
+    pub(super) fn order(
+        &self,
+        access: &mut Access<'_>,
+        options: &Options<'_>,
+        source: Source,
+    ) -> Result<Vec<u32>, NotAScore> {
+        // A collection has fewer than 2^32 elements.
+        let mut order: Vec<u32> = (0..self.len() as u32).collect();
+        let range = options.range(order.len());
+        if options.unsorted {
+            // A set's order means nothing.
+            if options.descending && source != Source::Set {
+                order.reverse();
+            }
+        } else if !options.alpha {
+            let scores = self.scores(access, options)?;
+            // Where scores are equal the elements decide, so that there is one order only.
+            sort_by(&mut order, options.descending, |one, two| {
+                let by_score = scores[one as usize].partial_cmp(&scores[two as usize]).unwrap_or(Ordering::Equal);
+                by_score.then_with(|| self.get(one).cmp(self.get(two)))
+            });
+        } else if options.by.is_some() {
+            let weights = self.weights(access, options);
+            sort_by(&mut order, options.descending, |one, two| {
+                let weight = |number: u32| weights.number_of[number as usize].map(|number| weights.texts.get(number));
+                match (weight(one), weight(two)) {
+                    (Some(one), Some(two)) => compare(one, two, options),
+                    (one, two) => one.is_some().cmp(&two.is_some()),
+                }
+            });
+        } else {
+            sort_by(&mut order, options.descending, |one, two| compare(self.get(one), self.get(two), options));
+        }
+        order.truncate(range.end);
+        order.drain(..range.start);
+        Ok(order)
+    }
+
+    /// What each is worth.
+    fn scores(&self, access: &mut Access<'_>, options: &Options<'_>) -> Result<Vec<f64>, NotAScore> {
+        let mut scores = Vec::with_capacity(self.len());
+        // All are looked up, even behind one that is no number: each lookup counts.
+        let mut numbers = true;
+        for number in 0..self.len() as u32 {
+            let element = self.get(number);
+            let score = match &options.by {
+                // What has no weight is worth nothing.
+                Some(by) => look_up(access, by, element, score_of).unwrap_or(Some(0.0)),
+                None => score_of(StringRef::Bytes(element)),
+            };
+            numbers &= score.is_some();
+            scores.push(score.unwrap_or(0.0));
+        }
+        if numbers { Ok(scores) } else { Err(NotAScore) }
+    }
+
+    /// The text that each is sorted by, if it has one.
+    fn weights(&self, access: &mut Access<'_>, options: &Options<'_>) -> Weights {
+        let mut weights = Weights::default();
+        for number in 0..self.len() as u32 {
+            let found = options.by.as_ref().and_then(|by| {
+                look_up(access, by, self.get(number), |text| {
+                    weights.texts.push(match text {
+                        StringRef::Int(value) => Element::Int(value),
+                        StringRef::Bytes(bytes) => Element::Bytes(bytes),
+                    });
+                    weights.texts.len() as u32 - 1
+                })
+            });
+            weights.number_of.push(found);
+        }
+        weights
+    }
+}
+
+#[derive(Default)]
+struct Weights {
+    texts: Elements,
+    number_of: Vec<Option<u32>>,
+}
+
+/// Elements that are equal stay in their order, also when it is turned round.
+fn sort_by(order: &mut [u32], descending: bool, compare: impl Fn(u32, u32) -> Ordering) {
+    order.sort_by(|&one, &two| {
+        let ordering = compare(one, two);
+        if descending { ordering.reverse() } else { ordering }
+    });
+}
+
+/// What is answered is compared as C strings (Redis collates them, here by their bytes); what is stored, whole.
+fn compare(one: &[u8], two: &[u8], options: &Options<'_>) -> Ordering {
+    if options.store.is_some() { one.cmp(two) } else { c_string(one).cmp(c_string(two)) }
+}
+
+/// The number that a text is, as C's `strtod` reads it in full: blanks in front, a zero byte behind and nothing at all pass.
+fn score_of(text: StringRef<'_>) -> Option<f64> {
+    let bytes = match text {
+        StringRef::Int(value) => return Some(value as f64),
+        StringRef::Bytes(bytes) => c_string(bytes),
+    };
+    if bytes.is_empty() {
+        return Some(0.0);
+    }
+    let start = bytes.iter().position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r')).unwrap_or(bytes.len());
+    double::parse(&bytes[start..])
+}

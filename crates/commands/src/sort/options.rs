@@ -1,0 +1,127 @@
+//! What stands behind the key of `SORT`.
+
+use pantala_base::number::parse_i64;
+use pantala_engine::access::SessionView;
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::Args;
+
+use super::pattern::Pattern;
+use crate::arguments::is_option;
+use crate::errors;
+
+/// See the head of this module.
+#[derive(Default)]
+pub(super) struct Options<'a> {
+    pub(super) descending: bool,
+    pub(super) alpha: bool,
+    /// First element and number of elements, as they were asked for.
+    pub(super) limit: Option<(i64, i64)>,
+    /// What to sort by.
+    pub(super) by: Option<Pattern<'a>>,
+    /// A `BY` that names no key: as the elements come.
+    pub(super) unsorted: bool,
+    pub(super) get: Vec<Pattern<'a>>,
+    /// Argument index of the destination.
+    pub(super) store: Option<usize>,
+}
+
+impl<'a> Options<'a> {
+    /// Reads them, or says what is wrong.
+    pub(super) fn parse(args: &Args<'a>, read_only: bool) -> Result<Self, &'static str> {
+        let mut options = Options::default();
+        let mut index = 2;
+        while let Some(option) = args.get(index) {
+            let next = args.get(index + 1);
+            index += 1;
+            if is_option(option, "ASC") {
+                options.descending = false;
+                continue;
+            } else if is_option(option, "DESC") {
+                options.descending = true;
+                continue;
+            } else if is_option(option, "ALPHA") {
+                options.alpha = true;
+                continue;
+            }
+            let Some(value) = next else { return Err(errors::SYNTAX) };
+            index += 1;
+            if is_option(option, "LIMIT") {
+                let count = args.get(index).ok_or(errors::SYNTAX)?;
+                index += 1;
+                let numbers = parse_i64(value).zip(parse_i64(count));
+                options.limit = Some(numbers.ok_or(errors::NOT_AN_INTEGER)?);
+            } else if is_option(option, "STORE") && !read_only {
+                options.store = Some(index - 1);
+            } else if is_option(option, "BY") {
+                let by = Pattern::new(value);
+                // It stays, even when another BY follows: as in Redis.
+                options.unsorted |= !by.names_keys();
+                options.by = Some(by);
+            } else if is_option(option, "GET") {
+                options.get.push(Pattern::new(value));
+            } else {
+                return Err(errors::SYNTAX);
+            }
+        }
+        Ok(options)
+    }
+
+    /// The indexes, from the first to behind the last, that `LIMIT` leaves of `len` elements.
+    pub(super) fn range(&self, len: usize) -> std::ops::Range<usize> {
+        let Some((offset, count)) = self.limit else { return 0..len };
+        let clamped = |number: i64| usize::try_from(number.max(0)).unwrap_or(len).min(len);
+        let start = clamped(offset);
+        let end = if count < 0 { len } else { start.saturating_add(clamped(count)).min(len) };
+        start..end
+    }
+}
+
+/// The shards that a `SORT` takes: all, where patterns name keys; else those of its key and its destination.
+pub fn sort_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
+    route(keyspace, args, false, shards);
+}
+
+/// As [`sort_route`], for `SORT_RO`.
+pub fn sort_ro_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
+    route(keyspace, args, true, shards);
+}
+
+fn route(keyspace: &Keyspace, args: &Args<'_>, read_only: bool, shards: &mut Vec<u32>) {
+    shards.push(keyspace.place(args.at(1)).shard);
+    // What is wrong, the handler will say.
+    let Ok(options) = Options::parse(args, read_only) else { return };
+    if options.by.iter().chain(&options.get).any(Pattern::names_keys) {
+        shards.extend(0..keyspace.shard_count());
+    }
+    shards.extend(options.store.map(|index| keyspace.place(args.at(index)).shard));
+}
+
+/// The keys that a call of `SORT` names, as `COMMAND GETKEYS` answers: its own, and the last destination. Words that are no option
+/// are passed over.
+pub fn sort_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
+    const DESTINATION_SPEC: usize = 2;
+    sort_ro_keys(args, visit);
+    let (mut index, mut destination) = (2, None);
+    while let Some(word) = args.get(index) {
+        index += if is_option(word, "LIMIT") {
+            3
+        } else if is_option(word, "BY") || is_option(word, "GET") {
+            2
+        } else {
+            1
+        };
+        if is_option(word, "STORE") && index < args.len() {
+            destination = Some(index);
+        }
+    }
+    if let Some(index) = destination {
+        visit(index, DESTINATION_SPEC);
+    }
+}
+
+/// The key of `SORT_RO`.
+pub fn sort_ro_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
+    if args.len() > 1 {
+        visit(1, 0);
+    }
+}

@@ -1,0 +1,64 @@
+//! Values between the dictionary and their RDB form: what `DUMP` and snapshots write, and `RESTORE` and loading read.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_types::rdb_value::{Limits, Loaded, ValueRef};
+use pantala_types::{Collection, Hash, HashLimits, List, OutOfMemory, PackedForm, Set, Value};
+
+use crate::access::Key;
+use crate::db::{Db, Expire, Held, NewString};
+use crate::tuning::Tuning;
+
+impl<'e> Held<'e> {
+    /// What to write. `None`: a type that isn't written yet.
+    pub fn to_write(self) -> Option<ValueRef<'e>> {
+        match self {
+            Held::Int(value) => Some(ValueRef::Int(value)),
+            Held::Bytes(bytes) => Some(ValueRef::String(bytes)),
+            Held::Packed(form, bytes) => match form {
+                PackedForm::List => List::view_packed(form, bytes).map(ValueRef::List),
+                PackedForm::Hash => Hash::view_packed(form, bytes).map(ValueRef::Hash),
+                PackedForm::IntSet | PackedForm::Set => Set::view_packed(form, bytes).map(ValueRef::Set),
+                PackedForm::SortedSet => None,
+            },
+            Held::Heap(value) => match value {
+                Value::String(string) => Some(ValueRef::String(string.as_bytes())),
+                Value::List(list) => Some(ValueRef::List(list.view())),
+                Value::Hash(hash) => Some(ValueRef::Hash(hash.view())),
+                Value::Set(set) => Some(ValueRef::Set(set.view())),
+                Value::SortedSet(_) | Value::Stream(_) => None,
+            },
+        }
+    }
+}
+
+impl Db<'_> {
+    /// Stores a value that was read, in place of whatever the key held.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
+    pub fn put_loaded(&mut self, key: &Key<'_>, loaded: Loaded<'_>, expire: Expire) -> Result<(), OutOfMemory> {
+        match loaded {
+            Loaded::String(bytes) => return self.set_string(key, NewString::encode(&bytes), expire),
+            Loaded::List(list) => self.put(key, list, expire),
+            Loaded::Hash(hash) => self.put(key, hash, expire),
+            Loaded::Set(set) => self.put(key, set, expire),
+        }
+        Ok(())
+    }
+}
+
+impl Tuning {
+    /// What a value that is read may be, as the settings are now.
+    pub fn rdb_limits(&self) -> Limits {
+        Limits {
+            string_bytes_max: self.proto_max_bulk_len.load(Relaxed),
+            list_node: self.list_node_limit(),
+            hash: HashLimits {
+                entries_max: self.hash_max_listpack_entries.load(Relaxed) as usize,
+                value_bytes_max: self.hash_max_listpack_value_bytes.load(Relaxed) as usize,
+            },
+            set_intset_entries_max: self.set_max_intset_entries.load(Relaxed) as usize,
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Why a value can't be read.
+
+use std::fmt;
+
+use crate::OutOfMemory;
+use crate::lzf::DecompressError;
+
+/// Why a value can't be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The bytes end before the value does.
+    Truncated,
+    /// They aren't a value; what is wrong.
+    Corrupt(&'static str),
+    /// The allocator refused.
+    OutOfMemory,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Truncated => f.write_str("the value is cut off"),
+            Error::Corrupt(what) => write!(f, "the value is corrupt: {what}"),
+            Error::OutOfMemory => OutOfMemory.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<OutOfMemory> for Error {
+    fn from(_: OutOfMemory) -> Self {
+        Error::OutOfMemory
+    }
+}
+
+impl From<DecompressError> for Error {
+    fn from(error: DecompressError) -> Self {
+        match error {
+            DecompressError::Corrupt => Error::Corrupt("compressed string"),
+            DecompressError::OutOfMemory => Error::OutOfMemory,
+        }
+    }
+}

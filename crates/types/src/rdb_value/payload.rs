@@ -1,0 +1,47 @@
+//! The frame of a `DUMP` payload: a version and a checksum behind the value.
+
+use pantala_base::crc64::crc64;
+
+use super::VERSION;
+
+/// Bytes of the version.
+const VERSION_BYTES: usize = 2;
+/// Bytes of the checksum.
+const CHECKSUM_BYTES: usize = 8;
+
+/// Adds version and checksum to a value.
+pub fn seal(payload: &mut Vec<u8>) {
+    payload.extend_from_slice(&VERSION.to_le_bytes());
+    let checksum = crc64(0, payload);
+    payload.extend_from_slice(&checksum.to_le_bytes());
+}
+
+/// Whether the version is one that is read, and the checksum right.
+#[must_use]
+pub fn is_sealed(payload: &[u8]) -> bool {
+    let Some((sealed, checksum)) = payload.split_last_chunk::<CHECKSUM_BYTES>() else { return false };
+    let Some((_, version)) = sealed.split_last_chunk::<VERSION_BYTES>() else { return false };
+    u16::from_le_bytes(*version) <= VERSION && crc64(0, sealed) == u64::from_le_bytes(*checksum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_sealed() {
+        let mut payload = vec![0, 1, b'a'];
+        seal(&mut payload);
+        assert!(is_sealed(&payload));
+        for at in 0..payload.len() {
+            let mut other = payload.clone();
+            other[at] ^= 1;
+            assert!(!is_sealed(&other));
+            assert!(!is_sealed(&payload[..at]));
+        }
+        let mut newer = vec![0, 1, b'a', VERSION as u8 + 1, 0];
+        let checksum = crc64(0, &newer);
+        newer.extend_from_slice(&checksum.to_le_bytes());
+        assert!(!is_sealed(&newer));
+    }
+}

@@ -1,0 +1,67 @@
+//! Values into bytes.
+
+use super::{LISTPACK_BYTES_MAX, NODE_PACKED, NODE_PLAIN, ValueRef, Writer, kind, listpack};
+use crate::hash::HashView;
+use crate::list::ListView;
+use crate::pack::PackRef;
+use crate::set::SetView;
+
+/// Writes a value as Redis 7.0 writes one of the encoding that `OBJECT ENCODING` shows, with the byte that says how.
+pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
+    match value {
+        ValueRef::Int(value) => {
+            writer.put(&[kind::STRING]);
+            writer.integer(value);
+        }
+        ValueRef::String(bytes) => {
+            writer.put(&[kind::STRING]);
+            writer.string(bytes);
+        }
+        ValueRef::List(list) => write_list(list, writer),
+        ValueRef::Hash(hash) => write_hash(hash, writer),
+        ValueRef::Set(set) => write_set(set, writer),
+    }
+}
+
+fn write_list(list: ListView<'_>, writer: &mut Writer<'_>) {
+    writer.put(&[kind::LIST_QUICKLIST_2]);
+    writer.length(list.runs() as u64);
+    for run in (0..list.runs()).filter_map(|number| list.run(number)) {
+        let entries = &run.pack.as_bytes()[run.first..run.end];
+        // Only an element that is alone in its node is as large as that.
+        if run.len == 1 && entries.len() + listpack::FRAME_BYTES > LISTPACK_BYTES_MAX {
+            writer.length(NODE_PLAIN);
+            run.pack.get(run.first).with_bytes(|bytes| writer.string(bytes));
+        } else {
+            writer.length(NODE_PACKED);
+            writer.string(&listpack::of(entries, run.len));
+        }
+    }
+}
+
+fn write_set(set: SetView<'_>, writer: &mut Writer<'_>) {
+    if let SetView::IntSet(set) = set {
+        writer.put(&[kind::SET_INTSET]);
+        return writer.string(set.as_bytes());
+    }
+    writer.put(&[kind::SET]);
+    writer.length(set.len() as u64);
+    set.for_each(|member| member.with_bytes(|bytes| writer.string(bytes)));
+}
+
+fn write_hash(hash: HashView<'_>, writer: &mut Writer<'_>) {
+    if let HashView::Packed(pack) = hash {
+        writer.put(&[kind::HASH_LISTPACK]);
+        return write_pack(pack, writer);
+    }
+    writer.put(&[kind::HASH]);
+    writer.length(hash.len() as u64);
+    hash.for_each(|field, value| {
+        field.with_bytes(|bytes| writer.string(bytes));
+        value.with_bytes(|bytes| writer.string(bytes));
+    });
+}
+
+fn write_pack(pack: PackRef<'_>, writer: &mut Writer<'_>) {
+    writer.string(&listpack::of(pack.entries(), pack.len()));
+}
