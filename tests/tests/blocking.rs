@@ -197,6 +197,21 @@ fn who_goes_gets_nothing() {
 }
 
 #[test]
+fn who_goes_behind_much_that_was_not_run_is_missed() {
+    /// More than is received of a client whose commands have to wait a moment.
+    const BYTES: usize = 3 * 1024 * 1024;
+    play(|server| {
+        let mut other = server.connect();
+        let mut leaver = waiting(server, "BLPOP list 0", 1);
+        leaver.send_raw(&b"PING\r\n".repeat(BYTES / 6));
+        drop(leaver);
+        wait_until_blocked(&mut other, 0);
+        assert_eq!(other.call("RPUSH list x").integer(), 1);
+        assert_eq!(other.call("LLEN list").integer(), 1);
+    });
+}
+
+#[test]
 fn what_was_sent_behind_runs_afterwards() {
     play(|server| {
         let mut client = server.connect();
@@ -427,7 +442,17 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
     let (mut pushed, mut got) = (Vec::new(), Vec::new());
     for number in 0..1500 {
         let (key, other) = (random.below(KEYS), random.below(KEYS));
-        match random.below(7) {
+        match random.below(9) {
+            7 => {
+                // Of two that unblock the same client, and who has something for it, one wins.
+                let line = client.call("CLIENT LIST").text();
+                let waiting = line.lines().find(|line| line.contains(" flags=b ")).unwrap_or_default();
+                let id = waiting.split([' ', '=']).nth(1).unwrap_or("0");
+                client.call(&format!("CLIENT UNBLOCK {id}"));
+            }
+            8 => {
+                client.call(&format!("RENAMENX key:{key} key:{other}"));
+            }
             0..=2 => {
                 let element = format!("{thread}:{number}");
                 client.call(&format!("{} key:{key} {element}", if random.one_in(2) { "LPUSH" } else { "RPUSH" }));

@@ -425,3 +425,6 @@ impl<'a> Access<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -173,8 +173,13 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             connection.is_touched = false;
             connection.input.keep(&mut self.io);
             connection.input.compact();
-            // A command that is not all there yet must go on coming; one that is all there can wait in the kernel.
-            let has_enough = connection.is_ready || connection.state != connection::State::Open;
+            // A command that is not all there yet must go on coming; one that is all there can wait in the kernel. But not while
+            // the connection may wait for ever: behind what isn't received its end wouldn't be seen (`parse` has the bound then).
+            let has_enough = match connection.state {
+                connection::State::Open => connection.is_ready,
+                connection::State::Blocked => false,
+                connection::State::Parked | connection::State::Paused | connection::State::Closing => true,
+            };
             let hold = has_enough && connection.input.waiting_bytes() > input::WAITING_BYTES_MAX;
             if hold != connection.is_held {
                 connection.is_held = hold;

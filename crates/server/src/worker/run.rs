@@ -53,6 +53,9 @@ impl<L: EventLoop> Worker<'_, L> {
         loop {
             let Some(connection) = &mut self.connections[index as usize] else { return false };
             if connection.state != State::Open {
+                if connection.state == State::Blocked && self.has_too_much_input(index) {
+                    self.close(index);
+                }
                 return false;
             }
             if commands == COMMANDS_PER_TURN_MAX {
@@ -66,11 +69,7 @@ impl<L: EventLoop> Worker<'_, L> {
             let parsed = connection.input.parse(&mut self.io, &mut self.window.ranges, &limits);
             let (begin, end, what) = match parsed {
                 Ok(None) => {
-                    if connection.input.waiting_bytes() as u64 > self.settings.client_query_buffer_limit_bytes {
-                        tracing::warn!(
-                            "Closing client that reached max query buffer length: id={}",
-                            connection.session.client.id
-                        );
+                    if self.has_too_much_input(index) {
                         self.run_window();
                         self.close(index);
                     }
@@ -105,6 +104,17 @@ impl<L: EventLoop> Worker<'_, L> {
                 return false;
             }
         }
+    }
+
+    /// Whether a connection has sent more that doesn't run than `client-query-buffer-limit` allows; says so in the log.
+    fn has_too_much_input(&self, index: u32) -> bool {
+        let Some(connection) = &self.connections[index as usize] else { return false };
+        let has = connection.input.waiting_bytes() as u64 > self.settings.client_query_buffer_limit_bytes;
+        if has {
+            let id = connection.session.client.id;
+            tracing::warn!("Closing client that reached max query buffer length: id={id}");
+        }
+        has
     }
 
     /// Runs all commands of the window, in order, and empties it.

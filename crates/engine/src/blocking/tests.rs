@@ -1,0 +1,120 @@
+//! The queues of one shard. That whoever waits is served, `tests/tests/blocking.rs` shows on whole servers.
+
+use pantala_resp::Version;
+
+use super::*;
+
+const SHARD: u32 = 3;
+
+static COMMAND: Command = Command { name: "wait", full_name: "wait", ..Command::BLANK };
+
+/// A waiter at keys of this shard, and at one of another.
+fn waiter(ticket: u64, keys: &[&str], wakes_on: WakesOn) -> Arc<Waiter> {
+    let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+    for key in keys.iter().chain(&["elsewhere"]) {
+        ranges.push(ArgRange::new(bytes.len(), key.len()));
+        bytes.extend_from_slice(key.as_bytes());
+    }
+    let session = SessionView { client: 1, db: 2, version: Version::Resp2, no_touch: false };
+    let origin = Origin { ticket, worker: 0, connection: ticket, session };
+    let place = |key: &[u8]| KeyPlace { hash: 0, shard: if key == b"elsewhere" { SHARD + 1 } else { SHARD } };
+    let block = Block::on(0..ranges.len(), wakes_on, 0);
+    Arc::new(Waiter::new(&origin, &COMMAND, &Args::new(&bytes, &ranges), &block, &place))
+}
+
+fn key(name: &str) -> ReadyKey {
+    (2, Arc::from(name.as_bytes()))
+}
+
+/// The tickets of those whom a key of that kind would serve, in order.
+fn tickets(waiters: &Waiters, name: &str, kind: Option<WakesOn>) -> Vec<u64> {
+    let (mut tickets, mut from) = (Vec::new(), 0);
+    while let Some(waiter) = waiters.next(&key(name), from, kind) {
+        tickets.push(waiter.ticket());
+        from = waiter.ticket() + 1;
+    }
+    tickets
+}
+
+fn ready(waiters: &mut Waiters) -> Vec<String> {
+    std::iter::from_fn(|| waiters.take_ready()).map(|(db, name)| format!("{db}:{}", name.escape_ascii())).collect()
+}
+
+#[test]
+fn who_waits_for_what_in_which_order() {
+    let mut waiters = Waiters::default();
+    let all = [
+        waiter(5, &["a", "b"], WakesOn::List),
+        waiter(6, &["a"], WakesOn::SortedSet),
+        waiter(8, &["b", "a"], WakesOn::List),
+        waiter(9, &["a"], WakesOn::AnyChange),
+    ];
+    for waiter in &all {
+        waiters.add(SHARD, waiter);
+    }
+    assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [5, 8, 9]);
+    assert_eq!(tickets(&waiters, "a", Some(WakesOn::SortedSet)), [6, 9]);
+    assert_eq!(tickets(&waiters, "a", Some(WakesOn::Stream)), [9]);
+    assert_eq!(tickets(&waiters, "a", None), [9], "a key that is gone concerns only who waits for any change");
+    assert_eq!(tickets(&waiters, "b", Some(WakesOn::List)), [5, 8]);
+    assert_eq!(tickets(&waiters, "elsewhere", Some(WakesOn::List)), [0; 0], "its queue is another shard's");
+    waiters.stand_still(&key("a"), true);
+    assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [0; 0]);
+    waiters.stand_still(&key("a"), false);
+    waiters.remove(SHARD, &all[0]);
+    assert!(!all[0].is_queued() && all[2].is_queued());
+    assert_eq!(tickets(&waiters, "a", Some(WakesOn::List)), [8, 9]);
+    // Once more changes nothing.
+    waiters.remove(SHARD, &all[0]);
+    for waiter in &all[1..] {
+        assert!(!waiters.is_empty());
+        waiters.remove(SHARD, waiter);
+    }
+    assert!(waiters.is_empty() && waiters.by_database.is_empty(), "nothing is left behind");
+}
+
+#[test]
+fn a_key_named_twice_is_waited_for_once() {
+    let mut waiters = Waiters::default();
+    let waiter = waiter(1, &["a", "b", "a"], WakesOn::List);
+    waiters.add(SHARD, &waiter);
+    assert_eq!(waiters.entries, 2);
+    assert_eq!(waiter.shards(), [SHARD, SHARD + 1]);
+    waiters.remove(SHARD, &waiter);
+    assert!(waiters.is_empty());
+}
+
+#[test]
+fn keys_become_ready_once_and_only_when_somebody_waits() {
+    let mut waiters = Waiters::default();
+    waiters.changed(2, b"a");
+    assert!(!waiters.has_ready(), "nobody waits at all");
+    let (list, any) = (waiter(1, &["a", "b"], WakesOn::List), waiter(2, &["c"], WakesOn::AnyChange));
+    waiters.add(SHARD, &list);
+    waiters.add(SHARD, &any);
+    for (db, name) in [(2, "a"), (2, "x"), (1, "a"), (2, "b"), (2, "a")] {
+        waiters.changed(db, name.as_bytes());
+    }
+    assert_eq!(ready(&mut waiters), ["2:a", "2:b"]);
+    waiters.changed(2, b"a");
+    assert_eq!(ready(&mut waiters), ["2:a"], "again after it was taken");
+    waiters.note_gone();
+    assert_eq!(ready(&mut waiters), ["2:c"]);
+    waiters.note_all(1);
+    assert!(!waiters.has_ready());
+    waiters.note_all(2);
+    let mut all = ready(&mut waiters);
+    all.sort();
+    assert_eq!(all, ["2:a", "2:b", "2:c"]);
+}
+
+#[test]
+fn one_claim_wins() {
+    let waiter = waiter(1, &["a"], WakesOn::List);
+    let won: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| usize::from(waiter.claim()))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(won, 1);
+    assert!(waiter.is_claimed());
+}
