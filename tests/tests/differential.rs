@@ -53,7 +53,9 @@ fn two_judges_agree_and_every_command_is_reached() {
         zrangestore zrank zrem zremrangebylex zremrangebyrank zremrangebyscore zrevrange zrevrangebylex \
         zrevrangebyscore zrevrank zscan zscore zunion zunionstore geoadd geodist geohash geopos georadius georadius_ro \
         georadiusbymember georadiusbymember_ro geosearch geosearchstore \
-        copy del exists expire expireat expiretime keys move \
+        xack xadd xautoclaim xclaim xdel xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy \
+        xgroup|setid xinfo|consumers xinfo|groups xinfo|stream xlen xpending xrange xread xreadgroup xrevrange \
+        xsetid xtrim copy del exists expire expireat expiretime keys move \
         object|encoding object|refcount object|idletime persist pexpire pexpireat pexpiretime pttl randomkey rename \
         renamenx scan touch ttl type unlink auth client|id client|info client|list client|getname client|setname \
         client|kill client|no-evict client|reply client|unblock client|unpause echo hello ping reset select \

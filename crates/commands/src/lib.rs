@@ -53,6 +53,7 @@ mod scanning;
 pub mod server;
 pub mod sets;
 pub mod sorted_sets;
+pub mod streams;
 pub mod strings;
 #[cfg(test)]
 mod testing;

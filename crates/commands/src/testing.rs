@@ -67,7 +67,13 @@ impl TestServer {
         match command.route {
             Route::None => panic!("{} has no keys", command.full_name),
             Route::All => shards.extend(0..self.keyspace.shard_count()),
-            Route::Custom(choose) => choose(&self.keyspace, &self.session, args, &mut shards),
+            Route::Custom(choose) => {
+                choose(&self.keyspace, &self.session, args, &mut shards);
+                // As a server does when the arguments name none: the handler will say what is wrong.
+                if shards.is_empty() {
+                    shards.push(0);
+                }
+            }
             Route::Keys => {
                 let mut keys = Vec::new();
                 // As a server does with keys that can't be made out: the handler will say what is wrong.

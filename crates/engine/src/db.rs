@@ -435,6 +435,12 @@ impl<'s> Db<'s> {
         Held::of(entry.payload(), entry.user_flags()).view::<C>().map(Some).ok_or(WrongType)
     }
 
+    /// Counts a hit or a miss, for a command that Redis has look a key up for reading though it goes on to change it.
+    #[inline]
+    pub fn count_lookup(&self, found: bool) {
+        if found { self.stats.hits.add(1) } else { self.stats.misses.add(1) }
+    }
+
     /// Changes the collection that a key holds. `change` says whether it changed anything, and gives a result; what it leaves
     /// empty is removed with its key. Its expiry stays. `None`: there is no such key, and `missing` says to skip it.
     ///

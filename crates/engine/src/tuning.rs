@@ -55,6 +55,10 @@ pub struct Tuning {
     pub rdb_compression: AtomicBool,
     /// `hz`.
     pub hz: AtomicU32,
+    /// `stream-node-max-bytes`; 0: no limit.
+    pub stream_node_max_bytes: AtomicU64,
+    /// `stream-node-max-entries`; 0: no limit.
+    pub stream_node_max_entries: AtomicU64,
     /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
     pub paused_until_ms: AtomicI64,
     /// Whether the pause holds back all commands, not only writes.
@@ -84,6 +88,8 @@ impl Tuning {
             hll_sparse_max_bytes: AtomicU64::new(3000),
             rdb_compression: AtomicBool::new(true),
             hz: AtomicU32::new(10),
+            stream_node_max_bytes: AtomicU64::new(4096),
+            stream_node_max_entries: AtomicU64::new(100),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),
         }

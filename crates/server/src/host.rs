@@ -347,6 +347,8 @@ impl Server {
         tuning.hll_sparse_max_bytes.store(settings.hll_sparse_max_bytes, Relaxed);
         tuning.lfu_log_factor.store(settings.lfu_log_factor, Relaxed);
         tuning.lfu_decay_time_minutes.store(settings.lfu_decay_time_minutes, Relaxed);
+        tuning.stream_node_max_bytes.store(settings.stream_node_max_bytes, Relaxed);
+        tuning.stream_node_max_entries.store(settings.stream_node_max_entries, Relaxed);
         tuning.list_max_listpack_size.store(settings.list_max_listpack_size, Relaxed);
         tuning.hash_max_listpack_entries.store(settings.hash_max_listpack_entries, Relaxed);
         tuning.hash_max_listpack_value_bytes.store(settings.hash_max_listpack_value_bytes, Relaxed);

@@ -131,7 +131,7 @@ impl Head {
 }
 
 /// Bytes that the length `len` takes at an entry's end.
-fn back_bytes(len: usize) -> usize {
+pub(crate) fn back_bytes(len: usize) -> usize {
     match len {
         0..=127 => 1,
         128..=16_382 => 2,
@@ -211,6 +211,36 @@ pub(crate) fn splice_entry(bytes: &mut Vec<u8>, from: usize, to: usize, element:
     entry.write(&mut bytes[from..from + new]);
 }
 
+/// Bytes of a listpack's entry that is an integer.
+#[inline]
+pub(crate) fn integer_entry_bytes(value: i64) -> usize {
+    Head::of_integer(value).len + 1
+}
+
+/// Appends encoding and data of an entry, without the length at its end.
+#[inline]
+pub(crate) fn write_body(element: Element<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(Head::of(element).as_bytes());
+    if let Element::Bytes(bytes) = element {
+        out.extend_from_slice(bytes);
+    }
+}
+
+/// Whether an entry of which `body` bytes are encoding and data ends with just their length.
+pub(crate) fn ends_with_length(entry: &[u8], body: usize) -> bool {
+    let mut back = [0; BACK_BYTES_MAX];
+    let len = write_back(body, &mut back);
+    entry.get(body..) == Some(&back[..len])
+}
+
+/// Appends a whole entry, as a listpack has it.
+pub(crate) fn write_entry(element: Element<'_>, out: &mut Vec<u8>) {
+    let entry = Encoded::of(element);
+    let start = out.len();
+    out.resize(start + entry.len(), 0);
+    entry.write(&mut out[start..]);
+}
+
 /// A pack, to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackRef<'a> {
@@ -284,7 +314,7 @@ impl<'a> PackRef<'a> {
 
     /// Bytes of encoding and data of the entry at a position.
     #[inline]
-    fn body_len(self, at: usize) -> usize {
+    pub(crate) fn body_len(self, at: usize) -> usize {
         let bytes = &self.bytes[at..];
         match bytes[0] {
             0..=0x7f => 1,

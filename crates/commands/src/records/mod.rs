@@ -24,6 +24,7 @@ mod sets;
 mod sorted_set_algebra;
 mod sorted_set_ranges;
 mod sorted_sets;
+mod streams;
 mod strings;
 #[cfg(test)]
 mod tests;
@@ -201,6 +202,21 @@ pub static COMMANDS: &[Command] = &[
     generic::TYPE,
     generic::UNLINK,
     pubsub::UNSUBSCRIBE,
+    streams::XACK,
+    streams::XADD,
+    streams::XAUTOCLAIM,
+    streams::XCLAIM,
+    streams::XDEL,
+    streams::XGROUP,
+    streams::XINFO,
+    streams::XLEN,
+    streams::XPENDING,
+    streams::XRANGE,
+    streams::XREAD,
+    streams::XREADGROUP,
+    streams::XREVRANGE,
+    streams::XSETID,
+    streams::XTRIM,
     sorted_sets::ZADD,
     sorted_sets::ZCARD,
     sorted_set_ranges::ZCOUNT,

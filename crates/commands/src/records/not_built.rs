@@ -25,8 +25,5 @@ pub(super) static NOT_BUILT: &[&str] = &[
     "module|loadex", "module|unload", "monitor", "multi", "psync", "readonly", "readwrite", "replconf",
     "replicaof", "role", "save", "script", "script|debug", "script|exists", "script|flush", "script|help",
     "script|kill", "script|load", "slaveof", "slowlog", "slowlog|get", "slowlog|help", "slowlog|len",
-    "slowlog|reset", "sort", "sort_ro", "sync", "unwatch", "wait", "watch", "xack", "xadd", "xautoclaim",
-    "xclaim", "xdel", "xgroup", "xgroup|create", "xgroup|createconsumer", "xgroup|delconsumer",
-    "xgroup|destroy", "xgroup|help", "xgroup|setid", "xinfo", "xinfo|consumers", "xinfo|groups", "xinfo|help",
-    "xinfo|stream", "xlen", "xpending", "xrange", "xread", "xreadgroup", "xrevrange", "xsetid", "xtrim",
+    "slowlog|reset", "sort", "sort_ro", "sync", "unwatch", "wait", "watch",
 ];

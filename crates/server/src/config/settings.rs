@@ -205,6 +205,10 @@ pub struct Settings {
     pub zset_max_listpack_entries: u64,
     /// Longest member of a packed sorted set.
     pub zset_max_listpack_value_bytes: u64,
+    /// How many bytes a node of a stream may hold; 0: any.
+    pub stream_node_max_bytes: u64,
+    /// How many entries a node of a stream may hold; 0: any.
+    pub stream_node_max_entries: u64,
 }
 
 impl Settings {
@@ -266,6 +270,8 @@ impl Settings {
             set_max_intset_entries: bytes(values, "set-max-intset-entries"),
             zset_max_listpack_entries: bytes(values, "zset-max-listpack-entries"),
             zset_max_listpack_value_bytes: bytes(values, "zset-max-listpack-value"),
+            stream_node_max_bytes: bytes(values, "stream-node-max-bytes"),
+            stream_node_max_entries: bytes(values, "stream-node-max-entries"),
         }
     }
 }

@@ -153,8 +153,8 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("hll-sparse-max-bytes", Memory(0, LONG_MAX), "3000"),
     D::live("zset-max-listpack-entries", Integer(0, LONG_MAX), "128").alias("zset-max-ziplist-entries"),
     D::live("zset-max-listpack-value", Memory(0, LONG_MAX), "64").alias("zset-max-ziplist-value"),
-    D::known("stream-node-max-bytes", Memory(0, LONG_MAX), "4096"),
-    D::known("stream-node-max-entries", Integer(0, LONG_MAX), "100"),
+    D::live("stream-node-max-bytes", Memory(0, LONG_MAX), "4096"),
+    D::live("stream-node-max-entries", Integer(0, LONG_MAX), "100"),
     // Watching and scripts.
     D::known("slowlog-log-slower-than", Integer(-1, LONG_MAX), "10000"),
     D::known("slowlog-max-len", Integer(0, LONG_MAX), "128"),

@@ -1,0 +1,198 @@
+//! `XADD` and `XTRIM`.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_base::number::parse_i64;
+use pantala_engine::access::Access;
+use pantala_engine::db::Missing;
+use pantala_engine::notify::EventClass;
+use pantala_engine::tuning::Tuning;
+use pantala_resp::{Args, Reply};
+use pantala_types::stream::{AppendError, NewId, NodeLimits, StreamId, Trim};
+
+use super::StreamBox;
+use super::ids::{INVALID_ID, write_id};
+use crate::arguments::{c_string, is_option};
+use crate::errors;
+
+const TWO_STRATEGIES: &str = "ERR syntax error, MAXLEN and MINID options at the same time are not compatible";
+const NEGATIVE_MAXLEN: &str = "ERR The MAXLEN argument must be >= 0.";
+const NEGATIVE_LIMIT: &str = "ERR The LIMIT argument must be >= 0.";
+const LIMIT_ALONE: &str = "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy";
+const LIMIT_EXACT: &str = "ERR syntax error, LIMIT cannot be used without the special ~ option";
+const NO_STRATEGY: &str = "ERR syntax error, XTRIM must be called with a trimming strategy";
+const WRONG_ARITY: &str = "ERR wrong number of arguments for 'xadd' command";
+const ZERO_ID: &str = "ERR The ID specified in XADD must be greater than 0-0";
+const NOT_ABOVE: &str = "ERR The ID specified in XADD is equal or smaller than the target stream top item";
+const EXHAUSTED: &str = "ERR The stream has exhausted the last possible ID, unable to add more items";
+const TOO_LARGE: &str = "ERR Elements are too large to be stored";
+
+/// Nodes that an approximate trim without LIMIT looks at, and the entries it removes whatever the nodes' size.
+const TRIMMED_NODES_MAX: u64 = 100;
+const TRIMMED_ENTRIES_DEFAULT: u64 = 10_000;
+const TRIMMED_ENTRIES_MAX: u64 = 1_000_000;
+
+/// How a stream is to be trimmed.
+#[derive(Clone, Copy, Debug)]
+struct Trimming {
+    to: Trim,
+    approximate: bool,
+    limit: u64,
+}
+
+/// The options before the id, and the id.
+struct Options {
+    trimming: Option<Trimming>,
+    no_mkstream: bool,
+    id: NewId,
+    /// Index of the id, or of the end of the arguments.
+    id_at: usize,
+}
+
+/// `XADD key [NOMKSTREAM] [MAXLEN | MINID [= | ~] threshold [LIMIT count]] * | id field value [field value ...]`.
+pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let tuning = &access.keyspace().tuning;
+    let options = match Options::parse(args, true, tuning) {
+        Ok(options) => options,
+        Err(error) => return reply.error(error),
+    };
+    let fields = args.tail(options.id_at + 1);
+    if fields.len() < 2 || fields.len() % 2 == 1 {
+        return reply.error(WRONG_ARITY);
+    }
+    if options.id == NewId::Given(StreamId::MIN) {
+        return reply.error(ZERO_ID);
+    }
+    let missing = if options.no_mkstream { Missing::Skip } else { Missing::Create };
+    let (limits, now_ms) = (node_limits(tuning), access.now_ms() as u64);
+    let added = access.db(&key).change_as(&key, missing, |stream: &mut StreamBox| {
+        let pairs = (0..fields.len() / 2).map(|pair| (fields.at(2 * pair), fields.at(2 * pair + 1)));
+        let added = stream.append(options.id, now_ms, pairs, &limits);
+        let trimmed = match options.trimming {
+            Some(how) if added.is_ok() => stream.trim(how.to, how.approximate, how.limit),
+            _ => 0,
+        };
+        (added.is_ok(), added.map(|id| (id, trimmed)))
+    });
+    match added {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(None) => reply.null(),
+        Ok(Some(Err(error))) => reply.error(match error {
+            AppendError::Exhausted => EXHAUSTED,
+            AppendError::NotAbove => NOT_ABOVE,
+            AppendError::TooLarge => TOO_LARGE,
+            AppendError::OutOfMemory => errors::OUT_OF_MEMORY,
+        }),
+        Ok(Some(Ok((id, trimmed)))) => {
+            write_id(id, reply);
+            access.notify(EventClass::Stream, "xadd", &key);
+            if trimmed > 0 {
+                access.notify(EventClass::Stream, "xtrim", &key);
+            }
+        }
+    }
+}
+
+/// `XTRIM key MAXLEN | MINID [= | ~] threshold [LIMIT count]`.
+pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let how = match Options::parse(args, false, &access.keyspace().tuning) {
+        Ok(Options { trimming: Some(how), .. }) => how,
+        Ok(_) => return reply.error(NO_STRATEGY),
+        Err(error) => return reply.error(error),
+    };
+    let trimmed = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
+        let trimmed = stream.trim(how.to, how.approximate, how.limit);
+        (trimmed > 0, trimmed)
+    });
+    let Ok(trimmed) = trimmed else { return reply.error(errors::WRONG_TYPE) };
+    let trimmed = trimmed.unwrap_or(0);
+    if trimmed > 0 {
+        access.notify(EventClass::Stream, "xtrim", &key);
+    }
+    reply.integer(trimmed as i64);
+}
+
+/// How large nodes may become now.
+fn node_limits(tuning: &Tuning) -> NodeLimits {
+    NodeLimits {
+        bytes: tuning.stream_node_max_bytes.load(Relaxed),
+        entries: tuning.stream_node_max_entries.load(Relaxed),
+    }
+}
+
+impl Options {
+    /// Reads the options of `XADD` (`adds`), up to its id, or of `XTRIM`.
+    fn parse(args: &Args<'_>, adds: bool, tuning: &Tuning) -> Result<Options, &'static str> {
+        let mut options = Options { trimming: None, no_mkstream: false, id: NewId::Auto, id_at: args.len() };
+        let mut limit = None;
+        let mut at = 2;
+        while at < args.len() {
+            let option = args.at(at);
+            let more = args.len() - 1 - at;
+            if adds && c_string(option) == b"*" {
+                options.id_at = at;
+                break;
+            } else if more > 0 && (is_option(option, "MAXLEN") || is_option(option, "MINID")) {
+                if options.trimming.is_some() {
+                    return Err(TWO_STRATEGIES);
+                }
+                let operator = if more >= 2 { c_string(args.at(at + 1)) } else { b"" };
+                at += 1 + usize::from(operator == b"~" || operator == b"=");
+                let to = threshold(args.at(at), is_option(option, "MAXLEN"))?;
+                options.trimming = Some(Trimming { to, approximate: operator == b"~", limit: 0 });
+            } else if more > 0 && is_option(option, "LIMIT") {
+                at += 1;
+                let most = parse_i64(args.at(at)).ok_or(errors::NOT_AN_INTEGER)?;
+                limit = Some(u64::try_from(most).map_err(|_| NEGATIVE_LIMIT)?);
+            } else if adds && is_option(option, "NOMKSTREAM") {
+                options.no_mkstream = true;
+            } else if adds {
+                options.id = NewId::parse(option).ok_or(INVALID_ID)?;
+                options.id_at = at;
+                break;
+            } else {
+                return Err(errors::SYNTAX);
+            }
+            at += 1;
+        }
+        options.settle_limit(limit, adds, tuning)?;
+        Ok(options)
+    }
+
+    fn settle_limit(&mut self, limit: Option<u64>, adds: bool, tuning: &Tuning) -> Result<(), &'static str> {
+        let Some(trimming) = &mut self.trimming else {
+            return match limit {
+                Some(1..) => Err(LIMIT_ALONE),
+                _ if !adds => Err(NO_STRATEGY),
+                Some(0) => Err(LIMIT_EXACT),
+                None => Ok(()),
+            };
+        };
+        trimming.limit = match limit {
+            Some(_) if !trimming.approximate => return Err(LIMIT_EXACT),
+            Some(limit) => limit,
+            None if trimming.approximate => default_limit(tuning.stream_node_max_entries.load(Relaxed)),
+            None => 0,
+        };
+        Ok(())
+    }
+}
+
+fn threshold(argument: &[u8], is_length: bool) -> Result<Trim, &'static str> {
+    if is_length {
+        let most = parse_i64(argument).ok_or(errors::NOT_AN_INTEGER)?;
+        u64::try_from(most).map(Trim::Length).map_err(|_| NEGATIVE_MAXLEN)
+    } else {
+        StreamId::parse(argument, 0).map(Trim::Id).ok_or(INVALID_ID)
+    }
+}
+
+/// Entries that an approximate trim removes at most, where the client doesn't say.
+fn default_limit(node_entries_max: u64) -> u64 {
+    match (node_entries_max as i64).wrapping_mul(TRIMMED_NODES_MAX as i64) {
+        ..=0 => TRIMMED_ENTRIES_DEFAULT,
+        limit => (limit as u64).min(TRIMMED_ENTRIES_MAX),
+    }
+}

@@ -1,0 +1,217 @@
+//! `XCLAIM` and `XAUTOCLAIM`.
+
+use pantala_base::number::parse_i64;
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::Missing;
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::stream::{Claim, Fields, StreamId};
+
+use super::ids::{Ids, id, start, write_entry, write_id};
+use super::{StreamBox, no_group};
+use crate::arguments::{c_string, is_option};
+use crate::errors;
+
+/// Entries that `XAUTOCLAIM` claims without COUNT.
+const COUNT_DEFAULT: i64 = 100;
+/// How many pending entries `XAUTOCLAIM` looks at for each that it may claim.
+const ATTEMPTS_PER_ENTRY: usize = 10;
+/// The largest COUNT of `XAUTOCLAIM`: Redis makes room for so many ids of 16 bytes.
+const COUNT_MAX: i64 = i64::MAX / 16;
+/// A COUNT for which Redis's room is beyond any address space.
+const COUNT_WITHOUT_ROOM: i64 = 1 << 43;
+
+/// Options of `XCLAIM` after its ids.
+struct Options {
+    delivered_ms: i64,
+    deliveries: Option<u64>,
+    force: bool,
+    just_id: bool,
+    last_id: StreamId,
+}
+
+/// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-ms] [RETRYCOUNT count] [FORCE] [JUSTID]
+/// [LASTID id]`.
+pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    if !group_exists(access, &key, args, reply) {
+        return;
+    }
+    let Some(min_idle_ms) = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XCLAIM", reply) else {
+        return;
+    };
+    let mut ids = Ids::new();
+    let mut at = 5;
+    while let Some(id) = args.get(at).and_then(|argument| StreamId::parse(argument, 0)) {
+        ids.push(id);
+        at += 1;
+    }
+    let now_ms = access.now_ms();
+    let Some(options) = Options::parse(args, at, now_ms, reply) else { return };
+    let how = Claim {
+        consumer: args.at(3),
+        min_idle_ms,
+        delivered_ms: options.delivered_ms,
+        deliveries: options.deliveries,
+        force: options.force,
+        just_id: options.just_id,
+        now_ms,
+    };
+    let claimed = reply.defer_array();
+    let mut count = 0;
+    let done = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
+        let Some(group) = stream.group_number(args.at(2)) else { return (false, false) };
+        stream.raise_group_id(group, options.last_id);
+        let created = stream.claim(group, ids.as_slice(), &how, |id, fields| {
+            count += 1;
+            write_claimed(id, fields, how.just_id, reply);
+        });
+        (true, created)
+    });
+    reply.patch(claimed, count);
+    if let Ok(Some(true)) = done {
+        access.notify(EventClass::Stream, "xgroup-createconsumer", &key);
+    }
+}
+
+/// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`.
+pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 1);
+    let Some(min_idle_ms) = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM", reply) else {
+        return;
+    };
+    let Some(start) = start(args.at(5), reply) else { return };
+    let Some((count, just_id)) = auto_options(args, reply) else { return };
+    if !group_exists(access, &key, args, reply) {
+        return;
+    }
+    if count >= COUNT_WITHOUT_ROOM {
+        return reply.error("ERR Insufficient memory, failed allocating transient memory, COUNT too high.");
+    }
+    let count = count as usize;
+    let now_ms = access.now_ms();
+    let consumer = args.at(3);
+    let how = Claim { consumer, min_idle_ms, delivered_ms: now_ms, deliveries: None, force: false, just_id, now_ms };
+    let done = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
+        let Some(group) = stream.group_number(args.at(2)) else { return (false, false) };
+        let mut claimed = Vec::new();
+        let attempts = count.saturating_mul(ATTEMPTS_PER_ENTRY);
+        let done = stream.claim_pending(group, start, count, attempts, &how, |id, _| claimed.push(id));
+        reply.array(3);
+        write_id(done.next, reply);
+        reply.array(claimed.len());
+        for id in claimed {
+            if just_id {
+                write_id(id, reply);
+            } else {
+                stream.range(id, id, 1, |id, fields| write_entry(id, fields, reply));
+            }
+        }
+        reply.array(done.deleted.len());
+        for &id in &done.deleted {
+            write_id(id, reply);
+        }
+        (done.claimed + done.deleted.len() > 0, done.created_consumer)
+    });
+    if let Ok(Some(true)) = done {
+        access.notify(EventClass::Stream, "xgroup-createconsumer", &key);
+    }
+}
+
+fn write_claimed(id: StreamId, fields: Fields<'_>, just_id: bool, reply: &mut Reply<'_>) {
+    if just_id {
+        write_id(id, reply);
+    } else {
+        write_entry(id, fields, reply);
+    }
+}
+
+/// Whether there is the group `args[2]` of a key; if not, it was replied so.
+fn group_exists(access: &mut Access<'_>, key: &Key<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
+    match access.db(key).read_as::<StreamBox>(key) {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(stream) => {
+            if stream.and_then(|stream| stream.group(args.at(2))).is_some() {
+                return true;
+            }
+            no_group(reply, key.bytes, args.at(2), "");
+        }
+    }
+    false
+}
+
+fn min_idle(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<i64> {
+    or_error(argument, wrong, reply).map(|idle| idle.max(0))
+}
+
+fn or_error(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<i64> {
+    let number = parse_i64(argument);
+    if number.is_none() {
+        reply.error(wrong);
+    }
+    number
+}
+
+impl Options {
+    fn parse(args: &Args<'_>, mut at: usize, now_ms: i64, reply: &mut Reply<'_>) -> Option<Options> {
+        let (mut delivered_ms, mut deliveries) = (-1, -1);
+        let (mut force, mut just_id, mut last_id) = (false, false, StreamId::MIN);
+        while let Some(option) = args.get(at) {
+            let value = args.get(at + 1);
+            at += 2;
+            match value {
+                _ if is_option(option, "FORCE") => {
+                    force = true;
+                    at -= 1;
+                }
+                _ if is_option(option, "JUSTID") => {
+                    just_id = true;
+                    at -= 1;
+                }
+                Some(value) if is_option(option, "IDLE") => {
+                    let idle = or_error(value, "ERR Invalid IDLE option argument for XCLAIM", reply)?;
+                    delivered_ms = now_ms.wrapping_sub(idle);
+                }
+                Some(value) if is_option(option, "TIME") => {
+                    delivered_ms = or_error(value, "ERR Invalid TIME option argument for XCLAIM", reply)?;
+                }
+                Some(value) if is_option(option, "RETRYCOUNT") => {
+                    deliveries = or_error(value, "ERR Invalid RETRYCOUNT option argument for XCLAIM", reply)?;
+                }
+                Some(value) if is_option(option, "LASTID") => last_id = id(value, 0, reply)?,
+                _ => {
+                    reply.error_bytes(&[b"ERR Unrecognized XCLAIM option '", c_string(option), b"'"].concat());
+                    return None;
+                }
+            }
+        }
+        // A client's clock may be ahead of this one's: what can't be is now.
+        if !(0..=now_ms).contains(&delivered_ms) {
+            delivered_ms = now_ms;
+        }
+        Some(Options { delivered_ms, deliveries: u64::try_from(deliveries).ok(), force, just_id, last_id })
+    }
+}
+
+/// COUNT and JUSTID of `XAUTOCLAIM`.
+fn auto_options(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<(i64, bool)> {
+    let (mut count, mut just_id) = (COUNT_DEFAULT, false);
+    let mut at = 6;
+    while at < args.len() {
+        if at + 1 < args.len() && is_option(args.at(at), "COUNT") {
+            at += 1;
+            count = parse_i64(args.at(at)).filter(|count| (1..=COUNT_MAX).contains(count)).unwrap_or(0);
+            if count == 0 {
+                reply.error("ERR COUNT must be > 0");
+                return None;
+            }
+        } else if is_option(args.at(at), "JUSTID") {
+            just_id = true;
+        } else {
+            reply.error(errors::SYNTAX);
+            return None;
+        }
+        at += 1;
+    }
+    Some((count, just_id))
+}

@@ -1,0 +1,205 @@
+//! `XGROUP`.
+
+use pantala_engine::access::Access;
+use pantala_engine::client::LocalContext;
+use pantala_engine::db::Missing;
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::stream::{ENTRIES_READ_UNKNOWN, StreamId};
+
+use super::ids::{INVALID_ID, parse_id_or_end};
+use super::{StreamBox, no_group_of_key, subcommand_syntax};
+use crate::arguments::{c_string, integer, is_option};
+use crate::{errors, help};
+
+const NO_KEY: &str = "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM option to create an empty stream automatically.";
+const BUSY: &str = "BUSYGROUP Consumer Group name already exists";
+/// Most arguments of `XGROUP CREATE`, and how many `XGROUP SETID` has.
+const CREATE_ARGUMENTS_MAX: usize = 8;
+const SETID_ARGUMENTS: [usize; 2] = [5, 7];
+
+/// `XGROUP CREATE key group id | $ [MKSTREAM] [ENTRIESREAD entries_read]`.
+pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some((mkstream, entries_read)) = options(args, true, reply) else { return };
+    let key = access.first_key(args, 2);
+    let start = Start::parse(args.at(4), StreamId::parse);
+    let fits = args.len() <= CREATE_ARGUMENTS_MAX;
+    let missing = if mkstream && fits && start.is_some() { Missing::Create } else { Missing::Skip };
+    let done = access.db(&key).change_as(&key, missing, |stream: &mut StreamBox| {
+        let (true, Some(start)) = (fits, &start) else { return (false, false) };
+        let created = stream.create_group(args.at(3), start.id(stream.figures().last_id), entries_read);
+        (created, created)
+    });
+    match (done, start) {
+        (Err(_), _) => reply.error(errors::WRONG_TYPE),
+        (Ok(None), _) if !mkstream => reply.error(NO_KEY),
+        _ if !fits => subcommand_syntax(reply, "XGROUP", args.at(1)),
+        (_, None) => reply.error(INVALID_ID),
+        (Ok(Some(true)), Some(_)) => {
+            access.notify(EventClass::Stream, "xgroup-create", &key);
+            reply.ok();
+        }
+        (Ok(_), Some(_)) => reply.error(BUSY),
+    }
+}
+
+/// `XGROUP SETID key group id | $ [ENTRIESREAD entries_read]`.
+pub fn xgroup_setid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some((_, entries_read)) = options(args, false, reply) else { return };
+    let start = Start::parse(args.at(4), parse_id_or_end);
+    let fits = SETID_ARGUMENTS.contains(&args.len());
+    let done = change_group(access, args, reply, "xgroup-setid", |stream, group| {
+        let (true, Some(start)) = (fits, &start) else { return (false, ()) };
+        stream.set_group_id(group, start.id(stream.figures().last_id), entries_read);
+        (true, ())
+    });
+    match (done, start) {
+        (None, _) => {}
+        _ if !fits => subcommand_syntax(reply, "XGROUP", args.at(1)),
+        (_, None) => reply.error(INVALID_ID),
+        (Some(()), Some(_)) => reply.ok(),
+    }
+}
+
+/// `XGROUP DESTROY key group`.
+pub fn xgroup_destroy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let key = access.first_key(args, 2);
+    let done = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
+        let destroyed = stream.destroy_group(args.at(3));
+        (destroyed, destroyed)
+    });
+    match done {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(None) => reply.error(NO_KEY),
+        Ok(Some(destroyed)) => {
+            if destroyed {
+                access.notify(EventClass::Stream, "xgroup-destroy", &key);
+            }
+            reply.integer(i64::from(destroyed));
+        }
+    }
+}
+
+/// `XGROUP CREATECONSUMER key group consumer`.
+pub fn xgroup_createconsumer(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let now_ms = access.now_ms();
+    let created = change_group(access, args, reply, "xgroup-createconsumer", |stream, group| {
+        let created = stream.create_consumer(group, args.at(4), now_ms);
+        (created, created)
+    });
+    if let Some(created) = created {
+        reply.integer(i64::from(created));
+    }
+}
+
+/// `XGROUP DELCONSUMER key group consumer`.
+pub fn xgroup_delconsumer(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let pending = change_group(access, args, reply, "xgroup-delconsumer", |stream, group| {
+        let pending = stream.remove_consumer(group, args.at(4));
+        (pending.is_some(), pending.unwrap_or(0))
+    });
+    if let Some(pending) = pending {
+        reply.integer(pending as i64);
+    }
+}
+
+/// `XGROUP HELP`.
+pub fn xgroup_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    help::write(
+        reply,
+        "XGROUP",
+        &[
+            "CREATE <key> <groupname> <id|$> [option]",
+            "    Adds a group to a stream. Options:",
+            "    * MKSTREAM",
+            "      Adds the stream too if there is none.",
+            "    * ENTRIESREAD entries_read",
+            "      How many entries the group counts as having read (for internal use).",
+            "CREATECONSUMER <key> <groupname> <consumer>",
+            "    Adds a consumer to a group.",
+            "DELCONSUMER <key> <groupname> <consumer>",
+            "    Removes a consumer with its pending entries.",
+            "DESTROY <key> <groupname>",
+            "    Removes a group.",
+            "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
+            "    Sets the id up to which a group has read.",
+        ],
+    );
+}
+
+/// Where a group begins to read.
+enum Start {
+    /// `$`: after the last entry.
+    Last,
+    After(StreamId),
+}
+
+impl Start {
+    /// `None`: it is no id, which is said only after a missing key has been.
+    fn parse(argument: &[u8], parse: fn(&[u8], u64) -> Option<StreamId>) -> Option<Start> {
+        if c_string(argument) == b"$" { Some(Start::Last) } else { parse(argument, 0).map(Start::After) }
+    }
+
+    fn id(&self, last_id: StreamId) -> StreamId {
+        match *self {
+            Start::Last => last_id,
+            Start::After(id) => id,
+        }
+    }
+}
+
+/// MKSTREAM, where `creates`, and ENTRIESREAD. `None`: it was replied what is wrong.
+fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(bool, i64)> {
+    let (mut mkstream, mut entries_read) = (false, ENTRIES_READ_UNKNOWN);
+    let mut at = 5;
+    while at < args.len() {
+        if creates && is_option(args.at(at), "MKSTREAM") {
+            mkstream = true;
+            at += 1;
+        } else if at + 1 < args.len() && is_option(args.at(at), "ENTRIESREAD") {
+            entries_read = integer(args.at(at + 1), reply)?;
+            if entries_read < 0 && entries_read != ENTRIES_READ_UNKNOWN {
+                reply.error("ERR value for ENTRIESREAD must be positive or -1");
+                return None;
+            }
+            at += 2;
+        } else {
+            subcommand_syntax(reply, "XGROUP", args.at(1));
+            return None;
+        }
+    }
+    Some((mkstream, entries_read))
+}
+
+/// Changes the group `args[3]` of the key `args[2]`, and notes the event where `change` says that it did. `None`: it was replied what
+/// is wrong.
+fn change_group<R>(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    reply: &mut Reply<'_>,
+    event: &'static str,
+    change: impl FnOnce(&mut StreamBox, usize) -> (bool, R),
+) -> Option<R> {
+    let key = access.first_key(args, 2);
+    let done = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
+        match stream.group_number(args.at(3)) {
+            None => (false, None),
+            Some(group) => {
+                let (changed, result) = change(stream, group);
+                (changed, Some((changed, result)))
+            }
+        }
+    });
+    match done {
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(None) => reply.error(NO_KEY),
+        Ok(Some(None)) => no_group_of_key(reply, key.bytes, args.at(3)),
+        Ok(Some(Some((changed, result)))) => {
+            if changed {
+                access.notify(EventClass::Stream, event, &key);
+            }
+            return Some(result);
+        }
+    }
+    None
+}

@@ -1,0 +1,65 @@
+//! Stream commands.
+//!
+//! | file | commands |
+//! | --- | --- |
+//! | `add` | `XADD`, `XTRIM` and their options |
+//! | `entries` | `XLEN`, `XRANGE`, `XREVRANGE`, `XDEL`, `XSETID` |
+//! | `read` | `XREAD`, `XREADGROUP` |
+//! | `groups` | `XGROUP` |
+//! | `pending` | `XACK`, `XPENDING` |
+//! | `claim` | `XCLAIM`, `XAUTOCLAIM` |
+//! | `info` | `XINFO` |
+//! | `ids` | ids as arguments, ids and entries as replies |
+//!
+//! `XADD` probes its key once and copies its fields once; `XREADGROUP` of what is new finds it without a search, and `XACK` in two
+//! binary searches.
+
+mod add;
+mod claim;
+mod entries;
+mod groups;
+mod ids;
+mod info;
+mod pending;
+mod read;
+#[cfg(test)]
+mod tests;
+
+pub use add::{xadd, xtrim};
+pub use claim::{xautoclaim, xclaim};
+pub use entries::{xdel, xlen, xrange, xrevrange, xsetid};
+pub use groups::{xgroup_create, xgroup_createconsumer, xgroup_delconsumer, xgroup_destroy, xgroup_help, xgroup_setid};
+pub use info::{xinfo_consumers, xinfo_groups, xinfo_help, xinfo_stream};
+pub use pending::{xack, xpending};
+pub use read::{read_shards, readgroup_shards, xread, xreadgroup};
+
+use pantala_resp::Reply;
+use pantala_types::Stream;
+
+use crate::arguments::c_string;
+
+/// A stream as the engine keeps it.
+type StreamBox = Box<Stream>;
+
+/// The error of a command that needs a key and a group of it, `rest` following their names.
+fn no_group(reply: &mut Reply<'_>, key: &[u8], group: &[u8], rest: &str) {
+    let between = b"' or consumer group '";
+    let before = b"NOGROUP No such key '";
+    reply.error_bytes(&[before, c_string(key), between, c_string(group), b"'", rest.as_bytes()].concat());
+}
+
+/// The error of a command that needs a group of a key that is there.
+fn no_group_of_key(reply: &mut Reply<'_>, key: &[u8], group: &[u8]) {
+    let before = b"NOGROUP No such consumer group '";
+    reply.error_bytes(&[before, c_string(group), b"' for key name '", c_string(key), b"'"].concat());
+}
+
+/// The error of a subcommand whose arguments don't fit, called `name` by the client.
+fn subcommand_syntax(reply: &mut Reply<'_>, container: &str, name: &[u8]) {
+    /// Bytes of the name that are repeated.
+    const SHOWN_BYTES_MAX: usize = 128;
+    let name = c_string(name);
+    let name = &name[..name.len().min(SHOWN_BYTES_MAX)];
+    let before: &[u8] = b"ERR unknown subcommand or wrong number of arguments for '";
+    reply.error_bytes(&[before, name, b"'. Try ", container.as_bytes(), b" HELP."].concat());
+}

@@ -1,0 +1,262 @@
+//! `XREAD` and `XREADGROUP`.
+
+use pantala_base::number::parse_i64;
+use pantala_engine::access::{Access, Key, SessionView};
+use pantala_engine::db::Missing;
+use pantala_engine::keyspace::Keyspace;
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply, Version};
+use pantala_types::stream::{Delivered, StreamId};
+
+use super::ids::{INVALID_ID, Ids, write_entry, write_id};
+use super::{StreamBox, no_group};
+use crate::arguments::{c_string, is_option};
+use crate::errors;
+
+const UNBALANCED: &str = "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.";
+const GROUP_OF_XREAD: &str = "ERR The GROUP option is only supported by XREADGROUP. You called XREAD instead.";
+const NOACK_OF_XREAD: &str = "ERR The NOACK option is only supported by XREADGROUP. You called XREAD instead.";
+const MISSING_GROUP: &str = "ERR Missing GROUP option for XREADGROUP";
+const MEANINGLESS_LAST: &str = "ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by specifying a proper ID, or use the > ID to get new messages. The $ ID would just return an empty result set.";
+const NEW_OF_XREAD: &str =
+    "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.";
+const TIMEOUT_NOT_AN_INTEGER: &str = "ERR timeout is not an integer or out of range";
+const TIMEOUT_NEGATIVE: &str = "ERR timeout is negative";
+const NO_BLOCKING: &str = "ERR Pantala can't wait for entries yet: BLOCK needs some to be there";
+
+/// What `>` means: entries that were never delivered. Redis takes the last id for the same.
+const NEW: StreamId = StreamId::MAX;
+
+/// A group and the consumer that reads.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    group: &'a [u8],
+    consumer: &'a [u8],
+}
+
+/// The options before the keys, and where those are.
+struct Options<'a> {
+    count: usize,
+    block: bool,
+    noack: bool,
+    reader: Option<Reader<'a>>,
+    /// Index of the first key; the ids follow the keys.
+    first_key: usize,
+    streams: usize,
+}
+
+/// `XREAD [COUNT count] [BLOCK ms] STREAMS key [key ...] id [id ...]`.
+pub fn xread(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    read(access, args, false, reply);
+}
+
+/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK ms] [NOACK] STREAMS key [key ...] id [id ...]`.
+pub fn xreadgroup(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    read(access, args, true, reply);
+}
+
+/// The shards of an `XREAD`. Its key specification doesn't tell them: a group or a consumer may be called STREAMS.
+pub fn read_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
+    choose_shards(keyspace, args, false, shards);
+}
+
+/// The shards of an `XREADGROUP`.
+pub fn readgroup_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
+    choose_shards(keyspace, args, true, shards);
+}
+
+fn choose_shards(keyspace: &Keyspace, args: &Args<'_>, of_group: bool, shards: &mut Vec<u32>) {
+    if let Ok(options) = Options::parse(args, of_group) {
+        let keys = options.first_key..options.first_key + options.streams;
+        shards.extend(keys.map(|at| keyspace.place(args.at(at)).shard));
+    }
+}
+
+fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Reply<'_>) {
+    let options = match Options::parse(args, of_group) {
+        Ok(options) => options,
+        Err(error) => return reply.error(error),
+    };
+    let mut after = Ids::new();
+    for stream in 0..options.streams {
+        let key = access.key(args, options.first_key + stream);
+        match options.start_of(access, &key, args.at(options.first_key + options.streams + stream), reply) {
+            Some(id) => after.push(id),
+            None => return,
+        }
+    }
+    let position = reply.position();
+    let streams = match reply.version() {
+        Version::Resp2 => reply.defer_array(),
+        Version::Resp3 => reply.defer_map(),
+    };
+    let mut served = 0;
+    for (stream, &after) in after.as_slice().iter().enumerate() {
+        let key = access.key(args, options.first_key + stream);
+        let before = reply.position();
+        if reply.version() == Version::Resp2 {
+            reply.array(2);
+        }
+        reply.bulk(key.bytes);
+        let was_served = match options.reader {
+            None => read_stream(access, &key, after, options.count, reply),
+            Some(reader) => options.read_group(access, &key, reader, after, reply),
+        };
+        if was_served {
+            served += 1;
+        } else {
+            reply.truncate(before);
+        }
+    }
+    if served > 0 {
+        return reply.patch(streams, served);
+    }
+    reply.truncate(position);
+    if options.block { reply.error(NO_BLOCKING) } else { reply.null_array() }
+}
+
+/// Replies the entries of a stream after an id. `false`: there are none.
+fn read_stream(access: &mut Access<'_>, key: &Key<'_>, after: StreamId, count: usize, reply: &mut Reply<'_>) -> bool {
+    let mut db = access.db(key);
+    let (Some(start), Ok(Some(stream))) = (after.next(), db.read_as::<StreamBox>(key)) else {
+        return false;
+    };
+    let entries = reply.defer_array();
+    let shown = stream.range(start, StreamId::MAX, count, |id, fields| write_entry(id, fields, reply));
+    reply.patch(entries, shown);
+    shown > 0
+}
+
+impl<'a> Options<'a> {
+    fn parse(args: &Args<'a>, of_group: bool) -> Result<Self, &'static str> {
+        let mut options =
+            Options { count: usize::MAX, block: false, noack: false, reader: None, first_key: 0, streams: 0 };
+        let mut at = 1;
+        while at < args.len() {
+            let option = args.at(at);
+            let more = args.len() - at - 1;
+            if more > 0 && is_option(option, "BLOCK") {
+                at += 1;
+                let timeout_ms = parse_i64(args.at(at)).ok_or(TIMEOUT_NOT_AN_INTEGER)?;
+                if timeout_ms < 0 {
+                    return Err(TIMEOUT_NEGATIVE);
+                }
+                options.block = true;
+            } else if more > 0 && is_option(option, "COUNT") {
+                at += 1;
+                let count = parse_i64(args.at(at)).ok_or(errors::NOT_AN_INTEGER)?;
+                options.count = usize::try_from(count).ok().filter(|&count| count > 0).unwrap_or(usize::MAX);
+            } else if more > 0 && is_option(option, "STREAMS") {
+                if more % 2 == 1 {
+                    return Err(UNBALANCED);
+                }
+                options.first_key = at + 1;
+                options.streams = more / 2;
+                break;
+            } else if more >= 2 && is_option(option, "GROUP") {
+                if !of_group {
+                    return Err(GROUP_OF_XREAD);
+                }
+                options.reader = Some(Reader { group: args.at(at + 1), consumer: args.at(at + 2) });
+                at += 2;
+            } else if is_option(option, "NOACK") {
+                if !of_group {
+                    return Err(NOACK_OF_XREAD);
+                }
+                options.noack = true;
+            } else {
+                return Err(errors::SYNTAX);
+            }
+            at += 1;
+        }
+        match options {
+            Options { streams: 0, .. } => Err(errors::SYNTAX),
+            Options { reader: None, .. } if of_group => Err(MISSING_GROUP),
+            options => Ok(options),
+        }
+    }
+
+    /// The id after which a stream is to be read. `None`: it was replied what is wrong.
+    fn start_of(
+        &self,
+        access: &mut Access<'_>,
+        key: &Key<'_>,
+        argument: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Option<StreamId> {
+        let mut db = access.db(key);
+        let Ok(stream) = db.read_as::<StreamBox>(key) else {
+            reply.error(errors::WRONG_TYPE);
+            return None;
+        };
+        if let Some(reader) = self.reader
+            && stream.is_none_or(|stream| stream.group_number(reader.group).is_none())
+        {
+            no_group(reply, key.bytes, reader.group, " in XREADGROUP with GROUP option");
+            return None;
+        }
+        let of_group = self.reader.is_some();
+        let error = match c_string(argument) {
+            b"$" if of_group => MEANINGLESS_LAST,
+            b"$" => return Some(stream.map_or(StreamId::MIN, |stream| stream.figures().last_id)),
+            b">" if of_group => return Some(NEW),
+            b">" => NEW_OF_XREAD,
+            // The last entry itself, of Redis 7.4.
+            b"+" if !of_group => {
+                let last = stream.and_then(|stream| stream.last_entry_id());
+                return Some(last.and_then(StreamId::previous).unwrap_or(match stream {
+                    Some(stream) => stream.figures().last_id,
+                    None => StreamId::MIN,
+                }));
+            }
+            _ => match StreamId::parse(argument, 0) {
+                Some(id) => return Some(id),
+                None => INVALID_ID,
+            },
+        };
+        reply.error(error);
+        None
+    }
+
+    /// Delivers entries to a consumer. `false`: there are none.
+    fn read_group(
+        &self,
+        access: &mut Access<'_>,
+        key: &Key<'_>,
+        reader: Reader<'_>,
+        after: StreamId,
+        reply: &mut Reply<'_>,
+    ) -> bool {
+        let (now_ms, count) = (access.now_ms(), self.count);
+        let entries = reply.defer_array();
+        let mut db = access.db(key);
+        let done = db.change_as(key, Missing::Skip, |stream: &mut StreamBox| {
+            let Some(group) = stream.group_number(reader.group) else { return (false, None) };
+            let done = if after == NEW {
+                stream.deliver(group, reader.consumer, count, now_ms, self.noack, |id, fields| {
+                    write_entry(id, fields, reply);
+                })
+            } else {
+                // `NEW` is the only id without a next one.
+                let start = after.next().unwrap_or(StreamId::MAX);
+                stream.redeliver(group, reader.consumer, start, count, now_ms, |id, fields| match fields {
+                    Some(fields) => write_entry(id, fields, reply),
+                    None => {
+                        reply.array(2);
+                        write_id(id, reply);
+                        reply.null_array();
+                    }
+                })
+            };
+            (done.entries > 0 || done.created_consumer, Some(done))
+        });
+        // Redis looks the key up for reading once more.
+        db.count_lookup(!matches!(done, Ok(None)));
+        let Delivered { entries: shown, created_consumer } = done.ok().flatten().flatten().unwrap_or_default();
+        reply.patch(entries, shown);
+        if created_consumer {
+            access.notify(EventClass::Stream, "xgroup-createconsumer", key);
+        }
+        shown > 0 || after != NEW
+    }
+}

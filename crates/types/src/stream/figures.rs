@@ -1,0 +1,75 @@
+//! What a stream counts, and what can be told from it of a consumer group's progress.
+
+use super::group::{ENTRIES_READ_UNKNOWN, Group};
+use super::id::StreamId;
+
+/// The figures of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Entries that are there.
+    pub length: u64,
+    /// Id of the first of them; 0-0 without any.
+    pub first_id: StreamId,
+    /// The largest id that an entry ever had.
+    pub last_id: StreamId,
+    /// The largest id that `XDEL` removed.
+    pub max_deleted_id: StreamId,
+    /// Entries that were ever added.
+    pub entries_added: u64,
+}
+
+impl Figures {
+    /// Whether `XDEL` may have removed an entry of that id or a later one (Redis's `streamRangeHasTombstones`).
+    fn has_tombstones_from(&self, start: StreamId) -> bool {
+        // Those before the first entry don't count.
+        let none = self.length == 0 || self.max_deleted_id == StreamId::MIN || self.first_id > self.max_deleted_id;
+        !none && start <= self.max_deleted_id
+    }
+
+    /// How many entries were added up to an id, if that can be told without counting
+    /// (Redis's `streamEstimateDistanceFromFirstEverEntry`).
+    fn entries_up_to(&self, id: StreamId) -> Option<u64> {
+        if self.entries_added == 0 {
+            return Some(0);
+        }
+        if self.length == 0 && id <= self.last_id {
+            return Some(self.entries_added);
+        }
+        if id >= self.last_id {
+            return (id == self.last_id).then_some(self.entries_added);
+        }
+        if self.max_deleted_id != StreamId::MIN && self.max_deleted_id >= self.first_id {
+            return None;
+        }
+        let before_first = self.entries_added.wrapping_sub(self.length);
+        match id.cmp(&self.first_id) {
+            std::cmp::Ordering::Less => Some(before_first),
+            std::cmp::Ordering::Equal => Some(before_first.wrapping_add(1)),
+            std::cmp::Ordering::Greater => None,
+        }
+    }
+
+    /// `entries-read` of a group after it has read the entry of an id, which is beyond its last one.
+    #[inline]
+    pub(super) fn entries_read_after(&self, group: &Group, id: StreamId) -> i64 {
+        if group.entries_read != ENTRIES_READ_UNKNOWN && !self.has_tombstones_from(id) {
+            group.entries_read.wrapping_add(1)
+        } else if self.entries_added > 0 {
+            self.entries_up_to(id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64)
+        } else {
+            group.entries_read
+        }
+    }
+
+    /// Entries that a group has yet to read; `None`: it can't be told.
+    pub fn lag(&self, group: &Group) -> Option<i64> {
+        let added = self.entries_added as i64;
+        if added == 0 {
+            return Some(0);
+        }
+        if group.entries_read != ENTRIES_READ_UNKNOWN && !self.has_tombstones_from(group.last_id) {
+            return Some(added.wrapping_sub(group.entries_read));
+        }
+        self.entries_up_to(group.last_id).map(|count| added.wrapping_sub(count as i64))
+    }
+}

@@ -1,0 +1,323 @@
+//! Consumer groups: who was given which entry, and hasn't acknowledged it.
+//!
+//! The pending entries of a group are kept once with all that is known of them, and once per consumer as ids only: a consumer
+//! finds its history, and a group its oldest entry, without looking at anybody else's.
+
+use super::id::StreamId;
+use super::ordered::{Keyed, Ordered};
+
+/// `entries-read` that isn't known (Redis's `SCG_INVALID_ENTRIES_READ`).
+pub const ENTRIES_READ_UNKNOWN: i64 = -1;
+
+/// A consumer's number in its group: it stays the same as long as there is the consumer.
+pub(super) type ConsumerNumber = u32;
+
+/// A pending entry, as its group knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Nack {
+    pub(super) id: StreamId,
+    /// When it was last delivered, unix time in ms.
+    pub(super) delivered_ms: i64,
+    /// How often it was delivered.
+    pub(super) deliveries: u64,
+    pub(super) consumer: ConsumerNumber,
+}
+
+impl Keyed for Nack {
+    #[inline]
+    fn key(&self) -> StreamId {
+        self.id
+    }
+}
+
+/// A pending entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pending<'g> {
+    /// Id of the entry, which may be deleted meanwhile.
+    pub id: StreamId,
+    /// Name of the consumer that has it.
+    pub consumer: &'g [u8],
+    /// When it was last delivered, unix time in ms.
+    pub delivered_ms: i64,
+    /// How often it was delivered.
+    pub deliveries: u64,
+}
+
+/// A consumer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Consumer {
+    pub(super) name: Box<[u8]>,
+    pub(super) seen_ms: i64,
+    pub(super) pending: Ordered<StreamId>,
+}
+
+impl Consumer {
+    /// Its name.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// When it last tried to do something, unix time in ms.
+    pub fn seen_ms(&self) -> i64 {
+        self.seen_ms
+    }
+
+    /// How many entries it has.
+    pub fn pending_len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Ids of its entries, in order.
+    pub fn pending(&self) -> impl Iterator<Item = StreamId> {
+        self.pending.iter().copied()
+    }
+}
+
+/// A consumer group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    name: Box<[u8]>,
+    pub(super) last_id: StreamId,
+    pub(super) entries_read: i64,
+    /// Where the entry after `last_id` is or will be: the first id of its node, and the position in it. A hint: set when that was read,
+    /// forgotten when `last_id` is set otherwise.
+    pub(super) cursor: Option<(StreamId, usize)>,
+    pub(super) pel: Ordered<Nack>,
+    slots: Vec<Option<Consumer>>,
+    /// Numbers of the consumers, by name.
+    order: Vec<ConsumerNumber>,
+    /// Bytes of heap that the consumers' names and entries take.
+    consumer_bytes: usize,
+}
+
+impl Group {
+    pub(super) fn new(name: &[u8], last_id: StreamId, entries_read: i64) -> Self {
+        Group {
+            name: name.into(),
+            last_id,
+            entries_read,
+            cursor: None,
+            pel: Ordered::default(),
+            slots: Vec::new(),
+            order: Vec::new(),
+            consumer_bytes: 0,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Id of the entry that it delivered last.
+    pub fn last_id(&self) -> StreamId {
+        self.last_id
+    }
+
+    /// How many entries of the stream, from its very first, it has read; [`ENTRIES_READ_UNKNOWN`].
+    pub fn entries_read(&self) -> i64 {
+        self.entries_read
+    }
+
+    /// How many entries are pending.
+    pub fn pending_len(&self) -> usize {
+        self.pel.len()
+    }
+
+    /// The pending entries of all consumers, from an id on.
+    pub fn pending_from(&self, start: StreamId) -> impl Iterator<Item = Pending<'_>> {
+        self.pel.iter_from(self.pel.ceil(start)).map(|nack| self.describe(nack))
+    }
+
+    /// The last of the pending entries.
+    pub fn last_pending(&self) -> Option<Pending<'_>> {
+        self.pel.last().map(|nack| self.describe(nack))
+    }
+
+    /// The pending entries of a consumer of this group, from an id on.
+    pub fn pending_of<'g>(&'g self, consumer: &'g Consumer, start: StreamId) -> impl Iterator<Item = Pending<'g>> {
+        let ids = consumer.pending.iter_from(consumer.pending.ceil(start));
+        // Each id of a consumer is one of the group.
+        ids.filter_map(|&id| Some(self.describe(self.pel.get(self.pel.find(id)?))))
+    }
+
+    fn describe(&self, nack: &Nack) -> Pending<'_> {
+        let Nack { id, delivered_ms, deliveries, consumer } = *nack;
+        Pending { id, consumer: self.at(consumer).map_or(&[], Consumer::name), delivered_ms, deliveries }
+    }
+
+    /// How many consumers there are.
+    pub fn consumers_len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The consumers, by name.
+    pub fn consumers(&self) -> impl Iterator<Item = &Consumer> {
+        self.order.iter().filter_map(|&number| self.at(number))
+    }
+
+    /// The consumer of a name.
+    pub fn consumer(&self, name: &[u8]) -> Option<&Consumer> {
+        self.at(self.number_of(name)?)
+    }
+
+    /// Bytes of heap, names included.
+    pub(super) fn allocated_bytes(&self) -> usize {
+        self.name.len()
+            + self.pel.allocated_bytes()
+            + self.consumer_bytes
+            + self.slots.capacity() * size_of::<Option<Consumer>>()
+            + self.order.capacity() * size_of::<ConsumerNumber>()
+    }
+
+    fn at(&self, number: ConsumerNumber) -> Option<&Consumer> {
+        self.slots.get(number as usize)?.as_ref()
+    }
+
+    fn at_mut(&mut self, number: ConsumerNumber) -> Option<&mut Consumer> {
+        self.slots.get_mut(number as usize)?.as_mut()
+    }
+
+    fn search(&self, name: &[u8]) -> Result<usize, usize> {
+        self.order.binary_search_by(|&number| self.at(number).map_or(&[][..], Consumer::name).cmp(name))
+    }
+
+    pub(super) fn number_of(&self, name: &[u8]) -> Option<ConsumerNumber> {
+        self.search(name).ok().map(|at| self.order[at])
+    }
+
+    /// The consumer of a name, created if need be, and whether it was. It was seen `now_ms`.
+    pub(super) fn seen(&mut self, name: &[u8], now_ms: i64) -> (ConsumerNumber, bool) {
+        match self.search(name) {
+            Ok(at) => {
+                let number = self.order[at];
+                if let Some(consumer) = self.at_mut(number) {
+                    consumer.seen_ms = now_ms;
+                }
+                (number, false)
+            }
+            Err(at) => (self.add_consumer(at, name, now_ms), true),
+        }
+    }
+
+    /// Adds a consumer. `false`: there is one of that name.
+    pub(super) fn create_consumer(&mut self, name: &[u8], now_ms: i64) -> bool {
+        match self.search(name) {
+            Ok(_) => false,
+            Err(at) => {
+                self.add_consumer(at, name, now_ms);
+                true
+            }
+        }
+    }
+
+    fn add_consumer(&mut self, at: usize, name: &[u8], now_ms: i64) -> ConsumerNumber {
+        let consumer = Consumer { name: name.into(), seen_ms: now_ms, pending: Ordered::default() };
+        self.consumer_bytes += name.len();
+        let number = match self.slots.iter().position(Option::is_none) {
+            Some(free) if self.order.len() < self.slots.len() => {
+                self.slots[free] = Some(consumer);
+                free
+            }
+            _ => {
+                self.slots.push(Some(consumer));
+                self.slots.len() - 1
+            }
+        } as ConsumerNumber;
+        self.order.insert(at, number);
+        number
+    }
+
+    /// Removes a consumer with its pending entries; gives how many those were.
+    pub(super) fn remove_consumer(&mut self, name: &[u8]) -> Option<usize> {
+        let at = self.search(name).ok()?;
+        let number = self.order.remove(at);
+        let consumer = self.slots[number as usize].take()?;
+        self.consumer_bytes -= consumer.name.len() + consumer.pending.allocated_bytes();
+        for id in consumer.pending() {
+            if let Some(place) = self.pel.find(id) {
+                self.pel.remove(place);
+            }
+        }
+        Some(consumer.pending.len())
+    }
+
+    /// Changes the entries of a consumer, keeping the tally.
+    fn with_pending(&mut self, number: ConsumerNumber, change: impl FnOnce(&mut Ordered<StreamId>)) {
+        let Some(consumer) = self.slots.get_mut(number as usize).and_then(Option::as_mut) else { return };
+        let before = consumer.pending.allocated_bytes();
+        change(&mut consumer.pending);
+        self.consumer_bytes = self.consumer_bytes + consumer.pending.allocated_bytes() - before;
+    }
+
+    fn add_to(&mut self, number: ConsumerNumber, id: StreamId) {
+        self.with_pending(number, |pending| {
+            // An entry that is there already stays.
+            let _ = pending.insert(id);
+        });
+    }
+
+    fn take_from(&mut self, number: ConsumerNumber, id: StreamId) {
+        self.with_pending(number, |pending| {
+            if let Some(place) = pending.find(id) {
+                pending.remove(place);
+            }
+        });
+    }
+
+    /// Notes that an entry was delivered for the first time, or anew after the group was set back.
+    #[inline]
+    pub(super) fn deliver(&mut self, id: StreamId, consumer: ConsumerNumber, now_ms: i64) {
+        let nack = Nack { id, delivered_ms: now_ms, deliveries: 1, consumer };
+        if let Err(place) = self.pel.insert(nack) {
+            let former = std::mem::replace(self.pel.get_mut(place), nack).consumer;
+            self.take_from(former, id);
+        }
+        self.add_to(consumer, id);
+    }
+
+    /// The pending entry of an id.
+    #[inline]
+    pub(super) fn nack(&self, id: StreamId) -> Option<Nack> {
+        Some(*self.pel.get(self.pel.find(id)?))
+    }
+
+    /// Puts a pending entry in place of the one of that id, if there is one, with whatever consumer.
+    pub(super) fn put(&mut self, nack: Nack) {
+        let former = match self.pel.insert(nack) {
+            Ok(()) => None,
+            Err(place) => Some(std::mem::replace(self.pel.get_mut(place), nack).consumer),
+        };
+        if former != Some(nack.consumer) {
+            if let Some(former) = former {
+                self.take_from(former, nack.id);
+            }
+            self.add_to(nack.consumer, nack.id);
+        }
+    }
+
+    /// Removes a pending entry. `false`: there is none.
+    #[inline]
+    pub(super) fn acknowledge(&mut self, id: StreamId) -> bool {
+        let Some(place) = self.pel.find(id) else { return false };
+        let nack = self.pel.remove(place);
+        self.take_from(nack.consumer, id);
+        true
+    }
+
+    /// A consumer's pending entry from an id on.
+    pub(super) fn next_of(&self, consumer: ConsumerNumber, from: StreamId) -> Option<StreamId> {
+        let pending = &self.at(consumer)?.pending;
+        pending.ceil(from).map(|place| *pending.get(place))
+    }
+}
+
+impl PartialEq for Group {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, self.last_id, self.entries_read) == (&other.name, other.last_id, other.entries_read)
+            && self.consumers().eq(other.consumers())
+            && self.pending_from(StreamId::MIN).eq(other.pending_from(StreamId::MIN))
+    }
+}
+
+impl Eq for Group {}

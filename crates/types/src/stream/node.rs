@@ -1,0 +1,397 @@
+//! A node of a stream: up to `stream-node-max-entries` entries in one piece of memory.
+//!
+//! Redis keeps a node as a listpack: a master entry with the fields of the first one, and entries whose ids are differences from
+//! the master's. Here is the same content, denser: nothing is needed to walk backwards (a range in reverse walks its nodes
+//! forward first), and an id is the difference from the entry before, which in most streams fits the entry's first byte.
+//!
+//! ```text
+//! names       count (varint), then that many elements
+//! entry       head: code of the id (6 bits), same fields (1 bit), deleted (1 bit)
+//!             what the code asks for (varints)
+//!             same fields:  values, as many as names
+//!             other fields: count (varint), then field, value, field, value …
+//! ```
+//!
+//! | code | id, after `ms-seq` | bytes behind the head |
+//! | --- | --- | --- |
+//! | 0 to 29 | `ms-(seq + 1 + code)` | 0 |
+//! | 30 to 59 | `(ms + code - 29)-0` | 0 |
+//! | 60 | `ms-(seq + 1 + n)` | n |
+//! | 61 | `(ms + n)-0` | n |
+//! | 62 | `(ms + n)-m` | n and m |
+//!
+//! An element is encoded as in a pack, without the length at its end. An entry of Redis's costs 9 bytes and 2 per value beyond its data in
+//! most streams, here 1 byte and 1 per value.
+//!
+//! Ids rise from entry to entry, but for deleted ones: after `XSETID` has set a stream's last id back, an entry may follow a deleted one of
+//! a higher id. So whatever looks for an id passes deleted entries over. A live entry's id is never above its node's last.
+//!
+//! Where a node ends is Redis's decision, since clients see it (`XTRIM ~`, `XINFO STREAM`): so a node knows how large its listpack
+//! would be.
+
+use super::id::StreamId;
+use super::ordered::Keyed;
+use crate::OutOfMemory;
+use crate::pack::{Element, PackRef, back_bytes, integer_entry_bytes, write_body};
+
+/// Header (6) and end (1) of a listpack.
+const LISTPACK_FRAME_BYTES: usize = 7;
+/// Bytes of the listpack entries around an entry's data that are always of one size: its flags.
+const FLAGS_ENTRY_BYTES: usize = 2;
+
+const DELETED: u8 = 1;
+const SAME_FIELDS: u8 = 2;
+const CODE_SHIFT: u32 = 2;
+
+const SEQ_CODES: u64 = 30;
+const MS_CODES: u64 = 30;
+const CODE_SEQ: u8 = 60;
+const CODE_MS: u8 = 61;
+const CODE_BOTH: u8 = 62;
+/// A head and two varints.
+const ENTRY_HEAD_BYTES_MAX: usize = 1 + 2 * 10;
+
+/// See the head of this module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    /// Redis's master id: that of the first entry there ever was in it.
+    pub(super) first: StreamId,
+    /// Id of the last entry, deleted or not.
+    pub(super) last: StreamId,
+    bytes: Vec<u8>,
+    /// Entries that are there.
+    pub(super) live: u32,
+    /// Entries that are marked as deleted.
+    pub(super) dead: u32,
+    /// Bytes that the entries of its listpack would take, without the counts of entries in front.
+    listpack_bytes: u32,
+}
+
+impl Keyed for Node {
+    #[inline]
+    fn key(&self) -> StreamId {
+        self.first
+    }
+}
+
+/// An entry of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<'n> {
+    pub(super) id: StreamId,
+    pub(super) deleted: bool,
+    /// Where its head stands.
+    at: usize,
+    pub(super) fields: Fields<'n>,
+}
+
+/// The fields of an entry with their values, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'n> {
+    node: PackRef<'n>,
+    /// Next name, when the names are those of the node.
+    name_at: usize,
+    at: usize,
+    left: usize,
+    pub(super) same: bool,
+}
+
+impl Fields<'_> {
+    /// Fields that are yet to come.
+    pub fn len(&self) -> usize {
+        self.left
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+}
+
+impl<'n> Iterator for Fields<'n> {
+    type Item = (Element<'n>, Element<'n>);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let names_at = if self.same { &mut self.name_at } else { &mut self.at };
+        let name = self.node.get(*names_at);
+        *names_at += self.node.body_len(*names_at);
+        let value = self.node.get(self.at);
+        self.at += self.node.body_len(self.at);
+        Some((name, value))
+    }
+}
+
+/// Walks through the entries of a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'n> {
+    node: PackRef<'n>,
+    names: usize,
+    names_at: usize,
+    at: usize,
+    previous: StreamId,
+}
+
+impl<'n> Reader<'n> {
+    /// From where the next entry stands, and the id of the one before it.
+    fn new(node: &'n Node, at: Option<(usize, StreamId)>) -> Self {
+        let (names, names_at) = read_varint(&node.bytes, 0);
+        let pack = PackRef::new(&node.bytes);
+        let names = names as usize;
+        let (at, previous) = at.unwrap_or_else(|| {
+            let at = (0..names).fold(names_at, |at, _| at + pack.body_len(at));
+            (at, before_first(node.first))
+        });
+        Reader { node: pack, names, names_at, at, previous }
+    }
+
+    /// Where the next entry stands.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    /// Passes an entry's content over and gives where it begins, how many fields it has, and whether names are in it.
+    #[inline]
+    fn pass(&mut self, same: bool) -> (usize, usize) {
+        let count = if same {
+            self.names
+        } else {
+            let (count, at) = read_varint(self.node.as_bytes(), self.at);
+            self.at = at;
+            count as usize
+        };
+        let start = self.at;
+        for _ in 0..if same { count } else { 2 * count } {
+            self.at += self.node.body_len(self.at);
+        }
+        (start, count)
+    }
+}
+
+impl<'n> Iterator for Reader<'n> {
+    type Item = Entry<'n>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Entry<'n>> {
+        let bytes = self.node.as_bytes();
+        let at = self.at;
+        let head = *bytes.get(at)?;
+        self.at += 1;
+        let StreamId { ms, seq } = self.previous;
+        let code = head >> CODE_SHIFT;
+        let mut varint = || {
+            let (value, next) = read_varint(bytes, self.at);
+            self.at = next;
+            value
+        };
+        let id = match code {
+            CODE_SEQ => StreamId { ms, seq: seq.wrapping_add(1).wrapping_add(varint()) },
+            CODE_MS => StreamId { ms: ms.wrapping_add(varint()), seq: 0 },
+            CODE_BOTH => StreamId { ms: ms.wrapping_add(varint()), seq: varint() },
+            _ if u64::from(code) < SEQ_CODES => StreamId { ms, seq: seq.wrapping_add(1 + u64::from(code)) },
+            _ => StreamId { ms: ms.wrapping_add(u64::from(code) - SEQ_CODES + 1), seq: 0 },
+        };
+        self.previous = id;
+        let same = head & SAME_FIELDS != 0;
+        let (start, left) = self.pass(same);
+        let fields = Fields { node: self.node, name_at: self.names_at, at: start, left, same };
+        Some(Entry { id, deleted: head & DELETED != 0, at, fields })
+    }
+}
+
+/// What the first entry's id is told from, so that it is the smallest difference.
+fn before_first(first: StreamId) -> StreamId {
+    StreamId { ms: first.ms, seq: first.seq.wrapping_sub(1) }
+}
+
+impl Node {
+    /// A node without entries, whose names will be those of `fields`.
+    ///
+    /// # Errors
+    /// When the allocator refuses `room_bytes`.
+    pub(super) fn new<'f>(
+        first: StreamId,
+        names: impl ExactSizeIterator<Item = &'f [u8]>,
+        room_bytes: usize,
+    ) -> Result<Node, OutOfMemory> {
+        let mut bytes = Vec::new();
+        bytes.try_reserve(room_bytes).map_err(|_| OutOfMemory)?;
+        let mut listpack_bytes = integer_entry_bytes(names.len() as i64) + integer_entry_bytes(0);
+        write_varint(names.len() as u64, &mut bytes);
+        for name in names {
+            listpack_bytes += write_element(name, &mut bytes);
+        }
+        let listpack_bytes = listpack_bytes as u32;
+        Ok(Node { first, last: before_first(first), bytes, live: 0, dead: 0, listpack_bytes })
+    }
+
+    /// Adds an entry at the end. Its id is above all others.
+    ///
+    /// # Errors
+    /// When the allocator refuses `room_bytes`: nothing is changed.
+    pub(super) fn append<'f>(
+        &mut self,
+        id: StreamId,
+        fields: impl ExactSizeIterator<Item = (&'f [u8], &'f [u8])> + Clone,
+        room_bytes: usize,
+    ) -> Result<(), OutOfMemory> {
+        self.bytes.try_reserve(room_bytes).map_err(|_| OutOfMemory)?;
+        let count = fields.len();
+        let same = self.has_names(fields.clone().map(|(name, _)| name));
+        self.write_head(id, same);
+        let mut listpack_bytes = FLAGS_ENTRY_BYTES
+            + integer_entry_bytes(id.ms.wrapping_sub(self.first.ms) as i64)
+            + integer_entry_bytes(id.seq.wrapping_sub(self.first.seq) as i64);
+        if same {
+            for (_, value) in fields {
+                listpack_bytes += write_element(value, &mut self.bytes);
+            }
+        } else {
+            listpack_bytes += integer_entry_bytes(count as i64);
+            write_varint(count as u64, &mut self.bytes);
+            for (name, value) in fields {
+                listpack_bytes += write_element(name, &mut self.bytes);
+                listpack_bytes += write_element(value, &mut self.bytes);
+            }
+        }
+        listpack_bytes += integer_entry_bytes(listpack_entries(count, same));
+        self.listpack_bytes += listpack_bytes as u32;
+        self.last = id;
+        self.live += 1;
+        Ok(())
+    }
+
+    /// Whether the names of an entry are the node's.
+    fn has_names<'f>(&self, mut names: impl ExactSizeIterator<Item = &'f [u8]>) -> bool {
+        let (count, mut at) = read_varint(&self.bytes, 0);
+        let pack = PackRef::new(&self.bytes);
+        count == names.len() as u64
+            && names.all(|name| {
+                let known = pack.get(at);
+                at += pack.body_len(at);
+                known == Element::of(name)
+            })
+    }
+
+    fn write_head(&mut self, id: StreamId, same: bool) {
+        let previous = self.last;
+        let ms = id.ms.wrapping_sub(previous.ms);
+        let seq = id.seq.wrapping_sub(previous.seq).wrapping_sub(1);
+        let (code, first, second) = match (ms, id.seq) {
+            (0, _) if seq < SEQ_CODES => (seq as u8, None, None),
+            (0, _) => (CODE_SEQ, Some(seq), None),
+            (1..=MS_CODES, 0) => ((SEQ_CODES + ms - 1) as u8, None, None),
+            (_, 0) => (CODE_MS, Some(ms), None),
+            _ => (CODE_BOTH, Some(ms), Some(id.seq)),
+        };
+        let same = if same { SAME_FIELDS } else { 0 };
+        self.bytes.push(code << CODE_SHIFT | same);
+        for value in [first, second].into_iter().flatten() {
+            write_varint(value, &mut self.bytes);
+        }
+    }
+
+    /// Gives back the room for growth: nothing is going to be added.
+    pub(super) fn seal(&mut self) {
+        self.bytes.shrink_to_fit();
+    }
+
+    /// Bytes of heap it takes.
+    pub(super) fn allocated_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Bytes that its listpack would take in Redis.
+    pub(super) fn listpack_len_bytes(&self) -> usize {
+        let counts = integer_entry_bytes(i64::from(self.live)) + integer_entry_bytes(i64::from(self.dead));
+        LISTPACK_FRAME_BYTES + counts + self.listpack_bytes as usize
+    }
+
+    /// Names of its first entry.
+    pub(super) fn names(&self) -> impl ExactSizeIterator<Item = Element<'_>> {
+        let (count, mut at) = read_varint(&self.bytes, 0);
+        let pack = PackRef::new(&self.bytes);
+        (0..count as usize).map(move |_| {
+            let name = pack.get(at);
+            at += pack.body_len(at);
+            name
+        })
+    }
+
+    /// All entries, deleted ones included.
+    pub(super) fn entries(&self) -> Reader<'_> {
+        Reader::new(self, None)
+    }
+
+    /// The entries from a position on ([`Reader::position`]), where the one before it has the id `previous`.
+    pub(super) fn entries_from(&self, position: usize, previous: StreamId) -> Reader<'_> {
+        Reader::new(self, Some((position, previous)))
+    }
+
+    /// Where the next entry will stand.
+    pub(super) fn end_place(&self) -> EntryPlace {
+        EntryPlace(self.bytes.len())
+    }
+
+    /// Marks an entry of this node as deleted, which it isn't yet, by its place.
+    pub(super) fn delete(&mut self, place: EntryPlace) {
+        self.bytes[place.0] |= DELETED;
+        self.live -= 1;
+        self.dead += 1;
+    }
+}
+
+/// Where an entry stands in its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EntryPlace(usize);
+
+impl Entry<'_> {
+    pub(super) fn place(&self) -> EntryPlace {
+        EntryPlace(self.at)
+    }
+}
+
+/// How many entries of a listpack an entry of a stream takes, without the one that says so.
+pub(super) fn listpack_entries(fields: usize, same: bool) -> i64 {
+    // Flags and the two parts of the id.
+    3 + if same { fields as i64 } else { 2 * fields as i64 + 1 }
+}
+
+/// Appends an element; gives the bytes that it takes in a listpack.
+#[inline]
+fn write_element(text: &[u8], out: &mut Vec<u8>) -> usize {
+    let start = out.len();
+    write_body(Element::of(text), out);
+    let body = out.len() - start;
+    body + back_bytes(body)
+}
+
+/// Bytes to make room for before an entry of that many arguments and bytes in them is added: its names may be written twice.
+pub(super) fn room_for(arguments: usize, argument_bytes: usize) -> usize {
+    /// Longest head of an element, or a varint.
+    const ELEMENT_HEAD_BYTES_MAX: usize = 10;
+    ENTRY_HEAD_BYTES_MAX + (arguments + 1) * ELEMENT_HEAD_BYTES_MAX + argument_bytes
+}
+
+fn write_varint(mut value: u64, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// A number and where it ends.
+#[inline]
+fn read_varint(bytes: &[u8], mut at: usize) -> (u64, usize) {
+    let (mut value, mut shift) = (0, 0);
+    loop {
+        let byte = bytes[at];
+        at += 1;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return (value, at);
+        }
+        shift += 7;
+    }
+}

@@ -1,0 +1,337 @@
+//! Ranges of a stream, and the delivery of its entries to consumers.
+
+use super::Stream;
+use super::figures::Figures;
+use super::group::{ConsumerNumber, Group, Nack};
+use super::id::StreamId;
+use super::node::{Entry, Fields, Node, Reader};
+use super::ordered::{Ordered, Place};
+
+/// What a delivery did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Entries delivered.
+    pub entries: usize,
+    /// Whether the consumer was created for it.
+    pub created_consumer: bool,
+}
+
+/// How `XCLAIM` and `XAUTOCLAIM` claim.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// Name of the consumer that gets the entries.
+    pub consumer: &'a [u8],
+    /// Only entries that were delivered at least so long ago, ms; 0: all.
+    pub min_idle_ms: i64,
+    /// When they count as delivered, unix time in ms.
+    pub delivered_ms: i64,
+    /// How often they count as delivered; `None`: once more.
+    pub deliveries: Option<u64>,
+    /// Entries that nobody has pending are claimed too.
+    pub force: bool,
+    /// Only ids are wanted: they don't count as delivered once more.
+    pub just_id: bool,
+    /// Now, unix time in ms.
+    pub now_ms: i64,
+}
+
+/// What `XAUTOCLAIM` did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AutoClaimed {
+    /// Where to go on: the first pending entry that wasn't looked at; 0-0 when there is none.
+    pub next: StreamId,
+    /// Entries claimed.
+    pub claimed: usize,
+    /// Pending entries that are gone from the stream, and now from the group too.
+    pub deleted: Vec<StreamId>,
+    /// Whether the consumer was created for it.
+    pub created_consumer: bool,
+}
+
+impl Stream {
+    /// Shows the entries from `start` to `end`, both included, at most `count` of them; gives how many.
+    pub fn range(
+        &self,
+        start: StreamId,
+        end: StreamId,
+        count: usize,
+        mut visit: impl FnMut(StreamId, Fields<'_>),
+    ) -> usize {
+        let mut shown = 0;
+        let mut at = self.nodes.floor(start).or_else(|| self.nodes.first_place());
+        while let Some(place) = at.filter(|_| shown < count) {
+            let node = self.nodes.get(place);
+            if node.last >= start {
+                for entry in node.entries().filter(|entry| !entry.deleted && entry.id >= start) {
+                    if entry.id > end || shown == count {
+                        return shown;
+                    }
+                    visit(entry.id, entry.fields);
+                    shown += 1;
+                }
+            }
+            at = self.nodes.next(place);
+        }
+        shown
+    }
+
+    /// As [`Stream::range`], from `end` down to `start`.
+    pub fn range_reversed(
+        &self,
+        start: StreamId,
+        end: StreamId,
+        count: usize,
+        mut visit: impl FnMut(StreamId, Fields<'_>),
+    ) -> usize {
+        let mut shown = 0;
+        let mut at = self.nodes.floor(end).or_else(|| self.nodes.first_place());
+        // Nodes are read forward only: so the entries of one are collected first.
+        let mut entries: Vec<Entry<'_>> = Vec::new();
+        while let Some(place) = at.filter(|_| shown < count) {
+            let node = self.nodes.get(place);
+            if node.last < start {
+                break;
+            }
+            let live = node.entries().filter(|entry| !entry.deleted && entry.id >= start);
+            entries.clear();
+            entries.extend(live.take_while(|entry| entry.id <= end));
+            for entry in entries.iter().rev().take(count - shown) {
+                visit(entry.id, entry.fields);
+                shown += 1;
+            }
+            at = self.nodes.previous(place);
+        }
+        shown
+    }
+
+    /// Id of the last entry that is there.
+    pub fn last_entry_id(&self) -> Option<StreamId> {
+        let mut last = None;
+        self.range_reversed(StreamId::MIN, StreamId::MAX, 1, |id, _| last = Some(id));
+        last
+    }
+
+    /// Whether there is an entry of that id.
+    pub fn contains(&self, id: StreamId) -> bool {
+        find(&self.nodes, id).is_some()
+    }
+
+    /// Delivers the entries that a group has not read yet to a consumer, which is created where there is anything to deliver.
+    /// They become pending unless `noack`.
+    pub fn deliver(
+        &mut self,
+        group: usize,
+        consumer: &[u8],
+        count: usize,
+        now_ms: i64,
+        noack: bool,
+        mut visit: impl FnMut(StreamId, Fields<'_>),
+    ) -> Delivered {
+        self.change_group(group, |nodes, figures, group| {
+            let mut delivered = Delivered::default();
+            let mut number = None;
+            let last_id = group.last_id;
+            let mut at = resume(nodes, group);
+            while let Some((place, mut entries)) = at {
+                let node = nodes.get(place);
+                while delivered.entries < count
+                    && let Some(entry) = entries.find(|entry| !entry.deleted && entry.id > last_id)
+                {
+                    let number = *number.get_or_insert_with(|| {
+                        let (number, created) = group.seen(consumer, now_ms);
+                        delivered.created_consumer = created;
+                        number
+                    });
+                    advance(figures, group, entry.id);
+                    group.cursor = Some((node.first, entries.position()));
+                    visit(entry.id, entry.fields);
+                    if !noack {
+                        group.deliver(entry.id, number, now_ms);
+                    }
+                    delivered.entries += 1;
+                }
+                if delivered.entries >= count {
+                    break;
+                }
+                at = nodes.next(place).map(|next| (next, nodes.get(next).entries()));
+            }
+            delivered
+        })
+    }
+
+    /// Delivers a consumer's own pending entries once more, from `start` on; those that are gone from the stream come without
+    /// fields. The consumer is created if need be.
+    pub fn redeliver(
+        &mut self,
+        group: usize,
+        consumer: &[u8],
+        start: StreamId,
+        count: usize,
+        now_ms: i64,
+        mut visit: impl FnMut(StreamId, Option<Fields<'_>>),
+    ) -> Delivered {
+        self.change_group(group, |nodes, _, group| {
+            let (number, created_consumer) = group.seen(consumer, now_ms);
+            let mut delivered = Delivered { entries: 0, created_consumer };
+            let mut from = Some(start);
+            while delivered.entries < count
+                && let Some(id) = from.and_then(|from| group.next_of(number, from))
+            {
+                let entry = find(nodes, id);
+                visit(id, entry.map(|entry| entry.fields));
+                if entry.is_some()
+                    && let Some(place) = group.pel.find(id)
+                {
+                    let nack = group.pel.get_mut(place);
+                    nack.delivered_ms = now_ms;
+                    nack.deliveries = nack.deliveries.wrapping_add(1);
+                }
+                delivered.entries += 1;
+                from = id.next();
+            }
+            delivered
+        })
+    }
+
+    /// Claims entries for a consumer (`XCLAIM`), showing those that were claimed. `true`: the consumer was created for it.
+    pub fn claim(
+        &mut self,
+        group: usize,
+        ids: &[StreamId],
+        how: &Claim<'_>,
+        mut visit: impl FnMut(StreamId, Fields<'_>),
+    ) -> bool {
+        self.change_group(group, |nodes, _, group| {
+            let mut claimant = Claimant::default();
+            for &id in ids {
+                if let Claimed::Yes(fields) = claim_one(nodes, group, id, how, &mut claimant) {
+                    visit(id, fields);
+                }
+            }
+            claimant.created
+        })
+    }
+
+    /// Claims a group's pending entries from `start` on for a consumer (`XAUTOCLAIM`): at most `count`, those that are gone
+    /// included, out of at most `attempts`.
+    pub fn claim_pending(
+        &mut self,
+        group: usize,
+        start: StreamId,
+        count: usize,
+        attempts: usize,
+        how: &Claim<'_>,
+        mut visit: impl FnMut(StreamId, Fields<'_>),
+    ) -> AutoClaimed {
+        self.change_group(group, |nodes, _, group| {
+            let mut claimant = Claimant::default();
+            let mut done = AutoClaimed::default();
+            let mut from = Some(start);
+            let next = |group: &Group, from: Option<StreamId>| {
+                from.and_then(|from| group.pel.ceil(from)).map(|place| group.pel.get(place).id)
+            };
+            for _ in 0..attempts {
+                if done.claimed + done.deleted.len() >= count {
+                    break;
+                }
+                let Some(id) = next(group, from) else { break };
+                match claim_one(nodes, group, id, how, &mut claimant) {
+                    Claimed::Yes(fields) => {
+                        visit(id, fields);
+                        done.claimed += 1;
+                    }
+                    Claimed::Gone => done.deleted.push(id),
+                    Claimed::No => {}
+                }
+                from = id.next();
+            }
+            done.next = next(group, from).unwrap_or(StreamId::MIN);
+            done.created_consumer = claimant.created;
+            done
+        })
+    }
+}
+
+/// Where a group's next entry is looked for.
+#[inline]
+fn resume<'n>(nodes: &'n Ordered<Node>, group: &Group) -> Option<(Place, Reader<'n>)> {
+    if let Some((first, position)) = group.cursor
+        && let Some(place) = nodes.floor(first)
+        && nodes.get(place).first == first
+    {
+        return Some((place, nodes.get(place).entries_from(position, group.last_id)));
+    }
+    let place = nodes.floor(group.last_id).or_else(|| nodes.first_place())?;
+    Some((place, nodes.get(place).entries()))
+}
+
+/// Notes that a group has read an entry.
+#[inline]
+fn advance(figures: &Figures, group: &mut Group, id: StreamId) {
+    group.entries_read = figures.entries_read_after(group, id);
+    group.last_id = id;
+}
+
+/// The entry of an id, unless it is deleted.
+fn find(nodes: &Ordered<Node>, id: StreamId) -> Option<Entry<'_>> {
+    place_of(nodes, id).map(|(_, entry)| entry)
+}
+
+/// The entry of an id, unless it is deleted, and where its node is.
+pub(super) fn place_of(nodes: &Ordered<Node>, id: StreamId) -> Option<(Place, Entry<'_>)> {
+    let mut at = nodes.floor(id).or_else(|| nodes.first_place());
+    // Nearly always the first node that is looked at has it, or none: see the head of `node`.
+    while let Some(place) = at {
+        let node = nodes.get(place);
+        if node.last >= id
+            && let Some(entry) = node.entries().find(|entry| !entry.deleted && entry.id >= id)
+        {
+            return (entry.id == id).then_some((place, entry));
+        }
+        at = nodes.next(place);
+    }
+    None
+}
+
+/// The consumer that claims: looked up with the first entry that it gets.
+#[derive(Default)]
+struct Claimant {
+    number: Option<ConsumerNumber>,
+    created: bool,
+}
+
+enum Claimed<'n> {
+    Yes(Fields<'n>),
+    /// It was pending, but isn't in the stream.
+    Gone,
+    No,
+}
+
+fn claim_one<'n>(
+    nodes: &'n Ordered<Node>,
+    group: &mut Group,
+    id: StreamId,
+    how: &Claim<'_>,
+    claimant: &mut Claimant,
+) -> Claimed<'n> {
+    let pending = group.nack(id);
+    let Some(entry) = find(nodes, id) else {
+        return if pending.is_some() && group.acknowledge(id) { Claimed::Gone } else { Claimed::No };
+    };
+    let idle_enough =
+        |nack: Nack| how.min_idle_ms == 0 || how.now_ms.wrapping_sub(nack.delivered_ms) >= how.min_idle_ms;
+    let deliveries = match pending {
+        Some(nack) if idle_enough(nack) => nack.deliveries,
+        // A new one counts as delivered once before it is claimed.
+        None if how.force => 1,
+        _ => return Claimed::No,
+    };
+    let deliveries = how.deliveries.unwrap_or(if how.just_id { deliveries } else { deliveries.wrapping_add(1) });
+    let number = *claimant.number.get_or_insert_with(|| {
+        let (number, created) = group.seen(how.consumer, how.now_ms);
+        claimant.created = created;
+        number
+    });
+    group.put(Nack { id, delivered_ms: how.delivered_ms, deliveries, consumer: number });
+    Claimed::Yes(entry.fields)
+}
