@@ -6,7 +6,19 @@ use std::collections::BTreeMap;
 use pantala_tests::{Backend, Client, Reply, Server};
 
 /// Commands of later versions of Redis that Pantala has, which 7.0 doesn't know.
-const LATER: &[&str] = &["client|setinfo", "client|no-touch"];
+const LATER: &[&str] = &[
+    "client|setinfo",
+    "client|no-touch",
+    "hexpire",
+    "hexpireat",
+    "hexpiretime",
+    "hpersist",
+    "hpexpire",
+    "hpexpireat",
+    "hpexpiretime",
+    "hpttl",
+    "httl",
+];
 
 /// What else of later versions shows: fields of commands that took an option later (`WITHSCORE` of 7.2).
 const LATER_FIELDS: &[&str] =

@@ -29,7 +29,7 @@ pub(crate) enum Base {
 }
 
 impl Base {
-    fn ms(self, now_ms: i64) -> i64 {
+    pub(crate) fn ms(self, now_ms: i64) -> i64 {
         match self {
             Base::Now => now_ms,
             Base::Epoch => 0,

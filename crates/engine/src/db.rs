@@ -7,6 +7,7 @@ use pantala_types::{OutOfMemory, RawString, Value, access};
 
 use crate::access::Key;
 use crate::blocking::{Waiters, WakesOn};
+use crate::fields::{Watched, is_timed};
 use crate::keyspace::Keyspace;
 use crate::shard::{DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
@@ -138,16 +139,17 @@ impl<'a> NewString<'a> {
 
 /// See the head of this module.
 pub struct Db<'s> {
-    dict: &'s mut Dict<Value>,
+    pub(crate) dict: &'s mut Dict<Value>,
+    pub(crate) watched: &'s mut Watched,
     random: &'s mut Random,
     scratch: &'s mut Vec<u8>,
     waiters: &'s mut Waiters,
     /// Its number as clients know it.
     db: u32,
-    keyspace: &'s Keyspace,
+    pub(crate) keyspace: &'s Keyspace,
     stats: &'s ShardStats,
-    figures: &'s DatabaseStats,
-    now_ms: i64,
+    pub(crate) figures: &'s DatabaseStats,
+    pub(crate) now_ms: i64,
     no_touch: bool,
 }
 
@@ -165,6 +167,7 @@ impl<'s> Db<'s> {
         let stats = keyspace.shard_stats(number);
         Db {
             dict: &mut shard.databases[physical],
+            watched: &mut shard.watched[physical],
             random: &mut shard.random,
             scratch: &mut shard.scratch,
             waiters: &mut shard.waiters,
@@ -298,6 +301,11 @@ impl<'s> Db<'s> {
     pub fn set_payload(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) {
         let (keyspace, figures, now_ms) = (self.keyspace, self.figures, self.now_ms);
         let heap = heap_bytes(&payload);
+        if let NewPayload::Heap(value) = &payload
+            && is_timed(value)
+        {
+            self.watched.add(key.bytes, figures);
+        }
         let clock = fresh_access(keyspace, now_ms);
         match self.dict.entry(key.place.hash, key.bytes) {
             Entry::Occupied(mut found) => {
@@ -598,6 +606,8 @@ impl<'s> Db<'s> {
         let old = self.dict.take();
         self.figures.keys.set(0);
         self.figures.expires.set(0);
+        self.figures.timed_hashes.set(0);
+        *self.watched = Watched::default();
         self.figures.heap_bytes.set(0);
         self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
         self.waiters.note_all(self.db);
@@ -686,7 +696,7 @@ pub fn payload_of<'v>(key: &Key<'_>, value: NewString<'v>) -> Result<(NewPayload
     }
 }
 
-fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
+pub(crate) fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
     figures.keys.sub(1);
     if removed.expire_at_ms().is_some() {
         figures.expires.sub(1);

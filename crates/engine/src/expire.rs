@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::db::{Db, forget};
 use crate::executor::Executor;
+use crate::fields;
 use crate::keyspace::Keyspace;
 use crate::ownership::Ownership;
 
@@ -73,13 +74,14 @@ impl ActiveExpiry {
             let mut entries = 0;
             while let Some(mut ownership) = executor.try_take(shard) {
                 let seen = visit(keyspace, &mut ownership, now_ms);
-                if seen.stale > 0 {
+                let fields_expired = fields::visit(keyspace, &mut ownership, now_ms);
+                if seen.stale > 0 || fields_expired > 0 {
                     executor.free_after_removals(ownership, now_ms);
                 } else {
                     executor.free(ownership);
                 }
                 entries += seen.entries;
-                let few_stale = seen.stale * 100 <= seen.entries * stale_max;
+                let few_stale = seen.stale * 100 <= seen.entries * stale_max && fields_expired == 0;
                 // Where few keys have a time to live, many buckets go by before enough were seen to tell.
                 let enough = entries >= ENTRIES_TO_JUDGE_BY || seen.is_round;
                 if few_stale && enough || began.elapsed() > budget {
@@ -106,7 +108,7 @@ fn measure(executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
 }
 
 fn has_expiring(keyspace: &Keyspace, shard: u32) -> bool {
-    keyspace.shard_stats(shard).databases.iter().any(|figures| figures.expires.get() > 0)
+    keyspace.shard_stats(shard).databases.iter().any(|figures| figures.expires.get() + figures.timed_hashes.get() > 0)
 }
 
 /// Walks some buckets of each database of a shard.

@@ -35,6 +35,7 @@ pub mod command;
 pub mod db;
 pub mod executor;
 pub mod expire;
+mod fields;
 pub mod keyspace;
 pub mod lazyfree;
 pub mod message;

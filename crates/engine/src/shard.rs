@@ -5,6 +5,7 @@ use pantala_dict::Dict;
 use pantala_types::Value;
 
 use crate::blocking::Waiters;
+use crate::fields::Watched;
 use crate::request::Backlog;
 
 /// The state of a shard. Only its owner (see [`crate::ownership`]) touches it.
@@ -13,6 +14,8 @@ pub struct Shard {
     pub(crate) databases: Box<[Dict<Value>]>,
     /// Where the active expiry of each database goes on.
     pub(crate) expire_cursors: Box<[u64]>,
+    /// Keys of hashes with fields that expire, by database number.
+    pub(crate) watched: Box<[Watched]>,
     /// Collected requests that wait for the shard.
     pub(crate) backlog: Backlog,
     /// Commands that wait for its keys.
@@ -28,6 +31,7 @@ impl Shard {
         Shard {
             databases: (0..databases).map(|_| Dict::new(hash_seed)).collect(),
             expire_cursors: vec![0; databases].into_boxed_slice(),
+            watched: (0..databases).map(|_| Watched::default()).collect(),
             backlog: Backlog::new(),
             waiters: Waiters::default(),
             random: Random::from_seed(seed),
@@ -63,6 +67,8 @@ pub struct DatabaseStats {
     pub keys: Gauge,
     /// Keys with an expiry.
     pub expires: Gauge,
+    /// Keys that are looked after because their hashes may have fields that expire.
+    pub timed_hashes: Gauge,
     /// Sum of the remaining times to live that the last round of active expiry saw, ms.
     pub ttl_sum_ms: Gauge,
     /// How many it saw.

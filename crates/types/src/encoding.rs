@@ -25,6 +25,8 @@ pub enum Encoding {
     Raw,
     /// A packed hash or sorted set.
     Listpack,
+    /// A packed hash whose fields may expire (7.4).
+    ListpackEx,
     /// A list.
     Quicklist,
     /// A set of integers.
@@ -46,6 +48,7 @@ impl Encoding {
             Encoding::Embstr => "embstr",
             Encoding::Raw => "raw",
             Encoding::Listpack => "listpack",
+            Encoding::ListpackEx => "listpackex",
             Encoding::Quicklist => "quicklist",
             Encoding::Intset => "intset",
             Encoding::Hashtable => "hashtable",

@@ -145,6 +145,13 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, ALIGN).expect("strings in memory are shorter than the address space")
 }
 
+impl crate::table::Item for ThinBytes {
+    #[inline]
+    fn allocated_bytes(&self) -> usize {
+        ThinBytes::allocated_bytes(self)
+    }
+}
+
 impl Drop for ThinBytes {
     #[inline]
     fn drop(&mut self) {

@@ -5,9 +5,9 @@ use pantala_engine::access::Access;
 use pantala_engine::db::{Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
-use pantala_types::{Collection, Hash, LongDouble};
+use pantala_types::{Collection, LongDouble};
 
-use super::limits;
+use super::{change, limits};
 use crate::arguments::integer;
 use crate::{elements, errors};
 
@@ -16,14 +16,14 @@ pub fn hincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let Some(by) = integer(args.at(3), reply) else { return };
     let key = access.first_key(args, 1);
     let limits = limits(access);
-    let result = access.db(&key).change_as(&key, Missing::Create, |hash: &mut Hash| {
+    let result = change(access, &key, Missing::Create, |hash| {
         let sum = match hash.view().get(args.at(2)).map(elements::integer) {
             None => Ok(by),
             Some(None) => Err("ERR hash value is not an integer"),
             Some(Some(value)) => value.checked_add(by).ok_or("ERR increment or decrement would overflow"),
         };
         if let Ok(sum) = sum {
-            hash.set(args.at(2), Decimal::new().format_i64(sum), limits);
+            hash.update(args.at(2), Decimal::new().format_i64(sum), limits);
         }
         (sum.is_ok(), sum)
     });
@@ -46,7 +46,7 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     }
     let key = access.first_key(args, 1);
     let limits = limits(access);
-    let result = access.db(&key).change_as(&key, Missing::Create, |hash: &mut Hash| {
+    let result = change(access, &key, Missing::Create, |hash| {
         let sum = match hash.view().get(args.at(2)).map(elements::long_double) {
             None => Ok(by),
             Some(None) => Err("ERR hash value is not a float"),
@@ -54,7 +54,7 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
         };
         let text = sum.map(LongDouble::to_human);
         if let Ok(text) = &text {
-            hash.set(args.at(2), text, limits);
+            hash.update(args.at(2), text, limits);
         }
         (text.is_ok(), text)
     });

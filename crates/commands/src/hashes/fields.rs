@@ -4,9 +4,9 @@ use pantala_engine::access::Access;
 use pantala_engine::db::{Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
-use pantala_types::{Collection, Hash, HashView};
+use pantala_types::{Collection, Hash, HashView, OutOfMemory};
 
-use super::limits;
+use super::{change, expire_fields, limits};
 use crate::{elements, errors};
 
 /// `HSET key field value [field value …]`.
@@ -33,7 +33,7 @@ fn set_pairs(access: &mut Access<'_>, args: &Args<'_>, name: &str, reply: &mut R
     }
     let key = access.first_key(args, 1);
     let limits = limits(access);
-    let result = access.db(&key).change_as(&key, Missing::Create, |hash: &mut Hash| {
+    let result = change(access, &key, Missing::Create, |hash| {
         hash.prepare((2..args.len()).map(|index| args.at(index).len()), limits);
         let mut created = 0;
         for index in (2..args.len()).step_by(2) {
@@ -58,7 +58,7 @@ pub fn hsetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let (field, value) = (args.at(2), args.at(3));
     let limits = limits(access);
-    let result = access.db(&key).change_as(&key, Missing::Create, |hash: &mut Hash| {
+    let result = change(access, &key, Missing::Create, |hash| {
         if hash.view().get(field).is_some() {
             return (false, false);
         }
@@ -79,7 +79,7 @@ pub fn hsetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `HDEL key field [field …]`.
 pub fn hdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let result = access.db(&key).change_as(&key, Missing::Skip, |hash: &mut Hash| {
+    let result = change(access, &key, Missing::Skip, |hash| {
         let removed = (2..args.len()).filter(|&index| hash.remove(args.at(index))).count();
         (removed > 0, (removed, hash.is_empty()))
     });
@@ -108,10 +108,26 @@ pub(super) fn with_view(
     work: impl FnOnce(HashView<'_>, &mut Reply<'_>),
 ) {
     let key = access.first_key(args, 1);
+    let now_ms = access.now_ms();
+    let is_paused = access.keyspace().tuning.is_paused(now_ms);
     match access.db(&key).read_as::<Hash>(&key) {
+        Ok(Some(view)) if !view.is_due(now_ms) => return work(view, reply),
+        Ok(Some(view)) if is_paused => {
+            // Nothing is removed for good now: what is due is left out of a copy.
+            return match view.without_due(now_ms) {
+                Ok(rest) if rest.is_empty() => missing(reply),
+                Ok(rest) => work(rest.view(), reply),
+                Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
+            };
+        }
+        Ok(Some(_)) => {}
+        Ok(None) => return missing(reply),
+        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+    }
+    expire_fields(access, &key);
+    match access.db(&key).write_as::<Hash>(&key) {
         Ok(Some(view)) => work(view, reply),
-        Ok(None) => missing(reply),
-        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+        _ => missing(reply),
     }
 }
 

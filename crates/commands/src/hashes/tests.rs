@@ -1,5 +1,9 @@
 //! Replies here were compared with redis-server 7.0.15's.
 
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::executor::Executor;
+use pantala_engine::expire::ActiveExpiry;
 use pantala_resp::Version;
 
 use crate::testing::TestServer;
@@ -160,4 +164,165 @@ fn a_scan_shows_all_fields() {
     }
     assert_eq!(fields.len(), 1000);
     assert!((5..40).contains(&pages), "{pages}");
+}
+
+// The replies below are what Redis 7.4 documents: 7.0 doesn't know these commands.
+
+#[test]
+fn fields_expire() {
+    let mut server = TestServer::new(1);
+    server.expect(&[
+        ("HSET h a 1 b 2 c 3", ":3"),
+        ("HEXPIRE h 10 FIELDS 2 a missing", "*2 :1 :-2"),
+        ("OBJECT ENCODING h", "listpackex"),
+        ("HTTL h FIELDS 3 a b missing", "*3 :10 :-1 :-2"),
+        ("HPTTL h FIELDS 1 a", "*1 :10000"),
+        ("HEXPIRE h 20 NX FIELDS 2 a b", "*2 :0 :1"),
+        ("HEXPIRE h 5 XX FIELDS 2 a c", "*2 :1 :0"),
+        ("HEXPIRE h 4 GT FIELDS 2 a c", "*2 :0 :0"),
+        ("HEXPIRE h 6 GT FIELDS 1 a", "*1 :1"),
+        ("HEXPIRE h 7 LT FIELDS 2 a c", "*2 :0 :1"),
+        ("HPEXPIRE h 1500 lt FIELDS 1 a", "*1 :1"),
+        ("HTTL h FIELDS 1 a", "*1 :2"),
+        ("HPERSIST h FIELDS 3 b b missing", "*3 :1 :-1 :-2"),
+        ("HGETALL h", "*6 a 1 b 2 c 3"),
+    ]);
+    server.now_ms += 1499;
+    server.expect(&[("HGET h a", "1"), ("HPTTL h FIELDS 1 a", "*1 :1")]);
+    server.now_ms += 1;
+    server.expect(&[
+        ("HGET h a", "$-1"),
+        ("HLEN h", ":2"),
+        ("HTTL h FIELDS 1 a", "*1 :-2"),
+        ("HSETNX h a new", ":1"),
+        ("HTTL h FIELDS 1 a", "*1 :-1"),
+        ("HDEL h a", ":1"),
+        ("HPERSIST h FIELDS 1 c", "*1 :1"),
+        ("HEXPIRE h 1 FIELDS 2 b c", "*2 :1 :1"),
+    ]);
+    server.check_figures(1, 0);
+    server.now_ms += 1000;
+    // The last field takes the key along.
+    server.expect(&[("HGETALL h", "*0"), ("EXISTS h", ":0"), ("HEXPIRE h 1 FIELDS 1 b", "*1 :-2")]);
+    server.check_figures(0, 0);
+    assert_eq!(server.heap_bytes(), 0);
+}
+
+#[test]
+fn a_pause_keeps_fields_but_hides_them() {
+    let mut server = TestServer::new(1);
+    server.expect(&[("HSET h a 1 b 2", ":2"), ("HPEXPIRE h 5 FIELDS 1 a", "*1 :1")]);
+    server.now_ms += 5;
+    server.keyspace.tuning.paused_until_ms.store(server.now_ms + 1, Relaxed);
+    let heap_bytes = server.heap_bytes();
+    server.expect(&[("HGET h a", "$-1"), ("HGETALL h", "*2 b 2"), ("HTTL h FIELDS 2 a b", "*2 :-2 :-1")]);
+    assert_eq!(server.heap_bytes(), heap_bytes);
+    server.now_ms += 1;
+    server.expect(&[("HGET h a", "$-1")]);
+    assert!(server.heap_bytes() < heap_bytes);
+}
+
+#[test]
+fn a_time_goes_with_the_value_it_was_for() {
+    let mut server = TestServer::new(3);
+    server.expect(&[
+        ("HSET h n 1 f 1.5 s x", ":3"),
+        ("HEXPIRE h 100 FIELDS 3 n f s", "*3 :1 :1 :1"),
+        // What changes a value leaves the time, what replaces it doesn't.
+        ("HINCRBY h n 2", ":3"),
+        ("HINCRBYFLOAT h f 1", "2.5"),
+        ("HTTL h FIELDS 2 n f", "*2 :100 :100"),
+        ("HSET h s y", ":0"),
+        ("HTTL h FIELDS 1 s", "*1 :-1"),
+        ("HDEL h n", ":1"),
+        ("HSET h n 1", ":1"),
+        ("HTTL h FIELDS 1 n", "*1 :-1"),
+        // Copies and moves take times along.
+        ("COPY h copy", ":1"),
+        ("RENAME h moved", "+OK"),
+        ("HTTL copy FIELDS 2 f s", "*2 :100 :-1"),
+        ("HTTL moved FIELDS 2 f s", "*2 :100 :-1"),
+        ("SET h v", "+OK"),
+    ]);
+    server.run(&format!("HSET copy long {}", "x".repeat(65)));
+    server.expect(&[
+        ("OBJECT ENCODING copy", "hashtable"),
+        ("HTTL copy FIELDS 1 f", "*1 :100"),
+        // In the past: the field goes at once.
+        ("HPEXPIREAT copy 1 FIELDS 2 f s", "*2 :2 :2"),
+        ("HEXPIRE copy 0 FIELDS 1 n", "*1 :2"),
+        ("HKEYS copy", "*1 long"),
+        ("HEXPIREAT copy 1 FIELDS 1 long", "*1 :2"),
+        ("EXISTS copy", ":0"),
+        ("DEL moved h", ":2"),
+    ]);
+    server.check_figures(0, 0);
+    assert_eq!(server.heap_bytes(), 0);
+}
+
+#[test]
+fn bad_times_and_fields_are_refused() {
+    const MISSING: &str = "-ERR Mandatory argument FIELDS is missing or not at the right position";
+    const COUNT: &str = "-ERR The `numfields` parameter must match the number of arguments";
+    const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+    let mut server = TestServer::new(1);
+    server.expect(&[
+        ("HSET h a 1", ":1"),
+        ("SET s v", "+OK"),
+        ("HEXPIRE s x FIELDS 1 a", WRONG),
+        ("HPERSIST s FIELDS 0 a", WRONG),
+        ("HTTL s FIELDS 0 a", WRONG),
+        ("HEXPIRE h x FIELDS 1 a", "-ERR value is not an integer or out of range"),
+        ("HEXPIRE h -1 FIELDS 1 a", "-ERR invalid expire time, must be >= 0"),
+        ("HEXPIRE h 9223372036854775807 FIELDS 1 a", "-ERR invalid expire time in 'hexpire' command"),
+        ("HPEXPIREAT h 70368744177664 FIELDS 1 a", "-ERR invalid expire time in 'hpexpireat' command"),
+        ("HPEXPIREAT h 70368744177663 FIELDS 1 a", "*1 :1"),
+        ("HPEXPIRETIME h FIELDS 1 a", "*1 :70368744177663"),
+        ("HEXPIRETIME h FIELDS 1 a", "*1 :70368744178"),
+        ("HEXPIRE h 1 NX NX FIELDS 1 a", MISSING),
+        ("HEXPIRE h 1 FIELD 1 a", MISSING),
+        ("HEXPIRE h 1 FIELDS 0 a", "-ERR Parameter `numFields` should be greater than 0"),
+        ("HEXPIRE h 1 FIELDS 2 a", COUNT),
+        ("HEXPIRE h 1 NX FIELDS 1", "-ERR The `numfields` parameter must match the number of arguments"),
+        ("HTTL h NX 1 a", MISSING),
+        ("HTTL h FIELDS x a", "-ERR Number of fields must be a positive integer"),
+        ("HTTL missing FIELDS 2 a", COUNT),
+        ("HTTL missing FIELDS 2 a b", "*2 :-2 :-2"),
+        ("HPERSIST missing FIELDS 1 a", "*1 :-2"),
+        ("HPERSIST h FIELDS 2 a", COUNT),
+    ]);
+    server.check_figures(2, 0);
+}
+
+#[test]
+fn fields_expire_that_nobody_asks_for() {
+    let mut server = TestServer::new(4);
+    for number in 0..300 {
+        server.run(&format!("HSET h{number} a 1 b 2"));
+        server.run(&format!("HPEXPIRE h{number} {} FIELDS 1 a", 10 + number % 2 * 1000));
+    }
+    for field in 0..3000 {
+        server.run(&format!("HSET big {field} v"));
+        server.run(&format!("HPEXPIRE big 10 FIELDS 1 {field}"));
+    }
+    server.expect(&[("RENAME h0 renamed", "+OK"), ("DEL h2", ":1"), ("SWAPDB 0 1", "+OK")]);
+    let watched = |server: &TestServer| -> u64 {
+        let figures = |shard| server.keyspace.shard_stats(shard).databases.iter().map(|db| db.timed_hashes.get());
+        (0..4).flat_map(figures).sum()
+    };
+    assert!((300..=302).contains(&watched(&server)), "{}", watched(&server));
+    server.now_ms += 10;
+    let mut expiry = ActiveExpiry::default();
+    for _ in 0..200 {
+        expiry.turn(&mut Executor::new(&server.keyspace, 0), 0, server.now_ms);
+    }
+    let heap_bytes = server.heap_bytes();
+    // Every second one, and those that expired left the list with their last time, or with the hash.
+    server.session.db = 1;
+    server.check_figures(299, 0);
+    server.expect(&[("EXISTS big", ":0"), ("HKEYS renamed", "*1 b"), ("HKEYS h1", "*2 a b"), ("HKEYS h4", "*1 b")]);
+    assert_eq!(server.heap_bytes(), heap_bytes, "a command found something left to expire");
+    assert_eq!(watched(&server), 150);
+    server.expect(&[("FLUSHALL", "+OK")]);
+    assert_eq!((watched(&server), server.heap_bytes()), (0, 0));
 }

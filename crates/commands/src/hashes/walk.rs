@@ -2,10 +2,9 @@
 
 use pantala_base::random::Random;
 use pantala_engine::access::Access;
-use pantala_engine::db::WrongType;
 use pantala_resp::{Args, Reply, Version};
+use pantala_types::HashView;
 use pantala_types::pack::Element;
-use pantala_types::{Hash, HashView};
 
 use super::fields::with_view;
 use crate::arguments::{is_option, signed_count};
@@ -109,11 +108,13 @@ pub fn hrandfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         return reply.error(errors::OUT_OF_RANGE);
     }
     let picks = Picks { count, with_values };
-    match access.db(&key).read_as::<Hash>(&key) {
-        Ok(Some(hash)) => picks.reply(hash, &mut random, reply),
-        Ok(None) => reply.array(0),
-        Err(WrongType) => reply.error(errors::WRONG_TYPE),
-    }
+    with_view(
+        access,
+        args,
+        reply,
+        |reply| reply.array(0),
+        |hash, reply| picks.reply(hash.untimed(), &mut random, reply),
+    );
 }
 
 /// What `HRANDFIELD` with a count asks for.

@@ -11,6 +11,7 @@ mod connection;
 mod dump;
 mod generic;
 mod geo;
+mod hash_expiry;
 mod hashes;
 mod hyperloglog;
 mod lists;
@@ -97,6 +98,9 @@ pub static COMMANDS: &[Command] = &[
     hashes::HDEL,
     connection::HELLO,
     hashes::HEXISTS,
+    hash_expiry::HEXPIRE,
+    hash_expiry::HEXPIREAT,
+    hash_expiry::HEXPIRETIME,
     hashes::HGET,
     hashes::HGETALL,
     hashes::HINCRBY,
@@ -105,11 +109,17 @@ pub static COMMANDS: &[Command] = &[
     hashes::HLEN,
     hashes::HMGET,
     hashes::HMSET,
+    hash_expiry::HPERSIST,
+    hash_expiry::HPEXPIRE,
+    hash_expiry::HPEXPIREAT,
+    hash_expiry::HPEXPIRETIME,
+    hash_expiry::HPTTL,
     hashes::HRANDFIELD,
     hashes::HSCAN,
     hashes::HSET,
     hashes::HSETNX,
     hashes::HSTRLEN,
+    hash_expiry::HTTL,
     hashes::HVALS,
     strings::INCR,
     strings::INCRBY,

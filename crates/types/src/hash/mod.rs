@@ -4,9 +4,14 @@
 //! | --- | --- | --- | --- |
 //! | packed | listpack | up to `hash-max-listpack-entries` fields, none longer than `hash-max-listpack-value` | 4 + lengths |
 //! | [`Table`] | hashtable | any | 22 to 27 + lengths (the piece of field and value rounded up by the allocator) |
+//! | [`Timed`] | listpackex or hashtable | one of the two above, with times for some fields | see there |
 //!
 //! A packed hash lives inside its dictionary entry while it is short. It becomes a table when a limit is passed, and never
 //! goes back, as in Redis.
+
+mod timed;
+
+pub use timed::Timed;
 
 use crate::collection::{Collection, PackedForm};
 use crate::pack::{Element, Pack, PackRef};
@@ -33,6 +38,8 @@ pub enum Hash {
     Packed(Pack),
     /// Any number of fields.
     Table(Box<Table<Pair>>),
+    /// With fields that expire.
+    Timed(Box<Timed>),
 }
 
 /// A [`Hash`], to be read.
@@ -42,6 +49,8 @@ pub enum HashView<'a> {
     Packed(PackRef<'a>),
     /// Any number of fields.
     Table(&'a Table<Pair>),
+    /// With fields that expire.
+    Timed(&'a Timed),
 }
 
 impl<'a> HashView<'a> {
@@ -50,6 +59,10 @@ impl<'a> HashView<'a> {
         match self {
             HashView::Packed(_) => Encoding::Listpack,
             HashView::Table(_) => Encoding::Hashtable,
+            HashView::Timed(timed) => match timed.fields() {
+                HashView::Packed(_) => Encoding::ListpackEx,
+                _ => Encoding::Hashtable,
+            },
         }
     }
 
@@ -59,6 +72,7 @@ impl<'a> HashView<'a> {
         match self {
             HashView::Packed(pack) => pack.len() / 2,
             HashView::Table(table) => table.len(),
+            HashView::Timed(timed) => timed.fields().len(),
         }
     }
 
@@ -73,6 +87,7 @@ impl<'a> HashView<'a> {
         match self {
             HashView::Packed(pack) => pack.find(field, pack.first(), 1).map(|at| pack.get(pack.next(at))),
             HashView::Table(table) => find(table, field).map(|index| Element::Bytes(table.get(index).value())),
+            HashView::Timed(timed) => timed.fields().get(field),
         }
     }
 
@@ -82,12 +97,13 @@ impl<'a> HashView<'a> {
         match self {
             HashView::Packed(pack) => pack.nth(index.checked_mul(2)?).map(|at| (pack.get(at), pack.get(pack.next(at)))),
             HashView::Table(table) => (index < table.len()).then(|| elements(table.get(index))),
+            HashView::Timed(timed) => timed.fields().nth(index),
         }
     }
 
     /// All fields and values; of a packed hash in the order in which they came.
     pub fn for_each(self, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
-        match self {
+        match self.untimed() {
             HashView::Packed(pack) => {
                 let mut entries = pack.iter();
                 while let (Some(field), Some(value)) = (entries.next(), entries.next()) {
@@ -95,13 +111,56 @@ impl<'a> HashView<'a> {
                 }
             }
             HashView::Table(table) => table.iter().map(elements).for_each(|(field, value)| visit(field, value)),
+            HashView::Timed(_) => {}
+        }
+    }
+
+    /// The same without times.
+    #[inline]
+    pub fn untimed(self) -> HashView<'a> {
+        match self {
+            HashView::Timed(timed) => timed.fields(),
+            untimed => untimed,
+        }
+    }
+
+    /// Whether there may be fields whose time has come, so that they must not be shown: [`Hash::expire`] takes them out.
+    #[inline]
+    pub fn is_due(self, now_ms: i64) -> bool {
+        matches!(self, HashView::Timed(timed) if timed.is_due(now_ms))
+    }
+
+    /// A copy of a hash without the fields whose time has come.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses.
+    pub fn without_due(self, now_ms: i64) -> Result<Hash, OutOfMemory> {
+        let mut copy = match self {
+            HashView::Packed(pack) => Hash::Packed(pack.to_pack()),
+            HashView::Table(table) => Hash::Table(Box::new(table.clone())),
+            HashView::Timed(timed) => Hash::Timed(Box::new(timed.try_clone()?)),
+        };
+        copy.expire(now_ms, usize::MAX);
+        Ok(copy)
+    }
+
+    /// Whether any field expires.
+    pub fn has_times(self) -> bool {
+        matches!(self, HashView::Timed(timed) if timed.times_len() > 0)
+    }
+
+    /// When a field expires, unix time in ms; `None`: never.
+    pub fn time(self, field: &[u8]) -> Option<i64> {
+        match self {
+            HashView::Timed(timed) => timed.time(field),
+            _ => None,
         }
     }
 
     /// Goes on with a scan, as [`Table::scan`]; a small hash is shown whole.
     pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>, Element<'_>)) -> u64 {
-        match self {
-            HashView::Packed(_) => {
+        match self.untimed() {
+            HashView::Packed(_) | HashView::Timed(_) => {
                 self.for_each(visit);
                 0
             }
@@ -137,19 +196,42 @@ impl Hash {
     /// To be called with the lengths of all fields and values that a command brings, before the first one is set: a hash that they
     /// don't fit becomes a table, as in Redis.
     pub fn prepare(&mut self, lengths: impl Iterator<Item = usize>, limits: HashLimits) {
-        let Hash::Packed(pack) = self else { return };
+        let Hash::Packed(pack) = self.untimed_mut() else { return };
         let mut total = pack.as_ref().end();
         for len in lengths {
             total = total.saturating_add(len);
             if len > limits.value_bytes_max || total > PACKED_BYTES_MAX {
-                return self.convert(0);
+                return self.untimed_mut().convert(0);
             }
         }
     }
 
-    /// Gives a field a value. `true`: the field is new.
+    /// The same without times.
+    #[inline]
+    fn untimed_mut(&mut self) -> &mut Hash {
+        match self {
+            Hash::Timed(timed) => &mut timed.fields,
+            untimed => untimed,
+        }
+    }
+
+    /// Gives a field a value; it has no time after that. `true`: the field is new.
     #[inline]
     pub fn set(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
+        if let Hash::Timed(timed) = self {
+            timed.clear_time(field);
+        }
+        self.update(field, value, limits)
+    }
+
+    /// Gives a field a value, and leaves it the time that it may have. `true`: the field is new.
+    #[inline]
+    pub fn update(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
+        self.untimed_mut().set_untimed(field, value, limits)
+    }
+
+    #[inline]
+    fn set_untimed(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
         if field.len() > limits.value_bytes_max || value.len() > limits.value_bytes_max {
             self.convert(1);
         }
@@ -179,6 +261,35 @@ impl Hash {
                 }
                 false
             }
+            Hash::Timed(_) => false,
+        }
+    }
+
+    /// Lets a field that exists expire, unix time in ms.
+    pub fn set_time(&mut self, field: &[u8], at_ms: i64) {
+        if !matches!(self, Hash::Timed(_)) {
+            let fields = std::mem::replace(self, Hash::empty());
+            *self = Hash::Timed(Box::new(Timed::new(fields)));
+        }
+        if let Hash::Timed(timed) = self {
+            timed.set_time(field, at_ms);
+        }
+    }
+
+    /// Lets a field stay. `false`: it had no time.
+    pub fn clear_time(&mut self, field: &[u8]) -> bool {
+        match self {
+            Hash::Timed(timed) => timed.clear_time(field),
+            _ => false,
+        }
+    }
+
+    /// Takes fields out whose time has come, at most so many; returns how many.
+    #[inline]
+    pub fn expire(&mut self, now_ms: i64, most: usize) -> usize {
+        match self {
+            Hash::Timed(timed) => timed.expire(now_ms, most),
+            _ => 0,
         }
     }
 
@@ -196,6 +307,10 @@ impl Hash {
                 Some(index) => table.remove(index).is_some(),
                 None => false,
             },
+            Hash::Timed(timed) => {
+                timed.clear_time(field);
+                timed.fields.remove(field)
+            }
         }
     }
 
@@ -236,6 +351,7 @@ impl Collection for Hash {
         match self {
             Hash::Packed(pack) => HashView::Packed(pack.as_ref()),
             Hash::Table(table) => HashView::Table(table),
+            Hash::Timed(timed) => HashView::Timed(timed),
         }
     }
 
@@ -250,14 +366,14 @@ impl Collection for Hash {
     fn packed(&self) -> Option<(PackedForm, &[u8])> {
         match self {
             Hash::Packed(pack) => Some((PackedForm::Hash, pack.as_ref().as_bytes())),
-            Hash::Table(_) => None,
+            Hash::Table(_) | Hash::Timed(_) => None,
         }
     }
 
     fn into_packed(self) -> Option<Vec<u8>> {
         match self {
             Hash::Packed(pack) => Some(pack.into_vec()),
-            Hash::Table(_) => None,
+            Hash::Table(_) | Hash::Timed(_) => None,
         }
     }
 
@@ -265,6 +381,7 @@ impl Collection for Hash {
         match self {
             Hash::Packed(pack) => pack.as_ref().is_empty(),
             Hash::Table(table) => table.is_empty(),
+            Hash::Timed(timed) => timed.fields.is_empty(),
         }
     }
 
@@ -272,6 +389,7 @@ impl Collection for Hash {
         match self {
             Hash::Packed(pack) => pack.allocated_bytes(),
             Hash::Table(table) => size_of::<Table<Pair>>() + table.allocated_bytes(),
+            Hash::Timed(timed) => size_of::<Timed>() + timed.allocated_bytes(),
         }
     }
 
@@ -279,6 +397,7 @@ impl Collection for Hash {
         Ok(match self {
             Hash::Packed(pack) => Hash::Packed(pack.as_ref().to_pack()),
             Hash::Table(table) => Hash::Table(table.clone()),
+            Hash::Timed(timed) => Hash::Timed(Box::new(timed.try_clone()?)),
         })
     }
 }

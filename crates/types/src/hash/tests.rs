@@ -75,3 +75,72 @@ fn what_a_command_brings_is_looked_at_first() {
         assert_eq!(matches!(hash, Hash::Packed(_)), packed);
     }
 }
+
+#[test]
+fn fields_expire_as_in_a_model() {
+    let mut random = Random::announced("timed hash");
+    for _ in 0..200 {
+        let (mut hash, mut model) = (Hash::empty(), BTreeMap::<Vec<u8>, (Vec<u8>, Option<i64>)>::new());
+        let fields = random.pick(&[3, 30]);
+        for now in 0..400 {
+            let field = random.below(fields).to_string().into_bytes();
+            let value = random.below(1000).to_string().into_bytes();
+            match random.below(6) {
+                0 => {
+                    hash.set(&field, &value, LIMITS);
+                    model.insert(field, (value, None));
+                }
+                1 => {
+                    hash.update(&field, &value, LIMITS);
+                    model.entry(field).or_default().0 = value;
+                }
+                2 => assert_eq!(hash.remove(&field), model.remove(&field).is_some()),
+                3 => {
+                    let had = model.get_mut(&field).and_then(|(_, time)| time.take());
+                    assert_eq!(hash.clear_time(&field), had.is_some());
+                }
+                _ => {
+                    if let Some((_, time)) = model.get_mut(&field) {
+                        let at = now + random.between(1, 30);
+                        *time = Some(at);
+                        hash.set_time(&field, at);
+                    }
+                }
+            }
+            let over: Vec<_> = model
+                .iter()
+                .filter(|(_, (_, time))| time.is_some_and(|at| at <= now))
+                .map(|(field, _)| field.clone())
+                .collect();
+            assert!(over.is_empty() || hash.view().is_due(now));
+            // In two steps, as when a visit ends early.
+            let first = hash.expire(now, 1);
+            assert_eq!(first + hash.expire(now, usize::MAX), over.len());
+            over.iter().for_each(|field| drop(model.remove(field)));
+            assert!(!hash.view().is_due(now));
+            let values = model.iter().map(|(field, (value, _))| (field.clone(), value.clone())).collect();
+            assert_eq!(contents(&hash), values);
+            for (field, (_, time)) in &model {
+                assert_eq!(hash.view().time(field), *time);
+            }
+            if let Hash::Timed(timed) = &hash {
+                assert_eq!(timed.times_len(), model.values().filter(|(_, time)| time.is_some()).count());
+                // However often a time changes, what is stale stays bounded.
+                assert!(hash.allocated_bytes() < 60_000, "{}", hash.allocated_bytes());
+            }
+        }
+        assert_eq!(hash.try_clone().unwrap(), hash);
+    }
+}
+
+#[test]
+fn a_time_shows_in_the_encoding() {
+    let mut hash = Hash::empty();
+    hash.set(b"a", b"1", LIMITS);
+    hash.set_time(b"a", 100);
+    assert_eq!(hash.view().encoding(), Encoding::ListpackEx);
+    hash.prepare([21].into_iter(), LIMITS);
+    assert_eq!(hash.view().encoding(), Encoding::Hashtable);
+    assert_eq!(hash.view().time(b"a"), Some(100));
+    assert!(hash.packed().is_none());
+}

@@ -1,0 +1,254 @@
+//! Fields that expire, as in Redis 7.4: `HEXPIRE`, `HPEXPIRE`, `HEXPIREAT`, `HPEXPIREAT`, `HPERSIST`, `HTTL`, `HPTTL`, `HEXPIRETIME`,
+//! `HPEXPIRETIME`.
+//!
+//! Redis's order of checks: the type first, then the time, then the condition and the fields, and only then whether there is a
+//! key at all.
+
+use pantala_engine::access::Access;
+use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply};
+use pantala_types::{Collection, Hash};
+
+use super::change;
+use super::fields::with_view;
+use crate::arguments::{integer, is_option, positive};
+use crate::errors;
+use crate::expiry::{Base, Unit, asked_expiry_ms, invalid_expire};
+
+/// Latest time that a field may expire at, unix time in ms: 46 bits, as in Redis.
+const TIME_MAX_MS: i64 = (1 << 46) - 1;
+
+/// Replies for one field.
+const NO_FIELD: i64 = -2;
+const NO_TIME: i64 = -1;
+const REFUSED: i64 = 0;
+const DONE: i64 = 1;
+const DELETED: i64 = 2;
+
+/// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
+pub fn hexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_times(access, args, Unit::Seconds, Base::Now, "hexpire", reply);
+}
+
+/// `HPEXPIRE key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
+pub fn hpexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_times(access, args, Unit::Milliseconds, Base::Now, "hpexpire", reply);
+}
+
+/// `HEXPIREAT key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
+pub fn hexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_times(access, args, Unit::Seconds, Base::Epoch, "hexpireat", reply);
+}
+
+/// `HPEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
+pub fn hpexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_times(access, args, Unit::Milliseconds, Base::Epoch, "hpexpireat", reply);
+}
+
+/// When a field's time may be changed.
+#[derive(Clone, Copy, PartialEq)]
+enum Condition {
+    Always,
+    /// It has none.
+    Nx,
+    /// It has one.
+    Xx,
+    /// It has one, and expires later than before.
+    Gt,
+    /// It expires earlier than before; without a time it never does.
+    Lt,
+}
+
+impl Condition {
+    /// The condition that an argument is; `None`: it isn't one.
+    fn parse(argument: &[u8]) -> Option<Self> {
+        [("NX", Condition::Nx), ("XX", Condition::Xx), ("GT", Condition::Gt), ("LT", Condition::Lt)]
+            .into_iter()
+            .find_map(|(word, condition)| is_option(argument, word).then_some(condition))
+    }
+
+    fn allows(self, current: Option<i64>, wanted: i64) -> bool {
+        match self {
+            Condition::Always => true,
+            Condition::Nx => current.is_none(),
+            Condition::Xx => current.is_some(),
+            Condition::Gt => current.is_some_and(|at| wanted > at),
+            Condition::Lt => current.is_none_or(|at| wanted < at),
+        }
+    }
+}
+
+/// Checks `FIELDS numfields field [field …]` from an argument on; returns where the fields begin. `None`: the reply says what is
+/// wrong.
+fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut Reply<'_>) -> Option<usize> {
+    if !args.get(at).is_some_and(|word| is_option(word, "FIELDS")) {
+        reply.error("ERR Mandatory argument FIELDS is missing or not at the right position");
+        return None;
+    }
+    let number = positive(args.get(at + 1).unwrap_or_default(), wrong_number, reply)?;
+    if number != args.len().saturating_sub(at + 2) as u64 {
+        reply.error("ERR The `numfields` parameter must match the number of arguments");
+        return None;
+    }
+    Some(at + 2)
+}
+
+/// Whether the key holds a hash or nothing. `false`: the reply says that it doesn't.
+fn is_hash(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
+    let key = access.first_key(args, 1);
+    let is_hash = access.db(&key).write_as::<Hash>(&key).is_ok();
+    if !is_hash {
+        reply.error(errors::WRONG_TYPE);
+    }
+    is_hash
+}
+
+fn reply_all(replies: &[i64], reply: &mut Reply<'_>) {
+    reply.array(replies.len());
+    replies.iter().for_each(|&one| reply.integer(one));
+}
+
+fn set_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, command: &str, reply: &mut Reply<'_>) {
+    if !is_hash(access, args, reply) {
+        return;
+    }
+    let Some(number) = integer(args.at(2), reply) else { return };
+    if number < 0 {
+        return reply.error("ERR invalid expire time, must be >= 0");
+    }
+    let now_ms = access.now_ms();
+    let Some(at_ms) = asked_expiry_ms(number, unit, base, now_ms).filter(|&at| at <= TIME_MAX_MS) else {
+        return invalid_expire(command, reply);
+    };
+    let (condition, at) = match Condition::parse(args.at(3)) {
+        Some(condition) => (condition, 4),
+        None => (Condition::Always, 3),
+    };
+    let Some(first) = fields(args, at, "ERR Parameter `numFields` should be greater than 0", reply) else { return };
+    let key = access.first_key(args, 1);
+    let result = change(access, &key, Missing::Skip, |hash| {
+        let set = |index| set_time(hash, args.at(index), at_ms, now_ms, condition);
+        let replies: Vec<i64> = (first..args.len()).map(set).collect();
+        let is_changed = replies.iter().any(|&one| one == DONE || one == DELETED);
+        (is_changed, (replies, hash.is_empty()))
+    });
+    let (replies, is_gone) = match result {
+        Ok(Some(done)) => done,
+        Ok(None) => (vec![NO_FIELD; args.len() - first], false),
+        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+    };
+    if replies.contains(&DELETED) {
+        access.notify(EventClass::Hash, "hdel", &key);
+        if is_gone {
+            access.notify(EventClass::Generic, "del", &key);
+        }
+    } else if replies.contains(&DONE) {
+        access.notify(EventClass::Hash, "hexpire", &key);
+    }
+    if replies.contains(&DONE) && !is_gone {
+        access.db(&key).watch_fields(&key);
+    }
+    reply_all(&replies, reply);
+}
+
+/// Gives one field a time, and returns what is replied for it.
+fn set_time(hash: &mut Hash, field: &[u8], at_ms: i64, now_ms: i64, condition: Condition) -> i64 {
+    let view = hash.view();
+    if view.get(field).is_none() {
+        return NO_FIELD;
+    }
+    if !condition.allows(view.time(field), at_ms) {
+        return REFUSED;
+    }
+    if at_ms <= now_ms {
+        hash.remove(field);
+        return DELETED;
+    }
+    hash.set_time(field, at_ms);
+    DONE
+}
+
+/// `HPERSIST key FIELDS numfields field [field …]`.
+pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if !is_hash(access, args, reply) {
+        return;
+    }
+    let Some(first) = fields(args, 2, WRONG_NUMBER, reply) else { return };
+    let key = access.first_key(args, 1);
+    let result = change(access, &key, Missing::Skip, |hash| {
+        let persist = |index| {
+            let field = args.at(index);
+            match hash.view().get(field).is_some() {
+                true if hash.clear_time(field) => DONE,
+                true => NO_TIME,
+                false => NO_FIELD,
+            }
+        };
+        let replies: Vec<i64> = (first..args.len()).map(persist).collect();
+        (replies.contains(&DONE), replies)
+    });
+    match result {
+        Ok(replies) => {
+            let replies = replies.unwrap_or_else(|| vec![NO_FIELD; args.len() - first]);
+            if replies.contains(&DONE) {
+                access.notify(EventClass::Hash, "hpersist", &key);
+            }
+            reply_all(&replies, reply);
+        }
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// What `HTTL` and the like say of a number of fields that is none.
+const WRONG_NUMBER: &str = "ERR Number of fields must be a positive integer";
+
+/// `HTTL key FIELDS numfields field [field …]`.
+pub fn httl(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    tell_times(access, args, Unit::Seconds, Base::Now, reply);
+}
+
+/// `HPTTL key FIELDS numfields field [field …]`.
+pub fn hpttl(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    tell_times(access, args, Unit::Milliseconds, Base::Now, reply);
+}
+
+/// `HEXPIRETIME key FIELDS numfields field [field …]`.
+pub fn hexpiretime(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    tell_times(access, args, Unit::Seconds, Base::Epoch, reply);
+}
+
+/// `HPEXPIRETIME key FIELDS numfields field [field …]`.
+pub fn hpexpiretime(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    tell_times(access, args, Unit::Milliseconds, Base::Epoch, reply);
+}
+
+fn tell_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, reply: &mut Reply<'_>) {
+    let now_ms = access.now_ms();
+    let missing = |reply: &mut Reply<'_>| {
+        if let Some(first) = fields(args, 2, WRONG_NUMBER, reply) {
+            reply_all(&vec![NO_FIELD; args.len() - first], reply);
+        }
+    };
+    with_view(access, args, reply, missing, |hash, reply| {
+        let Some(first) = fields(args, 2, WRONG_NUMBER, reply) else { return };
+        reply.array(args.len() - first);
+        for index in first..args.len() {
+            let field = args.at(index);
+            reply.integer(match (hash.get(field), hash.time(field)) {
+                (None, _) => NO_FIELD,
+                (_, None) => NO_TIME,
+                (_, Some(at_ms)) => told(at_ms, unit, base, now_ms),
+            });
+        }
+    });
+}
+
+/// A time in the unit that a command tells it in: seconds are rounded up.
+fn told(at_ms: i64, unit: Unit, base: Base, now_ms: i64) -> i64 {
+    let ms = at_ms - base.ms(now_ms);
+    match unit {
+        Unit::Seconds => (ms + 999) / 1000,
+        Unit::Milliseconds => ms,
+    }
+}

@@ -1,0 +1,142 @@
+//! Fields of hashes that expire: the active part.
+//!
+//! Each database of a shard has a list of the keys whose hashes may have such fields, in no order. It is walked in turns: a key that
+//! no longer holds such a hash leaves the list when its turn comes, so nothing has to be told to the list when keys go. A
+//! hash knows itself what of it is due; so a visit to one of which nothing is costs a lookup.
+//!
+//! A key on the list costs its own length and 20 to 25 bytes.
+
+use pantala_types::table::Table;
+use pantala_types::{Collection, Hash, ThinBytes, Value};
+
+use crate::access::Key;
+use crate::db::{Db, uncount};
+use crate::keyspace::Keyspace;
+use crate::ownership::Ownership;
+use crate::shard::DatabaseStats;
+
+/// Keys that one visit to a database looks at: some ten microseconds.
+const KEYS_PER_VISIT: usize = 64;
+
+/// Fields that one visit to a database takes out.
+const FIELDS_PER_VISIT: usize = 256;
+
+/// See the head of this module.
+#[derive(Default)]
+pub(crate) struct Watched {
+    keys: Option<Table<ThinBytes>>,
+    /// Where the walk goes on.
+    next: usize,
+}
+
+impl Watched {
+    /// Adds a key, unless it is there.
+    pub(crate) fn add(&mut self, key: &[u8], figures: &DatabaseStats) {
+        let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
+        let hash = keys.hash(key);
+        if keys.find(hash, |watched| watched.as_slice() == key).is_none() {
+            keys.insert(hash, ThinBytes::from_parts(&[key]));
+            figures.timed_hashes.add(1);
+        }
+    }
+
+    /// Walks over some keys; those that `keeps` is false for leave.
+    fn walk(&mut self, most: usize, figures: &DatabaseStats, mut keeps: impl FnMut(&[u8]) -> bool) {
+        let Some(keys) = &mut self.keys else { return };
+        for _ in 0..most.min(keys.len()) {
+            if self.next >= keys.len() {
+                self.next = 0;
+            }
+            if keeps(keys.get(self.next).as_slice()) {
+                self.next += 1;
+            } else {
+                keys.remove(self.next);
+                figures.timed_hashes.sub(1);
+            }
+        }
+        if keys.is_empty() {
+            self.keys = None;
+        }
+    }
+}
+
+/// Whether a heap value is a hash with fields that expire.
+pub(crate) fn is_timed(value: &Value) -> bool {
+    matches!(value, Value::Hash(Hash::Timed(_)))
+}
+
+/// Takes fields that are due out of some hashes of each database of a shard; returns how many.
+pub(crate) fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> usize {
+    let number = ownership.shard();
+    let mut expired = 0;
+    if keyspace.tuning.is_paused(now_ms) {
+        return expired;
+    }
+    for db in 0..keyspace.databases() {
+        if keyspace.shard_stats(number).databases[keyspace.physical(db)].timed_hashes.get() > 0 {
+            expired += Db::new(keyspace, keyspace.shard(ownership), number, db, now_ms, true).expire_fields();
+        }
+    }
+    expired
+}
+
+impl Db<'_> {
+    /// To be called when fields of the hash at a key were given times: they will be looked after.
+    pub fn watch_fields(&mut self, key: &Key<'_>) {
+        self.watched.add(key.bytes, self.figures);
+    }
+
+    fn expire_fields(&mut self) -> usize {
+        let (dict, keyspace, figures, now_ms) = (&mut *self.dict, self.keyspace, self.figures, self.now_ms);
+        let mut left = FIELDS_PER_VISIT;
+        self.watched.walk(KEYS_PER_VISIT, figures, |key| {
+            let Some(mut entry) = dict.find_mut(keyspace.place(key).hash, key) else { return false };
+            let Some(hash) = entry.heap_mut().filter(|value| is_timed(value)).and_then(Hash::of_mut) else {
+                return false;
+            };
+            if !hash.view().has_times() {
+                return false;
+            }
+            if left == 0 || !hash.view().is_due(now_ms) {
+                return true;
+            }
+            let before = hash.allocated_bytes();
+            left -= hash.expire(now_ms, left);
+            figures.heap_bytes.sub(before as u64);
+            figures.heap_bytes.add(hash.allocated_bytes() as u64);
+            if hash.is_empty() {
+                uncount(figures, &entry.remove());
+                return false;
+            }
+            hash.view().has_times()
+        });
+        FIELDS_PER_VISIT - left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_meets_every_key_and_drops_what_is_not_kept() {
+        let figures = DatabaseStats::default();
+        let mut watched = Watched::default();
+        for number in 0..200 {
+            watched.add(format!("{number}").as_bytes(), &figures);
+            watched.add(b"7", &figures);
+        }
+        assert_eq!(figures.timed_hashes.get(), 200);
+        let mut met = std::collections::BTreeSet::new();
+        for _ in 0..10 {
+            watched.walk(20, &figures, |key| met.insert(key.to_vec()));
+        }
+        assert_eq!((met.len(), figures.timed_hashes.get()), (200, 200));
+        // Every key leaves when it is met the next time.
+        for _ in 0..10 {
+            watched.walk(20, &figures, |key| met.insert(key.to_vec()));
+        }
+        assert_eq!(figures.timed_hashes.get(), 0);
+        assert!(watched.keys.is_none());
+    }
+}
