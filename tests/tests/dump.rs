@@ -53,11 +53,16 @@ fn text(random: &mut Random) -> Vec<u8> {
 
 /// A command that makes the key `k` hold something.
 fn maker(random: &mut Random) -> Vec<Vec<u8>> {
-    let name = *random.pick(&["SET", "RPUSH", "LPUSH", "HSET", "SADD", "SADD integers"]);
+    let name = *random.pick(&["SET", "RPUSH", "LPUSH", "HSET", "SADD", "SADD integers", "ZADD", "ZADD"]);
     let mut args: Vec<Vec<u8>> = vec![name.split(' ').next().unwrap_or_default().into(), b"k".to_vec()];
     let most = *random.pick(&[1, 4, 40, 700]);
     let count = if name == "SET" { 1 } else { 1 + random.below(most) };
     for _ in 0..count {
+        if name == "ZADD" {
+            let scores =
+                ["1", "-7", "2.5", "0.1", "1e300", "-inf", "inf", "4611686018427387904", "1e19", "5e-324", "0"];
+            args.push(random.pick(&scores).as_bytes().to_vec());
+        }
         if name == "SADD integers" {
             let bits = random.below(64);
             args.push(((random.next_u64() as i64) >> bits).to_string().into_bytes());
@@ -85,6 +90,10 @@ fn dump(client: &mut Client) -> Vec<u8> {
 
 fn restore(client: &mut Client, payload: &[u8]) -> Reply {
     client.command(&[b"RESTORE", &b"k"[..], b"0", payload, b"REPLACE"])
+}
+
+fn bad_data() -> Reply {
+    Reply::Error("ERR Bad data format".into())
 }
 
 #[test]
@@ -116,8 +125,10 @@ fn values_go_both_ways() {
     server.assert_sound();
 }
 
-/// Types that aren't read yet: sorted sets and streams.
-const NOT_READ: [u8; 6] = [3, 5, 12, 15, 17, 19];
+/// Types that aren't read yet: streams.
+const NOT_READ: [u8; 2] = [15, 19];
+/// Types whose scores are text. Redis makes a number of any.
+const WITH_TEXT_SCORES: [u8; 3] = [3, 12, 17];
 
 /// A value, changed in a few places.
 fn damaged(random: &mut Random, good: &[u8]) -> Vec<u8> {
@@ -166,6 +177,10 @@ fn damaged_payloads_meet_the_same_fate() {
                 theirs = judge.connect();
                 continue;
             };
+            if WITH_TEXT_SCORES.contains(&payload[0]) && our_reply != their_reply {
+                assert_eq!((&our_reply, &their_reply), (&bad_data(), &Reply::ok()), "{}", payload.escape_ascii());
+                continue;
+            }
             assert_eq!(our_reply, their_reply, "{}", payload.escape_ascii());
             if our_reply == Reply::ok() {
                 accepted += 1;
@@ -194,7 +209,7 @@ fn claims_take_no_memory() {
         b"\x12\x80\x7f\xff\xff\xff\x02\x07\x07\x00\x00\x00\x00\x00\xff",
     ] {
         let reply = restore(&mut client, &sealed(claim));
-        assert_eq!(reply, Reply::Error("ERR Bad data format".into()), "{}", claim.escape_ascii());
+        assert_eq!(reply, bad_data(), "{}", claim.escape_ascii());
     }
     let after = server.resident_bytes();
     assert!(after < before + (64 << 20), "{before} bytes before, {after} after");

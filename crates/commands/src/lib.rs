@@ -52,6 +52,7 @@ pub mod records;
 mod scanning;
 pub mod server;
 pub mod sets;
+pub mod sort;
 pub mod sorted_sets;
 pub mod streams;
 pub mod strings;

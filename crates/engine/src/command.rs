@@ -273,6 +273,9 @@ impl KeySpec {
     }
 }
 
+/// Calls its second argument with the argument index of each key of a call and the number of its key specification.
+pub type OwnKeys = fn(&Args<'_>, &mut dyn FnMut(usize, usize));
+
 /// A command: everything that is known of it, in one place.
 pub struct Command {
     /// Lower-case name; of a subcommand, the part after the bar (`getname`).
@@ -311,6 +314,8 @@ pub struct Command {
     pub route: Route,
     /// What runs it.
     pub handler: Handler,
+    /// Finds its keys, where the key specifications can't say where they are.
+    pub own_keys: Option<OwnKeys>,
     /// The flags of its key in one call, where a key specification says `variable_flags` (SET with and without GET).
     pub key_flags: Option<fn(&Args<'_>) -> &'static [&'static str]>,
 }
@@ -336,6 +341,7 @@ impl Command {
         subcommands: &[],
         route: Route::None,
         handler: Handler::Container,
+        own_keys: None,
         key_flags: None,
     };
 

@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_types::rdb_value::{Limits, Loaded, ValueRef};
-use pantala_types::{Collection, Hash, HashLimits, List, OutOfMemory, PackedForm, Set, Value};
+use pantala_types::sorted_set::PackLimits;
+use pantala_types::{Collection, Hash, HashLimits, List, OutOfMemory, PackedForm, Set, SortedSet, Value};
 
 use crate::access::Key;
 use crate::db::{Db, Expire, Held, NewString};
@@ -19,14 +20,15 @@ impl<'e> Held<'e> {
                 PackedForm::List => List::view_packed(form, bytes).map(ValueRef::List),
                 PackedForm::Hash => Hash::view_packed(form, bytes).map(ValueRef::Hash),
                 PackedForm::IntSet | PackedForm::Set => Set::view_packed(form, bytes).map(ValueRef::Set),
-                PackedForm::SortedSet => None,
+                PackedForm::SortedSet => SortedSet::view_packed(form, bytes).map(ValueRef::SortedSet),
             },
             Held::Heap(value) => match value {
                 Value::String(string) => Some(ValueRef::String(string.as_bytes())),
                 Value::List(list) => Some(ValueRef::List(list.view())),
                 Value::Hash(hash) => Some(ValueRef::Hash(hash.view())),
                 Value::Set(set) => Some(ValueRef::Set(set.view())),
-                Value::SortedSet(_) | Value::Stream(_) => None,
+                Value::SortedSet(set) => Some(ValueRef::SortedSet(set.view())),
+                Value::Stream(_) => None,
             },
         }
     }
@@ -43,6 +45,7 @@ impl Db<'_> {
             Loaded::List(list) => self.put(key, list, expire),
             Loaded::Hash(hash) => self.put(key, hash, expire),
             Loaded::Set(set) => self.put(key, set, expire),
+            Loaded::SortedSet(set) => self.put(key, set, expire),
         }
         Ok(())
     }
@@ -57,6 +60,10 @@ impl Tuning {
             hash: HashLimits {
                 entries_max: self.hash_max_listpack_entries.load(Relaxed) as usize,
                 value_bytes_max: self.hash_max_listpack_value_bytes.load(Relaxed) as usize,
+            },
+            sorted_set: PackLimits {
+                entries: self.zset_max_listpack_entries.load(Relaxed),
+                value_bytes: self.zset_max_listpack_value_bytes.load(Relaxed),
             },
             set_intset_entries_max: self.set_max_intset_entries.load(Relaxed) as usize,
         }

@@ -62,7 +62,8 @@ fn every_type_comes_back() {
     server.run("HSET hash f v g 2");
     server.run("SADD integers 5 300");
     server.run("SADD set a b");
-    for key in ["string", "raw", "list", "hash", "integers", "set"] {
+    server.run("ZADD zset 1 a 2.5 b -inf c");
+    for key in ["string", "raw", "list", "hash", "integers", "set", "zset"] {
         let payload = dump(&mut server, key);
         let (digest, encoding) =
             (server.run(&format!("DEBUG DIGEST-VALUE {key}")), server.run(&format!("OBJECT ENCODING {key}")));
@@ -70,7 +71,7 @@ fn every_type_comes_back() {
         assert_eq!(server.run("DEBUG DIGEST-VALUE new"), digest, "{key}");
         assert_eq!(server.run("OBJECT ENCODING new"), encoding, "{key}");
     }
-    server.check_figures(7, 0);
+    server.check_figures(8, 0);
     server.run("FLUSHALL");
     assert_eq!(server.heap_bytes(), 0);
 }

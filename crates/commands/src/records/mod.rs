@@ -22,6 +22,7 @@ mod resolve;
 mod scripting;
 mod server;
 mod sets;
+mod sort;
 mod sorted_set_algebra;
 mod sorted_set_ranges;
 mod sorted_sets;
@@ -193,6 +194,8 @@ pub static COMMANDS: &[Command] = &[
     sets::SMEMBERS,
     sets::SMISMEMBER,
     sets::SMOVE,
+    sort::SORT,
+    sort::SORT_RO,
     sets::SPOP,
     pubsub::SPUBLISH,
     sets::SRANDMEMBER,

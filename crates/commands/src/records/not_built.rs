@@ -25,5 +25,5 @@ pub(super) static NOT_BUILT: &[&str] = &[
     "module|loadex", "module|unload", "monitor", "multi", "psync", "readonly", "readwrite", "replconf",
     "replicaof", "role", "save", "script", "script|debug", "script|exists", "script|flush", "script|help",
     "script|kill", "script|load", "slaveof", "slowlog", "slowlog|get", "slowlog|help", "slowlog|len",
-    "slowlog|reset", "sort", "sort_ro", "sync", "unwatch", "wait", "watch",
+    "slowlog|reset", "sync", "unwatch", "wait", "watch",
 ];

@@ -16,8 +16,9 @@ const DESTINATION: KeySpec = unknown(&["OW", "update"], "Of STORE, which may sta
 
 const KEY_ARGUMENT: Argument = Argument::key("key", 0);
 const BY: Argument = Argument::pattern("pattern").of_keys(1).token("BY").optional();
-const LIMIT: Argument =
-    Argument::block("offset_count", &[Argument::integer("offset"), Argument::integer("count")]).token("LIMIT").optional();
+const LIMIT: Argument = Argument::block("offset_count", &[Argument::integer("offset"), Argument::integer("count")])
+    .token("LIMIT")
+    .optional();
 const GET: Argument = Argument::pattern("pattern").of_keys(1).token("GET").optional().multiple().multiple_token();
 const ORDER: Argument =
     Argument::one_of("order", &[Argument::word("asc", "ASC"), Argument::word("desc", "DESC")]).optional();
@@ -34,15 +35,7 @@ pub(crate) const SORT: Command = Command {
     acl: acl![SET, SORTEDSET, LIST, DANGEROUS],
     flags: flags![WRITE, DENYOOM],
     key_specs: &[KEY, PATTERNS, DESTINATION],
-    arguments: &[
-        KEY_ARGUMENT,
-        BY,
-        LIMIT,
-        GET,
-        ORDER,
-        ALPHA,
-        Argument::key("destination", 2).token("STORE").optional(),
-    ],
+    arguments: &[KEY_ARGUMENT, BY, LIMIT, GET, ORDER, ALPHA, Argument::key("destination", 2).token("STORE").optional()],
     own_keys: Some(crate::sort::sort_keys),
     route: Route::Custom(crate::sort::sort_route),
     handler: Handler::Keyed(crate::sort::sort),

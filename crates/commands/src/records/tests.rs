@@ -177,7 +177,8 @@ fn key_specifications_fit_flags_arguments_and_route() {
             let BeginSearch::Index(first) = spec.begin else {
                 // Where the word stands is seen in a call's arguments only: from behind those that must be there.
                 let is_option = |from: i32| (1..=command.arity.abs()).contains(&from);
-                assert!(matches!(spec.begin, BeginSearch::Keyword(_, from) if is_option(from)), "{name}");
+                let is_own = matches!(spec.begin, BeginSearch::Unknown) && command.own_keys.is_some();
+                assert!(is_own || matches!(spec.begin, BeginSearch::Keyword(_, from) if is_option(from)), "{name}");
                 continue;
             };
             let (last, step) = match spec.find {
@@ -214,7 +215,10 @@ fn key_specifications_fit_flags_arguments_and_route() {
 
 fn mark_key_specs(arguments: &[Argument], named: &mut [bool]) {
     for argument in arguments {
-        assert_eq!(argument.kind == ArgumentKind::Key, argument.key_spec.is_some(), "{}", argument.name);
+        // The patterns of SORT name keys.
+        let names_keys = argument.kind == ArgumentKind::Key || argument.kind == ArgumentKind::Pattern;
+        assert!(argument.key_spec.is_none() || names_keys, "{}", argument.name);
+        assert!(argument.key_spec.is_some() || argument.kind != ArgumentKind::Key, "{}", argument.name);
         if let Some(spec) = argument.key_spec {
             named[usize::from(spec)] = true;
         }

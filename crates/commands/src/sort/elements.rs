@@ -3,9 +3,9 @@
 use std::cmp::Ordering;
 
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Held, Holds};
+use pantala_engine::db::Holds;
 use pantala_types::pack::Element;
-use pantala_types::{List, Set, double};
+use pantala_types::{List, Set, SortedSet, double};
 
 use super::options::Options;
 use super::pattern::look_up;
@@ -18,7 +18,8 @@ use crate::strings::StringRef;
 pub(super) enum Source {
     /// Nothing: there is no such key.
     Missing,
-    List,
+    /// A list or a sorted set.
+    Ordered,
     Set,
 }
 
@@ -28,7 +29,7 @@ impl Source {
         let mut db = access.db(key);
         let Some(entry) = db.read(key) else { return Ok(Source::Missing) };
         match entry.held().type_name() {
-            "list" => Ok(Source::List),
+            "list" | "zset" => Ok(Source::Ordered),
             "set" => Ok(Source::Set),
             _ => Err(errors::WRONG_TYPE),
         }
@@ -58,6 +59,9 @@ impl Elements {
         } else if let Some(set) = held.view::<Set>() {
             elements.ends.reserve(set.len());
             set.for_each(|element| elements.push(element));
+        } else if let Some(set) = held.view::<SortedSet>() {
+            elements.ends.reserve(set.len());
+            set.iter().for_each(|(member, _)| elements.push(member));
         }
         elements
     }

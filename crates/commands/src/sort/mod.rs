@@ -23,7 +23,6 @@ use pantala_types::list::{ELEMENT_BYTES_MAX, End, NodeLimit};
 use pantala_types::{Collection, List};
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::errors;
 use elements::{Elements, Source};
 use options::Options;
 

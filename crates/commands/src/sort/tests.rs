@@ -36,6 +36,20 @@ fn orders() {
 }
 
 #[test]
+fn sorted_sets_keep_their_order() {
+    let mut server = server();
+    server.expect(&[
+        ("ZADD zset 4 1 3 2 2 3 1 10", ":4"),
+        ("SORT zset", "*4 1 2 3 10"),
+        ("SORT zset BY nosort", "*4 10 3 2 1"),
+        ("SORT zset BY nosort DESC LIMIT 1 2", "*2 2 3"),
+        ("SORT zset BY nosort LIMIT 0 1 GET t_*", "*1 $-1"),
+        ("SORT zset BY nosort STORE to", ":4"),
+        ("LRANGE to 0 -1", "*4 10 3 2 1"),
+    ]);
+}
+
+#[test]
 fn limits() {
     let mut server = server();
     for (limit, reply) in [

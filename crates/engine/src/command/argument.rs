@@ -159,6 +159,12 @@ impl Argument {
         self
     }
 
+    /// Names keys of the command's key specification number `key_spec`, though it isn't one.
+    pub const fn of_keys(mut self, key_spec: u8) -> Self {
+        self.key_spec = Some(key_spec);
+        self
+    }
+
     /// May be left out.
     pub const fn optional(mut self) -> Self {
         self.flags = self.flags.union(ArgumentFlags::OPTIONAL);

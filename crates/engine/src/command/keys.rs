@@ -87,6 +87,10 @@ pub fn for_each_key(
     args: &Args<'_>,
     mut visit: impl FnMut(usize, &'static KeySpec),
 ) -> Result<(), InvalidKeys> {
+    if let Some(own_keys) = command.own_keys {
+        own_keys(args, &mut |index, spec| visit(index, &command.key_specs[spec]));
+        return Ok(());
+    }
     for spec in command.key_specs {
         // What only looks like a key (a channel of SPUBLISH): it decides the slot, but names no key.
         if spec.flags.contains(&"not_key") {

@@ -24,6 +24,7 @@ mod error;
 mod listpack;
 pub mod payload;
 mod read;
+mod read_sorted_set;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,8 @@ mod zipmap;
 use std::borrow::Cow;
 
 use crate::list::{List, ListView, NodeLimit};
-use crate::{Hash, HashLimits, HashView, Set, SetView};
+use crate::sorted_set::{PackLimits, SortedSetView};
+use crate::{Hash, HashLimits, HashView, Set, SetView, SortedSet};
 
 pub use error::Error;
 pub use read::read;
@@ -54,20 +56,28 @@ pub mod kind {
     pub const LIST: u8 = 1;
     /// A set, member by member.
     pub const SET: u8 = 2;
+    /// A sorted set, member by member, scores as text.
+    pub const ZSET: u8 = 3;
     /// A hash, field by field.
     pub const HASH: u8 = 4;
+    /// A sorted set, member by member.
+    pub const ZSET_2: u8 = 5;
     /// A hash in a zipmap.
     pub const HASH_ZIPMAP: u8 = 9;
     /// A list in a ziplist.
     pub const LIST_ZIPLIST: u8 = 10;
     /// A set in an intset.
     pub const SET_INTSET: u8 = 11;
+    /// A sorted set in a ziplist.
+    pub const ZSET_ZIPLIST: u8 = 12;
     /// A hash in a ziplist.
     pub const HASH_ZIPLIST: u8 = 13;
     /// A list in several ziplists.
     pub const LIST_QUICKLIST: u8 = 14;
     /// A hash in a listpack.
     pub const HASH_LISTPACK: u8 = 16;
+    /// A sorted set in a listpack.
+    pub const ZSET_LISTPACK: u8 = 17;
     /// A list in several listpacks and large elements.
     pub const LIST_QUICKLIST_2: u8 = 18;
 }
@@ -93,6 +103,8 @@ pub enum ValueRef<'a> {
     Hash(HashView<'a>),
     /// A set.
     Set(SetView<'a>),
+    /// A sorted set.
+    SortedSet(SortedSetView<'a>),
 }
 
 /// A value that was read. Collections aren't empty.
@@ -106,6 +118,8 @@ pub enum Loaded<'a> {
     Hash(Hash),
     /// A set.
     Set(Set),
+    /// A sorted set.
+    SortedSet(SortedSet),
 }
 
 /// What a value that is read may be, by the settings: they choose its encoding, too.
@@ -119,4 +133,6 @@ pub struct Limits {
     pub hash: HashLimits,
     /// `set-max-intset-entries`.
     pub set_intset_entries_max: usize,
+    /// Of packed sorted sets.
+    pub sorted_set: PackLimits,
 }

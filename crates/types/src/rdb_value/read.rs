@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::read_sorted_set as sorted_set;
 use super::{Error, Limits, Loaded, NODE_PACKED, NODE_PLAIN, Reader, kind, listpack, ziplist, zipmap};
 use crate::Collection;
 use crate::hash::Hash;
@@ -9,7 +10,7 @@ use crate::list::{ELEMENT_BYTES_MAX, End, List};
 use crate::pack::Pack;
 use crate::set::{IntSet, Set};
 
-const EMPTY: Error = Error::Corrupt("nothing in it");
+pub(super) const EMPTY: Error = Error::Corrupt("nothing in it");
 
 /// Reads a value, with the byte that says how it is written.
 ///
@@ -24,6 +25,10 @@ pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, 
         kind::LIST_QUICKLIST_2 => Loaded::List(list_of_nodes(reader, limits, true)?),
         kind::SET => Loaded::Set(set_of_members(reader, limits)?),
         kind::SET_INTSET => Loaded::Set(set_of_integers(reader, limits)?),
+        kind::ZSET => Loaded::SortedSet(sorted_set::of_members(reader, limits, sorted_set::text_score)?),
+        kind::ZSET_2 => Loaded::SortedSet(sorted_set::of_members(reader, limits, sorted_set::binary_score)?),
+        kind::ZSET_ZIPLIST => Loaded::SortedSet(sorted_set::of_pack(&ziplist::read(&reader.string()?)?, limits)?),
+        kind::ZSET_LISTPACK => Loaded::SortedSet(sorted_set::of_pack(&listpack::read(&reader.string()?)?, limits)?),
         kind::HASH => Loaded::Hash(hash_of_fields(reader, limits)?),
         kind::HASH_ZIPMAP => Loaded::Hash(hash_of_zipmap(reader, limits)?),
         kind::HASH_ZIPLIST => Loaded::Hash(hash_of_pack(ziplist::read(&reader.string()?)?, limits)?),
@@ -33,13 +38,13 @@ pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, 
 }
 
 /// A string that may be an element of a collection.
-fn element<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Error> {
+pub(super) fn element<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Error> {
     let bytes = reader.string()?;
     if bytes.len() > ELEMENT_BYTES_MAX { Err(Error::Corrupt("element too long")) } else { Ok(bytes) }
 }
 
 /// How many elements follow: at least one.
-fn some(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize, Error> {
+pub(super) fn some(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize, Error> {
     match reader.count(bytes_min)? {
         0 => Err(EMPTY),
         count => Ok(count),

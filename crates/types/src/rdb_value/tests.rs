@@ -1,5 +1,6 @@
 use super::*;
 use crate::list::End;
+use crate::sorted_set::AddOptions;
 use crate::testing::Random;
 use crate::{Collection, Encoding};
 
@@ -8,6 +9,7 @@ const LIMITS: Limits = Limits {
     list_node: NodeLimit { bytes: 8192, entries: usize::MAX },
     hash: HashLimits { entries_max: 128, value_bytes_max: 64 },
     set_intset_entries_max: 512,
+    sorted_set: PackLimits::DEFAULT,
 };
 
 fn load(bytes: &[u8]) -> Result<Loaded<'_>, Error> {
@@ -26,6 +28,7 @@ fn value_ref<'a>(loaded: &'a Loaded<'_>) -> ValueRef<'a> {
         Loaded::List(list) => ValueRef::List(list.view()),
         Loaded::Hash(hash) => ValueRef::Hash(hash.view()),
         Loaded::Set(set) => ValueRef::Set(set.view()),
+        Loaded::SortedSet(set) => ValueRef::SortedSet(set.view()),
     }
 }
 
@@ -43,6 +46,11 @@ fn content(loaded: &Loaded<'_>) -> Vec<Vec<u8>> {
             set.view().for_each(|member| content.push(member.to_vec()));
             content.sort_unstable();
         }
+        Loaded::SortedSet(set) => {
+            for (member, score) in set.view().iter() {
+                content.extend([member.to_vec(), score.to_bits().to_le_bytes().to_vec()]);
+            }
+        }
     }
     content
 }
@@ -53,6 +61,7 @@ fn encoding(loaded: &Loaded<'_>) -> Encoding {
         Loaded::List(list) => list.view().encoding(),
         Loaded::Hash(hash) => hash.view().encoding(),
         Loaded::Set(set) => set.view().encoding(),
+        Loaded::SortedSet(set) => set.view().encoding(),
     }
 }
 
@@ -68,7 +77,20 @@ fn random_text(random: &mut Random) -> Vec<u8> {
 fn random_value(random: &mut Random) -> Loaded<'static> {
     let most = random.pick(&[1, 5, 50, 400]);
     let count = 1 + random.below(most);
-    match random.below(5) {
+    match random.below(6) {
+        5 => {
+            let mut set = SortedSet::empty();
+            for _ in 0..count {
+                let score = match random.below(4) {
+                    0 => random.between(-5, 5) as f64,
+                    1 => random.pick(&[f64::INFINITY, f64::NEG_INFINITY, f64::MAX, 5e-324, 1e19, 0.1, -0.0]),
+                    2 => random.between(-100_000, 100_000) as f64 / 8.0,
+                    _ => Some(f64::from_bits(random.next())).filter(|score| !score.is_nan()).unwrap_or(0.0),
+                };
+                set.add(&random_text(random), score, AddOptions::default(), LIMITS.sorted_set);
+            }
+            Loaded::SortedSet(set)
+        }
         0 => Loaded::String(random_text(random).into()),
         1 => {
             let mut list = List::empty();
@@ -159,6 +181,7 @@ fn redis_s_bytes_are_read_and_written() {
         (b"\x0b\x0c\x02\x00\x00\x00\x02\x00\x00\x00\x05\x00\x2c\x01", &[b"300", b"5"]),
         (b"\x10\x0e\x0e\x00\x00\x00\x02\x00\x81f\x02\x82vv\x03\xff", &[b"f=vv"]),
         (b"\x02\x01\x03abc", &[b"abc"]),
+        (b"\x11\x0c\x0c\x00\x00\x00\x02\x00\x81m\x02\x05\x01\xff", &[b"m", b"\0\0\0\0\0\0\x14@"]),
     ] {
         let loaded = load(bytes).unwrap();
         assert_eq!(content(&loaded), expected);
@@ -287,6 +310,32 @@ fn zipmaps() {
         b"",
     ] {
         assert!(load(&of_kind(kind::HASH_ZIPMAP, wrong)).is_err(), "{}", wrong.escape_ascii());
+    }
+}
+
+#[test]
+fn older_sorted_sets() {
+    let text = b"\x03\x04\x01a\x032.5\x01b\xff\x01c\xfe\x01d\x04-1e1";
+    let expected: Vec<Vec<u8>> = [("b", f64::NEG_INFINITY), ("d", -10.0), ("a", 2.5), ("c", f64::INFINITY)]
+        .into_iter()
+        .flat_map(|(member, score)| [member.into(), score.to_le_bytes().to_vec()])
+        .collect();
+    assert_eq!(content(&load(text).unwrap()), expected);
+    let pairs = ziplist(&[(b"\x01", b"a"), (b"\x03", b"2.5"), (b"\x01", b"b"), (b"\xf4", b"")], false);
+    let bytes = of_kind(kind::ZSET_ZIPLIST, &pairs);
+    assert_eq!(content(&load(&bytes).unwrap()).len(), 4);
+    for wrong in [
+        &b"\x03\x01\x01a\xfd"[..],
+        b"\x03\x01\x01a\x03abc",
+        b"\x03\x01\x01a\x00",
+        b"\x03\x02\x01a\x011\x01a\x012",
+        b"\x05\x01\x01a\x00\x00\x00\x00\x00\x00\xf8\x7f",
+        b"\x05\x01\x01a\x00\x00\x00\x00\x00\x00\xf0",
+        b"\x05\x00",
+        b"\x11\x07\x07\x00\x00\x00\x00\x00\xff",
+        b"\x11\x0e\x0e\x00\x00\x00\x02\x00\x81m\x02\x81x\x02\xff",
+    ] {
+        assert!(load(wrong).is_err(), "{}", wrong.escape_ascii());
     }
 }
 

@@ -3,8 +3,9 @@
 use super::{LISTPACK_BYTES_MAX, NODE_PACKED, NODE_PLAIN, ValueRef, Writer, kind, listpack};
 use crate::hash::HashView;
 use crate::list::ListView;
-use crate::pack::PackRef;
+use crate::pack::{Element, Pack, PackRef};
 use crate::set::SetView;
+use crate::sorted_set::SortedSetView;
 
 /// Writes a value as Redis 7.0 writes one of the encoding that `OBJECT ENCODING` shows, with the byte that says how.
 pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
@@ -20,6 +21,7 @@ pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
         ValueRef::List(list) => write_list(list, writer),
         ValueRef::Hash(hash) => write_hash(hash, writer),
         ValueRef::Set(set) => write_set(set, writer),
+        ValueRef::SortedSet(set) => write_sorted_set(set, writer),
     }
 }
 
@@ -64,4 +66,27 @@ fn write_hash(hash: HashView<'_>, writer: &mut Writer<'_>) {
 
 fn write_pack(pack: PackRef<'_>, writer: &mut Writer<'_>) {
     writer.string(&listpack::of(pack.entries(), pack.len()));
+}
+
+fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
+    if let SortedSetView::Packed(_) = set {
+        writer.put(&[kind::ZSET_LISTPACK]);
+        // Scores that aren't integers stand in a listpack as text.
+        let mut pack = Pack::new();
+        for (member, score) in set.iter() {
+            member.with_bytes(|member| pack.push_back(member));
+            match set.stored_integer(score) {
+                Some(score) => pack.push_back_element(Element::Int(score)),
+                None => pack.push_back(format!("{score:?}").as_bytes()),
+            }
+        }
+        return write_pack(pack.as_ref(), writer);
+    }
+    writer.put(&[kind::ZSET_2]);
+    writer.length(set.len() as u64);
+    // From the greatest on, as Redis does: a skip list is built fastest so.
+    for (member, score) in set.range(0..set.len(), true) {
+        member.with_bytes(|member| writer.string(member));
+        writer.put(&score.to_le_bytes());
+    }
 }

@@ -1,0 +1,95 @@
+//! Sorted sets out of bytes.
+
+use super::read::{EMPTY, element, some};
+use super::{Error, Limits, Reader, listpack};
+use crate::double;
+use crate::pack::{Element, Pack};
+use crate::sorted_set::{Builder, SortedSet};
+
+/// Room is made for so many members before they are there.
+const ROOM_MEMBERS_MAX: usize = 1 << 16;
+/// Instead of the length of a score as text: not a number.
+const TEXT_NAN: u8 = 253;
+/// Instead of the length of a score as text: infinite.
+const TEXT_INFINITE: u8 = 254;
+/// Instead of the length of a score as text: infinite, below zero.
+const TEXT_MINUS_INFINITE: u8 = 255;
+
+const NOT_A_SCORE: Error = Error::Corrupt("score");
+
+/// A set that stands there member by member.
+pub(super) fn of_members(
+    reader: &mut Reader<'_>,
+    limits: &Limits,
+    score: fn(&mut Reader<'_>) -> Result<f64, Error>,
+) -> Result<SortedSet, Error> {
+    let count = some(reader, 2)?;
+    let mut members = Members::with_room(count);
+    for _ in 0..count {
+        let member = element(reader)?;
+        members.add(&member, score(reader)?)?;
+    }
+    Ok(members.set.finish(limits.sorted_set))
+}
+
+/// A score as text.
+pub(super) fn text_score(reader: &mut Reader<'_>) -> Result<f64, Error> {
+    match reader.byte()? {
+        TEXT_NAN => Err(NOT_A_SCORE),
+        TEXT_INFINITE => Ok(f64::INFINITY),
+        TEXT_MINUS_INFINITE => Ok(f64::NEG_INFINITY),
+        len => score_of(reader.take(u64::from(len))?),
+    }
+}
+
+/// A score as the eight bytes of a double.
+pub(super) fn binary_score(reader: &mut Reader<'_>) -> Result<f64, Error> {
+    Ok(f64::from_le_bytes(reader.array()?))
+}
+
+/// A set of member, score, member, score …. Redis keeps one that has few members packed, however long these are.
+pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> {
+    let entries = pack.as_ref();
+    if entries.is_empty() {
+        return Err(EMPTY);
+    }
+    if !listpack::is_of_different_pairs(entries) {
+        return Err(Error::Corrupt("members of a sorted set"));
+    }
+    let mut members = Members::with_room(entries.len() / 2);
+    let mut iter = entries.iter();
+    while let (Some(member), Some(score)) = (iter.next(), iter.next()) {
+        let score = match score {
+            Element::Int(score) => score as f64,
+            Element::Bytes(text) => score_of(text)?,
+        };
+        member.with_bytes(|member| members.add(member, score))?;
+    }
+    let mut pack_limits = limits.sorted_set;
+    pack_limits.value_bytes = u64::MAX;
+    Ok(members.set.finish(pack_limits))
+}
+
+fn score_of(text: &[u8]) -> Result<f64, Error> {
+    double::parse_as_c(text).filter(|_| !text.is_empty()).ok_or(NOT_A_SCORE)
+}
+
+/// Members that are all different, and none of whose scores is not a number.
+struct Members {
+    set: Builder,
+}
+
+impl Members {
+    fn with_room(count: usize) -> Self {
+        Members { set: Builder::with_capacity(count.min(ROOM_MEMBERS_MAX)) }
+    }
+
+    fn add(&mut self, member: &[u8], score: f64) -> Result<(), Error> {
+        if score.is_nan() {
+            return Err(NOT_A_SCORE);
+        }
+        let len = self.set.len();
+        self.set.merge(member, score, |same| same);
+        if self.set.len() == len { Err(Error::Corrupt("a member twice")) } else { Ok(()) }
+    }
+}
