@@ -55,11 +55,22 @@ def small_set(number):
     return encode("SADD", f"set:{number}", *((number * 20 + at) * STEP % 1_000_000_007 for at in range(20)))
 
 
-# Title, and the command that makes the collection of a number.
+def small_sorted_set(number):
+    pairs = (word for at in range(20) for word in ((number * 20 + at) * STEP % 1_000_003, f"member:{number % 100_000 + at}"))
+    return encode("ZADD", f"zset:{number}", *pairs)
+
+
+def member_of_one(number):
+    return encode("ZADD", "zset", number * STEP % 10_000_019, f"member:{number:08}")
+
+
+# Title, and the command that makes the collection of a number (or the member: --keys of them then).
 MEMORY = [
     ("hashes of 10 small fields", small_hash),
     ("lists of 20", small_list),
     ("sets of 20 integers", small_set),
+    ("sorted sets of 20", small_sorted_set),
+    ("members of one sorted set", member_of_one),
 ]
 
 # Title, operations per round, and a command of redis-benchmark: {r} is a random number below a million, {k} below 100,000. Rows
@@ -80,11 +91,27 @@ CPU = [
     ("SISMEMBER, one set of 1 M", 1_000_000, "SISMEMBER set element:{r}"),
     ("SADD, 100 k sets of integers", 1_500_000, "SADD set:{k} {r}"),
     ("SISMEMBER, 100 k sets of integers", 1_000_000, "SISMEMBER set:{k} {r}"),
+    ("fill", 3_000_000, "ZADD zset {r} element:{r}"),
+    ("ZADD, one sorted set of 1 M", 1_000_000, "ZADD zset {r} element:{r}"),
+    ("ZRANGE 10, one sorted set of 1 M", 1_000_000, "ZRANGE zset {r} inf BYSCORE LIMIT 0 10"),
+    ("ZRANK, one sorted set of 1 M", 1_000_000, "ZRANK zset element:{r}"),
+    ("ZSCORE, one sorted set of 1 M", 1_000_000, "ZSCORE zset element:{r}"),
+    ("fill", 2_000_000, "ZADD zset:{k} {r} element:{r}"),
+    ("ZADD, 100 k sorted sets of 20", 1_000_000, "ZADD zset:{k} {r} element:{r}"),
+    ("ZRANGE 10, 100 k sorted sets of 20", 1_000_000, "ZRANGE zset:{k} 0 9"),
 ]
 
 
 def members(prefix, first):
     return lambda number: encode("SADD", "{%d}" % first, *(f"{prefix}{first + number * 100 + at}" for at in range(100)))
+
+
+def scored(first):
+    def make(number):
+        pairs = (word for at in range(100) for word in (number * STEP % 1_000_003 + at, f"element:{first + number * 100 + at}"))
+        return encode("ZADD", "{%d}" % first, *pairs)
+
+    return make
 
 
 # Title, fillings (how often, command of a number), the command that is timed, and its reply.
@@ -99,6 +126,12 @@ STORES = [
         "SUNIONSTORE, two sets of 1 M integers",
         [(10_000, members("", 0)), (10_000, members("", 500_000))],
         encode("SUNIONSTORE", "union", "{0}", "{500000}"),
+        b":1500000",
+    ),
+    (
+        "ZUNIONSTORE, two sorted sets of 1 M",
+        [(10_000, scored(0)), (10_000, scored(500_000))],
+        encode("ZUNIONSTORE", "union", 2, "{0}", "{500000}"),
         b":1500000",
     ),
 ]

@@ -122,6 +122,61 @@ fn waits_at_several_keys_and_leaves_all_when_served() {
 }
 
 #[test]
+fn members_of_sorted_sets() {
+    play(|server| {
+        let mut adder = server.connect();
+        let mut clients: Vec<Client> =
+            ["BZPOPMIN a z 0", "BZPOPMAX z b 0", "BZMPOP 0 2 b z MAX COUNT 2", "BZPOPMIN z 0"]
+                .iter()
+                .enumerate()
+                .map(|(count, words)| waiting(server, words, count as i64 + 1))
+                .collect();
+        // A list at a key is nothing for them, and they none for it.
+        assert_eq!(adder.call("RPUSH z x").integer(), 1);
+        assert_eq!(adder.call("LPOP z").text(), "x");
+        assert_eq!(adder.call("ZADD z 1 one 2 two 3 three 4 four 5 five").integer(), 5);
+        for (client, reply) in clients.iter_mut().zip(["z one 1", "z five 5", "z four 4 three 3", "z two 2"]) {
+            assert_eq!(words(&client.receive()), reply);
+        }
+        assert_eq!(adder.call("EXISTS z").integer(), 0);
+        wait_until_blocked(&mut adder, 0);
+
+        // Whatever makes a sorted set of the key wakes.
+        adder.call("ZADD other 1.5 m");
+        adder.call("SADD plain p");
+        for command in ["RENAME other z", "ZUNIONSTORE z 1 plain", "GEOADD z 0 0 place", "ZINCRBY z 2 m"] {
+            let mut client = waiting(server, "BZPOPMIN z 0", 1);
+            adder.call(command);
+            assert_eq!(words(&client.receive()).split(' ').next(), Some("z"), "{command}");
+            assert_eq!(adder.call("EXISTS z").integer(), 0, "{command}");
+        }
+
+        let mut client = server.connect();
+        client.call("HELLO 3");
+        adder.call("ZADD z 1 one 2 two");
+        let (_, raw) = client.exchange(b"BZPOPMIN z 0\r\n", 1).remove(0);
+        assert_eq!(raw, b"*3\r\n$1\r\nz\r\n$3\r\none\r\n,1\r\n");
+        let (_, raw) = client.exchange(b"BZMPOP 0 1 z MIN\r\n", 1).remove(0);
+        assert_eq!(raw, b"*2\r\n$1\r\nz\r\n*1\r\n*2\r\n$3\r\ntwo\r\n,2\r\n");
+        for command in ["BZPOPMIN z 0.05", "BZPOPMAX z y 0.05", "BZMPOP 0.05 1 z MIN"] {
+            let (_, raw) = client.exchange(format!("{command}\r\n").as_bytes(), 1).remove(0);
+            assert_eq!(raw, b"_\r\n", "{command}");
+        }
+        adder.call("SET s x");
+        for (command, error) in [
+            ("BZPOPMIN z s 0", "WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("BZPOPMAX s -1", "ERR timeout is negative"),
+            ("BZMPOP x 0 s MIN", "ERR numkeys should be greater than 0"),
+            ("BZMPOP x 1 s MIN", "ERR timeout is not a float or out of range"),
+            ("BZMPOP 0 1 s MIN COUNT 0", "ERR count should be greater than 0"),
+            ("BZMPOP 0 1 s MID", "ERR syntax error"),
+        ] {
+            assert_eq!(client.call(command).text(), error, "{command}");
+        }
+    });
+}
+
+#[test]
 fn time_is_over_to_the_millisecond() {
     play(|server| {
         for command in ["BLPOP a b 0.05", "BLMOVE a b LEFT LEFT 0.05", "BRPOPLPUSH a b 0.05", "BLMPOP 0.05 1 a LEFT"] {

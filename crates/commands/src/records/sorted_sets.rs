@@ -9,6 +9,61 @@ use super::flags;
 /// What these commands have in common: their keys choose the shards.
 const SORTED_SET: Command = Command { group: "sorted-set", acl: Acl::SORTEDSET, route: Route::Keys, ..Command::BLANK };
 
+pub(crate) const BZMPOP: Command = Command {
+    name: "bzmpop",
+    full_name: "bzmpop",
+    summary: "As ZMPOP, waiting for members where there are none",
+    since: "7.0.0",
+    complexity: "O(K) + O(M log N), K: keys given, M: members taken, N: members of the set",
+    arity: -5,
+    flags: flags![WRITE, BLOCKING],
+    key_specs: &[KeySpec {
+        notes: "",
+        flags: &["RW", "access", "delete"],
+        begin: BeginSearch::Index(2),
+        find: FindKeys::KeyNum { keynum: 0, first: 1, step: 1 },
+    }],
+    arguments: &[
+        Argument::new("timeout", ArgumentKind::Double),
+        Argument::integer("numkeys"),
+        Argument::key("key", 0).multiple(),
+        Argument::one_of("where", &[Argument::word("min", "MIN"), Argument::word("max", "MAX")]),
+        Argument::integer("count").token("COUNT").optional(),
+    ],
+    handler: Handler::Keyed(crate::sorted_sets::bzmpop),
+    ..SORTED_SET
+};
+
+pub(crate) const BZPOPMAX: Command = Command {
+    name: "bzpopmax",
+    full_name: "bzpopmax",
+    summary: "Takes the member of the highest score out of the first sorted set that has any, waiting for one where none has",
+    since: "5.0.0",
+    complexity: "O(log N), N: members of the set",
+    history: &[("6.0.0", "A timeout may have a fraction")],
+    arity: -3,
+    flags: flags![WRITE, NOSCRIPT, FAST, BLOCKING],
+    key_specs: &[KeySpec::range(1, -2, &["RW", "access", "delete"])],
+    arguments: &[Argument::key("key", 0).multiple(), Argument::new("timeout", ArgumentKind::Double)],
+    handler: Handler::Keyed(crate::sorted_sets::bzpopmax),
+    ..SORTED_SET
+};
+
+pub(crate) const BZPOPMIN: Command = Command {
+    name: "bzpopmin",
+    full_name: "bzpopmin",
+    summary: "Takes the member of the lowest score out of the first sorted set that has any, waiting for one where none has",
+    since: "5.0.0",
+    complexity: "O(log N), N: members of the set",
+    history: &[("6.0.0", "A timeout may have a fraction")],
+    arity: -3,
+    flags: flags![WRITE, NOSCRIPT, FAST, BLOCKING],
+    key_specs: &[KeySpec::range(1, -2, &["RW", "access", "delete"])],
+    arguments: &[Argument::key("key", 0).multiple(), Argument::new("timeout", ArgumentKind::Double)],
+    handler: Handler::Keyed(crate::sorted_sets::bzpopmin),
+    ..SORTED_SET
+};
+
 pub(crate) const ZADD: Command = Command {
     name: "zadd",
     full_name: "zadd",

@@ -7,6 +7,7 @@
 //! | `range` | what all ranges have in common: reading and resolving them |
 //! | `ranges` | `ZCOUNT`, `ZLEXCOUNT`, `ZRANGE` and its older forms, `ZRANGESTORE`, `ZREMRANGEBY…` |
 //! | `pop` | `ZMPOP`, `ZPOPMAX`, `ZPOPMIN` |
+//! | `waiting` | `BZMPOP`, `BZPOPMAX`, `BZPOPMIN` |
 //! | `random` | `ZRANDMEMBER` |
 //! | `algebra` | `ZDIFF`, `ZINTER`, `ZINTERCARD`, `ZUNION` and those that store |
 //!
@@ -33,6 +34,7 @@ mod range;
 mod ranges;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 pub(crate) use add::add_scores;
 pub use add::{zadd, zincrby};
@@ -44,6 +46,7 @@ pub use ranges::{
     zcount, zlexcount, zrange, zrangebylex, zrangebyscore, zrangestore, zremrangebylex, zremrangebyrank,
     zremrangebyscore, zrevrange, zrevrangebylex, zrevrangebyscore,
 };
+pub use waiting::{bzmpop, bzpopmax, bzpopmin};
 
 /// Up to where a set stays packed, by the settings now.
 pub(crate) fn pack_limits(access: &Access<'_>) -> PackLimits {

@@ -36,6 +36,8 @@ pub(crate) enum Shape {
     Flat,
     /// A pair each.
     Nested,
+    /// The key, then a member and its score (`BZPOPMIN`).
+    FlatWithKey,
     /// The key, then a pair each in an array (`ZMPOP`).
     WithKey,
 }
@@ -137,6 +139,10 @@ pub(crate) fn pop(
         match shape {
             Shape::Flat => reply.array(taken * 2),
             Shape::Nested => reply.array(taken),
+            Shape::FlatWithKey => {
+                reply.array(1 + taken * 2);
+                reply.bulk(key.bytes);
+            }
             Shape::WithKey => {
                 reply.array(2);
                 reply.bulk(key.bytes);
@@ -144,7 +150,7 @@ pub(crate) fn pop(
             }
         }
         for (member, score) in set.view().range(ranks.clone(), end == End::Max) {
-            if shape != Shape::Flat {
+            if matches!(shape, Shape::Nested | Shape::WithKey) {
                 reply.array(2);
             }
             write(member, reply);

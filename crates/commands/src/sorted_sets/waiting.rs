@@ -1,0 +1,72 @@
+//! Commands that wait for a member. How they wait: `pantala_engine::blocking`.
+
+use pantala_engine::access::Access;
+use pantala_engine::blocking::{Block, WakesOn};
+use pantala_engine::db::WrongType;
+use pantala_resp::{Args, Reply};
+use pantala_types::SortedSet;
+
+use super::pop::{End, MultiPop, Shape, pop};
+use crate::arguments::timeout_s;
+use crate::errors;
+
+/// `BZPOPMIN key [key …] timeout`.
+pub fn bzpopmin(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    pop_one(access, args, End::Min, reply);
+}
+
+/// `BZPOPMAX key [key …] timeout`.
+pub fn bzpopmax(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    pop_one(access, args, End::Max, reply);
+}
+
+fn pop_one(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>) {
+    let last = args.len() - 1;
+    let Some(timeout_ms) = timeout_s(args.at(last), reply) else { return };
+    pop_or_wait(access, args, &MultiPop { keys: 1..last, end, count: 1 }, Shape::FlatWithKey, timeout_ms, reply);
+}
+
+/// `BZMPOP timeout numkeys key [key …] MIN|MAX [COUNT count]`.
+pub fn bzmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    // What is wrong with the keys is said before what is wrong with the timeout, as in Redis.
+    let call = match MultiPop::parse(args, 2) {
+        Ok(call) => call,
+        Err(error) => return reply.error(error),
+    };
+    let Some(timeout_ms) = timeout_s(args.at(1), reply) else { return };
+    pop_or_wait(access, args, &call, Shape::WithKey, timeout_ms, reply);
+}
+
+fn pop_or_wait(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    call: &MultiPop,
+    shape: Shape,
+    timeout_ms: i64,
+    reply: &mut Reply<'_>,
+) {
+    let is_woken = access.woken_by().is_some();
+    for index in call.keys.clone() {
+        if !access.concerns(args.at(index)) {
+            continue;
+        }
+        let key = access.key(args, index);
+        match access.db(&key).write_as::<SortedSet>(&key) {
+            Ok(None) => continue,
+            // A woken command waits for a sorted set to come.
+            Err(WrongType) if is_woken => return,
+            Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+            Ok(Some(_)) => {}
+        }
+        if access.claim() {
+            // Looked at just now: it is a sorted set, and none is empty.
+            let _ = pop(access, &key, call.end, call.count, shape, reply);
+        }
+        return;
+    }
+    if access.may_block() {
+        access.block(Block::on(call.keys.clone(), WakesOn::SortedSet, timeout_ms));
+    } else if !is_woken {
+        reply.null_array();
+    }
+}
