@@ -280,7 +280,7 @@ impl Generator {
         }
         if self.random.one_in(30) {
             args.push(self.word("BLOCK"));
-            args.push(self.random.pick(&["-1", "x", "1.5", ""]).as_bytes().to_vec());
+            args.push(self.random.pick(&["-1", "x", "1.5", "", "1"]).as_bytes().to_vec());
         }
         args.push(self.word("STREAMS"));
         let streams = *self.random.pick(&[1, 1, 1, 2, 3, 10]);

@@ -2,10 +2,11 @@
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key, SessionView};
+use pantala_engine::blocking::{Block, WakesOn};
 use pantala_engine::db::Missing;
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::notify::EventClass;
-use pantala_resp::{Args, Reply, Version};
+use pantala_resp::{Args, Deferred, Reply, Version};
 use pantala_types::stream::{Delivered, StreamId};
 
 use super::ids::{INVALID_ID, Ids, write_entry, write_id};
@@ -22,7 +23,9 @@ const NEW_OF_XREAD: &str =
     "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.";
 const TIMEOUT_NOT_AN_INTEGER: &str = "ERR timeout is not an integer or out of range";
 const TIMEOUT_NEGATIVE: &str = "ERR timeout is negative";
-const NO_BLOCKING: &str = "ERR Pantala can't wait for entries yet: BLOCK needs some to be there";
+/// What ends the wait of an `XREADGROUP`.
+const KEY_GONE: &str = "UNBLOCKED the stream key no longer exists";
+const GROUP_GONE: &str = "NOGROUP the consumer group this client was blocked on no longer exists";
 
 /// What `>` means: entries that were never delivered. Redis takes the last id for the same.
 const NEW: StreamId = StreamId::MAX;
@@ -37,7 +40,8 @@ struct Reader<'a> {
 /// The options before the keys, and where those are.
 struct Options<'a> {
     count: usize,
-    block: bool,
+    /// How long to wait, ms; 0: for ever.
+    block_ms: Option<i64>,
     noack: bool,
     reader: Option<Reader<'a>>,
     /// Index of the first key; the ids follow the keys.
@@ -77,6 +81,9 @@ fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Re
         Ok(options) => options,
         Err(error) => return reply.error(error),
     };
+    if access.woken_by().is_some() {
+        return read_woken(access, args, &options, reply);
+    }
     let mut after = Ids::new();
     for stream in 0..options.streams {
         let key = access.key(args, options.first_key + stream);
@@ -86,33 +93,55 @@ fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Re
         }
     }
     let position = reply.position();
-    let streams = match reply.version() {
-        Version::Resp2 => reply.defer_array(),
-        Version::Resp3 => reply.defer_map(),
-    };
+    let streams = defer_streams(reply);
     let mut served = 0;
     for (stream, &after) in after.as_slice().iter().enumerate() {
         let key = access.key(args, options.first_key + stream);
-        let before = reply.position();
-        if reply.version() == Version::Resp2 {
-            reply.array(2);
-        }
-        reply.bulk(key.bytes);
-        let was_served = match options.reader {
-            None => read_stream(access, &key, after, options.count, reply),
-            Some(reader) => options.read_group(access, &key, reader, after, reply),
-        };
-        if was_served {
-            served += 1;
-        } else {
-            reply.truncate(before);
-        }
+        served += usize::from(options.read_one(access, &key, after, reply));
     }
     if served > 0 {
         return reply.patch(streams, served);
     }
     reply.truncate(position);
-    if options.block { reply.error(NO_BLOCKING) } else { reply.null_array() }
+    match options.block_ms {
+        Some(timeout_ms) if access.may_block() => access.block(options.wait(args, after.as_slice(), timeout_ms)),
+        _ => reply.null_array(),
+    }
+}
+
+fn defer_streams(reply: &mut Reply<'_>) -> Deferred {
+    match reply.version() {
+        Version::Resp2 => reply.defer_array(),
+        Version::Resp3 => reply.defer_map(),
+    }
+}
+
+/// Goes on with a command that waited, for the key that woke it.
+fn read_woken(access: &mut Access<'_>, args: &Args<'_>, options: &Options<'_>, reply: &mut Reply<'_>) {
+    let keys = options.first_key..options.first_key + options.streams;
+    let Some(at) = keys.into_iter().find(|&at| access.concerns(args.at(at))) else { return };
+    let key = access.key(args, at);
+    let after = match options.reader {
+        None => StreamId::parse(args.at(at + options.streams), 0),
+        Some(reader) => {
+            let mut db = access.db(&key);
+            let Ok(Some(stream)) = db.write_as::<StreamBox>(&key) else { return reply.error(KEY_GONE) };
+            let Some(group) = stream.group(reader.group) else { return reply.error(GROUP_GONE) };
+            // Only who gets something may claim, and has to before it takes that.
+            if !stream.has_entries_after(group.last_id()) || !access.claim() {
+                return;
+            }
+            Some(NEW)
+        }
+    };
+    let Some(after) = after else { return };
+    let position = reply.position();
+    let streams = defer_streams(reply);
+    if options.read_one(access, &key, after, reply) {
+        reply.patch(streams, 1);
+    } else {
+        reply.truncate(position);
+    }
 }
 
 /// Replies the entries of a stream after an id. `false`: there are none.
@@ -130,7 +159,7 @@ fn read_stream(access: &mut Access<'_>, key: &Key<'_>, after: StreamId, count: u
 impl<'a> Options<'a> {
     fn parse(args: &Args<'a>, of_group: bool) -> Result<Self, &'static str> {
         let mut options =
-            Options { count: usize::MAX, block: false, noack: false, reader: None, first_key: 0, streams: 0 };
+            Options { count: usize::MAX, block_ms: None, noack: false, reader: None, first_key: 0, streams: 0 };
         let mut at = 1;
         while at < args.len() {
             let option = args.at(at);
@@ -141,7 +170,7 @@ impl<'a> Options<'a> {
                 if timeout_ms < 0 {
                     return Err(TIMEOUT_NEGATIVE);
                 }
-                options.block = true;
+                options.block_ms = Some(timeout_ms);
             } else if more > 0 && is_option(option, "COUNT") {
                 at += 1;
                 let count = parse_i64(args.at(at)).ok_or(errors::NOT_AN_INTEGER)?;
@@ -174,6 +203,37 @@ impl<'a> Options<'a> {
             Options { reader: None, .. } if of_group => Err(MISSING_GROUP),
             options => Ok(options),
         }
+    }
+
+    /// Replies a stream and its entries after an id. `false`: there are none, and nothing is replied.
+    fn read_one(&self, access: &mut Access<'_>, key: &Key<'_>, after: StreamId, reply: &mut Reply<'_>) -> bool {
+        let before = reply.position();
+        if reply.version() == Version::Resp2 {
+            reply.array(2);
+        }
+        reply.bulk(key.bytes);
+        let was_served = match self.reader {
+            None => read_stream(access, key, after, self.count, reply),
+            Some(reader) => self.read_group(access, key, reader, after, reply),
+        };
+        if !was_served {
+            reply.truncate(before);
+        }
+        was_served
+    }
+
+    /// How to wait for entries after these ids.
+    fn wait(&self, args: &Args<'_>, after: &[StreamId], timeout_ms: i64) -> Block {
+        let keys = self.first_key..self.first_key + self.streams;
+        if self.reader.is_some() {
+            return Block::on(keys, WakesOn::AnyChange, timeout_ms);
+        }
+        // `$` and `+` mean what they mean now.
+        let mut fixed: Vec<Vec<u8>> = args.iter().map(<[u8]>::to_vec).collect();
+        for (argument, id) in fixed[keys.end..].iter_mut().zip(after) {
+            *argument = id.to_string().into_bytes();
+        }
+        Block { args: Some(fixed), ..Block::on(keys, WakesOn::Stream, timeout_ms) }
     }
 
     /// The id after which a stream is to be read. `None`: it was replied what is wrong.

@@ -111,6 +111,12 @@ impl Stream {
         last
     }
 
+    /// Whether there is an entry of a higher id.
+    pub fn has_entries_after(&self, id: StreamId) -> bool {
+        // Most ask for what comes after the last one.
+        id < self.figures().last_id && id.next().is_some_and(|start| self.range(start, StreamId::MAX, 1, |_, _| ()) > 0)
+    }
+
     /// Whether there is an entry of that id.
     pub fn contains(&self, id: StreamId) -> bool {
         find(&self.nodes, id).is_some()

@@ -1,0 +1,179 @@
+//! `XREAD` and `XREADGROUP` that wait. The scenes play on redis-server too, so that they are true of it.
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::{Backend, Client, Reply, Server};
+
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long nothing must happen where nothing may.
+const A_WHILE: Duration = Duration::from_millis(60);
+
+/// Plays a scene on every kind of server.
+fn play(scene: impl Fn(&Server)) {
+    for &backend in Backend::all() {
+        for execution in ["inline", "owner"] {
+            let mut server = Server::pantala(backend, &["--workers", "3", "--shards", "12", "--execution", execution]);
+            scene(&server);
+            server.assert_sound();
+        }
+    }
+    if let Some(judge) = Server::redis(&[]) {
+        scene(&judge);
+    }
+}
+
+#[track_caller]
+fn wait_until_blocked(client: &mut Client, count: usize) {
+    let began = Instant::now();
+    let line = format!("blocked_clients:{count}\r\n");
+    while !client.call("INFO clients").text().contains(&line) {
+        assert!(began.elapsed() < PATIENCE, "not {count} blocked");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A client that waits with these words, as number `count` of those that wait.
+#[track_caller]
+fn waiting(server: &Server, words: &str, count: usize) -> Client {
+    let mut client = server.connect();
+    client.set_read_timeout(PATIENCE);
+    client.send(&words.split(' ').collect::<Vec<_>>());
+    wait_until_blocked(&mut server.connect(), count);
+    client
+}
+
+/// What a reply says, its aggregates flat.
+fn words(reply: &Reply) -> String {
+    match reply {
+        Reply::Array(elements) | Reply::Map(elements) => elements.iter().map(words).collect::<Vec<_>>().join(" "),
+        Reply::Null => "null".to_owned(),
+        Reply::Error(text) => format!("error {text}"),
+        other => other.text(),
+    }
+}
+
+#[test]
+fn an_entry_wakes_all_readers_and_one_consumer_of_each_group() {
+    play(|server| {
+        let mut writer = server.connect();
+        for group in ["g", "h"] {
+            assert_eq!(writer.call(&format!("XGROUP CREATE s {group} $ MKSTREAM")), Reply::ok());
+        }
+        let mut readers: Vec<Client> =
+            (1..=2).map(|count| waiting(server, "XREAD BLOCK 0 STREAMS s $", count)).collect();
+        let mut first = waiting(server, "XREADGROUP GROUP g one BLOCK 0 STREAMS s >", 3);
+        let mut second = waiting(server, "XREADGROUP GROUP g two BLOCK 0 STREAMS s >", 4);
+        let mut other = waiting(server, "XREADGROUP GROUP h one COUNT 5 BLOCK 0 NOACK STREAMS s >", 5);
+        assert_eq!(writer.call("XADD s 1-1 f a").text(), "1-1");
+        for client in readers.iter_mut().chain([&mut first, &mut other]) {
+            assert_eq!(words(&client.receive()), "s 1-1 f a");
+        }
+        assert!(second.is_open_after(A_WHILE), "it waits on");
+        wait_until_blocked(&mut writer, 1);
+        writer.call("XADD s 2-1 f b");
+        assert_eq!(words(&second.receive()), "s 2-1 f b");
+        assert_eq!(words(&writer.call("XPENDING s g")), "2 1-1 2-1 one 1 two 1");
+        assert_eq!(words(&writer.call("XPENDING s h")), "0 null null null");
+        wait_until_blocked(&mut writer, 0);
+    });
+}
+
+/// The ids are those of the moment when the waiting began, and each key's own.
+#[test]
+fn waits_at_several_streams_for_what_is_behind_their_ids() {
+    play(|server| {
+        let mut writer = server.connect();
+        writer.call("XADD a 5-0 f v");
+        let mut client = waiting(server, "XREAD COUNT 2 BLOCK 0 STREAMS a b a 5 $ 9", 1);
+        writer.call("XADD b 1-0 f v");
+        assert_eq!(words(&client.receive()), "b 1-0 f v");
+        let mut client = waiting(server, "XREAD BLOCK 0 STREAMS a b 7 $", 1);
+        writer.call("XADD a 6-0 f v");
+        assert!(client.is_open_after(A_WHILE), "that is before its id");
+        writer.call("XADD a 8-0 f v");
+        assert_eq!(words(&client.receive()), "a 8-0 f v");
+        // A key of another type is no stream: it waits for one to come.
+        let mut client = waiting(server, "XREAD BLOCK 0 STREAMS c 0", 1);
+        writer.call("SET c string");
+        writer.call("DEL c");
+        writer.call("RENAME a c");
+        assert_eq!(words(&client.receive()), "c 5-0 f v 6-0 f v 8-0 f v");
+    });
+}
+
+#[test]
+fn a_map_in_resp3() {
+    play(|server| {
+        let mut client = server.connect();
+        client.set_read_timeout(PATIENCE);
+        client.call("HELLO 3");
+        client.send(&["XREAD", "BLOCK", "0", "STREAMS", "s", "$"]);
+        let mut writer = server.connect();
+        wait_until_blocked(&mut writer, 1);
+        writer.call("XADD s 1-0 f v");
+        let reply = client.receive();
+        assert!(matches!(reply, Reply::Map(_)), "{reply:?}");
+        assert_eq!(words(&reply), "s 1-0 f v");
+    });
+}
+
+/// Nothing can come any more: the consumer is told so.
+#[test]
+fn a_consumer_hears_that_its_stream_or_group_is_gone() {
+    const KEY_GONE: &str = "error UNBLOCKED the stream key no longer exists";
+    const GROUP_GONE: &str = "error NOGROUP the consumer group this client was blocked on no longer exists";
+    play(|server| {
+        let mut writer = server.connect();
+        for (change, said) in [
+            ("DEL s", KEY_GONE),
+            ("SET s v", KEY_GONE),
+            ("RENAME s t", KEY_GONE),
+            ("FLUSHALL", KEY_GONE),
+            ("PEXPIRE s 1", KEY_GONE),
+            ("XGROUP DESTROY s g", GROUP_GONE),
+            ("RENAME other s", GROUP_GONE),
+        ] {
+            writer.call("FLUSHALL");
+            writer.call("XADD other 1-1 f v");
+            writer.call("XGROUP CREATE s g $ MKSTREAM");
+            let mut reader = waiting(server, "XREAD BLOCK 0 STREAMS s 5-5", 1);
+            let mut client = waiting(server, "XREADGROUP GROUP g one BLOCK 0 STREAMS s >", 2);
+            writer.call(change);
+            assert_eq!(words(&client.receive()), said, "{change}");
+            // A reader waits for the next stream there.
+            wait_until_blocked(&mut writer, 1);
+            writer.call("DEL s");
+            writer.call("XADD s 5-6 f v");
+            assert_eq!(words(&reader.receive()), "s 5-6 f v", "{change}");
+        }
+    });
+}
+
+#[test]
+fn times_out_and_history_never_waits() {
+    play(|server| {
+        let mut client = server.connect();
+        client.set_read_timeout(PATIENCE);
+        client.call("XGROUP CREATE s g $ MKSTREAM");
+        for command in ["XREAD BLOCK 30 STREAMS s $", "XREADGROUP GROUP g one BLOCK 30 STREAMS s >"] {
+            let began = Instant::now();
+            assert_eq!(words(&client.call(command)), "null", "{command}");
+            assert!(began.elapsed() >= Duration::from_millis(29), "{:?}", began.elapsed());
+        }
+        assert_eq!(words(&client.call("XREADGROUP GROUP g one BLOCK 0 STREAMS s 0")), "s ");
+        assert_eq!(words(&client.call("XREAD BLOCK -1 STREAMS s $")), "error ERR timeout is negative");
+        // Not one of those left anything behind.
+        wait_until_blocked(&mut client, 0);
+        assert_eq!(words(&client.call("XADD s 1-1 f v")), "1-1");
+        let mut unblocked = waiting(server, "XREAD BLOCK 0 STREAMS s $", 1);
+        unblocked.send(&["PING"]);
+        let clients = client.call("CLIENT LIST").text();
+        let line = clients.lines().find(|line| line.contains("cmd=xread ")).expect("it is listed");
+        let id = line.strip_prefix("id=").and_then(|rest| rest.split(' ').next()).expect("it has an id");
+        assert_eq!(client.call(&format!("CLIENT UNBLOCK {id} ERROR")).integer(), 1);
+        assert_eq!(words(&unblocked.receive()), "error UNBLOCKED client unblocked via CLIENT UNBLOCK");
+        assert_eq!(unblocked.receive().text(), "PONG");
+    });
+}
