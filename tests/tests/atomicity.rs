@@ -109,6 +109,69 @@ fn enough(changes: &AtomicUsize) {
     assert!(changes >= 10, "readers saw only {changes} changes: the scenario proves nothing");
 }
 
+/// Accounts of the transfers, and what each holds at first.
+const ACCOUNTS: usize = 12;
+const BALANCE: i64 = 100;
+
+/// Money moves between accounts by `WATCH` and `MULTI`: none comes, none goes, whenever all of it is counted.
+fn transfers(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
+    let keys = names("account", ACCOUNTS);
+    server.connect().command(&over_with("MSET", &keys, &BALANCE.to_string()));
+    let moved = AtomicUsize::new(0);
+    let mut bodies: Vec<Body> = Vec::new();
+    let seed = Random::seed("transfers");
+    for number in 0..2 * SIDES as u64 {
+        let (mut client, keys, moved) = (server.connect(), keys.clone(), &moved);
+        let mut random = Random::from_seed(seed + number);
+        bodies.push(Box::new(move || {
+            let (from, to) = (&keys[random.below(ACCOUNTS)], &keys[random.below(ACCOUNTS)]);
+            if from == to {
+                return Ok(());
+            }
+            client.command(&["WATCH", from, to]);
+            let had = client.command(&["GET", from]).text().parse::<i64>().expect("a balance");
+            let has = client.command(&["GET", to]).text().parse::<i64>().expect("a balance");
+            let changes = [("SET", from, had - 1), ("SET", to, has + 1)];
+            match writers {
+                Writers::Right => {
+                    client.call("MULTI");
+                    for (name, key, value) in changes {
+                        client.command(&[name, key, &value.to_string()]);
+                    }
+                    if client.call("EXEC") != Reply::Null {
+                        moved.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                Writers::Broken => {
+                    client.call("UNWATCH");
+                    for (name, key, value) in changes {
+                        client.command(&[name, key, &value.to_string()]);
+                    }
+                }
+            }
+            Ok(())
+        }));
+    }
+    for _ in 0..SIDES {
+        let (mut client, keys) = (server.connect(), keys.clone());
+        bodies.push(Box::new(move || {
+            client.call("MULTI");
+            for key in &keys {
+                client.command(&["GET", key]);
+            }
+            let reply = client.call("EXEC");
+            let sum: i64 = reply.elements().iter().map(|item| item.text().parse::<i64>().expect("a balance")).sum();
+            let right = ACCOUNTS as i64 * BALANCE;
+            if sum == right { Ok(()) } else { Err(format!("{sum} instead of {right} in all accounts")) }
+        }));
+    }
+    run_for(limit, bodies)?;
+    if writers == Writers::Right {
+        enough(&moved);
+    }
+    Ok(())
+}
+
 fn mset(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     let keys = names("k", KEYS);
     let changes = AtomicUsize::new(0);
@@ -133,6 +196,11 @@ fn mset(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
     run_for(limit, bodies)?;
     enough(&changes);
     Ok(())
+}
+
+#[test]
+fn transactions_are_isolated() {
+    check(transfers);
 }
 
 #[test]

@@ -60,5 +60,6 @@ pub mod strings;
 mod testing;
 #[cfg(test)]
 mod testing_host;
+pub mod transactions;
 
 pub use records::{COMMANDS, Unresolved, lookup, lookup_full, lookup_sub, not_built, resolve, resolve_as};

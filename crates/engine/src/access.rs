@@ -153,11 +153,18 @@ impl<'a> Access<'a> {
     /// When the command does not hold all shards.
     pub fn swap_databases(&mut self, a: u32, b: u32) {
         assert_eq!(self.owned.len(), self.keyspace.shard_count() as usize, "SWAPDB holds all shards");
+        let physical = [self.keyspace.physical(a), self.keyspace.physical(b)];
         self.keyspace.swap_databases(a, b);
         for ownership in self.owned.iter_mut() {
-            let waiters = &mut self.keyspace.shard(ownership).waiters;
+            let Shard { waiters, databases, .. } = self.keyspace.shard(ownership);
             waiters.note_all(a);
             waiters.note_all(b);
+            let exists = |key: &[u8]| {
+                let hash = self.keyspace.place(key).hash;
+                physical.iter().any(|&database| databases[database].find(hash, key).is_some())
+            };
+            waiters.watches.replaced(a, exists);
+            waiters.watches.replaced(b, exists);
         }
     }
 

@@ -63,6 +63,7 @@ use pantala_resp::{ArgRange, Args};
 
 use crate::access::{Access, KeyPlace, SessionView};
 use crate::command::Command;
+use crate::transaction::Watches;
 
 /// What a waiter waits for: it is tried only when its key is that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,6 +251,8 @@ pub(crate) struct Waiters {
     /// Entries in all queues.
     entries: usize,
     ready: VecDeque<ReadyKey>,
+    /// Who only wants to know that a key was changed.
+    pub(crate) watches: Watches,
 }
 
 impl Waiters {
@@ -299,11 +302,12 @@ impl Waiters {
         }
     }
 
-    /// Notes that a key was changed, if anybody waits.
+    /// Notes that a key was changed, if anybody waits or watches.
     #[inline]
     pub(crate) fn changed(&mut self, db: u32, key: &[u8]) {
-        if !self.is_empty() {
+        if !(self.is_empty() && self.watches.is_empty()) {
             self.note(db, key);
+            self.watches.changed(db, key);
         }
     }
 
@@ -379,6 +383,8 @@ impl Waiters {
 pub(crate) enum Blocking<'a> {
     /// By its connection: it may wait.
     Allowed,
+    /// In a transaction: it may not.
+    Denied,
     /// Woken, for this key.
     Woken { waiter: &'a Waiter, key: &'a [u8], claimed: bool },
 }
@@ -392,7 +398,7 @@ impl<'a> Access<'a> {
     /// The key whose change woke the command; `None`: the command was just sent.
     pub fn woken_by(&self) -> Option<&'a [u8]> {
         match self.blocking {
-            Blocking::Allowed => None,
+            Blocking::Allowed | Blocking::Denied => None,
             Blocking::Woken { key, .. } => Some(key),
         }
     }
@@ -406,7 +412,7 @@ impl<'a> Access<'a> {
     #[must_use]
     pub fn claim(&mut self) -> bool {
         match &mut self.blocking {
-            Blocking::Allowed => true,
+            Blocking::Allowed | Blocking::Denied => true,
             Blocking::Woken { waiter, claimed, .. } => {
                 *claimed = *claimed || waiter.claim();
                 *claimed

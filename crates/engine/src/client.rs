@@ -12,6 +12,7 @@ use crate::blocking::Waiter;
 use crate::command::Command;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{KINDS, Kind, Listener, Subscriptions};
+use crate::transaction::{Transaction, Watching};
 
 /// What `CLIENT REPLY` asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +44,10 @@ pub struct Session {
     pub close_after_reply: bool,
     /// What it listens to; `None` when that is nothing.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// What it has sent since `MULTI`; `None` when that wasn't sent.
+    pub transaction: Option<Box<Transaction>>,
+    /// What it watches.
+    pub watching: Option<Box<Watching>>,
 }
 
 impl Session {
@@ -56,6 +61,8 @@ impl Session {
             reply_mode: ReplyMode::On,
             close_after_reply: false,
             subscriptions: None,
+            transaction: None,
+            watching: None,
         }
     }
 
@@ -109,8 +116,22 @@ impl Session {
         self.client.resp.store(if version == Version::Resp3 { 3 } else { 2 }, Relaxed);
     }
 
+    /// Ends the transaction, and the watch with it.
+    pub fn discard(&mut self) {
+        self.transaction = None;
+        self.watching = None;
+        self.tell_transaction();
+    }
+
+    /// Has others see how much it has queued.
+    pub fn tell_transaction(&self) {
+        let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.queue().len() as i64);
+        self.client.queued.store(queued, Relaxed);
+    }
+
     /// Back to what it was when the connection was new (`RESET`), but for `CLIENT NO-EVICT`, which stays as in Redis 7.0.
     pub fn reset(&mut self, authenticated: bool) {
+        self.discard();
         self.select(0);
         self.set_version(Version::Resp2);
         self.authenticated = authenticated;
@@ -190,6 +211,8 @@ pub struct Client {
     pub no_touch: AtomicBool,
     /// What it listens to, by the number of its [`Kind`]: how much.
     pub subscriptions: [AtomicU32; KINDS.len()],
+    /// Commands queued since `MULTI`; -1 when that wasn't sent.
+    pub queued: AtomicI64,
     /// To be closed (`CLIENT KILL`).
     pub killed: AtomicBool,
     /// `CLIENT PAUSE` holds it back.
@@ -224,6 +247,7 @@ impl Client {
             no_evict: AtomicBool::new(false),
             no_touch: AtomicBool::new(false),
             subscriptions: Default::default(),
+            queued: AtomicI64::new(-1),
             killed: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             query_bytes: AtomicU64::new(0),

@@ -179,14 +179,25 @@ pub enum Handler {
     Keyed(KeyedHandler),
     /// Runs without a shard.
     Local(LocalHandler),
+    /// Runs on the connection's worker, with shards that it finds out itself.
+    Transaction(TransactionPart),
     /// Only its subcommands run.
     Container,
+}
+
+/// The commands that need the session and shards at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionPart {
+    /// `WATCH`.
+    Watch,
+    /// `EXEC`.
+    Exec,
 }
 
 /// Which shards a command needs.
 #[derive(Clone, Copy)]
 pub enum Route {
-    /// None (with [`Handler::Local`]).
+    /// None (with [`Handler::Local`]), or those that the worker finds out ([`Handler::Transaction`]).
     None,
     /// Those of its keys, by [`Command::key_specs`].
     Keys,

@@ -291,6 +291,7 @@ impl<'s> Db<'s> {
                 self.figures.heap_bytes.add(heap_bytes(&payload));
                 vacant.insert(payload, flags, fresh_access(self.keyspace, self.now_ms), None);
                 self.figures.keys.add(1);
+                self.modified(key);
                 Ok(())
             }
         }
@@ -372,6 +373,7 @@ impl<'s> Db<'s> {
             _ => {}
         }
         found.set_expire(at_ms);
+        self.modified(key);
         true
     }
 
@@ -417,6 +419,7 @@ impl<'s> Db<'s> {
         let after = value.allocated_bytes();
         figures.heap_bytes.sub(before as u64);
         figures.heap_bytes.add(after as u64);
+        self.modified(key);
         Some(result)
     }
 
@@ -561,9 +564,10 @@ impl<'s> Db<'s> {
         }
     }
 
-    /// Called after each change of what a key holds, its removal included.
+    /// To be called after each change of what a key holds, its removal included: wakes who waits for it, and tells who watches it.
+    /// The changes of this view call it themselves.
     #[inline]
-    fn modified(&mut self, key: &Key<'_>) {
+    pub fn modified(&mut self, key: &Key<'_>) {
         self.waiters.changed(self.db, key.bytes);
     }
 

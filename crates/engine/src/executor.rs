@@ -81,6 +81,8 @@ pub struct Executor<'k> {
     put_off: Vec<Ownership>,
     /// Answers to requests of this worker's own connections.
     answers: Vec<Parcel>,
+    /// Requests of this worker's own connections that have brought their shards.
+    brought: Vec<Parcel>,
     /// Requests to be started when the shards at hand are given back.
     pub(crate) to_start: Vec<Parcel>,
     /// What the last command has become, if it waits.
@@ -100,6 +102,7 @@ impl<'k> Executor<'k> {
             to_free: Vec::new(),
             put_off: Vec::new(),
             answers: Vec::new(),
+            brought: Vec::new(),
             to_start: Vec::new(),
             blocked: None,
             woken: Vec::new(),
@@ -123,7 +126,8 @@ impl<'k> Executor<'k> {
         if keyspace.layout().execution == Execution::Inline
             && let Some(mut ownership) = self.take_spinning(place.shard)
         {
-            let blocked = execute(keyspace, call, self.worker, std::slice::from_mut(&mut ownership), reply);
+            let owned = std::slice::from_mut(&mut ownership);
+            let blocked = execute(keyspace, call, self.worker, owned, Blocking::Allowed, reply);
             if keyspace.shard(&mut ownership).waiters.has_ready() {
                 self.finish(vec![ownership], call.now_ms);
             } else {
@@ -153,7 +157,7 @@ impl<'k> Executor<'k> {
                 }
             }
             if owned.len() == self.shards.len() {
-                let blocked = execute(keyspace, call, self.worker, &mut owned, reply);
+                let blocked = execute(keyspace, call, self.worker, &mut owned, Blocking::Allowed, reply);
                 if !has_ready(keyspace, &mut owned) {
                     self.to_free.append(&mut owned);
                     self.owned = owned;
@@ -174,6 +178,71 @@ impl<'k> Executor<'k> {
         }
         self.leave_request(call);
         Ran::Parked
+    }
+
+    /// Takes the given shards (any order, repeats allowed) for a connection of this worker. `None`: some are busy; all will come
+    /// as [`Message::Brought`] or through [`Executor::take_brought`].
+    pub fn gather(
+        &mut self,
+        shards: &[u32],
+        session: SessionView,
+        connection: u64,
+        now_ms: i64,
+    ) -> Option<Vec<Ownership>> {
+        let mut request = Request::new(session, self.worker, connection, now_ms);
+        request.shards.extend_from_slice(shards);
+        request.shards.sort_unstable();
+        request.shards.dedup();
+        request.task = Task::Bring;
+        if self.keyspace.layout().execution == Execution::Inline {
+            while let Some(&shard) = request.shards.get(request.owned.len())
+                && let Some(ownership) = self.take_spinning(shard)
+            {
+                request.owned.push(ownership);
+            }
+        }
+        if request.owned.len() == request.shards.len() {
+            return Some(request.owned);
+        }
+        self.keyspace.contended.fetch_add(1, Relaxed);
+        self.start(request);
+        None
+    }
+
+    /// Runs a command of a transaction on those of the shards held that it needs (ascending, without repeats).
+    pub fn run_held(&mut self, call: &Call<'_>, shards: &[u32], owned: &mut Vec<Ownership>, reply: &mut Vec<u8>) {
+        // A handler sees the shards of its own route and no others.
+        let mut others = Vec::new();
+        if shards.len() < owned.len() {
+            (*owned, others) =
+                std::mem::take(owned).into_iter().partition(|held| shards.binary_search(&held.shard()).is_ok());
+        }
+        execute(self.keyspace, call, self.worker, owned, Blocking::Denied, reply);
+        if !others.is_empty() {
+            owned.append(&mut others);
+            owned.sort_unstable_by_key(Ownership::shard);
+        }
+    }
+
+    /// What a transaction sees of shards that it holds.
+    pub fn look<'a>(&self, session: &'a SessionView, owned: &'a mut [Ownership], now_ms: i64) -> Access<'a>
+    where
+        'k: 'a,
+    {
+        Access {
+            keyspace: self.keyspace,
+            session,
+            owned,
+            first_key: None,
+            now_ms,
+            blocking: Blocking::Denied,
+            block: None,
+        }
+    }
+
+    /// Gives back what a transaction held, when those are served who wait for what it has changed.
+    pub fn give_back(&mut self, owned: Vec<Ownership>, now_ms: i64) {
+        self.finish(owned, now_ms);
     }
 
     /// Starts a request that the worker has put together itself (pipelines with `--execution owner`).
@@ -230,9 +299,14 @@ impl<'k> Executor<'k> {
         std::mem::take(&mut self.answers)
     }
 
-    /// Whether [`Executor::take_answers`] or [`Executor::take_woken`] would give any.
+    /// This worker's own requests that have brought their shards.
+    pub fn take_brought(&mut self) -> Vec<Parcel> {
+        std::mem::take(&mut self.brought)
+    }
+
+    /// Whether [`Executor::take_answers`], [`Executor::take_woken`] or [`Executor::take_brought`] would give any.
     pub fn has_answers(&self) -> bool {
-        !self.answers.is_empty() || !self.woken.is_empty()
+        !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty()
     }
 
     /// Serves who waits for what a command has changed, and gives the shards back.
@@ -326,6 +400,16 @@ impl<'k> Executor<'k> {
                 self.serve_now(&mut owned, shard, &key, now_ms);
                 return self.to_free.append(&mut owned);
             }
+            Task::Bring => {
+                parcel.value.owned = owned;
+                let worker = parcel.value.worker;
+                if worker == self.worker {
+                    self.brought.push(parcel);
+                } else {
+                    self.keyspace.port(worker).send(Message::Brought(parcel));
+                }
+                return;
+            }
         }
         self.run_steps(&mut parcel.value, &mut owned);
         // Before its shards are given back: should it wait now, the answer to that needs one of them and can't overtake this one.
@@ -349,7 +433,7 @@ impl<'k> Executor<'k> {
                 connection: request.connection,
                 now_ms: request.now_ms,
             };
-            let blocked = execute(self.keyspace, &call, request.worker, owned, &mut reply);
+            let blocked = execute(self.keyspace, &call, request.worker, owned, Blocking::Allowed, &mut reply);
             if blocked.is_some() {
                 request.blocked = blocked;
             }
@@ -421,6 +505,7 @@ fn execute(
     call: &Call<'_>,
     worker: u32,
     owned: &mut [Ownership],
+    blocking: Blocking<'_>,
     reply: &mut Vec<u8>,
 ) -> Option<Arc<Waiter>> {
     let Handler::Keyed(handler) = call.command.handler else {
@@ -433,7 +518,7 @@ fn execute(
         owned,
         first_key: call.first_key,
         now_ms: call.now_ms,
-        blocking: Blocking::Allowed,
+        blocking,
         block: None,
     };
     let mut reply = Reply::new(reply, call.session.version);

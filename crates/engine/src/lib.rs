@@ -46,6 +46,7 @@ mod rdb;
 pub mod request;
 mod serving;
 pub mod shard;
+pub mod transaction;
 pub mod tuning;
 
 /// What keyed handlers meet of the dictionary.

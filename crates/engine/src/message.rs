@@ -20,6 +20,8 @@ pub struct Unblock {
 pub enum Message {
     /// The answer to a request of one of its connections.
     Answer(Parcel),
+    /// The shards that one of its connections asked for: its transaction can run.
+    Brought(Parcel),
     /// The answer to a command of one of its connections that waited.
     Woken(Woken),
     /// A command of one of its connections is to wait no longer.

@@ -22,6 +22,8 @@ pub(crate) enum Task {
     Withdraw(Arc<Waiter>),
     /// To go on with the queue of a key of this shard, whose first waiter needs both shards.
     Serve(u32, ReadyKey),
+    /// To be brought, with its shards, to the worker whose connection it is.
+    Bring,
 }
 
 /// One command on its way over shards.
@@ -118,6 +120,11 @@ impl Request {
             self.bytes.extend_from_slice(arg);
         }
         first..self.ranges.len()
+    }
+
+    /// The shards that were brought ([`crate::message::Message::Brought`]).
+    pub fn take_owned(&mut self) -> Vec<Ownership> {
+        std::mem::take(&mut self.owned)
     }
 
     /// The protocol version that the replies are to be in.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pantala_base::{Clock, SystemClock};
-use pantala_engine::client::{Client, Clients, Endpoint, Host, MemoryFigures, Shutdown};
+use pantala_engine::client::{Client, Clients, Endpoint, Host, MemoryFigures, Session, Shutdown};
 use pantala_engine::command::Command;
 use pantala_engine::keyspace::{Keyspace, WorkerPort};
 use pantala_engine::message::Message;
@@ -175,8 +175,8 @@ impl Server {
 
     /// Whether a pause holds this command back.
     #[inline]
-    pub fn is_paused(&self, command: &Command, now_ms: i64) -> bool {
-        self.paused_until_ms() != 0 && crate::worker::held_by_pause(&self.keyspace.tuning, command, now_ms)
+    pub fn is_paused(&self, command: &Command, session: &Session, now_ms: i64) -> bool {
+        self.paused_until_ms() != 0 && crate::worker::held_by_pause(&self.keyspace.tuning, command, session, now_ms)
     }
 
     /// Whether connections must authenticate.

@@ -40,6 +40,9 @@ pub fn setbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             if entry.user_flags() != FLAG_RAW {
                 entry.set_user_flags(FLAG_RAW);
             }
+            if was != on {
+                db.modified(&key);
+            }
             return reply.integer(i64::from(was));
         }
     }

@@ -104,11 +104,12 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     );
     let _ = write!(
         text,
-        " sub={} psub={} ssub={} multi=-1 qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
+        " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
          omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir=-1 resp={}",
         client.subscribed(Subscribed::Channel),
         client.subscribed(Subscribed::Pattern),
         client.subscribed(Subscribed::Shard),
+        client.queued.load(Relaxed),
         query_capacity_bytes.saturating_sub(query_bytes),
         if output_bytes > 0 { "rw" } else { "r" },
         client.command().map_or("NULL", |command| command.full_name),
@@ -128,6 +129,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
 fn flags(client: &Client) -> String {
     let letters = [
         ('P', client.is_subscriber()),
+        ('x', client.queued.load(Relaxed) >= 0),
         ('b', client.paused.load(Relaxed) || client.waiter().is_some()),
         ('A', client.killed.load(Relaxed)),
         ('U', matches!(client.address, Endpoint::Unix(_))),

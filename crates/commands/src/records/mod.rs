@@ -30,6 +30,7 @@ mod streams;
 mod strings;
 #[cfg(test)]
 mod tests;
+mod transactions;
 
 pub use lookup::{lookup, lookup_full, lookup_sub};
 pub use not_built::not_built;
@@ -74,8 +75,10 @@ pub static COMMANDS: &[Command] = &[
     strings::DECR,
     strings::DECRBY,
     generic::DEL,
+    transactions::DISCARD,
     dump::DUMP,
     connection::ECHO,
+    transactions::EXEC,
     generic::EXISTS,
     generic::EXPIRE,
     generic::EXPIREAT,
@@ -150,6 +153,7 @@ pub static COMMANDS: &[Command] = &[
     generic::MOVE,
     strings::MSET,
     strings::MSETNX,
+    transactions::MULTI,
     generic::OBJECT,
     generic::PERSIST,
     generic::PEXPIRE,
@@ -218,6 +222,8 @@ pub static COMMANDS: &[Command] = &[
     generic::TYPE,
     generic::UNLINK,
     pubsub::UNSUBSCRIBE,
+    transactions::UNWATCH,
+    transactions::WATCH,
     streams::XACK,
     streams::XADD,
     streams::XAUTOCLAIM,

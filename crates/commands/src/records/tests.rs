@@ -12,7 +12,7 @@ use super::*;
 const REDIS_COMMANDS: usize = 240;
 
 /// Groups of data commands, and of those about the server, as `COMMAND DOCS` of Redis names them.
-const GROUPS: [&str; 14] = [
+const GROUPS: [&str; 15] = [
     "bitmap",
     "connection",
     "generic",
@@ -27,6 +27,7 @@ const GROUPS: [&str; 14] = [
     "sorted-set",
     "stream",
     "string",
+    "transactions",
 ];
 
 /// Every record: commands and subcommands, shown or not.
@@ -191,8 +192,9 @@ fn key_specifications_fit_flags_arguments_and_route() {
             assert!(step >= 1 && first + last.max(0) < command.arity.abs() + i32::from(may_miss), "{name}");
         }
         let changes = command.key_specs.iter().any(|spec| spec.flags[0] != "RO");
-        // PFCOUNT is a read that remembers its result in the key; XREADGROUP changes its groups, but Redis declares its keys as read.
-        let is_odd = matches!(name, "pfcount" | "xreadgroup");
+        // PFCOUNT is a read that remembers its result in the key; XREADGROUP changes its groups, but Redis declares its keys as read;
+        // WATCH only looks.
+        let is_odd = matches!(name, "pfcount" | "xreadgroup" | "watch");
         if !command.key_specs.is_empty() && !command.flags.contains(Flags::ADMIN) && !is_odd {
             assert_eq!(command.flags.contains(Flags::WRITE), changes, "{name}");
             assert_eq!(command.flags.contains(Flags::READONLY), !changes, "{name}");
@@ -204,7 +206,7 @@ fn key_specifications_fit_flags_arguments_and_route() {
         let has_keys = !command.key_specs.is_empty() && !is_container(command);
         match command.route {
             Route::Keys => assert!(has_keys, "{name}"),
-            Route::None => assert!(!has_keys, "{name}"),
+            Route::None => assert!(!has_keys || matches!(command.handler, Handler::Transaction(_)), "{name}"),
             // Where the key specifications don't tell all.
             Route::All | Route::Custom(_) => {}
         }
@@ -251,7 +253,7 @@ fn containers_have_help() {
             Handler::Container => assert_eq!((command.arity, command.flags), (-2, Flags::empty())),
             // COMMAND without a subcommand, DEBUG with one that has no record.
             Handler::Local(_) => assert!(["command", "debug"].contains(&command.name)),
-            Handler::Keyed(_) => panic!("{}", command.name),
+            Handler::Keyed(_) | Handler::Transaction(_) => panic!("{}", command.name),
         }
     }
     for command in every_record().filter(|command| !is_container(command)) {
@@ -357,7 +359,7 @@ fn errors_are_worded_as_in_redis() {
     assert_eq!(resolved(&[b"Foo"]), "ERR unknown command 'Foo', with args beginning with: ");
     let zero = "ERR unknown command 'fo', with args beginning with: 'a' '' ";
     assert_eq!(resolved(&[b"fo\0o", b"a\0b", b""]), zero);
-    assert_eq!(resolved(&[b"MULTI"]), "ERR Pantala doesn't have the command 'MULTI' yet");
+    assert_eq!(resolved(&[b"MONITOR"]), "ERR Pantala doesn't have the command 'MONITOR' yet");
     let tracking = "ERR Pantala doesn't have the command 'client|Tracking' yet";
     assert_eq!(resolved(&[b"CLIENT", b"Tracking", b"on"]), tracking);
 }

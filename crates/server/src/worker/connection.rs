@@ -8,6 +8,7 @@ use pantala_engine::request::Parcel;
 use pantala_runtime::ConnId;
 
 use super::input::Input;
+use super::transactions::Held;
 
 /// Whether a connection runs commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct Connection {
     pub state: State,
     /// Requests that are on their way.
     pub requests: u32,
+    /// What it does with the shards that it has asked for.
+    pub held: Option<Held>,
     /// Answers that wait for those of the same pipeline that are not there yet.
     pub answers: Vec<Parcel>,
     /// What its command waits for.
@@ -74,6 +77,7 @@ impl Connection {
             session,
             state: State::Open,
             requests: 0,
+            held: None,
             answers: Vec::new(),
             blocked: None,
             woken_early: None,

@@ -127,6 +127,7 @@ impl<L: EventLoop> Worker<'_, L> {
         for node in self.server.port(self.number).mailbox().receive() {
             match node.value {
                 Message::Answer(parcel) => self.answer(parcel),
+                Message::Brought(parcel) => self.brought(parcel),
                 Message::Woken(woken) => self.woken(woken),
                 Message::Unblock(unblock) => self.unblocked(&unblock),
                 Message::Run(parcel) => self.executor.resume(parcel),
@@ -147,6 +148,9 @@ impl<L: EventLoop> Worker<'_, L> {
         while self.executor.has_answers() {
             for parcel in self.executor.take_answers() {
                 self.answer(parcel);
+            }
+            for parcel in self.executor.take_brought() {
+                self.brought(parcel);
             }
             for woken in self.executor.take_woken() {
                 self.woken(woken);

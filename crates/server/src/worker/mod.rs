@@ -16,6 +16,7 @@ mod events;
 mod input;
 mod run;
 pub mod stats;
+mod transactions;
 mod window;
 
 use std::collections::BTreeSet;

@@ -13,10 +13,10 @@ use pantala_resp::{ArgRange, Args, Limits, Reply};
 use pantala_runtime::EventLoop;
 
 use super::connection::{Connection, State, token};
-use super::input::Parsed;
+use super::input::{Input, Parsed};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
-use super::{COMMANDS_PER_TURN_MAX, Worker};
+use super::{COMMANDS_PER_TURN_MAX, Worker, transactions};
 use crate::config::{OutputLimit, Settings};
 
 impl<L: EventLoop> Worker<'_, L> {
@@ -109,7 +109,10 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Whether a connection has sent more that doesn't run than `client-query-buffer-limit` allows; says so in the log.
     fn has_too_much_input(&self, index: u32) -> bool {
         let Some(connection) = &self.connections[index as usize] else { return false };
-        let has = connection.input.waiting_bytes() as u64 > self.settings.client_query_buffer_limit_bytes;
+        // What a transaction has queued counts too.
+        let queued_bytes = connection.session.transaction.as_ref().map_or(0, |queue| queue.bytes());
+        let has =
+            (connection.input.waiting_bytes() + queued_bytes) as u64 > self.settings.client_query_buffer_limit_bytes;
         if has {
             let id = connection.session.client.id;
             tracing::warn!("Closing client that reached max query buffer length: id={id}");
@@ -176,6 +179,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if !connection.session.authenticated
             || self.server.paused_until_ms() > self.now_ms
             || session_settles(&connection.session)
+            || connection.session.transaction.is_some()
         {
             return false;
         }
@@ -223,13 +227,16 @@ impl<L: EventLoop> Worker<'_, L> {
         {
             return self.refuse_entry(entry, ranges);
         }
-        if self.server.is_paused(command, self.now_ms) {
+        if self.server.is_paused(command, session, self.now_ms) {
             connection.state = State::Paused;
             connection.session.client.set_command(command);
             connection.session.client.paused.store(true, Relaxed);
             self.stats.paused.add(1);
             self.paused.push(entry.connection);
             return;
+        }
+        if session.transaction.is_some() && transactions::is_queued(command) {
+            return self.queue(entry, command, ranges);
         }
         session.client.set_command(command);
         let before = connection.output.len();
@@ -255,20 +262,17 @@ impl<L: EventLoop> Worker<'_, L> {
         let (now_ms, output) = (self.now_ms, &mut connection.output);
         let ran = match (&entry.what, command.handler) {
             (What::Local(_), Handler::Local(handler)) => {
-                // It may ask for the figures: they are to be true as of now.
                 if command.group == "server" {
                     self.tally.tell(self.stats);
                 }
-                // So may `CLIENT LIST`: as in Redis, the command itself counts as waiting.
-                let client = &connection.session.client;
-                client.query_bytes.store(connection.input.waiting_bytes() as u64, Relaxed);
-                client.output_bytes.store((output.len() + connection.sending_bytes) as u64, Relaxed);
+                tell_buffers(&connection.session, &connection.input, output.len() + connection.sending_bytes);
                 let (keyspace, host) = (self.executor.keyspace(), self.server);
                 let version = connection.session.version;
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(output, version));
                 Ran::Done
             }
+            (What::Local(_), Handler::Transaction(part)) => return self.gather(entry, part, ranges),
             (what, _) => {
                 let first_key = if let What::Single(_, place) = what { Some(*place) } else { None };
                 let (session, token) = (connection.session.view(), token(connection.id));
@@ -329,10 +333,14 @@ impl<L: EventLoop> Worker<'_, L> {
         let (session, output) = (&mut connection.session, &mut connection.output);
         let before = output.len();
         let mut closes = false;
+        if let (Some(transaction), false) = (&mut session.transaction, matches!(entry.what, What::Nothing)) {
+            transaction.aborted = true;
+        }
         match &entry.what {
             What::Single(command, _) | What::Keyed(command) | What::Local(command) => {
                 if let Some(why) = forbidden(command, session, self.server) {
-                    Reply::new(output, session.version).error(&why);
+                    let why = transactions::refusal(command, session, why.as_bytes());
+                    Reply::new(output, session.version).error_bytes(&why);
                     self.tally.count(command, Outcome::Rejected);
                 }
             }
@@ -341,10 +349,12 @@ impl<L: EventLoop> Worker<'_, L> {
                 Reply::new(output, session.version).error(NO_AUTH);
             }
             What::Unresolved(why) => {
-                Reply::new(output, session.version).error_bytes(&why.message(&args));
+                let mut message: Cow<'_, [u8]> = why.message(&args).into();
                 if let Unresolved::WrongArity(command) = why {
+                    message = transactions::refusal(command, session, &message).into_owned().into();
                     self.tally.count(command, Outcome::Rejected);
                 }
+                Reply::new(output, session.version).error_bytes(&message);
             }
             What::Broken(error) => {
                 error.encode(output);
@@ -395,6 +405,14 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
         Route::None => unreachable!("a keyed command has a route"),
     }
     executor.run_many(call, shards, output)
+}
+
+/// Makes the figures of its buffers true, which a command may ask for (`CLIENT LIST`): as in Redis, the command itself counts as
+/// waiting.
+#[inline]
+pub(super) fn tell_buffers(session: &Session, input: &Input, pending_bytes: usize) {
+    session.client.query_bytes.store(input.waiting_bytes() as u64, Relaxed);
+    session.client.output_bytes.store(pending_bytes as u64, Relaxed);
 }
 
 /// The output limit of a connection: that of its class.
@@ -460,7 +478,16 @@ fn session_settles(session: &Session) -> bool {
 }
 
 /// Whether a pause holds this command back.
-pub fn held_by_pause(tuning: &pantala_engine::tuning::Tuning, command: &Command, now_ms: i64) -> bool {
+pub fn held_by_pause(
+    tuning: &pantala_engine::tuning::Tuning,
+    command: &Command,
+    session: &Session,
+    now_ms: i64,
+) -> bool {
+    let flags = match (&session.transaction, command.handler) {
+        (Some(transaction), Handler::Transaction(_)) => command.flags | transaction.flags(),
+        _ => command.flags,
+    };
     let until = tuning.paused_until_ms.load(Relaxed);
-    until > now_ms && (tuning.pause_all.load(Relaxed) || command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
+    until > now_ms && (tuning.pause_all.load(Relaxed) || flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
 }

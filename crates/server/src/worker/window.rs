@@ -23,7 +23,7 @@ pub enum What {
     Single(&'static Command, KeyPlace),
     /// A command that needs other shards: found when it runs.
     Keyed(&'static Command),
-    /// A command that needs none.
+    /// A command that needs none, or finds them out when it runs.
     Local(&'static Command),
     /// None that can run.
     Unresolved(Unresolved),
@@ -111,7 +111,7 @@ pub fn classify(keyspace: &Keyspace, renames: &Renames, db: u32, args: &Args<'_>
         Err(why) => return What::Unresolved(why),
     };
     match (command.handler, command.route) {
-        (Handler::Local(_), _) => What::Local(command),
+        (Handler::Local(_) | Handler::Transaction(_), _) => What::Local(command),
         (Handler::Container, _) => What::Unresolved(Unresolved::WrongArity(command)),
         (Handler::Keyed(_), Route::Keys) => match command.single_key() {
             // Whether a protected command may run is looked at as it runs, one by one.

@@ -1,0 +1,30 @@
+//! `MULTI`, `DISCARD` and `UNWATCH`. `EXEC` and `WATCH` need the shards of many keys and the session at once: the connection's
+//! worker runs them itself.
+
+use pantala_engine::client::LocalContext;
+use pantala_resp::{Args, Reply};
+
+/// `MULTI`: what follows waits for `EXEC`.
+pub fn multi(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    if context.session.transaction.is_some() {
+        return reply.error("ERR MULTI calls can not be nested");
+    }
+    context.session.transaction = Some(Box::default());
+    context.session.tell_transaction();
+    reply.ok();
+}
+
+/// `DISCARD`: forgets what waits, and watches no more.
+pub fn discard(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    if context.session.transaction.is_none() {
+        return reply.error("ERR DISCARD without MULTI");
+    }
+    context.session.discard();
+    reply.ok();
+}
+
+/// `UNWATCH`.
+pub fn unwatch(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    context.session.watching = None;
+    reply.ok();
+}

@@ -1,0 +1,279 @@
+//! Transactions: the commands that wait for `EXEC`, and the keys that `WATCH` watches.
+//!
+//! `EXEC` takes the shards of all its keys, those of the watched keys included, in the order that every request takes them
+//! ([`crate::executor`]), and brings them to the connection's worker, which alone can run the commands that need no
+//! shard (`SELECT`, `PUBLISH`). There it looks whether the watched keys are what they were, runs everything,
+//! and gives the shards back. Nobody else has any of them in between: that is all the isolation there is to it.
+//!
+//! # Watching
+//!
+//! A watch is a flag that the session owns and the shards of its keys point to. Whoever changes a watched key raises it. What no
+//! change shows, since nothing happens when time goes by or a database is emptied, is looked at by `EXEC`: a key that was
+//! there must still be. A session that watches no more drops the flag; the shards find out when they next meet the key, or when
+//! they sweep, so that ending a watch needs no shard.
+//!
+//! # What it costs
+//!
+//! Where nobody watches in a shard: nothing beyond the branch that waiters cost already. `EXEC` costs one acquisition of each
+//! shard, whatever the number of its commands.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use pantala_resp::{ArgRange, Args};
+
+use crate::access::{Access, Key, KeyPlace};
+use crate::command::{Command, Flags, Handler, Route, for_each_key};
+use crate::keyspace::Keyspace;
+
+/// Which shards a queued command needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// None.
+    Nothing,
+    /// Those of its keys: where in [`Transaction::shards_of`] they stand.
+    Keys(Range<usize>),
+    /// All, as far as is known before the commands in front of it have run.
+    All,
+}
+
+/// A command that waits for `EXEC`.
+pub struct Queued {
+    /// What to run.
+    pub command: &'static Command,
+    /// The shards it needs.
+    pub needs: Needs,
+    /// Where its only key lives, when it has one.
+    pub first_key: Option<KeyPlace>,
+    args: Range<usize>,
+}
+
+/// What a client has sent since `MULTI`.
+pub struct Transaction {
+    queue: Vec<Queued>,
+    bytes: Vec<u8>,
+    ranges: Vec<ArgRange>,
+    shards: Vec<u32>,
+    flags: Flags,
+    /// A command could not be queued: `EXEC` will refuse.
+    pub aborted: bool,
+}
+
+impl Default for Transaction {
+    fn default() -> Self {
+        Transaction {
+            queue: Vec::new(),
+            bytes: Vec::new(),
+            ranges: Vec::new(),
+            shards: Vec::new(),
+            flags: Flags::empty(),
+            aborted: false,
+        }
+    }
+}
+
+impl Transaction {
+    /// Puts a command at the end.
+    pub fn push(&mut self, keyspace: &Keyspace, command: &'static Command, args: &Args<'_>) {
+        let first = self.ranges.len();
+        for arg in args.iter() {
+            self.ranges.push(ArgRange::new(self.bytes.len(), arg.len()));
+            self.bytes.extend_from_slice(arg);
+        }
+        let (needs, first_key) = self.needs(keyspace, command, args);
+        self.flags |= command.flags;
+        self.queue.push(Queued { command, needs, first_key, args: first..self.ranges.len() });
+    }
+
+    fn needs(&mut self, keyspace: &Keyspace, command: &Command, args: &Args<'_>) -> (Needs, Option<KeyPlace>) {
+        if !matches!(command.handler, Handler::Keyed(_)) {
+            return (Needs::Nothing, None);
+        }
+        if !matches!(command.route, Route::Keys) {
+            return (Needs::All, None);
+        }
+        let first_key = command.single_key().map(|index| keyspace.place(args.at(index)));
+        let begin = self.shards.len();
+        match first_key {
+            Some(place) => self.shards.push(place.shard),
+            None => {
+                let shards = &mut self.shards;
+                let found = for_each_key(command, args, |index, _| shards.push(keyspace.place(args.at(index)).shard));
+                if found.is_err() || self.shards.len() == begin {
+                    // The arguments don't fit the key specification: any shard will do for the handler to say so.
+                    self.shards.truncate(begin);
+                    self.shards.push(0);
+                }
+            }
+        }
+        (Needs::Keys(begin..self.shards.len()), first_key)
+    }
+
+    /// The commands, in order.
+    pub fn queue(&self) -> &[Queued] {
+        &self.queue
+    }
+
+    /// The arguments of a command.
+    pub fn args(&self, queued: &Queued) -> Args<'_> {
+        Args::new(&self.bytes, &self.ranges[queued.args.clone()])
+    }
+
+    /// The shards of a command's keys.
+    pub fn shards_of(&self, keys: &Range<usize>) -> &[u32] {
+        &self.shards[keys.clone()]
+    }
+
+    /// The flags of all commands together.
+    pub fn flags(&self) -> Flags {
+        self.flags
+    }
+
+    /// Bytes of the arguments.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Adds the shards that it needs (any order, with repeats).
+    pub fn add_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
+        if self.queue.iter().any(|queued| queued.needs == Needs::All) {
+            shards.extend(0..keyspace.shard_count());
+        } else {
+            shards.extend_from_slice(&self.shards);
+        }
+    }
+}
+
+/// Raised when a watched key is changed.
+#[derive(Default)]
+pub struct Watch {
+    changed: AtomicBool,
+}
+
+struct WatchedKey {
+    db: u32,
+    bytes: Box<[u8]>,
+    place: KeyPlace,
+    /// Whether it was there.
+    existed: bool,
+}
+
+/// What a session watches. Dropping it ends the watch.
+#[derive(Default)]
+pub struct Watching {
+    watch: Arc<Watch>,
+    keys: Vec<WatchedKey>,
+}
+
+impl Watching {
+    /// Adds the shards of the keys (any order, with repeats).
+    pub fn add_shards(&self, shards: &mut Vec<u32>) {
+        shards.extend(self.keys.iter().map(|key| key.place.shard));
+    }
+
+    /// Whether it is known already that a key was changed.
+    pub fn is_changed(&self) -> bool {
+        // The shards that are held carry the order; before that, it is only a hint.
+        self.watch.changed.load(Relaxed)
+    }
+
+    /// Begins to watch keys of the selected database, whose shards are held.
+    pub fn add(&mut self, access: &mut Access<'_>, keys: &[Box<[u8]>]) {
+        let db = access.session().db;
+        for bytes in keys {
+            if self.keys.iter().any(|key| key.db == db && key.bytes == *bytes) {
+                continue;
+            }
+            let place = access.keyspace().place(bytes);
+            let existed = access.db(&Key { bytes, place }).exists(&Key { bytes, place });
+            access.shard(place.shard).waiters.watches.add(db, bytes, &self.watch);
+            self.keys.push(WatchedKey { db, bytes: bytes.clone(), place, existed });
+        }
+    }
+
+    /// Whether all keys, whose shards are held, are what they were.
+    pub fn is_intact(&self, access: &mut Access<'_>) -> bool {
+        let all_there = self.keys.iter().all(|key| {
+            let WatchedKey { db, bytes, place, existed } = key;
+            let key = Key { bytes, place: *place };
+            // What has expired is removed by being looked for, and the watch raised; a paused server only doesn't find it.
+            !existed || access.db_at(*db, &key).exists(&key)
+        });
+        all_there && !self.is_changed()
+    }
+}
+
+/// How many entries a shard has before it looks for those whose session watches no more.
+const SWEEP_FROM: usize = 64;
+
+/// The watches of one shard's keys. Belongs to the shard.
+#[derive(Default)]
+pub(crate) struct Watches {
+    by_database: HashMap<u32, HashMap<Box<[u8]>, Vec<Weak<Watch>>>>,
+    /// Entries, those of ended watches included.
+    entries: usize,
+    /// With how many the next sweep begins.
+    sweep_at: usize,
+}
+
+impl Watches {
+    /// Whether nobody watches.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    fn add(&mut self, db: u32, key: &[u8], watch: &Arc<Watch>) {
+        if self.entries >= self.sweep_at.max(SWEEP_FROM) {
+            self.sweep();
+        }
+        let keys = self.by_database.entry(db).or_default();
+        match keys.get_mut(key) {
+            Some(watches) => watches.push(Arc::downgrade(watch)),
+            None => {
+                keys.insert(key.into(), vec![Arc::downgrade(watch)]);
+            }
+        }
+        self.entries += 1;
+    }
+
+    /// A key was changed: tells who watches it. They need not be told twice.
+    pub(crate) fn changed(&mut self, db: u32, key: &[u8]) {
+        let Some(keys) = self.by_database.get_mut(&db) else { return };
+        let Some(watches) = keys.remove(key) else { return };
+        self.entries -= watches.len();
+        raise(&watches);
+    }
+
+    /// A database gets another content: tells who watches a key of which `concerned` is true.
+    pub(crate) fn replaced(&mut self, db: u32, mut concerned: impl FnMut(&[u8]) -> bool) {
+        let Some(keys) = self.by_database.get_mut(&db) else { return };
+        for (key, watches) in keys {
+            if concerned(key) {
+                raise(watches);
+            }
+        }
+    }
+
+    /// Forgets the watches that have ended. Their number doubles at least between two sweeps: constant work for each.
+    fn sweep(&mut self) {
+        self.entries = 0;
+        for keys in self.by_database.values_mut() {
+            keys.retain(|_, watches| {
+                watches.retain(|watch| watch.strong_count() > 0);
+                self.entries += watches.len();
+                !watches.is_empty()
+            });
+        }
+        self.by_database.retain(|_, keys| !keys.is_empty());
+        self.sweep_at = self.entries * 2;
+    }
+}
+
+fn raise(watches: &[Weak<Watch>]) {
+    for watch in watches.iter().filter_map(Weak::upgrade) {
+        watch.changed.store(true, Relaxed);
+    }
+}

@@ -1,0 +1,255 @@
+//! `MULTI` and what follows: commands are queued, `EXEC` has the shards of all of them brought here, and runs them.
+//!
+//! `EXEC` and `WATCH` are the only commands that their connection's worker runs itself while it holds shards: what they work with,
+//! the session, belongs to it. Where a shard is busy, the connection is parked as for any other command.
+
+use std::borrow::Cow;
+
+use pantala_engine::client::{LocalContext, Session};
+use pantala_engine::command::{Command, Flags, Handler, Route, TransactionPart};
+use pantala_engine::executor::{Call, Ran};
+use pantala_engine::ownership::Ownership;
+use pantala_engine::request::Parcel;
+use pantala_engine::transaction::{Needs, Queued, Transaction};
+use pantala_resp::{ArgRange, Args, Reply};
+use pantala_runtime::EventLoop;
+
+use super::connection::{Connection, State};
+use super::stats::Outcome;
+use super::window::Entry;
+use super::{Worker, run};
+
+/// What a connection does with the shards that it has asked for.
+pub enum Held {
+    /// Begins to watch these keys.
+    Watch(Vec<Box<[u8]>>),
+    /// Runs its transaction.
+    Exec,
+}
+
+/// The answer to a command that has been queued.
+const QUEUED: &str = "QUEUED";
+
+/// The answer to `EXEC` when a command could not be queued.
+const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
+
+/// The answer to a command that a transaction can't have.
+const NOT_IN_TRANSACTIONS: &str = "ERR Command not allowed inside a transaction";
+
+/// What runs at once in the midst of a transaction.
+const NOT_QUEUED: [&str; 6] = ["discard", "exec", "multi", "quit", "reset", "watch"];
+
+/// Whether a command of a client that has sent `MULTI` waits for `EXEC`.
+pub fn is_queued(command: &Command) -> bool {
+    !NOT_QUEUED.contains(&command.name)
+}
+
+/// The error for a command that is refused: of an `EXEC`, which ends its transaction, it says so.
+pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> Cow<'a, [u8]> {
+    if !matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) {
+        return why.into();
+    }
+    session.discard();
+    let reason = why.strip_prefix(b"ERR ").unwrap_or(why);
+    [b"EXECABORT Transaction discarded because of: ", reason].concat().into()
+}
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Queues a command of a connection that has sent `MULTI`.
+    #[cold]
+    pub(super) fn queue(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) {
+        let keyspace = self.executor.keyspace();
+        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
+        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+        let session = &mut connection.session;
+        let Some(transaction) = &mut session.transaction else { return };
+        let (before, version) = (connection.output.len(), session.version);
+        let mut reply = Reply::new(&mut connection.output, version);
+        if command.flags.contains(Flags::NO_MULTI) {
+            transaction.aborted = true;
+            reply.error(NOT_IN_TRANSACTIONS);
+            self.tally.count_reply(&connection.output[before..]);
+            self.tally.count(command, Outcome::Rejected);
+        } else {
+            transaction.push(keyspace, command, &args);
+            reply.simple(QUEUED);
+            session.tell_transaction();
+        }
+        connection.input.done(entry.end);
+        if !run::replies_wanted(&mut connection.session) {
+            connection.output.truncate(before);
+        }
+        self.closed_over_limit(entry.connection);
+    }
+
+    /// `EXEC` and `WATCH`: asks for their shards.
+    pub(super) fn gather(&mut self, entry: &Entry, part: TransactionPart, ranges: &[ArgRange]) -> Ran {
+        let index = entry.connection;
+        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
+        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+        let (keyspace, session) = (self.executor.keyspace(), &mut connection.session);
+        let mut reply = Reply::new(&mut connection.output, session.version);
+        self.shards.clear();
+        let held = match part {
+            TransactionPart::Watch if session.transaction.is_some() => {
+                reply.error("ERR WATCH inside MULTI is not allowed");
+                None
+            }
+            TransactionPart::Watch => {
+                let keys: Vec<Box<[u8]>> = args.iter().skip(1).map(Box::from).collect();
+                self.shards.extend(keys.iter().map(|key| keyspace.place(key).shard));
+                Some(Held::Watch(keys))
+            }
+            TransactionPart::Exec => {
+                let changed = session.watching.as_ref().is_some_and(|watching| watching.is_changed());
+                match &session.transaction {
+                    None => {
+                        reply.error("ERR EXEC without MULTI");
+                        None
+                    }
+                    Some(transaction) if transaction.aborted => {
+                        reply.error(ABORTED);
+                        session.discard();
+                        None
+                    }
+                    Some(_) if changed => {
+                        reply.null_array();
+                        session.discard();
+                        None
+                    }
+                    Some(transaction) => {
+                        transaction.add_shards(keyspace, &mut self.shards);
+                        if let Some(watching) = &session.watching {
+                            watching.add_shards(&mut self.shards);
+                        }
+                        Some(Held::Exec)
+                    }
+                }
+            }
+        };
+        connection.input.done(entry.end);
+        let Some(held) = held else { return Ran::Done };
+        connection.held = Some(held);
+        let (view, token) = (connection.session.view(), connection.token());
+        match self.executor.gather(&self.shards, view, token, self.now_ms) {
+            Some(owned) => {
+                self.run_held(index, owned);
+                Ran::Done
+            }
+            None => {
+                if let Some(connection) = &mut self.connections[index as usize] {
+                    connection.state = State::Parked;
+                    connection.requests = 1;
+                }
+                Ran::Parked
+            }
+        }
+    }
+
+    /// The shards have come that a connection asked for.
+    pub(super) fn brought(&mut self, mut parcel: Parcel) {
+        let owned = parcel.value.take_owned();
+        // Where the connection has gone meanwhile, what it queued has not begun: it is as if it had never sent EXEC.
+        let Some(index) = self.find_token(parcel.value.connection) else {
+            return self.executor.give_back(owned, self.now_ms);
+        };
+        let connection = self.connections[index as usize].as_mut().expect("found");
+        let before = connection.output.len();
+        if connection.state == State::Parked {
+            connection.state = State::Open;
+        }
+        connection.requests = 0;
+        self.run_held(index, owned);
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if !run::replies_wanted(&mut connection.session) {
+            connection.output.truncate(before);
+        }
+        if connection.session.close_after_reply {
+            connection.state = State::Closing;
+        }
+        if !self.closed_over_limit(index) {
+            self.make_ready(index);
+            self.touch(index);
+        }
+    }
+
+    /// Does what the shards were asked for, and gives them back.
+    fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>) {
+        let now_ms = self.now_ms;
+        let held = self.connections[index as usize].as_mut().and_then(|connection| connection.held.take());
+        match held {
+            Some(Held::Watch(keys)) => self.watch(index, &keys, &mut owned),
+            Some(Held::Exec) => self.execute_transaction(index, &mut owned),
+            None => {}
+        }
+        self.executor.give_back(owned, now_ms);
+    }
+
+    fn watch(&mut self, index: u32, keys: &[Box<[u8]>], owned: &mut [Ownership]) {
+        let Some(Connection { session, output, .. }) = &mut self.connections[index as usize] else { return };
+        let view = session.view();
+        let watching = session.watching.get_or_insert_default();
+        watching.add(&mut self.executor.look(&view, owned, self.now_ms), keys);
+        Reply::new(output, view.version).ok();
+    }
+
+    fn execute_transaction(&mut self, index: u32, owned: &mut Vec<Ownership>) {
+        let Some(Connection { session, output, .. }) = &mut self.connections[index as usize] else { return };
+        let view = session.view();
+        let (transaction, watching) = (session.transaction.take(), session.watching.take());
+        session.tell_transaction();
+        let Some(transaction) = transaction else { return };
+        let is_intact =
+            watching.is_none_or(|watching| watching.is_intact(&mut self.executor.look(&view, owned, self.now_ms)));
+        if !is_intact {
+            return Reply::new(output, view.version).null_array();
+        }
+        Reply::new(output, view.version).array(transaction.queue().len());
+        for queued in transaction.queue() {
+            self.run_queued(index, &transaction, queued, owned);
+        }
+    }
+
+    /// Runs one command of a transaction.
+    fn run_queued(&mut self, index: u32, transaction: &Transaction, queued: &Queued, owned: &mut Vec<Ownership>) {
+        let command = queued.command;
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        connection.session.client.set_command(command);
+        let (args, now_ms, before) = (transaction.args(queued), self.now_ms, connection.output.len());
+        match command.handler {
+            Handler::Local(handler) => {
+                if command.group == "server" {
+                    self.tally.tell(self.stats);
+                }
+                let Connection { session, input, output, sending_bytes, .. } = connection;
+                run::tell_buffers(session, input, output.len() + *sending_bytes);
+                let (keyspace, host, version) = (self.executor.keyspace(), self.server, session.version);
+                let mut context = LocalContext { session, keyspace, host, now_ms };
+                handler(&mut context, &args, &mut Reply::new(output, version));
+            }
+            Handler::Keyed(_) => {
+                let (keyspace, view) = (self.executor.keyspace(), connection.session.view());
+                self.shards.clear();
+                match (&queued.needs, command.route) {
+                    (Needs::Keys(keys), _) => self.shards.extend_from_slice(transaction.shards_of(keys)),
+                    (_, Route::Custom(choose)) => choose(keyspace, &view, &args, &mut self.shards),
+                    _ => self.shards.extend(0..keyspace.shard_count()),
+                }
+                if self.shards.is_empty() {
+                    self.shards.push(0);
+                }
+                self.shards.sort_unstable();
+                self.shards.dedup();
+                let (first_key, connection_token) = (queued.first_key, connection.token());
+                let call = Call { command, args, first_key, session: view, connection: connection_token, now_ms };
+                self.executor.run_held(&call, &self.shards, owned, &mut connection.output);
+            }
+            Handler::Transaction(_) | Handler::Container => unreachable!("runs at once, or not at all: never queued"),
+        }
+        let Some(connection) = &self.connections[index as usize] else { return };
+        let reply = &connection.output[before..];
+        let outcome = if reply.first() == Some(&b'-') { Outcome::Failed } else { Outcome::Ok };
+        self.tally.count_reply(reply);
+        self.tally.count(command, outcome);
+    }
+}

@@ -1,0 +1,305 @@
+//! Transactions: replies as redis-server gives them, watches, and isolation over shards (also in `atomicity.rs`).
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::{Client, Reply, Server, for_each_backend};
+
+/// Shards of the servers here: more than workers, so that keys of one transaction live in several.
+const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
+
+/// Commands and who of two clients sends them: each is answered before the next is sent.
+const SCRIPT: &[(usize, &str)] = &[
+    (0, "MULTI"),
+    (0, "MULTI"),
+    (0, "SET a 1"),
+    (0, "INCR b"),
+    (0, "LPUSH a x"),
+    (0, "MGET a b c"),
+    (0, "SELECT 3"),
+    (0, "SET c 5"),
+    (0, "DBSIZE"),
+    (0, "RANDOMKEY"),
+    (0, "SELECT 0"),
+    (0, "PING"),
+    (0, "ECHO x"),
+    (0, "BLPOP none 0"),
+    (0, "HSET h f v"),
+    (0, "HGETALL h"),
+    (0, "WATCH a"),
+    (0, "EXEC"),
+    (0, "EXEC"),
+    (0, "DISCARD"),
+    (0, "MGET a b c"),
+    // What can't be queued spoils all of it.
+    (0, "MULTI"),
+    (0, "SET a 2"),
+    (0, "GET"),
+    (0, "EXEC"),
+    (0, "MULTI"),
+    (0, "NOSUCHCOMMAND"),
+    (0, "SET a 2"),
+    (0, "EXEC"),
+    (0, "MULTI"),
+    (0, "EXEC x"),
+    (0, "EXEC"),
+    (0, "MULTI"),
+    (0, "SHUTDOWN NOSAVE"),
+    (0, "EXEC"),
+    (0, "GET a"),
+    (0, "MULTI"),
+    (0, "SET a 2"),
+    (0, "DISCARD"),
+    (0, "GET a"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH"),
+    // Watches: changed by another, by itself, by nobody.
+    (0, "WATCH a b"),
+    (1, "SET b 7"),
+    (0, "MULTI"),
+    (0, "GET b"),
+    (0, "EXEC"),
+    (0, "WATCH a b"),
+    (0, "SET a 3"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH a b"),
+    (1, "GET a"),
+    (1, "SETNX a 5"),
+    (1, "DEL none"),
+    (0, "MULTI"),
+    (0, "GET a"),
+    (0, "EXEC"),
+    (0, "WATCH a"),
+    (0, "UNWATCH"),
+    (1, "SET a 4"),
+    (0, "MULTI"),
+    (0, "GET a"),
+    (0, "EXEC"),
+    (0, "WATCH a"),
+    (1, "SET a 4"),
+    (0, "MULTI"),
+    (0, "DISCARD"),
+    (0, "MULTI"),
+    (0, "GET a"),
+    (0, "EXEC"),
+    // Of another database's key of the same name.
+    (0, "WATCH a"),
+    (1, "SELECT 3"),
+    (1, "SET a 9"),
+    (1, "SELECT 0"),
+    (0, "MULTI"),
+    (0, "GET a"),
+    (0, "EXEC"),
+    // Kinds of change.
+    (0, "WATCH l"),
+    (1, "RPUSH l 1 2 3"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH l"),
+    (1, "EXPIRE l 100"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH l"),
+    (1, "PERSIST l"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH l m"),
+    (1, "RENAME l m"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH m"),
+    (1, "LPOP m 3"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH bits"),
+    (1, "SETBIT bits 7 1"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH bits"),
+    (1, "SETBIT bits 6 1"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH bits"),
+    (1, "APPEND bits x"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH h"),
+    (1, "HSET h f w"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    (0, "WATCH copy"),
+    (1, "COPY h copy"),
+    (0, "MULTI"),
+    (0, "EXEC"),
+    // Whole databases.
+    (0, "WATCH none"),
+    (1, "FLUSHALL"),
+    (0, "MULTI"),
+    (0, "PING"),
+    (0, "EXEC"),
+    (0, "SET a 1"),
+    (0, "WATCH a"),
+    (1, "FLUSHDB"),
+    (0, "MULTI"),
+    (0, "PING"),
+    (0, "EXEC"),
+    (0, "SET a 1"),
+    (0, "WATCH a"),
+    (1, "FLUSHALL"),
+    (1, "SET a 1"),
+    (0, "MULTI"),
+    (0, "PING"),
+    (0, "EXEC"),
+    (0, "WATCH a none"),
+    (1, "SWAPDB 0 5"),
+    (0, "MULTI"),
+    (0, "PING"),
+    (0, "EXEC"),
+    (0, "WATCH none"),
+    (1, "SWAPDB 0 5"),
+    (0, "MULTI"),
+    (0, "PING"),
+    (0, "EXEC"),
+    (0, "WATCH b"),
+    (1, "SELECT 6"),
+    (1, "SET b x"),
+    (1, "SWAPDB 6 0"),
+    (1, "SELECT 0"),
+    (0, "MULTI"),
+    (0, "PING"),
+    (0, "EXEC"),
+    // Ended by RESET.
+    (0, "MULTI"),
+    (0, "GET none"),
+    (0, "SUBSCRIBE ch"),
+    (0, "UNSUBSCRIBE ch"),
+    (0, "RESET"),
+    (0, "EXEC"),
+    (0, "WATCH b"),
+    (0, "RESET"),
+    (1, "SET b 8"),
+    (0, "MULTI"),
+    (0, "GET b"),
+    (0, "EXEC"),
+];
+
+/// What the script is answered, to the byte.
+fn transcript(server: &Server, version: u8) -> Vec<String> {
+    let mut clients = [server.connect(), server.connect()];
+    clients[0].call("FLUSHALL");
+    if version == 3 {
+        clients.iter_mut().for_each(|client| assert!(!matches!(client.call("HELLO 3"), Reply::Error(_))));
+    }
+    SCRIPT
+        .iter()
+        .map(|(who, command)| {
+            clients[*who].send(&command.split(' ').collect::<Vec<_>>());
+            let (_, raw) = clients[*who].receive_raw();
+            format!("{who} {command}: {}", raw.escape_ascii())
+        })
+        .collect()
+}
+
+#[test]
+fn replies_are_those_of_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    for version in [2, 3] {
+        let right = transcript(&judge, version);
+        for_each_backend(|backend| {
+            for execution in ["inline", "owner"] {
+                let mut server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
+                for (given, right) in transcript(&server, version).iter().zip(&right) {
+                    assert_eq!(given, right, "RESP{version}, {execution}");
+                }
+                server.assert_sound();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_watched_key_that_expires_spoils_the_transaction() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let mut client = server.connect();
+        for expires_before in [false, true] {
+            client.call("SET k v PX 30");
+            if expires_before {
+                std::thread::sleep(Duration::from_millis(40));
+            }
+            client.call("WATCH k");
+            std::thread::sleep(Duration::from_millis(40));
+            client.call("MULTI");
+            client.call("PING");
+            let done = client.call("EXEC") != Reply::Null;
+            // One that was gone already when it was watched is what it was.
+            assert_eq!(done, expires_before);
+        }
+    });
+}
+
+#[test]
+fn a_client_that_goes_leaves_nothing_behind() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &SERVER_ARGS);
+        let mut other = server.connect();
+        for round in 0..200 {
+            let mut client = server.connect();
+            client.call(&format!("WATCH a b c {round}"));
+            client.call("MULTI");
+            client.call("SET a never");
+        }
+        assert_eq!(other.call("GET a"), Reply::Null);
+        assert_eq!(other.call("SET a 1"), Reply::ok());
+        server.assert_sound();
+    });
+}
+
+/// A transaction takes its turn with what waits for a key: who waits is served when all of it has run.
+#[test]
+fn waiting_clients_are_served_after_the_transaction() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let (mut waiting, mut client) = (server.connect(), server.connect());
+        waiting.send(&["BLPOP", "l", "0"]);
+        await_blocked(&mut client, 1);
+        for command in ["MULTI", "LPUSH l a", "LPUSH l b", "DEL l", "LPUSH l c", "EXEC"] {
+            client.call(command);
+        }
+        assert_eq!(waiting.receive(), Reply::Array(vec![Reply::bulk("l"), Reply::bulk("c")]));
+        assert_eq!(client.call("EXISTS l"), Reply::Integer(0));
+    });
+}
+
+fn await_blocked(client: &mut Client, count: usize) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let info = client.call("INFO clients").text();
+        if info.contains(&format!("blocked_clients:{count}")) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{info}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A pause of writes holds an EXEC back that would write, and no other.
+#[test]
+fn a_pause_looks_into_the_transaction() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let (mut writer, mut reader, mut admin) = (server.connect(), server.connect(), server.connect());
+        for (client, command) in [(&mut writer, "SET k 1"), (&mut reader, "GET k")] {
+            client.call("MULTI");
+            client.call(command);
+        }
+        admin.call("CLIENT PAUSE 100000 WRITE");
+        assert!(matches!(reader.call("EXEC"), Reply::Array(_)));
+        writer.send(&["EXEC"]);
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(admin.call("GET k"), Reply::Null);
+        admin.call("CLIENT UNPAUSE");
+        assert_eq!(writer.receive(), Reply::Array(vec![Reply::ok()]));
+    });
+}
