@@ -100,9 +100,9 @@ const fn lower_case(word: u64) -> u64 {
 #[inline(always)]
 const fn hash(name: &Place) -> usize {
     // An odd constant, whose product's upper bits depend on all bits of the name. Chosen among random ones for the 240 commands of
-    // Redis 7.0: 227 of them are found at the first place, none after more than four.
+    // Redis 7.0 and nine of 7.4: 234 of them are found at the first place, none after more than four.
     let mixed = name.head ^ name.tail.rotate_left(23) ^ (name.len as u64) << 56;
-    (mixed.wrapping_mul(0xb201_78e7_01bf_57b9) >> (64 - PLACES_BITS)) as usize
+    (mixed.wrapping_mul(0xeffa_f64d_28e0_9b51) >> (64 - PLACES_BITS)) as usize
 }
 
 /// The command of that name, in any case.
