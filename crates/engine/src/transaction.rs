@@ -208,10 +208,13 @@ impl Watching {
 /// How many entries a shard has before it looks for those whose session watches no more.
 const SWEEP_FROM: usize = 64;
 
+/// The watches of one database's keys.
+type ByKey = HashMap<Box<[u8]>, Vec<Weak<Watch>>>;
+
 /// The watches of one shard's keys. Belongs to the shard.
 #[derive(Default)]
 pub(crate) struct Watches {
-    by_database: HashMap<u32, HashMap<Box<[u8]>, Vec<Weak<Watch>>>>,
+    by_database: HashMap<u32, ByKey>,
     /// Entries, those of ended watches included.
     entries: usize,
     /// With how many the next sweep begins.
