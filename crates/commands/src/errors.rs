@@ -29,3 +29,9 @@ pub const STRING_TOO_LONG: &str = "ERR string exceeds maximum allowed size (prot
 
 /// The allocator refused; nothing was changed. Redis would abort.
 pub const OUT_OF_MEMORY: &str = "OOM the allocator refused the memory for this value";
+
+/// A hash has as many fields as it can have: there is no such bound in Redis, where memory ends before.
+pub(crate) const HASH_FULL: &str = "ERR a hash holds at most 4294967295 fields";
+
+/// The same for members of a set.
+pub(crate) const SET_FULL: &str = "ERR a set holds at most 4294967295 members";

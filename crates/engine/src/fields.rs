@@ -6,7 +6,7 @@
 //!
 //! A key on the list costs its own length and 20 to 25 bytes.
 
-use pantala_types::table::Table;
+use pantala_types::table::{Table, has_room};
 use pantala_types::{Collection, Hash, ThinBytes, Value};
 
 use crate::access::Key;
@@ -34,7 +34,7 @@ impl Watched {
     pub(crate) fn add(&mut self, key: &[u8], figures: &DatabaseStats) {
         let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
         let hash = keys.hash(key);
-        if keys.find(hash, |watched| watched.as_slice() == key).is_none() {
+        if keys.find(hash, |watched| watched.as_slice() == key).is_none() && has_room(keys.len(), 1) {
             keys.insert(hash, ThinBytes::from_parts(&[key]));
             figures.timed_hashes.add(1);
         }

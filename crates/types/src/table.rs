@@ -45,6 +45,12 @@ const BUCKETS_PER_REMOVAL: usize = 2;
 /// Most entries of a table.
 pub const ENTRIES_MAX: usize = NONE as usize;
 
+/// Whether so many entries more fit a table of `len`: to be asked before a command changes anything.
+#[inline]
+pub fn has_room(len: usize, more: usize) -> bool {
+    len.checked_add(more).is_some_and(|len| len <= ENTRIES_MAX)
+}
+
 /// The seed of tables made from now on.
 static SEED: AtomicU64 = AtomicU64::new(0x5eed_0f7a_b1e5_0000);
 
@@ -190,7 +196,7 @@ impl<T: Item> Table<T> {
     /// Adds an item. None that equals it may be there, which isn't checked.
     ///
     /// # Panics
-    /// When there are [`ENTRIES_MAX`] entries: 80 GiB of them.
+    /// When there are [`ENTRIES_MAX`] entries, 80 GiB of them: [`has_room`] tells before.
     pub fn insert(&mut self, hash: u32, item: T) {
         let index = self.entries.len();
         assert!(index < ENTRIES_MAX, "a table holds at most {ENTRIES_MAX} entries");

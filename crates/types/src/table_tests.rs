@@ -196,3 +196,9 @@ fn chains_stay_short() {
     let longest = (0..table.buckets.len()).map(chain).max();
     assert!(longest < Some(16), "{longest:?}");
 }
+
+#[test]
+fn room_ends_at_the_bound() {
+    assert!(has_room(ENTRIES_MAX - 3, 3) && has_room(0, ENTRIES_MAX) && has_room(ENTRIES_MAX, 0));
+    assert!(!has_room(ENTRIES_MAX - 3, 4) && !has_room(ENTRIES_MAX, 1) && !has_room(1, usize::MAX));
+}

@@ -18,6 +18,7 @@ pub fn hincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let limits = limits(access);
     let result = change(access, &key, Missing::Create, |hash| {
         let sum = match hash.view().get(args.at(2)).map(elements::integer) {
+            None if !hash.view().has_room(std::iter::once(args.at(2))) => Err(errors::HASH_FULL),
             None => Ok(by),
             Some(None) => Err("ERR hash value is not an integer"),
             Some(Some(value)) => value.checked_add(by).ok_or("ERR increment or decrement would overflow"),
@@ -48,6 +49,7 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     let limits = limits(access);
     let result = change(access, &key, Missing::Create, |hash| {
         let sum = match hash.view().get(args.at(2)).map(elements::long_double) {
+            None if !hash.view().has_room(std::iter::once(args.at(2))) => Err(errors::HASH_FULL),
             None => Ok(by),
             Some(None) => Err("ERR hash value is not a float"),
             Some(Some(value)) => value.checked_add(by).ok_or("ERR increment would produce NaN or Infinity"),

@@ -34,17 +34,24 @@ fn set_pairs(access: &mut Access<'_>, args: &Args<'_>, name: &str, reply: &mut R
     let key = access.first_key(args, 1);
     let limits = limits(access);
     let result = change(access, &key, Missing::Create, |hash| {
+        if !hash.view().has_room((2..args.len()).step_by(2).map(|index| args.at(index))) {
+            return (false, None);
+        }
         hash.prepare((2..args.len()).map(|index| args.at(index).len()), limits);
         let mut created = 0;
         for index in (2..args.len()).step_by(2) {
             created += i64::from(hash.set(args.at(index), args.at(index + 1), limits));
         }
-        (true, created)
+        (true, Some(created))
     });
     match result {
+        Ok(Some(None)) => {
+            reply.error(errors::HASH_FULL);
+            None
+        }
         Ok(created) => {
             access.notify(EventClass::Hash, "hset", &key);
-            created
+            created.flatten()
         }
         Err(WrongType) => {
             reply.error(errors::WRONG_TYPE);
@@ -60,17 +67,21 @@ pub fn hsetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let limits = limits(access);
     let result = change(access, &key, Missing::Create, |hash| {
         if hash.view().get(field).is_some() {
-            return (false, false);
+            return (false, Ok(false));
+        }
+        if !hash.view().has_room(std::iter::once(field)) {
+            return (false, Err(errors::HASH_FULL));
         }
         hash.prepare([field.len(), value.len()].into_iter(), limits);
         hash.set(field, value, limits);
-        (true, true)
+        (true, Ok(true))
     });
     match result {
-        Ok(Some(true)) => {
+        Ok(Some(Ok(true))) => {
             access.notify(EventClass::Hash, "hset", &key);
             reply.integer(1);
         }
+        Ok(Some(Err(full))) => reply.error(full),
         Ok(_) => reply.integer(0),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }

@@ -6,7 +6,9 @@ use pantala_engine::db::{Expire, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
-use pantala_types::set::{difference, each_difference, each_intersection, each_union, intersection, union};
+use pantala_types::set::{
+    difference, each_difference, each_intersection, each_union, intersection, union, union_has_room,
+};
 use pantala_types::{Collection, Set, SetView};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,32 +22,32 @@ type Views<'v, 'a> = &'v [Option<SetView<'a>>];
 
 /// `SINTER key [key …]`.
 pub fn sinter(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    show(access, args, reply, |views, visit| each_intersection(views, usize::MAX, visit));
+    show(access, args, reply, always, |views, visit| each_intersection(views, usize::MAX, visit));
 }
 
 /// `SUNION key [key …]`.
 pub fn sunion(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    show(access, args, reply, |views, visit| each_union(views, visit));
+    show(access, args, reply, union_has_room, |views, visit| each_union(views, visit));
 }
 
 /// `SDIFF key [key …]`.
 pub fn sdiff(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    show(access, args, reply, |views, visit| each_difference(views, visit));
+    show(access, args, reply, always, |views, visit| each_difference(views, visit));
 }
 
 /// `SINTERSTORE destination key [key …]`.
 pub fn sinterstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store(access, args, "sinterstore", intersection, reply);
+    store(access, args, "sinterstore", always, intersection, reply);
 }
 
 /// `SUNIONSTORE destination key [key …]`.
 pub fn sunionstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store(access, args, "sunionstore", union, reply);
+    store(access, args, "sunionstore", union_has_room, union, reply);
 }
 
 /// `SDIFFSTORE destination key [key …]`.
 pub fn sdiffstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store(access, args, "sdiffstore", difference, reply);
+    store(access, args, "sdiffstore", always, difference, reply);
 }
 
 /// `SINTERCARD numkeys key [key …] [LIMIT limit]`.
@@ -85,14 +87,21 @@ fn views<'v>(
     access.views::<Set>(&keys)
 }
 
+/// What isn't larger than one of the sets fits as that one does.
+fn always(_: Views<'_, '_>) -> bool {
+    true
+}
+
 /// Replies the members that `each` finds in the sets at all keys.
 fn show(
     access: &mut Access<'_>,
     args: &Args<'_>,
     reply: &mut Reply<'_>,
+    fits: fn(Views<'_, '_>) -> bool,
     each: impl FnOnce(Views<'_, '_>, &mut dyn FnMut(Element<'_>)) -> usize,
 ) {
     match views(access, args, 1..args.len()) {
+        Ok(views) if !fits(&views) => reply.error(errors::SET_FULL),
         Ok(views) => {
             let set = reply.defer_set();
             let found = each(&views, &mut |member| write(member, reply));
@@ -107,12 +116,14 @@ fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,
     event: &'static str,
+    fits: fn(Views<'_, '_>) -> bool,
     make: fn(Views<'_, '_>, usize) -> Set,
     reply: &mut Reply<'_>,
 ) {
     let destination = access.first_key(args, 1);
     let entries_max = intset_entries_max(access);
     let result = match views(access, args, 2..args.len()) {
+        Ok(views) if !fits(&views) => return reply.error(errors::SET_FULL),
         Ok(views) => make(&views, entries_max),
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     };

@@ -17,12 +17,16 @@ pub fn sadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let entries_max = intset_entries_max(access);
     let result = access.db(&key).change_as(&key, Missing::Create, |set: &mut Set| {
+        if !set.view().has_room((2..args.len()).map(|index| args.at(index))) {
+            return (false, None);
+        }
         let added = (2..args.len()).filter(|&index| set.add(args.at(index), entries_max)).count();
-        (added > 0, added)
+        (added > 0, Some(added))
     });
     match result {
+        Ok(Some(None)) => reply.error(errors::SET_FULL),
         Ok(added) => {
-            let added = added.unwrap_or(0);
+            let added = added.flatten().unwrap_or(0);
             if added > 0 {
                 access.notify(EventClass::Set, "sadd", &key);
             }
@@ -63,8 +67,13 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(Some(is_member)) => is_member,
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     };
-    if has_member(access, &to, member).is_err() {
-        return reply.error(errors::WRONG_TYPE);
+    let has_room = |set: &mut Set| (false, set.view().has_room(std::iter::once(member)));
+    let has_room = match access.db(&to).change_as(&to, Missing::Skip, has_room) {
+        Ok(has_room) => has_room.unwrap_or(true),
+        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+    };
+    if is_member && !has_room {
+        return reply.error(errors::SET_FULL);
     }
     if !is_member || from.bytes == to.bytes {
         return reply.integer(i64::from(is_member));

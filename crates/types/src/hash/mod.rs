@@ -16,7 +16,7 @@ pub use timed::Timed;
 use crate::collection::{Collection, PackedForm};
 use crate::pack::{Element, Pack, PackRef};
 use crate::pair::Pair;
-use crate::table::Table;
+use crate::table::{Table, has_room};
 use crate::{Encoding, OutOfMemory, Value};
 
 /// Longest packed hash, bytes: Redis's limit of a listpack.
@@ -74,6 +74,13 @@ impl<'a> HashView<'a> {
             HashView::Table(table) => table.len(),
             HashView::Timed(timed) => timed.fields().len(),
         }
+    }
+
+    /// Whether these fields fit, as far as they aren't there: to be asked before any is set.
+    #[inline]
+    pub fn has_room<'f>(self, fields: impl Iterator<Item = &'f [u8]> + Clone) -> bool {
+        has_room(self.len(), fields.clone().count())
+            || has_room(self.len(), fields.filter(|field| self.get(field).is_none()).count())
     }
 
     /// Whether there are none.

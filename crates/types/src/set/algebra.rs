@@ -53,6 +53,12 @@ pub fn intersection(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
+/// Whether a union is sure to fit a table: as if the sets had nothing in common.
+pub fn union_has_room(views: Views<'_, '_>) -> bool {
+    let total = views.iter().flatten().fold(0usize, |total, set| total.saturating_add(set.len()));
+    crate::table::has_room(total, 0)
+}
+
 /// Shows the members that any set has, each once; returns how many there are.
 pub fn each_union(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> usize {
     // One set is its own union; of several, only what they have together needs memory to tell what was shown.

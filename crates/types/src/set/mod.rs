@@ -12,13 +12,15 @@
 mod algebra;
 mod intset;
 
-pub use algebra::{Stored, difference, each_difference, each_intersection, each_union, intersection, union};
+pub use algebra::{
+    Stored, difference, each_difference, each_intersection, each_union, intersection, union, union_has_room,
+};
 pub use intset::{IntSet, IntSetRef};
 
 use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
 use crate::member::{Member, MemberKey};
 use crate::pack::{Element, Pack, PackRef};
-use crate::table::Table;
+use crate::table::{Table, has_room};
 use crate::{Encoding, OutOfMemory, Value};
 
 /// Most members that are searched one after the other.
@@ -69,6 +71,13 @@ impl<'a> SetView<'a> {
             SetView::Packed(pack) => pack.len(),
             SetView::Table(table) => table.len(),
         }
+    }
+
+    /// Whether these members fit, as far as they aren't there: to be asked before any is added.
+    #[inline]
+    pub fn has_room<'m>(self, members: impl Iterator<Item = &'m [u8]> + Clone) -> bool {
+        has_room(self.len(), members.clone().count())
+            || has_room(self.len(), members.filter(|member| !self.contains(member)).count())
     }
 
     /// Whether there are none.
