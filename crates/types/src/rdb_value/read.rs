@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::read_sorted_set as sorted_set;
 use super::{Error, Limits, Loaded, NODE_PACKED, NODE_PLAIN, Reader, kind, listpack, ziplist, zipmap};
+use super::{read_sorted_set as sorted_set, read_stream as stream};
 use crate::Collection;
 use crate::hash::Hash;
 use crate::list::{ELEMENT_BYTES_MAX, End, List};
@@ -29,6 +29,8 @@ pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, 
         kind::ZSET_2 => Loaded::SortedSet(sorted_set::of_members(reader, limits, sorted_set::binary_score)?),
         kind::ZSET_ZIPLIST => Loaded::SortedSet(sorted_set::of_pack(&ziplist::read(&reader.string()?)?, limits)?),
         kind::ZSET_LISTPACK => Loaded::SortedSet(sorted_set::of_pack(&listpack::read(&reader.string()?)?, limits)?),
+        kind::STREAM_LISTPACKS => Loaded::Stream(stream::of_nodes(reader, false)?),
+        kind::STREAM_LISTPACKS_2 => Loaded::Stream(stream::of_nodes(reader, true)?),
         kind::HASH => Loaded::Hash(hash_of_fields(reader, limits)?),
         kind::HASH_ZIPMAP => Loaded::Hash(hash_of_zipmap(reader, limits)?),
         kind::HASH_ZIPLIST => Loaded::Hash(hash_of_pack(ziplist::read(&reader.string()?)?, limits)?),

@@ -97,6 +97,17 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A number of 64 bits, written as a length.
+    ///
+    /// # Errors
+    /// As [`Self::length`], but that any number is one.
+    pub fn number(&mut self) -> Result<u64, Error> {
+        match self.head()? {
+            Head::Len(number) => Ok(number),
+            Head::Encoded(low) => Ok(u64::from(low)),
+        }
+    }
+
     /// A number of things that take at least `bytes_min` bytes each.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 use super::*;
 use crate::list::End;
 use crate::sorted_set::AddOptions;
+use crate::stream::{NewId, NodeLimits, StreamId};
 use crate::testing::Random;
 use crate::{Collection, Encoding};
 
@@ -29,6 +30,7 @@ fn value_ref<'a>(loaded: &'a Loaded<'_>) -> ValueRef<'a> {
         Loaded::Hash(hash) => ValueRef::Hash(hash.view()),
         Loaded::Set(set) => ValueRef::Set(set.view()),
         Loaded::SortedSet(set) => ValueRef::SortedSet(set.view()),
+        Loaded::Stream(stream) => ValueRef::Stream(stream),
     }
 }
 
@@ -46,6 +48,7 @@ fn content(loaded: &Loaded<'_>) -> Vec<Vec<u8>> {
             set.view().for_each(|member| content.push(member.to_vec()));
             content.sort_unstable();
         }
+        Loaded::Stream(stream) => content.push(dump(ValueRef::Stream(stream), false)),
         Loaded::SortedSet(set) => {
             for (member, score) in set.view().iter() {
                 content.extend([member.to_vec(), score.to_bits().to_le_bytes().to_vec()]);
@@ -62,6 +65,7 @@ fn encoding(loaded: &Loaded<'_>) -> Encoding {
         Loaded::Hash(hash) => hash.view().encoding(),
         Loaded::Set(set) => set.view().encoding(),
         Loaded::SortedSet(set) => set.view().encoding(),
+        Loaded::Stream(stream) => stream.encoding(),
     }
 }
 
@@ -77,7 +81,8 @@ fn random_text(random: &mut Random) -> Vec<u8> {
 fn random_value(random: &mut Random) -> Loaded<'static> {
     let most = random.pick(&[1, 5, 50, 400]);
     let count = 1 + random.below(most);
-    match random.below(6) {
+    match random.below(7) {
+        6 => Loaded::Stream(random_stream(random, count)),
         5 => {
             let mut set = SortedSet::empty();
             for _ in 0..count {
@@ -115,6 +120,29 @@ fn random_value(random: &mut Random) -> Loaded<'static> {
             Loaded::Set(set)
         }
     }
+}
+
+/// A stream with a group, some of whose entries are pending and some deleted.
+fn random_stream(random: &mut Random, count: u64) -> Box<Stream> {
+    let mut stream = Box::<Stream>::default();
+    let limits = NodeLimits { bytes: 4096, entries: 10 };
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        let fields: Vec<(Vec<u8>, Vec<u8>)> = (0..=random.below(3))
+            .map(|field| {
+                let name = if random.one_in(4) { random_text(random) } else { vec![b'a' + field as u8] };
+                (name, random_text(random))
+            })
+            .collect();
+        let fields = fields.iter().map(|(name, value)| (&name[..], &value[..]));
+        let now_ms = random.below(1 << 40);
+        ids.extend(stream.append(NewId::Auto, now_ms, fields, &limits));
+    }
+    stream.create_group(b"group", StreamId::MIN, random.pick(&[-1, 0, 7]));
+    stream.create_consumer(0, b"idle", 5);
+    ids.retain(|_| random.one_in(3));
+    stream.delete(&ids);
+    stream
 }
 
 #[test]

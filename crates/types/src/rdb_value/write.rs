@@ -6,6 +6,7 @@ use crate::list::ListView;
 use crate::pack::{Element, Pack, PackRef};
 use crate::set::SetView;
 use crate::sorted_set::SortedSetView;
+use crate::stream::{Group, Stream, StreamId};
 
 /// Writes a value as Redis 7.0 writes one of the encoding that `OBJECT ENCODING` shows, with the byte that says how.
 pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
@@ -22,6 +23,7 @@ pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
         ValueRef::Hash(hash) => write_hash(hash, writer),
         ValueRef::Set(set) => write_set(set, writer),
         ValueRef::SortedSet(set) => write_sorted_set(set, writer),
+        ValueRef::Stream(stream) => write_stream(stream, writer),
     }
 }
 
@@ -89,4 +91,52 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
         member.with_bytes(|member| writer.string(member));
         writer.put(&score.to_le_bytes());
     }
+}
+
+fn write_stream(stream: &Stream, writer: &mut Writer<'_>) {
+    writer.put(&[kind::STREAM_LISTPACKS_2]);
+    writer.length(stream.nodes_len() as u64);
+    for (first, listpack) in stream.listpacks() {
+        writer.string(&raw(first));
+        writer.string(&listpack);
+    }
+    let figures = stream.figures();
+    writer.length(figures.length);
+    for id in [figures.last_id, figures.first_id, figures.max_deleted_id] {
+        write_id(id, writer);
+    }
+    writer.length(figures.entries_added);
+    writer.length(stream.groups().len() as u64);
+    for group in stream.groups() {
+        write_group(group, writer);
+    }
+}
+
+fn write_group(group: &Group, writer: &mut Writer<'_>) {
+    writer.string(group.name());
+    write_id(group.last_id(), writer);
+    writer.length(group.entries_read() as u64);
+    writer.length(group.pending_len() as u64);
+    for pending in group.pending_from(StreamId::MIN) {
+        writer.put(&raw(pending.id));
+        writer.put(&pending.delivered_ms.to_le_bytes());
+        writer.length(pending.deliveries);
+    }
+    writer.length(group.consumers_len() as u64);
+    for consumer in group.consumers() {
+        writer.string(consumer.name());
+        writer.put(&consumer.seen_ms().to_le_bytes());
+        writer.length(consumer.pending_len() as u64);
+        consumer.pending().for_each(|id| writer.put(&raw(id)));
+    }
+}
+
+fn write_id(id: StreamId, writer: &mut Writer<'_>) {
+    writer.length(id.ms);
+    writer.length(id.seq);
+}
+
+/// An id as Redis's radix trees have it.
+fn raw(id: StreamId) -> [u8; 16] {
+    (u128::from(id.ms) << 64 | u128::from(id.seq)).to_be_bytes()
 }

@@ -28,7 +28,7 @@ impl Figures {
 
     /// How many entries were added up to an id, if that can be told without counting
     /// (Redis's `streamEstimateDistanceFromFirstEverEntry`).
-    fn entries_up_to(&self, id: StreamId) -> Option<u64> {
+    pub(crate) fn entries_up_to(&self, id: StreamId) -> Option<u64> {
         if self.entries_added == 0 {
             return Some(0);
         }

@@ -104,6 +104,13 @@ impl Stream {
         shown
     }
 
+    /// Id of the first entry that is there.
+    pub fn first_entry_id(&self) -> Option<StreamId> {
+        let mut first = None;
+        self.range(StreamId::MIN, StreamId::MAX, 1, |id, _| first = Some(id));
+        first
+    }
+
     /// Id of the last entry that is there.
     pub fn last_entry_id(&self) -> Option<StreamId> {
         let mut last = None;

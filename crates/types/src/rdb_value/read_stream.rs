@@ -1,0 +1,69 @@
+//! Streams out of bytes.
+
+use super::read::element;
+use super::{Error, Reader};
+use crate::stream::{Corrupt, ENTRIES_READ_UNKNOWN, Figures, RestoredGroup, Stream, StreamId};
+
+impl From<Corrupt> for Error {
+    fn from(_: Corrupt) -> Self {
+        Error::Corrupt("stream")
+    }
+}
+
+/// A stream. `counted`: the newer form, with what Redis 7.0 counts.
+pub(super) fn of_nodes(reader: &mut Reader<'_>, counted: bool) -> Result<Box<Stream>, Error> {
+    let mut stream = Box::<Stream>::default();
+    for _ in 0..reader.count(2)? {
+        let key = element(reader)?;
+        let key = (&*key).try_into().map_err(|_| Error::Corrupt("key of a stream's node"))?;
+        stream.restore_node(id_of(key), &element(reader)?)?;
+    }
+    let (length, last_id) = (reader.number()?, id(reader)?);
+    let figures = if counted {
+        let (first_id, max_deleted_id) = (id(reader)?, id(reader)?);
+        Figures { length, first_id, last_id, max_deleted_id, entries_added: reader.number()? }
+    } else {
+        let first_id = stream.first_entry_id().unwrap_or(StreamId::MIN);
+        Figures { length, first_id, last_id, max_deleted_id: StreamId::MIN, entries_added: length }
+    };
+    stream.restore_figures(figures)?;
+    for _ in 0..reader.count(5)? {
+        stream.restore_group(group(reader, (!counted).then_some(&figures))?)?;
+    }
+    Ok(stream)
+}
+
+/// A group. `figures`: of a stream of the older form, which doesn't tell how many entries the group has read.
+fn group(reader: &mut Reader<'_>, figures: Option<&Figures>) -> Result<RestoredGroup, Error> {
+    let (name, last_id) = (element(reader)?, id(reader)?);
+    let entries_read = match figures {
+        Some(figures) => figures.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
+        // Unknown is all bits.
+        None => reader.number()? as i64,
+    };
+    let mut group = RestoredGroup::new(&name, last_id, entries_read);
+    for _ in 0..reader.count(RAW_ID_BYTES + size_of::<i64>() + 1)? {
+        let (id, delivered_ms) = (id_of(reader.array()?), i64::from_le_bytes(reader.array()?));
+        group.add_pending(id, delivered_ms, reader.number()?)?;
+    }
+    for _ in 0..reader.count(2 + size_of::<i64>())? {
+        let (name, seen_ms) = (element(reader)?, i64::from_le_bytes(reader.array()?));
+        let count = reader.count(RAW_ID_BYTES)?;
+        let ids = (0..count).map(|_| reader.array().map(id_of)).collect::<Result<Vec<_>, _>>()?;
+        group.add_consumer(&name, seen_ms, ids)?;
+    }
+    Ok(group)
+}
+
+/// Bytes of an id that isn't written as two numbers.
+const RAW_ID_BYTES: usize = 16;
+
+fn id_of(bytes: [u8; RAW_ID_BYTES]) -> StreamId {
+    let whole = u128::from_be_bytes(bytes);
+    StreamId { ms: (whole >> 64) as u64, seq: whole as u64 }
+}
+
+/// An id as two numbers.
+fn id(reader: &mut Reader<'_>) -> Result<StreamId, Error> {
+    Ok(StreamId { ms: reader.number()?, seq: reader.number()? })
+}
