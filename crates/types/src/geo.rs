@@ -252,17 +252,12 @@ impl Search {
         steps.clamp(1, STEPS_MAX as i32) as u32
     }
 
-    /// Whether the rectangles around the middle one end before the shape does.
-    fn reaches_beyond(&self, middle: Cell) -> bool {
-        let reach = self.reach_m();
-        let Point { longitude, latitude } = self.center;
-        let edges = [
-            Point { longitude, latitude: middle.neighbour(0, 1).area().latitude[1] },
-            Point { longitude, latitude: middle.neighbour(0, -1).area().latitude[0] },
-            Point { longitude: middle.neighbour(1, 0).area().longitude[1], latitude },
-            Point { longitude: middle.neighbour(-1, 0).area().longitude[0], latitude },
-        ];
-        edges.iter().any(|edge| self.center.distance_m(*edge) < reach)
+    /// Whether the rectangles around the middle one end before the bounds of the shape do.
+    fn reaches_beyond(middle: Cell, bounds: Area) -> bool {
+        middle.neighbour(0, 1).area().latitude[1] < bounds.latitude[1]
+            || middle.neighbour(0, -1).area().latitude[0] > bounds.latitude[0]
+            || middle.neighbour(1, 0).area().longitude[1] < bounds.longitude[1]
+            || middle.neighbour(-1, 0).area().longitude[0] > bounds.longitude[0]
     }
 
     /// The ranges of scores, from one up to but without another, that hold all members inside the shape: the middle, north, south,
@@ -271,10 +266,11 @@ impl Search {
         /// East and north of each rectangle.
         const AROUND: [(i64, i64); 9] = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
         let mut middle = Cell::around(self.center, self.steps(), LATITUDE_MAX);
-        if middle.steps > 1 && self.reaches_beyond(middle) {
+        let bounds = self.bounds();
+        if middle.steps > 1 && Self::reaches_beyond(middle, bounds) {
             middle = Cell::around(self.center, middle.steps - 1, LATITUDE_MAX);
         }
-        let (bounds, area) = (self.bounds(), middle.area());
+        let area = middle.area();
         let is_needed = |(east, north): (i64, i64)| {
             // With one step each rectangle is its own neighbour's neighbour.
             middle.steps < 2
@@ -341,6 +337,22 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    /// Near a pole a circle spans far more degrees than metres suggest.
+    #[test]
+    fn circles_across_a_pole() {
+        for (center, other, radius_m) in [
+            ((45.0, 65.0), (-135.0, 85.05), 5_009_431.0),
+            ((-0.15307903289794922, 85.0), (0.3515625, 85.00019260486917), 4891.94),
+            ((-4.952119588851929, 85.0), (11.25, 85.0511), 156_544.0),
+        ] {
+            let stored = |(longitude, latitude)| Point { longitude, latitude }.score();
+            let search = Search { center: Point::of_score(stored(center)), shape: Shape::Circle { radius_m } };
+            let score = stored(other);
+            assert!(search.distance_m(Point::of_score(score)).is_some());
+            assert!(search.score_ranges().iter().any(|(from, to)| (*from..*to).contains(&score)), "{search:?}");
         }
     }
 
