@@ -293,7 +293,12 @@ impl Node {
 
     /// Gives back the room for growth: nothing is going to be added.
     pub(super) fn seal(&mut self) {
-        self.bytes.shrink_to_fit();
+        // Into memory of their own: an allocator may leave what has shrunk to half its size where it is.
+        let mut exact = Vec::new();
+        if exact.try_reserve_exact(self.bytes.len()).is_ok() {
+            exact.extend_from_slice(&self.bytes);
+            self.bytes = exact;
+        }
     }
 
     /// Bytes of heap it takes.
