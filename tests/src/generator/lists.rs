@@ -26,6 +26,8 @@ impl Generator {
             "LRANGE",
             "LREM",
             "LSET",
+            "LSET",
+            "LSET",
             "LTRIM",
             "RPOP",
             "RPOPLPUSH",
