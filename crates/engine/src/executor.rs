@@ -305,6 +305,7 @@ impl<'k> Executor<'k> {
     }
 
     /// Whether [`Executor::take_answers`], [`Executor::take_woken`] or [`Executor::take_brought`] would give any.
+    #[inline]
     pub fn has_answers(&self) -> bool {
         !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty()
     }

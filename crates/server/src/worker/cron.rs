@@ -13,7 +13,7 @@ impl<L: EventLoop> Worker<'_, L> {
     /// One round, `hz` times a second.
     pub(super) fn cron(&mut self) {
         let hz = i64::from(self.settings.hz.max(1));
-        self.next_cron_ms = self.server.monotonic_ms() + 1000 / hz;
+        self.next_cron_ms = self.turn_ran_ms + 1000 / hz;
         self.look_after_clients();
         // While writes are paused nothing may change, as in Redis.
         if self.server.paused_until_ms() <= self.now_ms {

@@ -144,7 +144,15 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Handles answers to this worker's connections that this worker itself has run.
+    #[inline]
     pub(super) fn receive_own_answers(&mut self) {
+        if self.executor.has_answers() {
+            self.take_own_answers();
+        }
+    }
+
+    #[cold]
+    fn take_own_answers(&mut self) {
         while self.executor.has_answers() {
             for parcel in self.executor.take_answers() {
                 self.answer(parcel);

@@ -67,6 +67,8 @@ pub struct Worker<'s, L: EventLoop> {
     now_ms: i64,
     /// In the clock that never goes back.
     next_cron_ms: i64,
+    /// In that clock, when the turn had run its commands: a turn reads it once.
+    turn_ran_ms: i64,
     expiry: ActiveExpiry,
     listeners: Vec<pantala_runtime::ListenerId>,
     stats: &'s WorkerStats,
@@ -95,6 +97,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             settings,
             now_ms: server.now_ms(),
             next_cron_ms: 0,
+            turn_ran_ms: server.monotonic_ms(),
             expiry: ActiveExpiry::default(),
             listeners: Vec::new(),
             stats: server.worker_stats(number),
@@ -124,7 +127,8 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             self.time_out();
             self.resume_paused();
             self.run_ready();
-            if self.server.monotonic_ms() >= self.next_cron_ms {
+            self.turn_ran_ms = self.server.monotonic_ms();
+            if self.turn_ran_ms >= self.next_cron_ms {
                 self.cron();
             }
             self.finish_turn();
@@ -137,7 +141,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         if !self.ready.is_empty() || self.executor.has_work() {
             return Some(Duration::ZERO);
         }
-        let mut wait_ms = (self.next_cron_ms - self.server.monotonic_ms()).max(1);
+        let mut wait_ms = (self.next_cron_ms - self.turn_ran_ms).max(1);
         if !self.paused.is_empty() {
             wait_ms = wait_ms.min((self.server.paused_until_ms() - self.now_ms).max(1));
         }

@@ -107,6 +107,7 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Whether a connection has sent more that doesn't run than `client-query-buffer-limit` allows; says so in the log.
+    #[inline]
     fn has_too_much_input(&self, index: u32) -> bool {
         let Some(connection) = &self.connections[index as usize] else { return false };
         // What a transaction has queued counts too.
