@@ -76,7 +76,7 @@ fn two_judges_agree_and_every_command_is_reached() {
         };
         let good = number("calls") - number("failed_calls");
         counts.push((good, name));
-        if good < (count / 20_000) as i64 {
+        if good < (count / 10_000) as i64 {
             rare.push(format!("{name}: {good} of {}", number("calls")));
         }
     }

@@ -187,7 +187,8 @@ impl Watching {
                 continue;
             }
             let place = access.keyspace().place(bytes);
-            let existed = access.db(&Key { bytes, place }).exists(&Key { bytes, place });
+            let key = Key { bytes, place };
+            let existed = access.db(&key).exists(&key);
             access.shard(place.shard).waiters.watches.add(db, bytes, &self.watch);
             self.keys.push(WatchedKey { db, bytes: bytes.clone(), place, existed });
         }
