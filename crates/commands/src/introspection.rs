@@ -1,31 +1,31 @@
 //! COMMAND and its subcommands: the command table, told to clients.
 
 use pantala_base::glob;
-use pantala_engine::client::LocalContext;
+use pantala_engine::client::{Host, LocalContext};
 use pantala_engine::command::{Acl, Command, Flags, for_each_key};
 use pantala_resp::{Args, Reply};
 
 use crate::command_docs::{write_docs, write_flags, write_info};
-use crate::records::{COMMANDS, lookup, lookup_full, shown_commands};
+use crate::records::COMMANDS;
 
 /// COMMAND: describes every command.
-pub fn command(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    write_all_infos(reply);
+pub fn command(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    write_all_infos(context.host, reply);
 }
 
 /// COMMAND COUNT: subcommands don't count.
-pub fn count(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    reply.integer(COMMANDS.len() as i64);
+pub fn count(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    reply.integer(all(context.host).count() as i64);
 }
 
 /// COMMAND INFO `[name ...]`: describes the named commands, null for a name that there is none of; without names, all.
-pub fn info(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() == 2 {
-        return write_all_infos(reply);
+        return write_all_infos(context.host, reply);
     }
     reply.array(args.len() - 2);
     for name in args.iter().skip(2) {
-        match lookup_full(name) {
+        match named(context.host, name) {
             Some(command) => write_info(reply, command),
             None => reply.null(),
         }
@@ -33,15 +33,16 @@ pub fn info(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// COMMAND DOCS `[name ...]`: documents the named commands, leaving out unknown ones; without names, all.
-pub fn docs(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn docs(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let host = context.host;
     if args.len() == 2 {
-        reply.map(COMMANDS.len());
-        for command in COMMANDS {
+        reply.map(all(host).count());
+        for command in all(host) {
             write_docs(reply, command);
         }
         return;
     }
-    let known = || args.iter().skip(2).filter_map(lookup_full);
+    let known = || args.iter().skip(2).filter_map(|name| named(host, name));
     reply.map(known().count());
     for command in known() {
         write_docs(reply, command);
@@ -49,9 +50,10 @@ pub fn docs(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 }
 
 /// COMMAND LIST `[FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`: the names of commands and subcommands.
-pub fn list(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let host = context.host;
     if args.len() == 2 {
-        return write_names(reply, |_| true);
+        return write_names(host, reply, |_| true);
     }
     if args.len() != 5 || !args[2].eq_ignore_ascii_case(b"filterby") {
         return reply.error("ERR syntax error");
@@ -59,25 +61,27 @@ pub fn list(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let wanted = &args[4];
     if args[3].eq_ignore_ascii_case(b"module") {
         // There are no modules, so none has commands.
-        write_names(reply, |_| false);
+        write_names(host, reply, |_| false);
     } else if args[3].eq_ignore_ascii_case(b"aclcat") {
         let category = Acl::by_name(wanted);
-        write_names(reply, |command| category.is_some_and(|category| command.acl_categories().contains(category)));
+        write_names(host, reply, |command| {
+            category.is_some_and(|category| command.acl_categories().contains(category))
+        });
     } else if args[3].eq_ignore_ascii_case(b"pattern") {
-        write_names(reply, |command| glob::matches(wanted, command.full_name.as_bytes(), true));
+        write_names(host, reply, |command| glob::matches(wanted, command.full_name.as_bytes(), true));
     } else {
         reply.error("ERR syntax error");
     }
 }
 
 /// COMMAND GETKEYS `command [argument ...]`: the keys of that call.
-pub fn getkeys(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    write_keys(args, reply, false);
+pub fn getkeys(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    write_keys(context.host, args, reply, false);
 }
 
 /// COMMAND GETKEYSANDFLAGS `command [argument ...]`: the keys of that call, and what it does to each.
-pub fn getkeysandflags(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    write_keys(args, reply, true);
+pub fn getkeysandflags(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    write_keys(context.host, args, reply, true);
 }
 
 /// COMMAND HELP.
@@ -104,24 +108,40 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     );
 }
 
-fn write_all_infos(reply: &mut Reply<'_>) {
-    reply.array(COMMANDS.len());
-    for command in COMMANDS {
+/// The commands that have a name.
+fn all(host: &dyn Host) -> impl Iterator<Item = &'static Command> {
+    COMMANDS.iter().filter(|command| !host.is_removed(command))
+}
+
+/// The command or subcommand that clients know by a full name, as far as it is shown.
+fn named(host: &dyn Host, name: &[u8]) -> Option<&'static Command> {
+    let Some(bar) = name.iter().position(|&byte| byte == b'|') else { return host.command(name) };
+    let mut subcommands = host.command(&name[..bar])?.shown_subcommands().iter();
+    subcommands.find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(&name[bar + 1..]))
+}
+
+fn write_all_infos(host: &dyn Host, reply: &mut Reply<'_>) {
+    reply.array(all(host).count());
+    for command in all(host) {
         write_info(reply, command);
     }
 }
 
-fn write_names(reply: &mut Reply<'_>, wanted: impl Fn(&Command) -> bool) {
-    reply.array(shown_commands().filter(|command| wanted(command)).count());
-    for command in shown_commands().filter(|command| wanted(command)) {
+fn write_names(host: &dyn Host, reply: &mut Reply<'_>, wanted: impl Fn(&Command) -> bool) {
+    let chosen = || {
+        let each = all(host).flat_map(|command| std::iter::once(command).chain(command.shown_subcommands()));
+        each.filter(|command| wanted(command))
+    };
+    reply.array(chosen().count());
+    for command in chosen() {
         reply.bulk(command.full_name.as_bytes());
     }
 }
 
 /// Answers for a call that stands from the third argument on.
-fn write_keys(args: &Args<'_>, reply: &mut Reply<'_>, with_flags: bool) {
+fn write_keys(host: &dyn Host, args: &Args<'_>, reply: &mut Reply<'_>, with_flags: bool) {
     let call = args.tail(2);
-    let Some(command) = called(&call) else {
+    let Some(command) = called(host, &call) else {
         return reply.error("ERR Invalid command specified");
     };
     if command.key_specs.is_empty() {
@@ -152,8 +172,8 @@ fn write_keys(args: &Args<'_>, reply: &mut Reply<'_>, with_flags: bool) {
 }
 
 /// The record of a call, whatever the number of its arguments.
-fn called(call: &Args<'_>) -> Option<&'static Command> {
-    let command = lookup(call.get(0)?)?;
+fn called(host: &dyn Host, call: &Args<'_>) -> Option<&'static Command> {
+    let command = host.command(call.get(0)?)?;
     match call.get(1) {
         Some(name) if !command.shown_subcommands().is_empty() => command.subcommand(name),
         _ => Some(command),
@@ -165,6 +185,8 @@ mod tests {
     use pantala_resp::{ArgRange, Version};
 
     use super::*;
+    use crate::records::lookup;
+    use crate::testing_host::FakeHost;
 
     /// What `write` answers, with a blank for each line's end.
     fn lines(version: Version, write: impl FnOnce(&mut Reply<'_>)) -> String {
@@ -185,7 +207,7 @@ mod tests {
             })
             .collect();
         let args = Args::new(text.as_bytes(), &ranges);
-        lines(Version::Resp3, |reply| write_keys(&args, reply, with_flags))
+        lines(Version::Resp3, |reply| write_keys(&FakeHost::default(), &args, reply, with_flags))
     }
 
     #[test]
@@ -235,7 +257,9 @@ mod tests {
 
     #[test]
     fn names_are_filtered() {
-        let of = |wanted: &dyn Fn(&Command) -> bool| lines(Version::Resp2, |reply| write_names(reply, wanted));
+        let of = |wanted: &dyn Fn(&Command) -> bool| {
+            lines(Version::Resp2, |reply| write_names(&FakeHost::default(), reply, wanted))
+        };
         assert_eq!(of(&|_| false), "*0 ");
         assert_eq!(of(&|command| command.full_name.starts_with("object|e")), "*1 $15 object|encoding ");
         assert!(!of(&|_| true).contains("debug|"), "they are no commands to Redis");

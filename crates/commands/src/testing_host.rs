@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use pantala_engine::client::{Client, Clients, Endpoint, Host, LocalContext, MemoryFigures, Session, Shutdown};
+use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_resp::value::parse_reply;
@@ -39,6 +40,13 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl Host for FakeHost {
+    fn command(&self, name: &[u8]) -> Option<&'static Command> {
+        crate::lookup(name)
+    }
+    fn is_removed(&self, command: &'static Command) -> bool {
+        // One is, so that something shows it.
+        command.name == "substr"
+    }
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         patterns.iter().map(|pattern| (text(pattern), b"value".to_vec())).collect()
     }

@@ -410,6 +410,10 @@ pub trait Host: Send + Sync {
     fn debug_allowed(&self, client: &Client) -> bool;
     /// Unix time in µs, now.
     fn now_us(&self) -> i64;
+    /// The command that clients know by this name (any case), after `rename-command`.
+    fn command(&self, name: &[u8]) -> Option<&'static Command>;
+    /// Whether `rename-command` has left a command without a name.
+    fn is_removed(&self, command: &'static Command) -> bool;
 }
 
 /// What a command without keys works with.

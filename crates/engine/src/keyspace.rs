@@ -326,7 +326,9 @@ impl Keyspace {
     pub(crate) fn dispose(&self, value: Value, lazy: bool) {
         /// Below this a value is freed faster than it is sent away.
         const WORTH_SENDING_BYTES: usize = 64 * 1024;
-        if lazy && value.allocated_bytes() >= WORTH_SENDING_BYTES {
+        /// As in Redis.
+        const WORTH_SENDING_PIECES: usize = 64;
+        if lazy && (value.pieces() > WORTH_SENDING_PIECES || value.allocated_bytes() >= WORTH_SENDING_BYTES) {
             self.lazy.send(Garbage::Value(value), 1);
         }
     }

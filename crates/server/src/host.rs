@@ -372,6 +372,14 @@ const PROTECTED_MODE_DENIED: &str = "-DENIED Pantala is running in protected mod
      interface), or switch protected mode off with 'protected-mode no' if nobody untrusted can reach this port.\r\n";
 
 impl Host for Server {
+    fn command(&self, name: &[u8]) -> Option<&'static Command> {
+        self.renames.command(name)
+    }
+
+    fn is_removed(&self, command: &'static Command) -> bool {
+        self.renames.is_removed(command)
+    }
+
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         self.config.get(patterns)
     }

@@ -30,6 +30,20 @@ impl Renames {
         Renames { by_name }
     }
 
+    /// The command of that name, in any case.
+    pub fn command(&self, name: &[u8]) -> Option<&'static Command> {
+        if self.by_name.is_empty() {
+            return lookup(name);
+        }
+        self.by_name.get(&name.to_ascii_lowercase()).copied().unwrap_or_else(|| lookup(name))
+    }
+
+    /// Whether no name is left for a command.
+    pub fn is_removed(&self, command: &'static Command) -> bool {
+        let has = |target: &Option<&'static Command>| target.is_some_and(|target| std::ptr::eq(target, command));
+        self.by_name.get(command.name.as_bytes()).is_some_and(|target| !has(target)) && !self.by_name.values().any(has)
+    }
+
     /// The command that a call runs.
     #[inline]
     pub fn resolve(&self, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
@@ -67,5 +81,9 @@ mod tests {
         assert_eq!(name_of(&renames, "STRLEN"), None);
         assert_eq!(name_of(&renames, "incr"), Some("incr"));
         assert_eq!(name_of(&Renames::default(), "get"), Some("get"));
+        let removed = ["get", "strlen", "incr"].map(|name| renames.is_removed(lookup(name.as_bytes()).expect("known")));
+        assert_eq!(removed, [false, true, false]);
+        assert!(renames.command(b"GRAB").is_some_and(|command| command.name == "get"));
+        assert!(renames.command(b"get").is_none() && renames.command(b"GETSET").is_some());
     }
 }

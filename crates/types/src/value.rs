@@ -78,6 +78,20 @@ impl Value {
         }
     }
 
+    /// About how many pieces of memory it takes to be freed: what freeing it costs. Constant time.
+    #[must_use]
+    pub fn pieces(&self) -> usize {
+        match self {
+            Value::String(_) => 1,
+            Value::List(list) => list.view().runs(),
+            Value::Hash(hash) if hash.view().encoding() == Encoding::Hashtable => hash.view().len(),
+            Value::Set(set) if set.view().encoding() == Encoding::Hashtable => set.view().len(),
+            Value::SortedSet(set) if set.view().encoding() == Encoding::Skiplist => set.view().len(),
+            Value::Hash(_) | Value::Set(_) | Value::SortedSet(_) => 1,
+            Value::Stream(stream) => stream.nodes_len(),
+        }
+    }
+
     /// A copy with buffers of exactly the needed size (COPY).
     ///
     /// # Errors

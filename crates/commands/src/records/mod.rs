@@ -273,11 +273,6 @@ pub static COMMANDS: &[Command] = &[
     sorted_set_algebra::ZUNIONSTORE,
 ];
 
-/// Every command and subcommand that `COMMAND` shows: each container is followed by its subcommands.
-pub fn shown_commands() -> impl Iterator<Item = &'static Command> {
-    COMMANDS.iter().flat_map(|command| std::iter::once(command).chain(command.shown_subcommands()))
-}
-
 /// Whether a container's subcommands are its own affair (DEBUG): to `COMMAND` it is a command without subcommands.
 fn hides_subcommands(command: &Command) -> bool {
     command.flags.contains(Flags::OWN_SUBCOMMANDS)

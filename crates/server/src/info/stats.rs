@@ -4,13 +4,14 @@ use pantala_engine::pubsub::Kind;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::Counter;
 use pantala_commands::lookup;
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::shard::ShardStats;
 
 use super::Text;
 use crate::host::Server;
-use crate::worker::stats::{ByCode, CommandStats, WorkerStats};
+use crate::worker::stats::{CommandStats, WorkerStats};
 
 pub(super) fn over_workers(server: &Server, figure: fn(&WorkerStats) -> u64) -> u64 {
     server.all_worker_stats().iter().map(figure).sum()
@@ -95,17 +96,20 @@ fn hides_subcommands(command: &Command) -> bool {
 }
 
 pub(super) fn commandstats(text: &mut Text, server: &Server) {
-    let mut by_command: BTreeMap<&str, CommandStats> = BTreeMap::new();
+    // Calls, time in ns, failed and rejected ones.
+    let mut by_command: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for worker in server.all_worker_stats() {
-        for (name, stats) in worker.by_command().iter() {
-            let total = by_command.entry(shown_name(name)).or_default();
-            total.calls += stats.calls;
-            total.time_ns += stats.time_ns;
-            total.failed += stats.failed;
-            total.rejected += stats.rejected;
+        for (command, CommandStats { calls, time_ns, failed, rejected }) in
+            worker.by_command().iter().map(|(command, stats)| (command, &**stats))
+        {
+            let total = by_command.entry(shown_name(command.full_name)).or_default();
+            let counts = [calls, time_ns, failed, rejected].map(Counter::get);
+            total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
         }
     }
-    for (name, CommandStats { calls, time_ns, failed, rejected }) in by_command {
+    // What was forgotten by CONFIG RESETSTAT isn't shown.
+    let met = by_command.into_iter().filter(|(_, [calls, _, failed, rejected])| calls + failed + rejected > 0);
+    for (name, [calls, time_ns, failed, rejected]) in met {
         let (time_us, each_us) = (time_ns / 1000, time_ns as f64 / 1000.0 / calls.max(1) as f64);
         text.line(format_args!(
             "cmdstat_{name}:calls={calls},usec={time_us},usec_per_call={each_us:.2},rejected_calls={rejected},\
@@ -115,13 +119,13 @@ pub(super) fn commandstats(text: &mut Text, server: &Server) {
 }
 
 pub(super) fn errorstats(text: &mut Text, server: &Server) {
-    let mut by_code = ByCode::new();
+    let mut by_code: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
     for worker in server.all_worker_stats() {
         for (code, count) in worker.by_code().iter() {
-            *by_code.entry(code.clone()).or_default() += count;
+            *by_code.entry(code.clone()).or_default() += count.get();
         }
     }
-    for (code, count) in by_code {
+    for (code, count) in by_code.into_iter().filter(|(_, count)| *count > 0) {
         text.line(format_args!("errorstat_{}:count={count}", safe(&code)));
     }
 }

@@ -189,13 +189,12 @@ fn errors_and_commands_are_summed_over_workers() {
     let server = server();
     let command = |name: &str| pantala_commands::lookup(name.as_bytes()).expect("a command");
     for worker in 0..2 {
-        let mut tally = Tally::default();
+        let mut tally = Tally::new(server.worker_stats(worker));
         tally.count(command("get"), Outcome::Ok);
         tally.count(command("get"), Outcome::Failed);
         tally.count_reply(b"-WRONGTYPE x\r\n");
         tally.count(&command("debug").subcommands[0], Outcome::Rejected);
         tally.count_reply(b"-A#:B x\r\n");
-        tally.tell(server.worker_stats(worker));
     }
     assert_eq!(
         asked(&server, "errorstats"),

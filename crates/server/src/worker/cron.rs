@@ -19,7 +19,6 @@ impl<L: EventLoop> Worker<'_, L> {
         if self.server.paused_until_ms() <= self.now_ms {
             self.expiry.turn(&mut self.executor, self.number, self.now_ms);
         }
-        self.tally.tell(self.stats);
         self.stats.cpu_us.set(crate::process::thread_cpu_us());
         if self.number == 0 {
             self.server.sample(self.now_ms);

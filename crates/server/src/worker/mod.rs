@@ -72,7 +72,7 @@ pub struct Worker<'s, L: EventLoop> {
     expiry: ActiveExpiry,
     listeners: Vec<pantala_runtime::ListenerId>,
     stats: &'s WorkerStats,
-    tally: Tally,
+    tally: Tally<'s>,
     stopping: bool,
 }
 
@@ -101,7 +101,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             expiry: ActiveExpiry::default(),
             listeners: Vec::new(),
             stats: server.worker_stats(number),
-            tally: Tally::default(),
+            tally: Tally::new(server.worker_stats(number)),
             stopping: false,
         }
     }

@@ -263,9 +263,6 @@ impl<L: EventLoop> Worker<'_, L> {
         let (now_ms, output) = (self.now_ms, &mut connection.output);
         let ran = match (&entry.what, command.handler) {
             (What::Local(_), Handler::Local(handler)) => {
-                if command.group == "server" {
-                    self.tally.tell(self.stats);
-                }
                 tell_buffers(&connection.session, &connection.input, output.len() + connection.sending_bytes);
                 let (keyspace, host) = (self.executor.keyspace(), self.server);
                 let version = connection.session.version;

@@ -1,7 +1,7 @@
 //! A worker's figures: written by the worker, read by whoever asks `INFO`.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use pantala_base::{Counter, Gauge};
@@ -18,24 +18,24 @@ pub enum Outcome {
     Rejected,
 }
 
-/// Figures of one command (`INFO commandstats`).
-#[derive(Clone, Copy, Debug, Default)]
+/// Figures of one command on one worker (`INFO commandstats`).
+#[derive(Default)]
 pub struct CommandStats {
     /// Calls that ran.
-    pub calls: u64,
+    pub calls: Counter,
     /// Time they took, ns. Commands of a window share its time evenly.
-    pub time_ns: u64,
+    pub time_ns: Counter,
     /// Calls that ran and failed.
-    pub failed: u64,
+    pub failed: Counter,
     /// Calls that did not run.
-    pub rejected: u64,
+    pub rejected: Counter,
 }
 
-/// Figures by command name.
-pub type ByCommand = HashMap<&'static str, CommandStats>;
+/// The commands that a worker has met.
+type ByCommand = Vec<(&'static Command, Arc<CommandStats>)>;
 
 /// Error replies by code (`INFO errorstats`).
-pub type ByCode = BTreeMap<Vec<u8>, u64>;
+type ByCode = BTreeMap<Vec<u8>, Arc<Counter>>;
 
 /// Longest error code, bytes; what has no blank by then counts as `ERR`, as in Redis.
 const ERROR_CODE_BYTES_MAX: usize = 30;
@@ -71,21 +71,25 @@ pub struct WorkerStats {
     by_code: Mutex<ByCode>,
 }
 
-/// What ran since the worker last told: few different commands, so a list. Belongs to the worker; told at each round of its
-/// cron, and before a command that might ask.
-#[derive(Default)]
-pub struct Tally {
-    runs: Vec<(&'static Command, CommandStats)>,
+/// A worker's hand on its figures: whoever asks sees each count as soon as it is made. What is counted for the first time is entered
+/// under a lock; after that a count is a plain load and store.
+pub struct Tally<'s> {
+    stats: &'s WorkerStats,
+    /// Few different commands, so a list.
+    runs: ByCommand,
     last: usize,
     window_began: Option<Instant>,
     /// Calls in the window at hand, by index in `runs`.
     window_calls: Vec<usize>,
-    commands: u64,
-    errors: u64,
     by_code: ByCode,
 }
 
-impl Tally {
+impl<'s> Tally<'s> {
+    /// The hand on a worker's figures: there must be only one.
+    pub fn new(stats: &'s WorkerStats) -> Self {
+        Tally { stats, runs: Vec::new(), last: 0, window_began: None, window_calls: Vec::new(), by_code: ByCode::new() }
+    }
+
     /// A window begins to run.
     pub fn begin_window(&mut self) {
         self.window_began = Some(Instant::now());
@@ -98,19 +102,16 @@ impl Tally {
         if !self.runs.get(self.last).is_some_and(|(known, _)| std::ptr::eq(*known, command)) {
             self.last = self.find(command);
         }
-        let stats = &mut self.runs[self.last].1;
+        let stats = &self.runs[self.last].1;
         match outcome {
-            Outcome::Ok => stats.calls += 1,
+            Outcome::Ok => stats.calls.add(1),
             Outcome::Failed => {
-                stats.calls += 1;
-                stats.failed += 1;
+                stats.calls.add(1);
+                stats.failed.add(1);
             }
-            Outcome::Rejected => {
-                stats.rejected += 1;
-                return;
-            }
+            Outcome::Rejected => return stats.rejected.add(1),
         }
-        self.commands += 1;
+        self.stats.commands.add(1);
         self.window_calls.push(self.last);
     }
 
@@ -135,20 +136,23 @@ impl Tally {
     #[cold]
     pub fn count_late_failure(&mut self, command: &'static Command) {
         let index = self.find(command);
-        self.runs[index].1.failed += 1;
+        self.runs[index].1.failed.add(1);
     }
 
     #[cold]
     fn count_error(&mut self, error: &[u8]) {
-        self.errors += 1;
+        self.stats.errors.add(1);
         let code = match error.iter().take(ERROR_CODE_BYTES_MAX + 1).position(|&byte| byte == b' ') {
             Some(len) => &error[..len],
             None => b"ERR",
         };
-        if let Some(count) = self.by_code.get_mut(code) {
-            *count += 1;
+        if let Some(count) = self.by_code.get(code) {
+            count.add(1);
         } else if self.by_code.len() < ERROR_CODES_MAX {
-            self.by_code.insert(code.to_vec(), 1);
+            let count = Arc::new(Counter::new());
+            count.add(1);
+            self.by_code.insert(code.to_vec(), Arc::clone(&count));
+            self.stats.by_code().insert(code.to_vec(), count);
         }
     }
 
@@ -161,31 +165,7 @@ impl Tally {
         }
         let each_ns = began.elapsed().as_nanos() as u64 / calls;
         for &index in &self.window_calls {
-            self.runs[index].1.time_ns += each_ns;
-        }
-    }
-
-    /// Adds everything to the worker's figures.
-    pub fn tell(&mut self, stats: &WorkerStats) {
-        stats.commands.add(self.commands);
-        stats.errors.add(self.errors);
-        (self.commands, self.errors) = (0, 0);
-        if self.by_code.values().any(|count| *count > 0) {
-            let mut by_code = stats.by_code();
-            for (code, count) in self.by_code.iter_mut().filter(|(_, count)| **count > 0) {
-                *by_code.entry(code.clone()).or_default() += std::mem::take(count);
-            }
-        }
-        let mut by_command = stats.by_command();
-        for (command, run) in &mut self.runs {
-            let run = std::mem::take(run);
-            if run.calls + run.rejected + run.failed > 0 {
-                let total = by_command.entry(command.full_name).or_default();
-                total.calls += run.calls;
-                total.time_ns += run.time_ns;
-                total.failed += run.failed;
-                total.rejected += run.rejected;
-            }
+            self.runs[index].1.time_ns.add(each_ns);
         }
     }
 
@@ -194,7 +174,9 @@ impl Tally {
         if let Some(index) = self.runs.iter().position(|(known, _)| std::ptr::eq(*known, command)) {
             return index;
         }
-        self.runs.push((command, CommandStats::default()));
+        let stats = Arc::new(CommandStats::default());
+        self.runs.push((command, Arc::clone(&stats)));
+        self.stats.by_command().push((command, stats));
         self.runs.len() - 1
     }
 }
@@ -219,12 +201,12 @@ impl WorkerStats {
         }
     }
 
-    /// Figures by command.
+    /// Figures by command, of all that it has met.
     pub fn by_command(&self) -> MutexGuard<'_, ByCommand> {
         self.by_command.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Error replies by code.
+    /// Error replies by code, of all that it has met.
     pub fn by_code(&self) -> MutexGuard<'_, ByCode> {
         self.by_code.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -235,8 +217,10 @@ impl WorkerStats {
         {
             counter.reset();
         }
-        self.by_command().clear();
-        self.by_code().clear();
+        for (_, CommandStats { calls, time_ns, failed, rejected }) in self.by_command().iter().map(|(c, s)| (c, &**s)) {
+            [calls, time_ns, failed, rejected].into_iter().for_each(Counter::reset);
+        }
+        self.by_code().values().for_each(|count| count.reset());
     }
 }
 
@@ -251,15 +235,16 @@ mod tests {
     use super::*;
 
     fn by_code(replies: &[&[u8]]) -> (u64, String) {
-        let (mut tally, stats) = (Tally::default(), WorkerStats::new());
+        let stats = WorkerStats::new();
+        let mut tally = Tally::new(&stats);
         for reply in replies {
             tally.count_reply(reply);
         }
-        tally.tell(&stats);
-        // Told once, not again.
-        tally.tell(&stats);
-        let codes =
-            stats.by_code().iter().map(|(code, count)| format!("{}={count}", code.escape_ascii())).collect::<Vec<_>>();
+        let codes = stats
+            .by_code()
+            .iter()
+            .map(|(code, count)| format!("{}={}", code.escape_ascii(), count.get()))
+            .collect::<Vec<_>>();
         (stats.errors.get(), codes.join(" "))
     }
 

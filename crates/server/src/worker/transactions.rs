@@ -218,9 +218,6 @@ impl<L: EventLoop> Worker<'_, L> {
         let (args, now_ms, before) = (transaction.args(queued), self.now_ms, connection.output.len());
         match command.handler {
             Handler::Local(handler) => {
-                if command.group == "server" {
-                    self.tally.tell(self.stats);
-                }
                 let Connection { session, input, output, sending_bytes, .. } = connection;
                 run::tell_buffers(session, input, output.len() + *sending_bytes);
                 let (keyspace, host, version) = (self.executor.keyspace(), self.server, session.version);
