@@ -112,6 +112,7 @@ impl<'k> Lane<'k> {
 
     /// Sees to messages; returns how many answers came.
     fn messages(&mut self) -> usize {
+        self.executor.go_on();
         let mut answers = 0;
         for node in self.keyspace.port(self.worker).mailbox().receive() {
             match node.value {
@@ -147,8 +148,11 @@ impl<'k> Lane<'k> {
         }
         self.reply.clear();
         let mut waiting = 0;
-        for (index, place) in commands.zip(places) {
-            let place = place.expect("filled above");
+        for (number, index) in commands.enumerate() {
+            let place = places[number].expect("filled above");
+            if let Some(Some(next)) = places.get(number + 1) {
+                self.keyspace.prefetch_gate(next.shard);
+            }
             let args = stream.args(index);
             let call = Call {
                 command: if args.len() == 2 { get } else { set },

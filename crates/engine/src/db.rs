@@ -359,7 +359,10 @@ impl<'s> Db<'s> {
                 }
             }
         }
-        figures.heap_bytes.add(heap);
+        // Most values live in their entries: the figure's cache line isn't written for nothing.
+        if heap > 0 {
+            figures.heap_bytes.add(heap);
+        }
         self.modified(key);
     }
 

@@ -1,13 +1,14 @@
 //! All shards, and what is the same for all of them.
 
 use std::cell::UnsafeCell;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crossbeam::utils::CachePadded;
-use pantala_base::key_slot;
 use pantala_base::limits::{DATABASES_MAX, SHARDS_MAX, SLOTS};
 use pantala_base::mailbox::{Mailbox, Node};
 use pantala_base::random::Random;
+use pantala_base::{Counter, key_slot};
 use pantala_dict::{Dict, Hint, hash_key};
 use pantala_types::Value;
 
@@ -48,11 +49,19 @@ pub struct Layout {
     pub random_seed: u64,
 }
 
+/// A shard with its gate and its figures. The gate stands with the figures that each command writes in one cache line, since a
+/// line that another core has written last is the dearest thing that a command of one key meets.
+#[repr(C)]
 struct ShardCell {
-    gate: CachePadded<Gate<Request>>,
-    state: UnsafeCell<Shard>,
-    stats: CachePadded<ShardStats>,
+    gate: Gate<Request>,
+    stats: ShardStats,
+    state: CachePadded<UnsafeCell<Shard>>,
 }
+
+const _: () = {
+    const LINE_BYTES: usize = 64;
+    assert!(offset_of!(ShardCell, stats) + offset_of!(ShardStats, misses) + size_of::<Counter>() <= LINE_BYTES);
+};
 
 /// How to reach a worker.
 pub struct WorkerPort {
@@ -136,9 +145,9 @@ impl Keyspace {
             .map(|number| {
                 let seed = layout.random_seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 CachePadded::new(ShardCell {
-                    gate: CachePadded::new(Gate::new(number, id)),
-                    state: UnsafeCell::new(Shard::new(databases, layout.seed, seed)),
-                    stats: CachePadded::new(ShardStats::new(databases)),
+                    gate: Gate::new(number, id),
+                    stats: ShardStats::new(databases),
+                    state: CachePadded::new(UnsafeCell::new(Shard::new(databases, layout.seed, seed))),
                 })
             })
             .collect();
@@ -296,6 +305,13 @@ impl Keyspace {
         self.physical[db as usize].load(Relaxed) as usize
     }
 
+    /// Asks the processor for a shard's gate, to be written soon. A hint: it takes nothing from a thread that is about to free it
+    /// but time, so it is for the command that runs next or next but one, not for a whole window.
+    #[inline]
+    pub fn prefetch_gate(&self, shard: u32) {
+        prefetch_for_write(&raw const self.shards[shard as usize].gate);
+    }
+
     /// The gate of a shard.
     #[inline]
     pub(crate) fn gate(&self, shard: u32) -> &Gate<Request> {
@@ -340,4 +356,22 @@ impl Keyspace {
             self.lazy.send(Garbage::Dict(dict), objects);
         }
     }
+}
+
+/// Asks the processor to load the line that holds `address`, for itself alone. Never faults, whatever the address.
+#[inline(always)]
+fn prefetch_for_write<T>(address: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch is a hint: it doesn't fault and has no architectural effect for any address. Every 64-bit processor
+    // decodes the instruction, those that don't implement it as one that does nothing.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: `prfm` is a hint: it doesn't fault and changes neither registers nor memory.
+    unsafe {
+        std::arch::asm!("prfm pstl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = address;
 }

@@ -133,7 +133,12 @@ impl<L: EventLoop> Worker<'_, L> {
         if self.server.keyspace().layout().execution == Execution::Owner {
             self.run_for_homes(&window);
         } else {
-            for entry in &window.entries {
+            let is_shared = self.server.keyspace().ports().len() > 1;
+            for (at, entry) in window.entries.iter().enumerate() {
+                // Another worker may have written the next shard's gate last: it comes while this command runs.
+                if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
+                    self.server.keyspace().prefetch_gate(next.shard);
+                }
                 self.run_entry(entry, window.ranges_of(entry));
             }
         }
