@@ -80,7 +80,9 @@ fn store(
         return reply.ok();
     }
     let policy = access.keyspace().tuning.access_policy();
+    // Redis deletes what is in the way and adds anew: never an overwriting.
     let mut db = access.db(key);
+    let overwrites = db.exists(key);
     if db.put_loaded(key, loaded, at_ms.map_or(Expire::Clear, Expire::At)).is_err() {
         return reply.error(errors::OUT_OF_MEMORY);
     }
@@ -88,6 +90,9 @@ fn store(
         && let Some(mut entry) = db.find(key)
     {
         entry.set_access(word);
+    }
+    if overwrites {
+        access.notify(EventClass::New, "new", key);
     }
     access.notify(EventClass::Generic, "restore", key);
     reply.ok();

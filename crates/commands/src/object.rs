@@ -74,7 +74,13 @@ fn with_entry(
     work: impl FnOnce(&EntryMut<'_, Value>, &Keyspace, i64, &mut Reply<'_>),
 ) {
     let (key, keyspace, now_ms) = (access.first_key(args, 2), access.keyspace(), access.now_ms());
-    match access.db(&key).peek(&key) {
+    let mut db = access.db(&key);
+    let found = db.find(&key);
+    // Counted as a lookup, but as in Redis no event tells of a miss.
+    let stats = keyspace.shard_stats(key.place.shard);
+    let counter = if found.is_some() { &stats.hits } else { &stats.misses };
+    counter.add(1);
+    match found {
         Some(entry) => work(&entry, keyspace, now_ms, reply),
         None => reply.null(),
     }

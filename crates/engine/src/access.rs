@@ -144,7 +144,13 @@ impl<'a> Access<'a> {
     /// would publish it.
     #[inline]
     pub fn notify(&mut self, class: EventClass, event: &'static str, key: &Key<'_>) {
-        let _ = (class, event, key);
+        self.notify_at(self.session.db, class, event, key);
+    }
+
+    /// As [`Access::notify`], for a key of database `db`.
+    #[inline]
+    pub fn notify_at(&mut self, db: u32, class: EventClass, event: &'static str, key: &Key<'_>) {
+        self.keyspace.notify(class, event, db, key.bytes);
     }
 
     /// Swaps two databases (each below [`Keyspace::databases`]) for all clients.

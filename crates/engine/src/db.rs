@@ -9,6 +9,7 @@ use crate::access::Key;
 use crate::blocking::{Waiters, WakesOn};
 use crate::fields::{Watched, is_timed};
 use crate::keyspace::Keyspace;
+use crate::notify::EventClass;
 use crate::shard::{DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
 use std::sync::atomic::Ordering::Relaxed;
@@ -145,7 +146,7 @@ pub struct Db<'s> {
     scratch: &'s mut Vec<u8>,
     waiters: &'s mut Waiters,
     /// Its number as clients know it.
-    db: u32,
+    pub(crate) db: u32,
     pub(crate) keyspace: &'s Keyspace,
     stats: &'s ShardStats,
     pub(crate) figures: &'s DatabaseStats,
@@ -198,7 +199,7 @@ impl<'s> Db<'s> {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
                 let removed = found.remove();
                 forget(self.keyspace, self.stats, self.figures, removed);
-                self.waiters.changed(self.db, key.bytes);
+                tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
             }
             return None;
         }
@@ -209,16 +210,16 @@ impl<'s> Db<'s> {
     #[inline]
     pub fn read(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let Some(found) = self.dict.find_mut(key.place.hash, key.bytes) else {
-            self.stats.misses.add(1);
+            miss(self.keyspace, self.stats, self.db, key.bytes);
             return None;
         };
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
                 let removed = found.remove();
                 forget(self.keyspace, self.stats, self.figures, removed);
-                self.waiters.changed(self.db, key.bytes);
+                tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
             }
-            self.stats.misses.add(1);
+            miss(self.keyspace, self.stats, self.db, key.bytes);
             return None;
         }
         self.stats.hits.add(1);
@@ -227,6 +228,12 @@ impl<'s> Db<'s> {
             touch(&mut found, self.keyspace, self.random, self.now_ms);
         }
         Some(found)
+    }
+
+    /// Notes an event of a key, as [`Access::notify`](crate::access::Access::notify).
+    #[inline]
+    pub fn notify(&mut self, class: EventClass, event: &'static str, key: &Key<'_>) {
+        self.keyspace.notify(class, event, self.db, key.bytes);
     }
 
     /// Looks a key up for reading as [`Db::read`], but doesn't touch it: for commands that only ask about a key.
@@ -250,7 +257,7 @@ impl<'s> Db<'s> {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
                 let removed = found.remove();
                 forget(self.keyspace, self.stats, self.figures, removed);
-                self.waiters.changed(self.db, key.bytes);
+                tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
             }
             return None;
         }
@@ -292,6 +299,7 @@ impl<'s> Db<'s> {
                 vacant.insert(payload, flags, fresh_access(self.keyspace, self.now_ms), None);
                 self.figures.keys.add(1);
                 self.modified(key);
+                self.notify(EventClass::New, "new", key);
                 Ok(())
             }
         }
@@ -315,6 +323,8 @@ impl<'s> Db<'s> {
                 let is_over = had.is_some_and(|at| at <= now_ms);
                 if is_over {
                     self.stats.expired.add(1);
+                    keyspace.notify(EventClass::Expired, "expired", self.db, key.bytes);
+                    keyspace.notify(EventClass::New, "new", self.db, key.bytes);
                 }
                 let keep = expire == Expire::Keep && !is_over;
                 if let Some(old) = found.replace(payload, flags) {
@@ -350,6 +360,7 @@ impl<'s> Db<'s> {
                     Expire::Clear | Expire::Keep => None,
                 };
                 vacant.insert(payload, flags, clock, at);
+                keyspace.notify(EventClass::New, "new", self.db, key.bytes);
                 figures.keys.add(1);
                 if at.is_some() {
                     figures.expires.add(1);
@@ -386,7 +397,7 @@ impl<'s> Db<'s> {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         if removed.expire_at_ms().is_some_and(|at| at <= now_ms) {
             forget(self.keyspace, self.stats, self.figures, removed);
-            self.waiters.changed(self.db, key.bytes);
+            tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
             return false;
         }
         uncount(self.figures, &removed);
@@ -451,8 +462,8 @@ impl<'s> Db<'s> {
 
     /// Counts a hit or a miss, for a command that Redis has look a key up for reading though it goes on to change it.
     #[inline]
-    pub fn count_lookup(&self, found: bool) {
-        if found { self.stats.hits.add(1) } else { self.stats.misses.add(1) }
+    pub fn count_lookup(&self, key: &Key<'_>, found: bool) {
+        if found { self.stats.hits.add(1) } else { miss(self.keyspace, self.stats, self.db, key.bytes) }
     }
 
     /// Changes the collection that a key holds. `change` says whether it changed anything, and gives a result; what it leaves
@@ -711,6 +722,20 @@ pub(crate) fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
     if let Some(value) = removed.heap() {
         figures.heap_bytes.sub(value.allocated_bytes() as u64);
     }
+}
+
+/// Counts a lookup for reading that found nothing.
+#[inline]
+fn miss(keyspace: &Keyspace, stats: &ShardStats, db: u32, key: &[u8]) {
+    stats.misses.add(1);
+    keyspace.notify(EventClass::Miss, "keymiss", db, key);
+}
+
+/// A key has expired and is gone: tells everybody.
+#[cold]
+fn tell_expired(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &[u8]) {
+    waiters.changed(db, key);
+    keyspace.notify(EventClass::Expired, "expired", db, key);
 }
 
 /// Counts and frees a key that expired.

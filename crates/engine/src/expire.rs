@@ -12,6 +12,7 @@ use crate::db::{Db, forget};
 use crate::executor::Executor;
 use crate::fields;
 use crate::keyspace::Keyspace;
+use crate::notify::EventClass;
 use crate::ownership::Ownership;
 
 /// Buckets of a dictionary that one visit to a shard walks: some ten microseconds.
@@ -133,6 +134,8 @@ fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
                 let left_ms = entry.expire_at_ms().map_or(i64::MAX, |at| at - now_ms);
                 if left_ms <= 0 {
                     seen.stale += 1;
+                    // It is removed as soon as this returns.
+                    of_view.notify(EventClass::Expired, "expired", db, entry.key());
                     true
                 } else {
                     ttl_sum_ms = ttl_sum_ms.saturating_add(left_ms as u64);

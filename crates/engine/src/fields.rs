@@ -12,6 +12,7 @@ use pantala_types::{Collection, Hash, ThinBytes, Value};
 use crate::access::Key;
 use crate::db::{Db, uncount};
 use crate::keyspace::Keyspace;
+use crate::notify::EventClass;
 use crate::ownership::Ownership;
 use crate::shard::DatabaseStats;
 
@@ -87,7 +88,8 @@ impl Db<'_> {
     }
 
     fn expire_fields(&mut self) -> usize {
-        let (dict, keyspace, figures, now_ms) = (&mut *self.dict, self.keyspace, self.figures, self.now_ms);
+        let (dict, keyspace, figures) = (&mut *self.dict, self.keyspace, self.figures);
+        let (db, now_ms) = (self.db, self.now_ms);
         let mut left = FIELDS_PER_VISIT;
         self.watched.walk(KEYS_PER_VISIT, figures, |key| {
             let Some(mut entry) = dict.find_mut(keyspace.place(key).hash, key) else { return false };
@@ -102,10 +104,12 @@ impl Db<'_> {
             }
             let before = hash.allocated_bytes();
             left -= hash.expire(now_ms, left);
+            keyspace.notify(EventClass::Hash, "hexpired", db, key);
             figures.heap_bytes.sub(before as u64);
             figures.heap_bytes.add(hash.allocated_bytes() as u64);
             if hash.is_empty() {
                 uncount(figures, &entry.remove());
+                keyspace.notify(EventClass::Generic, "del", db, key);
                 return false;
             }
             hash.view().has_times()

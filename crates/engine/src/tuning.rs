@@ -59,6 +59,8 @@ pub struct Tuning {
     pub stream_node_max_bytes: AtomicU64,
     /// `stream-node-max-entries`; 0: no limit.
     pub stream_node_max_entries: AtomicU64,
+    /// `notify-keyspace-events`: see [`crate::notify`]. 0 where nothing is published.
+    pub(crate) events: AtomicU32,
     /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
     pub paused_until_ms: AtomicI64,
     /// Whether the pause holds back all commands, not only writes.
@@ -90,6 +92,7 @@ impl Tuning {
             hz: AtomicU32::new(10),
             stream_node_max_bytes: AtomicU64::new(4096),
             stream_node_max_entries: AtomicU64::new(100),
+            events: AtomicU32::new(0),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),
         }

@@ -357,6 +357,7 @@ impl Server {
         tuning.zset_max_listpack_value_bytes.store(settings.zset_max_listpack_value_bytes, Relaxed);
         tuning.active_expire_effort.store(settings.active_expire_effort, Relaxed);
         tuning.hz.store(settings.hz, Relaxed);
+        tuning.set_events(settings.notify_keyspace_events);
         tuning.set_access_policy(if settings.maxmemory_policy.is_lfu() {
             AccessPolicy::Lfu
         } else {

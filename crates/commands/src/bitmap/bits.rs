@@ -2,6 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{FLAG_RAW, Holds};
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::bitmap::{bit_at, set_bit};
 
@@ -31,10 +32,10 @@ pub fn setbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     };
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
+    let mut len_before = 0;
     if let Some(mut entry) = db.write(&key) {
-        if StringRef::of(entry.held()).is_none() {
-            return reply.error(errors::WRONG_TYPE);
-        }
+        let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
+        len_before = string.len();
         // Inside the entry, where it lives there and needn't grow. It is raw from now on.
         if let Some(was) = entry.bytes_mut().and_then(|bytes| set_bit(bytes, offset, on)) {
             if entry.user_flags() != FLAG_RAW {
@@ -42,6 +43,7 @@ pub fn setbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             }
             if was != on {
                 db.modified(&key);
+                db.notify(EventClass::String, "setbit", &key);
             }
             return reply.integer(i64::from(was));
         }
@@ -51,7 +53,12 @@ pub fn setbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mut was = None;
     let changed = grow(&mut db, &key, len, |bytes| was = set_bit(bytes, offset, on));
     match changed {
-        Ok(()) => reply.integer(i64::from(was.unwrap_or(false))),
+        Ok(()) => {
+            if len > len_before || was != Some(on) {
+                db.notify(EventClass::String, "setbit", &key);
+            }
+            reply.integer(i64::from(was.unwrap_or(false)));
+        }
         Err(_) => reply.error(errors::OUT_OF_MEMORY),
     }
 }

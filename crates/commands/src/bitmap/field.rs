@@ -3,6 +3,7 @@
 use pantala_engine::access::Access;
 use pantala_engine::db::Holds;
 use pantala_engine::keyspace::Keyspace;
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::bitmap::{Field, Overflow};
 
@@ -117,13 +118,20 @@ fn read_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], reply: &mu
 fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usize, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
-    if db.write(&key).is_some_and(|entry| StringRef::of(entry.held()).is_none()) {
-        return reply.error(errors::WRONG_TYPE);
-    }
+    let len_before = match db.write(&key).map(|entry| StringRef::of(entry.held()).map(StringRef::len)) {
+        None => 0,
+        Some(Some(len)) => len,
+        Some(None) => return reply.error(errors::WRONG_TYPE),
+    };
+    let mut is_changed = false;
     let changed = grow(&mut db, &key, len, |bytes| {
         reply.array(steps.len());
         for step in steps {
-            match run(step, bytes) {
+            let before = step.field.get(bytes, step.offset);
+            let done = run(step, bytes);
+            let is_write = !matches!(step.action, Action::Get) && done.is_some();
+            is_changed |= is_write && (len > len_before || step.field.get(bytes, step.offset) != before);
+            match done {
                 Some(value) => reply.integer(value),
                 None => reply.null(),
             }
@@ -131,6 +139,8 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
     });
     if changed.is_err() {
         reply.error(errors::OUT_OF_MEMORY);
+    } else if is_changed {
+        db.notify(EventClass::String, "setbit", &key);
     }
 }
 

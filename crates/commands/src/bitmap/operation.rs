@@ -2,6 +2,7 @@
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Expire, Holds};
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::bitmap::{Combination, Operation};
 use pantala_types::{OutOfMemory, RawString};
@@ -32,13 +33,18 @@ pub fn bitop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
     if len_max == 0 {
         let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(std::sync::atomic::Ordering::Relaxed);
-        access.db(&destination).remove(&destination, lazy);
+        if access.db(&destination).remove(&destination, lazy) {
+            access.notify(EventClass::Generic, "del", &destination);
+        }
         return reply.integer(0);
     }
     let stored = combined(access, operation, &sources, len_max)
         .and_then(|result| store_raw(&mut access.db(&destination), &destination, result, Expire::Clear));
     match stored {
-        Ok(()) => reply.integer(len_max as i64),
+        Ok(()) => {
+            access.notify(EventClass::String, "set", &destination);
+            reply.integer(len_max as i64);
+        }
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
     }
 }

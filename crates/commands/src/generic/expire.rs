@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::Access;
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 
 use crate::arguments::{c_string, integer, is_option};
@@ -98,12 +99,15 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     if !conditions.allow(current, at_ms) {
         return reply.integer(0);
     }
-    let done = if at_ms <= now_ms {
+    let (done, event) = if at_ms <= now_ms {
         // Already over. Redis deletes it, which isn't counted as an expiry.
-        db.remove(&key, keyspace.tuning.lazyfree_lazy_expire.load(Relaxed))
+        (db.remove(&key, keyspace.tuning.lazyfree_lazy_expire.load(Relaxed)), "del")
     } else {
-        db.set_expire(&key, Some(at_ms))
+        (db.set_expire(&key, Some(at_ms)), "expire")
     };
+    if done {
+        db.notify(EventClass::Generic, event, &key);
+    }
     reply.integer(i64::from(done));
 }
 
@@ -155,6 +159,7 @@ pub fn persist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let expires = db.write(&key).is_some_and(|entry| entry.expire_at_ms().is_some());
     if expires {
         db.set_expire(&key, None);
+        db.notify(EventClass::Generic, "persist", &key);
     }
     reply.integer(i64::from(expires));
 }

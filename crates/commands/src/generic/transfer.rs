@@ -2,6 +2,7 @@
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Expire, FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, fits_inline, payload_of};
+use pantala_engine::notify::EventClass;
 use pantala_engine::{NewPayload, OwnedPayload};
 use pantala_resp::{Args, Reply};
 use pantala_types::{OutOfMemory, PackedForm, Value, is_shared_integer};
@@ -54,8 +55,17 @@ fn rename_unless(access: &mut Access<'_>, args: &Args<'_>, nx: bool, reply: &mut
     if nx && (same || access.db(&to.key).write(&to.key).is_some()) {
         return reply.integer(0);
     }
-    if !same && carry(access, from, to).is_err() {
-        return reply.error(errors::OUT_OF_MEMORY);
+    if !same {
+        // Redis deletes what is in the way and adds anew: never an overwriting.
+        let overwrites = access.db(&to.key).exists(&to.key);
+        if carry(access, from, to).is_err() {
+            return reply.error(errors::OUT_OF_MEMORY);
+        }
+        if overwrites {
+            access.notify(EventClass::New, "new", &to.key);
+        }
+        access.notify(EventClass::Generic, "rename_from", &from.key);
+        access.notify(EventClass::Generic, "rename_to", &to.key);
     }
     if nx { reply.integer(1) } else { reply.ok() }
 }
@@ -73,7 +83,11 @@ pub fn move_key(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
         return reply.integer(0);
     }
     match carry(access, from, to) {
-        Ok(()) => reply.integer(1),
+        Ok(()) => {
+            access.notify(EventClass::Generic, "move_from", &key);
+            access.notify_at(db, EventClass::Generic, "move_to", &key);
+            reply.integer(1);
+        }
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
     }
 }
@@ -101,14 +115,21 @@ pub fn copy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if access.db(&from.key).read(&from.key).is_none() {
         return reply.integer(0);
     }
-    if access.db_at(to.db, &to.key).write(&to.key).is_some() && !replace {
+    let overwrites = access.db_at(to.db, &to.key).write(&to.key).is_some();
+    if overwrites && !replace {
         return reply.integer(0);
     }
     let Ok(Some(parcel)) = pick_up(access, from, true) else {
         return reply.error(errors::OUT_OF_MEMORY);
     };
     match put_down(access, to, parcel) {
-        Ok(()) => reply.integer(1),
+        Ok(()) => {
+            if overwrites {
+                access.notify_at(to.db, EventClass::New, "new", &to.key);
+            }
+            access.notify_at(to.db, EventClass::Generic, "copy_to", &to.key);
+            reply.integer(1);
+        }
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
     }
 }

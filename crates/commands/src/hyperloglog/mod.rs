@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_engine::access::{Access, Key, SessionView};
 use pantala_engine::db::{Db, Expire, Held, Holds};
 use pantala_engine::keyspace::Keyspace;
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::hyperloglog::{
     ChangeError, Form, HyperLogLog, Registers, add, empty, forget_count, remember_count, store_merged,
@@ -71,7 +72,12 @@ pub fn pfadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let bytes_max = sparse_bytes_max(access);
     let key = access.first_key(args, 1);
     match add_all(&mut access.db(&key), &key, args, bytes_max) {
-        Ok(changed) => reply.integer(i64::from(changed)),
+        Ok(changed) => {
+            if changed {
+                access.notify(EventClass::String, "pfadd", &key);
+            }
+            reply.integer(i64::from(changed));
+        }
         Err(Failure(error)) => reply.error(error),
     }
 }
@@ -183,5 +189,7 @@ fn merge(access: &mut Access<'_>, args: &Args<'_>) -> Result<(), Failure> {
         store_merged(&mut made, &registers, any_dense, bytes_max)?;
         *string = made;
         Ok(())
-    })
+    })?;
+    db.notify(EventClass::String, "pfadd", &key);
+    Ok(())
 }

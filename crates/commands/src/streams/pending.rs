@@ -23,7 +23,7 @@ pub fn xack(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         });
         (acknowledged.is_some_and(|count| count > 0), acknowledged)
     });
-    db.count_lookup(!matches!(done, Ok(None)));
+    db.count_lookup(&key, !matches!(done, Ok(None)));
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.integer(0),

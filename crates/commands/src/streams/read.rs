@@ -311,7 +311,7 @@ impl<'a> Options<'a> {
             (done.entries > 0 || done.created_consumer, Some(done))
         });
         // Redis looks the key up for reading once more.
-        db.count_lookup(!matches!(done, Ok(None)));
+        db.count_lookup(key, !matches!(done, Ok(None)));
         let Delivered { entries: shown, created_consumer } = done.ok().flatten().flatten().unwrap_or_default();
         reply.patch(entries, shown);
         if created_consumer {

@@ -2,6 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Expire, Holds, NewString};
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::LongDouble;
 
@@ -50,6 +51,8 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>)
             let Some(sum) = value.checked_add(by) else { return reply.error(OVERFLOW) };
             // In place, unless flags say something of the old number or its bytes.
             if entry.user_flags() == 0 && entry.set_int(sum) {
+                db.modified(&key);
+                db.notify(EventClass::String, "incrby", &key);
                 return reply.integer(sum);
             }
             sum
@@ -57,7 +60,10 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>)
     };
     // A new key, or one whose string was bytes that happen to be an integer.
     match db.set_string(&key, NewString::Int(sum), Expire::Keep) {
-        Ok(()) => reply.integer(sum),
+        Ok(()) => {
+            db.notify(EventClass::String, "incrby", &key);
+            reply.integer(sum);
+        }
         Err(_) => reply.error(errors::OUT_OF_MEMORY),
     }
 }
@@ -81,7 +87,10 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     // As bytes even where it looks like an integer: so says OBJECT ENCODING of Redis.
     let text = sum.to_human();
     match db.set_string(&key, NewString::Bytes(&text), Expire::Keep) {
-        Ok(()) => reply.bulk(&text),
+        Ok(()) => {
+            db.notify(EventClass::String, "incrbyfloat", &key);
+            reply.bulk(&text);
+        }
         Err(_) => reply.error(errors::OUT_OF_MEMORY),
     }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::access::Access;
-use pantala_engine::db::{Expire, Holds, NewString};
+use pantala_engine::access::{Access, Key};
+use pantala_engine::db::{Db, Expire, Holds, NewString};
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{OutOfMemory, check_string_length, getrange as range_of};
 
@@ -48,7 +49,8 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mut db = access.db(&key);
     let Some(entry) = db.write(&key) else {
         // A new key: stored as SET would, an integer where it is one.
-        return finish(db.set_string(&key, NewString::encode(tail), Expire::Clear), tail.len(), reply);
+        let stored = db.set_string(&key, NewString::encode(tail), Expire::Clear);
+        return finish(&mut db, &key, "append", stored.map(|()| tail.len()), reply);
     };
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
     let len = string.len();
@@ -56,7 +58,7 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         return reply.error(errors::STRING_TOO_LONG);
     }
     let changed = edit(&mut db, &key, |string| string.try_append(tail));
-    finish(changed, len + tail.len(), reply);
+    finish(&mut db, &key, "append", changed.map(|()| len + tail.len()), reply);
 }
 
 /// `SETRANGE key offset value`.
@@ -82,12 +84,22 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     let offset = offset as usize;
     let len = len.max(offset + patch.len());
     let changed = edit(&mut db, &key, |string| string.try_set_range(offset, patch));
-    finish(changed, len, reply);
+    finish(&mut db, &key, "setrange", changed.map(|()| len), reply);
 }
 
-fn finish(changed: Result<(), OutOfMemory>, len: usize, reply: &mut Reply<'_>) {
+/// Replies the length that a change has left, and notes the change.
+fn finish(
+    db: &mut Db<'_>,
+    key: &Key<'_>,
+    event: &'static str,
+    changed: Result<usize, OutOfMemory>,
+    reply: &mut Reply<'_>,
+) {
     match changed {
-        Ok(()) => reply.integer(len as i64),
+        Ok(len) => {
+            db.notify(EventClass::String, event, key);
+            reply.integer(len as i64);
+        }
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
     }
 }

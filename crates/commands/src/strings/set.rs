@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Expire, Holds, NewString, payload_of};
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 
 use super::StringRef;
@@ -46,7 +47,10 @@ pub fn set(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     if args.len() == 3 {
         return match access.db(&key).set_string(&key, NewString::encode(args.at(2)), Expire::Clear) {
-            Ok(()) => reply.ok(),
+            Ok(()) => {
+                access.notify(EventClass::String, "set", &key);
+                reply.ok();
+            }
             Err(_) => reply.error(errors::OUT_OF_MEMORY),
         };
     }
@@ -80,7 +84,10 @@ pub fn setnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         return reply.integer(0);
     }
     match db.set_string(&key, NewString::encode(args.at(2)), Expire::Clear) {
-        Ok(()) => reply.integer(1),
+        Ok(()) => {
+            db.notify(EventClass::String, "set", &key);
+            reply.integer(1);
+        }
         Err(_) => reply.error(errors::OUT_OF_MEMORY),
     }
 }
@@ -94,6 +101,7 @@ pub fn getset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     };
     if reply_value(access, &key, reply) {
         access.db(&key).set_payload(&key, payload, flags, Expire::Clear);
+        access.notify(EventClass::String, "set", &key);
     }
 }
 
@@ -102,7 +110,9 @@ pub fn getdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     if reply_value(access, &key, reply) {
         let lazy = access.keyspace().tuning.lazyfree_lazy_user_del.load(Relaxed);
-        access.db(&key).remove(&key, lazy);
+        if access.db(&key).remove(&key, lazy) {
+            access.notify(EventClass::Generic, "del", &key);
+        }
     }
 }
 
@@ -115,6 +125,7 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (now_ms, keyspace) = (access.now_ms(), access.keyspace());
     let mut db = access.db(&key);
     let Some(entry) = db.read(&key) else { return reply.null() };
+    let had_expiry = entry.expire_at_ms().is_some();
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
     // Redis looks at the time only now: a missing key hides that it is wrong.
     let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return };
@@ -122,8 +133,13 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms);
     if past {
         db.remove(&key, keyspace.tuning.lazyfree_lazy_expire.load(Relaxed));
-    } else if at_ms.is_some() || options.expiry == Expiry::Persist {
+        db.notify(EventClass::Generic, "del", &key);
+    } else if at_ms.is_some() {
         db.set_expire(&key, at_ms);
+        db.notify(EventClass::Generic, "expire", &key);
+    } else if options.expiry == Expiry::Persist && had_expiry {
+        db.set_expire(&key, None);
+        db.notify(EventClass::Generic, "persist", &key);
     }
 }
 
@@ -163,6 +179,10 @@ fn store(
         (None, _) => Expire::Clear,
     };
     db.set_payload(key, payload, flags, expire);
+    db.notify(EventClass::String, "set", key);
+    if at_ms.is_some() {
+        db.notify(EventClass::Generic, "expire", key);
+    }
     if !options.get {
         reply.ok();
     }

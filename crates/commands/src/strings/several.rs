@@ -3,6 +3,7 @@
 use pantala_engine::NewPayload;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Expire, Holds, NewString, fits_inline, payload_of};
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{OutOfMemory, Value};
 
@@ -75,6 +76,7 @@ fn store_pairs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
             // Inline strings need no allocation of their own.
             debug_assert!(false, "an inline string was refused");
         }
+        access.notify(EventClass::String, "set", &key);
     }
     true
 }

@@ -43,6 +43,8 @@ pub enum Kind {
     OutputBufferLimit,
     /// `replicaof`: host and port, or `no one`.
     ReplicaOf,
+    /// `notify-keyspace-events`: letters of classes, kept as the bits of [`EventClasses`](pantala_engine::notify::EventClasses).
+    KeyspaceEvents,
     /// `dir`: the process's working directory.
     Dir,
 }

@@ -2,6 +2,7 @@
 
 use super::value::{OutputLimit, output_limits};
 use super::values::Values;
+use pantala_engine::notify::EventClasses;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -209,6 +210,8 @@ pub struct Settings {
     pub stream_node_max_bytes: u64,
     /// How many entries a node of a stream may hold; 0: any.
     pub stream_node_max_entries: u64,
+    /// Events of keys that are published.
+    pub notify_keyspace_events: EventClasses,
 }
 
 impl Settings {
@@ -272,6 +275,7 @@ impl Settings {
             zset_max_listpack_value_bytes: bytes(values, "zset-max-listpack-value"),
             stream_node_max_bytes: bytes(values, "stream-node-max-bytes"),
             stream_node_max_entries: bytes(values, "stream-node-max-entries"),
+            notify_keyspace_events: EventClasses::from_bits(small(values, "notify-keyspace-events")),
         }
     }
 }

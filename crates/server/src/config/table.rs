@@ -143,7 +143,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("active-defrag-threshold-upper", Integer(0, 1000), "100"),
     D::known("active-defrag-max-scan-fields", Integer(1, LONG_MAX), "1000"),
     D::known("active-defrag-ignore-bytes", Memory(1, LONG_MAX), "104857600"),
-    D::known("notify-keyspace-events", Text, ""),
+    D::live("notify-keyspace-events", Kind::KeyspaceEvents, ""),
     // Encodings.
     D::live("hash-max-listpack-entries", Integer(0, LONG_MAX), "512").alias("hash-max-ziplist-entries"),
     D::live("hash-max-listpack-value", Memory(0, LONG_MAX), "64").alias("hash-max-ziplist-value"),

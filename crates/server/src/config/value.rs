@@ -4,6 +4,7 @@ use super::directive::{BIND_MAX, Directive, Kind};
 use super::number::{format_memory, parse_memory, parse_octal, parse_percent};
 use super::quote::quote;
 use pantala_base::number::parse_i64;
+use pantala_engine::notify::EventClasses;
 
 /// A value, in its canonical form: two equal values are the same setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +78,10 @@ pub fn parse(directive: &Directive, words: &[Vec<u8>], previous: &Value, source:
             within(i128::from(bytes), min, max)
         }
         Kind::MemoryOrPercent => parse_memory_or_percent(word),
+        Kind::KeyspaceEvents => match EventClasses::parse(word) {
+            Some(classes) => Ok(Value::Number(i128::from(classes.bits()))),
+            None => Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".into()),
+        },
         Kind::FileName(wrong) if word.contains(&b'/') => Err(wrong.into()),
         Kind::Choice(names) => parse_choice(word, names).map(|name| Value::Text(name.into())),
         Kind::OomScoreAdj => {
@@ -236,6 +241,9 @@ pub fn show(kind: Kind, value: &Value) -> Vec<u8> {
         Value::Number(number) if matches!(kind, Kind::MemoryOrPercent) && *number < 0 => {
             format!("{}%", -number).into_bytes()
         }
+        Value::Number(number) if matches!(kind, Kind::KeyspaceEvents) => {
+            EventClasses::from_bits(u32::try_from(*number).unwrap_or(0)).letters().into_bytes()
+        }
         Value::Number(number) => number.to_string().into_bytes(),
         Value::Text(text) => text.clone(),
     }
@@ -257,6 +265,7 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
             }
             quote(&mut line, text);
         }
+        (Kind::KeyspaceEvents, _) => quote(&mut line, &show(directive.kind, value)),
         (Kind::Dir, Value::Text(text)) => {
             quote(&mut line, text);
             return vec![(line, true)];

@@ -20,6 +20,7 @@ pub fn default_value(directive: &Directive) -> Value {
         Kind::Integer(..) | Kind::Octal(..) | Kind::Memory(..) | Kind::MemoryOrPercent => {
             Value::Number(word.parse().unwrap_or(0))
         }
+        Kind::KeyspaceEvents => Value::Number(0),
         _ => Value::Text(word.into()),
     }
 }

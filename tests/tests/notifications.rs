@@ -1,0 +1,260 @@
+//! Keyspace notifications: the same events as redis-server's, in the same order, under random commands of every family; in order with the
+//! changes; at the time of the expiry; and as `notify-keyspace-events` asks.
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::client::encode;
+use pantala_tests::differential::Pair;
+use pantala_tests::generator::{CONNECTIONS, Generator, Step};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
+
+/// Commands of the random comparison, and how many go between two looks at the events.
+const COMMANDS: usize = 12_000;
+const COMMANDS_PER_LOOK: usize = 8;
+/// Differences that are shown: data stay the same, so the comparison goes on behind one.
+const DIFFERENCES_SHOWN: usize = 6;
+/// Channel of the message that says that all events before it have been seen.
+const END: &str = "__end__";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A client that listens to all events of all databases.
+fn listener(server: &Server) -> Client {
+    let mut client = server.connect();
+    for pattern in ["__key*__:*", END] {
+        client.call(&format!("PSUBSCRIBE {pattern}"));
+    }
+    client
+}
+
+/// The events since the last look, as `channel message`, by a marker that `publisher` sends after them.
+fn events(listener: &mut Client, publisher: &mut Client) -> Vec<String> {
+    publisher.send(&["PUBLISH", END, ""]);
+    publisher.receive();
+    let mut events = Vec::new();
+    loop {
+        let message = listener.receive();
+        let [_, _, channel, payload] = message.elements() else { panic!("not a message: {message:?}") };
+        if channel.text() == END {
+            return events;
+        }
+        events.push(format!("{} {}", channel.text(), payload.text()));
+    }
+}
+
+fn set_classes(client: &mut Client, classes: &str) {
+    assert_eq!(client.command(&["CONFIG", "SET", "notify-keyspace-events", classes]), Reply::ok());
+}
+
+#[test]
+fn random_commands_make_the_events_of_redis() {
+    let test = "random_commands_make_the_events_of_redis";
+    let layouts: [&[&str]; 2] =
+        [&["--workers", "1", "--shards", "1"], &["--workers", "3", "--shards", "40", "--execution", "owner"]];
+    for (number, args) in layouts.iter().enumerate() {
+        let Some(judge) = Server::redis(&[]) else { return };
+        let subject = Server::pantala(Backend::all()[0], args);
+        let seed = Random::seed(test).wrapping_add(number as u64);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let (mut generator, mut random) = (Generator::new(seed, now as i64), Random::from_seed(!seed));
+        let mut pair = Pair::new(&subject, &judge);
+        let mut sides = [&subject, &judge].map(|server| (listener(server), server.connect()));
+        let (mut sent, mut seen) = (0, 0);
+        let mut differences = Vec::new();
+        while sent < COMMANDS && differences.len() < DIFFERENCES_SHOWN {
+            for (_, publisher) in &mut sides {
+                set_classes(publisher, "AKEnm");
+            }
+            let connection = random.below(CONNECTIONS);
+            let mut steps = Vec::new();
+            while steps.len() < COMMANDS_PER_LOOK || generator.goes_on() {
+                steps.push(Step { connection, ..generator.step() });
+            }
+            // What redis-server removes when it happens to walk by.
+            steps.retain(|step| !is_walk(step));
+            sent += steps.len();
+            if let Err(found) = pair.run(&steps) {
+                panic!("PANTALA_SEED={seed}: {}", found.text);
+            }
+            let [given, right] = sides.each_mut().map(|(listener, publisher)| events(listener, publisher));
+            seen += right.len();
+            if given != right {
+                let at = given.iter().zip(&right).take_while(|(one, two)| one == two).count();
+                let shown = |events: &[String]| events.iter().skip(at).take(4).cloned().collect::<Vec<_>>();
+                let commands: Vec<_> =
+                    steps.iter().map(|step| step.args.join(&b' ').escape_ascii().to_string()).collect();
+                differences.push(format!(
+                    "gives   {:?}\nmust be {:?}\n    {}",
+                    shown(&given),
+                    shown(&right),
+                    commands.join("\n    ")
+                ));
+            }
+        }
+        assert!(differences.is_empty(), "PANTALA_SEED={seed}: other events:\n{}", differences.join("\n"));
+        assert!(seen > sent / 2, "{seen} events of {sent} commands compare little");
+    }
+}
+
+/// Whether a step walks over keys: redis-server removes those it finds expired, which is left to its taste.
+fn is_walk(step: &Step) -> bool {
+    ["scan", "keys", "randomkey"].iter().any(|name| step.args[0].eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// Commands that the generator doesn't make, or hardly: `~` waits until what was given a short time has expired.
+const SCRIPT: &[&str] = &[
+    "SET a 1 PX 40",
+    "SET b 1 PX 40",
+    "SET c 1 PX 40",
+    "SET d 1 PX 40",
+    "RPUSH l x",
+    "PEXPIRE l 40",
+    "~",
+    "GET a",
+    "SET b 2",
+    "SET c 3 KEEPTTL",
+    "DEL d",
+    "LPUSH l y",
+    "EXISTS nothing",
+    "TTL nothing",
+    "TYPE nothing",
+    "OBJECT ENCODING nothing",
+    "GETEX b PERSIST",
+    "GETEX b EX 100",
+    "GETEX b PERSIST",
+    "GETEX b PXAT 1",
+    "MULTI",
+    "SET x 1",
+    "INCR x",
+    "SET y 2",
+    "RENAME x y",
+    "EXEC",
+    "COPY y z",
+    "COPY y z REPLACE",
+    "MOVE z 1",
+    "SELECT 1",
+    "GET z",
+    "SELECT 0",
+    "SWAPDB 0 1",
+    "GET z",
+    "SWAPDB 0 1",
+    "RESTORE y 0 junk REPLACE",
+    "BLPOP l 0.01",
+    "BLMOVE l l2 LEFT RIGHT 0.01",
+    "BLPOP nothing 0.01",
+    "ZADD zs 1 a 2 b",
+    "BZPOPMIN zs 0.01",
+    "BZMPOP 0.01 1 zs MAX COUNT 5",
+    "SORT l STORE l3",
+    "SETBIT bits 7 1",
+    "SETBIT bits 7 1",
+    "SETBIT bits 700 0",
+    "BITFIELD bits SET u8 0 1 GET u8 0",
+    "BITFIELD bits SET u8 0 1",
+    "PFADD hll a",
+    "PFADD hll a",
+    "PFMERGE hll2 hll",
+    "UNLINK hll hll2",
+    "FLUSHALL",
+];
+
+#[test]
+fn what_happens_in_time_makes_the_events_of_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    for_each_backend(|backend| {
+        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let [given, right] = [&subject, &judge].map(|server| {
+            let (mut client, mut listener, mut publisher) = (server.connect(), listener(server), server.connect());
+            client.call("FLUSHALL");
+            client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+            set_classes(&mut client, "AKEnm");
+            let mut all = Vec::new();
+            for command in SCRIPT {
+                if *command == "~" {
+                    std::thread::sleep(Duration::from_millis(60));
+                    continue;
+                }
+                client.call(command);
+                all.extend(events(&mut listener, &mut publisher).into_iter().map(|event| format!("{command}: {event}")));
+            }
+            all
+        });
+        assert_eq!(given, right);
+    });
+}
+
+#[test]
+fn keys_and_fields_that_nobody_touches_expire_with_an_event() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--hz", "100"]);
+        let (mut client, mut listener) = (server.connect(), listener(&server));
+        set_classes(&mut client, "Exhg");
+        for number in 0..20 {
+            client.call(&format!("SET key:{number} x PX 50"));
+            client.call(&format!("HSET hash:{number} f x"));
+            client.call(&format!("HPEXPIRE hash:{number} 50 FIELDS 1 f"));
+        }
+        let wanted = |number: usize| {
+            [format!("expired key:{number}"), format!("hexpired hash:{number}"), format!("del hash:{number}")]
+        };
+        let mut wanted: Vec<String> = (0..20).flat_map(wanted).collect();
+        let deadline = Instant::now() + PATIENCE;
+        while !wanted.is_empty() {
+            assert!(Instant::now() < deadline, "no event of {wanted:?}");
+            let message = listener.receive();
+            let [_, _, channel, key] = message.elements() else { panic!("not a message: {message:?}") };
+            let channel = channel.text();
+            let event = format!("{} {}", channel.rsplit(':').next().unwrap_or_default(), key.text());
+            wanted.retain(|wanted| *wanted != event);
+        }
+        // Each hash is empty with its field: gone.
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
+    });
+}
+
+#[test]
+fn the_setting_reads_and_refuses_as_in_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let subject = Server::pantala(Backend::all()[0], &["--notify-keyspace-events", "Kx"]);
+    assert_eq!(subject.connect().call("CONFIG GET notify-keyspace-events").elements()[1], Reply::bulk("xK"));
+    let [given, right] = [&subject, &judge].map(|server| {
+        let mut client = server.connect();
+        let mut replies = Vec::new();
+        for classes in ["", "An", "KEA", "KE$n", "mKEx", "g$lshzxetdnKEm", "AKEmn", "Kq", "KE", "A", ""] {
+            replies.push(client.command(&["CONFIG", "SET", "notify-keyspace-events", classes]));
+            replies.push(client.call("CONFIG GET notify-keyspace-events"));
+        }
+        replies
+    });
+    assert_eq!(given, right);
+}
+
+/// Many clients change one key: what its events say, one after the other, is what the key went through.
+#[test]
+fn events_of_a_key_come_in_the_order_of_its_changes() {
+    const CLIENTS: usize = 6;
+    const PAIRS: usize = 400;
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "4"]);
+        let (mut listener, mut publisher) = (listener(&server), server.connect());
+        set_classes(&mut publisher, "Kg$");
+        std::thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| {
+                    let mut client = server.connect();
+                    for _ in 0..PAIRS {
+                        client.send_raw(&[encode(&["SETNX", "key", "x"]), encode(&["DEL", "key"])].concat());
+                        client.receive();
+                        client.receive();
+                    }
+                });
+            }
+        });
+        let events = events(&mut listener, &mut publisher);
+        // A key is set only when it is gone, and deleted only when it is there.
+        for pair in events.chunks(2) {
+            assert_eq!(pair, ["__keyspace@0__:key set", "__keyspace@0__:key del"]);
+        }
+        assert!(events.len() >= 2 * PAIRS, "{}", events.len());
+    });
+}
