@@ -49,8 +49,8 @@ fn set_classes(client: &mut Client, classes: &str) {
 #[test]
 fn random_commands_make_the_events_of_redis() {
     let test = "random_commands_make_the_events_of_redis";
-    let layouts: [&[&str]; 2] =
-        [&["--workers", "1", "--shards", "1"], &["--workers", "3", "--shards", "40", "--execution", "owner"]];
+    // Not with `--execution owner`: commands of a pipeline run in any order there, but for those of one key.
+    let layouts: [&[&str]; 2] = [&["--workers", "1", "--shards", "1"], &["--workers", "3", "--shards", "40"]];
     for (number, args) in layouts.iter().enumerate() {
         let Some(judge) = Server::redis(&[]) else { return };
         let subject = Server::pantala(Backend::all()[0], args);
@@ -175,7 +175,9 @@ fn what_happens_in_time_makes_the_events_of_redis() {
                     continue;
                 }
                 client.call(command);
-                all.extend(events(&mut listener, &mut publisher).into_iter().map(|event| format!("{command}: {event}")));
+                all.extend(
+                    events(&mut listener, &mut publisher).into_iter().map(|event| format!("{command}: {event}")),
+                );
             }
             all
         });

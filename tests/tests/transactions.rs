@@ -303,3 +303,20 @@ fn a_pause_looks_into_the_transaction() {
         assert_eq!(writer.receive(), Reply::Array(vec![Reply::ok()]));
     });
 }
+
+/// An integer that is changed where it stands is a changed key like any other.
+#[test]
+fn counting_changes_a_watched_key() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let (mut watcher, mut other) = (server.connect(), server.connect());
+        for change in ["INCR k", "DECRBY k 3", "INCRBYFLOAT k 1.5", "SETBIT k 3 1", "APPEND k x"] {
+            other.call("SET k 1");
+            watcher.call("WATCH k");
+            assert!(!other.call(change).is_error());
+            watcher.call("MULTI");
+            watcher.call("PING");
+            assert_eq!(watcher.call("EXEC"), Reply::Null, "{change}");
+        }
+    });
+}

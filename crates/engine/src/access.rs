@@ -5,7 +5,7 @@ use pantala_resp::{Args, Version};
 use pantala_types::Collection;
 
 use crate::blocking::{Block, Blocking};
-use crate::db::{Db, Held, WrongType};
+use crate::db::{Db, Held, Holds, WrongType};
 use crate::keyspace::Keyspace;
 use crate::notify::EventClass;
 use crate::ownership::Ownership;
@@ -126,11 +126,13 @@ impl<'a> Access<'a> {
     }
 
     /// What several keys hold, all at once, for reading; `None` for a key that doesn't exist. Each counts a hit or a miss and is
-    /// touched, as [`Db::read`].
-    pub fn held(&mut self, keys: &[Key<'_>]) -> Vec<Option<Held<'_>>> {
+    /// touched, as [`Db::read`]; but none behind the first one that doesn't suit: the command looks no further.
+    pub fn held(&mut self, keys: &[Key<'_>], suits: fn(Held<'_>) -> bool) -> Vec<Option<Held<'_>>> {
         // First what changes shards (expiry, access words), then what only looks.
         for key in keys {
-            self.db(key).read(key);
+            if self.db(key).read(key).is_some_and(|entry| !suits(entry.held())) {
+                break;
+            }
         }
         let db = self.keyspace.physical(self.session.db);
         let found = keys.iter().map(|key| {

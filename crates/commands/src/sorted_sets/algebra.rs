@@ -132,7 +132,7 @@ pub fn zdiffstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
 /// `ZINTERCARD numkeys key [key …] [LIMIT limit]`.
 pub fn zintercard(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(keys) = keys_of(access, args, 1, "zintercard", reply) else { return };
-    let held = access.held(&keys);
+    let held = access.held(&keys, has_members);
     let Some((sources, options)) = sources(held, args, 1, Form::Count, Operation::Intersection, reply) else { return };
     let mut found = 0;
     if options.limit > 0 {
@@ -153,7 +153,7 @@ fn answer(access: &mut Access<'_>, args: &Args<'_>, operation: Operation, reply:
         Operation::Difference => "zdiff",
     };
     let Some(keys) = keys_of(access, args, 1, name, reply) else { return };
-    let held = access.held(&keys);
+    let held = access.held(&keys, has_members);
     let Some((sources, options)) = sources(held, args, 1, Form::Answer, operation, reply) else { return };
     let result = run(&sources, operation, options.aggregate, UNPACKED);
     let members = result.view().iter();
@@ -173,10 +173,15 @@ fn store_result(
 ) {
     let Some(keys) = keys_of(access, args, 2, name, reply) else { return };
     let (destination, limits) = (access.first_key(args, 1), pack_limits(access));
-    let held = access.held(&keys);
+    let held = access.held(&keys, has_members);
     let Some((sources, options)) = sources(held, args, 2, Form::Store, operation, reply) else { return };
     let result = run(&sources, operation, options.aggregate, limits);
     store(access, &destination, result, name, reply);
+}
+
+/// Whether a source holds what these commands work on: a sorted set, or a set.
+fn has_members(held: Held<'_>) -> bool {
+    held.view::<SortedSet>().is_some() || held.view::<Set>().is_some()
 }
 
 /// The keys after `args[number]`, which says how many there are.

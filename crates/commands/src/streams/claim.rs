@@ -34,6 +34,7 @@ struct Options {
 /// [LASTID id]`.
 pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
+    access.db(&key).read(&key);
     if !group_exists(access, &key, args, reply) {
         return;
     }
@@ -77,6 +78,8 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`.
 pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
+    // Redis looks the key up for reading before anything else.
+    access.db(&key).read(&key);
     let Some(min_idle_ms) = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM", reply) else {
         return;
     };
@@ -128,7 +131,7 @@ fn write_claimed(id: StreamId, fields: Fields<'_>, just_id: bool, reply: &mut Re
 
 /// Whether there is the group `args[2]` of a key; if not, it was replied so.
 fn group_exists(access: &mut Access<'_>, key: &Key<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
-    match access.db(key).read_as::<StreamBox>(key) {
+    match access.db(key).write_as::<StreamBox>(key) {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(stream) => {
             if stream.and_then(|stream| stream.group(args.at(2))).is_some() {

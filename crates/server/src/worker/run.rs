@@ -303,7 +303,8 @@ impl<L: EventLoop> Worker<'_, L> {
         self.tally.count_reply(reply);
         self.tally.count(command, outcome);
         if session_settles(&connection.session) {
-            if !replies_wanted(&mut connection.session) {
+            let is_pushed = is_pushed(command) && outcome == Outcome::Ok;
+            if !replies_wanted(&mut connection.session) && !is_pushed {
                 connection.output.truncate(before);
             }
             if connection.session.close_after_reply {
@@ -472,6 +473,11 @@ pub fn replies_wanted(session: &mut Session) -> bool {
             false
         }
     }
+}
+
+/// Whether what a command answers counts as a message and not as a reply, so that `CLIENT REPLY` doesn't hold it back.
+fn is_pushed(command: &Command) -> bool {
+    command.group == "pubsub" && command.name.ends_with("subscribe")
 }
 
 /// Whether a session needs a closer look after a command.
