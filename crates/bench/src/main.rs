@@ -3,12 +3,14 @@
 //! | tool | what |
 //! | --- | --- |
 //! | `load` | drives a server, in memtier_benchmark's words, and tells throughput and latency |
+//! | `compare` | starts servers on this host, drives them with the same load in turn, and writes a report |
 //! | `floor` | a responder that parses and answers but stores nothing, on the server's own event loops: what a server costs above it is the price of being a database |
 //!
 //! `docs/benchmarks.md` tells how what is measured, and what that leaves out.
 
 #![forbid(unsafe_code)]
 
+mod compare;
 mod cpus;
 mod floor;
 mod load;
@@ -33,13 +35,16 @@ struct Arguments {
 enum Tool {
     /// Drives a server and tells throughput and latency.
     Load(Box<load::options::Options>),
+    /// Starts servers on this host, drives them with the same load in turn, and writes a report.
+    Compare(Box<compare::Options>),
     /// Answers GET with a fixed bulk and everything else with +OK, storing nothing; prints its CPU time per command at SIGTERM or SIGINT.
     Floor(floor::Options),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().tool {
-        Tool::Load(options) => stop_flag().and_then(|stop| load::main(&options, &stop)),
+        Tool::Load(options) => stop_flag(true).and_then(|stop| load::main(&options, &stop)),
+        Tool::Compare(options) => stop_flag(false).and_then(|stop| compare::main(&options, &stop)),
         Tool::Floor(options) => floor::run(&options),
     };
     match result {
@@ -51,12 +56,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Set by the first SIGINT or SIGTERM: whatever runs ends in order. The second one ends the process at once.
-fn stop_flag() -> io::Result<Arc<AtomicBool>> {
+/// Set by the first SIGINT or SIGTERM: whatever runs ends in order. With `then_at_once` the second one ends the process at once; without, it
+/// changes nothing, since servers that were started must be stopped.
+fn stop_flag(then_at_once: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: while the flag is unset the first does nothing.
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        if then_at_once {
+            // In this order: while the flag is unset the first does nothing.
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
+        }
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)

@@ -77,6 +77,8 @@ pub(super) struct Driven {
     pub(super) elapsed_ns: u64,
     /// Stopped from outside.
     pub(super) interrupted: bool,
+    /// Still open: closing them is no part of the load.
+    pub(super) connections: Vec<Connection>,
 }
 
 impl<'a> Driver<'a> {
@@ -177,7 +179,7 @@ impl<'a> Driver<'a> {
         self.tally.unanswered += self.in_flight;
         let interrupted = self.shared.stop.load(Ordering::Relaxed);
         let elapsed_ns = self.last_answer_ns.max(start_ns + 1) - start_ns;
-        Ok(Driven { tally: self.tally, elapsed_ns, interrupted })
+        Ok(Driven { tally: self.tally, elapsed_ns, interrupted, connections: self.connections })
     }
 
     /// Everything begins now: clients were made before all were connected.

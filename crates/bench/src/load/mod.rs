@@ -31,8 +31,8 @@ mod progress;
 mod scan;
 mod schedule;
 mod shared;
-mod tally;
-mod template;
+pub(crate) mod tally;
+pub(crate) mod template;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -67,7 +67,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     let json = options.json_out_file.as_ref().map(|path| create(path)).transpose()?;
     let hdr = options.hdr_file.as_ref().map(|path| create(path)).transpose()?;
     let mut progress = Progress::new(total_of(&plan));
-    let outcome = run(&plan, stop, &mut |sample, operations| progress.show(sample, operations))?;
+    let outcome = run(&plan, stop, &mut progress)?;
     progress.end();
     outcome.write_table(&mut io::stdout().lock())?;
     if let Some(mut file) = json {
@@ -98,21 +98,38 @@ fn total_of(plan: &Plan) -> Option<u64> {
     }
 }
 
-/// Runs a load to its end, or until `stop` is set. `watch` sees a sample about every second, and the number of operations so far.
-pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn FnMut(&Sample, u64)) -> io::Result<Outcome> {
+/// Who looks on while a load runs.
+pub(crate) trait Watch {
+    /// All clients are connected, nothing is sent yet.
+    fn begins(&mut self) {}
+
+    /// About every second; `operations` so far.
+    fn sample(&mut self, _sample: &Sample, _operations: u64) {}
+
+    /// The last answer is there, all connections are still open.
+    fn ends(&mut self) {}
+}
+
+/// Nobody looks on.
+impl Watch for () {}
+
+/// Runs a load to its end, or until `stop` is set.
+pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn Watch) -> io::Result<Outcome> {
     allow_descriptors(plan)?;
     let shared = Shared::new(Arc::clone(stop));
-    let clock = Instant::now();
-    let ready = Barrier::new(plan.threads as usize);
-    let failed = AtomicBool::new(false);
+    let start = Start::new(plan.threads as usize);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.threads as usize)
             .map(|index| {
-                let (shared, ready, failed) = (&shared, &ready, &failed);
-                scope.spawn(move || run_thread(plan, shared, index, clock, ready, failed))
+                let (shared, start) = (&shared, &start);
+                scope.spawn(move || run_thread(plan, shared, index, start))
             })
             .collect();
+        start.connected.wait();
+        watch.begins();
+        start.go.wait();
         let samples = watch_threads(&shared, watch, || threads.iter().all(thread::ScopedJoinHandle::is_finished));
+        watch.ends();
         let mut sum = Tally::new(plan.commands.len());
         let (mut costs, mut interrupted, mut error) = (Vec::new(), false, None);
         for thread in threads {
@@ -121,6 +138,7 @@ pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn FnMut(&Sa
                     sum.add(&driven.tally);
                     interrupted |= driven.interrupted;
                     costs.push(cost);
+                    drop(driven.connections);
                 }
                 Ok(None) => {}
                 Err(why) => error = Some(why),
@@ -133,15 +151,25 @@ pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn FnMut(&Sa
     })
 }
 
-/// `None`: another thread couldn't connect.
-fn run_thread(
-    plan: &Plan,
-    shared: &Shared,
-    index: usize,
+/// How the threads begin: all together, or none.
+struct Start {
     clock: Instant,
-    ready: &Barrier,
-    failed: &AtomicBool,
-) -> io::Result<Option<(Driven, ThreadCost)>> {
+    /// Every thread has connected its clients, or failed to; the watcher too waits here.
+    connected: Barrier,
+    /// The watcher has seen that.
+    go: Barrier,
+    failed: AtomicBool,
+}
+
+impl Start {
+    fn new(threads: usize) -> Self {
+        let barrier = || Barrier::new(threads + 1);
+        Self { clock: Instant::now(), connected: barrier(), go: barrier(), failed: AtomicBool::new(false) }
+    }
+}
+
+/// `None`: another thread couldn't connect.
+fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::Result<Option<(Driven, ThreadCost)>> {
     let prepare = || {
         if !plan.cpus.is_empty() {
             crate::cpus::run_on(&[plan.cpus[index % plan.cpus.len()]])?;
@@ -150,21 +178,25 @@ fn run_thread(
             // The kernel may let a timer be late by 50 us, which would count as latency.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
         }
-        Driver::connect(plan, shared, index, clock)
+        Driver::connect(plan, shared, index, start.clock)
     };
     let driver = prepare();
     if driver.is_err() {
-        failed.store(true, Ordering::SeqCst);
+        start.failed.store(true, Ordering::SeqCst);
     }
-    // All begin together, or none.
-    ready.wait();
+    start.connected.wait();
+    start.go.wait();
     let driver = driver?;
-    if failed.load(Ordering::SeqCst) {
+    if start.failed.load(Ordering::SeqCst) {
         return Ok(None);
     }
-    let before_s = thread_cpu_s();
+    let (cpu_s, wait_s) = (thread_cpu_s(), thread_wait_s());
     let driven = driver.run()?;
-    let cost = ThreadCost { cpu_s: thread_cpu_s() - before_s, elapsed_s: driven.elapsed_ns as f64 / 1e9 };
+    let cost = ThreadCost {
+        cpu_s: thread_cpu_s() - cpu_s,
+        wait_s: thread_wait_s() - wait_s,
+        elapsed_s: driven.elapsed_ns as f64 / 1e9,
+    };
     Ok(Some((driven, cost)))
 }
 
@@ -173,7 +205,13 @@ fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn watch_threads(shared: &Shared, watch: &mut dyn FnMut(&Sample, u64), ended: impl Fn() -> bool) -> Vec<Sample> {
+/// How long this thread was ready to run and had no CPU; 0 where the kernel doesn't tell.
+fn thread_wait_s() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or_default() / 1e9
+}
+
+fn watch_threads(shared: &Shared, watch: &mut dyn Watch, ended: impl Fn() -> bool) -> Vec<Sample> {
     let begin = Instant::now();
     let (mut samples, mut last, mut last_operations) = (Vec::new(), begin, 0);
     while !ended() {
@@ -193,7 +231,7 @@ fn watch_threads(shared: &Shared, watch: &mut dyn FnMut(&Sample, u64), ended: im
         interval.reset();
         drop(interval);
         last_operations = operations;
-        watch(&sample, operations);
+        watch.sample(&sample, operations);
         samples.push(sample);
     }
     samples

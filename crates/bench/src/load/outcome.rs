@@ -84,6 +84,8 @@ pub(crate) struct Outcome {
     pub(crate) received_bytes: u64,
     /// CPU time of the generator's threads while they ran the load.
     pub(crate) generator_cpu_s: f64,
+    /// How long they were ready to run and had no CPU.
+    pub(crate) generator_wait_s: f64,
     /// Of the busiest of them, as a part of the elapsed time.
     pub(crate) generator_busy_max: f64,
     /// Stopped before its end.
@@ -97,6 +99,7 @@ pub(crate) struct Outcome {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ThreadCost {
     pub(super) cpu_s: f64,
+    pub(super) wait_s: f64,
     pub(super) elapsed_s: f64,
 }
 
@@ -136,11 +139,38 @@ impl Outcome {
             sent_bytes: tally.sent_bytes,
             received_bytes: tally.received_bytes,
             generator_cpu_s: costs.iter().map(|cost| cost.cpu_s).sum(),
+            generator_wait_s: costs.iter().map(|cost| cost.wait_s).sum(),
             generator_busy_max: costs.iter().map(|cost| cost.cpu_s / cost.elapsed_s.max(1e-9)).fold(0.0, f64::max),
             interrupted,
             samples,
             latency_ns: all,
         }
+    }
+
+    /// Of nothing.
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        let plan = Plan {
+            target: super::control::Target::Unix("/".into()),
+            login: super::control::Login::default(),
+            threads: 1,
+            clients: 1,
+            pipeline: 1,
+            commands: Vec::new(),
+            prefix: String::new(),
+            range: super::keys::Range { minimum: 0, maximum: 0, median: 0.0, stddev: 1.0, zipf_exponent: 1.0 },
+            sizes: super::data::Sizes { minimum: 0, maximum: 0 },
+            random_data: false,
+            expiry_seconds: (1, 1),
+            amount: super::plan::Amount::AllKeys,
+            rate_per_s: None,
+            cluster: false,
+            distinct_client_seed: false,
+            seed: 0,
+            cpus: Vec::new(),
+            stall_max: std::time::Duration::from_secs(1),
+        };
+        Self::new(&plan, &Tally::new(0), &[], false, Vec::new())
     }
 
     /// Reads that found something, as a part of all reads.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
+use super::Watch;
 use super::outcome::Sample;
 
 /// Between two lines where they stay.
@@ -30,7 +31,15 @@ impl Progress {
         Self { bar, total, begin: now, last_line: now }
     }
 
-    pub(super) fn show(&mut self, sample: &Sample, operations: u64) {
+    pub(super) fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Watch for Progress {
+    fn sample(&mut self, sample: &Sample, operations: u64) {
         let average = operations as f64 / self.begin.elapsed().as_secs_f64();
         let part = self
             .total
@@ -46,12 +55,6 @@ impl Progress {
                 eprintln!("{line}");
             }
             None => {}
-        }
-    }
-
-    pub(super) fn end(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
         }
     }
 }

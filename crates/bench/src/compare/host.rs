@@ -1,0 +1,84 @@
+//! What a report says of the host.
+
+use std::fs;
+
+use super::process::stat_field;
+use super::results::Host;
+
+/// The host as it is now; `load_after` is still empty.
+pub(super) fn look() -> Host {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let names = rustix::system::uname();
+    let cpu_info = text("/proc/cpuinfo");
+    let cpu = cpu_info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let total_kb =
+        text("/proc/meminfo").lines().next().and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    Host {
+        cpu: cpu.map_or_else(|| names.machine().to_string_lossy().into_owned(), |(_, name)| name.to_owned()),
+        cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        memory_bytes: total_kb.unwrap_or_default() * 1024,
+        kernel: format!("{} {}", names.sysname().to_string_lossy(), names.release().to_string_lossy()),
+        scheduling: scheduling(&text("/proc/self/stat")),
+        began: date(std::time::SystemTime::now()),
+        load_before: load(),
+        load_after: String::new(),
+        tool: format!(
+            "pantala-bench {}{}",
+            env!("CARGO_PKG_VERSION"),
+            if cfg!(debug_assertions) { ", debug build" } else { "" }
+        ),
+    }
+}
+
+/// Load of the last minute.
+pub(super) fn load() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().unwrap_or("?").to_owned()
+}
+
+fn scheduling(stat: &str) -> String {
+    // 40 and 41, in proc(5): real-time priority and policy.
+    match (stat_field(stat, 41), stat_field(stat, 40)) {
+        (1, priority) => format!("SCHED_FIFO, priority {priority}"),
+        (2, priority) => format!("SCHED_RR, priority {priority}"),
+        _ => "normal".to_owned(),
+    }
+}
+
+/// `2026-11-21 19:04 UTC`
+fn date(now: std::time::SystemTime) -> String {
+    let seconds = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, minutes) = (seconds / 86_400, seconds / 60 % 1_440);
+    // Years that begin in March put the leap day at the end: then months have fixed first days.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", minutes / 60, minutes % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    #[test]
+    fn dates() {
+        let at = |seconds| date(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01 00:00 UTC");
+        assert_eq!(at(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(at(1_798_761_599), "2026-12-31 23:59 UTC");
+    }
+
+    #[test]
+    fn this_host_has_something_to_say() {
+        let host = look();
+        assert!(host.cpus > 0 && host.kernel.starts_with("Linux ") && !host.load_before.is_empty(), "{host:?}");
+        let normal = "1 (a) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 5 1 0";
+        assert_eq!(scheduling(normal), "SCHED_FIFO, priority 5");
+    }
+}

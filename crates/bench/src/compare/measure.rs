@@ -1,0 +1,308 @@
+//! One workload against all peers: start, load, measure in rounds, stop.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::options::Setup;
+use super::peers::{Absent, Ground, Peer, Ports, Spec, heed};
+use super::process::{Spent, Usage};
+use super::results::{PeerResult, Round, WorkloadResult};
+use super::workloads::{Clients, Workload};
+use crate::load::control::{Login, Target};
+use crate::load::data::Sizes;
+use crate::load::keys::{Pattern, Range};
+use crate::load::outcome::Outcome;
+use crate::load::plan::{Amount, CommandPlan, Plan};
+use crate::load::{self, Watch};
+
+/// Clients that load the keys, of each thread.
+const FILL_CLIENTS: u32 = 10;
+/// Their pipeline.
+const FILL_PIPELINE: u32 = 30;
+/// Before the first round every peer is driven this long, unmeasured: buffers grow, connections' memory is there.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// A server that answers nothing for this long is given up.
+const STALL_MAX: Duration = Duration::from_secs(30);
+/// Steps of a latency curve between one half of the distance to 100% and the next.
+const CURVE_TICKS_PER_HALF: u32 = 4;
+
+/// What stays the same over all workloads.
+pub(super) struct Course<'a> {
+    pub(super) setup: &'a Setup,
+    pub(super) seconds: u64,
+    pub(super) seed: u64,
+    pub(super) stop: &'a Arc<AtomicBool>,
+}
+
+/// A peer with what is known of it so far.
+struct Entrant {
+    peer: Option<Peer>,
+    result: PeerResult,
+}
+
+impl Course<'_> {
+    /// Measures `workload`. Peers that fail say so in their rows; an interruption leaves what is measured.
+    pub(super) fn run(&self, workload: &Workload, ports: &mut Ports) -> WorkloadResult {
+        let mut entrants: Vec<Entrant> =
+            self.setup.peers.iter().map(|spec| self.enter(spec, workload, ports)).collect();
+        for round in 0..=self.setup.rounds {
+            for entrant in &mut entrants {
+                if heed(self.stop).is_ok() {
+                    self.turn(entrant, workload, round);
+                }
+            }
+        }
+        let mut result = WorkloadResult {
+            name: workload.name.to_owned(),
+            source: workload.source.to_owned(),
+            ours: workload.ours.to_owned(),
+            parameters: self.parameters(workload),
+            scale: self.setup.scale,
+            peers: entrants.into_iter().map(Entrant::leave).collect(),
+        };
+        result.summarize();
+        result
+    }
+
+    /// Starts a peer, loads its keys, and lets it wait.
+    fn enter(&self, spec: &Spec, workload: &Workload, ports: &mut Ports) -> Entrant {
+        let mut result = PeerResult { name: spec.name.clone(), ..PeerResult::default() };
+        if heed(self.stop).is_err() {
+            result.skipped = Some("interrupted".into());
+            return Entrant { peer: None, result };
+        }
+        eprintln!("{}: {} starts", workload.name, spec.name);
+        let ground = Ground { dir: &self.setup.dir, cpus: &self.setup.server_cpus, stop: self.stop };
+        let mut peer = match Peer::start(spec, workload, ports, &ground) {
+            Ok(peer) => peer,
+            Err(absent) => {
+                match absent {
+                    Absent::Skipped(why) => result.skipped = Some(why),
+                    Absent::Failed(error) => result.invalid = Some(format!("not started: {error}")),
+                }
+                say_trouble(&result);
+                return Entrant { peer: None, result };
+            }
+        };
+        result.command.clone_from(&peer.command);
+        result.version.clone_from(&peer.version);
+        result.processes = peer.nodes;
+        result.cluster_mode = peer.cluster_mode;
+        result.clients = workload.clients_at(self.setup.scale, self.setup.threads, peer.nodes);
+        result.notes.append(&mut peer.notes);
+        let filled = self.fill(&peer, workload);
+        (result.resident_loaded_bytes, result.resident_peak_bytes) = peer.resident_bytes();
+        match filled {
+            Ok(keys) => result.loaded_keys = keys,
+            Err(error) => result.invalid = Some(death_or(&mut peer, &format!("loading the keys: {error}"))),
+        }
+        say_trouble(&result);
+        peer.pause(true);
+        Entrant { peer: Some(peer), result }
+    }
+
+    /// Loads the workload's keys, one command after the other. Returns how many operations that took.
+    fn fill(&self, peer: &Peer, workload: &Workload) -> io::Result<u64> {
+        let mut keys = 0;
+        for text in workload.fill {
+            let mut plan = self.plan(peer, workload);
+            plan.commands = vec![CommandPlan::new("fill", text, Pattern::Parallel, 1)];
+            plan.clients = FILL_CLIENTS * self.setup.threads;
+            plan.pipeline = FILL_PIPELINE;
+            plan.amount = Amount::AllKeys;
+            let outcome = load::run(&plan, self.stop, &mut ())?;
+            heed(self.stop)?;
+            if let Some(trouble) = outcome.trouble() {
+                return Err(io::Error::other(trouble));
+            }
+            keys += outcome.operations;
+        }
+        Ok(keys)
+    }
+
+    /// One measurement; round 0 warms up.
+    fn turn(&self, entrant: &mut Entrant, workload: &Workload, round: u64) {
+        let Entrant { peer: Some(peer), result } = entrant else { return };
+        if result.invalid.is_some() {
+            return;
+        }
+        let mut plan = self.plan(peer, workload);
+        plan.seed = plan.seed.wrapping_add(round.wrapping_mul(u64::from(plan.clients)));
+        plan.amount = Amount::Time(if round == 0 { WARM_UP } else { Duration::from_secs(self.seconds) });
+        peer.pause(false);
+        let mut account = Account { peer, before: Usage::default(), spent: Spent::default() };
+        let driven = load::run(&plan, self.stop, &mut account);
+        let spent = account.spent;
+        peer.pause(true);
+        let trouble = match driven {
+            Err(error) => Some(error.to_string()),
+            Ok(outcome) if outcome.interrupted => None,
+            Ok(outcome) => {
+                let trouble = outcome.trouble();
+                if round > 0 {
+                    say_round(workload, &result.name, round, &outcome, &spent);
+                    result.rounds.push(measured(round, outcome, &spent));
+                }
+                trouble
+            }
+        };
+        if let Some(trouble) = trouble {
+            result.invalid = Some(death_or(peer, &format!("round {round}: {trouble}")));
+            say_trouble(result);
+        }
+    }
+
+    fn plan(&self, peer: &Peer, workload: &Workload) -> Plan {
+        let (minimum, keys) = (workload.key_minimum, workload.keys_at(self.setup.scale));
+        let maximum = minimum + keys - 1;
+        let commands = workload.commands.iter().map(|command| {
+            // The table's patterns are tested.
+            let pattern = command.pattern.parse().unwrap_or(Pattern::Uniform);
+            let name = command.text.split(' ').next().unwrap_or_default();
+            CommandPlan::new(name, command.text, pattern, command.weight)
+        });
+        Plan {
+            target: Target::Tcp(peer.address),
+            login: Login::default(),
+            threads: self.setup.threads,
+            clients: workload.clients_at(self.setup.scale, self.setup.threads, peer.nodes),
+            pipeline: workload.pipeline,
+            commands: commands.collect(),
+            prefix: workload.key_prefix.to_owned(),
+            range: Range {
+                minimum,
+                maximum,
+                median: minimum as f64 + (maximum - minimum) as f64 / 2.0,
+                stddev: ((maximum - minimum) as f64 / 6.0).max(f64::MIN_POSITIVE),
+                zipf_exponent: workload.zipf_exponent,
+            },
+            sizes: Sizes { minimum: workload.data_bytes, maximum: workload.data_bytes },
+            random_data: false,
+            expiry_seconds: (1, 1),
+            amount: Amount::AllKeys,
+            rate_per_s: None,
+            cluster: peer.cluster_mode,
+            distinct_client_seed: true,
+            seed: self.seed,
+            cpus: self.setup.client_cpus.clone(),
+            stall_max: STALL_MAX,
+        }
+    }
+
+    /// What was driven, in a line.
+    fn parameters(&self, workload: &Workload) -> String {
+        let scale = self.setup.scale;
+        let commands: Vec<String> = workload
+            .commands
+            .iter()
+            .map(|command| format!("{} × {} ({})", command.weight, command.text, command.pattern))
+            .collect();
+        let scaled = |what: &str, published: u64, used: u64| {
+            if published == used {
+                format!("{used} {what}")
+            } else {
+                format!("{used} {what} (scaled: {published} × {scale})")
+            }
+        };
+        let clients = workload.clients_at(scale, self.setup.threads, 1);
+        let clients = match workload.clients {
+            Clients::Connections(all) => scaled("connections", u64::from(all), u64::from(clients)),
+            _ => format!("{clients} clients"),
+        };
+        format!(
+            "{}; {}, values of {} bytes, {clients} on {} threads, pipeline {}",
+            commands.join(", "),
+            scaled("keys", workload.keys, workload.keys_at(scale)),
+            workload.data_bytes,
+            self.setup.threads,
+            workload.pipeline
+        )
+    }
+}
+
+impl Entrant {
+    /// Stops the peer. What it was at its peak is part of the result.
+    fn leave(self) -> PeerResult {
+        let Self { peer, mut result } = self;
+        if let Some(mut peer) = peer {
+            if result.invalid.is_none()
+                && let Some(death) = peer.death()
+            {
+                result.invalid = Some(death);
+            }
+            result.resident_peak_bytes = result.resident_peak_bytes.max(peer.resident_bytes().1);
+            peer.stop();
+        }
+        if result.skipped.is_none() && result.invalid.is_none() && result.rounds.is_empty() {
+            result.skipped = Some("interrupted".into());
+        }
+        result.percentiles = curve(&result.rounds);
+        result
+    }
+}
+
+/// Takes the server's CPU time between the first request and the last answer: connecting and closing are not the load's.
+struct Account<'a> {
+    peer: &'a Peer,
+    before: Usage,
+    spent: Spent,
+}
+
+impl Watch for Account<'_> {
+    fn begins(&mut self) {
+        self.before = self.peer.usage();
+    }
+
+    fn ends(&mut self) {
+        self.spent = self.peer.spent_since(&self.before);
+    }
+}
+
+fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
+    Round {
+        round,
+        server_cpu_s: spent.cpu_s,
+        server_wait_s: spent.wait_s,
+        server_busy_max: spent.busiest_s / load.elapsed_s,
+        server_cpu_us_per_operation: spent.cpu_s * 1e6 / load.operations.max(1) as f64,
+        hit_rate: load.hit_rate(),
+        load,
+    }
+}
+
+/// The latencies of all rounds: quantile and microseconds.
+fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
+    let mut sum = crate::load::tally::histogram();
+    // All have the same bounds: nothing can be out of range.
+    rounds.iter().for_each(|round| sum += &round.load.latency_ns);
+    let steps = sum.iter_quantiles(CURVE_TICKS_PER_HALF);
+    steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
+}
+
+/// The death of a process explains the trouble, if there was one.
+fn death_or(peer: &mut Peer, trouble: &str) -> String {
+    // A process that was killed is gone some moments after its connections.
+    std::thread::sleep(Duration::from_millis(100));
+    match peer.death() {
+        Some(death) => format!("{trouble}; {death}"),
+        None => trouble.to_owned(),
+    }
+}
+
+fn say_trouble(result: &PeerResult) {
+    if let Some(why) = result.invalid.as_ref().or(result.skipped.as_ref()) {
+        eprintln!("  {}: {why}", result.name);
+    }
+}
+
+fn say_round(workload: &Workload, peer: &str, round: u64, outcome: &Outcome, spent: &Spent) {
+    eprintln!(
+        "{}: round {round}, {peer}: {:.0} ops/s, {:.2} us of CPU per operation, p99 {:.0} us",
+        workload.name,
+        outcome.operations_per_s,
+        spent.cpu_s * 1e6 / outcome.operations.max(1) as f64,
+        outcome.latency.p99_us
+    );
+}

@@ -1,0 +1,244 @@
+//! The options of `pantala-bench compare`, and what they come to.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use pantala_resp::split_line;
+
+use super::peers::{Kind, Spec};
+use super::workloads::Workload;
+use crate::cpus::List;
+
+/// Most processes of a cluster, and shards of Pantala in a comparison.
+const SHARDS_MAX: u64 = 1024;
+/// Most rounds.
+const ROUNDS_MAX: u64 = 1000;
+/// Longest measurement of one peer in one round.
+const SECONDS_MAX: u64 = 3600;
+/// Most peers in one comparison.
+const PEERS_MAX: usize = 32;
+
+/// Of the head-to-head run.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// A server to compare, again for each; ratios are to the first: redis, redis-cluster (of --shards processes), redis-cluster:N,
+    /// pantala, floor, or 'name=command with {port} and {dir}' [default: redis-cluster and pantala]
+    #[arg(long)]
+    peer: Vec<String>,
+    /// Shards of Pantala, and processes of the Redis cluster
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=SHARDS_MAX))]
+    shards: u64,
+    /// A named workload, again for each (`--workload list` tells them) [default: the four of Dragonfly]
+    #[arg(long)]
+    workload: Vec<String>,
+    /// Rounds; in each every peer is measured once, in turn
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
+    rounds: u64,
+    /// Seconds of one measurement
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
+    pub(super) test_time: u64,
+    /// Part of the workload's keys (and of its connections, where those are its point) that is used
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// CPUs of the servers (0,2-3) [default: any]
+    #[arg(long, value_parser = crate::cpus::parse)]
+    server_cpus: Option<List>,
+    /// CPUs of the load generator, a thread on each [default: any, one thread for each CPU]
+    #[arg(long, value_parser = crate::cpus::parse)]
+    client_cpus: Option<List>,
+    /// Folder for report.html, report.md and results.json; made if need be
+    #[arg(long, default_value = "pantala-compare")]
+    out: PathBuf,
+    /// Where the servers keep their files while they run [default: the folder for temporary files]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// First port to use; a port in use is then an error [default: free ones]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1024..=40_000))]
+    pub(super) port: Option<u16>,
+    /// The pantala executable [default: beside this one, then on the search path]
+    #[arg(long)]
+    pantala: Option<PathBuf>,
+    /// The redis-server executable [default: on the search path]
+    #[arg(long)]
+    redis_server: Option<PathBuf>,
+    /// Seed of everything random
+    #[arg(long, default_value_t = 12345)]
+    pub(super) seed: u64,
+}
+
+/// The options, checked.
+#[derive(Debug)]
+pub(super) struct Setup {
+    pub(super) peers: Vec<Spec>,
+    pub(super) workloads: Vec<&'static Workload>,
+    pub(super) rounds: u64,
+    pub(super) scale: f64,
+    /// Empty: any.
+    pub(super) server_cpus: Vec<usize>,
+    pub(super) client_cpus: Vec<usize>,
+    pub(super) threads: u32,
+    pub(super) out: PathBuf,
+    pub(super) dir: PathBuf,
+}
+
+impl Options {
+    /// Whether the workloads are only to be told.
+    pub(super) fn lists(&self) -> bool {
+        self.workload.iter().any(|name| name == "list")
+    }
+
+    pub(super) fn setup(&self) -> Result<Setup, String> {
+        if !(self.scale > 0.0 && self.scale <= 100.0) {
+            return Err(format!("--scale {}: above 0, at most 100", self.scale));
+        }
+        let default = |given: &[String], others: &[&str]| {
+            if given.is_empty() { others.iter().map(ToString::to_string).collect() } else { given.to_vec() }
+        };
+        let names = default(&self.peer, &["redis-cluster", "pantala"]);
+        if names.len() > PEERS_MAX {
+            return Err(format!("{} peers: at most {PEERS_MAX}", names.len()));
+        }
+        let peers = names.iter().map(|text| self.spec(text)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(twice) =
+            peers.iter().enumerate().find(|(at, peer)| peers[..*at].iter().any(|p| p.name == peer.name))
+        {
+            return Err(format!("two peers are called '{}': --peer 'name=command' gives another name", twice.1.name));
+        }
+        let workloads =
+            default(&self.workload, &["dragonfly-get1", "dragonfly-get30", "dragonfly-set1", "dragonfly-set30"]);
+        let workloads = workloads.iter().map(|name| Workload::named(name)).collect::<Result<Vec<_>, _>>()?;
+        let cpus = |list: &Option<List>| list.clone().unwrap_or_default().0;
+        let client_cpus = cpus(&self.client_cpus);
+        let threads = if client_cpus.is_empty() { available_cpus() } else { client_cpus.len() };
+        Ok(Setup {
+            peers,
+            workloads,
+            rounds: self.rounds,
+            scale: self.scale,
+            server_cpus: cpus(&self.server_cpus),
+            client_cpus,
+            threads: threads as u32,
+            out: self.out.clone(),
+            dir: self.dir.clone().unwrap_or_else(std::env::temp_dir),
+        })
+    }
+
+    fn spec(&self, text: &str) -> Result<Spec, String> {
+        let kind = match text {
+            "pantala" => Kind::Pantala { program: self.pantala_program()?, shards: self.shards },
+            "redis" => Kind::Redis { program: self.redis_program()? },
+            "redis-cluster" => Kind::RedisCluster { program: self.redis_program()?, nodes: self.shards },
+            "floor" => {
+                Kind::Floor { threads: self.server_cpus.as_ref().map_or_else(available_cpus, |list| list.0.len()) }
+            }
+            _ => return self.other_spec(text),
+        };
+        Ok(Spec { name: text.to_owned(), kind })
+    }
+
+    /// `redis-cluster:N`, or `name=command`.
+    fn other_spec(&self, text: &str) -> Result<Spec, String> {
+        if let Some(nodes) = text.strip_prefix("redis-cluster:") {
+            let nodes = nodes.parse().ok().filter(|nodes| (1..=SHARDS_MAX).contains(nodes));
+            let nodes = nodes.ok_or_else(|| format!("--peer {text}: a cluster has 1 to {SHARDS_MAX} processes"))?;
+            return Ok(Spec {
+                name: text.to_owned(),
+                kind: Kind::RedisCluster { program: self.redis_program()?, nodes },
+            });
+        }
+        let unknown = || {
+            format!(
+                "--peer '{text}': redis, redis-cluster, redis-cluster:N, pantala, floor, or 'name=command with {{port}} and {{dir}}'"
+            )
+        };
+        let (name, command) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(unknown)?;
+        let mut line = command.as_bytes().to_vec();
+        let mut ranges = Vec::new();
+        split_line(&mut line, &mut ranges).map_err(|_| format!("--peer '{text}': unbalanced quotes"))?;
+        let words = pantala_resp::Args::new(&line, &ranges);
+        let words: Vec<String> = words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        if words.is_empty() || !command.contains("{port}") {
+            return Err(format!("--peer '{text}': a command with {{port}} where the port stands"));
+        }
+        // The server runs in a folder of its own.
+        let program = std::path::absolute(&words[0]).ok().filter(|path| words[0].contains('/') && path.is_file());
+        let words = match program {
+            Some(path) => std::iter::once(path.display().to_string()).chain(words.into_iter().skip(1)).collect(),
+            None => words,
+        };
+        Ok(Spec { name: name.to_owned(), kind: Kind::Command(words) })
+    }
+
+    fn redis_program(&self) -> Result<PathBuf, String> {
+        program(self.redis_server.as_deref(), "redis-server", None).ok_or_else(|| {
+            "redis-server is not installed: on Debian and Ubuntu the package redis-server has it (or --redis-server PATH)".to_owned()
+        })
+    }
+
+    fn pantala_program(&self) -> Result<PathBuf, String> {
+        let here = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_path_buf));
+        program(self.pantala.as_deref(), "pantala", here).ok_or_else(|| {
+            "no pantala executable beside this one or on the search path: cargo build --release -p pantala (or --pantala PATH)".to_owned()
+        })
+    }
+}
+
+/// The executable `name`: the one `given`, else in the folder `first`, else on the search path.
+fn program(given: Option<&Path>, name: &str, first: Option<PathBuf>) -> Option<PathBuf> {
+    if let Some(path) = given {
+        return std::path::absolute(path).ok().filter(|path| path.is_file());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    first.into_iter().chain(std::env::split_paths(&path)).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+fn available_cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn setup(text: &str) -> Result<Setup, String> {
+        let words = std::iter::once("compare").chain(text.split('|').filter(|word| !word.is_empty()));
+        Line::try_parse_from(words).map_err(|error| error.to_string())?.options.setup()
+    }
+
+    #[test]
+    fn peers_are_read() {
+        let setup =
+            setup("--peer|floor|--peer|x=/bin/sh -c 'a b' {port} {dir}|--server-cpus|0,1|--client-cpus|1").unwrap();
+        assert!(matches!(setup.peers[0].kind, Kind::Floor { threads: 2 }));
+        let Kind::Command(words) = &setup.peers[1].kind else { panic!("{:?}", setup.peers[1]) };
+        assert_eq!(words, &["/bin/sh", "-c", "a b", "{port}", "{dir}"]);
+        assert_eq!((setup.peers[1].name.as_str(), setup.threads, setup.workloads.len()), ("x", 1, 4));
+    }
+
+    #[test]
+    fn wrong_options_are_told() {
+        for (options, told) in [
+            ("--peer|nobody", "name=command"),
+            ("--peer|x=server", "{port}"),
+            ("--peer|x=server '{port}", "quotes"),
+            ("--peer|floor|--peer|floor", "two peers"),
+            ("--peer|redis-cluster:0", "1 to"),
+            ("--peer|redis|--redis-server|/no/such", "the package redis-server"),
+            ("--peer|pantala|--pantala|/no/such", "cargo build"),
+            ("--peer|floor|--workload|x", "no workload 'x'"),
+            ("--peer|floor|--scale|0", "--scale"),
+            ("--peer|floor|--rounds|0", "0 is not in"),
+            ("--peer|floor|--server-cpus|x", "'x'"),
+        ] {
+            let error = setup(options).unwrap_err();
+            assert!(error.contains(told), "{options}: {error}");
+        }
+    }
+}

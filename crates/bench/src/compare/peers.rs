@@ -1,0 +1,378 @@
+//! What is compared: how each is started, and when it is ready.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pantala_base::Random;
+use pantala_resp::value::Value;
+use tempfile::TempDir;
+
+use super::cluster;
+use super::process::{Process, Spent, Usage, resident_bytes};
+use super::workloads::{Clients, Needs, Workload};
+use crate::load::control::{Control, Login, Target};
+
+/// How long a server may take until it answers.
+const READY_MAX: Duration = Duration::from_secs(60);
+/// Between two looks whether it does.
+pub(super) const READY_LOOK: Duration = Duration::from_millis(20);
+/// Between a Redis cluster node's port and that of its bus.
+const BUS_OFFSET: u16 = 10_000;
+/// First ports are drawn from here: with the bus's below the kernel's own range (32768 and up).
+const PORT_FIRST: u16 = 20_001;
+/// Bases to draw from.
+const PORT_BASES: u64 = 1_200;
+/// Most connections beside those of a workload.
+const CONNECTIONS_SPARE: u32 = 100;
+
+/// A peer as it was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Spec {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Pantala {
+        program: PathBuf,
+        shards: u64,
+    },
+    Redis {
+        program: PathBuf,
+    },
+    RedisCluster {
+        program: PathBuf,
+        nodes: u64,
+    },
+    Floor {
+        threads: usize,
+    },
+    /// With `{port}` and `{dir}`.
+    Command(Vec<String>),
+}
+
+/// Ports for servers.
+#[derive(Debug)]
+pub(super) struct Ports {
+    next: u16,
+    /// The user named the first: one in use is an error, not passed over.
+    given: bool,
+}
+
+impl Ports {
+    pub(super) fn new(given: Option<u16>, random: &mut Random) -> Self {
+        let next = given.unwrap_or_else(|| PORT_FIRST + random.below(PORT_BASES) as u16);
+        Self { next, given: given.is_some() }
+    }
+
+    /// A port that nobody listens on; for a cluster's node with the one of its bus.
+    pub(super) fn take(&mut self, with_bus: bool) -> io::Result<u16> {
+        loop {
+            let port = self.next;
+            self.next = port.checked_add(1).filter(|next| next.checked_add(BUS_OFFSET).is_some()).ok_or_else(|| {
+                io::Error::new(io::ErrorKind::AddrInUse, "no free ports are left: name the first with --port")
+            })?;
+            let bus = with_bus.then(|| port + BUS_OFFSET);
+            match std::iter::once(port).chain(bus).find(|port| !is_free(*port)) {
+                None => return Ok(port),
+                Some(used) if self.given => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::AddrInUse,
+                        format!("port {used} is in use: name another first port with --port, or none"),
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
+}
+
+/// A peer that runs. Everything it started ends when it is dropped.
+pub(super) struct Peer {
+    /// The first process's.
+    pub(super) command: Vec<String>,
+    pub(super) address: SocketAddr,
+    pub(super) version: String,
+    /// Driven in cluster mode.
+    pub(super) cluster_mode: bool,
+    pub(super) nodes: u32,
+    pub(super) notes: Vec<String>,
+    processes: Vec<Process>,
+    /// Behind the processes: removed when those have ended.
+    _dir: TempDir,
+}
+
+/// Why a peer doesn't take part in a workload.
+#[derive(Debug)]
+pub(super) enum Absent {
+    /// It can't do that at all.
+    Skipped(String),
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Absent {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What starting needs besides the peer itself.
+pub(super) struct Ground<'a> {
+    pub(super) dir: &'a Path,
+    pub(super) cpus: &'a [usize],
+    pub(super) stop: &'a AtomicBool,
+}
+
+impl Peer {
+    /// Starts `spec` for `workload` and waits until it is ready.
+    pub(super) fn start(
+        spec: &Spec,
+        workload: &Workload,
+        ports: &mut Ports,
+        ground: &Ground<'_>,
+    ) -> Result<Self, Absent> {
+        let nodes = match spec.kind {
+            Kind::RedisCluster { .. } if workload.needs == Needs::SeveralSlots => {
+                return Err(Absent::Skipped("a Redis cluster runs no command on keys of several slots".into()));
+            }
+            Kind::Floor { .. } | Kind::Command(_) if workload.needs == Needs::AppendOnlyFile => {
+                return Err(Absent::Skipped("not known to keep an append-only file".into()));
+            }
+            Kind::RedisCluster { nodes, .. } => nodes as u32,
+            _ => 1,
+        };
+        let in_cluster = matches!(spec.kind, Kind::RedisCluster { .. });
+        let dir = tempfile::Builder::new().prefix("pantala-compare-").tempdir_in(ground.dir).map_err(|error| {
+            io::Error::new(error.kind(), format!("no folder for a server's files in {}: {error}", ground.dir.display()))
+        })?;
+        let mut processes = Vec::new();
+        let mut addresses = Vec::new();
+        let mut command = Vec::new();
+        for node in 0..nodes {
+            let home = dir.path().join(node.to_string());
+            std::fs::create_dir(&home)?;
+            let port = ports.take(in_cluster)?;
+            let words = spec.words(workload, port, &home)?;
+            processes.push(Process::start(&words, &home, ground.cpus)?);
+            addresses.push(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+            if command.is_empty() {
+                command = words;
+            }
+        }
+        for (process, address) in processes.iter_mut().zip(&addresses) {
+            until_ready(process, *address, ground.stop)?;
+        }
+        if in_cluster {
+            cluster::form(&addresses, ground.stop)?;
+        }
+        let mut peer = Self {
+            command,
+            address: addresses[0],
+            version: version(addresses[0]),
+            cluster_mode: in_cluster,
+            nodes,
+            notes: Vec::new(),
+            processes,
+            _dir: dir,
+        };
+        peer.suit(workload)?;
+        Ok(peer)
+    }
+
+    /// Looks whether it can do what `workload` needs.
+    fn suit(&mut self, workload: &Workload) -> Result<(), Absent> {
+        let mut control = Control::open(&Target::Tcp(self.address), &Login::default())?;
+        match workload.needs {
+            Needs::ClusterMode if !self.cluster_mode => {
+                let answer = control.ask(&["CLUSTER", "SLOTS"])?;
+                self.cluster_mode = matches!(&answer, Value::Array(ranges) if !ranges.is_empty());
+                if !self.cluster_mode {
+                    self.notes.push("no answer to CLUSTER SLOTS: driven without cluster mode".into());
+                }
+            }
+            Needs::AppendOnlyFile => {
+                let answer = control.ask(&["CONFIG", "GET", "appendonly"])?;
+                let yes = matches!(&answer, Value::Array(pair) if pair.get(1) == Some(&Value::Bulk(b"yes".to_vec())));
+                if !yes {
+                    return Err(Absent::Skipped("keeps no append-only file".into()));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Lets all its processes wait, or go on: what isn't measured shall cost nothing.
+    pub(super) fn pause(&self, pause: bool) {
+        self.processes.iter().for_each(|process| process.pause(pause));
+    }
+
+    /// How one of its processes ended, and what that said last.
+    pub(super) fn death(&mut self) -> Option<String> {
+        self.processes.iter_mut().find_map(|process| {
+            let status = process.ended()?;
+            Some(format!("a process ended ({status}): {}", process.last_words()))
+        })
+    }
+
+    fn ids(&self) -> Vec<u32> {
+        self.processes.iter().map(Process::id).collect()
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        Usage::now(&self.ids())
+    }
+
+    pub(super) fn spent_since(&self, before: &Usage) -> Spent {
+        self.usage().since(before)
+    }
+
+    /// Resident bytes of all its processes: now, and at the peak of each.
+    pub(super) fn resident_bytes(&self) -> (u64, u64) {
+        resident_bytes(&self.ids())
+    }
+
+    /// Ends all its processes: all are asked first, then waited for.
+    pub(super) fn stop(mut self) {
+        self.processes.iter_mut().for_each(Process::terminate);
+        self.processes.iter_mut().for_each(Process::finish);
+    }
+}
+
+impl Spec {
+    /// The command of one process.
+    fn words(&self, workload: &Workload, port: u16, home: &Path) -> io::Result<Vec<String>> {
+        let port = port.to_string();
+        let home = home.display().to_string();
+        let redis = |program: &Path, more: &[&str]| {
+            let program = program.display().to_string();
+            let mut words: Vec<String> =
+                [program.as_str(), "--port", &port, "--bind", "127.0.0.1", "--dir", &home, "--save", ""]
+                    .map(str::to_owned)
+                    .to_vec();
+            words.extend(more.iter().map(ToString::to_string));
+            if workload.needs == Needs::AppendOnlyFile {
+                words.extend(["--appendonly", "yes", "--appendfsync", "everysec"].map(str::to_owned));
+            }
+            if let Clients::Connections(connections) = workload.clients {
+                words.extend(["--maxclients".to_owned(), (connections + CONNECTIONS_SPARE).to_string()]);
+            }
+            words
+        };
+        Ok(match &self.kind {
+            Kind::Pantala { program, shards } => redis(program, &["--shards", &shards.to_string()]),
+            Kind::Redis { program } => redis(program, &[]),
+            Kind::RedisCluster { program, .. } => redis(program, cluster::OPTIONS),
+            Kind::Floor { threads } => {
+                let bench = std::env::current_exe()?.display().to_string();
+                let words: [&str; 8] = [
+                    &bench,
+                    "floor",
+                    "--port",
+                    &port,
+                    "--threads",
+                    &threads.to_string(),
+                    "--reply-size",
+                    &workload.data_bytes.to_string(),
+                ];
+                words.map(str::to_owned).to_vec()
+            }
+            Kind::Command(words) => {
+                words.iter().map(|word| word.replace("{port}", &port).replace("{dir}", &home)).collect()
+            }
+        })
+    }
+}
+
+/// An interruption of what takes its time.
+pub(super) fn heed(stop: &AtomicBool) -> io::Result<()> {
+    if stop.load(Ordering::Relaxed) {
+        return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+    }
+    Ok(())
+}
+
+/// Waits until the server answers PING, other than that it is still loading.
+fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) -> io::Result<()> {
+    let begin = Instant::now();
+    loop {
+        heed(stop)?;
+        let answer =
+            Control::open(&Target::Tcp(address), &Login::default()).and_then(|mut control| control.ask(&["PING"]));
+        // Asked after the answer: whoever answered on this port, it wasn't a process that is gone.
+        if let Some(status) = process.ended() {
+            return Err(io::Error::other(format!("ended at its start ({status}): {}", process.last_words())));
+        }
+        match answer {
+            Ok(Value::Error(text)) if text.starts_with(b"LOADING") => {}
+            Ok(Value::Error(text)) => {
+                return Err(io::Error::other(format!("answers PING with '{}'", text.escape_ascii())));
+            }
+            Ok(_) => return Ok(()),
+            Err(_) => {}
+        }
+        if begin.elapsed() > READY_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("didn't answer for {} s: {}", READY_MAX.as_secs(), process.last_words()),
+            ));
+        }
+        thread::sleep(READY_LOOK);
+    }
+}
+
+/// What INFO says of the version; empty where it says nothing.
+fn version(address: SocketAddr) -> String {
+    let answer = Control::open(&Target::Tcp(address), &Login::default())
+        .and_then(|mut control| control.ask(&["INFO", "server"]));
+    let Ok(Value::Bulk(text)) = answer else { return String::new() };
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        Some(format!("{} {line}", name.trim_end_matches("_version")))
+    };
+    ["pantala_version", "dragonfly_version", "valkey_version", "redis_version"]
+        .into_iter()
+        .find_map(of)
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_used_port_is_passed_over_or_told() {
+        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = holder.local_addr().unwrap().port();
+        let error = Ports { next: port, given: true }.take(false).unwrap_err();
+        assert!(error.to_string().contains(&format!("port {port} is in use")), "{error}");
+        assert_ne!(Ports { next: port, given: false }.take(false).unwrap(), port);
+        let bus = Ports { next: port.saturating_sub(BUS_OFFSET), given: true };
+        if port > BUS_OFFSET + 1024 {
+            let mut bus = bus;
+            assert!(bus.take(true).unwrap_err().to_string().contains("in use"));
+        }
+        assert!(Ports { next: u16::MAX - BUS_OFFSET, given: false }.take(false).is_err());
+    }
+
+    #[test]
+    fn commands_get_their_port_and_folder() {
+        let spec =
+            Spec { name: "x".into(), kind: Kind::Command(vec!["s".into(), "-p={port}".into(), "{dir}/a".into()]) };
+        let words = spec.words(&super::super::workloads::ALL[0], 7000, Path::new("/tmp/h")).unwrap();
+        assert_eq!(words, ["s", "-p=7000", "/tmp/h/a"]);
+        let aof = Workload::named("aof").unwrap();
+        let redis = Spec { name: "redis".into(), kind: Kind::Redis { program: "r".into() } };
+        assert!(redis.words(aof, 1, Path::new("/")).unwrap().join(" ").contains("--appendonly yes"));
+    }
+}

@@ -1,0 +1,284 @@
+//! Processes that a comparison starts: on their CPUs, watched through `/proc`, stopped by their ids.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// How long a server may take to end after SIGTERM; then it is killed.
+const END_MAX: Duration = Duration::from_secs(10);
+/// Between two looks whether it has ended.
+const END_LOOK: Duration = Duration::from_millis(10);
+/// Of what a server printed last, this much is told when it fails.
+const LOG_TAIL_BYTES: usize = 600;
+/// The kernel's unit of times in `/proc/PID/stat`, the same on every Linux that Rust runs on.
+const TICK_NS: u64 = 10_000_000;
+
+/// A server's process, and whatever that starts. Killed when dropped.
+pub(super) struct Process {
+    child: Child,
+    log: PathBuf,
+    ended: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `words` in the folder `dir`, on `cpus` (everywhere, where that is empty). What it prints goes to `log` in there.
+    pub(super) fn start(words: &[String], dir: &Path, cpus: &[usize]) -> io::Result<Self> {
+        let told = |what: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", what.display()));
+        let log = dir.join("log");
+        let output = File::create(&log).map_err(|error| told(&log, error))?;
+        let errors = output.try_clone()?;
+        let (program, arguments) = words.split_first().ok_or_else(|| io::Error::other("an empty command"))?;
+        let mut command = Command::new(program);
+        // A group of its own: a Ctrl-C on the terminal is for us, who then stop it in order.
+        command.args(arguments).current_dir(dir).process_group(0);
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        // A child runs where the thread that starts it may run: a thread of its own, so that nothing else is bound.
+        let child = thread::scope(|scope| {
+            let start = || {
+                if !cpus.is_empty() {
+                    crate::cpus::run_on(cpus)?;
+                }
+                command.spawn().map_err(|error| told(Path::new(program), error))
+            };
+            scope.spawn(start).join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
+        })?;
+        Ok(Self { child, log, ended: None })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
+        if self.ended.is_none()
+            && let Ok(Some(status)) = self.child.try_wait()
+        {
+            self.ended = Some(status);
+            // What it started goes with it.
+            self.signal(Signal::KILL);
+        }
+        self.ended
+    }
+
+    /// What it printed last, on one line.
+    pub(super) fn last_words(&self) -> String {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned();
+        text.lines().rev().take(4).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join(" | ")
+    }
+
+    /// Lets it wait without running, or go on.
+    pub(super) fn pause(&self, pause: bool) {
+        if self.ended.is_none() {
+            self.signal(if pause { Signal::STOP } else { Signal::CONT });
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Of a group that is gone nobody is left to get it.
+        let _ = kill_process_group(Pid::from_child(&self.child), signal);
+    }
+
+    /// Asks it to end; [`Process::finish`] waits for that.
+    pub(super) fn terminate(&mut self) {
+        if self.ended().is_none() {
+            self.signal(Signal::TERM);
+            self.signal(Signal::CONT);
+        }
+    }
+
+    /// Waits for its end, and brings that about when it takes too long.
+    pub(super) fn finish(&mut self) {
+        let begin = Instant::now();
+        while self.ended().is_none() && begin.elapsed() < END_MAX {
+            thread::sleep(END_LOOK);
+        }
+        self.kill();
+    }
+
+    fn kill(&mut self) {
+        if self.ended().is_none() {
+            self.signal(Signal::KILL);
+            self.ended = self.child.wait().ok();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// CPU time of a set of processes and all that they started, at one time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Usage {
+    /// By process and thread: time on a CPU, and time ready to run without one.
+    threads: BTreeMap<(u32, u32), (u64, u64)>,
+    /// Of children that have ended.
+    reaped_ns: u64,
+}
+
+/// What happened between two [`Usage`]s.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Spent {
+    pub(super) cpu_s: f64,
+    /// Ready to run without a CPU.
+    pub(super) wait_s: f64,
+    /// Time on a CPU of the busiest thread.
+    pub(super) busiest_s: f64,
+}
+
+impl Usage {
+    /// Of the processes `roots` and their descendants. A process that is gone counts as nothing.
+    pub(super) fn now(roots: &[u32]) -> Self {
+        let mut usage = Self::default();
+        for pid in family(roots) {
+            if let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) {
+                // 16 and 17: user and system time of children that were waited for.
+                usage.reaped_ns += (stat_field(&stat, 16) + stat_field(&stat, 17)) * TICK_NS;
+            }
+            for thread in numbers_in(&format!("/proc/{pid}/task")) {
+                if let Some(times) = thread_times(pid, thread) {
+                    usage.threads.insert((pid, thread), times);
+                }
+            }
+        }
+        usage
+    }
+
+    pub(super) fn since(&self, before: &Self) -> Spent {
+        let mut spent =
+            Spent { cpu_s: self.reaped_ns.saturating_sub(before.reaped_ns) as f64 / 1e9, ..Spent::default() };
+        for (thread, (cpu_ns, wait_ns)) in &self.threads {
+            let (cpu_before_ns, wait_before_ns) = before.threads.get(thread).copied().unwrap_or_default();
+            let cpu_s = cpu_ns.saturating_sub(cpu_before_ns) as f64 / 1e9;
+            spent.cpu_s += cpu_s;
+            spent.wait_s += wait_ns.saturating_sub(wait_before_ns) as f64 / 1e9;
+            spent.busiest_s = spent.busiest_s.max(cpu_s);
+        }
+        spent
+    }
+}
+
+/// In nanoseconds: on a CPU, and waiting for one. Without the scheduler's statistics only the first, in ticks.
+fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
+    if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")) {
+        let mut words = text.split_whitespace().map(str::parse);
+        if let (Some(Ok(cpu_ns)), Some(Ok(wait_ns))) = (words.next(), words.next()) {
+            return Some((cpu_ns, wait_ns));
+        }
+    }
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).ok()?;
+    Some(((stat_field(&stat, 14) + stat_field(&stat, 15)) * TICK_NS, 0))
+}
+
+/// Field `number` (from 1, as in proc(5)) of a `stat` line. The second one, in parentheses, may hold anything.
+pub(super) fn stat_field(stat: &str, number: usize) -> u64 {
+    let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
+    behind.split_whitespace().nth(number.saturating_sub(3)).and_then(|word| word.parse().ok()).unwrap_or_default()
+}
+
+fn numbers_in(folder: &str) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// `roots` and all that descend from them.
+fn family(roots: &[u32]) -> Vec<u32> {
+    let mut found = roots.to_vec();
+    let mut at = 0;
+    while let Some(&pid) = found.get(at) {
+        at += 1;
+        for thread in numbers_in(&format!("/proc/{pid}/task")) {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+            found.extend(children.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+        }
+    }
+    found
+}
+
+/// Resident bytes of `roots` and their descendants: now, and at the peak of each.
+pub(super) fn resident_bytes(roots: &[u32]) -> (u64, u64) {
+    let of = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        (status_bytes(&status, "VmRSS:"), status_bytes(&status, "VmHWM:"))
+    };
+    family(roots).iter().map(of).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+}
+
+fn status_bytes(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
+    line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default() * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn fields_are_counted_behind_the_name() {
+        let stat = "12 (a) b (c) S 1 12 12 0 -1 4194560 1 2 3 4 70 30 5 6 20 0";
+        assert_eq!((stat_field(stat, 14), stat_field(stat, 15), stat_field(stat, 17)), (70, 30, 6));
+        assert_eq!(stat_field(stat, 99), 0);
+        assert_eq!(status_bytes("VmPeak:\t 9 kB\nVmRSS:\t    12 kB\n", "VmRSS:"), 12 * 1024);
+    }
+
+    #[test]
+    fn differences_are_by_thread() {
+        let usage = |threads: &[((u32, u32), (u64, u64))], reaped_ns| Usage {
+            threads: threads.iter().copied().collect(),
+            reaped_ns,
+        };
+        let before = usage(&[((1, 1), (5_000_000_000, 1_000_000_000)), ((1, 2), (7_000_000_000, 0))], 0);
+        let after = usage(&[((1, 1), (6_000_000_000, 1_500_000_000)), ((1, 3), (2_000_000_000, 0))], 500_000_000);
+        assert_eq!(after.since(&before), Spent { cpu_s: 3.5, wait_s: 0.5, busiest_s: 2.0 });
+    }
+
+    #[test]
+    fn what_a_process_started_is_counted_and_ends_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "while :; do :; done & echo started; wait";
+        let mut process = Process::start(&["sh".into(), "-c".into(), script.into()], dir.path(), &[]).unwrap();
+        let before = Usage::now(&[process.id()]);
+        let begin = Instant::now();
+        while Usage::now(&[process.id()]).since(&before).cpu_s < 0.05 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the shell's child uses no CPU");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(process.last_words(), "started");
+        assert!(resident_bytes(&[process.id()]).0 > 0);
+        let group = family(&[process.id()]);
+        assert!(group.len() >= 2, "{group:?}");
+        process.pause(true);
+        process.terminate();
+        process.finish();
+        assert!(process.ended().is_some());
+        // The child has no parent left that could wait for it here: gone, or about to be.
+        let alive = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
+        let begin = Instant::now();
+        while group.iter().any(alive) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{group:?} still run");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Process::start(&words("/no/such/program -x"), dir.path(), &[]).err().unwrap();
+        assert!(error.to_string().starts_with("/no/such/program: "), "{error}");
+    }
+}

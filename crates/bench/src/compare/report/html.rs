@@ -1,0 +1,82 @@
+//! `report.html`: one file, nothing fetched.
+
+use std::io;
+
+use super::super::results::{Results, WorkloadResult};
+use super::{COLUMNS, READING, cells, commands, host_lines, plots, remarks};
+
+const STYLE: &str = "\
+body { font: 15px/1.45 system-ui, sans-serif; color: #1c2430; margin: 2rem auto; max-width: 1240px; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #d5dae1; }
+table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #e4e8ee; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } td.text { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 1rem; margin: 1rem 0; }
+.plots svg { width: 100%; height: auto; border: 1px solid #e4e8ee; }
+.scroll { overflow-x: auto; } .small { color: #51606f; font-size: 13px; } .bad { color: #a61b1b; font-weight: 600; }
+code { font-size: 12px; }
+";
+
+pub(super) fn report(results: &Results) -> io::Result<String> {
+    let mut text = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>pantala-bench compare</title>\n<style>\n{STYLE}</style></head>\n<body>\n<h1>pantala-bench compare</h1>\n"
+    );
+    if results.interrupted {
+        text.push_str("<p class=\"bad\">It was interrupted: what follows is what was measured until then.</p>\n");
+    }
+    for workload in &results.workloads {
+        section(&mut text, workload)?;
+    }
+    text.push_str("<h2>Reading this</h2>\n<ul>\n");
+    READING.iter().for_each(|line| text.push_str(&format!("<li>{}</li>\n", escaped(line))));
+    text.push_str("</ul>\n<h2>Host</h2>\n<table>\n");
+    for (name, value) in host_lines(results) {
+        text.push_str(&format!("<tr><td>{name}</td><td class=\"text\">{}</td></tr>\n", escaped(&value)));
+    }
+    text.push_str("</table>\n<h2>Commands</h2>\n<p class=\"small\">Of a cluster's processes the first one's; the others differ in port and folder.</p>\n<table>\n");
+    text.push_str("<tr><th>workload</th><th>peer</th><th>version</th><th>processes</th><th>command</th></tr>\n");
+    for row in commands(results) {
+        text.push_str("<tr>");
+        row[..4].iter().for_each(|cell| text.push_str(&format!("<td>{}</td>", escaped(cell))));
+        text.push_str(&format!("<td class=\"text\"><code>{}</code></td></tr>\n", escaped(&row[4])));
+    }
+    text.push_str("</table>\n</body></html>\n");
+    Ok(text)
+}
+
+fn section(text: &mut String, workload: &WorkloadResult) -> io::Result<()> {
+    text.push_str(&format!(
+        "<h2>{}</h2>\n<p>{}.</p>\n<p class=\"small\">",
+        escaped(&workload.name),
+        escaped(&workload.parameters)
+    ));
+    if !workload.source.is_empty() {
+        text.push_str(&format!("Source: {}. ", escaped(&workload.source)));
+    }
+    text.push_str(&format!("Ours: {}.</p>\n<div class=\"scroll\"><table>\n<tr><th>peer</th>", escaped(&workload.ours)));
+    COLUMNS.iter().for_each(|column| text.push_str(&format!("<th>{}</th>", column.0)));
+    text.push_str("</tr>\n");
+    for row in workload.peers.iter().filter_map(cells) {
+        text.push_str("<tr>");
+        row.iter().for_each(|cell| text.push_str(&format!("<td>{}</td>", escaped(cell))));
+        text.push_str("</tr>\n");
+    }
+    text.push_str("</table></div>\n");
+    for peer in &workload.peers {
+        let class = if peer.invalid.is_some() { "bad" } else { "small" };
+        remarks(peer)
+            .iter()
+            .for_each(|remark| text.push_str(&format!("<p class=\"{class}\">{}</p>\n", escaped(remark))));
+    }
+    text.push_str("<div class=\"plots\">\n");
+    for svg in plots::of(workload)? {
+        text.push_str(&svg);
+        text.push('\n');
+    }
+    text.push_str("</div>\n");
+    Ok(())
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

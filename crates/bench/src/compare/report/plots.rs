@@ -1,0 +1,220 @@
+//! Plots as SVG: bars with the spread over the rounds, and latency curves.
+
+use std::error::Error;
+use std::io;
+
+use plotters::prelude::*;
+
+use super::super::results::{PeerResult, Summary, WorkloadResult};
+use super::{megabytes, microseconds, thousands};
+
+/// Width of a plot, in its own units.
+const WIDTH: u32 = 620;
+/// Height of a bar with its text, and of all the rest of a bar plot.
+const BAR_HEIGHT: u32 = 52;
+const BARS_AROUND_HEIGHT: u32 = 90;
+const CURVES_HEIGHT: u32 = 320;
+const FONT: &str = "sans-serif";
+const TITLE_SIZE: i32 = 17;
+const TEXT_SIZE: i32 = 13;
+/// Told apart by people who don't see all colours, too.
+const COLORS: &[RGBColor] = &[
+    RGBColor(230, 159, 0),
+    RGBColor(0, 114, 178),
+    RGBColor(0, 158, 115),
+    RGBColor(213, 94, 0),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(110, 110, 110),
+];
+/// Nines up to which the curves go: 99.999%.
+const NINES_MAX: f64 = 5.0;
+
+/// One bar.
+struct Bar {
+    /// Position among the peers, which gives the colour.
+    peer: usize,
+    text: String,
+    value: f64,
+    /// Least and greatest.
+    whisker: Option<(f64, f64)>,
+    /// A lighter part behind the value.
+    behind: f64,
+}
+
+/// All plots of a workload; none where nothing was measured.
+pub(super) fn of(workload: &WorkloadResult) -> io::Result<Vec<String>> {
+    let measured: Vec<(usize, &PeerResult, &Summary)> = workload
+        .peers
+        .iter()
+        .enumerate()
+        .filter_map(|(at, peer)| peer.summary.as_ref().map(|summary| (at, peer, summary)))
+        .collect();
+    if measured.is_empty() {
+        return Ok(Vec::new());
+    }
+    let throughput = measured.iter().map(|(at, peer, summary)| {
+        let s = &summary.operations_per_s;
+        Bar {
+            peer: *at,
+            text: format!("{}: {}", peer.name, thousands(s.median)),
+            value: s.median,
+            whisker: Some((s.min, s.max)),
+            behind: 0.0,
+        }
+    });
+    let cpu = measured.iter().map(|(at, peer, summary)| {
+        let s = &summary.cpu_us_per_operation;
+        Bar {
+            peer: *at,
+            text: format!("{}: {:.2}", peer.name, s.median),
+            value: s.median,
+            whisker: Some((s.min, s.max)),
+            behind: 0.0,
+        }
+    });
+    let memory = measured.iter().map(|(at, peer, _)| Bar {
+        peer: *at,
+        text: format!(
+            "{}: {}, at its peak {}",
+            peer.name,
+            megabytes(peer.resident_loaded_bytes),
+            megabytes(peer.resident_peak_bytes)
+        ),
+        value: peer.resident_loaded_bytes as f64 / 1e6,
+        whisker: None,
+        behind: peer.resident_peak_bytes as f64 / 1e6,
+    });
+    let drawn = || -> Result<Vec<String>, Box<dyn Error>> {
+        Ok(vec![
+            bars("Throughput, operations/s", &throughput.collect::<Vec<_>>())?,
+            bars("CPU of the server, µs per operation", &cpu.collect::<Vec<_>>())?,
+            curves("Latency by percentile, µs", &measured)?,
+            bars("Resident memory, MB", &memory.collect::<Vec<_>>())?,
+        ])
+    };
+    drawn().map_err(|error| io::Error::other(format!("a plot can't be drawn: {error}")))
+}
+
+fn color(peer: usize) -> RGBColor {
+    COLORS[peer % COLORS.len()]
+}
+
+/// Each bar has its text above it.
+fn bars(title: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
+    let greatest = |bar: &Bar| bar.value.max(bar.behind).max(bar.whisker.map_or(0.0, |whisker| whisker.1));
+    let end = bars.iter().map(greatest).fold(f64::MIN_POSITIVE, f64::max) * 1.04;
+    let height = BARS_AROUND_HEIGHT + BAR_HEIGHT * bars.len() as u32;
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(title, (FONT, TITLE_SIZE))
+            .margin(12)
+            .margin_right(36)
+            .x_label_area_size(26)
+            .build_cartesian_2d(0.0..end, bars.len() as f64..0.0)?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .disable_y_axis()
+            .x_labels(6)
+            .x_label_formatter(&|value| label(*value))
+            .label_style((FONT, TEXT_SIZE))
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        for (row, bar) in bars.iter().enumerate() {
+            let row = row as f64;
+            let (top, bottom) = (row + 0.44, row + 0.86);
+            let full = color(bar.peer);
+            if bar.behind > bar.value {
+                chart.draw_series([Rectangle::new([(0.0, top), (bar.behind, bottom)], full.mix(0.35).filled())])?;
+            }
+            chart.draw_series([Rectangle::new([(0.0, top), (bar.value, bottom)], full.filled())])?;
+            if let Some((min, max)) = bar.whisker.filter(|(min, max)| min < max) {
+                let middle = f64::midpoint(top, bottom);
+                for line in [
+                    [(min, middle), (max, middle)],
+                    [(min, top + 0.1), (min, bottom - 0.1)],
+                    [(max, top + 0.1), (max, bottom - 0.1)],
+                ] {
+                    chart.draw_series([PathElement::new(line.to_vec(), BLACK.stroke_width(1))])?;
+                }
+            }
+            chart.draw_series([Text::new(bar.text.clone(), (0.0, row + 0.12), (FONT, TEXT_SIZE + 1))])?;
+        }
+        root.present()?;
+    }
+    Ok(svg)
+}
+
+/// Latency over the percentiles, both on logarithmic scales: the tail is what is looked for.
+fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<String, Box<dyn Error>> {
+    let points = |peer: &PeerResult| -> Vec<(f64, f64)> {
+        let nines = |quantile: f64| -(1.0 - quantile).max(1e-12).log10();
+        let inside = peer.percentiles.iter().map(|(quantile, us)| (nines(*quantile), us.max(0.1)));
+        inside.filter(|(nines, _)| *nines <= NINES_MAX).collect()
+    };
+    let all: Vec<f64> = peers.iter().flat_map(|(_, peer, _)| points(peer)).map(|(_, us)| us).collect();
+    let low = all.iter().copied().fold(f64::MAX, f64::min).min(1e9) * 0.8;
+    let high = all.iter().copied().fold(low * 10.0, f64::max) * 1.25;
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, (WIDTH, CURVES_HEIGHT)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(title, (FONT, TITLE_SIZE))
+            .margin(12)
+            .margin_right(36)
+            .x_label_area_size(26)
+            .y_label_area_size(66)
+            .build_cartesian_2d(0.0..NINES_MAX, (low..high).log_scale())?;
+        chart
+            .configure_mesh()
+            .x_labels(6)
+            .x_label_formatter(&|nines| percentile(*nines))
+            .y_label_formatter(&|us| microseconds(*us))
+            .label_style((FONT, TEXT_SIZE))
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        for (at, peer, _) in peers {
+            let style = color(*at).stroke_width(2);
+            chart
+                .draw_series(LineSeries::new(points(peer), style))?
+                .label(peer.name.clone())
+                .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], style));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.2))
+            .label_font((FONT, TEXT_SIZE))
+            .draw()?;
+        root.present()?;
+    }
+    Ok(svg)
+}
+
+/// Of an axis of amounts.
+fn label(value: f64) -> String {
+    if value >= 10.0 || value == 0.0 { thousands(value) } else { format!("{value:.2}") }
+}
+
+/// `1` is 90%, `2` is 99%.
+fn percentile(nines: f64) -> String {
+    let digits = (nines.round() as usize).saturating_sub(2);
+    if nines < 0.5 { "0%".to_owned() } else { format!("{:.digits$}%", 100.0 * (1.0 - 10f64.powf(-nines))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels() {
+        assert_eq!([0.0, 1.0, 2.0, 3.0, 4.0].map(percentile), ["0%", "90%", "99%", "99.9%", "99.99%"]);
+        assert_eq!([0.0, 0.25, 20_000.0].map(label), ["0", "0.25", "20,000"]);
+    }
+}

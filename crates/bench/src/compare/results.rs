@@ -1,0 +1,277 @@
+//! What a comparison found: what goes into `results.json`, and what is computed from it.
+
+use serde::Serialize;
+
+use crate::load::outcome::Outcome;
+
+/// A generator's thread that was on its CPU this much of the time, and no thread of the server's, was the limit.
+const BUSY: f64 = 0.9;
+
+/// All of one comparison.
+#[derive(Debug, Serialize)]
+pub(super) struct Results {
+    pub(super) host: Host,
+    /// As it was called.
+    pub(super) command: Vec<String>,
+    pub(super) server_cpus: Vec<usize>,
+    pub(super) client_cpus: Vec<usize>,
+    pub(super) client_threads: u32,
+    pub(super) seconds: u64,
+    pub(super) rounds: u64,
+    pub(super) workloads: Vec<WorkloadResult>,
+    /// Stopped before its end.
+    pub(super) interrupted: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Host {
+    pub(super) cpu: String,
+    pub(super) cpus: usize,
+    pub(super) memory_bytes: u64,
+    pub(super) kernel: String,
+    /// The class that everything ran in.
+    pub(super) scheduling: String,
+    pub(super) began: String,
+    /// Load of the last minute, before and after.
+    pub(super) load_before: String,
+    pub(super) load_after: String,
+    pub(super) tool: String,
+}
+
+/// One workload against all peers.
+#[derive(Debug, Serialize)]
+pub(super) struct WorkloadResult {
+    pub(super) name: String,
+    pub(super) source: String,
+    pub(super) ours: String,
+    /// What was driven, and what the scale left of the published.
+    pub(super) parameters: String,
+    pub(super) scale: f64,
+    pub(super) peers: Vec<PeerResult>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct PeerResult {
+    pub(super) name: String,
+    pub(super) version: String,
+    /// Of its first process.
+    pub(super) command: Vec<String>,
+    pub(super) processes: u32,
+    pub(super) cluster_mode: bool,
+    pub(super) clients: u32,
+    pub(super) notes: Vec<String>,
+    /// Why it was not measured.
+    pub(super) skipped: Option<String>,
+    /// Why its figures are worth nothing.
+    pub(super) invalid: Option<String>,
+    pub(super) loaded_keys: u64,
+    /// With the keys loaded, before the first round.
+    pub(super) resident_loaded_bytes: u64,
+    pub(super) resident_peak_bytes: u64,
+    pub(super) rounds: Vec<Round>,
+    pub(super) summary: Option<Summary>,
+    /// Latencies of all rounds together: quantile and microseconds.
+    pub(super) percentiles: Vec<(f64, f64)>,
+}
+
+/// One measurement.
+#[derive(Debug, Serialize)]
+pub(super) struct Round {
+    /// From 1.
+    pub(super) round: u64,
+    pub(super) server_cpu_s: f64,
+    /// The server's threads were ready to run and had no CPU.
+    pub(super) server_wait_s: f64,
+    /// Of the server's busiest thread, as a part of the time.
+    pub(super) server_busy_max: f64,
+    pub(super) server_cpu_us_per_operation: f64,
+    pub(super) hit_rate: Option<f64>,
+    pub(super) load: Outcome,
+}
+
+impl Round {
+    /// Whether the generator had no time left while the server had.
+    fn generator_was_the_limit(&self) -> bool {
+        self.load.generator_busy_max >= BUSY && self.server_busy_max < BUSY
+    }
+}
+
+/// Median, least and greatest over the rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Spread {
+    pub(super) median: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+impl Spread {
+    /// `None` of nothing.
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+        Some(Self { median: f64::midpoint(low, high), min, max })
+    }
+}
+
+/// A valid peer's rounds in few figures.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Summary {
+    pub(super) operations_per_s: Spread,
+    pub(super) cpu_us_per_operation: Spread,
+    /// Medians over the rounds.
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) p99_9_us: f64,
+    /// Of all rounds.
+    pub(super) max_us: f64,
+    pub(super) hit_rate: Option<f64>,
+    /// Rounds in which the generator was the limit.
+    pub(super) generator_limited: usize,
+    /// Of the server's wish for CPU, this part was not given: what else ran there.
+    pub(super) server_starved: f64,
+    /// To the first peer, in the same round.
+    pub(super) ratios: Option<Ratios>,
+}
+
+/// Of a peer to the first one, each within a round.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Ratios {
+    pub(super) operations_per_s: Spread,
+    pub(super) cpu_us_per_operation: Spread,
+    pub(super) p99_us: Spread,
+}
+
+impl WorkloadResult {
+    /// Computes what follows from the rounds. The first peer is the one that ratios are to.
+    pub(super) fn summarize(&mut self) {
+        for at in 0..self.peers.len() {
+            let summary = self.peers[at].summary(&self.peers[0]);
+            self.peers[at].summary = summary;
+        }
+    }
+}
+
+impl PeerResult {
+    pub(super) fn is_measured(&self) -> bool {
+        self.skipped.is_none() && self.invalid.is_none() && !self.rounds.is_empty()
+    }
+
+    fn summary(&self, first: &Self) -> Option<Summary> {
+        if !self.is_measured() {
+            return None;
+        }
+        let over = |of: fn(&Round) -> f64| Spread::of(self.rounds.iter().map(of));
+        let median = |of: fn(&Round) -> f64| over(of).map(|spread| spread.median);
+        let (cpu_s, wait_s) =
+            self.rounds.iter().fold((0.0, 0.0), |sum, round| (sum.0 + round.server_cpu_s, sum.1 + round.server_wait_s));
+        Some(Summary {
+            operations_per_s: over(|round| round.load.operations_per_s)?,
+            cpu_us_per_operation: over(|round| round.server_cpu_us_per_operation)?,
+            p50_us: median(|round| round.load.latency.p50_us)?,
+            p99_us: median(|round| round.load.latency.p99_us)?,
+            p99_9_us: median(|round| round.load.latency.p99_9_us)?,
+            max_us: over(|round| round.load.latency.max_us)?.max,
+            hit_rate: Spread::of(self.rounds.iter().filter_map(|round| round.hit_rate)).map(|spread| spread.median),
+            generator_limited: self.rounds.iter().filter(|round| round.generator_was_the_limit()).count(),
+            server_starved: wait_s / (cpu_s + wait_s).max(1e-9),
+            ratios: self.ratios(first),
+        })
+    }
+
+    fn ratios(&self, first: &Self) -> Option<Ratios> {
+        if std::ptr::eq(self, first) || !first.is_measured() {
+            return None;
+        }
+        let over = |of: fn(&Round) -> f64| {
+            let ratio = |round: &Round| {
+                let other = first.rounds.iter().find(|other| other.round == round.round)?;
+                Some(of(round) / of(other)).filter(|ratio| ratio.is_finite())
+            };
+            Spread::of(self.rounds.iter().filter_map(ratio))
+        };
+        Some(Ratios {
+            operations_per_s: over(|round| round.load.operations_per_s)?,
+            cpu_us_per_operation: over(|round| round.server_cpu_us_per_operation)?,
+            p99_us: over(|round| round.load.latency.p99_us)?,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(crate) fn round(number: u64, operations_per_s: f64, cpu_us: f64, p99_us: f64) -> Round {
+        let mut load = Outcome::empty();
+        load.operations_per_s = operations_per_s;
+        load.latency.p99_us = p99_us;
+        Round {
+            round: number,
+            server_cpu_s: 3.0,
+            server_wait_s: 1.0,
+            server_busy_max: 0.5,
+            server_cpu_us_per_operation: cpu_us,
+            hit_rate: Some(1.0),
+            load,
+        }
+    }
+
+    pub(crate) fn peer(name: &str, rounds: Vec<Round>) -> PeerResult {
+        PeerResult { name: name.into(), rounds, ..PeerResult::default() }
+    }
+
+    pub(crate) fn workload(peers: Vec<PeerResult>) -> WorkloadResult {
+        WorkloadResult {
+            name: "w".into(),
+            source: String::new(),
+            ours: "x".into(),
+            parameters: "p".into(),
+            scale: 1.0,
+            peers,
+        }
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(Spread::of([]), None);
+        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        let first = peer("a", vec![round(1, 100.0, 2.0, 10.0), round(2, 50.0, 4.0, 10.0), round(3, 10.0, 1.0, 1.0)]);
+        // Round 1 is missing: medians over all rounds would be compared with others.
+        let second = peer("b", vec![round(2, 100.0, 1.0, 5.0), round(3, 10.0, 1.0, 2.0)]);
+        let mut workload = workload(vec![first, second]);
+        workload.summarize();
+        let ratios = workload.peers[1].summary.as_ref().unwrap().ratios.unwrap();
+        assert_eq!(ratios.operations_per_s, Spread { median: 1.5, min: 1.0, max: 2.0 });
+        assert_eq!(ratios.cpu_us_per_operation, Spread { median: 0.625, min: 0.25, max: 1.0 });
+        assert_eq!(ratios.p99_us, Spread { median: 1.25, min: 0.5, max: 2.0 });
+        let first = workload.peers[0].summary.as_ref().unwrap();
+        assert!(first.ratios.is_none() && first.server_starved == 0.25);
+    }
+
+    #[test]
+    fn an_invalid_peer_has_no_summary_and_is_no_measure() {
+        let mut first = peer("a", vec![round(1, 1.0, 1.0, 1.0)]);
+        first.invalid = Some("errors".into());
+        let mut workload = workload(vec![first, peer("b", vec![round(1, 1.0, 1.0, 1.0)])]);
+        workload.summarize();
+        assert!(workload.peers[0].summary.is_none());
+        assert!(workload.peers[1].summary.as_ref().unwrap().ratios.is_none());
+    }
+
+    #[test]
+    fn who_was_the_limit() {
+        let mut one = round(1, 1.0, 1.0, 1.0);
+        assert!(!one.generator_was_the_limit());
+        one.load.generator_busy_max = 0.95;
+        assert!(one.generator_was_the_limit());
+        one.server_busy_max = 0.95;
+        assert!(!one.generator_was_the_limit());
+    }
+}
