@@ -197,7 +197,7 @@ impl Course<'_> {
         let commands: Vec<String> = workload
             .commands
             .iter()
-            .map(|command| format!("{} × {} ({})", command.weight, command.text, command.pattern))
+            .map(|command| format!("{} × {} ({})", command.weight, shortened(command.text), command.pattern))
             .collect();
         let scaled = |what: &str, published: u64, used: u64| {
             if published == used {
@@ -272,6 +272,17 @@ fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
     }
 }
 
+/// Ten keys and values in a row are better counted than read.
+fn shortened(text: &str) -> String {
+    const PAIR: &str = " __key__ __data__";
+    match text.matches(PAIR).count() {
+        count @ 5.. => {
+            text.replacen(PAIR, &format!("{PAIR} … ({count} times)"), 1).replace(&PAIR.repeat(count - 1), "")
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// The latencies of all rounds: quantile and microseconds.
 fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     let mut sum = crate::load::tally::histogram();
@@ -305,4 +316,16 @@ fn say_round(workload: &Workload, peer: &str, round: u64, outcome: &Outcome, spe
         spent.cpu_s * 1e6 / outcome.operations.max(1) as f64,
         outcome.latency.p99_us
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_commands_are_shortened() {
+        let text = |name| Workload::named(name).unwrap().commands[0].text;
+        assert_eq!(shortened(text("mset10")), "MSET __key__ __data__ … (10 times)");
+        assert_eq!(shortened(text("dragonfly-set1")), "SET __key__ __data__");
+    }
 }

@@ -144,8 +144,8 @@ impl Peer {
             Kind::RedisCluster { .. } if workload.needs == Needs::SeveralSlots => {
                 return Err(Absent::Skipped("a Redis cluster runs no command on keys of several slots".into()));
             }
-            Kind::Floor { .. } | Kind::Command(_) if workload.needs == Needs::AppendOnlyFile => {
-                return Err(Absent::Skipped("not known to keep an append-only file".into()));
+            Kind::Floor { .. } if workload.needs == Needs::AppendOnlyFile => {
+                return Err(Absent::Skipped("stores nothing".into()));
             }
             Kind::RedisCluster { nodes, .. } => nodes as u32,
             _ => 1,
@@ -203,7 +203,7 @@ impl Peer {
                 let answer = control.ask(&["CONFIG", "GET", "appendonly"])?;
                 let yes = matches!(&answer, Value::Array(pair) if pair.get(1) == Some(&Value::Bulk(b"yes".to_vec())));
                 if !yes {
-                    return Err(Absent::Skipped("keeps no append-only file".into()));
+                    return Err(Absent::Skipped("keeps no append-only file: CONFIG GET appendonly isn't yes".into()));
                 }
             }
             _ => {}

@@ -72,7 +72,12 @@ impl Process {
     pub(super) fn last_words(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned();
-        text.lines().rev().take(4).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join(" | ")
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        if lines.is_empty() {
+            "it printed nothing".to_owned()
+        } else {
+            lines[lines.len().saturating_sub(4)..].join(" | ")
+        }
     }
 
     /// Lets it wait without running, or go on.

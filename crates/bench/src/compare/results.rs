@@ -131,7 +131,7 @@ pub(super) struct Summary {
     pub(super) generator_limited: usize,
     /// Of the server's wish for CPU, this part was not given: what else ran there.
     pub(super) server_starved: f64,
-    /// To the first peer, in the same round.
+    /// To the first peer that takes part, in the same round.
     pub(super) ratios: Option<Ratios>,
 }
 
@@ -144,10 +144,11 @@ pub(super) struct Ratios {
 }
 
 impl WorkloadResult {
-    /// Computes what follows from the rounds. The first peer is the one that ratios are to.
+    /// Computes what follows from the rounds. Ratios are to the first peer that takes part.
     pub(super) fn summarize(&mut self) {
+        let first = self.peers.iter().position(|peer| peer.skipped.is_none()).unwrap_or_default();
         for at in 0..self.peers.len() {
-            let summary = self.peers[at].summary(&self.peers[0]);
+            let summary = self.peers[at].summary(&self.peers[first]);
             self.peers[at].summary = summary;
         }
     }
@@ -263,6 +264,17 @@ pub(super) mod tests {
         workload.summarize();
         assert!(workload.peers[0].summary.is_none());
         assert!(workload.peers[1].summary.as_ref().unwrap().ratios.is_none());
+    }
+
+    #[test]
+    fn a_skipped_peer_is_no_measure_for_the_others() {
+        let mut first = peer("a", Vec::new());
+        first.skipped = Some("can't".into());
+        let mut workload =
+            workload(vec![first, peer("b", vec![round(1, 1.0, 1.0, 1.0)]), peer("c", vec![round(1, 3.0, 1.0, 1.0)])]);
+        workload.summarize();
+        assert!(workload.peers[1].summary.as_ref().unwrap().ratios.is_none());
+        assert_eq!(workload.peers[2].summary.as_ref().unwrap().ratios.unwrap().operations_per_s.median, 3.0);
     }
 
     #[test]

@@ -6,10 +6,10 @@ use super::super::results::{Results, WorkloadResult};
 use super::{COLUMNS, READING, cells, commands, host_lines, plots, remarks};
 
 const STYLE: &str = "\
-body { font: 15px/1.45 system-ui, sans-serif; color: #1c2430; margin: 2rem auto; max-width: 1240px; padding: 0 1rem; }
+body { font: 15px/1.45 system-ui, sans-serif; color: #1c2430; margin: 2rem auto; max-width: 1320px; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #d5dae1; }
-table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #e4e8ee; white-space: nowrap; }
+table { border-collapse: collapse; font-size: 12.5px; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .5rem; text-align: right; border-bottom: 1px solid #e4e8ee; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } td.text { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(480px, 1fr)); gap: 1rem; margin: 1rem 0; }
 .plots svg { width: 100%; height: auto; border: 1px solid #e4e8ee; }

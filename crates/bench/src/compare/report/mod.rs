@@ -32,7 +32,7 @@ const COLUMNS: &[Column] = &[
 
 /// What the figures mean, below every report.
 const READING: &[&str] = &[
-    "Rows are medians over the rounds; max is of all rounds. The ratios (×) are to the first peer, each within a round: median (least–greatest).",
+    "Rows are medians over the rounds; max is of all rounds. The ratios (×) are to the first peer that takes part, each within a round: median (least–greatest).",
     "CPU is user and system time of all threads of all processes of a peer, and of what these started, between the first request and the last answer.",
     "MB are resident memory, summed over a peer's processes (pages that these share count once in each): with the keys loaded before the first round, and at each process's peak.",
     "Clients and servers share this host and talk over loopback: no network is measured, and where they share CPUs, throughput depends on the generator's cost too.",
@@ -113,7 +113,7 @@ fn remarks(peer: &PeerResult) -> Vec<String> {
         }
         if summary.server_starved >= 0.1 {
             remarks.push(format!(
-                "{}: the server waited for a CPU {:.0}% of the time that it wanted one: clients or other programs had it",
+                "{}: its threads had no CPU {:.0}% of the time that they wanted one: others of its own, clients or other programs had it",
                 peer.name,
                 summary.server_starved * 100.0
             ));

@@ -187,7 +187,7 @@ fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<Strin
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
+            .position(SeriesLabelPosition::LowerRight)
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.2))
             .label_font((FONT, TEXT_SIZE))
@@ -199,7 +199,11 @@ fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<Strin
 
 /// Of an axis of amounts.
 fn label(value: f64) -> String {
-    if value >= 10.0 || value == 0.0 { thousands(value) } else { format!("{value:.2}") }
+    if value >= 10.0 {
+        return thousands(value);
+    }
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// `1` is 90%, `2` is 99%.
@@ -215,6 +219,6 @@ mod tests {
     #[test]
     fn labels() {
         assert_eq!([0.0, 1.0, 2.0, 3.0, 4.0].map(percentile), ["0%", "90%", "99%", "99.9%", "99.99%"]);
-        assert_eq!([0.0, 0.25, 20_000.0].map(label), ["0", "0.25", "20,000"]);
+        assert_eq!([0.0, 0.25, 5.0, 20_000.0].map(label), ["0", "0.25", "5", "20,000"]);
     }
 }

@@ -1,0 +1,187 @@
+//! Drives the real executable: a short comparison of real servers. What is asserted is structure, never speed.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longest comparison here; it takes a few seconds.
+const RUN_MAX: Duration = Duration::from_secs(120);
+
+fn compare(out: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pantala-bench"));
+    command.arg("compare").args(arguments).arg("--out").arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn wait(mut child: Child) -> Output {
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > RUN_MAX {
+            let _ = child.kill();
+            panic!("still running: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn results(out: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(out.join("results.json")).unwrap()).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Processes whose command line names `folder`, where the servers of a run keep their files.
+fn processes_in(folder: &Path) -> Vec<String> {
+    let folder = folder.display().to_string();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let work = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
+        // The run's own process names the folder, too, but doesn't work in it.
+        if work.starts_with(&folder) {
+            found.push(format!("{:?}: {}", entry.file_name(), text(&line).replace('\0', " ")));
+        }
+    }
+    found
+}
+
+/// `None`, loudly, where redis-server isn't installed; in CI that is a failure.
+fn redis_server() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join("redis-server")).find(|file| file.is_file());
+    if found.is_none() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "CI=true forbids to skip: redis-server is not installed");
+        // Past the capture of the test's output.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: redis-server is not installed");
+    }
+    found
+}
+
+fn assert_measured(row: &Value, rounds: usize) {
+    assert!(row["invalid"].is_null() && row["skipped"].is_null(), "{row:#}");
+    assert_eq!(row["rounds"].as_array().unwrap().len(), rounds);
+    let summary = &row["summary"];
+    for figure in ["p50_us", "p99_us", "p99_9_us", "max_us"] {
+        assert!(summary[figure].as_f64().unwrap() > 0.0, "{figure}: {row:#}");
+    }
+    for figure in ["operations_per_s", "cpu_us_per_operation"] {
+        let at = |name: &str| summary[figure][name].as_f64().unwrap();
+        assert!(0.0 < at("min") && at("min") <= at("median") && at("median") <= at("max"), "{figure}: {row:#}");
+    }
+    let bytes = |name: &str| row[name].as_u64().unwrap();
+    assert!(bytes("resident_loaded_bytes") > 1_000_000, "{row:#}");
+    assert!(bytes("resident_peak_bytes") >= bytes("resident_loaded_bytes"), "{row:#}");
+    assert_eq!(bytes("loaded_keys"), 1_000);
+}
+
+#[test]
+fn two_redis_and_a_cluster_and_what_cannot_run() {
+    if redis_server().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
+    std::fs::create_dir(&dir).unwrap();
+    let arguments =
+        ["--peer", "redis", "--peer", "redis-cluster:2", "--peer", "floor", "--peer", "dead=/bin/false {port}"];
+    let more = ["--workload", "dragonfly-get30", "--workload", "transactions", "--scale", "0.001", "--rounds", "2"];
+    let mut command = compare(&out, &arguments);
+    command.args(more).args(["--test-time", "1", "--dir"]).arg(&dir);
+    let output = wait(command.spawn().unwrap());
+    assert!(!output.status.success(), "a dead peer makes a row invalid");
+    assert!(text(&output.stderr).contains("2 rows are invalid"), "{}", text(&output.stderr));
+    let results = results(&out);
+    let workloads = results["workloads"].as_array().unwrap();
+    let [get, transactions] = workloads.as_slice() else { panic!("{results:#}") };
+    let [redis, cluster, floor, dead] = get["peers"].as_array().unwrap().as_slice() else { panic!("{get:#}") };
+    [redis, cluster, floor].into_iter().for_each(|row| assert_measured(row, 2));
+    assert!(get["parameters"].as_str().unwrap().contains("1000 keys (scaled: 1000000 × 0.001)"), "{get:#}");
+    assert!(redis["version"].as_str().unwrap().starts_with("redis "), "{redis:#}");
+    assert_eq!((&cluster["processes"], &cluster["cluster_mode"]), (&Value::from(2), &Value::from(true)));
+    assert_eq!(redis["summary"]["hit_rate"], 1.0, "{redis:#}");
+    assert_eq!(cluster["summary"]["hit_rate"], 1.0, "{cluster:#}");
+    assert!(redis["summary"]["ratios"].is_null());
+    assert!(cluster["summary"]["ratios"]["cpu_us_per_operation"]["median"].as_f64().unwrap() > 0.0, "{cluster:#}");
+    assert!(dead["invalid"].as_str().unwrap().contains("ended at its start"), "{dead:#}");
+    let [redis, cluster, ..] = transactions["peers"].as_array().unwrap().as_slice() else { panic!("{transactions:#}") };
+    assert_measured(redis, 2);
+    assert!(cluster["skipped"].as_str().unwrap().contains("several slots"), "{cluster:#}");
+    for name in ["report.html", "report.md"] {
+        assert!(std::fs::read_to_string(out.join(name)).unwrap().contains("dragonfly-get30"), "{name}");
+    }
+    assert_eq!(processes_in(&dir), [""; 0]);
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "files are left");
+}
+
+#[test]
+fn a_peer_that_dies_says_so_and_the_others_finish() {
+    let folder = tempfile::tempdir().unwrap();
+    let bench = env!("CARGO_BIN_EXE_pantala-bench");
+    // Three seconds: the keys are loaded by then, and the measurement is not over.
+    let mortal = format!("mortal=sh -c '{bench} floor --threads 1 --port {{port}} & sleep 3; kill $!; exit 3'");
+    let out = folder.path().join("out");
+    let arguments = ["--peer", mortal.as_str(), "--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001"];
+    let mut command = compare(&out, &arguments);
+    // Waiting for its turn costs it no time: the shell and its child are stopped, the sleep with them.
+    let output = wait(command.args(["--rounds", "1", "--test-time", "6"]).spawn().unwrap());
+    assert!(!output.status.success());
+    let results = results(&out);
+    let [mortal, floor] = results["workloads"][0]["peers"].as_array().unwrap().as_slice() else {
+        panic!("{results:#}")
+    };
+    let why = mortal["invalid"].as_str().unwrap_or_else(|| panic!("{mortal:#}"));
+    assert!(why.contains("exit status: 3"), "{why}");
+    assert!(mortal["summary"].is_null());
+    assert_measured(floor, 1);
+    assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("INVALID"));
+}
+
+#[test]
+fn an_interruption_stops_everything_and_reports() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
+    std::fs::create_dir(&dir).unwrap();
+    let arguments =
+        ["--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001", "--test-time", "60", "--dir"];
+    let child = compare(&out, &arguments).arg(&dir).spawn().unwrap();
+    let begin = Instant::now();
+    while processes_in(&dir).is_empty() {
+        assert!(begin.elapsed() < RUN_MAX, "no server was started");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = wait(child);
+    assert!(begin.elapsed() < Duration::from_secs(50), "it went on");
+    assert!(!output.status.success() && text(&output.stderr).contains("interrupted"), "{}", text(&output.stderr));
+    assert_eq!(processes_in(&dir), [""; 0]);
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "files are left");
+    assert_eq!(results(&out)["interrupted"], true);
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let fails = |arguments: &[&str], told: &str| {
+        let output = wait(compare(&folder.path().join("out"), arguments).spawn().unwrap());
+        let errors = text(&output.stderr);
+        assert!(!output.status.success() && errors.contains(told), "{arguments:?}: {errors}");
+    };
+    fails(&["--peer", "redis", "--redis-server", "/no/such"], "the package redis-server");
+    fails(&["--peer", "floor", "--out", "/dev/null/x"], "cannot be used");
+    let used = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = used.local_addr().unwrap().port();
+    if port <= 40_000 {
+        let first = port.to_string();
+        let told = format!("port {port} is in use");
+        fails(&["--peer", "floor", "--workload", "dragonfly-get1", "--port", &first], &told);
+    }
+    let output = wait(compare(Path::new("/dev/null/x"), &["--peer", "floor"]).spawn().unwrap());
+    assert!(text(&output.stderr).contains("the report can't be written: /dev/null/x"), "{}", text(&output.stderr));
+}
