@@ -243,12 +243,15 @@ mod tests {
 
     #[test]
     fn differences_are_by_thread() {
-        let usage = |threads: &[((u32, u32), (u64, u64))], reaped_ns| Usage {
-            threads: threads.iter().copied().collect(),
+        let usage = |threads: &[(u32, u64, u64)], reaped_ns| Usage {
+            threads: threads
+                .iter()
+                .map(|(thread, cpu_ms, wait_ms)| ((1, *thread), (cpu_ms * 1_000_000, wait_ms * 1_000_000)))
+                .collect(),
             reaped_ns,
         };
-        let before = usage(&[((1, 1), (5_000_000_000, 1_000_000_000)), ((1, 2), (7_000_000_000, 0))], 0);
-        let after = usage(&[((1, 1), (6_000_000_000, 1_500_000_000)), ((1, 3), (2_000_000_000, 0))], 500_000_000);
+        let before = usage(&[(1, 5_000, 1_000), (2, 7_000, 0)], 0);
+        let after = usage(&[(1, 6_000, 1_500), (3, 2_000, 0)], 500_000_000);
         assert_eq!(after.since(&before), Spent { cpu_s: 3.5, wait_s: 0.5, busiest_s: 2.0 });
     }
 
