@@ -21,6 +21,9 @@ const VALUES: &[(&str, &[&str])] = &[
     ("large hash", &["HSET k f v g LONG 12 g"]),
     ("sorted set", &["ZADD k 1 a -2.5 12 inf c 0.1 d 1e300 e"]),
     ("large sorted set", &["ZADD k 1 a 0.30000000000000004 12 -inf LONG"]),
+    ("stream", &["XADD k 1-1 f v g 12", "XADD k 1-2 f w g LONG", "XADD k 7-0 other -5", "XDEL k 1-2"]),
+    ("emptied stream", &["XADD k 5-5 f v", "XDEL k 5-5"]),
+    ("stream with a group", &["XADD k 1-1 f v", "XGROUP CREATE k g 0", "XREADGROUP GROUP g c STREAMS k >"]),
     ("string with an expiry", &["SET k value EX 1000"]),
 ];
 

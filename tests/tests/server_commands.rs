@@ -326,3 +326,43 @@ fn an_empty_library_of_functions_is_flushed() {
         assert_eq!(server.connect().call(call), judge.connect().call(call), "{call}");
     }
 }
+
+#[test]
+fn figures_of_other_workers_are_there_at_once() {
+    let server = start();
+    // Connections are spread evenly: some of these are on the other worker.
+    let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.call("GET a");
+        client.call("INCR a b");
+    }
+    let text = clients[0].call("INFO everything").text();
+    let has = |line: &str| assert!(text.contains(line), "{line} is missing in\n{text}");
+    has("\r\ncmdstat_get:calls=4,");
+    has("rejected_calls=4,failed_calls=0\r\n");
+    has("\r\nerrorstat_ERR:count=4\r\n");
+}
+
+#[test]
+fn renamed_commands_are_told_by_their_new_names() {
+    const RENAMES: &[&str] = &["--rename-command", "GET", "fetch", "--rename-command", "DBSIZE", ""];
+    let Some(judge) = Server::redis(RENAMES) else { return };
+    let server = Server::pantala(Backend::all()[0], RENAMES);
+    let (mut given, mut right) = (server.connect(), judge.connect());
+    for command in [
+        "COMMAND INFO get fetch FETCH dbsize",
+        "COMMAND GETKEYS fetch a",
+        "COMMAND GETKEYS get a",
+        "COMMAND GETKEYS dbsize",
+        "fetch a",
+        "get a",
+        "dbsize",
+    ] {
+        assert_eq!(given.call(command), right.call(command), "{command}");
+    }
+    let lists = |client: &mut Client| {
+        let names: BTreeSet<String> = client.call("COMMAND LIST").elements().iter().map(Reply::text).collect();
+        ["get", "fetch", "dbsize"].map(|name| names.contains(name))
+    };
+    assert_eq!(lists(&mut given), lists(&mut right));
+}
