@@ -375,7 +375,7 @@ fn a_thousand_wait_and_all_are_served() {
     });
 }
 
-/// Waits until `INFO commandstats` shows a command's calls and failures: workers tell theirs some times a second.
+/// Waits until `INFO commandstats` shows a command's calls and failures: an error that a waiting client gets may still be on its way.
 #[track_caller]
 fn wait_for_figures(client: &mut Client, command: &str, calls: u64, failed: u64) {
     let began = Instant::now();
