@@ -55,10 +55,10 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     text.field("pubsubshard_channels", pubsub.channels(Kind::Shard).len());
     text.zeros(&NOT_THERE_YET);
     text.field("total_error_replies", over_workers(server, |worker| worker.errors.get()));
+    text.zeros(&["dump_payload_sanitizations"]);
+    text.field("total_reads_processed", over_workers(server, |worker| worker.reads.get()));
+    text.field("total_writes_processed", over_workers(server, |worker| worker.writes.get()));
     text.zeros(&[
-        "dump_payload_sanitizations",
-        "total_reads_processed",
-        "total_writes_processed",
         "io_threaded_reads_processed",
         "io_threaded_writes_processed",
         "reply_buffer_shrinks",

@@ -162,6 +162,8 @@ fn figures_are_those_of_the_server() {
     server.keyspace().shard_stats(0).hits.add(2);
     server.worker_stats(0).commands.add(10);
     server.worker_stats(1).commands.add(5);
+    server.worker_stats(0).reads.add(4);
+    server.worker_stats(1).writes.add(3);
     let all = asked(&server, "all");
     for line in [
         "connected_clients:1",
@@ -173,6 +175,8 @@ fn figures_are_those_of_the_server() {
         "used_memory_dataset:1048576",
         "mem_clients_normal:320",
         "total_commands_processed:15",
+        "total_reads_processed:4",
+        "total_writes_processed:3",
         "keyspace_hits:5",
         "multiplexing_api:epoll",
         "db4:keys=7,expires=0,avg_ttl=0",

@@ -33,6 +33,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 Some(index) => {
                     let connection = self.connections[index as usize].as_mut().expect("found");
                     self.stats.input_bytes.add(chunk.len() as u64);
+                    self.stats.reads.add(1);
                     if connection.state == State::Closing {
                         self.io.release(chunk);
                         return;

@@ -198,6 +198,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
                 let output = std::mem::replace(&mut connection.output, self.spare.pop().unwrap_or_default());
                 connection.sending_bytes = output.len();
                 self.stats.output_bytes.add(output.len() as u64);
+                self.stats.writes.add(1);
                 if connection.state == connection::State::Closing || connection.eof {
                     self.io.send(connection.id, output);
                 } else {

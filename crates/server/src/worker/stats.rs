@@ -57,6 +57,10 @@ pub struct WorkerStats {
     pub input_bytes: Counter,
     /// Bytes given to be sent.
     pub output_bytes: Counter,
+    /// Times that bytes came from a connection.
+    pub reads: Counter,
+    /// Times that bytes were given to be sent.
+    pub writes: Counter,
     /// Connections that it has now.
     pub connections: Gauge,
     /// Connections among them that `CLIENT PAUSE` holds back.
@@ -191,6 +195,8 @@ impl WorkerStats {
             errors: Counter::new(),
             input_bytes: Counter::new(),
             output_bytes: Counter::new(),
+            reads: Counter::new(),
+            writes: Counter::new(),
             connections: Gauge::default(),
             blocked: Gauge::default(),
             with_deadline: Gauge::default(),
