@@ -203,6 +203,74 @@ fn transactions_are_isolated() {
     check(transfers);
 }
 
+/// Takes from the first key what it adds to the second, and counts all accounts of its arguments.
+const TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2]) return 0";
+const COUNT: &str = "local sum = 0 for _, key in ipairs(KEYS) do sum = sum + redis.call('GET', key) end return sum";
+/// The same with keys that are not declared: the first is met after a write, the second by reading alone.
+const HIDDEN_TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', ARGV[1]) return 0";
+const HIDDEN_COUNT: &str =
+    "local sum = 0 for i = 0, ARGV[1] - 1 do sum = sum + redis.call('GET', 'account:' .. i) end return sum";
+
+/// Money moves between accounts by scripts. With `is_hidden`, keys are not declared, and every script is a new one: each call has to find out.
+fn scripted_transfers(server: &Server, writers: Writers, limit: Duration, is_hidden: bool) -> Result<(), String> {
+    let keys = names("account", ACCOUNTS);
+    server.connect().command(&over_with("MSET", &keys, &BALANCE.to_string()));
+    let (moved, calls) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let mut bodies: Vec<Body> = Vec::new();
+    let seed = Random::seed("scripted transfers");
+    for number in 0..2 * SIDES as u64 {
+        let (mut client, keys, moved, calls) = (server.connect(), keys.clone(), &moved, &calls);
+        let mut random = Random::from_seed(seed + number);
+        bodies.push(Box::new(move || {
+            let (from, to) = (&keys[random.below(ACCOUNTS)], &keys[random.below(ACCOUNTS)]);
+            let call = calls.fetch_add(1, Ordering::Relaxed);
+            let reply = match (writers, is_hidden) {
+                (Writers::Right, false) => client.command(&["EVAL", TRANSFER, "2", from, to]),
+                (Writers::Right, true) => {
+                    let script = format!("{HIDDEN_TRANSFER} -- {call}");
+                    client.command(&["EVAL", script.as_str(), "1", from, to])
+                }
+                (Writers::Broken, _) => {
+                    client.command(&["EVAL", "redis.call('DECR', KEYS[1]) return 0", "1", from]);
+                    client.command(&["EVAL", "redis.call('INCR', KEYS[1]) return 0", "1", to])
+                }
+            };
+            moved.fetch_add(1, Ordering::Relaxed);
+            if reply == Reply::Integer(0) { Ok(()) } else { Err(format!("{reply:?}")) }
+        }));
+    }
+    for _ in 0..SIDES {
+        let (mut client, keys, calls) = (server.connect(), keys.clone(), &calls);
+        bodies.push(Box::new(move || {
+            let call = calls.fetch_add(1, Ordering::Relaxed);
+            let reply = if is_hidden {
+                let script = format!("{HIDDEN_COUNT} -- {call}");
+                client.command(&["EVAL", script.as_str(), "0", &ACCOUNTS.to_string()])
+            } else {
+                let count = keys.len().to_string();
+                let head = ["EVAL", COUNT, &count];
+                let command: Vec<&str> = head.into_iter().chain(keys.iter().map(String::as_str)).collect();
+                client.command(&command)
+            };
+            let right = Reply::Integer(ACCOUNTS as i64 * BALANCE);
+            if reply == right { Ok(()) } else { Err(format!("{reply:?} in all accounts")) }
+        }));
+    }
+    run_for(limit, bodies)?;
+    enough(&moved);
+    Ok(())
+}
+
+#[test]
+fn scripts_are_isolated() {
+    check(|server, _, writers, limit| scripted_transfers(server, writers, limit, false));
+}
+
+#[test]
+fn scripts_with_undeclared_keys_are_isolated() {
+    check(|server, _, writers, limit| scripted_transfers(server, writers, limit, true));
+}
+
 #[test]
 fn mset_is_never_torn() {
     check(mset);

@@ -47,6 +47,18 @@ impl Host for FakeHost {
         // One is, so that something shows it.
         command.name == "substr"
     }
+    fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
+        self.ask(format!("load {}", text(body))).map(|()| b"sha".to_vec()).map_err(String::into_bytes)
+    }
+    fn script_exists(&self, name: &[u8]) -> bool {
+        name == b"known"
+    }
+    fn script_flush(&self) {
+        let _ = self.ask("flush scripts".to_owned());
+    }
+    fn script_kill(&self) -> Result<(), &'static str> {
+        if self.error.is_empty() { Ok(()) } else { Err(self.error) }
+    }
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         patterns.iter().map(|pattern| (text(pattern), b"value".to_vec())).collect()
     }

@@ -110,6 +110,11 @@ impl Session {
         self.client.db.store(db, Relaxed);
     }
 
+    /// Has others see the selected database again, after a script that has selected another for itself.
+    pub fn select_shown(&self) {
+        self.client.db.store(self.db, Relaxed);
+    }
+
     /// Sets the protocol version of replies.
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
@@ -414,6 +419,14 @@ pub trait Host: Send + Sync {
     fn command(&self, name: &[u8]) -> Option<&'static Command>;
     /// Whether `rename-command` has left a command without a name.
     fn is_removed(&self, command: &'static Command) -> bool;
+    /// `SCRIPT LOAD`: compiles a script and has all workers know it; its SHA-1. The error is the whole error reply.
+    fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>>;
+    /// Whether a script of this SHA-1 is known.
+    fn script_exists(&self, name: &[u8]) -> bool;
+    /// Forgets all scripts.
+    fn script_flush(&self);
+    /// `SCRIPT KILL`: ends the scripts that have run for too long. The error is the whole error reply.
+    fn script_kill(&self) -> Result<(), &'static str>;
 }
 
 /// What a command without keys works with.

@@ -192,6 +192,26 @@ pub enum TransactionPart {
     Watch,
     /// `EXEC`.
     Exec,
+    /// `EVAL` and its like.
+    Script(ScriptForm),
+}
+
+/// How a command names the script that it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptNamed {
+    /// By its text (`EVAL`).
+    Text,
+    /// By its SHA-1 (`EVALSHA`).
+    Sha,
+}
+
+/// What a command that runs a script asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScriptForm {
+    /// How it names the script.
+    pub named: ScriptNamed,
+    /// The script may not write (`EVAL_RO`).
+    pub is_read_only: bool,
 }
 
 /// Which shards a command needs.

@@ -172,6 +172,11 @@ impl Keyspace {
         }
     }
 
+    /// Whether changes of keys are told to listeners (`notify-keyspace-events`).
+    pub fn publishes_events(&self) -> bool {
+        self.tuning.events.load(Relaxed) != 0
+    }
+
     /// How it is laid out.
     pub fn layout(&self) -> &Layout {
         &self.layout

@@ -48,6 +48,7 @@ mod serving;
 pub mod shard;
 pub mod transaction;
 pub mod tuning;
+pub mod undo;
 
 /// What keyed handlers meet of the dictionary.
 pub use pantala_dict::{EntryMut, EntryRef, Extracted, NewPayload, OwnedPayload, Payload};

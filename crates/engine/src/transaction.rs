@@ -25,7 +25,7 @@ use std::sync::{Arc, Weak};
 use pantala_resp::{ArgRange, Args};
 
 use crate::access::{Access, Key, KeyPlace};
-use crate::command::{Command, Flags, Handler, Route, for_each_key};
+use crate::command::{Command, Flags, Handler, Route, TransactionPart, for_each_key};
 use crate::keyspace::Keyspace;
 
 /// Which shards a queued command needs.
@@ -88,8 +88,11 @@ impl Transaction {
     }
 
     fn needs(&mut self, keyspace: &Keyspace, command: &Command, args: &Args<'_>) -> (Needs, Option<KeyPlace>) {
-        if !matches!(command.handler, Handler::Keyed(_)) {
-            return (Needs::Nothing, None);
+        match command.handler {
+            Handler::Keyed(_) => {}
+            // In a transaction it can't be run again when it meets a key that it hasn't declared.
+            Handler::Transaction(TransactionPart::Script(_)) => return (Needs::All, None),
+            _ => return (Needs::Nothing, None),
         }
         if !matches!(command.route, Route::Keys) {
             return (Needs::All, None);

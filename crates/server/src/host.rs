@@ -16,6 +16,7 @@ use crate::config::{ConfigStore, Refusal, Settings};
 use crate::net;
 use crate::process;
 use crate::renames::Renames;
+use crate::scripting::Scripting;
 use crate::worker::stats::WorkerStats;
 
 /// How many samples a rate is the mean of, as in Redis.
@@ -90,6 +91,7 @@ pub struct Server {
     loads: Box<[AtomicU64]>,
     facts: Facts,
     renames: Renames,
+    scripting: Scripting,
     stopping: AtomicBool,
     last_accept_warning_ms: AtomicI64,
     /// Figures that are not any one worker's.
@@ -110,6 +112,7 @@ impl Server {
             loads: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             facts,
             renames,
+            scripting: Scripting::new(workers),
             stopping: AtomicBool::new(false),
             last_accept_warning_ms: AtomicI64::new(0),
             stats: ServerStats::default(),
@@ -131,6 +134,11 @@ impl Server {
     /// Other names of commands.
     pub fn renames(&self) -> &Renames {
         &self.renames
+    }
+
+    /// What workers share of scripts.
+    pub fn scripting(&self) -> &Scripting {
+        &self.scripting
     }
 
     /// What it was started with.
@@ -379,6 +387,26 @@ impl Host for Server {
 
     fn is_removed(&self, command: &'static Command) -> bool {
         self.renames.is_removed(command)
+    }
+
+    fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
+        self.scripting.load(body)
+    }
+
+    fn script_exists(&self, name: &[u8]) -> bool {
+        self.scripting.exists(name)
+    }
+
+    fn script_flush(&self) {
+        self.scripting.scripts.flush();
+    }
+
+    fn script_kill(&self) -> Result<(), &'static str> {
+        let busy_ms = match self.config.settings().busy_reply_threshold_ms {
+            0 => i64::MAX,
+            busy_ms => busy_ms,
+        };
+        self.scripting.kill(self.monotonic_ms(), busy_ms)
     }
 
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {

@@ -19,5 +19,6 @@ pub mod info;
 pub mod net;
 pub mod process;
 pub mod renames;
+pub mod scripting;
 pub mod startup;
 pub mod worker;

@@ -1,10 +1,200 @@
 //! Commands about scripts and functions.
 
-use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
+use pantala_engine::command::{
+    Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, ScriptForm, ScriptNamed, TransactionPart,
+};
 
 use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
 const SCRIPTING: Command = Command { group: "scripting", ..Command::BLANK };
+
+/// The keys of a script: as many as it says.
+const fn script_keys(flags: &'static [&'static str], notes: &'static str) -> KeySpec {
+    KeySpec { notes, flags, begin: BeginSearch::Index(2), find: FindKeys::KeyNum { keynum: 0, first: 1, step: 1 } }
+}
+
+const WRITING_KEYS: &[&str] = &["RW", "access", "update"];
+const READING_KEYS: &[&str] = &["RO", "access"];
+
+/// The remark on keys that may be read and written, and on those that may be read.
+const WRITING_NOTE: &str = "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE";
+const READING_NOTE: &str = "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS";
+
+const fn runs(named: ScriptNamed, is_read_only: bool) -> Handler {
+    Handler::Transaction(TransactionPart::Script(ScriptForm { named, is_read_only }))
+}
+
+/// What all that run a script have in common.
+const RUNNING: Command = Command {
+    complexity: "That of the script",
+    arity: -3,
+    flags: flags![NOSCRIPT, STALE, SKIP_MONITOR, NO_MANDATORY_KEYS],
+    acl: acl![SCRIPTING],
+    ..SCRIPTING
+};
+
+/// What all that run one which only reads have in common.
+const READING: Command =
+    Command { since: "7.0.0", flags: flags![READONLY, NOSCRIPT, STALE, SKIP_MONITOR, NO_MANDATORY_KEYS], ..RUNNING };
+
+const BY_TEXT: &[Argument] = &[
+    Argument::string("script"),
+    Argument::integer("numkeys"),
+    Argument::key("key", 0).optional().multiple(),
+    Argument::string("arg").optional().multiple(),
+];
+
+const BY_SHA: &[Argument] = &[
+    Argument::string("sha1"),
+    Argument::integer("numkeys"),
+    Argument::key("key", 0).optional().multiple(),
+    Argument::string("arg").optional().multiple(),
+];
+
+pub(crate) const EVAL: Command = Command {
+    name: "eval",
+    full_name: "eval",
+    summary: "Runs a script",
+    since: "2.6.0",
+    key_specs: &[script_keys(WRITING_KEYS, WRITING_NOTE)],
+    arguments: BY_TEXT,
+    handler: runs(ScriptNamed::Text, false),
+    ..RUNNING
+};
+
+pub(crate) const EVAL_RO: Command = Command {
+    name: "eval_ro",
+    full_name: "eval_ro",
+    summary: "Runs a script that may not write",
+    key_specs: &[script_keys(READING_KEYS, READING_NOTE)],
+    arguments: BY_TEXT,
+    handler: runs(ScriptNamed::Text, true),
+    ..READING
+};
+
+pub(crate) const EVALSHA: Command = Command {
+    name: "evalsha",
+    full_name: "evalsha",
+    summary: "Runs a script that the server knows",
+    since: "2.6.0",
+    key_specs: &[script_keys(WRITING_KEYS, "")],
+    arguments: BY_SHA,
+    handler: runs(ScriptNamed::Sha, false),
+    ..RUNNING
+};
+
+pub(crate) const EVALSHA_RO: Command = Command {
+    name: "evalsha_ro",
+    full_name: "evalsha_ro",
+    summary: "Runs a script that the server knows, which may not write",
+    key_specs: &[script_keys(READING_KEYS, "")],
+    arguments: BY_SHA,
+    handler: runs(ScriptNamed::Sha, true),
+    ..READING
+};
+
+pub(crate) const SCRIPT: Command = Command {
+    name: "script",
+    full_name: "script",
+    summary: "Manages the scripts that the server knows",
+    since: "2.6.0",
+    complexity: DEPENDS_ON_SUBCOMMAND,
+    arity: -2,
+    subcommands: &[SCRIPT_DEBUG, SCRIPT_EXISTS, SCRIPT_FLUSH, SCRIPT_HELP, SCRIPT_KILL, SCRIPT_LOAD],
+    ..SCRIPTING
+};
+
+const SCRIPT_DEBUG: Command = Command {
+    name: "debug",
+    full_name: "script|debug",
+    summary: "Sets whether scripts are debugged",
+    since: "3.2.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![NOSCRIPT],
+    acl: acl![SCRIPTING],
+    arguments: &[Argument::one_of(
+        "mode",
+        &[Argument::word("yes", "YES"), Argument::word("sync", "SYNC"), Argument::word("no", "NO")],
+    )],
+    handler: Handler::Local(crate::scripts::debug),
+    ..SCRIPTING
+};
+
+const SCRIPT_EXISTS: Command = Command {
+    name: "exists",
+    full_name: "script|exists",
+    summary: "Tells whether the server knows scripts",
+    since: "2.6.0",
+    complexity: "O(N), N: number of scripts asked for",
+    arity: -3,
+    flags: flags![NOSCRIPT],
+    acl: acl![SCRIPTING],
+    tips: &["request_policy:all_shards", "response_policy:agg_logical_and"],
+    arguments: &[Argument::string("sha1").multiple()],
+    handler: Handler::Local(crate::scripts::exists),
+    ..SCRIPTING
+};
+
+const SCRIPT_FLUSH: Command = Command {
+    name: "flush",
+    full_name: "script|flush",
+    summary: "Forgets all scripts",
+    since: "2.6.0",
+    complexity: "O(N), N: number of scripts that the server knows",
+    history: &[("6.2.0", "`ASYNC` and `SYNC` came")],
+    arity: -2,
+    flags: flags![NOSCRIPT],
+    acl: acl![SCRIPTING],
+    tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+    arguments: &[Argument::one_of("async", &[Argument::word("async", "ASYNC"), Argument::word("sync", "SYNC")])
+        .optional()
+        .since("6.2.0")],
+    handler: Handler::Local(crate::scripts::flush),
+    ..SCRIPTING
+};
+
+const SCRIPT_HELP: Command = Command {
+    name: "help",
+    full_name: "script|help",
+    summary: "Lists the subcommands",
+    since: "5.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE],
+    acl: acl![SCRIPTING],
+    handler: Handler::Local(crate::scripts::help),
+    ..SCRIPTING
+};
+
+const SCRIPT_KILL: Command = Command {
+    name: "kill",
+    full_name: "script|kill",
+    summary: "Ends a script that runs for too long and hasn't written",
+    since: "2.6.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![NOSCRIPT, ALLOW_BUSY],
+    acl: acl![SCRIPTING],
+    tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
+    handler: Handler::Local(crate::scripts::kill),
+    ..SCRIPTING
+};
+
+const SCRIPT_LOAD: Command = Command {
+    name: "load",
+    full_name: "script|load",
+    summary: "Has the server know a script without running it",
+    since: "2.6.0",
+    complexity: "O(N), N: length of the script",
+    arity: 3,
+    flags: flags![NOSCRIPT, STALE],
+    acl: acl![SCRIPTING],
+    tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+    arguments: &[Argument::string("script")],
+    handler: Handler::Local(crate::scripts::load),
+    ..SCRIPTING
+};
 
 pub(crate) const FUNCTION: Command = Command {
     name: "function",

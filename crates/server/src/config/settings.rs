@@ -162,6 +162,8 @@ pub struct Settings {
     pub hll_sparse_max_bytes: u64,
     /// Longest argument of a command, bytes.
     pub proto_max_bulk_len_bytes: u64,
+    /// How long a script runs before others are told that the server is busy, ms; 0: for ever.
+    pub busy_reply_threshold_ms: i64,
     /// Most bytes of a client's unprocessed input.
     pub client_query_buffer_limit_bytes: u64,
     /// Output limits of ordinary clients.
@@ -251,6 +253,7 @@ impl Settings {
             rdb_compression: values.bool("rdbcompression"),
             hll_sparse_max_bytes: bytes(values, "hll-sparse-max-bytes"),
             proto_max_bulk_len_bytes: bytes(values, "proto-max-bulk-len"),
+            busy_reply_threshold_ms: i64::try_from(values.number("busy-reply-threshold")).unwrap_or(i64::MAX),
             client_query_buffer_limit_bytes: bytes(values, "client-query-buffer-limit"),
             output_limit_normal,
             output_limit_replica,

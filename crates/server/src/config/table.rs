@@ -162,7 +162,7 @@ pub static DIRECTIVES: &[Directive] = &[
     // Redis's default is yes; Pantala doesn't count latencies per command yet.
     D::known("latency-tracking", Bool, "no"),
     D::known("latency-tracking-info-percentiles", Words, "50 99 99.9"),
-    D::known("busy-reply-threshold", Integer(0, LONG_MAX), "5000").alias("lua-time-limit"),
+    D::live("busy-reply-threshold", Integer(0, LONG_MAX), "5000").alias("lua-time-limit"),
     D::known("lua-enable-deprecated-api", Bool, "no").immutable().hidden(),
     // Snapshots. Redis's default of `save` is "3600 1 300 100 60 10000"; Pantala saves nothing yet.
     D::known("save", Kind::Save, ""),

@@ -15,6 +15,7 @@ mod cron;
 mod events;
 mod input;
 mod run;
+mod scripts;
 pub mod stats;
 mod transactions;
 mod window;

@@ -275,7 +275,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 handler(&mut context, &args, &mut Reply::new(output, version));
                 Ran::Done
             }
-            (What::Local(_), Handler::Transaction(part)) => return self.gather(entry, part, ranges),
+            (What::Local(_), Handler::Transaction(part)) => return self.gather(entry, command, part, ranges),
             (what, _) => {
                 let first_key = if let What::Single(_, place) = what { Some(*place) } else { None };
                 let (session, token) = (connection.session.view(), token(connection.id));
@@ -299,8 +299,7 @@ impl<L: EventLoop> Worker<'_, L> {
     fn settle(&mut self, index: u32, command: &'static Command, before: usize) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let reply = &connection.output[before..];
-        let outcome = if reply.first() == Some(&b'-') { Outcome::Failed } else { Outcome::Ok };
-        self.tally.count_reply(reply);
+        let outcome = if reply.first() == Some(&b'-') { self.tally.count_failure(reply) } else { Outcome::Ok };
         self.tally.count(command, outcome);
         if session_settles(&connection.session) {
             let is_pushed = is_pushed(command) && outcome == Outcome::Ok;

@@ -86,12 +86,22 @@ pub struct Tally<'s> {
     /// Calls in the window at hand, by index in `runs`.
     window_calls: Vec<usize>,
     by_code: ByCode,
+    /// The error of the command at hand was counted when a command within it answered it.
+    is_counted: bool,
 }
 
 impl<'s> Tally<'s> {
     /// The hand on a worker's figures: there must be only one.
     pub fn new(stats: &'s WorkerStats) -> Self {
-        Tally { stats, runs: Vec::new(), last: 0, window_began: None, window_calls: Vec::new(), by_code: ByCode::new() }
+        Tally {
+            stats,
+            runs: Vec::new(),
+            last: 0,
+            window_began: None,
+            window_calls: Vec::new(),
+            by_code: ByCode::new(),
+            is_counted: false,
+        }
     }
 
     /// A window begins to run.
@@ -117,6 +127,29 @@ impl<'s> Tally<'s> {
         }
         self.stats.commands.add(1);
         self.window_calls.push(self.last);
+    }
+
+    /// A command has run within another (a script), which the time of both counts for.
+    pub fn count_within(&mut self, command: &'static Command, outcome: Outcome) {
+        self.count(command, outcome);
+        if outcome != Outcome::Rejected {
+            self.window_calls.pop();
+        }
+    }
+
+    /// An error reply follows that was counted when a command within answered it.
+    pub fn expect_counted(&mut self) {
+        self.is_counted = true;
+    }
+
+    /// The outcome of a command that has written an error, which is counted.
+    #[cold]
+    pub fn count_failure(&mut self, reply: &[u8]) -> Outcome {
+        if std::mem::take(&mut self.is_counted) {
+            return Outcome::Ok;
+        }
+        self.count_reply(reply);
+        Outcome::Failed
     }
 
     /// A reply that may be an error was written.

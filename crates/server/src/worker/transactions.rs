@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use pantala_engine::client::{LocalContext, Session};
-use pantala_engine::command::{Command, Flags, Handler, Route, TransactionPart};
+use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
 use pantala_engine::executor::{Call, Ran};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::request::Parcel;
@@ -15,6 +15,7 @@ use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 
 use super::connection::{Connection, State};
+use super::scripts::ScriptCall;
 use super::stats::Outcome;
 use super::window::Entry;
 use super::{Worker, run};
@@ -25,6 +26,8 @@ pub enum Held {
     Watch(Vec<Box<[u8]>>),
     /// Runs its transaction.
     Exec,
+    /// Runs a script.
+    Script(Box<ScriptCall>),
 }
 
 /// The answer to a command that has been queued.
@@ -83,7 +86,16 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// `EXEC` and `WATCH`: asks for their shards.
-    pub(super) fn gather(&mut self, entry: &Entry, part: TransactionPart, ranges: &[ArgRange]) -> Ran {
+    pub(super) fn gather(
+        &mut self,
+        entry: &Entry,
+        command: &'static Command,
+        part: TransactionPart,
+        ranges: &[ArgRange],
+    ) -> Ran {
+        if let TransactionPart::Script(form) = part {
+            return self.gather_script(entry, command, form, ranges);
+        }
         let index = entry.connection;
         let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
         let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
@@ -126,16 +138,45 @@ impl<L: EventLoop> Worker<'_, L> {
                     }
                 }
             }
+            TransactionPart::Script(_) => unreachable!("seen to above"),
         };
         connection.input.done(entry.end);
-        let Some(held) = held else { return Ran::Done };
+        match held {
+            Some(held) => self.gather_for(index, held),
+            None => Ran::Done,
+        }
+    }
+
+    /// A script: finds it, and asks for its shards.
+    fn gather_script(
+        &mut self,
+        entry: &Entry,
+        command: &'static Command,
+        form: ScriptForm,
+        ranges: &[ArgRange],
+    ) -> Ran {
+        let index = entry.connection;
+        let Some(connection) = &self.connections[index as usize] else { return Ran::Done };
+        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+        let call = self.script_call(command, form, &args);
+        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
+        connection.input.done(entry.end);
+        match call {
+            Ok(call) => self.gather_for_script(index, call),
+            Err(why) => {
+                Reply::new(&mut connection.output, connection.session.version).error_bytes(&why);
+                Ran::Done
+            }
+        }
+    }
+
+    /// Asks for the shards in `self.shards`, and does with them what they are for as soon as they are there.
+    pub(super) fn gather_for(&mut self, index: u32, held: Held) -> Ran {
+        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
         connection.held = Some(held);
         let (view, token) = (connection.session.view(), connection.token());
         match self.executor.gather(&self.shards, view, token, self.now_ms) {
-            Some(owned) => {
-                self.run_held(index, owned);
-                Ran::Done
-            }
+            Some(owned) => self.run_held(index, owned),
             None => {
                 if let Some(connection) = &mut self.connections[index as usize] {
                     connection.state = State::Parked;
@@ -159,8 +200,20 @@ impl<L: EventLoop> Worker<'_, L> {
             connection.state = State::Open;
         }
         connection.requests = 0;
-        self.run_held(index, owned);
+        let script = match &connection.held {
+            Some(Held::Script(call)) => Some(call.command()),
+            _ => None,
+        };
+        if self.run_held(index, owned) == Ran::Parked {
+            return;
+        }
         let Some(connection) = &mut self.connections[index as usize] else { return };
+        if let Some(command) = script
+            && connection.output[before..].first() == Some(&b'-')
+            && self.tally.count_failure(&connection.output[before..]) == Outcome::Failed
+        {
+            self.tally.count_late_failure(command);
+        }
         if !run::replies_wanted(&mut connection.session) {
             connection.output.truncate(before);
         }
@@ -174,15 +227,26 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Does what the shards were asked for, and gives them back.
-    fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>) {
+    fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>) -> Ran {
         let now_ms = self.now_ms;
         let held = self.connections[index as usize].as_mut().and_then(|connection| connection.held.take());
         match held {
+            Some(Held::Script(call)) => {
+                let scripted = self.run_script(index, &call, &mut owned);
+                self.executor.give_back(owned, now_ms);
+                match scripted {
+                    None => return self.gather_for_script(index, call.widened()),
+                    Some(scripted) if scripted.is_counted => self.tally.expect_counted(),
+                    Some(_) => {}
+                }
+                return Ran::Done;
+            }
             Some(Held::Watch(keys)) => self.watch(index, &keys, &mut owned),
             Some(Held::Exec) => self.execute_transaction(index, &mut owned),
             None => {}
         }
         self.executor.give_back(owned, now_ms);
+        Ran::Done
     }
 
     fn watch(&mut self, index: u32, keys: &[Box<[u8]>], owned: &mut [Ownership]) {
@@ -241,12 +305,17 @@ impl<L: EventLoop> Worker<'_, L> {
                 let call = Call { command, args, first_key, session: view, connection: connection_token, now_ms };
                 self.executor.run_held(&call, &self.shards, owned, &mut connection.output);
             }
+            Handler::Transaction(TransactionPart::Script(form)) => {
+                let scripted = self.run_queued_script(index, command, form, &args, owned);
+                if scripted.is_counted {
+                    self.tally.expect_counted();
+                }
+            }
             Handler::Transaction(_) | Handler::Container => unreachable!("runs at once, or not at all: never queued"),
         }
         let Some(connection) = &self.connections[index as usize] else { return };
         let reply = &connection.output[before..];
-        let outcome = if reply.first() == Some(&b'-') { Outcome::Failed } else { Outcome::Ok };
-        self.tally.count_reply(reply);
+        let outcome = if reply.first() == Some(&b'-') { self.tally.count_failure(reply) } else { Outcome::Ok };
         self.tally.count(command, outcome);
     }
 }

@@ -1,0 +1,141 @@
+//! What keys were before a script changed them, so that its run can be taken back.
+//!
+//! A script that holds only the shards of its declared keys may meet another key after it has written. It then has to be run again with all
+//! shards, as if it had never begun: whatever it has changed is put back while its shards are still held, so that nobody saw it.
+//!
+//! Only small values are kept: a script that changes a large one is run with all shards instead, which costs less than a copy.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use pantala_dict::NewPayload;
+use pantala_types::{PackedForm, Value};
+
+use crate::access::{Access, Key};
+use crate::db::{Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
+
+/// Largest value that is kept, bytes.
+pub const UNDO_VALUE_BYTES_MAX: usize = 4 * 1024;
+
+/// Most that is kept for one run, bytes.
+pub const UNDO_BYTES_MAX: usize = 1024 * 1024;
+
+/// More would have to be kept than is worth it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge;
+
+/// What a key held.
+enum Content {
+    Int(i64),
+    Bytes(Vec<u8>),
+    Packed(PackedForm, Vec<u8>),
+    Heap(Value),
+}
+
+/// What a key was.
+struct Image {
+    content: Content,
+    flags: u8,
+    access: u32,
+    expire_at_ms: Option<i64>,
+}
+
+/// See the head of this module.
+#[derive(Default)]
+pub struct Undo {
+    /// By database and key; `None`: there was no such key.
+    images: HashMap<(u32, Box<[u8]>), Option<Image>>,
+    bytes: usize,
+}
+
+impl Undo {
+    /// Remembers what a key of the selected database is, unless it has already. To be called before the key is changed, with its shard held.
+    ///
+    /// # Errors
+    /// [`TooLarge`]: it isn't remembered, and mustn't be changed.
+    pub fn note(&mut self, access: &mut Access<'_>, bytes: &[u8]) -> Result<(), TooLarge> {
+        let db = access.session().db;
+        let Entry::Vacant(vacant) = self.images.entry((db, bytes.into())) else { return Ok(()) };
+        let key = Key { bytes, place: access.keyspace().place(bytes) };
+        let (image, value_bytes) = match image_of(access, &key)? {
+            Some((image, value_bytes)) => (Some(image), value_bytes),
+            None => (None, 0),
+        };
+        let taken = size_of::<Image>() + bytes.len() + value_bytes;
+        if value_bytes > UNDO_VALUE_BYTES_MAX || self.bytes + taken > UNDO_BYTES_MAX {
+            return Err(TooLarge);
+        }
+        self.bytes += taken;
+        vacant.insert(image);
+        Ok(())
+    }
+
+    /// Makes all keys what they were.
+    pub fn roll_back(&mut self, access: &mut Access<'_>) {
+        self.bytes = 0;
+        for ((db, bytes), image) in self.images.drain() {
+            let key = Key { bytes: &bytes, place: access.keyspace().place(&bytes) };
+            match image {
+                Some(image) => put_back(access, db, &key, image),
+                None => {
+                    access.db_at(db, &key).remove(&key, false);
+                }
+            }
+        }
+    }
+
+    /// Forgets everything: the run stands.
+    pub fn clear(&mut self) {
+        self.images.clear();
+        self.bytes = 0;
+    }
+}
+
+/// What a key is, and the bytes of its value.
+fn image_of(access: &mut Access<'_>, key: &Key<'_>) -> Result<Option<(Image, usize)>, TooLarge> {
+    let mut db = access.db(key);
+    let Some(entry) = db.find(key) else { return Ok(None) };
+    let (content, value_bytes) = match entry.held() {
+        Held::Int(value) => (Content::Int(value), 0),
+        Held::Bytes(bytes) | Held::Packed(_, bytes) if bytes.len() > UNDO_VALUE_BYTES_MAX => return Err(TooLarge),
+        Held::Bytes(bytes) => (Content::Bytes(bytes.to_vec()), bytes.len()),
+        Held::Packed(form, bytes) => (Content::Packed(form, bytes.to_vec()), bytes.len()),
+        Held::Heap(value) => {
+            let value_bytes = value.allocated_bytes();
+            if value_bytes > UNDO_VALUE_BYTES_MAX {
+                return Err(TooLarge);
+            }
+            (Content::Heap(value.try_clone().map_err(|_| TooLarge)?), value_bytes)
+        }
+    };
+    let image =
+        Image { content, flags: entry.user_flags(), access: entry.access(), expire_at_ms: entry.expire_at_ms() };
+    Ok(Some((image, value_bytes)))
+}
+
+fn put_back(access: &mut Access<'_>, db: u32, key: &Key<'_>, image: Image) {
+    let Image { content, flags, access: access_word, expire_at_ms } = image;
+    let kept;
+    let (payload, flags) = match content {
+        Content::Int(value) => (NewPayload::Int(value), flags),
+        Content::Heap(value) => (NewPayload::Heap(value), flags),
+        Content::Bytes(bytes) => {
+            kept = bytes;
+            let string = if flags & FLAG_RAW != 0 { NewString::Raw(&kept) } else { NewString::Bytes(&kept) };
+            payload_of(key, string).expect("it is small, and was there before")
+        }
+        Content::Packed(form, bytes) => {
+            kept = bytes;
+            if fits_inline(key.bytes, kept.len()) {
+                (NewPayload::Bytes(&kept), flags)
+            } else {
+                (NewPayload::Heap(Value::from_packed(form, kept.clone())), 0)
+            }
+        }
+    };
+    let mut db = access.db_at(db, key);
+    db.set_payload(key, payload, flags, expire_at_ms.map_or(Expire::Clear, Expire::At));
+    if let Some(mut entry) = db.find(key) {
+        entry.set_access(access_word);
+    }
+}

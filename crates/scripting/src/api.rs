@@ -1,0 +1,319 @@
+//! The table `redis` that scripts have, and `math.random`.
+
+use std::ffi::c_int;
+
+use mlua_sys::lua51 as ffi;
+use pantala_resp::{ArgRange, Args, DOUBLE_LEN_MAX, Version, format_double};
+
+use crate::cache::sha_of;
+use crate::lua::{Kind, Outcome, Stack, lua_functions};
+use crate::random::{DRAW_MAX, Random};
+use crate::run::{Called, Run, Scratch, Stopped};
+use crate::{REDIS_VERSION, REDIS_VERSION_NUMBER, convert, errors, state};
+
+lua_functions! {
+    call => redis_call;
+    pcall => redis_pcall;
+    log => redis_log;
+    sha1hex => redis_sha1hex;
+    error_reply => redis_error_reply;
+    status_reply => redis_status_reply;
+    setresp => redis_setresp;
+    set_repl => redis_set_repl;
+    replicate_commands => redis_replicate_commands;
+    breakpoint => redis_breakpoint;
+    debug => redis_debug;
+    acl_check_cmd => redis_acl_check_cmd;
+    random => math_random;
+    randomseed => math_randomseed;
+}
+
+/// What every script has.
+const FUNCTIONS: [(&str, ffi::lua_CFunction); 10] = [
+    ("call", call),
+    ("pcall", pcall),
+    ("log", log),
+    ("sha1hex", sha1hex),
+    ("error_reply", error_reply),
+    ("status_reply", status_reply),
+    ("setresp", setresp),
+    ("set_repl", set_repl),
+    ("acl_check_cmd", acl_check_cmd),
+    ("replicate_commands", replicate_commands),
+];
+
+const NUMBERS: [(&str, f64); 10] = [
+    ("LOG_DEBUG", 0.0),
+    ("LOG_VERBOSE", 1.0),
+    ("LOG_NOTICE", 2.0),
+    ("LOG_WARNING", LEVEL_MAX),
+    ("REPL_NONE", 0.0),
+    ("REPL_AOF", 1.0),
+    ("REPL_SLAVE", 2.0),
+    ("REPL_REPLICA", 2.0),
+    ("REPL_ALL", REPL_MAX),
+    ("REDIS_VERSION_NUM", REDIS_VERSION_NUMBER as f64),
+];
+
+const LEVEL_MAX: f64 = 3.0;
+const REPL_MAX: f64 = 3.0;
+
+/// Pushes the table as scripts of EVAL have it.
+pub(crate) fn push(stack: Stack) {
+    push_for_functions(stack);
+    for (name, function) in [("breakpoint", breakpoint as ffi::lua_CFunction), ("debug", debug)] {
+        stack.push_function(function);
+        stack.set_raw_field(-2, name);
+    }
+}
+
+/// Pushes what libraries of functions have of it.
+pub(crate) fn push_for_functions(stack: Stack) {
+    stack.new_table(0, FUNCTIONS.len() + NUMBERS.len() + 3);
+    for (name, function) in FUNCTIONS {
+        stack.push_function(function);
+        stack.set_raw_field(-2, name);
+    }
+    for (name, number) in NUMBERS {
+        stack.push_number(number);
+        stack.set_raw_field(-2, name);
+    }
+    stack.push_bytes(REDIS_VERSION.as_bytes());
+    stack.set_raw_field(-2, "REDIS_VERSION");
+}
+
+/// Puts Redis's generator in place of the C library's.
+pub(crate) fn replace_random(stack: Stack) {
+    stack.raw_field(ffi::LUA_GLOBALSINDEX, "math");
+    for (name, function) in [("random", random as ffi::lua_CFunction), ("randomseed", randomseed)] {
+        stack.push_function(function);
+        stack.set_raw_field(-2, name);
+    }
+    stack.pop(1);
+}
+
+/// The run that the function at hand belongs to.
+fn running<'a>(stack: Stack) -> Option<&'a mut Run<'a>> {
+    let run = stack.memory().run.get();
+    // SAFETY: the pointer is null but between `State::run`'s first and last step, where it points to a `Run` that lives through both and which nothing else refers
+    // to; one function at a time runs in a state, and it lets go of the reference before it returns.
+    unsafe { run.cast::<Run<'a>>().as_mut() }
+}
+
+/// Copies the arguments of a command to the scratch buffers, and takes them off the stack. `Err` is the text of an error.
+fn take_args(stack: Stack, scratch: &mut Scratch) -> Result<(), &'static str> {
+    let count = stack.top();
+    scratch.bytes.clear();
+    scratch.ranges.clear();
+    if count == 0 {
+        return Err("Please specify at least one argument for this redis lib call");
+    }
+    for index in 1..=count {
+        let start = scratch.bytes.len();
+        match stack.kind(index) {
+            Kind::Number => {
+                let mut room = [0; DOUBLE_LEN_MAX];
+                scratch.bytes.extend_from_slice(format_double(stack.number(index), &mut room));
+            }
+            Kind::String => scratch.bytes.extend_from_slice(stack.bytes(index).unwrap_or_default()),
+            _ => {
+                stack.set_top(0);
+                return Err("Lua redis lib command arguments must be strings or integers");
+            }
+        }
+        scratch.ranges.push(ArgRange::new(start, scratch.bytes.len() - start));
+    }
+    stack.set_top(0);
+    Ok(())
+}
+
+fn redis_call(stack: Stack) -> Outcome {
+    call_command(stack, true)
+}
+
+fn redis_pcall(stack: Stack) -> Outcome {
+    call_command(stack, false)
+}
+
+fn call_command(stack: Stack, raises: bool) -> Outcome {
+    let Some(run) = running(stack) else {
+        return Err(errors::raise(stack, "redis.call/pcall can only be called inside a script invocation"));
+    };
+    if let Some(stopped) = run.stopped {
+        return Err(state::stop(stack, stopped));
+    }
+    let scratch = &mut *run.scratch;
+    if let Err(text) = take_args(stack, scratch) {
+        errors::push(stack, text.as_bytes());
+        return if raises { Err(crate::lua::Raise) } else { Ok(1) };
+    }
+    scratch.reply.clear();
+    let args = Args::new(&scratch.bytes, &scratch.ranges);
+    if run.caller.call(&args, run.version, &mut scratch.reply) == Called::Abandoned {
+        run.stopped = Some(Stopped::Abandoned);
+        return Err(state::stop(stack, Stopped::Abandoned));
+    }
+    convert::push_reply(stack, &scratch.reply);
+    let is_error = scratch.reply.first() == Some(&b'-');
+    scratch.shrink();
+    if is_error && raises { Err(crate::lua::Raise) } else { Ok(1) }
+}
+
+fn redis_acl_check_cmd(stack: Stack) -> Outcome {
+    let Some(run) = running(stack) else {
+        return Err(errors::raise(stack, "redis.acl_check_cmd can only be called inside a script invocation"));
+    };
+    let scratch = &mut *run.scratch;
+    if let Err(text) = take_args(stack, scratch) {
+        return Err(errors::raise(stack, text));
+    }
+    match run.caller.may_run(&Args::new(&scratch.bytes, &scratch.ranges)) {
+        Some(may) => stack.push_boolean(may),
+        None => return Err(errors::raise(stack, "Invalid command passed to redis.acl_check_cmd()")),
+    }
+    Ok(1)
+}
+
+fn redis_log(stack: Stack) -> Outcome {
+    let count = stack.top();
+    if count < 2 {
+        return Err(errors::raise(stack, "redis.log() requires two arguments or more."));
+    }
+    if !stack.is_numeric(1) {
+        return Err(errors::raise(stack, "First argument must be a number (log level)."));
+    }
+    let level = stack.number(1).trunc();
+    if !(0.0..=LEVEL_MAX).contains(&level) {
+        return Err(errors::raise(stack, "Invalid debug level."));
+    }
+    let mut text = Vec::new();
+    for index in 2..=count {
+        if let Some(part) = stack.bytes(index) {
+            if index != 2 {
+                text.push(b' ');
+            }
+            text.extend_from_slice(part);
+        }
+    }
+    if let Some(run) = running(stack) {
+        run.caller.log(level as u8, &text);
+    }
+    Ok(0)
+}
+
+fn redis_sha1hex(stack: Stack) -> Outcome {
+    if stack.top() != 1 {
+        return Err(errors::raise(stack, "wrong number of arguments"));
+    }
+    // What is no string has the name of no bytes, as in Redis.
+    let sha = sha_of(stack.bytes(1).unwrap_or_default());
+    stack.push_bytes(&sha);
+    Ok(1)
+}
+
+fn redis_error_reply(stack: Stack) -> Outcome {
+    if stack.top() != 1 || stack.kind(1) != Kind::String {
+        errors::push(stack, b"wrong number or type of arguments");
+        return Ok(1);
+    }
+    let text = stack.bytes(1).unwrap_or_default();
+    let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+    let text = if text.starts_with(b"-") { text.to_vec() } else { [b"-", text].concat() };
+    errors::push(stack, &text);
+    Ok(1)
+}
+
+fn redis_status_reply(stack: Stack) -> Outcome {
+    if stack.top() != 1 || stack.kind(1) != Kind::String {
+        errors::push(stack, b"wrong number or type of arguments");
+        return Ok(1);
+    }
+    stack.new_table(0, 1);
+    stack.push_copy(1);
+    stack.set_raw_field(-2, "ok");
+    Ok(1)
+}
+
+fn redis_setresp(stack: Stack) -> Outcome {
+    let Some(run) = running(stack) else {
+        return Err(errors::raise(stack, "redis.setresp can only be called inside a script invocation"));
+    };
+    if stack.top() != 1 {
+        return Err(errors::raise(stack, "redis.setresp() requires one argument."));
+    }
+    run.version = match stack.number(1).trunc() {
+        2.0 => Version::Resp2,
+        3.0 => Version::Resp3,
+        _ => return Err(errors::raise(stack, "RESP version must be 2 or 3.")),
+    };
+    Ok(0)
+}
+
+fn redis_set_repl(stack: Stack) -> Outcome {
+    if running(stack).is_none() {
+        return Err(errors::raise(stack, "redis.set_repl can only be called inside a script invocation"));
+    }
+    if stack.top() != 1 {
+        return Err(errors::raise(stack, "redis.set_repl() requires two arguments."));
+    }
+    if !(0.0..=REPL_MAX).contains(&stack.number(1).trunc()) {
+        let text = "Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.";
+        return Err(errors::raise(stack, text));
+    }
+    Ok(0)
+}
+
+fn redis_replicate_commands(stack: Stack) -> Outcome {
+    stack.push_boolean(true);
+    Ok(1)
+}
+
+/// There is no debugger, so nothing stops.
+fn redis_breakpoint(stack: Stack) -> Outcome {
+    stack.push_boolean(false);
+    Ok(1)
+}
+
+fn redis_debug(_: Stack) -> Outcome {
+    Ok(0)
+}
+
+fn math_random(stack: Stack) -> Outcome {
+    let Some(run) = running(stack) else {
+        return Err(stack.error("math.random can only be called inside a script invocation"));
+    };
+    let unit = f64::from(run.random.draw() % DRAW_MAX) / f64::from(DRAW_MAX);
+    let number = match stack.top() {
+        0 => unit,
+        1 => {
+            let upper = c_integer(stack.check_number(1)?);
+            if upper < 1 {
+                return Err(stack.argument_error(1, "interval is empty"));
+            }
+            (unit * f64::from(upper)).floor() + 1.0
+        }
+        2 => {
+            let (lower, upper) = (c_integer(stack.check_number(1)?), c_integer(stack.check_number(2)?));
+            if lower > upper {
+                return Err(stack.argument_error(2, "interval is empty"));
+            }
+            (unit * f64::from(upper.wrapping_sub(lower).wrapping_add(1))).floor() + f64::from(lower)
+        }
+        _ => return Err(stack.error("wrong number of arguments")),
+    };
+    stack.push_number(number);
+    Ok(1)
+}
+
+fn math_randomseed(stack: Stack) -> Outcome {
+    let Some(run) = running(stack) else {
+        return Err(stack.error("math.randomseed can only be called inside a script invocation"));
+    };
+    *run.random = Random::new(c_integer(stack.check_number(1)?));
+    Ok(0)
+}
+
+/// A number as C's `int`, which it becomes by way of a `ptrdiff_t`.
+pub(crate) fn c_integer(number: f64) -> c_int {
+    number as i64 as c_int
+}

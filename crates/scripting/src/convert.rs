@@ -1,0 +1,281 @@
+//! Replies of commands as Lua's values, and Lua's values as replies.
+
+use std::ffi::c_int;
+
+use pantala_base::number::parse_i64;
+use pantala_resp::{Reply, Version};
+
+use crate::errors;
+use crate::lua::{Kind, Stack};
+
+/// Deepest reply that a script's value becomes.
+const REPLY_DEPTH_MAX: u32 = 1000;
+
+/// Pushes a reply that one of our commands has written, and gives what follows it. What is malformed, which no command writes, becomes nil.
+pub(crate) fn push_reply(stack: Stack, reply: &[u8]) -> &[u8] {
+    if !stack.room(6) {
+        return &[];
+    }
+    let Some((&kind, rest)) = reply.split_first() else {
+        stack.push_nil();
+        return &[];
+    };
+    let end = rest.iter().position(|&byte| byte == b'\r').unwrap_or(rest.len());
+    let (line, rest) = (&rest[..end], rest.get(end + 2..).unwrap_or_default());
+    match kind {
+        b'+' => {
+            push_tagged(stack, "ok", line);
+            rest
+        }
+        b'-' => {
+            let text = [b"-", line].concat();
+            errors::push(stack, &text);
+            stack.push_boolean(true);
+            stack.set_raw_field(-2, errors::IS_COUNTED);
+            rest
+        }
+        b':' => {
+            stack.push_number(parse_i64(line).unwrap_or_default() as f64);
+            rest
+        }
+        b',' => {
+            stack.new_table(0, 1);
+            let text = std::str::from_utf8(line).unwrap_or_default();
+            stack.push_number(
+                text.trim_start_matches('-')
+                    .parse()
+                    .map_or(f64::NAN, |value: f64| if text.starts_with('-') { -value } else { value }),
+            );
+            stack.set_raw_field(-2, "double");
+            rest
+        }
+        b'(' => {
+            push_tagged(stack, "big_number", line);
+            rest
+        }
+        b'#' => {
+            stack.push_boolean(line == b"t");
+            rest
+        }
+        b'_' => {
+            stack.push_nil();
+            rest
+        }
+        _ => push_sized(stack, kind, parse_i64(line).unwrap_or(-1), rest),
+    }
+}
+
+/// A reply that begins with its length.
+fn push_sized(stack: Stack, kind: u8, len: i64, rest: &[u8]) -> &[u8] {
+    let Ok(len) = usize::try_from(len) else {
+        stack.push_boolean(false);
+        return rest;
+    };
+    match kind {
+        b'$' => {
+            stack.push_bytes(rest.get(..len).unwrap_or_default());
+            rest.get(len + 2..).unwrap_or_default()
+        }
+        b'=' => {
+            let text = rest.get(..len).unwrap_or_default();
+            stack.new_table(0, 1);
+            stack.new_table(0, 2);
+            stack.push_bytes(text.get(4..).unwrap_or_default());
+            stack.set_raw_field(-2, "string");
+            stack.push_bytes(text.get(..3).unwrap_or_default());
+            stack.set_raw_field(-2, "format");
+            stack.set_raw_field(-2, "verbatim_string");
+            rest.get(len + 2..).unwrap_or_default()
+        }
+        b'%' => {
+            let mut rest = rest;
+            stack.new_table(0, 1);
+            stack.new_table(0, len);
+            for _ in 0..len {
+                rest = push_reply(stack, rest);
+                rest = push_reply(stack, rest);
+                set_if_key(stack);
+            }
+            stack.set_raw_field(-2, "map");
+            rest
+        }
+        b'~' => {
+            let mut rest = rest;
+            stack.new_table(0, 1);
+            stack.new_table(0, len);
+            for _ in 0..len {
+                rest = push_reply(stack, rest);
+                stack.push_boolean(true);
+                set_if_key(stack);
+            }
+            stack.set_raw_field(-2, "set");
+            rest
+        }
+        // An attribute is passed over.
+        b'|' => {
+            let mut rest = rest;
+            for _ in 0..2 * len {
+                rest = push_reply(stack, rest);
+                stack.pop(1);
+            }
+            push_reply(stack, rest)
+        }
+        _ => {
+            let mut rest = rest;
+            stack.new_table(len, 0);
+            for index in 1..=len {
+                rest = push_reply(stack, rest);
+                stack.set_raw_element(-2, index as c_int);
+            }
+            rest
+        }
+    }
+}
+
+fn push_tagged(stack: Stack, tag: &str, text: &[u8]) {
+    stack.new_table(0, 1);
+    stack.push_bytes(text);
+    stack.set_raw_field(-2, tag);
+}
+
+/// Sets a table's field from key and value on top, unless the key can't be one.
+pub(crate) fn set_if_key(stack: Stack) {
+    let is_key = match stack.kind(-2) {
+        Kind::Nil | Kind::None => false,
+        Kind::Number => !stack.number(-2).is_nan(),
+        _ => true,
+    };
+    if is_key { stack.raw_set(-3) } else { stack.pop(2) }
+}
+
+/// Answers the value on top of the stack and takes it away. `script` is the version that the script has set; whether the reply is an error that was
+/// counted already comes back.
+pub(crate) fn write(stack: Stack, script: Version, reply: &mut Reply<'_>) -> bool {
+    write_at(stack, script, reply, 0)
+}
+
+fn write_at(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32) -> bool {
+    if depth >= REPLY_DEPTH_MAX || !stack.room(6) {
+        reply.error("ERR reached lua stack limit");
+        stack.pop(1);
+        return false;
+    }
+    let mut is_counted = false;
+    match stack.kind(-1) {
+        Kind::String => reply.bulk(stack.bytes(-1).unwrap_or_default()),
+        Kind::Number => reply.integer(integer(stack.number(-1))),
+        Kind::Boolean => match (script, stack.boolean(-1)) {
+            (Version::Resp2, true) => reply.integer(1),
+            (Version::Resp2, false) => reply.null(),
+            (Version::Resp3, value) => reply.boolean(value),
+        },
+        Kind::Table => is_counted = write_table(stack, script, reply, depth),
+        _ => reply.null(),
+    }
+    stack.pop(1);
+    is_counted
+}
+
+/// A number as C's cast makes it an integer on the machines that Redis runs on: what doesn't fit is the least one.
+fn integer(number: f64) -> i64 {
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    if (-LIMIT..LIMIT).contains(&number) { number as i64 } else { i64::MIN }
+}
+
+/// Answers the table on top of the stack, which stays there.
+fn write_table(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32) -> bool {
+    let table = stack.top();
+    let field = |name: &str, kind: Kind| {
+        stack.raw_field(table, name);
+        let is_it = stack.kind(-1) == kind;
+        if !is_it {
+            stack.pop(1);
+        }
+        is_it
+    };
+    if field("err", Kind::String) {
+        let told = errors::read(stack, table);
+        reply.error_bytes(c_string(&told.text));
+        stack.set_top(table);
+        return told.is_counted;
+    }
+    if field("ok", Kind::String) {
+        let text: Vec<u8> = c_string(stack.bytes(-1).unwrap_or_default()).iter().map(one_line).collect();
+        reply.raw(b"+");
+        reply.raw(&text);
+        reply.raw(b"\r\n");
+    } else if field("double", Kind::Number) {
+        reply.double(stack.number(-1));
+    } else if field("big_number", Kind::String) {
+        let digits: Vec<u8> = stack.bytes(-1).unwrap_or_default().iter().map(one_line).collect();
+        reply.big_number(&digits);
+    } else if field("verbatim_string", Kind::Table) && write_verbatim(stack, reply) {
+    } else if field("map", Kind::Table) {
+        let (deferred, mut pairs) = (reply.defer_map(), 0);
+        stack.push_nil();
+        while stack.next(-2) {
+            stack.push_copy(-2);
+            write_at(stack, script, reply, depth + 1);
+            write_at(stack, script, reply, depth + 1);
+            pairs += 1;
+        }
+        reply.patch(deferred, pairs);
+    } else if field("set", Kind::Table) {
+        let (deferred, mut members) = (reply.defer_set(), 0);
+        stack.push_nil();
+        while stack.next(-2) {
+            stack.pop(1);
+            stack.push_copy(-1);
+            write_at(stack, script, reply, depth + 1);
+            members += 1;
+        }
+        reply.patch(deferred, members);
+    } else {
+        write_array(stack, script, reply, depth);
+    }
+    stack.set_top(table);
+    false
+}
+
+/// The elements up to the first nil.
+fn write_array(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32) {
+    let table = stack.top();
+    let mut len = 0;
+    loop {
+        stack.raw_element(table, len + 1);
+        let is_end = stack.kind(-1) == Kind::Nil;
+        stack.pop(1);
+        if is_end {
+            break;
+        }
+        len += 1;
+    }
+    // Nothing changes the table meanwhile, so its length can come first: nothing is moved afterwards.
+    reply.array(len as usize);
+    for index in 1..=len {
+        stack.raw_element(table, index);
+        write_at(stack, script, reply, depth + 1);
+    }
+}
+
+/// Answers a table of a text and its format; `false`: it is none, and is popped.
+fn write_verbatim(stack: Stack, reply: &mut Reply<'_>) -> bool {
+    stack.raw_field(-1, "format");
+    stack.raw_field(-2, "string");
+    if stack.kind(-2) == Kind::String && stack.kind(-1) == Kind::String {
+        let format = String::from_utf8_lossy(stack.bytes(-2).unwrap_or_default());
+        reply.verbatim(&format, stack.bytes(-1).unwrap_or_default());
+        return true;
+    }
+    stack.pop(3);
+    false
+}
+
+/// As far as C sees a string.
+fn c_string(text: &[u8]) -> &[u8] {
+    text.split(|&byte| byte == 0).next().unwrap_or_default()
+}
+
+fn one_line(byte: &u8) -> u8 {
+    if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }
+}

@@ -1,0 +1,131 @@
+//! Errors as scripts see them: a table with the text in `err`, and where it was raised in `source` and `line`.
+
+use std::ffi::{CStr, c_int};
+
+use mlua_sys::lua51 as ffi;
+
+use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
+
+/// Set in an error that a command has answered: it is counted already.
+pub(crate) const IS_COUNTED: &str = "ignore_error_stats_update";
+
+/// Pushes the table of an error. A text that begins with a dash has its code in front; any other gets `ERR`.
+pub(crate) fn push(stack: Stack, text: &[u8]) {
+    let (code, message) = match text.strip_prefix(b"-") {
+        None => (&b"ERR"[..], text),
+        Some(rest) => match rest.iter().position(|&byte| byte == b' ') {
+            None => (&b"ERR"[..], rest),
+            Some(blank) => (&rest[..blank], &rest[blank + 1..]),
+        },
+    };
+    let message = message.without_line_ends();
+    let whole = [code, b" ", message].concat();
+    stack.new_table(0, 4);
+    stack.push_bytes(&whole);
+    stack.set_raw_field(-2, "err");
+}
+
+/// Line ends at both ends are dropped, blanks aren't.
+trait Trimmed {
+    fn without_line_ends(&self) -> &[u8];
+}
+
+impl Trimmed for [u8] {
+    fn without_line_ends(&self) -> &[u8] {
+        let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+        let Some(first) = self.iter().position(|byte| !is_line_end(byte)) else { return &[] };
+        let last = self.iter().rposition(|byte| !is_line_end(byte)).unwrap_or(first);
+        &self[first..=last]
+    }
+}
+
+/// An error with such a table.
+pub(crate) fn raise(stack: Stack, text: &str) -> Raise {
+    push(stack, text.as_bytes());
+    Raise
+}
+
+lua_functions! {
+    handle => handler;
+}
+
+/// Called with an error where it was raised: makes it a table that tells where that was.
+fn handler(stack: Stack) -> Outcome {
+    stack.set_top(1);
+    if stack.kind(1) != Kind::Table {
+        let text = [b"ERR ", &*shown(stack, 1)].concat();
+        stack.new_table(0, 3);
+        stack.push_bytes(&text);
+        stack.set_raw_field(-2, "err");
+        stack.replace(1);
+    }
+    if let Some((source, line)) = place(stack, 1) {
+        stack.push_bytes(&source);
+        stack.set_raw_field(1, "source");
+        stack.push_number(f64::from(line));
+        stack.set_raw_field(1, "line");
+    }
+    Ok(1)
+}
+
+/// A value as `tostring` shows it, but for metamethods.
+fn shown(stack: Stack, index: c_int) -> Vec<u8> {
+    match stack.kind(index) {
+        Kind::String | Kind::Number => {
+            stack.push_copy(index);
+            let text = stack.bytes(-1).unwrap_or_default().to_vec();
+            stack.pop(1);
+            text
+        }
+        Kind::Nil | Kind::None => b"nil".to_vec(),
+        Kind::Boolean => stack.boolean(index).to_string().into_bytes(),
+        _ => format!("{}: {:p}", stack.type_name(index), stack.address(index)).into_bytes(),
+    }
+}
+
+/// Source and line of the function at a level, or of its caller where that is none of Lua's.
+fn place(stack: Stack, level: c_int) -> Option<(Vec<u8>, c_int)> {
+    // SAFETY: as for `Stack`; what `lua_getinfo` gives lives as long as the function that it tells of.
+    unsafe {
+        let mut debug: ffi::lua_Debug = std::mem::zeroed();
+        if ffi::lua_getstack(stack.raw(), level, &mut debug) == 0 {
+            return None;
+        }
+        ffi::lua_getinfo(stack.raw(), c"Sl".as_ptr(), &mut debug);
+        if CStr::from_ptr(debug.what) == c"C" {
+            if ffi::lua_getstack(stack.raw(), level + 1, &mut debug) == 0 {
+                return None;
+            }
+            ffi::lua_getinfo(stack.raw(), c"Sl".as_ptr(), &mut debug);
+        }
+        Some((CStr::from_ptr(debug.source).to_bytes().to_vec(), debug.currentline))
+    }
+}
+
+/// What the error on top of the stack says.
+pub(crate) struct Told {
+    /// Its text, with its code.
+    pub(crate) text: Vec<u8>,
+    /// Source and line.
+    pub(crate) place: Option<(Vec<u8>, Vec<u8>)>,
+    pub(crate) is_counted: bool,
+}
+
+/// Reads the table of an error.
+pub(crate) fn read(stack: Stack, index: c_int) -> Told {
+    let field = |name: &str| {
+        stack.raw_field(index, name);
+        let text = match stack.kind(-1) {
+            Kind::String | Kind::Number => stack.bytes(-1).map(<[u8]>::to_vec),
+            _ => None,
+        };
+        stack.pop(1);
+        text
+    };
+    let text = field("err").unwrap_or_else(|| b"ERR unknown error".to_vec());
+    let place = field("source").zip(field("line"));
+    stack.raw_field(index, IS_COUNTED);
+    let is_counted = stack.kind(-1) == Kind::Boolean && stack.boolean(-1);
+    stack.pop(1);
+    Told { text, place, is_counted }
+}

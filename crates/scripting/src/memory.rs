@@ -1,0 +1,104 @@
+//! What a Lua state allocates: counted, and refused above a bound, which the script meets as "not enough memory".
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error, realloc};
+use std::cell::Cell;
+use std::ffi::c_void;
+
+use mlua_sys::lua51 as ffi;
+
+use crate::run::Run;
+
+/// Most that a Lua state may hold, bytes. Redis has no bound; here an endless table ends its script, not the server.
+pub const STATE_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+/// What Lua's own allocator aligns to.
+const ALIGN_BYTES: usize = 16;
+
+/// Beside a Lua state, at an address that doesn't change: its allocator has it in hand, and so has every function that Lua calls.
+pub(crate) struct Memory {
+    used_bytes: Cell<usize>,
+    limit_bytes: usize,
+    /// How many callers rely on memory not being refused.
+    suspended: Cell<u32>,
+    /// The script that runs; null between scripts.
+    pub(crate) run: Cell<*mut Run<'static>>,
+}
+
+impl Memory {
+    pub(crate) fn new(limit_bytes: usize) -> Box<Self> {
+        Box::new(Memory {
+            used_bytes: Cell::new(0),
+            limit_bytes,
+            suspended: Cell::new(0),
+            run: Cell::new(std::ptr::null_mut()),
+        })
+    }
+
+    /// That of a state made by [`crate::state`].
+    ///
+    /// # Safety
+    /// The state lives and was made with [`allocate`] and a `Memory` that lives as long.
+    pub(crate) unsafe fn of<'a>(state: *mut ffi::lua_State) -> &'a Memory {
+        let mut memory: *mut c_void = std::ptr::null_mut();
+        // SAFETY: by the caller's promise; only read, and from one thread.
+        unsafe {
+            ffi::lua_getallocf(state, &mut memory);
+            &*memory.cast::<Memory>()
+        }
+    }
+
+    /// From here on nothing is refused: who holds what a `longjmp` would leak has the floor.
+    pub(crate) fn suspend(&self) {
+        self.suspended.set(self.suspended.get() + 1);
+    }
+
+    /// Ends what [`Memory::suspend`] began.
+    pub(crate) fn resume(&self) {
+        self.suspended.set(self.suspended.get() - 1);
+    }
+
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.used_bytes.get()
+    }
+
+    /// Whether a state would be refused so many bytes more.
+    pub(crate) fn would_refuse(&self, bytes: usize) -> bool {
+        self.used_bytes.get().saturating_add(bytes) > self.limit_bytes
+    }
+}
+
+/// Lua's allocator.
+pub(crate) unsafe extern "C" fn allocate(
+    memory: *mut c_void,
+    block: *mut c_void,
+    old_bytes: usize,
+    new_bytes: usize,
+) -> *mut c_void {
+    // SAFETY: `memory` is what the state was made with; Lua says of each block truly how large it is, and never touches one that it has freed.
+    unsafe {
+        let memory = &*memory.cast::<Memory>();
+        let layout = |bytes| Layout::from_size_align_unchecked(bytes, ALIGN_BYTES);
+        if new_bytes == 0 {
+            if !block.is_null() && old_bytes > 0 {
+                memory.used_bytes.set(memory.used_bytes.get() - old_bytes);
+                dealloc(block.cast(), layout(old_bytes));
+            }
+            return std::ptr::null_mut();
+        }
+        let old_bytes = if block.is_null() { 0 } else { old_bytes };
+        let grows = new_bytes > old_bytes;
+        if isize::try_from(new_bytes).is_err() {
+            return std::ptr::null_mut();
+        }
+        if grows && memory.suspended.get() == 0 && memory.would_refuse(new_bytes - old_bytes) {
+            return std::ptr::null_mut();
+        }
+        let new =
+            if old_bytes == 0 { alloc(layout(new_bytes)) } else { realloc(block.cast(), layout(old_bytes), new_bytes) };
+        if new.is_null() {
+            handle_alloc_error(layout(new_bytes));
+        }
+        memory.used_bytes.set(memory.used_bytes.get() + new_bytes - old_bytes);
+        new.cast()
+    }
+}

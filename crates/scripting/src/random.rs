@@ -1,0 +1,48 @@
+//! `math.random` as in Redis: the generator of `drand48`, so that a script draws the same numbers on every machine.
+
+/// Multiplier, increment and modulus of the sequence (POSIX).
+const MULTIPLIER: u64 = 0x5_DEEC_E66D;
+const INCREMENT: u64 = 0xB;
+const MASK: u64 = (1 << 48) - 1;
+/// The lower bits of a state made from a seed.
+const SEED_TAIL: u64 = 0x330E;
+
+/// Draws are below this or equal.
+pub(crate) const DRAW_MAX: u32 = i32::MAX as u32;
+
+pub(crate) struct Random {
+    state: u64,
+}
+
+/// The sequence of a state that no script has seeded, as in Redis.
+const FIRST_SEED: i32 = 0x1234_ABCD;
+
+impl Default for Random {
+    fn default() -> Self {
+        Random::new(FIRST_SEED)
+    }
+}
+
+impl Random {
+    pub(crate) fn new(seed: i32) -> Self {
+        Random { state: u64::from(seed as u32) << 16 | SEED_TAIL }
+    }
+
+    /// The next of 31 bits.
+    pub(crate) fn draw(&mut self) -> u32 {
+        self.state = self.state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT) & MASK;
+        (self.state >> 17) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_are_those_of_lrand48() {
+        // From glibc: srand48(0), then three times lrand48().
+        let mut random = Random::new(0);
+        assert_eq!([random.draw(), random.draw(), random.draw()], [366_850_414, 1_610_402_240, 206_956_554]);
+    }
+}

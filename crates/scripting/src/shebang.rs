@@ -1,0 +1,90 @@
+//! The first line of a script, by which it tells what it may do: `#!lua flags=no-writes,allow-stale`.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// What a script or function says of itself.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Flags: u8 {
+        /// It doesn't write.
+        const NO_WRITES = 1 << 0;
+        /// It may run when the server is out of memory.
+        const ALLOW_OOM = 1 << 1;
+        /// It may run on a replica that has lost its primary.
+        const ALLOW_STALE = 1 << 2;
+        /// It doesn't run in a cluster.
+        const NO_CLUSTER = 1 << 3;
+        /// It uses keys of several slots in a cluster.
+        const ALLOW_CROSS_SLOT_KEYS = 1 << 4;
+        /// It says nothing: rules of old apply.
+        const COMPATIBLE = 1 << 7;
+    }
+}
+
+impl Flags {
+    /// Their names, in the order of their bits.
+    pub const NAMES: [&'static str; 5] =
+        ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
+
+    /// The flag of that name.
+    pub fn by_name(name: &[u8]) -> Option<Self> {
+        let bit = Self::NAMES.iter().position(|known| known.as_bytes() == name)?;
+        Some(Flags::from_bits_retain(1 << bit))
+    }
+}
+
+/// What a script's first line says, and where its code begins.
+///
+/// # Errors
+/// The line asks for what there isn't: the whole error reply.
+pub fn parse(body: &[u8]) -> Result<(Flags, usize), Vec<u8>> {
+    if !body.starts_with(b"#!") {
+        return Ok((Flags::COMPATIBLE, 0));
+    }
+    let Some(end) = body.iter().position(|&byte| byte == b'\n') else {
+        return Err(b"ERR Invalid script shebang".to_vec());
+    };
+    let mut words = body[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let engine = words.next().unwrap_or_default();
+    if engine != b"#!lua" {
+        return Err([b"ERR Unexpected engine in script shebang: ", engine].concat());
+    }
+    let mut flags = Flags::empty();
+    for word in words {
+        let Some(names) = word.strip_prefix(b"flags=") else {
+            return Err([b"ERR Unknown lua shebang option: ", word].concat());
+        };
+        for name in names.split(|&byte| byte == b',').filter(|_| !names.is_empty()) {
+            match Flags::by_name(name) {
+                Some(flag) => flags |= flag,
+                None => return Err([b"ERR Unexpected flag in script shebang: ", name].concat()),
+            }
+        }
+    }
+    Ok((flags, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(body: &str) -> String {
+        match parse(body.as_bytes()) {
+            Ok((flags, from)) => format!("{:02x} {from}", flags.bits()),
+            Err(error) => String::from_utf8_lossy(&error).into_owned(),
+        }
+    }
+
+    #[test]
+    fn first_lines() {
+        assert_eq!(shown("return 1"), "80 0");
+        assert_eq!(shown("#!lua\nreturn 1"), "00 5");
+        assert_eq!(shown("#!lua  flags=no-writes,allow-oom \nreturn 1"), "03 33");
+        assert_eq!(shown("#!lua flags=\n"), "00 12");
+        assert_eq!(shown("#!lua"), "ERR Invalid script shebang");
+        assert_eq!(shown("#!\n"), "ERR Unexpected engine in script shebang: #!");
+        assert_eq!(shown("#!lua flags=a\n"), "ERR Unexpected flag in script shebang: a");
+        assert_eq!(shown("#!lua flags=no-writes,\n"), "ERR Unexpected flag in script shebang: ");
+        assert_eq!(shown("#!lua a=b\n"), "ERR Unknown lua shebang option: a=b");
+    }
+}

@@ -1,0 +1,281 @@
+//! A worker's Lua state: made when it first runs a script, and then kept with what it has compiled.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use mlua_sys::lua51 as ffi;
+use pantala_resp::{Args, Reply, Version};
+
+use crate::cache::{Script, Scripts, Sha};
+use crate::lua::{Kind, Raise, Stack, lua_State};
+use crate::memory::{Memory, STATE_BYTES_MAX, allocate};
+use crate::random::Random;
+use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
+use crate::{INTERRUPT_INSTRUCTIONS, api, convert, errors, sandbox};
+
+/// Runs between two steps of the garbage collector beyond those that allocation brings, and how large they are.
+const RUNS_PER_STEP: u32 = 50;
+
+/// Lua's own pace of the garbage collector, which a script may have changed.
+const GC_PERCENT: c_int = 200;
+
+/// Scripts that a state keeps compiled. Beyond, it forgets them all: whoever makes a new script for every call has no use for the old ones.
+const COMPILED_MAX: usize = 4096;
+
+/// A script that a state has compiled.
+struct Compiled {
+    script: Arc<Script>,
+    /// Where in the registry its function is.
+    reference: c_int,
+}
+
+/// See the head of this module.
+pub struct State {
+    lua: *mut lua_State,
+    /// Where in the registry the real table of globals is.
+    globals: c_int,
+    compiled: HashMap<Sha, Compiled>,
+    /// As of which [`Scripts::generation`].
+    generation: u64,
+    random: Random,
+    scratch: Scratch,
+    runs: u32,
+    /// How the last run ended, and the version that it had set.
+    status: c_int,
+    version: Version,
+    /// Freed after the state, which allocates from it.
+    memory: Box<Memory>,
+}
+
+impl State {
+    /// A new one.
+    pub fn new() -> Self {
+        let memory = Memory::new(STATE_BYTES_MAX);
+        memory.suspend();
+        // SAFETY: the allocator gets what it needs, at an address that lives as long as the state.
+        let lua = unsafe { ffi::lua_newstate(allocate, std::ptr::from_ref(&*memory).cast_mut().cast()) };
+        assert!(!lua.is_null(), "memory isn't refused, so there is a state");
+        // SAFETY: made just now, and used by nobody else.
+        let stack = unsafe { Stack::new(lua) };
+        sandbox::fill(stack, &[("redis", api::push)]);
+        // SAFETY: the real table of globals is on top.
+        let globals = unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
+        stack.set_top(0);
+        memory.resume();
+        State {
+            lua,
+            globals,
+            compiled: HashMap::new(),
+            generation: 0,
+            random: Random::default(),
+            scratch: Scratch::default(),
+            runs: 0,
+            status: ffi::LUA_OK,
+            version: Version::Resp2,
+            memory,
+        }
+    }
+
+    /// Bytes that it takes.
+    pub fn used_bytes(&self) -> usize {
+        self.memory.used_bytes()
+    }
+
+    /// The script of that name, if this state has compiled it and it wasn't forgotten since.
+    pub fn find(&mut self, scripts: &Scripts, sha: &Sha) -> Option<Arc<Script>> {
+        let generation = scripts.generation();
+        if self.generation != generation {
+            self.forget();
+            self.generation = generation;
+        }
+        self.compiled.get(sha).map(|compiled| Arc::clone(&compiled.script))
+    }
+
+    /// Compiles a script, unless it has.
+    ///
+    /// # Errors
+    /// It is none of Lua: the whole error reply.
+    pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), Vec<u8>> {
+        if self.compiled.contains_key(&script.sha) {
+            return Ok(());
+        }
+        if self.compiled.len() >= COMPILED_MAX {
+            self.forget();
+        }
+        let stack = self.stack();
+        let compiled = sandbox::compile(stack, script.code(), b"@user_script");
+        let result = match compiled {
+            // SAFETY: the function is on top.
+            Ok(()) => Ok(unsafe { ffi::luaL_ref(self.lua, ffi::LUA_REGISTRYINDEX) }),
+            Err(Raise) => {
+                let why = stack.bytes(-1).unwrap_or_default();
+                Err([b"ERR Error compiling script (new function): ", why].concat())
+            }
+        };
+        stack.set_top(0);
+        self.memory.resume();
+        let reference = result?;
+        self.compiled.insert(script.sha, Compiled { script: Arc::clone(script), reference });
+        Ok(())
+    }
+
+    /// Forgets what it has compiled.
+    fn forget(&mut self) {
+        for (_, compiled) in self.compiled.drain() {
+            // SAFETY: the reference was made by `compile`.
+            unsafe { ffi::luaL_unref(self.lua, ffi::LUA_REGISTRYINDEX, compiled.reference) };
+        }
+    }
+
+    /// Runs a script that it has compiled. What it gives is kept for [`State::answer`].
+    pub fn run(&mut self, script: &Script, keys: &Args<'_>, args: &Args<'_>, caller: &mut dyn Caller) -> Ended {
+        let stack = self.stack();
+        stack.set_top(0);
+        stack.push_function(errors::handle);
+        match self.compiled.get(&script.sha) {
+            Some(compiled) => stack.raw_element(ffi::LUA_REGISTRYINDEX, compiled.reference),
+            // Nobody runs what wasn't compiled: calling nil says so.
+            None => stack.push_nil(),
+        }
+        stack.raw_element(ffi::LUA_REGISTRYINDEX, self.globals);
+        for (name, values) in [("KEYS", keys), ("ARGV", args)] {
+            push_array(stack, values);
+            stack.set_raw_field(-2, name);
+        }
+        stack.pop(1);
+        self.call(0, caller)
+    }
+
+    /// Calls the function on the stack, above the handler of errors and below its arguments. Memory is suspended, and isn't when this returns.
+    fn call(&mut self, arguments: c_int, caller: &mut dyn Caller) -> Ended {
+        let mut run = Run {
+            caller,
+            version: Version::Resp2,
+            random: &mut self.random,
+            stopped: None,
+            scratch: &mut self.scratch,
+        };
+        self.memory.run.set(std::ptr::from_mut(&mut run).cast());
+        // SAFETY: a protected call, with nothing of ours between it and what it may jump over. The hook finds the run, which lives until it is taken away below.
+        self.status = unsafe {
+            ffi::lua_gc(self.lua, ffi::LUA_GCRESTART, 0);
+            ffi::lua_gc(self.lua, ffi::LUA_GCSETPAUSE, GC_PERCENT);
+            ffi::lua_gc(self.lua, ffi::LUA_GCSETSTEPMUL, GC_PERCENT);
+            ffi::lua_sethook(self.lua, Some(hook), ffi::LUA_MASKCOUNT, INTERRUPT_INSTRUCTIONS);
+            self.memory.resume();
+            let status = ffi::lua_pcall(self.lua, arguments, 1, 1);
+            ffi::lua_sethook(self.lua, None, 0, 0);
+            status
+        };
+        self.memory.run.set(std::ptr::null_mut());
+        self.version = run.version;
+        if run.stopped == Some(Stopped::Abandoned) { Ended::Abandoned } else { Ended::Finished }
+    }
+
+    /// Answers what the last run gave, and forgets it. `name` is how errors call the script. Gives whether the reply is an error that was counted when a
+    /// command answered it.
+    pub fn answer(&mut self, name: &[u8], reply: &mut Reply<'_>) -> bool {
+        let stack = self.stack();
+        let is_counted = if self.status == ffi::LUA_OK {
+            convert::write(stack, self.version, reply)
+        } else {
+            tell(stack, name, reply)
+        };
+        stack.set_top(0);
+        self.memory.resume();
+        self.collect(self.status == ffi::LUA_ERRMEM);
+        is_counted
+    }
+
+    /// Has the garbage collector do its share.
+    fn collect(&mut self, all: bool) {
+        self.runs += 1;
+        // SAFETY: no script runs; there are no finalizers.
+        unsafe {
+            if all || self.memory.used_bytes() > STATE_BYTES_MAX / 4 {
+                ffi::lua_gc(self.lua, ffi::LUA_GCRESTART, 0);
+                ffi::lua_gc(self.lua, ffi::LUA_GCCOLLECT, 0);
+            } else if self.runs >= RUNS_PER_STEP {
+                self.runs = 0;
+                ffi::lua_gc(self.lua, ffi::LUA_GCSTEP, RUNS_PER_STEP as c_int);
+            }
+        }
+    }
+
+    /// Its stack, with memory suspended: who asks resumes it.
+    fn stack(&self) -> Stack {
+        self.memory.suspend();
+        // SAFETY: `&self` is not shared between threads (it holds a raw pointer), and memory is suspended.
+        unsafe { Stack::new(self.lua) }
+    }
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // SAFETY: made by `lua_newstate`; nothing uses it any more.
+        unsafe { ffi::lua_close(self.lua) };
+    }
+}
+
+fn push_array(stack: Stack, values: &Args<'_>) {
+    stack.new_table(values.len(), 0);
+    for (index, value) in values.iter().enumerate() {
+        stack.push_bytes(value);
+        stack.set_raw_element(-2, index as c_int + 1);
+    }
+}
+
+/// Answers the error that a script has ended with. Gives whether it was counted already.
+fn tell(stack: Stack, name: &[u8], reply: &mut Reply<'_>) -> bool {
+    /// As much of a text as Redis repeats.
+    const SHOWN_BYTES_MAX: usize = 100;
+    if stack.kind(-1) != Kind::Table {
+        let text = stack.bytes(-1).unwrap_or(b"execution failure");
+        let shown = &text[..text.len().min(SHOWN_BYTES_MAX)];
+        reply.error_bytes(&[b"ERR Error running script ", name, b", ", shown].concat());
+        return false;
+    }
+    let told = errors::read(stack, stack.top());
+    let mut text = told.text;
+    if let Some((source, line)) = told.place {
+        text.extend_from_slice(&[b" script: ", name, b", on ", &source, b":", &line, b"."].concat());
+    }
+    reply.error_bytes(&text);
+    told.is_counted
+}
+
+/// Ends a script for good: from here on each line of it raises the error anew, whatever catches it.
+pub(crate) fn stop(stack: Stack, why: Stopped) -> Raise {
+    // SAFETY: as for `Stack`.
+    unsafe { ffi::lua_sethook(stack.raw(), Some(hook), ffi::LUA_MASKLINE | ffi::LUA_MASKCOUNT, 1) };
+    match why {
+        Stopped::Killed => errors::raise(stack, "Script killed by user with SCRIPT KILL..."),
+        Stopped::Abandoned => errors::raise(stack, "Script is run again"),
+    }
+}
+
+/// Called by Lua every so many instructions.
+unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) {
+    // SAFETY: called by Lua with its state; this frame holds nothing.
+    unsafe {
+        crate::lua::enter(state, |stack| {
+            let run = stack.memory().run.get();
+            // SAFETY: as in `api::running`: no function of ours runs while instructions of Lua do.
+            let Some(run) = run.as_mut() else { return Ok(0) };
+            if run.stopped.is_none() && run.caller.interrupt() == Interrupt::Kill {
+                run.stopped = Some(Stopped::Killed);
+            }
+            match run.stopped {
+                Some(stopped) if stack.room(8) => Err(stop(stack, stopped)),
+                _ => Ok(0),
+            }
+        });
+    }
+}

@@ -1,0 +1,180 @@
+//! Scripts: replies as redis-server gives them, to the byte, and what a script may not do to the server.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use pantala_tests::{Client, Reply, Server, for_each_backend};
+
+#[path = "scripts/corpus.rs"]
+mod corpus;
+
+use corpus::CORPUS;
+
+/// More shards than workers, so that keys of one script live in several.
+const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
+
+/// What the scripts find.
+const DATA: [&str; 6] =
+    ["FLUSHALL", "HSET h f v g w", "SADD s 1 2 3", "ZADD z 1.5 a 2 b", "RPUSH l x y z", "SET k text"];
+
+/// What the corpus is answered, to the byte.
+fn transcript(server: &Server, version: u8) -> Vec<String> {
+    let mut client = server.connect();
+    client.call("SCRIPT FLUSH");
+    for command in DATA {
+        client.call(command);
+    }
+    if version == 3 {
+        assert!(!matches!(client.call("HELLO 3"), Reply::Error(_)));
+    }
+    CORPUS
+        .iter()
+        .map(|command| {
+            client.send(command);
+            let (_, raw) = client.receive_raw();
+            format!("{command:?}: {}", raw.escape_ascii())
+        })
+        .collect()
+}
+
+#[test]
+fn scripts_do_as_in_redis() {
+    let Some(redis) = Server::redis(&[]) else { return };
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        for version in [2, 3] {
+            for (got, wanted) in transcript(&server, version).iter().zip(transcript(&redis, version)) {
+                assert_eq!(*got, wanted, "with RESP{version}");
+            }
+        }
+    });
+}
+
+/// Keys in different shards that a script doesn't declare: met by reading, and after writes, which are then made once.
+#[test]
+fn undeclared_keys_work() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let mut client = server.connect();
+        let fill = "for i = 1, 100 do redis.call('INCR', 'made:' .. i) end return redis.call('INCR', KEYS[1])";
+        for round in 1..=3 {
+            assert_eq!(client.command(&["EVAL", fill, "1", "declared"]), Reply::Integer(round));
+            let sum = "local sum = 0 for i = 1, 100 do sum = sum + redis.call('GET', 'made:' .. i) end return sum";
+            assert_eq!(client.command(&["EVAL", sum, "0"]), Reply::Integer(100 * round));
+        }
+        assert_eq!(client.call("DBSIZE"), Reply::Integer(101));
+        // Every kind of value is put back before the second run begins.
+        for command in
+            ["RPUSH l 1 2", "HSET h a 1", "SADD s 1 x", "ZADD z 1 a", "XADD x 1-1 a b", "SETEX v 100 1", "SET big 1"]
+        {
+            client.call(command);
+        }
+        let big = "redis.call('SETRANGE', 'big', 10000, 'x') redis.call('APPEND', KEYS[1], 'x') redis.call('SET', 'other', 1) return redis.call('STRLEN', KEYS[1])";
+        assert_eq!(client.command(&["EVAL", big, "1", "big"]), Reply::Integer(10_002));
+        let changes = [
+            ("l", "RPUSH", "3", "LLEN", 3),
+            ("s", "SADD", "3", "SCARD", 3),
+            ("v", "APPEND", "x", "STRLEN", 2),
+            ("new", "RPUSH", "3", "LLEN", 1),
+        ];
+        for (key, change, with, ask, len) in changes {
+            let script = format!(
+                "redis.call('{change}', KEYS[1], '{with}') redis.call('{change}', KEYS[1] .. 'twin', '{with}') return redis.call('{ask}', KEYS[1])"
+            );
+            assert_eq!(client.command(&["EVAL", &script, "1", key]), Reply::Integer(len), "{key}");
+        }
+        assert_eq!(client.call("TTL v"), Reply::Integer(100));
+    });
+}
+
+/// In a transaction, scripts run with the other commands.
+#[test]
+fn scripts_in_transactions() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let mut client = server.connect();
+        client.call("MULTI");
+        client.call("SET a 1");
+        client.command(&["EVAL", "redis.call('INCR', 'b') return redis.call('INCR', KEYS[1])", "1", "a"]);
+        client.call("GET b");
+        let wanted = Reply::Array(vec![Reply::ok(), Reply::Integer(2), Reply::bulk("1")]);
+        assert_eq!(client.call("EXEC"), wanted);
+    });
+}
+
+/// What escapes from the sandbox have begun with: none leads anywhere, and the server goes on.
+#[test]
+fn escapes_lead_nowhere() {
+    let escapes = [
+        // CVE-2022-0543: a loader left in `package`.
+        "return package.loadlib('liblua5.1.so.0', 'luaopen_io')",
+        // CVE-2022-24735: changing what other scripts use.
+        "string.format = function() return 'mine' end",
+        "rawset(string, 'format', 1)",
+        "getmetatable('').__index = function() return 'mine' end",
+        "rawset(getmetatable(''), '__index', 1)",
+        "setmetatable(_G, {__index = function() return 1 end})",
+        "for name, value in pairs(_G) do if name == 'redis' then value.call = nil end end",
+        "local f, s = pairs(redis) s.call = nil",
+        "table.insert(table, 1, 1)",
+        // CVE-2025-49844, CVE-2025-46817, CVE-2025-46818, CVE-2025-46819.
+        "return unpack({}, -2147483648, 2147483647)",
+        "return load(string.dump(function() end))",
+        "return loadstring('\\27Lua')()",
+        "return newproxy(true)",
+        "return getfenv(1)",
+        "return string.find(string.rep('a', 100000), string.rep('.?', 100000))",
+        // Endless in depth, and in memory.
+        "local function f() return f() + 1 end return f()",
+        "local t = {} t[1] = t return load(string.rep('(', 10000) .. '1' .. string.rep(')', 10000))()",
+        "return string.rep('x', 1e10)",
+        "local t = {} for i = 1, 1e9 do t[i] = string.rep('x', 1e6) .. i end",
+    ];
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let mut client = server.connect();
+        for script in escapes {
+            let reply = client.command(&["EVAL", script, "0"]);
+            assert!(matches!(reply, Reply::Error(_) | Reply::Null), "{script}: {reply:?}");
+        }
+        let check = "return {string.format('%d', 5), ('x'):upper(), type(redis.call)}";
+        let wanted = ["5", "X", "function"].map(Reply::bulk).to_vec();
+        assert_eq!(client.command(&["EVAL", check, "0"]), Reply::Array(wanted));
+        // A table that contains itself is answered as far as it goes: nobody reads that.
+        server.connect().send(&["EVAL", "local t = {} t[1] = t return t", "0"]);
+        assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
+    });
+}
+
+/// An endless script that catches all errors is killed from another worker.
+#[test]
+fn endless_scripts_are_killed() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--busy-reply-threshold", "100"]);
+        let mut busy = server.connect();
+        let others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+        busy.send(&["EVAL", "while true do pcall(function() while true do end end) end", "0"]);
+        let (kills, began) = (AtomicUsize::new(0), Instant::now());
+        std::thread::scope(|scope| {
+            for mut client in others {
+                let kills = &kills;
+                scope.spawn(move || {
+                    while kills.load(Ordering::Relaxed) == 0 {
+                        // Those of its own worker are answered when it has ended.
+                        let reply = client.call("SCRIPT KILL");
+                        if reply == Reply::ok() {
+                            kills.fetch_add(1, Ordering::Relaxed);
+                        } else {
+                            assert!(matches!(&reply, Reply::Error(text) if text.starts_with("NOTBUSY")), "{reply:?}");
+                            assert!(began.elapsed() < Duration::from_secs(30), "it isn't found to be busy");
+                        }
+                    }
+                });
+            }
+        });
+        let reply = busy.receive();
+        let is_killed = matches!(&reply, Reply::Error(text) if text.starts_with("ERR Script killed by user"));
+        assert!(is_killed, "{reply:?}");
+        assert_eq!(busy.call("PING"), Reply::Simple("PONG".into()));
+    });
+}
