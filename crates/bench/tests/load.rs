@@ -137,7 +137,7 @@ fn late_answers_in_pieces_of_a_byte() {
 #[test]
 fn errors_are_no_operations() {
     let script = |words: &[String], node: &Node| match words[0].as_str() {
-        "GET" if node.count("GET") % 2 == 0 => whole("-ERR no luck\r\n"),
+        "GET" if node.count("GET").is_multiple_of(2) => whole("-ERR no luck\r\n"),
         "GET" => whole("$-1\r\n"),
         _ => whole("+OK\r\n"),
     };
