@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Holds `pantala-bench load` against redis-benchmark: the same keys on the same redis-server, in interleaved rounds.
+
+The server runs on CPU 0, the generators on CPU 1. Beside throughput and the server's CPU time per operation it prints how many
+operations the server found in one read: whether a generator keeps its pipelines whole.
+
+    chrt -f 5 python3 benches/generator_agreement.py --rounds 4
+
+`load` runs twice: as it is, where all clients draw the same sequence of keys (as in memtier_benchmark), and with
+--distinct-client-seed. Python's standard library suffices; everything started is stopped.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import subprocess
+import tempfile
+import time
+
+READY_WAIT_S = 10
+KEYS = 100_000
+CLIENTS = 50
+DATA_BYTES = 256
+
+
+def on_cpu(cpu, words):
+    return ["taskset", "-c", str(cpu), *words]
+
+
+def ask(port, *words):
+    return subprocess.run(["redis-cli", "-p", str(port), *words], capture_output=True, text=True).stdout
+
+
+def cpu_us(pid):
+    tasks = f"/proc/{pid}/task"
+    return sum(int(open(f"{tasks}/{task}/schedstat").read().split()[0]) for task in os.listdir(tasks)) / 1e3
+
+
+def reads(port):
+    return int(re.search(r"total_reads_processed:(\d+)", ask(port, "INFO", "stats"))[1])
+
+
+def load(bench, port, prefix, minimum, maximum, more):
+    """Runs the generator; returns operations per second and operations."""
+    with tempfile.NamedTemporaryFile() as out:
+        words = [bench, "load", "-p", str(port), "-t", "1", "-c", str(CLIENTS), "-d", str(DATA_BYTES)]
+        words += ["--key-prefix", prefix, "--key-minimum", str(minimum), "--key-maximum", str(maximum)]
+        subprocess.run(on_cpu(1, [*words, "--json-out-file", out.name, *more]), check=True, capture_output=True)
+        result = json.load(open(out.name))
+    return result["operations_per_s"], result["operations"]
+
+
+def redis_benchmark(port, pipeline, requests):
+    words = ["redis-benchmark", "-p", str(port), "-c", str(CLIENTS), "-P", str(pipeline), "-n", str(requests)]
+    words += ["-r", str(KEYS), "--csv", "GET", "key:__rand_int__"]
+    out = subprocess.run(on_cpu(1, words), check=True, capture_output=True, text=True).stdout
+    return float(out.splitlines()[-1].split('","')[1]), requests
+
+
+def fill(bench, port):
+    """Keys of twelve digits, as redis-benchmark writes them: 0 to 199,999, half for each generator."""
+    write = ["--ratio", "1:0", "--key-pattern", "P:P", "-n", "allkeys", "--pipeline", "30"]
+    load(bench, port, "key:000000", KEYS, 2 * KEYS - 1, write)
+    for digits in range(1, 6):
+        first = 0 if digits == 1 else 10 ** (digits - 1)
+        load(bench, port, "key:" + "0" * (12 - digits), first, 10**digits - 1, write)
+
+
+def measure(arguments, port, pid):
+    for _ in range(arguments.rounds):
+        for pipeline, requests in ((1, arguments.requests), (30, arguments.requests_pipelined)):
+            read = ["--ratio", "0:1", "--pipeline", str(pipeline), "-n", str(requests // CLIENTS)]
+            runs = {
+                "redis-benchmark": lambda: redis_benchmark(port, pipeline, requests),
+                "load": lambda: load(arguments.bench, port, "key:000000", KEYS, 2 * KEYS - 1, read),
+                "load, distinct": lambda: load(
+                    arguments.bench, port, "key:000000", KEYS, 2 * KEYS - 1, [*read, "--distinct-client-seed"]
+                ),
+            }
+            for name, run in runs.items():
+                cpu_before, reads_before = cpu_us(pid), reads(port)
+                rate, operations = run()
+                cpu, found = cpu_us(pid) - cpu_before, reads(port) - reads_before
+                print(
+                    f"{name:16} pipeline {pipeline:<3}{rate:>10.0f}/s, server {cpu / operations:.2f} us/op,"
+                    f" {operations / found:.2f} ops/read",
+                    flush=True,
+                )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", default="target/release/pantala-bench")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--requests", type=int, default=150_000, help="of one run at pipeline 1")
+    parser.add_argument("--requests-pipelined", type=int, default=2_000_000, help="of one run at pipeline 30")
+    arguments = parser.parse_args()
+    port = random.randint(21_000, 29_000)
+    words = ["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"]
+    server = subprocess.Popen(on_cpu(0, words), stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + READY_WAIT_S
+        while "PONG" not in ask(port, "PING"):
+            if time.monotonic() > deadline:
+                raise SystemExit("redis-server doesn't answer")
+            time.sleep(0.1)
+        fill(arguments.bench, port)
+        measure(arguments, port, server.pid)
+    finally:
+        server.terminate()
+        server.wait()
+
+
+if __name__ == "__main__":
+    main()
