@@ -320,3 +320,27 @@ fn counting_changes_a_watched_key() {
         }
     });
 }
+
+#[test]
+fn others_see_a_broken_watch_and_a_queue() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let (mut watcher, mut other) = (server.connect(), server.connect());
+        let id = watcher.call("CLIENT ID").integer();
+        let mut shown = |field: &str| {
+            let line = other.call(&format!("CLIENT LIST ID {id}")).text();
+            let found = line.split_whitespace().find_map(|it| it.strip_prefix(&format!("{field}=")).map(str::to_owned));
+            found.unwrap_or_else(|| panic!("no {field} in {line}"))
+        };
+        watcher.call("WATCH key");
+        assert_eq!(shown("flags"), "N");
+        server.connect().call("SET key x");
+        assert_eq!(shown("flags"), "d");
+        watcher.call("MULTI");
+        watcher.call("SET a b");
+        assert_eq!(shown("flags"), "xd");
+        assert!(shown("multi-mem").parse::<u64>().unwrap() > 0);
+        assert_eq!(watcher.call("EXEC"), Reply::Null);
+        assert_eq!((shown("flags"), shown("multi-mem")), ("N".to_owned(), "0".to_owned()));
+    });
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use pantala_resp::Version;
 
@@ -12,7 +12,7 @@ use crate::blocking::Waiter;
 use crate::command::Command;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{KINDS, Kind, Listener, Subscriptions};
-use crate::transaction::{Transaction, Watching};
+use crate::transaction::{Transaction, Watch, Watching};
 
 /// What `CLIENT REPLY` asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +132,8 @@ impl Session {
     pub fn tell_transaction(&self) {
         let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.queue().len() as i64);
         self.client.queued.store(queued, Relaxed);
+        let bytes = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes() as u64);
+        self.client.queued_bytes.store(bytes, Relaxed);
     }
 
     /// Back to what it was when the connection was new (`RESET`), but for `CLIENT NO-EVICT`, which stays as in Redis 7.0.
@@ -218,6 +220,8 @@ pub struct Client {
     pub subscriptions: [AtomicU32; KINDS.len()],
     /// Commands queued since `MULTI`; -1 when that wasn't sent.
     pub queued: AtomicI64,
+    /// Bytes of those.
+    pub queued_bytes: AtomicU64,
     /// To be closed (`CLIENT KILL`).
     pub killed: AtomicBool,
     /// `CLIENT PAUSE` holds it back.
@@ -233,6 +237,8 @@ pub struct Client {
     names: Mutex<Names>,
     /// What it waits with, while it does.
     waiter: Mutex<Option<Arc<Waiter>>>,
+    /// Its last watch, which ends with its session's `Watching`.
+    watch: Mutex<Weak<Watch>>,
 }
 
 impl Client {
@@ -253,6 +259,7 @@ impl Client {
             no_touch: AtomicBool::new(false),
             subscriptions: Default::default(),
             queued: AtomicI64::new(-1),
+            queued_bytes: AtomicU64::new(0),
             killed: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             query_bytes: AtomicU64::new(0),
@@ -261,6 +268,7 @@ impl Client {
             command: AtomicPtr::new(std::ptr::null_mut()),
             names: Mutex::new(Names::default()),
             waiter: Mutex::new(None),
+            watch: Mutex::new(Weak::new()),
         }
     }
 
@@ -283,6 +291,16 @@ impl Client {
     /// What it waits with, while its command waits for a key.
     pub fn waiter(&self) -> MutexGuard<'_, Option<Arc<Waiter>>> {
         self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has others see that it watches keys.
+    pub fn tell_watch(&self, watching: &Watching) {
+        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = watching.watch();
+    }
+
+    /// Whether a key that it watches was changed: its `EXEC` will run nothing.
+    pub fn watch_is_broken(&self) -> bool {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner).upgrade().is_some_and(|watch| watch.is_changed())
     }
 
     /// Remembers the command it runs.

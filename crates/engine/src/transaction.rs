@@ -155,6 +155,14 @@ pub struct Watch {
     changed: AtomicBool,
 }
 
+impl Watch {
+    /// Whether it is known already that a key was changed.
+    pub fn is_changed(&self) -> bool {
+        // The shards that are held carry the order; before that, it is only a hint.
+        self.changed.load(Relaxed)
+    }
+}
+
 struct WatchedKey {
     db: u32,
     bytes: Box<[u8]>,
@@ -178,8 +186,12 @@ impl Watching {
 
     /// Whether it is known already that a key was changed.
     pub fn is_changed(&self) -> bool {
-        // The shards that are held carry the order; before that, it is only a hint.
-        self.watch.changed.load(Relaxed)
+        self.watch.is_changed()
+    }
+
+    /// What is raised when a key is changed, for as long as the watch lasts.
+    pub(crate) fn watch(&self) -> Weak<Watch> {
+        Arc::downgrade(&self.watch)
     }
 
     /// Begins to watch keys of the selected database, whose shards are held.

@@ -87,7 +87,8 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     let query_bytes = client.query_bytes.load(Relaxed);
     let query_capacity_bytes = client.query_capacity_bytes.load(Relaxed);
     let output_bytes = client.output_bytes.load(Relaxed);
-    let total_bytes = size_of::<Client>() as u64 + query_capacity_bytes + output_bytes;
+    let queued_bytes = client.queued_bytes.load(Relaxed);
+    let total_bytes = size_of::<Client>() as u64 + query_capacity_bytes + output_bytes + queued_bytes;
     // Writing to a String can't fail.
     let _ = write!(
         text,
@@ -104,7 +105,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     );
     let _ = write!(
         text,
-        " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
+        " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll=0 \
          omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir=-1 resp={}",
         client.subscribed(Subscribed::Channel),
         client.subscribed(Subscribed::Pattern),
@@ -131,6 +132,7 @@ fn flags(client: &Client) -> String {
         ('P', client.is_subscriber()),
         ('x', client.queued.load(Relaxed) >= 0),
         ('b', client.paused.load(Relaxed) || client.waiter().is_some()),
+        ('d', client.watch_is_broken()),
         ('A', client.killed.load(Relaxed)),
         ('U', matches!(client.address, Endpoint::Unix(_))),
         ('e', client.no_evict.load(Relaxed)),

@@ -254,6 +254,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let view = session.view();
         let watching = session.watching.get_or_insert_default();
         watching.add(&mut self.executor.look(&view, owned, self.now_ms), keys);
+        session.client.tell_watch(watching);
         Reply::new(output, view.version).ok();
     }
 
