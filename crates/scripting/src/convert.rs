@@ -8,6 +8,9 @@ use pantala_resp::{Reply, Version};
 use crate::errors;
 use crate::lua::{Kind, Stack};
 
+/// Largest reply that a script's value becomes, bytes: a table that contains another one twice, and so on, has no bound of its own.
+const REPLY_BYTES_MAX: usize = 512 * 1024 * 1024;
+
 /// Deepest reply that a script's value becomes.
 const REPLY_DEPTH_MAX: u32 = 1000;
 
@@ -151,10 +154,31 @@ pub(crate) fn set_if_key(stack: Stack) {
 /// Answers the value on top of the stack and takes it away. `script` is the version that the script has set; whether the reply is an error that was
 /// counted already comes back.
 pub(crate) fn write(stack: Stack, script: Version, reply: &mut Reply<'_>) -> bool {
-    write_at(stack, script, reply, 0)
+    let (begin, top) = (reply.position(), stack.top());
+    let mut left = Left { end: begin.saturating_add(REPLY_BYTES_MAX), is_over: false };
+    let is_counted = write_at(stack, script, reply, 0, &mut left);
+    if left.is_over {
+        reply.truncate(begin);
+        reply.error("ERR the script's reply is too large");
+        stack.set_top(top - 1);
+        return false;
+    }
+    is_counted
 }
 
-fn write_at(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32) -> bool {
+/// How far a reply may go.
+struct Left {
+    end: usize,
+    /// It would have gone further, and is to be taken back.
+    is_over: bool,
+}
+
+fn write_at(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) -> bool {
+    left.is_over |= reply.position() > left.end;
+    if left.is_over {
+        stack.pop(1);
+        return false;
+    }
     if depth >= REPLY_DEPTH_MAX || !stack.room(6) {
         reply.error("ERR reached lua stack limit");
         stack.pop(1);
@@ -169,7 +193,7 @@ fn write_at(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32) ->
             (Version::Resp2, false) => reply.null(),
             (Version::Resp3, value) => reply.boolean(value),
         },
-        Kind::Table => is_counted = write_table(stack, script, reply, depth),
+        Kind::Table => is_counted = write_table(stack, script, reply, depth, left),
         _ => reply.null(),
     }
     stack.pop(1);
@@ -183,7 +207,7 @@ fn integer(number: f64) -> i64 {
 }
 
 /// Answers the table on top of the stack, which stays there.
-fn write_table(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32) -> bool {
+fn write_table(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) -> bool {
     let table = stack.top();
     let field = |name: &str, kind: Kind| {
         stack.raw_field(table, name);
@@ -213,32 +237,32 @@ fn write_table(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32)
     } else if field("map", Kind::Table) {
         let (deferred, mut pairs) = (reply.defer_map(), 0);
         stack.push_nil();
-        while stack.next(-2) {
+        while !left.is_over && stack.next(-2) {
             stack.push_copy(-2);
-            write_at(stack, script, reply, depth + 1);
-            write_at(stack, script, reply, depth + 1);
+            write_at(stack, script, reply, depth + 1, left);
+            write_at(stack, script, reply, depth + 1, left);
             pairs += 1;
         }
         reply.patch(deferred, pairs);
     } else if field("set", Kind::Table) {
         let (deferred, mut members) = (reply.defer_set(), 0);
         stack.push_nil();
-        while stack.next(-2) {
+        while !left.is_over && stack.next(-2) {
             stack.pop(1);
             stack.push_copy(-1);
-            write_at(stack, script, reply, depth + 1);
+            write_at(stack, script, reply, depth + 1, left);
             members += 1;
         }
         reply.patch(deferred, members);
     } else {
-        write_array(stack, script, reply, depth);
+        write_array(stack, script, reply, depth, left);
     }
     stack.set_top(table);
     false
 }
 
 /// The elements up to the first nil.
-fn write_array(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32) {
+fn write_array(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) {
     let table = stack.top();
     let mut len = 0;
     loop {
@@ -253,8 +277,11 @@ fn write_array(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32)
     // Nothing changes the table meanwhile, so its length can come first: nothing is moved afterwards.
     reply.array(len as usize);
     for index in 1..=len {
+        if left.is_over {
+            return;
+        }
         stack.raw_element(table, index);
-        write_at(stack, script, reply, depth + 1);
+        write_at(stack, script, reply, depth + 1, left);
     }
 }
 

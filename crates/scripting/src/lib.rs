@@ -27,7 +27,10 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod api;
+mod bit;
 mod cache;
+mod cjson;
+mod cmsgpack;
 mod convert;
 mod errors;
 mod lua;
@@ -37,6 +40,7 @@ mod run;
 mod sandbox;
 mod shebang;
 mod state;
+mod structs;
 
 pub use cache::{SHA_LEN, Script, Scripts, Sha, sha_from, sha_of};
 pub use memory::STATE_BYTES_MAX;

@@ -201,6 +201,19 @@ impl Stack {
         unsafe { ffi::lua_createtable(self.state, bounded(elements), bounded(fields)) }
     }
 
+    /// Pushes a table of functions.
+    pub(crate) fn push_functions(self, functions: &[(&str, ffi::lua_CFunction)]) {
+        self.new_table(0, functions.len());
+        for (name, function) in functions {
+            self.push_function(*function);
+            self.set_raw_field(-2, name);
+        }
+    }
+
+    pub(crate) fn light_userdata(self, index: c_int) -> *mut std::ffi::c_void {
+        unsafe { ffi::lua_touserdata(self.state, index) }
+    }
+
     pub(crate) fn insert(self, index: c_int) {
         unsafe { ffi::lua_insert(self.state, index) }
     }

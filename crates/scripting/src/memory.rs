@@ -22,6 +22,8 @@ pub(crate) struct Memory {
     suspended: Cell<u32>,
     /// The script that runs; null between scripts.
     pub(crate) run: Cell<*mut Run<'static>>,
+    /// What that script has set for `cjson`.
+    pub(crate) json: Cell<crate::cjson::Config>,
 }
 
 impl Memory {
@@ -31,6 +33,7 @@ impl Memory {
             limit_bytes,
             suspended: Cell::new(0),
             run: Cell::new(std::ptr::null_mut()),
+            json: Cell::default(),
         })
     }
 

@@ -12,7 +12,7 @@ use crate::lua::{Kind, Raise, Stack, lua_State};
 use crate::memory::{Memory, STATE_BYTES_MAX, allocate};
 use crate::random::Random;
 use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
-use crate::{INTERRUPT_INSTRUCTIONS, api, convert, errors, sandbox};
+use crate::{INTERRUPT_INSTRUCTIONS, api, bit, cjson, cmsgpack, convert, errors, sandbox, structs};
 
 /// Runs between two steps of the garbage collector beyond those that allocation brings, and how large they are.
 const RUNS_PER_STEP: u32 = 50;
@@ -22,6 +22,15 @@ const GC_PERCENT: c_int = 200;
 
 /// Scripts that a state keeps compiled. Beyond, it forgets them all: whoever makes a new script for every call has no use for the old ones.
 const COMPILED_MAX: usize = 4096;
+
+/// The libraries that aren't Lua's.
+const OWN: [sandbox::Own; 5] = [
+    ("redis", api::push),
+    ("bit", bit::push),
+    ("cjson", cjson::push),
+    ("cmsgpack", cmsgpack::push),
+    ("struct", structs::push),
+];
 
 /// A script that a state has compiled.
 struct Compiled {
@@ -58,7 +67,7 @@ impl State {
         assert!(!lua.is_null(), "memory isn't refused, so there is a state");
         // SAFETY: made just now, and used by nobody else.
         let stack = unsafe { Stack::new(lua) };
-        sandbox::fill(stack, &[("redis", api::push)]);
+        sandbox::fill(stack, &OWN);
         // SAFETY: the real table of globals is on top.
         let globals = unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
         stack.set_top(0);
@@ -156,6 +165,7 @@ impl State {
             stopped: None,
             scratch: &mut self.scratch,
         };
+        self.memory.json.set(cjson::Config::default());
         self.memory.run.set(std::ptr::from_mut(&mut run).cast());
         // SAFETY: a protected call, with nothing of ours between it and what it may jump over. The hook finds the run, which lives until it is taken away below.
         self.status = unsafe {

@@ -1,0 +1,332 @@
+//! JSON read into Lua's values.
+
+use crate::lua::{Raise, Stack};
+
+/// A token, and where it begins.
+struct Token<'t> {
+    kind: Kind<'t>,
+    at: usize,
+}
+
+enum Kind<'t> {
+    ObjectBegin,
+    ObjectEnd,
+    ArrayBegin,
+    ArrayEnd,
+    Text(Vec<u8>),
+    Number(f64),
+    Boolean(bool),
+    Null,
+    Colon,
+    Comma,
+    End,
+    Error(&'t str),
+}
+
+impl Kind<'_> {
+    /// The library's name of it.
+    fn name(&self) -> &str {
+        match self {
+            Kind::ObjectBegin => "T_OBJ_BEGIN",
+            Kind::ObjectEnd => "T_OBJ_END",
+            Kind::ArrayBegin => "T_ARR_BEGIN",
+            Kind::ArrayEnd => "T_ARR_END",
+            Kind::Text(_) => "T_STRING",
+            Kind::Number(_) => "T_NUMBER",
+            Kind::Boolean(_) => "T_BOOLEAN",
+            Kind::Null => "T_NULL",
+            Kind::Colon => "T_COLON",
+            Kind::Comma => "T_COMMA",
+            Kind::End => "T_END",
+            Kind::Error(why) => why,
+        }
+    }
+}
+
+struct Parser<'p> {
+    stack: Stack,
+    text: &'p [u8],
+    at: usize,
+    depth: i32,
+    depth_max: i32,
+    /// Numbers that JSON doesn't have are read.
+    takes_invalid: bool,
+}
+
+/// Pushes what a text says.
+pub(super) fn decode(stack: Stack, text: &[u8], depth_max: i32, takes_invalid: bool) -> Result<(), Raise> {
+    if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
+        return Err(stack.error("JSON parser does not support UTF-16 or UTF-32"));
+    }
+    let mut parser = Parser { stack, text, at: 0, depth: 0, depth_max, takes_invalid };
+    let token = parser.next();
+    parser.value(token)?;
+    match parser.next() {
+        Token { kind: Kind::End, .. } => Ok(()),
+        token => Err(parser.unexpected("the end", &token)),
+    }
+}
+
+impl Parser<'_> {
+    fn unexpected(&self, wanted: &str, found: &Token<'_>) -> Raise {
+        let text = format!("Expected {wanted} but found {} at character {}", found.kind.name(), found.at + 1);
+        self.stack.error(&text)
+    }
+
+    fn value(&mut self, token: Token<'_>) -> Result<(), Raise> {
+        match token.kind {
+            Kind::Text(text) => self.stack.push_bytes(&text),
+            Kind::Number(number) => self.stack.push_number(number),
+            Kind::Boolean(value) => self.stack.push_boolean(value),
+            Kind::Null => self.stack.push_light_userdata(std::ptr::null_mut()),
+            Kind::ObjectBegin => self.object()?,
+            Kind::ArrayBegin => self.array()?,
+            _ => return Err(self.unexpected("value", &token)),
+        }
+        Ok(())
+    }
+
+    fn descend(&mut self) -> Result<(), Raise> {
+        self.depth += 1;
+        if self.depth > self.depth_max || !self.stack.room(6) {
+            let text = format!("Found too many nested data structures ({}) at character {}", self.depth, self.at);
+            return Err(self.stack.error(&text));
+        }
+        Ok(())
+    }
+
+    fn object(&mut self) -> Result<(), Raise> {
+        self.descend()?;
+        self.stack.new_table(0, 0);
+        let mut token = self.next();
+        if matches!(token.kind, Kind::ObjectEnd) {
+            self.depth -= 1;
+            return Ok(());
+        }
+        loop {
+            let Kind::Text(key) = &token.kind else { return Err(self.unexpected("object key string", &token)) };
+            self.stack.push_bytes(key);
+            let colon = self.next();
+            if !matches!(colon.kind, Kind::Colon) {
+                return Err(self.unexpected("colon", &colon));
+            }
+            let value = self.next();
+            self.value(value)?;
+            self.stack.raw_set(-3);
+            let separator = self.next();
+            match separator.kind {
+                Kind::ObjectEnd => break,
+                Kind::Comma => token = self.next(),
+                _ => return Err(self.unexpected("comma or object end", &separator)),
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn array(&mut self) -> Result<(), Raise> {
+        self.descend()?;
+        self.stack.new_table(0, 0);
+        let mut token = self.next();
+        if matches!(token.kind, Kind::ArrayEnd) {
+            self.depth -= 1;
+            return Ok(());
+        }
+        for index in 1.. {
+            self.value(token)?;
+            self.stack.set_raw_element(-2, index);
+            let separator = self.next();
+            match separator.kind {
+                Kind::ArrayEnd => break,
+                Kind::Comma => token = self.next(),
+                _ => return Err(self.unexpected("comma or array end", &separator)),
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn peek(&self, ahead: usize) -> u8 {
+        self.text.get(self.at + ahead).copied().unwrap_or(0)
+    }
+
+    fn next<'t>(&mut self) -> Token<'t> {
+        while matches!(self.peek(0), b' ' | b'\t' | b'\n' | b'\r') {
+            self.at += 1;
+        }
+        let at = self.at;
+        let one = |parser: &mut Self, kind| {
+            parser.at += 1;
+            kind
+        };
+        let kind = match self.peek(0) {
+            b'{' => one(self, Kind::ObjectBegin),
+            b'}' => one(self, Kind::ObjectEnd),
+            b'[' => one(self, Kind::ArrayBegin),
+            b']' => one(self, Kind::ArrayEnd),
+            b',' => one(self, Kind::Comma),
+            b':' => one(self, Kind::Colon),
+            b'"' => return self.string(),
+            b'-' | b'+' | b'0'..=b'9' => {
+                if !self.takes_invalid && self.is_invalid_number() {
+                    Kind::Error("invalid number")
+                } else {
+                    self.number()
+                }
+            }
+            0 if at >= self.text.len() => Kind::End,
+            _ if self.word(b"true") => Kind::Boolean(true),
+            _ if self.word(b"false") => Kind::Boolean(false),
+            _ if self.word(b"null") => Kind::Null,
+            b'i' | b'I' | b'n' | b'N' if self.takes_invalid && self.is_invalid_number() => self.number(),
+            _ => Kind::Error("invalid token"),
+        };
+        Token { kind, at }
+    }
+
+    fn word(&mut self, word: &[u8]) -> bool {
+        let is_it = self.text[self.at..].starts_with(word);
+        if is_it {
+            self.at += word.len();
+        }
+        is_it
+    }
+
+    /// Whether what stands here is a number to C, but not to JSON.
+    fn is_invalid_number(&self) -> bool {
+        if self.peek(0) == b'+' {
+            return true;
+        }
+        let sign = usize::from(self.peek(0) == b'-');
+        let (first, second) = (self.peek(sign), self.peek(sign + 1).to_ascii_lowercase());
+        match first {
+            b'0' => second == b'x' || second.is_ascii_digit(),
+            b'1'..=b'9' => false,
+            _ => {
+                let rest = &self.text[self.at + sign..];
+                rest.len() >= 3 && [&b"inf"[..], b"nan"].iter().any(|word| rest[..3].eq_ignore_ascii_case(word))
+            }
+        }
+    }
+
+    /// As C's `strtod` reads it.
+    fn number<'t>(&mut self) -> Kind<'t> {
+        let rest = &self.text[self.at..];
+        match strtod(rest) {
+            Some((number, len)) => {
+                self.at += len;
+                Kind::Number(number)
+            }
+            None => Kind::Error("invalid number"),
+        }
+    }
+
+    fn string<'t>(&mut self) -> Token<'t> {
+        let begin = self.at;
+        self.at += 1;
+        let mut text = Vec::new();
+        loop {
+            let at = self.at;
+            let Some(&byte) = self.text.get(at) else {
+                return Token { kind: Kind::Error("unexpected end of string"), at };
+            };
+            self.at += 1;
+            match byte {
+                b'"' => return Token { kind: Kind::Text(text), at: begin },
+                b'\\' => {
+                    let escaped = match self.peek(0) {
+                        b'"' => b'"',
+                        b'\\' => b'\\',
+                        b'/' => b'/',
+                        b'b' => 0x08,
+                        b't' => b'\t',
+                        b'n' => b'\n',
+                        b'f' => 0x0c,
+                        b'r' => b'\r',
+                        b'u' => {
+                            let Some(len) = self.unicode(&mut text) else {
+                                return Token { kind: Kind::Error("invalid unicode escape code"), at };
+                            };
+                            self.at += len;
+                            continue;
+                        }
+                        _ => return Token { kind: Kind::Error("invalid escape code"), at },
+                    };
+                    text.push(escaped);
+                    self.at += 1;
+                }
+                _ => text.push(byte),
+            }
+        }
+    }
+
+    /// Four digits behind the `u` at which we stand.
+    fn code_unit(&self, at: usize) -> Option<u32> {
+        let digits = self.text.get(at..at + 4)?;
+        digits.iter().try_fold(0, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)?))
+    }
+
+    /// Reads a code point behind the backslash; its length there.
+    fn unicode(&self, text: &mut Vec<u8>) -> Option<usize> {
+        let (mut code, mut len) = (self.code_unit(self.at + 1)?, 5);
+        if code & 0xf800 == 0xd800 {
+            let is_pair = code & 0x400 == 0 && self.text.get(self.at + 5..self.at + 7) == Some(b"\\u");
+            let low = if is_pair { self.code_unit(self.at + 7)? } else { 0 };
+            if low & 0xfc00 != 0xdc00 {
+                return None;
+            }
+            code = ((code & 0x3ff) << 10 | low & 0x3ff) + 0x1_0000;
+            len = 11;
+        }
+        let mut room = [0; 4];
+        text.extend_from_slice(char::from_u32(code)?.encode_utf8(&mut room).as_bytes());
+        Some(len)
+    }
+}
+
+/// A number at the head of a text, and its length: decimal, hexadecimal, `inf` or `nan`.
+fn strtod(text: &[u8]) -> Option<(f64, usize)> {
+    let is_negative = text.first() == Some(&b'-');
+    let sign = usize::from(is_negative || text.first() == Some(&b'+'));
+    let rest = &text[sign..];
+    let signed = |number: f64| if is_negative { -number } else { number };
+    let begins = |word: &[u8]| rest.len() >= word.len() && rest[..word.len()].eq_ignore_ascii_case(word);
+    if begins(b"infinity") {
+        return Some((signed(f64::INFINITY), sign + 8));
+    }
+    if begins(b"inf") {
+        return Some((signed(f64::INFINITY), sign + 3));
+    }
+    if begins(b"nan") {
+        return Some((signed(f64::NAN), sign + 3));
+    }
+    if begins(b"0x") && rest.get(2).is_some_and(u8::is_ascii_hexdigit) {
+        let digits = rest[2..].iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let number = rest[2..2 + digits]
+            .iter()
+            .fold(0.0, |number, &digit| number * 16.0 + f64::from(char::from(digit).to_digit(16).unwrap_or(0)));
+        return Some((signed(number), sign + 2 + digits));
+    }
+    let digits_at = |at: usize| rest.get(at..).map_or(0, |rest| rest.iter().take_while(|b| b.is_ascii_digit()).count());
+    let whole = digits_at(0);
+    let mut len = whole;
+    let mut decimals = 0;
+    if rest.get(len) == Some(&b'.') {
+        decimals = digits_at(len + 1);
+        if whole + decimals > 0 {
+            len += 1 + decimals;
+        }
+    }
+    if whole + decimals == 0 {
+        return None;
+    }
+    if matches!(rest.get(len), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(rest.get(len + 1), Some(b'+' | b'-')));
+        let digits = digits_at(len + 1 + sign);
+        if digits > 0 {
+            len += 1 + sign + digits;
+        }
+    }
+    let number = std::str::from_utf8(&rest[..len]).ok()?.parse().ok()?;
+    Some((signed(number), sign + len))
+}
