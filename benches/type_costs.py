@@ -12,7 +12,7 @@ Three tables, each against the first peer:
   round, rounds interleaved, ratios within a round;
 * stores: milliseconds of CPU of one command over large collections, in the same servers.
 
---only takes parts of titles, by comma: the rows to run. To add a row, add it to MEMORY, CPU or STORES. {port} is replaced by
+--only takes parts of titles, by semicolon: the rows to run. To add a row, add it to MEMORY, CPU or STORES. {port} is replaced by
 a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
 """
 
@@ -64,6 +64,13 @@ def member_of_one(number):
     return encode("ZADD", "zset", number * STEP % 10_000_019, f"member:{number:08}")
 
 
+STREAMS = 100
+
+
+def entry_of_streams(number):
+    return encode("XADD", f"stream:{number % STREAMS}", "*", "sensor", number % 1000, "reading", f"value:{number % 100_000}")
+
+
 # Title, and the command that makes the collection of a number (or the member: --keys of them then).
 MEMORY = [
     ("hashes of 10 small fields", small_hash),
@@ -71,9 +78,18 @@ MEMORY = [
     ("sets of 20 integers", small_set),
     ("sorted sets of 20", small_sorted_set),
     ("members of one sorted set", member_of_one),
+    ("entries of 100 streams", entry_of_streams),
 ]
 
-# Title, operations per round, and a command of redis-benchmark: {r} is a random number below a million, {k} below 100,000. Rows
+GROUP_ENTRIES = 1_000_000
+
+
+def added_to_group(number):
+    return encode("XADD", "acks", f"{number}-1", "sensor", number % 1000, "reading", f"value:{number % 100_000}")
+
+
+# Title, operations per round, and a command of redis-benchmark, or a function that makes the command of a number: {r} is a random number below a million, {k} below 100,000; with {n}, the
+# numbers from 0 on, pantala-bench drives. Rows
 # run in this order in one server, and find what the ones before them left. Rows with "fill" are not measured.
 CPU = [
     ("fill", 3_000_000, "HSET hash field:{r} value:{r}"),
@@ -99,6 +115,14 @@ CPU = [
     ("fill", 2_000_000, "ZADD zset:{k} {r} element:{r}"),
     ("ZADD, 100 k sorted sets of 20", 1_000_000, "ZADD zset:{k} {r} element:{r}"),
     ("ZRANGE 10, 100 k sorted sets of 20", 1_000_000, "ZRANGE zset:{k} 0 9"),
+    ("XADD, one stream", 1_000_000, "XADD stream * sensor {r} reading value:{r}"),
+    ("XADD, 100 k streams", 1_000_000, "XADD stream:{k} * sensor {r} reading value:{r}"),
+    ("fill", 1, "DEL acks"),
+    ("fill", GROUP_ENTRIES, added_to_group),
+    ("fill", 1, lambda _: encode("XGROUP", "CREATE", "acks", "group", 0)),
+    ("XREADGROUP of 10", GROUP_ENTRIES // 10, "XREADGROUP GROUP group consumer COUNT 10 STREAMS acks >"),
+    ("XACK, as they were read", GROUP_ENTRIES // 2, "XACK acks group {n}-1"),
+    ("XACK, at random", 500_000, "XACK acks group {r}-1"),
 ]
 
 
@@ -144,7 +168,8 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=3, help="of CPU and stores; 0: leave them out")
     parser.add_argument("--pipeline", type=int, default=16)
     parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--only", default="", help="parts of titles, by comma")
+    parser.add_argument("--only", default="", help="parts of titles, by semicolon")
+    parser.add_argument("--load", default="target/release/pantala-bench", help="generator of rows whose numbers rise")
     parser.add_argument("--server-cpus", default="0", help="taskset list for the server (CPU and stores)")
     parser.add_argument("--client-cpus", default="1", help="taskset list for redis-benchmark and this script")
     arguments = parser.parse_args()
@@ -155,7 +180,7 @@ def parse_arguments():
 
 
 def wanted(arguments, title):
-    return any(part in title for part in arguments.only.split(","))
+    return any(part in title for part in arguments.only.split(";"))
 
 
 def send_all(connection, replies, commands):
@@ -203,8 +228,36 @@ def print_memory(arguments):
             print(f"{title:<36} {name:<12} {each:>11.1f} {each / first:>7.3f}", flush=True)
 
 
+def drive_in_order(port, operations, make):
+    """Sends the commands of numbers 0 and up over one connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=REPLY_WAIT_S) as connection:
+        with connection.makefile("rb") as replies:
+            for first in range(0, operations, KEYS_PER_BATCH):
+                numbers = range(first, min(first + KEYS_PER_BATCH, operations))
+                connection.sendall(b"".join(make(number) for number in numbers))
+                for _ in numbers:
+                    if reply_line(replies).startswith(b"$"):
+                        replies.readline()
+
+
+def drive_by_number(arguments, port, operations, command):
+    """Runs a command by pantala-bench, whose numbers rise."""
+    line = [
+        "taskset", "-c", arguments.client_cpus, arguments.load, "load", "-p", str(port), "-t", "1", "-c", str(arguments.clients),
+        "--pipeline", str(arguments.pipeline), "-n", str(operations // arguments.clients), "--command", command.replace("{n}", "__key__"),
+        "--command-key-pattern", "P", "--key-prefix", "", "--key-minimum", "0", "--key-maximum", str(operations - 1),
+    ]  # fmt: skip
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{shlex.join(line)}\n{(done.stdout + done.stderr).decode(errors='replace')}")
+
+
 def drive(arguments, port, operations, command):
-    """Runs a command by redis-benchmark."""
+    """Runs a command by redis-benchmark, or the commands of a function in order."""
+    if callable(command):
+        return drive_in_order(port, operations, command)
+    if "{n}" in command:
+        return drive_by_number(arguments, port, operations, command)
     keyspace = 100_000 if "{k}" in command else 1_000_000
     # One random number below the keyspace: with {k} the members come from as few.
     words = [word.replace("{k}", "__rand_int__").replace("{r}", "__rand_int__") for word in command.split()]
@@ -219,11 +272,14 @@ def drive(arguments, port, operations, command):
 
 def groups(arguments):
     """CPU's rows, each filling with the measured ones after it, if any of those is wanted."""
-    found, group = [], []
+    found, group, is_fill = [], [], False
     for row in CPU:
         if row[0] == "fill":
-            group = [row]
-        elif wanted(arguments, row[0]):
+            group = group + [row] if is_fill else [row]
+            is_fill = True
+            continue
+        is_fill = False
+        if wanted(arguments, row[0]):
             found += group + [row]
             group = []
     return found

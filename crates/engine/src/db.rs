@@ -501,8 +501,13 @@ impl<'s> Db<'s> {
                 form
             }
             Held::Heap(_) => {
+                let done = change_on_heap(entry, figures, change);
                 *self.scratch = scratch;
-                return self.change_on_heap(key, change);
+                let (changed, result) = done?;
+                if changed {
+                    self.modified(key);
+                }
+                return Ok(Some(result));
             }
             Held::Int(_) | Held::Bytes(_) => {
                 *self.scratch = scratch;
@@ -536,31 +541,6 @@ impl<'s> Db<'s> {
                     entry.replace(NewPayload::Heap(value), 0);
                 }
             }
-        }
-        if changed {
-            self.modified(key);
-        }
-        Ok(Some(result))
-    }
-
-    /// [`Db::change_as`] for a value on the heap, which is changed in place.
-    fn change_on_heap<C: Collection, R>(
-        &mut self,
-        key: &Key<'_>,
-        change: impl FnOnce(&mut C) -> (bool, R),
-    ) -> Result<Option<R>, WrongType> {
-        let figures = self.figures;
-        // Found a moment ago.
-        let Some(mut entry) = self.dict.find_mut(key.place.hash, key.bytes) else { return Ok(None) };
-        let Some(collection) = entry.heap_mut().and_then(C::of_mut) else { return Err(WrongType) };
-        let before = collection.allocated_bytes();
-        let (changed, result) = change(collection);
-        let after = collection.allocated_bytes();
-        let empty = collection.is_empty();
-        figures.heap_bytes.sub(before as u64);
-        figures.heap_bytes.add(after as u64);
-        if changed && empty {
-            uncount(figures, &entry.remove());
         }
         if changed {
             self.modified(key);
@@ -655,6 +635,26 @@ impl<'s> Db<'s> {
     pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &'s Keyspace, &'s ShardStats, &'s DatabaseStats) {
         (self.dict, self.keyspace, self.stats, self.figures)
     }
+}
+
+/// [`Db::change_as`] for a value on the heap, which is changed in place.
+#[inline]
+fn change_on_heap<C: Collection, R>(
+    mut entry: EntryMut<'_, Value>,
+    figures: &DatabaseStats,
+    change: impl FnOnce(&mut C) -> (bool, R),
+) -> Result<(bool, R), WrongType> {
+    let Some(collection) = entry.heap_mut().and_then(C::of_mut) else { return Err(WrongType) };
+    let before = collection.allocated_bytes();
+    let (changed, result) = change(collection);
+    let after = collection.allocated_bytes();
+    let empty = collection.is_empty();
+    figures.heap_bytes.sub(before as u64);
+    figures.heap_bytes.add(after as u64);
+    if changed && empty {
+        uncount(figures, &entry.remove());
+    }
+    Ok((changed, result))
 }
 
 /// The access word of a new entry.

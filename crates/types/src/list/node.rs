@@ -7,7 +7,11 @@
 //!
 //! Redis's node is a listpack, whose entries all move when one comes or goes at its front. Here a push or a pop at either
 //! end moves nothing, at the price of two numbers per node: LPUSH with RPOP, and RPUSH with LPOP, are what lists are for.
+//!
+//! A node far from both ends may be *compressed* (`list-compress-depth`): its bytes are then the length of its entries (4 bytes) and
+//! their LZF form. It has to be decompressed before it is changed; who reads it decompresses into memory of its own.
 
+use crate::lzf;
 use crate::pack::{Element, Encoded, PackRef, splice_entry};
 
 /// The first room of a node that is pushed to, bytes.
@@ -16,6 +20,17 @@ const FIRST_ROOM_BYTES: usize = 512;
 /// Below this a node's room isn't worth giving back.
 const SHRINK_BYTES_MIN: usize = 1024;
 
+/// Below this a node isn't worth compressing, and so many bytes it has to save (Redis's `MIN_COMPRESS_BYTES` and
+/// `MIN_COMPRESS_IMPROVE`).
+const COMPRESSED_BYTES_MIN: usize = 48;
+const SAVED_BYTES_MIN: usize = 8;
+
+/// [`Node::start`] of a compressed node.
+const COMPRESSED: u32 = u32::MAX;
+
+/// Bytes of the length in front of a compressed node's.
+const LENGTH_BYTES: usize = 4;
+
 /// How much a node may hold (`list-max-listpack-size`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimit {
@@ -23,18 +38,27 @@ pub struct NodeLimit {
     pub bytes: usize,
     /// Entries, at least 1.
     pub entries: usize,
+    /// An element of that many bytes has a node of its own, whatever the others allow
+    /// (`DEBUG QUICKLIST-PACKED-THRESHOLD`).
+    pub alone_bytes: usize,
+    /// How many nodes at either end of a list that is made now stay uncompressed (`list-compress-depth`); 0: all.
+    pub plain_depth: u32,
 }
+
+/// [`NodeLimit::alone_bytes`] unless it is set: Redis's, which its nodes' size can't go beyond.
+pub const ALONE_BYTES_DEFAULT: usize = 1 << 30;
 
 impl NodeLimit {
     /// The limit that a value of `list-max-listpack-size` means: -1 to -5 are 4 to 64 KiB; positive: that many entries, and at
     /// most 8 KiB.
     pub fn of_setting(setting: i32) -> Self {
+        let any = NodeLimit { bytes: 8192, entries: usize::MAX, alone_bytes: ALONE_BYTES_DEFAULT, plain_depth: 0 };
         match setting {
             ..0 => {
                 let step = setting.max(-5).unsigned_abs() - 1;
-                NodeLimit { bytes: 4096 << step, entries: usize::MAX }
+                NodeLimit { bytes: 4096 << step, ..any }
             }
-            _ => NodeLimit { bytes: 8192, entries: setting.clamp(1, 1 << 15) as usize },
+            _ => NodeLimit { entries: setting.clamp(1, 1 << 15) as usize, ..any },
         }
     }
 }
@@ -62,10 +86,63 @@ impl Node {
         self.count as usize
     }
 
-    /// Bytes of its entries.
+    /// Bytes of its entries, which it may hold compressed.
     #[inline]
     pub(super) fn entry_bytes(&self) -> usize {
-        self.bytes.len() - self.start as usize
+        if self.is_compressed() { self.length() } else { self.bytes.len() - self.start as usize }
+    }
+
+    /// Whether its entries are compressed: then nothing else but [`Self::with_entries`] shows them.
+    #[inline]
+    pub(super) fn is_compressed(&self) -> bool {
+        self.start == COMPRESSED
+    }
+
+    /// Bytes of the entries of a compressed node.
+    fn length(&self) -> usize {
+        self.bytes.first_chunk::<LENGTH_BYTES>().map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize)
+    }
+
+    /// Compresses the entries, where that saves something.
+    #[cold]
+    pub(super) fn compress(&mut self) {
+        let len = if self.is_compressed() { 0 } else { self.entry_bytes() };
+        let Ok(len_written) = u32::try_from(len) else { return };
+        if len < COMPRESSED_BYTES_MIN {
+            return;
+        }
+        let mut packed = Vec::with_capacity(len - SAVED_BYTES_MIN);
+        packed.extend_from_slice(&len_written.to_le_bytes());
+        let bytes_max = len - SAVED_BYTES_MIN - LENGTH_BYTES;
+        if lzf::compress(&self.bytes[self.first()..], &mut packed, bytes_max) {
+            self.bytes = packed.as_slice().to_vec();
+            self.start = COMPRESSED;
+        }
+    }
+
+    /// Undoes [`Self::compress`].
+    #[cold]
+    pub(super) fn decompress(&mut self) {
+        if self.is_compressed() {
+            self.bytes = self.decompressed();
+            self.start = 0;
+        }
+    }
+
+    /// The entries of a compressed node.
+    fn decompressed(&self) -> Vec<u8> {
+        lzf::decompress(self.bytes.get(LENGTH_BYTES..).unwrap_or_default(), self.length())
+            .expect("`compress` wrote these bytes, with their length")
+    }
+
+    /// Shows the entries as a pack without its count, with the positions of the first and of the end.
+    #[inline]
+    pub(super) fn with_entries<R>(&self, work: impl FnOnce(PackRef<'_>, usize, usize) -> R) -> R {
+        if self.is_compressed() {
+            let entries = self.decompressed();
+            return work(PackRef::new(&entries), 0, entries.len());
+        }
+        work(self.pack(), self.first(), self.end())
     }
 
     /// Bytes of heap it takes.
@@ -77,6 +154,7 @@ impl Node {
     /// To be read, by positions from [`Self::first`] to [`Self::end`]. The pack's own count is not there.
     #[inline]
     pub(super) fn pack(&self) -> PackRef<'_> {
+        debug_assert!(!self.is_compressed(), "a node is decompressed before it is looked into");
         PackRef::new(&self.bytes)
     }
 
@@ -95,7 +173,11 @@ impl Node {
     /// Whether one more entry of that many bytes may come in.
     #[inline]
     pub(super) fn has_room(&self, entry_bytes: usize, limit: NodeLimit) -> bool {
-        self.count == 0 || self.entry_bytes() + entry_bytes <= limit.bytes && self.len() < limit.entries
+        self.count == 0
+            || self.entry_bytes() + entry_bytes <= limit.bytes
+                && self.len() < limit.entries
+                && entry_bytes < limit.alone_bytes
+                && !(self.count == 1 && self.entry_bytes() >= limit.alone_bytes)
     }
 
     /// Adds an entry at the end.
@@ -199,6 +281,11 @@ impl Node {
     /// A copy without room.
     pub(super) fn copy(&self) -> Result<Node, crate::OutOfMemory> {
         let mut bytes = Vec::new();
+        if self.is_compressed() {
+            bytes.try_reserve_exact(self.bytes.len())?;
+            bytes.extend_from_slice(&self.bytes);
+            return Ok(Node { bytes, ..*self });
+        }
         bytes.try_reserve_exact(self.entry_bytes())?;
         bytes.extend_from_slice(&self.bytes[self.first()..]);
         Ok(Node { bytes, start: 0, count: self.count })
