@@ -130,6 +130,35 @@ pub fn digits_u64(value: u64) -> usize {
     value.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
+/// Multiplier of each unit, lower case. A unit that ends in `b` counts in powers of 1024, the bare letter in powers of 1000.
+const UNITS: [(&[u8], u64); 8] = [
+    (b"", 1),
+    (b"b", 1),
+    (b"k", 1_000),
+    (b"kb", 1 << 10),
+    (b"m", 1_000_000),
+    (b"mb", 1 << 20),
+    (b"g", 1_000_000_000),
+    (b"gb", 1 << 30),
+];
+
+/// Most digits before a unit, as in Redis.
+const MEMORY_DIGITS_MAX: usize = 127;
+
+/// Bytes that `text` (`512`, `100mb`) names: digits and an optional unit. No digits at all are zero, as in Redis. What exceeds 64 bits is the
+/// largest number (Redis wraps when the unit makes it exceed: a limit would become a small one unnoticed).
+pub fn parse_memory(text: &[u8]) -> Option<u64> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    if digits > MEMORY_DIGITS_MAX {
+        return None;
+    }
+    let unit = text[digits..].to_ascii_lowercase();
+    let (_, multiplier) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    let count =
+        text[..digits].iter().fold(0u64, |count, byte| count.saturating_mul(10).saturating_add(u64::from(byte - b'0')));
+    Some(count.saturating_mul(*multiplier))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

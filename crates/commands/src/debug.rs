@@ -3,19 +3,24 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use pantala_base::number::parse_memory;
 use pantala_engine::EntryMut;
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
 use pantala_engine::db::{Held, Holds};
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::access::idle_time_s;
-use pantala_types::{OutOfMemory, Value, parse_i64};
+use pantala_types::list::ALONE_BYTES_DEFAULT;
+use pantala_types::{List, OutOfMemory, Value, parse_i64};
 
 use crate::arguments::{c_string, is_option, natural};
 use crate::object::{encoding_of, refcount_of};
 use crate::populate::{Plan, populate_all};
 use crate::strings::StringRef;
 use crate::{errors, help};
+
+/// What a listpack has around its entries, bytes.
+const LISTPACK_FRAME_BYTES: usize = 7;
 
 /// Longest sleep, seconds: what a day has. Redis has no bound; a server that sleeps longer is as good as stopped.
 const SLEEP_S_MAX: f64 = 86_400.0;
@@ -42,9 +47,10 @@ fn unknown(sub: &[u8], reply: &mut Reply<'_>) {
 /// `DEBUG OBJECT key`.
 pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (key, now_ms) = (access.first_key(args, 2), access.now_ms());
+    let fill = access.keyspace().tuning.list_max_listpack_size.load(Relaxed);
     let mut db = access.db(&key);
     let Some(entry) = db.find(&key) else { return reply.error(errors::NO_SUCH_KEY) };
-    let line = format!(
+    let mut line = format!(
         "Value at:{:p} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{}",
         entry.key().as_ptr(),
         refcount_of(&entry),
@@ -53,6 +59,17 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         entry.access(),
         idle_time_s(entry.access(), now_ms as u64),
     );
+    if let Some(list) = entry.held().view::<List>() {
+        let figures = list.figures();
+        // As Redis has it, each node's listpack with its frame.
+        let bytes = figures.entry_bytes + figures.nodes * LISTPACK_FRAME_BYTES;
+        let average = list.len() as f64 / figures.nodes as f64;
+        let compresses = i32::from(figures.compresses);
+        line += &format!(
+            " ql_nodes:{} ql_avg_node:{average:.2} ql_listpack_max:{fill} ql_compressed:{compresses} ql_uncompressed_size:{bytes}",
+            figures.nodes,
+        );
+    }
     reply.simple(&line);
 }
 
@@ -114,6 +131,20 @@ pub fn sleep(_: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let seconds = seconds.filter(|seconds| !seconds.is_nan()).unwrap_or(0.0).clamp(0.0, SLEEP_S_MAX);
     std::thread::sleep(Duration::from_secs_f64(seconds));
     reply.ok();
+}
+
+/// `DEBUG QUICKLIST-PACKED-THRESHOLD size`: an element of that many bytes has a node of its own; 0 sets it back.
+pub fn quicklist_packed_threshold(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    /// A MiB below 4 GiB: Redis's bound.
+    const BYTES_MAX: u64 = (1 << 32) - (1 << 20);
+    match parse_memory(args.at(2)).filter(|&bytes| bytes <= BYTES_MAX) {
+        Some(bytes) => {
+            let bytes = if bytes == 0 { ALONE_BYTES_DEFAULT as u64 } else { bytes };
+            context.keyspace.tuning.list_alone_bytes.store(bytes, Relaxed);
+            reply.ok();
+        }
+        None => reply.error("ERR argument must be a memory value bigger than 1 and smaller than 4gb"),
+    }
 }
 
 /// `DEBUG SET-ACTIVE-EXPIRE 0|1`.
@@ -208,6 +239,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "PROTOCOL <type>",
             "    Reply a value of a protocol type: string, integer, double, bignum, null, array, set, map,",
             "    attrib, push, verbatim, true, false.",
+            "QUICKLIST-PACKED-THRESHOLD <size>",
+            "    From which size on an element of a list has a node of its own. Default: 1gb.",
             "SET-ACTIVE-EXPIRE <0|1>",
             "    Whether expired keys are removed in the background.",
             "SLEEP <seconds>",

@@ -61,7 +61,7 @@ impl Digest {
             string.with_bytes(|bytes| self.mix(bytes));
         } else if let Some(list) = held.view::<List>() {
             self.mix_type(TypeNumber::List);
-            list.iter().for_each(|element| element.with_bytes(|bytes| self.mix(bytes)));
+            list.for_each(|element| element.with_bytes(|bytes| self.mix(bytes)));
         } else if let Some(set) = held.view::<Set>() {
             self.mix_type(TypeNumber::Set);
             set.for_each(|member| member.with_bytes(|bytes| self.xor(bytes)));

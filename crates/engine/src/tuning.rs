@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use pantala_types::list::NodeLimit;
+use pantala_types::list::{ALONE_BYTES_DEFAULT, NodeLimit};
 
 /// How the access word of an entry is kept (`maxmemory-policy`, as far as `OBJECT IDLETIME` and `FREQ` need it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,10 @@ pub struct Tuning {
     pub lfu_decay_time_minutes: AtomicU32,
     /// `list-max-listpack-size`.
     pub list_max_listpack_size: AtomicI32,
+    /// `list-compress-depth`: of lists that are made from now on.
+    pub list_compress_depth: AtomicU32,
+    /// `DEBUG QUICKLIST-PACKED-THRESHOLD`, bytes.
+    pub list_alone_bytes: AtomicU64,
     /// `hash-max-listpack-entries`.
     pub hash_max_listpack_entries: AtomicU64,
     /// `hash-max-listpack-value`, bytes.
@@ -80,6 +84,8 @@ impl Tuning {
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_time_minutes: AtomicU32::new(1),
             list_max_listpack_size: AtomicI32::new(-2),
+            list_compress_depth: AtomicU32::new(0),
+            list_alone_bytes: AtomicU64::new(ALONE_BYTES_DEFAULT as u64),
             hash_max_listpack_entries: AtomicU64::new(512),
             hash_max_listpack_value_bytes: AtomicU64::new(64),
             set_max_intset_entries: AtomicU64::new(512),
@@ -101,7 +107,11 @@ impl Tuning {
     /// How much a node of a list may hold.
     #[inline]
     pub fn list_node_limit(&self) -> NodeLimit {
-        NodeLimit::of_setting(self.list_max_listpack_size.load(Relaxed))
+        NodeLimit {
+            alone_bytes: self.list_alone_bytes.load(Relaxed) as usize,
+            plain_depth: self.list_compress_depth.load(Relaxed),
+            ..NodeLimit::of_setting(self.list_max_listpack_size.load(Relaxed))
+        }
     }
 
     /// Whether `CLIENT PAUSE` holds back writes: keys that expire are then hidden, but stay.

@@ -358,6 +358,7 @@ impl Server {
         tuning.stream_node_max_bytes.store(settings.stream_node_max_bytes, Relaxed);
         tuning.stream_node_max_entries.store(settings.stream_node_max_entries, Relaxed);
         tuning.list_max_listpack_size.store(settings.list_max_listpack_size, Relaxed);
+        tuning.list_compress_depth.store(settings.list_compress_depth, Relaxed);
         tuning.hash_max_listpack_entries.store(settings.hash_max_listpack_entries, Relaxed);
         tuning.hash_max_listpack_value_bytes.store(settings.hash_max_listpack_value_bytes, Relaxed);
         tuning.set_max_intset_entries.store(settings.set_max_intset_entries, Relaxed);

@@ -13,7 +13,7 @@ const STRING_BYTES_MAX: u64 = 1 << 16;
 
 const LIMITS: Limits = Limits {
     string_bytes_max: STRING_BYTES_MAX,
-    list_node: NodeLimit { bytes: 256, entries: 16 },
+    list_node: NodeLimit { bytes: 256, entries: 16, alone_bytes: 200, plain_depth: 1 },
     hash: HashLimits { entries_max: 8, value_bytes_max: 16 },
     set_intset_entries_max: 8,
     sorted_set: PackLimits { entries: 8, value_bytes: 16 },

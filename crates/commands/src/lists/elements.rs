@@ -1,5 +1,7 @@
 //! Single elements, ranges and searches of a list.
 
+use std::ops::ControlFlow;
+
 use pantala_base::number::parse_i64;
 use pantala_engine::access::Access;
 use pantala_engine::db::Missing;
@@ -30,9 +32,8 @@ pub fn lindex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(None) => reply.null(),
         Ok(Some(list)) => {
             let Some(index) = integer(args.at(2), reply) else { return };
-            match list.get(index) {
-                Some(element) => write_element(element, reply),
-                None => reply.null(),
+            if list.get(index, |element| write_element(element, reply)).is_none() {
+                reply.null();
             }
         }
     }
@@ -49,9 +50,7 @@ pub fn lrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(Some(list)) => {
             let (first, count) = resolve_range(start, stop, list.len());
             reply.array(count);
-            for element in list.iter_from(first, false).take(count) {
-                write_element(element, reply);
-            }
+            list.show_count(first, false, count, |element| write_element(element, reply));
         }
     }
 }
@@ -94,7 +93,7 @@ pub fn linsert(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let limit = access.keyspace().tuning.list_node_limit();
     let pivot = Element::of(args.at(3));
     let len = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
-        let Some(at) = list.view().iter().position(|element| element == pivot) else { return (false, None) };
+        let Some(at) = list.view().position(pivot) else { return (false, None) };
         list.insert(at + usize::from(after), args.at(4), limit);
         (true, Some(list.view().len()))
     });
@@ -202,6 +201,23 @@ impl Search {
         }
         Some(search)
     }
+
+    /// Shows the indexes of the matches that count, until `show` breaks off.
+    fn run(&self, list: ListView<'_>, wanted: Element<'_>, mut show: impl FnMut(usize) -> ControlFlow<()>) {
+        let len = list.len();
+        let from = if self.backward { len.wrapping_sub(1) } else { 0 };
+        let (mut place, mut matches) = (0, 0);
+        list.show_from(from, self.backward, |element| {
+            place += 1;
+            if element == wanted {
+                matches += 1;
+                if matches >= self.rank {
+                    show(if self.backward { len - place } else { place - 1 })?;
+                }
+            }
+            if place == self.most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+    }
 }
 
 /// The answer to `RANK 0`.
@@ -226,27 +242,26 @@ pub fn lpos(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(list) => list,
     };
     let wanted = Element::of(args.at(2));
-    let found = list.into_iter().flat_map(|list| {
-        let len = list.len();
-        let from = if search.backward { len.wrapping_sub(1) } else { 0 };
-        let places = list.iter_from(from, search.backward).take(search.most).enumerate();
-        let matches = places.filter(|(_, element)| *element == wanted).map(|(place, _)| place);
-        let backward = search.backward;
-        matches.skip(search.rank - 1).map(move |place| if backward { len - 1 - place } else { place })
-    });
-    match search.count {
-        None => match found.into_iter().next() {
+    let Some(list) = list else {
+        return if search.count.is_some() { reply.array(0) } else { reply.null() };
+    };
+    let Some(count) = search.count else {
+        let mut first = None;
+        search.run(list, wanted, |place| {
+            first = Some(place);
+            ControlFlow::Break(())
+        });
+        return match first {
             Some(place) => reply.integer(place as i64),
             None => reply.null(),
-        },
-        Some(count) => {
-            let array = reply.defer_array();
-            let mut written = 0;
-            for place in found.take(count) {
-                reply.integer(place as i64);
-                written += 1;
-            }
-            reply.patch(array, written);
-        }
-    }
+        };
+    };
+    let array = reply.defer_array();
+    let mut written = 0;
+    search.run(list, wanted, |place| {
+        reply.integer(place as i64);
+        written += 1;
+        if written == count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    reply.patch(array, written);
 }

@@ -107,9 +107,7 @@ pub(super) fn pop_several(
             return (false, None);
         }
         let from = if end == End::Left { 0 } else { len - 1 };
-        for element in view.iter_from(from, end == End::Right).take(count) {
-            write_element(element, reply);
-        }
+        view.show_count(from, end == End::Right, count, |element| write_element(element, reply));
         list.cut(end, count);
         (true, Some(count == len))
     })?;

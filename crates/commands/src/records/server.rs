@@ -244,6 +244,7 @@ pub(crate) const DEBUG: Command = Command {
         DEBUG_HELP,
         DEBUG_OBJECT,
         DEBUG_POPULATE,
+        DEBUG_QUICKLIST_PACKED_THRESHOLD,
         DEBUG_SET_ACTIVE_EXPIRE,
         DEBUG_SLEEP,
     ],
@@ -321,6 +322,19 @@ pub(crate) const DEBUG_POPULATE: Command = Command {
     ],
     route: Route::All,
     handler: Handler::Keyed(crate::debug::populate),
+    ..SERVER
+};
+
+pub(crate) const DEBUG_QUICKLIST_PACKED_THRESHOLD: Command = Command {
+    name: "quicklist-packed-threshold",
+    full_name: "debug|quicklist-packed-threshold",
+    summary: "Sets from which size on an element has a list's node of its own",
+    since: "7.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    arguments: &[Argument::string("size")],
+    handler: Handler::Local(crate::debug::quicklist_packed_threshold),
     ..SERVER
 };
 

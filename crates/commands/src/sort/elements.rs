@@ -55,7 +55,7 @@ impl Elements {
         let held = entry.held();
         if let Some(list) = held.view::<List>() {
             elements.ends.reserve(list.len());
-            list.iter().for_each(|element| elements.push(element));
+            list.for_each(|element| elements.push(element));
         } else if let Some(set) = held.view::<Set>() {
             elements.ends.reserve(set.len());
             set.for_each(|element| elements.push(element));

@@ -1,39 +1,11 @@
 //! Numbers of the configuration: memory units, percentages, octal.
 
 use pantala_base::number::parse_i64;
+pub use pantala_base::number::parse_memory;
 
 const KB: u64 = 1024;
 const MB: u64 = 1024 * KB;
 const GB: u64 = 1024 * MB;
-
-/// Multiplier of each unit, lower case. A unit that ends in `b` counts in powers of 1024, the bare letter in powers of 1000.
-const UNITS: [(&[u8], u64); 8] = [
-    (b"", 1),
-    (b"b", 1),
-    (b"k", 1_000),
-    (b"kb", KB),
-    (b"m", 1_000_000),
-    (b"mb", MB),
-    (b"g", 1_000_000_000),
-    (b"gb", GB),
-];
-
-/// Most digits before a unit, as in Redis.
-const MEMORY_DIGITS_MAX: usize = 127;
-
-/// Bytes that `text` names: digits and an optional unit. No digits at all are zero, as in Redis. What exceeds 64 bits is the
-/// largest number (Redis wraps when the unit makes it exceed: a limit would become a small one unnoticed).
-pub fn parse_memory(text: &[u8]) -> Option<u64> {
-    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    if digits > MEMORY_DIGITS_MAX {
-        return None;
-    }
-    let unit = text[digits..].to_ascii_lowercase();
-    let (_, multiplier) = UNITS.iter().find(|(name, _)| *name == unit)?;
-    let count =
-        text[..digits].iter().fold(0u64, |count, byte| count.saturating_mul(10).saturating_add(u64::from(byte - b'0')));
-    Some(count.saturating_mul(*multiplier))
-}
 
 /// The number before `%`, if `text` is one.
 pub fn parse_percent(text: &[u8]) -> Option<i64> {

@@ -198,6 +198,8 @@ pub struct Settings {
     pub lfu_decay_time_minutes: u32,
     /// How much a node of a list may hold: entries, or -1 to -5 for 4 to 64 KiB.
     pub list_max_listpack_size: i32,
+    /// Nodes at either end of a new list that are never compressed; 0: none is.
+    pub list_compress_depth: u32,
     /// Most fields of a packed hash.
     pub hash_max_listpack_entries: u64,
     /// Longest field or value of a packed hash.
@@ -271,6 +273,7 @@ impl Settings {
             lfu_log_factor: small(values, "lfu-log-factor"),
             lfu_decay_time_minutes: small(values, "lfu-decay-time"),
             list_max_listpack_size: i32::try_from(values.number("list-max-listpack-size")).unwrap_or(-2),
+            list_compress_depth: small(values, "list-compress-depth"),
             hash_max_listpack_entries: bytes(values, "hash-max-listpack-entries"),
             hash_max_listpack_value_bytes: bytes(values, "hash-max-listpack-value"),
             set_max_intset_entries: bytes(values, "set-max-intset-entries"),

@@ -148,7 +148,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("hash-max-listpack-entries", Integer(0, LONG_MAX), "512").alias("hash-max-ziplist-entries"),
     D::live("hash-max-listpack-value", Memory(0, LONG_MAX), "64").alias("hash-max-ziplist-value"),
     D::live("list-max-listpack-size", Integer(INT_MIN, INT_MAX), "-2").alias("list-max-ziplist-size"),
-    D::known("list-compress-depth", COUNT, "0"),
+    D::live("list-compress-depth", COUNT, "0"),
     D::live("set-max-intset-entries", Integer(0, LONG_MAX), "512"),
     D::live("hll-sparse-max-bytes", Memory(0, LONG_MAX), "3000"),
     D::live("zset-max-listpack-entries", Integer(0, LONG_MAX), "128").alias("zset-max-ziplist-entries"),

@@ -14,9 +14,10 @@ mod quicklist;
 mod tests;
 mod view;
 
-pub use node::NodeLimit;
+pub use node::{ALONE_BYTES_DEFAULT, NodeLimit};
 pub use quicklist::{End, Quicklist};
-pub use view::{ListIter, ListView, resolve, resolve_range};
+pub(crate) use view::Run;
+pub use view::{ListFigures, ListView, resolve, resolve_range};
 
 use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
 use crate::pack::{Element, Encoded, Pack, PackRef};
@@ -37,7 +38,12 @@ pub enum List {
 /// Lists are equal when their elements are, however they are kept.
 impl PartialEq for List {
     fn eq(&self, other: &Self) -> bool {
-        self.view().iter().eq(other.view().iter())
+        // One is read after the other: either may be compressed here and there.
+        let mut elements = Vec::with_capacity(other.view().len());
+        other.view().for_each(|element| elements.push(element.to_vec()));
+        let mut elements = elements.into_iter();
+        self.view().len() == other.view().len()
+            && self.view().all(|element| elements.next().is_some_and(|other| element == Element::of(&other)))
     }
 }
 
@@ -177,7 +183,8 @@ impl List {
         if let List::Packed(pack) = self {
             let entries = pack.as_ref();
             let grown = entries.end() + Encoded::of(Element::of(value)).len();
-            if grown > INLINE_PACKED_BYTES_MAX.min(limit.bytes) || entries.len() >= limit.entries {
+            let is_full = grown > INLINE_PACKED_BYTES_MAX.min(limit.bytes) || entries.len() >= limit.entries;
+            if is_full || value.len() >= limit.alone_bytes {
                 self.become_nodes(limit);
             }
         }
@@ -188,9 +195,9 @@ impl List {
     fn become_nodes(&mut self, limit: NodeLimit) {
         let List::Packed(pack) = self else { return };
         let entries = pack.as_ref();
-        let mut list = Quicklist::default();
+        let mut list = Quicklist::new(limit);
         if entries.len() <= limit.entries {
-            list = Quicklist::from_pack(entries);
+            list = Quicklist::from_pack(entries, limit);
         } else {
             // It was packed under another limit.
             for element in entries.iter() {

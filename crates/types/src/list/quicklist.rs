@@ -1,4 +1,8 @@
 //! A long list: a row of nodes.
+//!
+//! With a *plain depth* (`list-compress-depth` when the list was made) all nodes but so many at either end are compressed, as far as that
+//! saves anything. Pushes and pops see plain nodes only; whatever works in the middle decompresses the node it changes first, and whatever
+//! may have moved or changed nodes calls [`Quicklist::keep_depth`] when it is done.
 
 use std::collections::VecDeque;
 
@@ -22,15 +26,23 @@ pub struct Quicklist {
     len: usize,
     /// What the nodes take on the heap, bytes: kept up to date, so that nobody needs to sum it up.
     node_bytes: usize,
+    /// Nodes at either end that stay plain; 0: all.
+    plain_depth: u32,
 }
 
 impl Quicklist {
+    /// An empty one.
+    pub(super) fn new(limit: NodeLimit) -> Self {
+        Quicklist { plain_depth: limit.plain_depth, ..Quicklist::default() }
+    }
+
     /// The list of a pack's entries.
-    pub(super) fn from_pack(pack: PackRef<'_>) -> Self {
-        let node = Node::from_pack(pack);
-        let (len, node_bytes) = (node.len(), node.allocated_bytes());
-        let nodes = if len == 0 { VecDeque::new() } else { VecDeque::from([node]) };
-        Quicklist { nodes, len, node_bytes: if len == 0 { 0 } else { node_bytes } }
+    pub(super) fn from_pack(pack: PackRef<'_>, limit: NodeLimit) -> Self {
+        let mut list = Quicklist::new(limit);
+        if pack.len() > 0 {
+            list.insert_node(0, Node::from_pack(pack));
+        }
+        list
     }
 
     /// Adds all entries of a pack at the back, as a node.
@@ -39,6 +51,55 @@ impl Quicklist {
         let mut node = Node::from_pack(pack);
         node.settle();
         self.insert_node(self.nodes.len(), node);
+        self.keep_depth(0);
+    }
+
+    /// Whether nodes in its middle are compressed.
+    pub(super) fn compresses(&self) -> bool {
+        self.plain_depth > 0
+    }
+
+    /// Decompresses a node.
+    #[inline]
+    fn open(&mut self, number: usize) {
+        if self.nodes[number].is_compressed() {
+            self.node_bytes -= self.nodes[number].allocated_bytes();
+            self.nodes[number].decompress();
+            self.node_bytes += self.nodes[number].allocated_bytes();
+        }
+    }
+
+    /// Compresses a node, if it is in the middle.
+    fn close(&mut self, number: usize) {
+        let depth = self.plain_depth as usize;
+        if number >= depth && number + depth < self.nodes.len() {
+            self.node_bytes -= self.nodes[number].allocated_bytes();
+            self.nodes[number].compress();
+            self.node_bytes += self.nodes[number].allocated_bytes();
+        }
+    }
+
+    /// After nodes came or went, or the one of a number or its neighbours changed: those at the ends are plain, the others
+    /// compressed.
+    #[inline]
+    fn keep_depth(&mut self, changed: usize) {
+        if self.plain_depth > 0 {
+            self.keep_depth_now(changed);
+        }
+    }
+
+    #[cold]
+    fn keep_depth_now(&mut self, changed: usize) {
+        let (depth, len) = (self.plain_depth as usize, self.nodes.len());
+        for from_end in 0..depth.min(len) {
+            self.open(from_end);
+            self.open(len - 1 - from_end);
+        }
+        if len > 2 * depth {
+            self.close(depth);
+            self.close(len - 1 - depth);
+            (changed.saturating_sub(1)..=changed + 1).for_each(|number| self.close(number));
+        }
     }
 
     pub(super) fn nodes(&self) -> &VecDeque<Node> {
@@ -57,7 +118,7 @@ impl Quicklist {
     pub(super) fn copy(&self) -> Result<Self, OutOfMemory> {
         let nodes = self.nodes.iter().map(Node::copy).collect::<Result<VecDeque<_>, _>>()?;
         let node_bytes = nodes.iter().map(Node::allocated_bytes).sum();
-        Ok(Quicklist { nodes, len: self.len, node_bytes })
+        Ok(Quicklist { nodes, len: self.len, node_bytes, plain_depth: self.plain_depth })
     }
 
     /// The node an element is in, and its index there. The index must be below the length.
@@ -129,6 +190,7 @@ impl Quicklist {
             End::Left => self.nodes.push_front(node),
             End::Right => self.nodes.push_back(node),
         }
+        self.keep_depth(0);
     }
 
     #[inline]
@@ -149,6 +211,7 @@ impl Quicklist {
                 End::Left => self.nodes.pop_front(),
                 End::Right => self.nodes.pop_back(),
             };
+            self.keep_depth(0);
         } else {
             match end {
                 End::Left => node.pop_front(),
@@ -160,8 +223,9 @@ impl Quicklist {
         Some(result)
     }
 
-    /// Changes a node and keeps the tallies.
+    /// Changes a node, which is decompressed for it, and keeps the tallies.
     fn change<R>(&mut self, number: usize, work: impl FnOnce(&mut Node) -> R) -> R {
+        self.open(number);
         let node = &mut self.nodes[number];
         let (bytes, len) = (node.allocated_bytes(), node.len());
         let result = work(node);
@@ -186,6 +250,7 @@ impl Quicklist {
     /// Puts a value in place of the element of an index, which must be below the length.
     pub(super) fn set(&mut self, index: usize, value: &[u8], limit: NodeLimit) {
         let Some((number, within)) = self.locate(index) else { return };
+        self.open(number);
         let element = Element::of(value);
         let (at, old) = {
             let node = &self.nodes[number];
@@ -194,11 +259,14 @@ impl Quicklist {
         };
         let node = &self.nodes[number];
         let new = Encoded::of(element).len();
-        if new <= old || node.entry_bytes() - old + new <= limit.bytes || node.len() == 1 {
-            return self.change(number, |node| node.replace(at, element));
+        let fits = node.entry_bytes() - old + new <= limit.bytes && new < limit.alone_bytes;
+        if new <= old || fits || node.len() == 1 {
+            self.change(number, |node| node.replace(at, element));
+            return self.keep_depth(number);
         }
         self.remove_at(number, at, 1);
         self.insert_at(index, value, limit);
+        self.keep_depth(number);
     }
 
     /// Adds a value, which then has that index (at most the length).
@@ -210,12 +278,14 @@ impl Quicklist {
             return self.push(End::Right, value, limit);
         }
         let Some((number, within)) = self.locate(index) else { return };
+        self.open(number);
         let element = Element::of(value);
         let entry = Encoded::of(element);
         let node = &self.nodes[number];
         let at = node.nth(within);
         if node.has_room(entry.len(), limit) {
-            return self.change(number, |node| node.insert(at, element));
+            self.change(number, |node| node.insert(at, element));
+            return self.keep_depth(number);
         }
         // Between two nodes already, or cut in two there.
         let number = if within == 0 {
@@ -236,6 +306,7 @@ impl Quicklist {
             node.settle();
             self.insert_node(number, node);
         }
+        self.keep_depth(number);
     }
 
     /// Takes `count` elements of a node out, from a position on. `true`: the node went with them.
@@ -258,20 +329,23 @@ impl Quicklist {
                 End::Left => 0,
                 End::Right => self.nodes.len().saturating_sub(1),
             };
-            let Some(node) = self.nodes.get(number) else { return };
+            let Some(node) = self.nodes.get(number) else { break };
             let len = node.len();
             if len <= count {
                 self.remove_node(number);
                 count -= len;
                 continue;
             }
+            self.open(number);
+            let node = &self.nodes[number];
             let (from, to) = match end {
                 End::Left => (node.first(), node.nth(count)),
                 End::Right => (node.nth(len - count), node.end()),
             };
             self.change(number, |node| node.remove(from, to, count));
-            return;
+            break;
         }
+        self.keep_depth(0);
     }
 
     /// Takes out up to `most` elements that equal a value, from the front or the back. Returns how many.
@@ -287,7 +361,13 @@ impl Quicklist {
             } else if number >= self.nodes.len() {
                 break;
             }
-            let gone = self.change(number, |node| remove_equal_in(node, wanted, most - removed, backward));
+            let node = &self.nodes[number];
+            // Most often there is nothing to be found: then a compressed node stays as it is.
+            let gone = if node.is_compressed() && !holds(node, wanted) {
+                0
+            } else {
+                self.change(number, |node| remove_equal_in(node, wanted, most - removed, backward))
+            };
             removed += gone;
             let is_gone = if self.nodes[number].len() == 0 {
                 self.remove_node(number);
@@ -295,6 +375,9 @@ impl Quicklist {
             } else {
                 gone > 0 && self.merge(number, limit)
             };
+            if gone > 0 {
+                self.keep_depth(number);
+            }
             if !backward && !is_gone {
                 number += 1;
             }
@@ -311,13 +394,28 @@ impl Quicklist {
         let (left, right) = (&self.nodes[number - 1], &self.nodes[number]);
         let fits =
             left.entry_bytes() + right.entry_bytes() <= limit.bytes / 2 && left.len() + right.len() <= limit.entries;
-        if fits && let Some(right) = self.nodes.remove(number) {
+        if fits && let Some(mut right) = self.nodes.remove(number) {
             self.node_bytes -= right.allocated_bytes();
             self.len -= right.len();
+            right.decompress();
             self.change(number - 1, |node| node.append(&right));
         }
         fits
     }
+}
+
+/// Whether an entry of a node equals a value.
+fn holds(node: &Node, wanted: Element<'_>) -> bool {
+    node.with_entries(|pack, first, end| {
+        let mut at = first;
+        while at < end {
+            if pack.get(at) == wanted {
+                return true;
+            }
+            at = pack.next(at);
+        }
+        false
+    })
 }
 
 /// Takes out up to `most` entries of a node that equal a value. It may be empty afterwards.

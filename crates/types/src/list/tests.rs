@@ -15,7 +15,9 @@ fn text(random: &mut Random) -> Vec<u8> {
 }
 
 fn elements(list: &List) -> Vec<Vec<u8>> {
-    list.view().iter().map(Element::to_vec).collect()
+    let mut elements = Vec::new();
+    list.view().for_each(|element| elements.push(element.to_vec()));
+    elements
 }
 
 /// What `allocated_bytes` keeps as a tally, summed up.
@@ -34,10 +36,10 @@ fn summed_bytes(list: &List) -> usize {
 fn check(list: &List, model: &[Vec<u8>], limit: NodeLimit) {
     assert_eq!(list.view().len(), model.len());
     assert_eq!(elements(list), model);
-    let mut backward: Vec<_> = match model.len().checked_sub(1) {
-        Some(last) => list.view().iter_from(last, true).map(Element::to_vec).collect(),
-        None => Vec::new(),
-    };
+    let mut backward = Vec::new();
+    if let Some(last) = model.len().checked_sub(1) {
+        list.view().show_count(last, true, usize::MAX, |element| backward.push(element.to_vec()));
+    }
     backward.reverse();
     assert_eq!(backward, model);
     assert_eq!(list.allocated_bytes(), summed_bytes(list));
@@ -46,6 +48,11 @@ fn check(list: &List, model: &[Vec<u8>], limit: NodeLimit) {
             assert!(node.len() > 0);
             assert!(node.len() <= limit.entries);
             assert!(node.entry_bytes() <= limit.bytes || node.len() == 1, "{} bytes", node.entry_bytes());
+        }
+        let (depth, len) = (limit.plain_depth as usize, list.nodes().len());
+        for (number, node) in list.nodes().iter().enumerate() {
+            let in_middle = depth > 0 && number >= depth && number + depth < len;
+            assert!(in_middle || !node.is_compressed(), "node {number} of {len}");
         }
     }
 }
@@ -112,10 +119,10 @@ fn random_change(random: &mut Random, list: &mut List, model: &mut Vec<Vec<u8>>,
         }
         _ => {
             let expected = model.get(index).cloned();
-            assert_eq!(list.view().get(index as i64).map(Element::to_vec), expected);
+            assert_eq!(list.view().get(index as i64, |element| element.to_vec()), expected);
             let negative = index as i64 - model.len() as i64;
             let expected = if negative < 0 { expected } else { model.first().cloned() };
-            assert_eq!(list.view().get(negative).map(Element::to_vec), expected);
+            assert_eq!(list.view().get(negative, |element| element.to_vec()), expected);
         }
     }
 }
@@ -125,7 +132,9 @@ fn random_changes_agree_with_a_plain_model() {
     let mut random = Random::announced("list");
     for round in 0..120 {
         let setting = random.pick(&[-2, -2, -1, -5, 1, 3, 100]);
-        let limit = NodeLimit::of_setting(setting);
+        let plain_depth = random.pick(&[0, 0, 1, 2]);
+        let alone_bytes = random.pick(&[1, 60, ALONE_BYTES_DEFAULT, ALONE_BYTES_DEFAULT]);
+        let limit = NodeLimit { plain_depth, alone_bytes, ..NodeLimit::of_setting(setting) };
         let (mut list, mut model) = (List::empty(), Vec::new());
         let changes = if round % 10 == 0 { 3000 } else { 300 };
         for change in 0..changes {
@@ -138,6 +147,53 @@ fn random_changes_agree_with_a_plain_model() {
         let copy = list.try_clone().unwrap();
         assert_eq!(copy, list);
         check(&copy, &model, limit);
+    }
+}
+
+/// The nodes in the middle are compressed whatever happens to the list, and take that much less memory.
+#[test]
+fn the_middle_of_a_list_is_compressed() {
+    for depth in [1, 2, 5] {
+        let limit = NodeLimit { plain_depth: depth, ..NodeLimit::of_setting(-1) };
+        let (mut list, mut plain) = (List::empty(), List::empty());
+        for number in 0..5000 {
+            let end = if number % 3 == 0 { End::Left } else { End::Right };
+            let element = format!("element number {number} of many that are alike");
+            list.push(end, element.as_bytes(), limit);
+            plain.push(end, element.as_bytes(), NodeLimit { plain_depth: 0, ..limit });
+        }
+        let check = |list: &List| {
+            let figures = list.view().figures();
+            assert!(figures.compresses);
+            assert_eq!(figures.compressed, figures.nodes.saturating_sub(2 * depth as usize));
+            assert_eq!(list.allocated_bytes(), summed_bytes(list));
+        };
+        check(&list);
+        assert_eq!(list, plain);
+        assert!(list.allocated_bytes() * 2 < plain.allocated_bytes(), "{}", list.allocated_bytes());
+        for index in [1000, 2500, 4000] {
+            for list in [&mut list, &mut plain] {
+                list.insert(index, b"an element that came later, as the others", limit);
+                list.set(index + 400, b"an element that was changed, as the others", limit);
+            }
+            check(&list);
+        }
+        for list in [&mut list, &mut plain] {
+            assert_eq!(list.remove_equal(b"element number 2000 of many that are alike", 9, true, limit), 1);
+            list.cut(End::Left, 1234);
+            list.cut(End::Right, 777);
+        }
+        check(&list);
+        assert_eq!(list, plain);
+        check(&list.try_clone().unwrap());
+        for end in [End::Left, End::Right].into_iter().cycle() {
+            let popped = list.pop(end, |element| element.to_vec());
+            assert_eq!(popped, plain.pop(end, |element| element.to_vec()));
+            check(&list);
+            if popped.is_none() {
+                break;
+            }
+        }
     }
 }
 

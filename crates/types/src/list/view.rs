@@ -1,6 +1,10 @@
 //! A list, to be read: the same for both forms, as a row of *runs* of entries.
+//!
+//! Elements are shown to a closure and don't outlive the call: where a node is compressed they stand in memory that is gone afterwards.
 
-use super::node::nth;
+use std::ops::ControlFlow;
+
+use super::node::{Node, nth};
 use super::quicklist::Quicklist;
 use crate::Encoding;
 use crate::pack::{Element, PackRef};
@@ -43,31 +47,83 @@ impl<'a> ListView<'a> {
         self.len() == 0
     }
 
-    /// The element of an index; negative ones count from the end, -1 being the last.
-    pub fn get(self, index: i64) -> Option<Element<'a>> {
-        let (run, index) = self.locate(resolve(index, self.len())?)?;
-        let run = self.run(run)?;
-        Some(run.pack.get(nth(run.pack, run.first, run.end, run.len, index)))
+    /// Shows the element of an index; negative ones count from the end, -1 being the last.
+    pub fn get<R>(self, index: i64, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
+        let (number, index) = self.locate(resolve(index, self.len())?)?;
+        self.with_run(number, |run| show(run.pack.get(nth(run.pack, run.first, run.end, run.len, index))))
     }
 
-    /// The elements from an index (from the front, whichever way it goes) on: towards the end, or `backward` to the front.
-    pub fn iter_from(self, index: usize, backward: bool) -> ListIter<'a> {
-        let mut iter = ListIter { list: self, run: 0, at: 0, stop: 0, backward };
-        if let Some((number, index)) = self.locate(index)
-            && let Some(run) = self.run(number)
-        {
-            let at = nth(run.pack, run.first, run.end, run.len, index);
-            iter.run = number;
-            (iter.at, iter.stop) = if backward { (run.pack.next(at), run.first) } else { (at, run.end) };
-        } else {
-            iter.run = self.runs();
+    /// Shows the elements from an index (from the front, whichever way it goes) on, towards the end or `backward` to the front, until
+    /// `show` breaks off.
+    pub fn show_from(self, index: usize, backward: bool, mut show: impl FnMut(Element<'_>) -> ControlFlow<()>) {
+        let Some((mut number, index)) = self.locate(index) else { return };
+        let mut start = Some(index);
+        loop {
+            let flow = self.with_run(number, |run| {
+                let at = start.take().map(|index| nth(run.pack, run.first, run.end, run.len, index));
+                if backward { run.show_backward(at, &mut show) } else { run.show_forward(at, &mut show) }
+            });
+            let next = if backward { number.checked_sub(1) } else { Some(number + 1) };
+            match (flow, next) {
+                (Some(ControlFlow::Continue(())), Some(next)) => number = next,
+                _ => return,
+            }
         }
-        iter
     }
 
-    /// All elements in order.
-    pub fn iter(self) -> ListIter<'a> {
-        self.iter_from(0, false)
+    /// Shows up to `count` elements from an index on, as [`ListView::show_from`].
+    #[inline]
+    pub fn show_count(self, index: usize, backward: bool, count: usize, mut show: impl FnMut(Element<'_>)) {
+        let mut left = count;
+        if left == 0 {
+            return;
+        }
+        self.show_from(index, backward, |element| {
+            show(element);
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+    }
+
+    /// Shows all elements in order.
+    pub fn for_each(self, show: impl FnMut(Element<'_>)) {
+        self.show_count(0, false, usize::MAX, show);
+    }
+
+    /// Whether all elements are so; stops at the first that isn't.
+    pub fn all(self, mut is: impl FnMut(Element<'_>) -> bool) -> bool {
+        let mut all = true;
+        self.show_from(0, false, |element| {
+            all = is(element);
+            if all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        all
+    }
+
+    /// Index of the first element that equals a value.
+    pub fn position(self, wanted: Element<'_>) -> Option<usize> {
+        let mut index = 0;
+        let is_missing = self.all(|element| {
+            let other = element != wanted;
+            index += usize::from(other);
+            other
+        });
+        (!is_missing).then_some(index)
+    }
+
+    /// How it is kept (`DEBUG OBJECT`).
+    pub fn figures(self) -> ListFigures {
+        match self {
+            ListView::Packed(pack) => {
+                ListFigures { nodes: 1, entry_bytes: pack.entries().len(), compresses: false, compressed: 0 }
+            }
+            ListView::Nodes(list) => ListFigures {
+                nodes: list.nodes().len(),
+                entry_bytes: list.nodes().iter().map(Node::entry_bytes).sum(),
+                compresses: list.compresses(),
+                compressed: list.nodes().iter().filter(|node| node.is_compressed()).count(),
+            },
+        }
     }
 
     /// How many runs there are.
@@ -78,19 +134,18 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// The run of a number.
-    pub(crate) fn run(self, number: usize) -> Option<Run<'a>> {
+    /// Shows the run of a number. `None`: there is none.
+    #[inline]
+    pub(crate) fn with_run<R>(self, number: usize, work: impl FnOnce(Run<'_>) -> R) -> Option<R> {
         match self {
             ListView::Packed(pack) if number == 0 => {
-                Some(Run { pack, first: pack.first(), end: pack.end(), len: pack.len() })
+                Some(work(Run { pack, first: pack.first(), end: pack.end(), len: pack.len() }))
             }
             ListView::Packed(_) => None,
-            ListView::Nodes(list) => list.nodes().get(number).map(|node| Run {
-                pack: node.pack(),
-                first: node.first(),
-                end: node.end(),
-                len: node.len(),
-            }),
+            ListView::Nodes(list) => {
+                let node = list.nodes().get(number)?;
+                Some(node.with_entries(|pack, first, end| work(Run { pack, first, end, len: node.len() })))
+            }
         }
     }
 
@@ -121,45 +176,41 @@ pub fn resolve_range(start: i64, stop: i64, len: usize) -> (usize, usize) {
     if start > stop { (0, 0) } else { (start as usize, (stop - start + 1) as usize) }
 }
 
-/// Elements of a list, one way or the other.
-#[derive(Clone)]
-pub struct ListIter<'a> {
-    list: ListView<'a>,
-    run: usize,
-    at: usize,
-    stop: usize,
-    backward: bool,
+/// How a list is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListFigures {
+    /// Pieces of memory.
+    pub nodes: usize,
+    /// Bytes of the entries in them, uncompressed.
+    pub entry_bytes: usize,
+    /// Whether those in the middle are compressed.
+    pub compresses: bool,
+    /// How many of them are.
+    pub compressed: usize,
 }
 
-impl<'a> Iterator for ListIter<'a> {
-    type Item = Element<'a>;
+impl Run<'_> {
+    #[inline]
+    fn show_forward(&self, at: Option<usize>, show: &mut impl FnMut(Element<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
+        let mut at = at.unwrap_or(self.first);
+        while at < self.end {
+            show(self.pack.get(at))?;
+            at = self.pack.next(at);
+        }
+        ControlFlow::Continue(())
+    }
 
     #[inline]
-    fn next(&mut self) -> Option<Element<'a>> {
-        if self.at == self.stop && !self.next_run() {
-            return None;
+    fn show_backward(
+        &self,
+        at: Option<usize>,
+        show: &mut impl FnMut(Element<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut end = at.map_or(self.end, |at| self.pack.next(at));
+        while end > self.first {
+            end = self.pack.previous(end);
+            show(self.pack.get(end))?;
         }
-        let run = self.list.run(self.run)?;
-        if self.backward {
-            self.at = run.pack.previous(self.at);
-            Some(run.pack.get(self.at))
-        } else {
-            let element = run.pack.get(self.at);
-            self.at = run.pack.next(self.at);
-            Some(element)
-        }
-    }
-}
-
-impl ListIter<'_> {
-    #[cold]
-    fn next_run(&mut self) -> bool {
-        let next = if self.backward { self.run.checked_sub(1) } else { Some(self.run + 1) };
-        let Some((number, run)) = next.and_then(|number| Some((number, self.list.run(number)?))) else {
-            return false;
-        };
-        self.run = number;
-        (self.at, self.stop) = if self.backward { (run.end, run.first) } else { (run.first, run.end) };
-        true
+        ControlFlow::Continue(())
     }
 }

@@ -7,7 +7,7 @@ use crate::{Collection, Encoding};
 
 const LIMITS: Limits = Limits {
     string_bytes_max: 1 << 20,
-    list_node: NodeLimit { bytes: 8192, entries: usize::MAX },
+    list_node: NodeLimit { bytes: 8192, entries: usize::MAX, alone_bytes: 1 << 30, plain_depth: 0 },
     hash: HashLimits { entries_max: 128, value_bytes_max: 64 },
     set_intset_entries_max: 512,
     sorted_set: PackLimits::DEFAULT,
@@ -39,7 +39,7 @@ fn content(loaded: &Loaded<'_>) -> Vec<Vec<u8>> {
     let mut content = Vec::new();
     match loaded {
         Loaded::String(bytes) => content.push(bytes.to_vec()),
-        Loaded::List(list) => content.extend(list.view().iter().map(|element| element.to_vec())),
+        Loaded::List(list) => list.view().for_each(|element| content.push(element.to_vec())),
         Loaded::Hash(hash) => {
             hash.view().for_each(|field, value| content.push([field.to_vec(), b"=".to_vec(), value.to_vec()].concat()));
             content.sort_unstable();
@@ -297,7 +297,7 @@ fn ziplists_of_every_encoding() {
         assert_eq!(content(&loaded), expected);
         // Text that is an integer is one now: it is found.
         let Loaded::List(list) = loaded else { panic!("a list") };
-        assert!(list.view().iter().any(|element| element == crate::pack::Element::Int(17)));
+        assert!(list.view().position(crate::pack::Element::Int(17)).is_some());
         let mut nodes = vec![kind::LIST_QUICKLIST, 3];
         for node in [&bytes, &ziplist(&[], false), &bytes] {
             Writer::new(&mut nodes, true).string(node);

@@ -2,7 +2,7 @@
 
 use super::{LISTPACK_BYTES_MAX, NODE_PACKED, NODE_PLAIN, ValueRef, Writer, kind, listpack};
 use crate::hash::HashView;
-use crate::list::ListView;
+use crate::list::{ListView, Run};
 use crate::pack::{Element, Pack, PackRef};
 use crate::set::SetView;
 use crate::sorted_set::SortedSetView;
@@ -30,16 +30,20 @@ pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
 fn write_list(list: ListView<'_>, writer: &mut Writer<'_>) {
     writer.put(&[kind::LIST_QUICKLIST_2]);
     writer.length(list.runs() as u64);
-    for run in (0..list.runs()).filter_map(|number| list.run(number)) {
-        let entries = &run.pack.as_bytes()[run.first..run.end];
-        // Only an element that is alone in its node is as large as that.
-        if run.len == 1 && entries.len() + listpack::FRAME_BYTES > LISTPACK_BYTES_MAX {
-            writer.length(NODE_PLAIN);
-            run.pack.get(run.first).with_bytes(|bytes| writer.string(bytes));
-        } else {
-            writer.length(NODE_PACKED);
-            writer.string(&listpack::of(entries, run.len));
-        }
+    for number in 0..list.runs() {
+        list.with_run(number, |run| write_run(run, writer));
+    }
+}
+
+fn write_run(run: Run<'_>, writer: &mut Writer<'_>) {
+    let entries = &run.pack.as_bytes()[run.first..run.end];
+    // Only an element that is alone in its node is as large as that.
+    if run.len == 1 && entries.len() + listpack::FRAME_BYTES > LISTPACK_BYTES_MAX {
+        writer.length(NODE_PLAIN);
+        run.pack.get(run.first).with_bytes(|bytes| writer.string(bytes));
+    } else {
+        writer.length(NODE_PACKED);
+        writer.string(&listpack::of(entries, run.len));
     }
 }
 
