@@ -230,4 +230,32 @@ mod tests {
             assert_eq!(room.format_i64(value), value.to_string().as_bytes());
         }
     }
+
+    #[test]
+    fn memory_units() {
+        for (text, bytes) in [
+            ("", Some(0)),
+            ("0", Some(0)),
+            ("1b", Some(1)),
+            ("1k", Some(1_000)),
+            ("1KB", Some(1_024)),
+            ("2m", Some(2_000_000)),
+            ("2Mb", Some(2 << 20)),
+            ("3g", Some(3_000_000_000)),
+            ("3gB", Some(3 << 30)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", Some(u64::MAX)),
+            ("99999999999gb", Some(u64::MAX)),
+            ("1tb", None),
+            ("-1", None),
+            ("+1", None),
+            ("1.5gb", None),
+            ("1 kb", None),
+            ("1kbx", None),
+        ] {
+            assert_eq!(parse_memory(text.as_bytes()), bytes, "{text}");
+        }
+        assert_eq!(parse_memory(&[b'0'; MEMORY_DIGITS_MAX]), Some(0));
+        assert_eq!(parse_memory(&[b'0'; MEMORY_DIGITS_MAX + 1]), None);
+    }
 }

@@ -191,7 +191,11 @@ pub struct ListFigures {
 
 impl Run<'_> {
     #[inline]
-    fn show_forward(&self, at: Option<usize>, show: &mut impl FnMut(Element<'_>) -> ControlFlow<()>) -> ControlFlow<()> {
+    fn show_forward(
+        &self,
+        at: Option<usize>,
+        show: &mut impl FnMut(Element<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let mut at = at.unwrap_or(self.first);
         while at < self.end {
             show(self.pack.get(at))?;
