@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::process::stat_field;
+use super::process::stat_word;
 use super::results::Host;
 
 /// The host as it is now; `load_after` is still empty.
@@ -37,11 +37,12 @@ pub(super) fn load() -> String {
 }
 
 fn scheduling(stat: &str) -> String {
-    // 40 and 41, in proc(5): real-time priority and policy.
-    match (stat_field(stat, 41), stat_field(stat, 40)) {
-        (1, priority) => format!("SCHED_FIFO, priority {priority}"),
-        (2, priority) => format!("SCHED_RR, priority {priority}"),
-        _ => "normal".to_owned(),
+    // In proc(5): 19 is the nice value, 40 and 41 real-time priority and policy.
+    match (stat_word(stat, 41), stat_word(stat, 40), stat_word(stat, 19)) {
+        ("1", priority, _) => format!("SCHED_FIFO, priority {priority}"),
+        ("2", priority, _) => format!("SCHED_RR, priority {priority}"),
+        (_, _, "0") => "normal".to_owned(),
+        (_, _, nice) => format!("normal, nice {nice}"),
     }
 }
 
@@ -78,7 +79,11 @@ mod tests {
     fn this_host_has_something_to_say() {
         let host = look();
         assert!(host.cpus > 0 && host.kernel.starts_with("Linux ") && !host.load_before.is_empty(), "{host:?}");
-        let normal = "1 (a) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 5 1 0";
-        assert_eq!(scheduling(normal), "SCHED_FIFO, priority 5");
+        let stat = |nice: i32, priority: u32, policy: u32| {
+            format!("1 (a) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 {nice} 1 0{} 17 0 {priority} {policy} 0", " 0".repeat(16))
+        };
+        assert_eq!(scheduling(&stat(0, 5, 1)), "SCHED_FIFO, priority 5");
+        assert_eq!(scheduling(&stat(-20, 0, 0)), "normal, nice -20");
+        assert_eq!(scheduling(&stat(0, 0, 0)), "normal");
     }
 }

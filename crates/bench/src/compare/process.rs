@@ -186,10 +186,15 @@ fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     Some(((stat_field(&stat, 14) + stat_field(&stat, 15)) * TICK_NS, 0))
 }
 
-/// Field `number` (from 1, as in proc(5)) of a `stat` line. The second one, in parentheses, may hold anything.
-pub(super) fn stat_field(stat: &str, number: usize) -> u64 {
+/// Field `number` (from 1, as in proc(5)) of a `stat` line, as a number; 0 where there is none.
+fn stat_field(stat: &str, number: usize) -> u64 {
+    stat_word(stat, number).parse().unwrap_or_default()
+}
+
+/// The same as a word. The second field, in parentheses, may hold anything: it counts from behind that.
+pub(super) fn stat_word(stat: &str, number: usize) -> &str {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
-    behind.split_whitespace().nth(number.saturating_sub(3)).and_then(|word| word.parse().ok()).unwrap_or_default()
+    behind.split_whitespace().nth(number.saturating_sub(3)).unwrap_or_default()
 }
 
 fn numbers_in(folder: &str) -> Vec<u32> {

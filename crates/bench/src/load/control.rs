@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use pantala_resp::value::{Value, parse_reply};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -84,7 +85,7 @@ impl Control {
         }
         let mut sent_bytes = 0;
         while sent_bytes < request.len() {
-            sent_bytes += rustix::net::send(&self.socket, &request[sent_bytes..], SendFlags::NOSIGNAL)?;
+            sent_bytes += again(|| rustix::net::send(&self.socket, &request[sent_bytes..], SendFlags::NOSIGNAL))?;
         }
         loop {
             match parse_reply(&self.received) {
@@ -96,7 +97,7 @@ impl Control {
                 Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
             }
             let mut room = [0; READ_BYTES];
-            let (_, read_bytes) = rustix::net::recv(&self.socket, &mut room, RecvFlags::empty())?;
+            let (_, read_bytes) = again(|| rustix::net::recv(&self.socket, &mut room[..], RecvFlags::empty()))?;
             if read_bytes == 0 {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
             }
@@ -115,6 +116,16 @@ impl Control {
     pub(crate) fn into_socket(self) -> io::Result<Socket> {
         self.socket.set_nonblocking(true)?;
         Ok(self.socket)
+    }
+}
+
+/// A signal is no failure. With a time limit on the socket a stop of this process interrupts, too, without any handler.
+fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
     }
 }
 
