@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pantala_tests::{Client, Reply, Server, for_each_backend};
+use rustix::process::Signal;
 
 #[path = "scripts/corpus.rs"]
 mod corpus;
@@ -176,5 +177,19 @@ fn endless_scripts_are_killed() {
         let is_killed = matches!(&reply, Reply::Error(text) if text.starts_with("ERR Script killed by user"));
         assert!(is_killed, "{reply:?}");
         assert_eq!(busy.call("PING"), Reply::Simple("PONG".into()));
+    });
+}
+
+/// With one worker nobody is left to send `SCRIPT KILL`: a signal ends the server all the same, even when the script has written.
+#[test]
+fn an_endless_script_does_not_keep_the_server_up() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "1"]);
+        let mut client = server.connect();
+        client.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "k"]);
+        // It has begun when its connection is no longer answered.
+        std::thread::sleep(Duration::from_millis(300));
+        server.signal(Signal::TERM);
+        assert!(server.wait_exit(Duration::from_secs(30)).success());
     });
 }

@@ -276,6 +276,10 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             tracing::warn!("Lua script killed by user with SCRIPT KILL.");
             return Interrupt::Kill;
         }
+        // The worker must come back to its loop to stop; even what has written ends here, as the process would.
+        if self.worker.server.is_stopping() {
+            return Interrupt::Kill;
+        }
         Interrupt::Continue
     }
 }
