@@ -63,6 +63,7 @@ impl Course<'_> {
             peers: entrants.into_iter().map(Entrant::leave).collect(),
         };
         result.summarize();
+        result.peers.iter_mut().for_each(|peer| hold_latency(workload, peer));
         result
     }
 
@@ -292,6 +293,13 @@ fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
 }
 
+/// Says whether a peer kept the latency that the workload demands.
+fn hold_latency(workload: &Workload, peer: &mut PeerResult) {
+    let (Some(max_us), Some(summary)) = (workload.latency_max_us, &peer.summary) else { return };
+    let kept = if summary.p99_us <= max_us { "kept" } else { "NOT kept" };
+    peer.notes.push(format!("the workload demands a latency of at most {max_us:.0} us: {kept}, by p99"));
+}
+
 /// The death of a process explains the trouble, if there was one.
 fn death_or(peer: &mut Peer, trouble: &str) -> String {
     // A process that was killed is gone some moments after its connections.
@@ -321,6 +329,19 @@ fn say_round(workload: &Workload, peer: &str, round: u64, outcome: &Outcome, spe
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn demanded_latencies_are_held_against_p99() {
+        use super::super::results::tests::{peer, round, workload};
+        let mut result =
+            workload(vec![peer("a", vec![round(1, 1.0, 1.0, 999.0)]), peer("b", vec![round(1, 1.0, 1.0, 1_001.0)])]);
+        result.summarize();
+        let enterprise = Workload::named("enterprise").unwrap();
+        result.peers.iter_mut().for_each(|peer| hold_latency(enterprise, peer));
+        assert!(result.peers[0].notes[0].contains(": kept") && result.peers[1].notes[0].contains("NOT kept"));
+        hold_latency(Workload::named("flash").unwrap(), &mut result.peers[0]);
+        assert_eq!(result.peers[0].notes.len(), 1);
+    }
 
     #[test]
     fn long_commands_are_shortened() {

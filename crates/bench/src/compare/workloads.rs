@@ -19,6 +19,8 @@ pub(crate) struct Workload {
     pub(crate) pipeline: u32,
     pub(crate) zipf_exponent: f64,
     pub(crate) needs: Needs,
+    /// The latency that it was published with as its condition, in microseconds; held against p99.
+    pub(crate) latency_max_us: Option<f64>,
 }
 
 #[derive(Debug)]
@@ -72,6 +74,7 @@ const BASE: Workload = Workload {
     pipeline: 1,
     zipf_exponent: 1.0,
     needs: Needs::Nothing,
+    latency_max_us: None,
 };
 
 const DRAGONFLY: Workload = Workload {
@@ -108,6 +111,7 @@ pub(crate) const ALL: &[Workload] = &[
         data_bytes: 100,
         pipeline: 9,
         needs: Needs::ClusterMode,
+        latency_max_us: Some(1000.0),
         ..BASE
     },
     Workload {
