@@ -62,5 +62,6 @@ mod testing;
 #[cfg(test)]
 mod testing_host;
 pub mod transactions;
+pub mod watching;
 
 pub use records::{COMMANDS, Unresolved, lookup, lookup_full, lookup_sub, not_built, resolve, resolve_as};

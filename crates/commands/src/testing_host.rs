@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
+use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{Client, Clients, Endpoint, Host, LocalContext, MemoryFigures, Session, Shutdown};
 use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
@@ -89,6 +90,11 @@ impl Host for FakeHost {
     }
     fn info(&self, sections: &[String]) -> String {
         format!("{}\n", sections.join(" "))
+    }
+    fn latencies(&self) -> Vec<(&'static str, Distribution)> {
+        let histogram = Histogram::default();
+        histogram.record(8_000, 2);
+        vec![("get", Distribution::of([&histogram])), ("client|id", Distribution::of([&histogram]))]
     }
     fn memory(&self) -> MemoryFigures {
         self.memory

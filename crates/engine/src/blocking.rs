@@ -203,7 +203,8 @@ impl Waiter {
         self.queues.load(Ordering::Acquire) > 0
     }
 
-    pub(crate) fn args(&self) -> Args<'_> {
+    /// Its arguments.
+    pub fn args(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges)
     }
 

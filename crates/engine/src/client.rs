@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use pantala_base::Distribution;
 use pantala_resp::Version;
 
 use crate::access::SessionView;
@@ -48,6 +49,10 @@ pub struct Session {
     pub transaction: Option<Box<Transaction>>,
     /// What it watches.
     pub watching: Option<Box<Watching>>,
+    /// It sees every command (`MONITOR`).
+    pub monitors: bool,
+    /// `EXEC` runs its commands now.
+    pub in_exec: bool,
 }
 
 impl Session {
@@ -63,6 +68,18 @@ impl Session {
             subscriptions: None,
             transaction: None,
             watching: None,
+            monitors: false,
+            in_exec: false,
+        }
+    }
+
+    /// Has it see every command, or no more.
+    pub fn set_monitors(&mut self, keyspace: &Keyspace, monitors: bool) {
+        if self.monitors != monitors {
+            self.monitors = monitors;
+            self.client.monitors.store(monitors, Relaxed);
+            let listener = self.listener();
+            if monitors { keyspace.monitors().add(listener) } else { keyspace.monitors().remove(listener) }
         }
     }
 
@@ -222,6 +239,8 @@ pub struct Client {
     pub queued: AtomicI64,
     /// Bytes of those.
     pub queued_bytes: AtomicU64,
+    /// It sees every command (`MONITOR`).
+    pub monitors: AtomicBool,
     /// To be closed (`CLIENT KILL`).
     pub killed: AtomicBool,
     /// `CLIENT PAUSE` holds it back.
@@ -260,6 +279,7 @@ impl Client {
             subscriptions: Default::default(),
             queued: AtomicI64::new(-1),
             queued_bytes: AtomicU64::new(0),
+            monitors: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             query_bytes: AtomicU64::new(0),
@@ -280,6 +300,15 @@ impl Client {
     /// Whether it listens to anything.
     pub fn is_subscriber(&self) -> bool {
         KINDS.iter().any(|kind| self.subscribed(*kind) > 0)
+    }
+
+    /// Its end as logs of commands show it.
+    pub fn shown_address(&self) -> String {
+        match (&self.address, &self.local_address) {
+            (Endpoint::Tcp(_), _) => self.address.to_string(),
+            (Endpoint::Unix(_), Endpoint::Unix(path)) => format!("unix:{path}"),
+            (Endpoint::Unix(path), _) => format!("unix:{path}"),
+        }
     }
 
     /// What it calls itself.
@@ -427,6 +456,8 @@ pub trait Host: Send + Sync {
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
     /// The text of `INFO` for these section names (lower case; empty: the default ones).
     fn info(&self, sections: &[String]) -> String;
+    /// How long the calls of each command that was run took, in ns, by its full name.
+    fn latencies(&self) -> Vec<(&'static str, Distribution)>;
     /// What the process takes.
     fn memory(&self) -> MemoryFigures;
     /// Whether `DEBUG` may be used by this client.

@@ -307,6 +307,9 @@ impl KeySpec {
 /// Calls its second argument with the argument index of each key of a call and the number of its key specification.
 pub type OwnKeys = fn(&Args<'_>, &mut dyn FnMut(usize, usize));
 
+/// Arguments of a plain call at most: more of them may be more work.
+const PLAIN_ARGUMENTS_MAX: usize = 8;
+
 /// A command: everything that is known of it, in one place.
 pub struct Command {
     /// Lower-case name; of a subcommand, the part after the bar (`getname`).
@@ -381,6 +384,14 @@ impl Command {
     pub fn accepts(&self, arguments: usize) -> bool {
         let wanted = self.arity.unsigned_abs() as usize;
         if self.arity >= 0 { arguments == wanted } else { arguments >= wanted }
+    }
+
+    /// Whether a call with so many arguments takes about the same short time whatever it meets, but for the length of its arguments
+    /// and its reply.
+    #[inline]
+    pub fn is_plain(&self, arguments: usize) -> bool {
+        let is_constant = || matches!(self.route, Route::Keys) && self.complexity == "O(1)";
+        arguments <= PLAIN_ARGUMENTS_MAX && (self.flags.contains(Flags::FAST) || is_constant())
     }
 
     /// The subcommand of that name, in any case.

@@ -354,7 +354,14 @@ impl<'k> Executor<'k> {
         let mut request = Request::new(call.session, self.worker, call.connection, call.now_ms);
         request.shards.extend_from_slice(&self.shards);
         let args = request.push_args(&call.args);
-        request.steps.push(Step { command: call.command, args, first_key: call.first_key, sequence: 0, reply_end: 0 });
+        request.steps.push(Step {
+            command: call.command,
+            args,
+            first_key: call.first_key,
+            sequence: 0,
+            reply_end: 0,
+            took: None,
+        });
         request
     }
 
@@ -440,7 +447,10 @@ impl<'k> Executor<'k> {
                 connection: request.connection,
                 now_ms: request.now_ms,
             };
+            let is_timed = !call.command.is_plain(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed);
+            let began = is_timed.then(Instant::now);
             let blocked = execute(self.keyspace, &call, request.worker, owned, Blocking::Allowed, &mut reply);
+            step.took = began.map(|began| began.elapsed());
             if blocked.is_some() {
                 request.blocked = blocked;
             }
@@ -530,6 +540,10 @@ fn execute(
     };
     let mut reply = Reply::new(reply, call.session.version);
     handler(&mut access, &call.args, &mut reply);
+    // While the shards are held: in between no command comes that could not have come there.
+    if keyspace.monitors().are_there() {
+        keyspace.show(call.command, &call.args, call.session.client, call.session.db);
+    }
     if access.block.is_some() { wait(&mut access, call, worker) } else { None }
 }
 

@@ -13,12 +13,15 @@ use pantala_dict::{Dict, Hint, hash_key};
 use pantala_types::Value;
 
 use crate::access::KeyPlace;
+use crate::client::Clients;
 use crate::lazyfree::{Garbage, LazyFree};
 use crate::message::Message;
+use crate::monitor::Monitors;
 use crate::ownership::{Gate, Ownership};
 use crate::pubsub::PubSub;
 use crate::request::Request;
 use crate::shard::{Shard, ShardStats};
+use crate::slowlog::SlowLog;
 use crate::tuning::Tuning;
 
 /// Which thread runs a command whose shard is free.
@@ -104,6 +107,9 @@ pub struct Keyspace {
     id: u32,
     lazy: LazyFree,
     pubsub: PubSub,
+    clients: Clients,
+    monitors: Monitors,
+    slowlog: SlowLog,
     /// Live settings.
     pub tuning: Tuning,
     /// Requests that found their shard busy, over all workers.
@@ -139,7 +145,7 @@ impl Keyspace {
         // Tables of hashes and sets are hashed with the dictionary's secret.
         pantala_types::table::set_seed(layout.seed);
         let databases = layout.databases as usize;
-        let pubsub = PubSub::new(ports.len());
+        let (pubsub, slowlog) = (PubSub::new(ports.len()), SlowLog::new(ports.len()));
         let id = NEXT_ID.fetch_add(1, Relaxed);
         let shards: Box<[_]> = (0..layout.shards)
             .map(|number| {
@@ -165,6 +171,9 @@ impl Keyspace {
             id,
             lazy: LazyFree::start(),
             pubsub,
+            clients: Clients::new(),
+            monitors: Monitors::new(),
+            slowlog,
             tuning: Tuning::new(),
             contended: CachePadded::new(AtomicU64::new(0)),
             draws: AtomicU64::new(0),
@@ -290,6 +299,22 @@ impl Keyspace {
     /// Who listens to which channel.
     pub fn pubsub(&self) -> &PubSub {
         &self.pubsub
+    }
+
+    /// All clients.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    /// Who sees every command.
+    #[inline]
+    pub fn monitors(&self) -> &Monitors {
+        &self.monitors
+    }
+
+    /// Commands that took long.
+    pub fn slowlog(&self) -> &SlowLog {
+        &self.slowlog
     }
 
     /// What frees memory in the background.

@@ -36,6 +36,8 @@ pub enum Message {
     Kill(u64, u64),
     /// Something was published that connections of this worker listen to.
     Published(Arc<Published>),
+    /// A command was run that one of its connections (token) is to see: `MONITOR`.
+    Monitored(u64, Arc<[u8]>),
     /// Look at the settings again.
     Reload,
     /// Stop.

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pantala_base::mailbox::Node;
 use pantala_resp::{ArgRange, Args, Version};
@@ -38,6 +39,8 @@ pub struct Step {
     pub sequence: u32,
     /// Where its reply ends in [`Request::reply`], once it ran.
     pub reply_end: usize,
+    /// How long it took, where its time was taken: not that of every plain one.
+    pub took: Option<Duration>,
 }
 
 /// A command (or, with `--execution owner`, the part of a connection's pipeline whose shards have one home) in a form that any
@@ -91,7 +94,7 @@ impl Request {
     /// Adds a command of one key.
     pub fn push_single(&mut self, command: &'static Command, args: &Args<'_>, place: KeyPlace, sequence: u32) {
         let args = self.push_args(args);
-        self.steps.push(Step { command, args, first_key: Some(place), sequence, reply_end: 0 });
+        self.steps.push(Step { command, args, first_key: Some(place), sequence, reply_end: 0, took: None });
         if let Err(at) = self.shards.binary_search(&place.shard) {
             self.shards.insert(at, place.shard);
         }

@@ -63,6 +63,10 @@ pub struct Tuning {
     pub stream_node_max_bytes: AtomicU64,
     /// `stream-node-max-entries`; 0: no limit.
     pub stream_node_max_entries: AtomicU64,
+    /// `slowlog-max-len`.
+    pub slowlog_max_len: AtomicU64,
+    /// The time of every single command is taken, of plain ones too.
+    pub times_all: AtomicBool,
     /// `notify-keyspace-events`: see [`crate::notify`]. 0 where nothing is published.
     pub(crate) events: AtomicU32,
     /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
@@ -98,6 +102,8 @@ impl Tuning {
             hz: AtomicU32::new(10),
             stream_node_max_bytes: AtomicU64::new(4096),
             stream_node_max_entries: AtomicU64::new(100),
+            slowlog_max_len: AtomicU64::new(128),
+            times_all: AtomicBool::new(false),
             events: AtomicU32::new(0),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),

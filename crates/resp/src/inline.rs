@@ -10,6 +10,24 @@ use crate::args::ArgRange;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnbalancedQuotes;
 
+/// Appends `word` to `line` in double quotes, so that [`split_line`] gives the same bytes back.
+pub fn quote(line: &mut Vec<u8>, word: &[u8]) {
+    line.push(b'"');
+    for &byte in word {
+        match byte {
+            b'\\' | b'"' => line.extend([b'\\', byte]),
+            b'\n' => line.extend(b"\\n"),
+            b'\r' => line.extend(b"\\r"),
+            b'\t' => line.extend(b"\\t"),
+            0x07 => line.extend(b"\\a"),
+            0x08 => line.extend(b"\\b"),
+            b' '..=b'~' => line.push(byte),
+            _ => line.extend(format!("\\x{byte:02x}").into_bytes()),
+        }
+    }
+    line.push(b'"');
+}
+
 /// Splits `line` into words, taking quotes and escapes off *in place*: a word is never longer than what was written.
 /// Appends one range per word. On an error nothing is appended, but `line` may have changed.
 ///

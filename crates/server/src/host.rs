@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pantala_base::{Clock, SystemClock};
+use pantala_base::{Clock, Distribution, SystemClock};
 use pantala_engine::client::{Client, Clients, Endpoint, Host, MemoryFigures, Session, Shutdown};
 use pantala_engine::command::Command;
 use pantala_engine::keyspace::{Keyspace, WorkerPort};
@@ -85,7 +85,6 @@ pub struct Server {
     keyspace: Keyspace,
     config: ConfigStore,
     clock: SystemClock,
-    clients: Clients,
     workers: Box<[WorkerStats]>,
     open: AtomicU64,
     loads: Box<[AtomicU64]>,
@@ -106,7 +105,6 @@ impl Server {
             keyspace,
             config,
             clock: SystemClock::new(),
-            clients: Clients::new(),
             workers: (0..workers).map(|_| WorkerStats::new()).collect(),
             open: AtomicU64::new(0),
             loads: (0..workers).map(|_| AtomicU64::new(0)).collect(),
@@ -243,17 +241,17 @@ impl Server {
         address: Endpoint,
         local_address: Endpoint,
     ) -> Arc<Client> {
-        let client = Client::new(self.clients.next_id(), worker, fd, address, local_address, self.now_ms());
+        let client = Client::new(self.keyspace.clients().next_id(), worker, fd, address, local_address, self.now_ms());
         client.connection.store(connection, Relaxed);
         let client = Arc::new(client);
-        self.clients.add(Arc::clone(&client));
+        self.keyspace.clients().add(Arc::clone(&client));
         self.workers[worker as usize].connections.add(1);
         client
     }
 
     /// A worker has closed a connection.
     pub fn client_left(&self, client: &Client) {
-        self.clients.remove(client.id);
+        self.keyspace.clients().remove(client.id);
         self.workers[client.worker as usize].connections.sub(1);
         self.connection_refused(client.worker);
     }
@@ -366,6 +364,8 @@ impl Server {
         tuning.zset_max_listpack_value_bytes.store(settings.zset_max_listpack_value_bytes, Relaxed);
         tuning.active_expire_effort.store(settings.active_expire_effort, Relaxed);
         tuning.hz.store(settings.hz, Relaxed);
+        tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
+        tuning.times_all.store(crate::worker::times_all(settings), Relaxed);
         tuning.set_events(settings.notify_keyspace_events);
         tuning.set_access_policy(if settings.maxmemory_policy.is_lfu() {
             AccessPolicy::Lfu
@@ -454,7 +454,7 @@ impl Host for Server {
     }
 
     fn clients(&self) -> &Clients {
-        &self.clients
+        self.keyspace.clients()
     }
 
     fn kill(&self, client: &Client) {
@@ -485,9 +485,13 @@ impl Host for Server {
         crate::info::info(self, sections)
     }
 
+    fn latencies(&self) -> Vec<(&'static str, Distribution)> {
+        crate::info::stats::latencies(self)
+    }
+
     fn memory(&self) -> MemoryFigures {
         let mut clients_bytes = 0;
-        for client in self.clients.all() {
+        for client in self.keyspace.clients().all() {
             clients_bytes += client.query_capacity_bytes.load(Relaxed) + client.output_bytes.load(Relaxed);
         }
         let data_bytes: u64 = (0..self.keyspace.shard_count())

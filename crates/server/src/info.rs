@@ -19,7 +19,7 @@ use crate::host::Server;
 mod memory;
 mod own;
 mod server;
-mod stats;
+pub(crate) mod stats;
 mod usage;
 
 /// A section of the text.

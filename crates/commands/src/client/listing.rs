@@ -129,6 +129,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
 /// What is out of the ordinary, a letter each, or `N`.
 fn flags(client: &Client) -> String {
     let letters = [
+        ('O', client.monitors.load(Relaxed)),
         ('P', client.is_subscriber()),
         ('x', client.queued.load(Relaxed) >= 0),
         ('b', client.paused.load(Relaxed) || client.waiter().is_some()),

@@ -31,6 +31,7 @@ mod strings;
 #[cfg(test)]
 mod tests;
 mod transactions;
+mod watching;
 
 pub use lookup::{lookup, lookup_full, lookup_sub};
 pub use not_built::not_built;
@@ -137,6 +138,7 @@ pub static COMMANDS: &[Command] = &[
     strings::INCRBYFLOAT,
     server::INFO,
     generic::KEYS,
+    watching::LATENCY,
     strings::LCS,
     lists::LINDEX,
     lists::LINSERT,
@@ -154,6 +156,7 @@ pub static COMMANDS: &[Command] = &[
     lists::LTRIM,
     server::MEMORY,
     strings::MGET,
+    watching::MONITOR,
     generic::MOVE,
     strings::MSET,
     strings::MSETNX,
@@ -203,6 +206,7 @@ pub static COMMANDS: &[Command] = &[
     sets::SINTERCARD,
     sets::SINTERSTORE,
     sets::SISMEMBER,
+    watching::SLOWLOG,
     sets::SMEMBERS,
     sets::SMISMEMBER,
     sets::SMOVE,

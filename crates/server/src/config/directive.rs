@@ -35,6 +35,8 @@ pub enum Kind {
     OomScoreAdj,
     /// Any number of words, joined by a space.
     Words,
+    /// `latency-tracking-info-percentiles`: any number of numbers from 0 to 100.
+    Percentiles,
     /// `bind`: up to [`BIND_MAX`] addresses.
     Bind,
     /// `save`: pairs of seconds and changes; lines of a file add up.
@@ -55,7 +57,10 @@ pub const BIND_MAX: usize = 16;
 impl Kind {
     /// Whether a line of the file may have any number of arguments.
     pub fn is_multi_argument(self) -> bool {
-        matches!(self, Kind::Words | Kind::Bind | Kind::Save | Kind::OutputBufferLimit | Kind::ReplicaOf)
+        matches!(
+            self,
+            Kind::Words | Kind::Percentiles | Kind::Bind | Kind::Save | Kind::OutputBufferLimit | Kind::ReplicaOf
+        )
     }
 }
 

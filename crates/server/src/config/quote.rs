@@ -1,5 +1,6 @@
 //! Words of a configuration line: splitting with Redis's quotes and escapes, and the way back.
 
+pub use pantala_resp::quote;
 use pantala_resp::split_line;
 
 /// `line` as its words, or `None` when a quote isn't closed or isn't followed by white space. The grammar is that of inline
@@ -9,24 +10,6 @@ pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut ranges = Vec::new();
     split_line(&mut unquoted, &mut ranges).ok()?;
     Some(ranges.iter().map(|range| unquoted[range.start()..range.start() + range.len()].to_vec()).collect())
-}
-
-/// Appends `word` to `line` in double quotes, so that [`split`] gives the same bytes back.
-pub fn quote(line: &mut Vec<u8>, word: &[u8]) {
-    line.push(b'"');
-    for &byte in word {
-        match byte {
-            b'\\' | b'"' => line.extend([b'\\', byte]),
-            b'\n' => line.extend(b"\\n"),
-            b'\r' => line.extend(b"\\r"),
-            b'\t' => line.extend(b"\\t"),
-            0x07 => line.extend(b"\\a"),
-            0x08 => line.extend(b"\\b"),
-            b' '..=b'~' => line.push(byte),
-            _ => line.extend(format!("\\x{byte:02x}").into_bytes()),
-        }
-    }
-    line.push(b'"');
 }
 
 /// `line` without the white space that Redis trims from both ends of a configuration line.

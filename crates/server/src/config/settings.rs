@@ -104,7 +104,7 @@ pub const HZ_MAX: i128 = 500;
 /// All settings that the server looks at. A snapshot: [`ConfigStore`](super::ConfigStore) makes a new one for each change.
 ///
 /// Fields are called after their directives; see redis.conf for what each means.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Number of shards, 1 to 16384.
     pub shards: usize,
@@ -214,6 +214,14 @@ pub struct Settings {
     pub stream_node_max_bytes: u64,
     /// How many entries a node of a stream may hold; 0: any.
     pub stream_node_max_entries: u64,
+    /// Commands that take this many µs or more are logged; negative: none.
+    pub slowlog_log_slower_than_us: i64,
+    /// Keep how long calls of each command took.
+    pub latency_tracking: bool,
+    /// Percentiles that `INFO latencystats` shows, 0 to 100 each.
+    pub latency_percentiles: Vec<f64>,
+    /// Most entries of the log of slow commands.
+    pub slowlog_max_len: u64,
     /// Events of keys that are published.
     pub notify_keyspace_events: EventClasses,
 }
@@ -281,6 +289,13 @@ impl Settings {
             zset_max_listpack_value_bytes: bytes(values, "zset-max-listpack-value"),
             stream_node_max_bytes: bytes(values, "stream-node-max-bytes"),
             stream_node_max_entries: bytes(values, "stream-node-max-entries"),
+            slowlog_log_slower_than_us: i64::try_from(values.number("slowlog-log-slower-than")).unwrap_or(i64::MAX),
+            latency_tracking: values.bool("latency-tracking"),
+            latency_percentiles: words(values.text("latency-tracking-info-percentiles"))
+                .iter()
+                .filter_map(|word| word.parse().ok())
+                .collect(),
+            slowlog_max_len: bytes(values, "slowlog-max-len"),
             notify_keyspace_events: EventClasses::from_bits(small(values, "notify-keyspace-events")),
         }
     }

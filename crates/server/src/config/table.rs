@@ -156,12 +156,11 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("stream-node-max-bytes", Memory(0, LONG_MAX), "4096"),
     D::live("stream-node-max-entries", Integer(0, LONG_MAX), "100"),
     // Watching and scripts.
-    D::known("slowlog-log-slower-than", Integer(-1, LONG_MAX), "10000"),
-    D::known("slowlog-max-len", Integer(0, LONG_MAX), "128"),
+    D::live("slowlog-log-slower-than", Integer(-1, LONG_MAX), "10000"),
+    D::live("slowlog-max-len", Integer(0, LONG_MAX), "128"),
     D::known("latency-monitor-threshold", Integer(0, LONG_MAX), "0"),
-    // Redis's default is yes; Pantala doesn't count latencies per command yet.
-    D::known("latency-tracking", Bool, "no"),
-    D::known("latency-tracking-info-percentiles", Words, "50 99 99.9"),
+    D::live("latency-tracking", Bool, "yes"),
+    D::live("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9"),
     D::live("busy-reply-threshold", Integer(0, LONG_MAX), "5000").alias("lua-time-limit"),
     D::known("lua-enable-deprecated-api", Bool, "no").immutable().hidden(),
     // Snapshots. Redis's default of `save` is "3600 1 300 100 60 10000"; Pantala saves nothing yet.

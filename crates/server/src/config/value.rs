@@ -105,6 +105,7 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
             }
             Ok(Value::Text(words.join(&b' ')))
         }
+        Kind::Percentiles => parse_percentiles(words),
         Kind::Save => parse_save(words, previous, source),
         Kind::OutputBufferLimit => parse_output_limits(words, previous),
         Kind::ReplicaOf => parse_replica_of(words),
@@ -143,6 +144,21 @@ fn parse_choice(word: &[u8], names: &[&'static str]) -> Result<&'static str, Str
         .copied()
         .find(|name| name.as_bytes().eq_ignore_ascii_case(word))
         .ok_or_else(|| format!("argument(s) must be one of the following: {}", names.join(", ")))
+}
+
+/// Percentages. One empty word means none.
+fn parse_percentiles(words: &[Vec<u8>]) -> Result<Value, String> {
+    let mut shown = Vec::new();
+    for word in words.iter().filter(|word| words.len() > 1 || !word.is_empty()) {
+        let percent = std::str::from_utf8(word).ok().and_then(|word| word.parse::<f64>().ok());
+        let percent = percent.filter(|percent| !percent.is_nan());
+        let percent = percent.ok_or("Invalid latency-tracking-info-percentiles parameters")?;
+        if !(0.0..=100.0).contains(&percent) {
+            return Err("latency-tracking-info-percentiles parameters should sit between [0.0,100.0]".into());
+        }
+        shown.push(percent.to_string());
+    }
+    Ok(Value::Text(shown.join(" ").into_bytes()))
 }
 
 /// Pairs of seconds (at least 1) and changes (at least 0). One empty word means none; lines of a file add up.

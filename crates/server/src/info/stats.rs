@@ -2,9 +2,11 @@
 
 use pantala_engine::pubsub::Kind;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::Counter;
+use pantala_base::Distribution;
 use pantala_commands::lookup;
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::shard::ShardStats;
@@ -99,7 +101,7 @@ pub(super) fn commandstats(text: &mut Text, server: &Server) {
     // Calls, time in ns, failed and rejected ones.
     let mut by_command: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for worker in server.all_worker_stats() {
-        for (command, CommandStats { calls, time_ns, failed, rejected }) in
+        for (command, CommandStats { calls, time_ns, failed, rejected, .. }) in
             worker.by_command().iter().map(|(command, stats)| (command, &**stats))
         {
             let total = by_command.entry(shown_name(command.full_name)).or_default();
@@ -135,8 +137,30 @@ fn safe(code: &[u8]) -> String {
     String::from_utf8_lossy(code).replace(['#', ':', '\n', '\r'], "_")
 }
 
-/// Percentiles of commands are not kept yet: the section is empty, as in a Redis with `latency-tracking no`.
-pub(super) fn latencystats(_: &mut Text, _: &Server) {}
+/// How long the calls of each command took, over all workers.
+pub(crate) fn latencies(server: &Server) -> Vec<(&'static str, Distribution)> {
+    let mut by_command: BTreeMap<&str, Vec<Arc<CommandStats>>> = BTreeMap::new();
+    for worker in server.all_worker_stats() {
+        for (command, stats) in worker.by_command().iter() {
+            by_command.entry(shown_name(command.full_name)).or_default().push(Arc::clone(stats));
+        }
+    }
+    let distribution = |stats: Vec<Arc<CommandStats>>| Distribution::of(stats.iter().map(|stats| &stats.latency));
+    let all = by_command.into_iter().map(|(name, stats)| (name, distribution(stats)));
+    all.filter(|(_, distribution)| !distribution.is_empty()).collect()
+}
+
+pub(super) fn latencystats(text: &mut Text, server: &Server) {
+    let settings = server.config().settings();
+    if !settings.latency_tracking || settings.latency_percentiles.is_empty() {
+        return;
+    }
+    for (name, distribution) in latencies(server) {
+        let figure = |percent: &f64| format!("p{percent}={:.3}", distribution.percentile(*percent) as f64 / 1000.0);
+        let figures: Vec<String> = settings.latency_percentiles.iter().map(figure).collect();
+        text.line(format_args!("latency_percentiles_usec_{name}:{}", figures.join(",")));
+    }
+}
 
 pub(super) fn keyspace(text: &mut Text, server: &Server) {
     let keyspace = server.keyspace();

@@ -4,6 +4,7 @@
 //! when the connection goes. Everything else finds it claimed and does nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pantala_engine::blocking::{Waiter, Woken};
 use pantala_engine::message::Unblock;
@@ -11,7 +12,7 @@ use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
 use super::connection::{Blocked, State};
-use super::{Worker, run};
+use super::{Worker, run, slow};
 
 /// What `CLIENT UNBLOCK … ERROR` has the command answer.
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
@@ -98,6 +99,9 @@ impl<L: EventLoop> Worker<'_, L> {
         connection.state = State::Open;
         let before = connection.output.len();
         answer(&mut connection.output, connection.session.version);
+        // As in Redis it is logged when it has its answer, and the time that it waited isn't counted.
+        let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
+        slow::note(keyspace, &self.settings, client, waiter.command(), &waiter.args(), Duration::ZERO, self.now_ms);
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
         if !run::replies_wanted(&mut connection.session) {
             connection.output.truncate(before);

@@ -65,6 +65,7 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
     settings.timeout_s > 0
         // Who listens may be silent.
         && connection.session.subscriptions.is_none()
+        && !connection.session.monitors
         && matches!(connection.state, State::Open | State::Closing)
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }

@@ -11,7 +11,7 @@ use pantala_resp::{Reply, Version};
 use pantala_runtime::{ConnId, Event, EventLoop};
 
 use super::connection::{Connection, State, token};
-use super::{Worker, run};
+use super::{Worker, run, slow};
 use crate::net;
 
 impl<L: EventLoop> Worker<'_, L> {
@@ -135,6 +135,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Shard(ownership) => self.executor.adopt(ownership),
                 Message::Socket(socket, _) => self.add(socket),
                 Message::Published(published) => self.deliver(&published),
+                Message::Monitored(wanted, line) => self.show(wanted, &line),
                 Message::Kill(wanted, client) => self.kill(wanted, client),
                 // It has woken this worker, whose turn begins with the settings.
                 Message::Reload => {}
@@ -183,10 +184,18 @@ impl<L: EventLoop> Worker<'_, L> {
         if connection.requests > 0 {
             return;
         }
+        let keyspace = self.executor.keyspace();
         let answers = std::mem::take(&mut connection.answers);
-        let mut replies: Vec<_> = answers.iter().flat_map(|parcel| parcel.value.replies()).collect();
-        replies.sort_unstable_by_key(|(step, _)| step.sequence);
-        for (step, reply) in replies {
+        let mut replies = Vec::new();
+        for parcel in &answers {
+            replies.extend(parcel.value.replies().map(|(step, reply)| (&parcel.value, step, reply)));
+        }
+        replies.sort_unstable_by_key(|(_, step, _)| step.sequence);
+        for (request, step, reply) in replies {
+            if let Some(took) = step.took {
+                let (client, args) = (&connection.session.client, request.args(step));
+                slow::note(keyspace, &self.settings, client, step.command, &args, took, self.now_ms);
+            }
             self.tally.count_late_reply(step.command, reply);
             if run::replies_wanted(&mut connection.session) {
                 connection.output.extend_from_slice(reply);
@@ -220,6 +229,18 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
+    /// Shows a command to a monitor, unless it is none any more.
+    fn show(&mut self, wanted: u64, line: &[u8]) {
+        let Some(index) = self.find_token(wanted) else { return };
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if connection.session.monitors && connection.state != State::Closing {
+            connection.output.extend_from_slice(line);
+            if !self.closed_over_limit(index) {
+                self.touch(index);
+            }
+        }
+    }
+
     fn kill(&mut self, wanted: u64, client: u64) {
         let Some(index) = self.find_token(wanted) else { return };
         if self.connections[index as usize].as_ref().is_some_and(|c| c.session.client.id == client) {
@@ -235,6 +256,8 @@ impl<L: EventLoop> Worker<'_, L> {
             // The number was read first: settings newer than it are taken up again, never missed.
             self.settings = self.server.config().settings();
             self.settings_generation = generation;
+            self.stopwatch.set(&self.settings);
+            self.tally.tracks_latency = self.settings.latency_tracking;
         }
     }
 

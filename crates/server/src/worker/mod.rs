@@ -16,6 +16,7 @@ mod events;
 mod input;
 mod run;
 mod scripts;
+mod slow;
 pub mod stats;
 mod transactions;
 mod window;
@@ -31,8 +32,10 @@ use pantala_runtime::{Event, EventLoop};
 use crate::config::Settings;
 use crate::host::Server;
 pub use run::held_by_pause;
+pub use slow::times_all;
 
 use connection::Connection;
+use slow::Stopwatch;
 use stats::{Tally, WorkerStats};
 use window::Window;
 
@@ -74,6 +77,7 @@ pub struct Worker<'s, L: EventLoop> {
     listeners: Vec<pantala_runtime::ListenerId>,
     stats: &'s WorkerStats,
     tally: Tally<'s>,
+    stopwatch: Stopwatch,
     stopping: bool,
 }
 
@@ -103,6 +107,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             listeners: Vec::new(),
             stats: server.worker_stats(number),
             tally: Tally::new(server.worker_stats(number)),
+            stopwatch: Stopwatch::new(&server.config().settings()),
             stopping: false,
         }
     }
@@ -238,6 +243,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             self.stats.paused.sub(1);
         }
         connection.session.leave_channels(self.executor.keyspace());
+        connection.session.set_monitors(self.executor.keyspace(), false);
         connection.input.discard(&mut self.io);
         self.io.close(connection.id);
         self.server.client_left(&connection.session.client);

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use pantala_commands::Unresolved;
 use pantala_engine::client::{Host, LocalContext, ReplyMode, Session};
@@ -16,7 +17,7 @@ use super::connection::{Connection, State, token};
 use super::input::{Input, Parsed};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
-use super::{COMMANDS_PER_TURN_MAX, Worker, transactions};
+use super::{COMMANDS_PER_TURN_MAX, Worker, slow, transactions};
 use crate::config::{OutputLimit, Settings};
 
 impl<L: EventLoop> Worker<'_, L> {
@@ -129,7 +130,9 @@ impl<L: EventLoop> Worker<'_, L> {
         self.window.prefetch_entries(self.server.keyspace());
         self.stats.windows.add(1);
         let mut window = std::mem::take(&mut self.window);
-        self.tally.begin_window();
+        let began = Instant::now();
+        self.tally.begin_window(began);
+        self.stopwatch.begin_window(began);
         if self.server.keyspace().layout().execution == Execution::Owner {
             self.run_for_homes(&window);
         } else {
@@ -142,7 +145,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.run_entry(entry, window.ranges_of(entry));
             }
         }
-        self.tally.end_window();
+        let ended = Instant::now();
+        self.tally.end_window(ended);
+        self.end_watch(&window, ended);
         // What was parsed behind a command that had to wait is parsed again when it has its answer.
         for (at, entry) in window.entries.iter().enumerate() {
             if let Some(connection) = &mut self.connections[entry.connection as usize]
@@ -227,8 +232,11 @@ impl<L: EventLoop> Worker<'_, L> {
             return self.refuse_entry(entry, ranges);
         };
         let session = &connection.session;
-        // Three loads for almost everyone; the whole question only for the others.
-        if (!session.authenticated || session.subscriptions.is_some() || command.flags.contains(Flags::PROTECTED))
+        // Four loads for almost everyone; the whole question only for the others.
+        if (!session.authenticated
+            || session.subscriptions.is_some()
+            || session.monitors
+            || command.flags.contains(Flags::PROTECTED))
             && forbidden(command, session, self.server).is_some()
         {
             return self.refuse_entry(entry, ranges);
@@ -246,6 +254,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         session.client.set_command(command);
         let before = connection.output.len();
+        let began = self.stopwatch.begin(command, ranges.len(), entry.end - entry.begin);
         match self.call(entry, command, ranges) {
             Ran::Done => {}
             Ran::Parked => return self.tally.count(command, Outcome::Ok),
@@ -257,7 +266,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 return;
             }
         }
-        self.settle(entry.connection, command, before);
+        self.settle(entry, ranges, command, before, began);
     }
 
     /// Calls the handler of a command, on the shards that it needs.
@@ -273,6 +282,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 let version = connection.session.version;
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(output, version));
+                if keyspace.monitors().are_there() {
+                    keyspace.show(command, &args, context.session.client.id, context.session.db);
+                }
                 Ran::Done
             }
             (What::Local(_), Handler::Transaction(part)) => return self.gather(entry, command, part, ranges),
@@ -296,11 +308,27 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// What follows a command that has run: figures, replies that are not wanted, limits.
     #[inline]
-    fn settle(&mut self, index: u32, command: &'static Command, before: usize) {
+    fn settle(
+        &mut self,
+        entry: &Entry,
+        ranges: &[ArgRange],
+        command: &'static Command,
+        before: usize,
+        began: Option<Instant>,
+    ) {
+        let index = entry.connection;
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let reply = &connection.output[before..];
         let outcome = if reply.first() == Some(&b'-') { self.tally.count_failure(reply) } else { Outcome::Ok };
+        let is_large = reply.len() + (entry.end - entry.begin) >= slow::LARGE_BYTES;
         self.tally.count(command, outcome);
+        if began.is_some() || is_large {
+            let took = self.stopwatch.end(began);
+            self.tally.time_last(took);
+            let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+            let client = &connection.session.client;
+            slow::note(self.executor.keyspace(), &self.settings, client, command, &args, took, self.now_ms);
+        }
         if session_settles(&connection.session) {
             let is_pushed = is_pushed(command) && outcome == Outcome::Ok;
             if !replies_wanted(&mut connection.session) && !is_pushed {
@@ -436,6 +464,9 @@ fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<Co
     // A password that was removed since locks nobody out any more.
     if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) && host.requires_password() {
         return Some(NO_AUTH.into());
+    }
+    if session.monitors && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
+        return Some("ERR Replica can't interact with the keyspace".into());
     }
     let is_for_listeners = || LISTENERS_COMMANDS.contains(&command.name);
     (session.only_listens() && !is_for_listeners()).then(|| {

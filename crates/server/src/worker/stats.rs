@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use pantala_base::{Counter, Gauge};
+use pantala_base::{Counter, Gauge, Histogram};
 use pantala_engine::command::Command;
 
 /// How a command ended.
@@ -29,6 +29,8 @@ pub struct CommandStats {
     pub failed: Counter,
     /// Calls that did not run.
     pub rejected: Counter,
+    /// How long calls took, ns (`latency-tracking`).
+    pub latency: Histogram,
 }
 
 /// The commands that a worker has met.
@@ -83,11 +85,15 @@ pub struct Tally<'s> {
     runs: ByCommand,
     last: usize,
     window_began: Option<Instant>,
+    /// Time of its commands that had their own taken.
+    window_timed: Duration,
     /// Calls in the window at hand, by index in `runs`.
     window_calls: Vec<usize>,
     by_code: ByCode,
     /// The error of the command at hand was counted when a command within it answered it.
     is_counted: bool,
+    /// Whether it is kept how long calls took (`latency-tracking`).
+    pub tracks_latency: bool,
 }
 
 impl<'s> Tally<'s> {
@@ -98,15 +104,18 @@ impl<'s> Tally<'s> {
             runs: Vec::new(),
             last: 0,
             window_began: None,
+            window_timed: Duration::ZERO,
             window_calls: Vec::new(),
             by_code: ByCode::new(),
             is_counted: false,
+            tracks_latency: true,
         }
     }
 
     /// A window begins to run.
-    pub fn begin_window(&mut self) {
-        self.window_began = Some(Instant::now());
+    pub fn begin_window(&mut self, now: Instant) {
+        self.window_began = Some(now);
+        self.window_timed = Duration::ZERO;
         self.window_calls.clear();
     }
 
@@ -193,16 +202,33 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// The window has run: its time is shared among its commands.
-    pub fn end_window(&mut self) {
+    /// The command that was counted last took so long: it has no share in the time of its window.
+    pub fn time_last(&mut self, took: Duration) {
+        if let Some(index) = self.window_calls.pop() {
+            let took_ns = took.as_nanos() as u64;
+            self.runs[index].1.time_ns.add(took_ns);
+            if self.tracks_latency {
+                self.runs[index].1.latency.record(took_ns, 1);
+            }
+            self.window_timed += took;
+        }
+    }
+
+    /// The window has run: what is left of its time is shared among its commands whose own wasn't taken.
+    pub fn end_window(&mut self, now: Instant) {
         let Some(began) = self.window_began.take() else { return };
         let calls = self.window_calls.len() as u64;
         if calls == 0 {
             return;
         }
-        let each_ns = began.elapsed().as_nanos() as u64 / calls;
-        for &index in &self.window_calls {
-            self.runs[index].1.time_ns.add(each_ns);
+        let each_ns = (now - began).saturating_sub(self.window_timed).as_nanos() as u64 / calls;
+        // Commands of a kind mostly stand together.
+        for same in self.window_calls.chunk_by(|one, two| one == two) {
+            let (stats, count) = (&self.runs[same[0]].1, same.len() as u64);
+            stats.time_ns.add(each_ns * count);
+            if self.tracks_latency {
+                stats.latency.record(each_ns, count);
+            }
         }
     }
 
@@ -256,7 +282,9 @@ impl WorkerStats {
         {
             counter.reset();
         }
-        for (_, CommandStats { calls, time_ns, failed, rejected }) in self.by_command().iter().map(|(c, s)| (c, &**s)) {
+        for (_, stats) in self.by_command().iter() {
+            let CommandStats { calls, time_ns, failed, rejected, latency } = &**stats;
+            latency.reset();
             [calls, time_ns, failed, rejected].into_iter().for_each(Counter::reset);
         }
         self.by_code().values().for_each(|count| count.reset());

@@ -17,18 +17,21 @@ use pantala_runtime::EventLoop;
 use super::connection::{Connection, State};
 use super::scripts::ScriptCall;
 use super::stats::Outcome;
-use super::window::Entry;
+use super::window::{Entry, What};
 use super::{Worker, run};
 
 /// What a connection does with the shards that it has asked for.
 pub enum Held {
-    /// Begins to watch these keys.
+    /// Begins to watch keys: the arguments behind the first one, which is the command's name.
     Watch(Vec<Box<[u8]>>),
     /// Runs its transaction.
-    Exec,
+    Exec(ExecName),
     /// Runs a script.
     Script(Box<ScriptCall>),
 }
+
+/// `EXEC` as the client spells it, for who sees every command.
+type ExecName = [u8; 4];
 
 /// The answer to a command that has been queued.
 const QUEUED: &str = "QUEUED";
@@ -108,8 +111,8 @@ impl<L: EventLoop> Worker<'_, L> {
                 None
             }
             TransactionPart::Watch => {
-                let keys: Vec<Box<[u8]>> = args.iter().skip(1).map(Box::from).collect();
-                self.shards.extend(keys.iter().map(|key| keyspace.place(key).shard));
+                let keys: Vec<Box<[u8]>> = args.iter().map(Box::from).collect();
+                self.shards.extend(keys.iter().skip(1).map(|key| keyspace.place(key).shard));
                 Some(Held::Watch(keys))
             }
             TransactionPart::Exec => {
@@ -134,12 +137,18 @@ impl<L: EventLoop> Worker<'_, L> {
                         if let Some(watching) = &session.watching {
                             watching.add_shards(&mut self.shards);
                         }
-                        Some(Held::Exec)
+                        Some(Held::Exec(args.at(0).try_into().unwrap_or(*b"EXEC")))
                     }
                 }
             }
             TransactionPart::Script(_) => unreachable!("seen to above"),
         };
+        if held.is_none()
+            && keyspace.monitors().are_there()
+            && let What::Local(command) = entry.what
+        {
+            keyspace.show(command, &args, session.client.id, session.db);
+        }
         connection.input.done(entry.end);
         match held {
             Some(held) => self.gather_for(index, held),
@@ -241,12 +250,36 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
                 return Ran::Done;
             }
-            Some(Held::Watch(keys)) => self.watch(index, &keys, &mut owned),
-            Some(Held::Exec) => self.execute_transaction(index, &mut owned),
+            Some(Held::Watch(words)) => {
+                self.watch(index, &words[1..], &mut owned);
+                self.show_held(index, "watch", words.iter().map(|word| &**word));
+            }
+            Some(Held::Exec(name)) => {
+                self.execute_transaction(index, &mut owned);
+                self.show_held(index, "exec", std::iter::once(name.as_slice()));
+            }
             None => {}
         }
         self.executor.give_back(owned, now_ms);
         Ran::Done
+    }
+
+    /// Shows a command to who sees every command, while its shards are held.
+    fn show_held<'w>(&self, index: u32, name: &str, words: impl Iterator<Item = &'w [u8]>) {
+        let keyspace = self.executor.keyspace();
+        let Some(connection) = &self.connections[index as usize] else { return };
+        if !keyspace.monitors().are_there() {
+            return;
+        }
+        let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+        for word in words {
+            ranges.push(ArgRange::new(bytes.len(), word.len()));
+            bytes.extend_from_slice(word);
+        }
+        if let Some(command) = pantala_commands::lookup(name.as_bytes()) {
+            let session = &connection.session;
+            keyspace.show(command, &Args::new(&bytes, &ranges), session.client.id, session.db);
+        }
     }
 
     fn watch(&mut self, index: u32, keys: &[Box<[u8]>], owned: &mut [Ownership]) {
@@ -270,8 +303,16 @@ impl<L: EventLoop> Worker<'_, L> {
             return Reply::new(output, view.version).null_array();
         }
         Reply::new(output, view.version).array(transaction.queue().len());
+        self.set_in_exec(index, true);
         for queued in transaction.queue() {
             self.run_queued(index, &transaction, queued, owned);
+        }
+        self.set_in_exec(index, false);
+    }
+
+    fn set_in_exec(&mut self, index: u32, in_exec: bool) {
+        if let Some(connection) = &mut self.connections[index as usize] {
+            connection.session.in_exec = in_exec;
         }
     }
 
@@ -280,6 +321,8 @@ impl<L: EventLoop> Worker<'_, L> {
         let command = queued.command;
         let Some(connection) = &mut self.connections[index as usize] else { return };
         connection.session.client.set_command(command);
+        let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();
+        let began = self.stopwatch.begin(command, transaction.args(queued).len(), bytes);
         let (args, now_ms, before) = (transaction.args(queued), self.now_ms, connection.output.len());
         match command.handler {
             Handler::Local(handler) => {
@@ -288,6 +331,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 let (keyspace, host, version) = (self.executor.keyspace(), self.server, session.version);
                 let mut context = LocalContext { session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(output, version));
+                if keyspace.monitors().are_there() {
+                    keyspace.show(command, &args, context.session.client.id, context.session.db);
+                }
             }
             Handler::Keyed(_) => {
                 let (keyspace, view) = (self.executor.keyspace(), connection.session.view());
@@ -318,5 +364,12 @@ impl<L: EventLoop> Worker<'_, L> {
         let reply = &connection.output[before..];
         let outcome = if reply.first() == Some(&b'-') { self.tally.count_failure(reply) } else { Outcome::Ok };
         self.tally.count(command, outcome);
+        if began.is_some() {
+            let took = self.stopwatch.end(began);
+            self.tally.time_last(took);
+            let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
+            let args = transaction.args(queued);
+            super::slow::note(keyspace, &self.settings, client, command, &args, took, now_ms);
+        }
     }
 }

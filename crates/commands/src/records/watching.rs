@@ -1,0 +1,120 @@
+//! Commands that watch the server.
+
+use pantala_engine::command::{Argument, Command, Flags, Handler};
+
+use super::{DEPENDS_ON_SUBCOMMAND, flags};
+
+/// What these commands have in common.
+const WATCHING: Command = Command { group: "server", ..Command::BLANK };
+
+pub(crate) const MONITOR: Command = Command {
+    name: "monitor",
+    full_name: "monitor",
+    summary: "Shows every command that the server runs",
+    since: "1.0.0",
+    arity: 1,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    handler: Handler::Local(crate::watching::monitor),
+    ..WATCHING
+};
+
+pub(crate) const SLOWLOG: Command = Command {
+    name: "slowlog",
+    full_name: "slowlog",
+    summary: "The log of commands that took long",
+    since: "2.2.12",
+    complexity: DEPENDS_ON_SUBCOMMAND,
+    arity: -2,
+    subcommands: &[SLOWLOG_GET, SLOWLOG_HELP, SLOWLOG_LEN, SLOWLOG_RESET],
+    ..WATCHING
+};
+
+pub(crate) const SLOWLOG_GET: Command = Command {
+    name: "get",
+    full_name: "slowlog|get",
+    summary: "The latest entries",
+    since: "2.2.12",
+    complexity: "O(N), N: number of entries",
+    arity: -2,
+    flags: flags![ADMIN, LOADING, STALE],
+    tips: &["request_policy:all_nodes", "nondeterministic_output"],
+    history: &[("4.0.0", "Address and name of the client in each entry")],
+    arguments: &[Argument::integer("count").optional()],
+    handler: Handler::Local(crate::watching::slowlog_get),
+    ..WATCHING
+};
+
+pub(crate) const SLOWLOG_HELP: Command = Command {
+    name: "help",
+    full_name: "slowlog|help",
+    summary: "Lists the subcommands",
+    since: "6.2.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE],
+    handler: Handler::Local(crate::watching::slowlog_help),
+    ..WATCHING
+};
+
+pub(crate) const SLOWLOG_LEN: Command = Command {
+    name: "len",
+    full_name: "slowlog|len",
+    summary: "How many entries there are",
+    since: "2.2.12",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![ADMIN, LOADING, STALE],
+    tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
+    handler: Handler::Local(crate::watching::slowlog_len),
+    ..WATCHING
+};
+
+pub(crate) const SLOWLOG_RESET: Command = Command {
+    name: "reset",
+    full_name: "slowlog|reset",
+    summary: "Forgets all entries",
+    since: "2.2.12",
+    complexity: "O(N), N: number of entries",
+    arity: 2,
+    flags: flags![ADMIN, LOADING, STALE],
+    tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+    handler: Handler::Local(crate::watching::slowlog_reset),
+    ..WATCHING
+};
+
+pub(crate) const LATENCY: Command = Command {
+    name: "latency",
+    full_name: "latency",
+    summary: "How long things take",
+    since: "2.8.13",
+    complexity: DEPENDS_ON_SUBCOMMAND,
+    arity: -2,
+    subcommands: &[LATENCY_HELP, LATENCY_HISTOGRAM],
+    ..WATCHING
+};
+
+pub(crate) const LATENCY_HELP: Command = Command {
+    name: "help",
+    full_name: "latency|help",
+    summary: "Lists the subcommands",
+    since: "2.8.13",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![LOADING, STALE],
+    handler: Handler::Local(crate::watching::latency_help),
+    ..WATCHING
+};
+
+pub(crate) const LATENCY_HISTOGRAM: Command = Command {
+    name: "histogram",
+    full_name: "latency|histogram",
+    summary: "How long calls of commands took, as a distribution",
+    since: "7.0.0",
+    complexity: "O(N), N: number of commands that are shown",
+    arity: -2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"],
+    arguments: &[Argument::string("command").optional().multiple()],
+    handler: Handler::Local(crate::watching::latency_histogram),
+    ..WATCHING
+};

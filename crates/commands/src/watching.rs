@@ -1,0 +1,127 @@
+//! Watching the server: `MONITOR`, `SLOWLOG`, `LATENCY HISTOGRAM`.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::client::LocalContext;
+use pantala_resp::{Args, Reply};
+
+use crate::help;
+
+/// How many entries `SLOWLOG GET` answers unless it is told.
+const SLOWLOG_COUNT: u64 = 10;
+
+/// `MONITOR`: every command that runs is shown from now on, until `RESET`.
+pub fn monitor(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    if context.session.in_exec {
+        return reply.error("ERR MONITOR isn't allowed for DENY BLOCKING client");
+    }
+    // Redis says nothing the second time.
+    if !context.session.monitors {
+        context.session.set_monitors(context.keyspace, true);
+        reply.ok();
+    }
+}
+
+/// `SLOWLOG GET [count]`.
+pub fn slowlog_get(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let len_max = context.keyspace.tuning.slowlog_max_len.load(Relaxed);
+    let count = match args.len() {
+        2 => SLOWLOG_COUNT,
+        3 => match pantala_base::number::parse_i64(args.at(2)) {
+            Some(-1) => len_max,
+            Some(count @ 0..) => count as u64,
+            _ => return reply.error("ERR count should be greater than or equal to -1"),
+        },
+        _ => {
+            let (before, behind) =
+                ("ERR unknown subcommand or wrong number of arguments for '", "'. Try SLOWLOG HELP.");
+            return reply.error_bytes(&[before.as_bytes(), args.at(1), behind.as_bytes()].concat());
+        }
+    };
+    let entries = context.keyspace.slowlog().latest(count.min(len_max));
+    reply.array(entries.len());
+    for entry in entries {
+        reply.array(6);
+        reply.integer(entry.id as i64);
+        reply.integer(entry.at_s);
+        reply.integer(entry.duration_us);
+        reply.array(entry.args.len());
+        entry.args.iter().for_each(|arg| reply.bulk(arg));
+        reply.bulk(entry.address.as_bytes());
+        reply.bulk(&entry.name);
+    }
+}
+
+/// `SLOWLOG LEN`.
+pub fn slowlog_len(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let len_max = context.keyspace.tuning.slowlog_max_len.load(Relaxed);
+    reply.integer(context.keyspace.slowlog().latest(len_max).len() as i64);
+}
+
+/// `SLOWLOG RESET`.
+pub fn slowlog_reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    context.keyspace.slowlog().reset();
+    reply.ok();
+}
+
+/// `SLOWLOG HELP`.
+pub fn slowlog_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    help::write(
+        reply,
+        "SLOWLOG",
+        &[
+            "GET [<count>]",
+            "    The latest entries (10 unless told, -1: all): number, time, duration in",
+            "    microseconds, arguments, address and name of the client.",
+            "LEN",
+            "    How many entries there are.",
+            "RESET",
+            "    Forgets all entries.",
+        ],
+    );
+}
+
+/// The first step of `LATENCY HISTOGRAM`, ns: about a microsecond; each further one is twice as long.
+const HISTOGRAM_FIRST_NS: u64 = 1024;
+
+/// `LATENCY HISTOGRAM [command …]`. A container stands for its subcommands; what is no command, or was never run, is left out.
+pub fn latency_histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let all = context.host.latencies();
+    let is = |name: &str, asked: &[u8]| {
+        let container = name.split_once('|').map_or("", |(container, _)| container);
+        asked.eq_ignore_ascii_case(name.as_bytes()) || asked.eq_ignore_ascii_case(container.as_bytes())
+    };
+    let shown: Vec<_> = if args.len() == 2 {
+        all
+    } else {
+        // In the order in which they were asked for.
+        args.iter().skip(2).flat_map(|asked| all.iter().filter(move |(name, _)| is(name, asked)).cloned()).collect()
+    };
+    reply.map(shown.len());
+    for (name, distribution) in shown {
+        reply.bulk(name.as_bytes());
+        reply.map(2);
+        reply.bulk(b"calls");
+        reply.integer(distribution.len() as i64);
+        reply.bulk(b"histogram_usec");
+        let steps = distribution.by_powers_of_two(HISTOGRAM_FIRST_NS);
+        reply.map(steps.len());
+        for (end_ns, count) in steps {
+            reply.integer((end_ns / 1000) as i64);
+            reply.integer(count as i64);
+        }
+    }
+}
+
+/// `LATENCY HELP`.
+pub fn latency_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    help::write(
+        reply,
+        "LATENCY",
+        &[
+            "HISTOGRAM [<command> ...]",
+            "    How long calls of commands took: how many no longer than so many",
+            "    microseconds.",
+        ],
+    );
+}

@@ -1,0 +1,135 @@
+//! `MONITOR`: connections that see every command that runs.
+//!
+//! Whoever has run a command sends it to them: before it gives back the shards of a command with keys, after the command for
+//! one without. Mailboxes are in order, so what a monitor sees is an order in which the commands could have run one after the other:
+//! two of one connection, or of one key, stand in it as they ran.
+//!
+//! While nobody watches, a command costs one load and one branch that always goes the same way.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use pantala_base::{Clock, SystemClock};
+use pantala_resp::{Args, quote};
+
+use crate::command::{Command, Flags};
+use crate::keyspace::Keyspace;
+use crate::message::Message;
+use crate::pubsub::Listener;
+
+/// What stands for an argument that is a secret.
+pub const REDACTED: &[u8] = b"(redacted)";
+
+/// Directives whose values are secrets.
+const SECRET_DIRECTIVES: [&str; 4] = ["masterauth", "requirepass", "tls-key-file-pass", "tls-client-key-file-pass"];
+
+/// Whether an argument of a command is a secret that no log may show.
+pub fn is_secret(command: &Command, args: &Args<'_>, index: usize) -> bool {
+    let is = |at: usize, word: &str| args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
+    match command.full_name {
+        // With more arguments it is a syntax error, and nobody knows which of them is a password.
+        "auth" => index > 0 && args.len() <= 3,
+        "hello" => (2..index).any(|at| at + 2 >= index && is(at, "AUTH") && !is(at - 1, "SETNAME")),
+        "config|set" => {
+            index > 2 && index % 2 == 1 && SECRET_DIRECTIVES.iter().any(|directive| is(index - 1, directive))
+        }
+        "acl|setuser" => index > 1,
+        "migrate" => index > 6 && (is(index - 1, "AUTH") || is(index - 1, "AUTH2") || is(index - 2, "AUTH2")),
+        _ => false,
+    }
+}
+
+/// See the head of this module.
+pub struct Monitors {
+    count: AtomicUsize,
+    listeners: RwLock<Vec<Listener>>,
+    clock: SystemClock,
+}
+
+impl Monitors {
+    /// Nobody watches.
+    pub(crate) fn new() -> Self {
+        Monitors { count: AtomicUsize::new(0), listeners: RwLock::default(), clock: SystemClock::new() }
+    }
+
+    /// Whether anybody watches.
+    #[inline]
+    pub fn are_there(&self) -> bool {
+        // Relaxed: who has seen MONITOR answered sees that somebody is there, by whatever brought it the answer.
+        self.count.load(Relaxed) > 0
+    }
+
+    /// Adds a connection.
+    pub fn add(&self, listener: Listener) {
+        let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        listeners.push(listener);
+        self.count.store(listeners.len(), Relaxed);
+    }
+
+    /// Takes a connection out.
+    pub fn remove(&self, listener: Listener) {
+        let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|known| *known != listener);
+        self.count.store(listeners.len(), Relaxed);
+    }
+}
+
+impl Keyspace {
+    /// Shows a command of a client to all monitors, unless it is one that isn't shown.
+    #[cold]
+    pub fn show(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
+        if command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
+            return;
+        }
+        // It may have gone while its command was on its way.
+        let from = self.clients().find(client).map_or_else(|| "?:0".to_owned(), |client| client.shown_address());
+        self.show_from(command, args, &from, db);
+    }
+
+    /// As [`Keyspace::show`], by where the command came from (`lua`: a script).
+    pub fn show_from(&self, command: &Command, args: &Args<'_>, from: &str, db: u32) {
+        let now_us = self.monitors().clock.now_us();
+        let (seconds, us) = (now_us.div_euclid(1_000_000), now_us.rem_euclid(1_000_000));
+        let mut line = format!("+{seconds}.{us:06} [{db} {from}]").into_bytes();
+        for (index, arg) in args.iter().enumerate() {
+            line.push(b' ');
+            quote(&mut line, if is_secret(command, args, index) { REDACTED } else { arg });
+        }
+        line.extend_from_slice(b"\r\n");
+        let line: Arc<[u8]> = line.into();
+        for listener in self.monitors().listeners.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            self.port(listener.worker).send(Message::Monitored(listener.connection, Arc::clone(&line)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pantala_resp::ArgRange;
+
+    fn secrets(name: &'static str, words: &str) -> String {
+        let command = Command { full_name: name, ..Command::BLANK };
+        let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+        for word in words.split(' ') {
+            ranges.push(ArgRange::new(bytes.len(), word.len()));
+            bytes.extend_from_slice(word.as_bytes());
+        }
+        let args = Args::new(&bytes, &ranges);
+        (0..args.len()).map(|index| if is_secret(&command, &args, index) { '*' } else { '.' }).collect()
+    }
+
+    #[test]
+    fn secrets_are_told_apart() {
+        assert_eq!(secrets("auth", "AUTH p"), ".*");
+        assert_eq!(secrets("auth", "AUTH u p"), ".**");
+        assert_eq!(secrets("auth", "AUTH a b c"), "....");
+        assert_eq!(secrets("hello", "HELLO 3 auth u p SETNAME n"), "...**..");
+        assert_eq!(secrets("hello", "HELLO 3 SETNAME auth AUTH u p"), ".....**");
+        assert_eq!(secrets("config|set", "CONFIG SET port 1 requirepass p"), ".....*");
+        assert_eq!(secrets("acl|setuser", "ACL SETUSER u >p"), "..**");
+        assert_eq!(secrets("migrate", "MIGRATE h p key 9 5000 AUTH p"), ".......*");
+        assert_eq!(secrets("migrate", "MIGRATE h p key 9 5000 COPY auth2 u p"), "........**");
+        assert_eq!(secrets("set", "SET auth p"), "...");
+    }
+}

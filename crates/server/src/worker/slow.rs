@@ -1,0 +1,116 @@
+//! Which commands took long: `SLOWLOG`.
+//!
+//! Reading the clock twice costs about what a small `GET` does, so at a pipeline of them it isn't read for each. What takes how long is
+//! told by this:
+//!
+//! * a command that isn't *plain* ([`Command::is_plain`]) has its own time taken, and one whose arguments and reply are large;
+//! * the plain ones of a window share what is left of the window's time, as they do in `INFO commandstats`. Only when that alone is beyond
+//!   the threshold, one of them is logged with it: the one with the longest arguments;
+//! * with a threshold below [`FINE_US`] every command has its own time taken: nothing else would tell them apart.
+
+use std::time::{Duration, Instant};
+
+use pantala_engine::client::Client;
+use pantala_engine::command::{Command, Flags};
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::Args;
+use pantala_runtime::EventLoop;
+
+use super::Worker;
+use super::window::{What, Window};
+use crate::config::Settings;
+
+/// A threshold below this has the time of every command taken.
+const FINE_US: i64 = 1000;
+
+/// Bytes of arguments and reply together from which on a command has its own time taken: to copy as many takes longer than to read the
+/// clock.
+pub(super) const LARGE_BYTES: usize = 16 * 1024;
+
+/// Whether the time of every single command is taken.
+pub fn times_all(settings: &Settings) -> bool {
+    (0..FINE_US).contains(&settings.slowlog_log_slower_than_us)
+}
+
+/// The worker's stopwatch.
+pub(super) struct Stopwatch {
+    times_all: bool,
+    /// When the last command whose time was taken ended, or the window began.
+    mark: Instant,
+}
+
+impl Stopwatch {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Stopwatch { times_all: times_all(settings), mark: Instant::now() }
+    }
+
+    /// To be called when the settings have changed.
+    pub(super) fn set(&mut self, settings: &Settings) {
+        self.times_all = times_all(settings);
+    }
+
+    /// A window begins.
+    pub(super) fn begin_window(&mut self, now: Instant) {
+        self.mark = now;
+    }
+
+    /// When a command, of so many arguments of so many bytes, began whose time is to be taken.
+    #[inline]
+    pub(super) fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Instant> {
+        (self.times_all || !command.is_plain(arguments) || bytes >= LARGE_BYTES).then(Instant::now)
+    }
+
+    /// How long the command took that has just ended: since `began`, or since the last one ended.
+    pub(super) fn end(&mut self, began: Option<Instant>) -> Duration {
+        let now = Instant::now();
+        let took = now - began.unwrap_or(self.mark);
+        self.mark = now;
+        took
+    }
+}
+
+/// Logs a command if it took long.
+pub(super) fn note(
+    keyspace: &Keyspace,
+    settings: &Settings,
+    client: &Client,
+    command: &Command,
+    args: &Args<'_>,
+    took: Duration,
+    now_ms: i64,
+) {
+    let (slower_than_us, took_us) = (settings.slowlog_log_slower_than_us, took.as_micros() as i64);
+    if slower_than_us >= 0 && took_us >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG) {
+        keyspace.slowlog().note(client, command, args, now_ms / 1000, took_us, settings.slowlog_max_len);
+    }
+}
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// A window has run. Logs one of its plain commands if all of them together took long.
+    #[inline]
+    pub(super) fn end_watch(&mut self, window: &Window, now: Instant) {
+        let rest = now - self.stopwatch.mark;
+        let slower_than_us = self.settings.slowlog_log_slower_than_us;
+        if slower_than_us >= FINE_US && rest.as_micros() as i64 >= slower_than_us {
+            self.note_plain(window, rest);
+        }
+    }
+
+    #[cold]
+    fn note_plain(&mut self, window: &Window, took: Duration) {
+        let plain = window.entries.iter().filter_map(|entry| match entry.what {
+            What::Single(command, _) | What::Keyed(command) | What::Local(command)
+                if command.is_plain(entry.args as usize) =>
+            {
+                Some((entry, command))
+            }
+            _ => None,
+        });
+        let Some((entry, command)) = plain.max_by_key(|(entry, _)| entry.end - entry.begin) else { return };
+        let Some(connection) = &self.connections[entry.connection as usize] else { return };
+        let Some(bytes) = connection.input.bytes(&self.io).get(entry.begin..entry.end) else { return };
+        let args = Args::new(bytes, window.ranges_of(entry));
+        let client = &connection.session.client;
+        note(self.executor.keyspace(), &self.settings, client, command, &args, took, self.now_ms);
+    }
+}

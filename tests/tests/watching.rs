@@ -1,0 +1,338 @@
+//! Watching the server: `MONITOR` and `SLOWLOG`, held against redis-server, and what several workers must keep.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use pantala_tests::client::encode;
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+
+/// The last command of a monitored script.
+const END: &str = "ECHO the-end";
+
+/// A client that sees every command.
+fn monitor(server: &Server) -> Client {
+    let mut client = server.connect();
+    assert_eq!(client.call("MONITOR"), Reply::ok());
+    client
+}
+
+/// The next line of a monitor without its time, and with `addr` for an address.
+fn line(monitor: &mut Client) -> String {
+    let line = monitor.receive().text();
+    let (time, rest) = line.split_once(' ').expect("time, and more");
+    let (seconds, us) = time.split_once('.').expect("seconds and microseconds");
+    assert!(seconds.len() == 10 && us.len() == 6, "{time}");
+    let (head, words) = rest.split_once(']').expect("[database address]");
+    let (db, address) = head[1..].split_once(' ').expect("a database and an address");
+    let address = if address.starts_with("127.0.0.1:") { "addr" } else { address };
+    format!("[{db} {address}]{words}")
+}
+
+#[test]
+fn a_monitor_sees_what_redis_shows() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let script: &[&[u8]] = &[
+        b"SET a b",
+        b"set a \"\x00\n\t\r\\\x07\x08\x7f\xff'",
+        b"GET",
+        b"NOSUCH a",
+        b"AUTH x",
+        b"AUTH default pw",
+        b"AUTH a b c",
+        b"HELLO 3 AUTH default pw",
+        b"HELLO 2 auth default x SETNAME foo",
+        b"CONFIG GET port",
+        b"CLIENT LIST",
+        b"CLIENT SETNAME nn",
+        b"Multi",
+        b"SET x 1",
+        b"SELECT 3",
+        b"GET x",
+        b"CONFIG GET port",
+        b"MONITOR",
+        b"eXec",
+        b"MULTI",
+        b"DISCARD",
+        b"EXEC",
+        b"MULTI",
+        b"NOSUCH",
+        b"EXEC",
+        b"WATCH a b",
+        b"MULTI",
+        b"WATCH a",
+        b"EXEC",
+        b"UNWATCH",
+        b"BLPOP nolist 0.01",
+        b"LPUSH a 1",
+        b"LPUSH l 1 2",
+        b"BLPOP l 0.01",
+        b"MSET a 1 b 2",
+        b"FLUSHALL",
+        b"DBSIZE",
+        b"INFO server",
+        b"SLOWLOG LEN",
+        b"SUBSCRIBE x",
+        b"UNSUBSCRIBE x",
+        b"OBJECT HELP",
+        b"RESET",
+        END.as_bytes(),
+    ];
+    for_each_backend(|backend| {
+        let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+        let [given, right] = [&subject, &judge].map(|server| {
+            let (mut monitor, mut client) = (monitor(server), server.connect());
+            for command in script {
+                client.command(&command.split(|byte| *byte == b' ').collect::<Vec<_>>());
+            }
+            let mut lines = Vec::new();
+            while lines.last().is_none_or(|line: &String| !line.contains("the-end")) {
+                lines.push(line(&mut monitor));
+            }
+            lines
+        });
+        assert_eq!(given, right);
+    });
+}
+
+#[test]
+fn a_monitor_is_a_client_as_in_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    for_each_backend(|backend| {
+        let subject = Server::pantala(backend, &["--workers", "2"]);
+        let [given, right] = [&subject, &judge].map(|server| {
+            let (mut monitor, mut other) = (monitor(server), server.connect());
+            let flags = other.call("CLIENT LIST").text();
+            let flags = flags.lines().filter(|line| line.contains("flags=O")).count();
+            let mut replies = vec![Reply::Integer(flags as i64)];
+            replies
+                .extend(["GET a", "SET a b", "CLIENT LIST TYPE pubsub", "RESET"].map(|command| monitor.call(command)));
+            // What it did itself was shown to it, in between; now it sees no more.
+            other.call("SET after reset");
+            replies.push(monitor.call("GET after"));
+            replies
+        });
+        assert_eq!(given, right);
+    });
+}
+
+/// Clients on all workers change one key and keys of their own: every command is seen once, each client's in its order, and the
+/// values that the key went through are those of the order in which they are seen.
+#[test]
+fn a_monitor_sees_all_in_an_order_that_could_have_happened() {
+    const CLIENTS: usize = 6;
+    const COMMANDS: usize = 300;
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+        let mut monitor = monitor(&server);
+        let replies: Vec<Vec<i64>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..CLIENTS)
+                .map(|number| {
+                    let server = &server;
+                    scope.spawn(move || {
+                        let mut client = server.connect();
+                        let mut replies = Vec::new();
+                        for round in 0..COMMANDS {
+                            let own = encode(&["SET", &format!("own:{number}"), &round.to_string()]);
+                            let by = number + 1;
+                            let shared = encode(&["INCRBY", "shared", &by.to_string()].map(str::to_owned));
+                            client.send_raw(&[own, shared].concat());
+                            assert_eq!(client.receive(), Reply::ok());
+                            replies.push(client.receive().integer());
+                        }
+                        replies
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("a client")).collect()
+        });
+        let (mut shared, mut rounds) = (0, [0; CLIENTS]);
+        let mut seen: Vec<Vec<i64>> = vec![Vec::new(); CLIENTS];
+        for _ in 0..2 * CLIENTS * COMMANDS {
+            let line = line(&mut monitor);
+            let words: Vec<&str> = line.split('"').skip(1).step_by(2).collect();
+            match words.as_slice() {
+                ["SET", key, round] => {
+                    let number: usize = key.trim_start_matches("own:").parse().expect("a number");
+                    assert_eq!(*round, rounds[number].to_string(), "{line}");
+                    rounds[number] += 1;
+                }
+                ["INCRBY", "shared", by] => {
+                    let by: usize = by.parse().expect("a number");
+                    shared += by as i64;
+                    seen[by - 1].push(shared);
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        assert_eq!(seen, replies);
+    });
+}
+
+/// Entries of the log without number, time and duration, and with `addr` for an address.
+fn entries(client: &mut Client, command: &str) -> Vec<Vec<String>> {
+    let entry = |entry: &Reply| {
+        let [_, at, _, args, address, name] = entry.elements() else { panic!("an entry has six parts: {entry:?}") };
+        assert!(at.integer() > 1_600_000_000, "{at:?}");
+        let mut words: Vec<String> = args.elements().iter().map(Reply::text).collect();
+        words.push(address.text().split(':').next().unwrap_or_default().to_owned());
+        words.push(name.text());
+        words
+    };
+    client.call(command).elements().iter().map(entry).collect()
+}
+
+#[test]
+fn the_slow_log_is_that_of_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    for_each_backend(|backend| {
+        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "4"]);
+        let [given, right] = [&subject, &judge].map(|server| {
+            let (mut client, mut other) = (server.connect(), server.connect());
+            let mut seen = Vec::new();
+            client.call("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 10");
+            client.call("SLOWLOG RESET");
+            client.call("CLIENT SETNAME me");
+            client.command(&["SET", "k", &"x".repeat(200)]);
+            client.call(&format!("LPUSH list {}", vec!["y"; 40].join(" ")));
+            for command in
+                ["CONFIG SET requirepass x requirepass x", "GET", "NOSUCH", "MULTI", "SET a 1", "LPOP a", "EXEC"]
+            {
+                client.call(command);
+            }
+            seen.push(entries(&mut client, "SLOWLOG GET -1"));
+            other.send(&["BLPOP", "wait", "0"]);
+            while !client.call("INFO clients").text().contains("blocked_clients:1") {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            client.call("SLOWLOG RESET");
+            client.call("RPUSH wait 1");
+            other.receive();
+            // What was woken and what woke it are logged by their workers, in no order.
+            let mut woken = entries(&mut client, "SLOWLOG GET 3");
+            woken.sort();
+            seen.push(woken);
+            client.call("CONFIG SET slowlog-log-slower-than -1");
+            client.call("SLOWLOG RESET");
+            client.call("SET not logged");
+            client.call("CONFIG SET slowlog-log-slower-than 20000");
+            let replies = [
+                "SLOWLOG LEN",
+                "DEBUG SLEEP 0.04",
+                "SLOWLOG LEN",
+                "GET not",
+                "SLOWLOG GET -2",
+                "SLOWLOG GET x",
+                "SLOWLOG GET 1 2",
+                "SLOWLOG FOO",
+                "SLOWLOG RESET x",
+                "SLOWLOG LEN",
+            ];
+            let replies = replies.map(|command| client.call(command));
+            seen.push(entries(&mut client, "SLOWLOG GET"));
+            (seen, replies)
+        });
+        assert_eq!(given, right);
+    });
+}
+
+/// Entries of several workers come as one log, by their numbers.
+#[test]
+fn the_slow_log_is_one_over_all_workers() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+        let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
+        clients[0].call("CONFIG SET slowlog-log-slower-than 0 slowlog-max-len 20");
+        clients[0].call("SLOWLOG RESET");
+        for round in 0..10 {
+            for (number, client) in clients.iter_mut().enumerate() {
+                client.call(&format!("SET key:{number} {round}"));
+            }
+        }
+        let log = clients[0].call("SLOWLOG GET -1");
+        let ids: Vec<i64> = log.elements().iter().map(|entry| entry.elements()[0].integer()).collect();
+        assert_eq!(ids.len(), 20);
+        assert!(ids.windows(2).all(|pair| pair[0] == pair[1] + 1), "{ids:?}");
+        let mut by_key: HashMap<String, usize> = HashMap::new();
+        for entry in log.elements() {
+            *by_key.entry(entry.elements()[3].elements()[1].text()).or_default() += 1;
+        }
+        assert!(by_key.len() == 6 && by_key.values().all(|count| *count >= 3), "{by_key:?}");
+    });
+}
+
+/// With the threshold at its default, a large command among plain ones of a pipeline is told from them.
+#[test]
+fn a_slow_command_of_a_pipeline_is_the_one_that_is_logged() {
+    let server = Server::pantala(Backend::all()[0], &["--workers", "1", "--slowlog-log-slower-than", "2000"]);
+    let mut client = server.connect();
+    let members: Vec<String> = (0..200_000).map(|number| format!("member:{number}")).collect();
+    let mut batch: Vec<Vec<u8>> = vec![encode(&["SET", "a", "1"]); 20];
+    batch.push(encode(&[vec!["SADD".to_owned(), "set".to_owned()], members].concat()));
+    batch.extend(vec![encode(&["GET", "a"]); 20]);
+    client.send_raw(&batch.concat());
+    for _ in 0..batch.len() {
+        assert!(!client.receive().is_error());
+    }
+    // On a busy host the worker may have been interrupted among the plain ones too: then there are more entries.
+    let log = client.call("SLOWLOG GET -1");
+    let entry = log.elements().iter().find(|entry| entry.elements()[3].elements()[0] == Reply::bulk("SADD"));
+    let entry = entry.unwrap_or_else(|| panic!("no SADD: {log:?}"));
+    assert!(entry.elements()[2].integer() >= 2000);
+}
+
+/// A reply to `LATENCY HISTOGRAM` without its times: names, calls, and that the last count is that of all calls.
+fn histograms(reply: &Reply) -> Vec<(String, i64)> {
+    let one = |pair: &[Reply]| {
+        let parts = pair[1].elements();
+        let calls = parts[1].integer();
+        let counts = parts[3].elements();
+        assert_eq!(counts.last().map(Reply::integer), Some(calls), "{reply:?}");
+        let ascends = counts.chunks(2).map(|step| step[0].integer()).collect::<Vec<_>>().is_sorted();
+        assert!(ascends, "{reply:?}");
+        (pair[0].text(), calls)
+    };
+    reply.elements().chunks(2).map(one).collect()
+}
+
+#[test]
+fn latencies_are_kept_as_in_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    for_each_backend(|backend| {
+        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "4"]);
+        let [given, right] = [&subject, &judge].map(|server| {
+            let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+            clients[0].call("CONFIG SET latency-tracking yes");
+            clients[0].call("CONFIG RESETSTAT");
+            for client in &mut clients {
+                for command in
+                    ["SET a b", "SET c d", "GET a", "HSET f k v", "CLIENT ID", "CLIENT INFO", "GET", "LPUSH a x"]
+                {
+                    client.call(command);
+                }
+            }
+            let client = &mut clients[0];
+            let mut seen = Vec::new();
+            for command in ["set", "get nosuch hset", "client", "client|id SET", "nosuch", "zadd", "lpush"] {
+                seen.push(histograms(&client.call(&format!("LATENCY HISTOGRAM {command}"))));
+            }
+            let mut all = histograms(&client.call("LATENCY HISTOGRAM"));
+            all.retain(|(name, _)| !name.starts_with("latency") && !name.starts_with("config"));
+            all.sort();
+            seen.push(all);
+            let mut replies = Vec::new();
+            for percentiles in ["0.0 50.0 100.0", "10.0 50.0 a", "10 101.0", "", "99.999 5", "-1", "50"] {
+                replies.push(client.command(&["CONFIG", "SET", "latency-tracking-info-percentiles", percentiles]));
+                replies.push(client.call("CONFIG GET latency-tracking-info-percentiles"));
+            }
+            let info = client.call("INFO latencystats").text();
+            let mut shown: Vec<String> =
+                info.lines().map(|line| line.split('=').next().unwrap_or_default().to_owned()).collect();
+            shown.retain(|line| !line.contains("latency|") && !line.contains("config|"));
+            shown.sort();
+            client.call("CONFIG SET latency-tracking no");
+            replies.push(Reply::Integer(client.call("INFO latencystats").text().lines().count() as i64));
+            (seen, replies, shown)
+        });
+        assert_eq!(given, right);
+    });
+}
