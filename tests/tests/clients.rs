@@ -213,6 +213,11 @@ fn redis_benchmark_matrix() {
                 }
             }
         }
+        // Its default list: every kind of command that it knows.
+        let ran = tool::run(&program, server.port(), &["-n", "20000", "-q"], b"", RUN_MAX);
+        let failed = |text: &str| text.contains("rror");
+        assert!(ran.success && !failed(&ran.output) && !failed(&ran.errors), "redis-benchmark's default list: {ran:?}");
+        assert!(ran.output.contains("MSET (10 keys)"), "the list ran to its end: {ran:?}");
         server.assert_sound();
     });
 }

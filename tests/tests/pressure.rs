@@ -187,6 +187,7 @@ fn memory_that_is_refused_is_an_error() {
         let mut server = Server::pantala(backend, &["--workers", "1", "--shards", "2"]);
         let mut client = server.connect();
         assert_eq!(client.call("SET key value"), Reply::ok());
+        assert_eq!(client.call("SETRANGE large 33554431 x"), Reply::Integer(32 * MIB as i64));
         let pid = Pid::from_raw(server.pid() as i32).expect("a process has an id");
         let status = std::fs::read_to_string(format!("/proc/{}/statm", server.pid())).expect("the server runs");
         let pages: u64 = status.split(' ').next().and_then(|word| word.parse().ok()).expect("its size");
@@ -203,7 +204,17 @@ fn memory_that_is_refused_is_an_error() {
         assert_eq!(client.call("APPEND key x"), Reply::Integer(6), "small changes go on");
         assert_eq!(client.call("GET key").text(), "valuex");
         let Reply::Integer(keys) = client.call("DBSIZE") else { panic!("DBSIZE counts") };
-        assert!(keys < 20, "a refused key was made");
+        assert!(keys < 21, "a refused key was made");
+        // A reply that finds no memory: alone, and as one of a transaction's.
+        let many = format!("MGET{}", " large".repeat(40));
+        let refused = client.call(&many);
+        assert!(refused.is_error() && refused.text().starts_with("OOM"), "{:.100}", refused.text());
+        for (command, reply) in [("MULTI", "OK"), (&many, "QUEUED"), ("GET key", "QUEUED")] {
+            assert_eq!(client.call(command).text(), reply);
+        }
+        let replies = client.call("EXEC");
+        assert!(replies.elements()[0].text().starts_with("OOM"));
+        assert_eq!(replies.elements()[1].text(), "valuex");
         server.assert_sound();
     });
 }

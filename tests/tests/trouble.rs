@@ -419,6 +419,21 @@ fn announced_lengths_take_no_memory() {
     });
 }
 
+/// Arguments that are there as a whole don't count for `client-query-buffer-limit`, as in Redis.
+#[test]
+fn whole_arguments_are_no_query_buffer() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "1", "--client-query-buffer-limit", "1mb"]);
+        let mut client = server.connect();
+        let (long, short) = ("x".repeat(400_000), "y".repeat(4000));
+        assert_eq!(client.command(&["MSET", "a", &long, "b", &long, "c", &long]), Reply::ok());
+        let many: Vec<String> = (0..300).map(|number| format!("key:{number}")).collect();
+        let words: Vec<&str> = many.iter().flat_map(|key| [key.as_str(), &short]).collect();
+        assert_eq!(client.command(&[&["MSET"], words.as_slice()].concat()), Reply::ok());
+        assert_eq!(client.call("STRLEN c").integer(), 400_000);
+    });
+}
+
 /// A request that goes on without end is cut off at `client-query-buffer-limit`.
 #[test]
 fn the_query_buffer_has_a_limit() {

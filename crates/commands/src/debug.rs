@@ -209,6 +209,8 @@ fn protocol(kind: &[u8], reply: &mut Reply<'_>) {
             reply.push(2);
             reply.bulk(b"server-cpu-usage");
             reply.integer(42);
+            // A push is no reply.
+            reply.bulk(b"Some real reply following the push reply");
         }
         b"verbatim" => reply.verbatim("txt", b"This is a verbatim\nstring"),
         b"true" => reply.boolean(true),

@@ -92,7 +92,8 @@ impl Flags {
 
     /// The names of the flags that are set and shown, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        names_of_bits(self.bits(), &Self::NAMES)
+        // Redis hides that one.
+        names_of_bits(self.difference(Self::MAY_REPLICATE).bits(), &Self::NAMES)
     }
 }
 

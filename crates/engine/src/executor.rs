@@ -540,6 +540,7 @@ fn execute(
     };
     let mut reply = Reply::new(reply, call.session.version);
     handler(&mut access, &call.args, &mut reply);
+    reply.finish();
     // While the shards are held: in between no command comes that could not have come there.
     if keyspace.monitors().are_there() {
         keyspace.show(call.command, &call.args, call.session.client, call.session.db);

@@ -78,7 +78,9 @@ impl Executor<'_> {
             blocking: Blocking::Woken { waiter, key: &key.1, claimed: false },
             block: None,
         };
-        handler(&mut access, &waiter.args(), &mut Reply::new(&mut bytes, waiter.session.version));
+        let mut reply = Reply::new(&mut bytes, waiter.session.version);
+        handler(&mut access, &waiter.args(), &mut reply);
+        reply.finish();
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
         debug_assert!(!claimed || !bytes.is_empty(), "who claims replies");
         let answered = claimed || !bytes.is_empty() && waiter.claim();

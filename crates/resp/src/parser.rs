@@ -24,6 +24,10 @@ use crate::protocol_error::ProtocolError;
 /// Bytes after a bulk and at the end of a header line.
 const LINE_END_LEN: usize = 2;
 
+/// How much Redis reads at a time before it looks for a line's end: an inline command that came in one piece may be longer than the
+/// limit by that much. Bytes.
+const REDIS_READ_LEN: usize = 16 * 1024;
+
 /// Room for ranges that a parser keeps between commands; what a bigger command took is given back.
 const RANGES_KEPT_MAX: usize = 1_024;
 
@@ -132,6 +136,15 @@ impl Parser {
     #[inline]
     pub fn is_within_command(&self) -> bool {
         self.state != State::Start
+    }
+
+    /// Of the bytes of a begun command, those that whole arguments were found in.
+    #[inline]
+    pub fn split_bytes(&self) -> usize {
+        match self.state {
+            State::Start | State::Inline | State::Count => 0,
+            State::BulkHeader | State::Bulk => self.at,
+        }
     }
 
     /// Forgets a begun command.
@@ -313,6 +326,9 @@ impl Parser {
     ) -> Result<Option<usize>, ProtocolError> {
         let found = self.line_end(buf, b'\n', limits).map_err(|TooLong| ProtocolError::TooBigInline)?;
         let Some(end) = found else { return Ok(None) };
+        if end >= limits.max_inline + REDIS_READ_LEN {
+            return Err(ProtocolError::TooBigInline);
+        }
         let line_len = if end > 0 && buf[end - 1] == b'\r' { end - 1 } else { end };
         split_line(&mut buf[..line_len], args).map_err(|_| ProtocolError::UnbalancedQuotes)?;
         self.state = State::Start;

@@ -192,6 +192,15 @@ fn bulk_lengths_at_the_limit_and_past_it() {
 }
 
 #[test]
+fn a_whole_line_may_be_longer_by_what_redis_reads_at_once() {
+    let limits = Limits::default();
+    let line = |len: usize| [&b"PING "[..], &vec![b'a'; len - 5], b"\n"].concat();
+    assert_eq!(error(&line(PROTO_INLINE_MAX_SIZE + 1), &limits), None);
+    assert_eq!(error(&line(PROTO_INLINE_MAX_SIZE + 16 * 1024 - 1), &limits), None);
+    assert_eq!(error(&line(PROTO_INLINE_MAX_SIZE + 16 * 1024), &limits), Some(ProtocolError::TooBigInline));
+}
+
+#[test]
 fn lines_at_the_limit_and_past_it() {
     let limits = Limits::default();
     for (head, line_from, expected) in [

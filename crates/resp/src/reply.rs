@@ -55,6 +55,11 @@ const fn table_digits(n: usize) -> usize {
     1 + (n >= 10) as usize + (n >= 100) as usize
 }
 
+/// Bulks of this length and more ask for their memory instead of taking it for granted: bytes.
+const LARGE_BULK_BYTES: usize = 64 * 1024;
+/// From this length on a bulk gets just the memory that it needs: doubling would cost more than the few moves it saves. Bytes.
+const EXACT_BULK_BYTES: usize = 1024 * 1024;
+
 /// An aggregate whose length isn't known yet: made by [`Reply::defer_array`] and its like, filled in by
 /// [`Reply::patch`]. Those that lie inside another one have to be filled in first.
 #[derive(Debug)]
@@ -69,18 +74,38 @@ pub struct Deferred {
 /// Appends the reply of one command to an output buffer, in the connection's protocol version. What RESP2 doesn't have
 /// becomes what Redis sends instead: a map an array of twice the length, a boolean an integer, a double a bulk, and so on.
 ///
-/// It never fails and checks no grammar: the caller writes as many elements as it announced.
+/// It checks no grammar: the caller writes as many elements as it announced. Where the memory for a large bulk is refused, the rest is
+/// dropped and [`finish`](Reply::finish) answers an error instead.
 #[derive(Debug)]
 pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
     version: Version,
+    /// Where the reply begins.
+    start: usize,
+    /// A bulk found no memory.
+    is_refused: bool,
 }
 
 impl<'a> Reply<'a> {
     /// Replies appended to `out`.
     #[inline]
     pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
-        Self { out, version }
+        let start = out.len();
+        Self { out, version, start, is_refused: false }
+    }
+
+    /// Ends a reply that may hold large bulks: when one of them found no memory, an error takes its place.
+    #[inline]
+    pub fn finish(mut self) {
+        if self.is_refused {
+            self.refuse();
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self) {
+        self.out.truncate(self.start);
+        self.error("OOM the allocator refused the memory for this reply");
     }
 
     /// The protocol version that is written.
@@ -153,10 +178,24 @@ impl<'a> Reply<'a> {
     /// A bulk: any bytes.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
+        if bytes.len() >= LARGE_BULK_BYTES && !self.has_room(bytes.len()) {
+            return;
+        }
         self.out.reserve(bytes.len() + HEADER_LEN_MAX + 2);
         self.header(b'$', bytes.len());
         self.out.extend_from_slice(bytes);
         self.out.extend_from_slice(b"\r\n");
+    }
+
+    /// Finds the memory for a large bulk, or notes that there is none.
+    #[cold]
+    fn has_room(&mut self, len: usize) -> bool {
+        let needed = len + HEADER_LEN_MAX + 2;
+        let found = !self.is_refused
+            && (len < EXACT_BULK_BYTES && self.out.try_reserve(needed).is_ok()
+                || self.out.try_reserve_exact(needed).is_ok());
+        self.is_refused = !found;
+        found
     }
 
     /// An integer as a bulk.

@@ -29,7 +29,7 @@ pub(crate) const PFCOUNT: Command = Command {
     since: "2.8.9",
     complexity: "O(1) for one key, whose count is remembered; O(N) with a large factor for N keys",
     arity: -2,
-    flags: flags![READONLY],
+    flags: flags![READONLY, MAY_REPLICATE],
     key_specs: &[KeySpec::all_from(1, 1, &["RW", "access"]).note("Writes, since the count is remembered in the string")],
     arguments: &[Argument::key("key", 0).multiple()],
     handler: Handler::Keyed(crate::hyperloglog::pfcount),

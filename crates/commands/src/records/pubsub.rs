@@ -94,7 +94,7 @@ pub(crate) const PUBLISH: Command = Command {
     since: "2.0.0",
     complexity: "O(N+M), N: number of listeners, M: number of patterns",
     arity: 3,
-    flags: flags![PUBSUB, LOADING, STALE, FAST],
+    flags: flags![PUBSUB, LOADING, STALE, FAST, MAY_REPLICATE],
     arguments: &[Argument::string("channel"), Argument::string("message")],
     handler: Handler::Local(crate::pubsub::publish),
     ..PUBSUB_GROUP
@@ -107,7 +107,7 @@ pub(crate) const SPUBLISH: Command = Command {
     since: "7.0.0",
     complexity: "O(N), N: number of listeners",
     arity: 3,
-    flags: flags![PUBSUB, LOADING, STALE, FAST],
+    flags: flags![PUBSUB, LOADING, STALE, FAST, MAY_REPLICATE],
     key_specs: &[KeySpec::at(1, &["not_key"])],
     arguments: &[Argument::string("shardchannel"), Argument::string("message")],
     handler: Handler::Local(crate::pubsub::spublish),

@@ -28,7 +28,7 @@ const fn runs(named: ScriptNamed, is_read_only: bool) -> Handler {
 const RUNNING: Command = Command {
     complexity: "That of the script",
     arity: -3,
-    flags: flags![NOSCRIPT, STALE, SKIP_MONITOR, NO_MANDATORY_KEYS],
+    flags: flags![NOSCRIPT, STALE, SKIP_MONITOR, MAY_REPLICATE, NO_MANDATORY_KEYS],
     acl: acl![SCRIPTING],
     ..SCRIPTING
 };

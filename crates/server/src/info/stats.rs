@@ -112,7 +112,7 @@ pub(super) fn commandstats(text: &mut Text, server: &Server) {
     // What was forgotten by CONFIG RESETSTAT isn't shown.
     let met = by_command.into_iter().filter(|(_, [calls, _, failed, rejected])| calls + failed + rejected > 0);
     for (name, [calls, time_ns, failed, rejected]) in met {
-        let (time_us, each_us) = (time_ns / 1000, time_ns as f64 / 1000.0 / calls.max(1) as f64);
+        let (time_us, each_us) = (time_ns / 1000, (time_ns / 1000) as f64 / calls.max(1) as f64);
         text.line(format_args!(
             "cmdstat_{name}:calls={calls},usec={time_us},usec_per_call={each_us:.2},rejected_calls={rejected},\
              failed_calls={failed}"

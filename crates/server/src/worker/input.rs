@@ -153,6 +153,12 @@ impl Input {
         self.chunk.as_ref().map_or(self.rest.len(), Chunk::len) - self.start
     }
 
+    /// Bytes received that are no whole argument yet: what Redis calls the query buffer.
+    pub fn query_buffer_bytes(&self) -> usize {
+        let end = self.chunk.as_ref().map_or(self.rest.len(), Chunk::len);
+        end - self.parsed - self.parser.split_bytes().min(end - self.parsed)
+    }
+
     /// Bytes of its own memory.
     pub fn capacity_bytes(&self) -> usize {
         self.rest.capacity()

@@ -113,8 +113,8 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &self.connections[index as usize] else { return false };
         // What a transaction has queued counts too.
         let queued_bytes = connection.session.transaction.as_ref().map_or(0, |queue| queue.bytes());
-        let has =
-            (connection.input.waiting_bytes() + queued_bytes) as u64 > self.settings.client_query_buffer_limit_bytes;
+        let has = (connection.input.query_buffer_bytes() + queued_bytes) as u64
+            > self.settings.client_query_buffer_limit_bytes;
         if has {
             let id = connection.session.client.id;
             tracing::warn!("Closing client that reached max query buffer length: id={id}");
