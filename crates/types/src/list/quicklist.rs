@@ -39,7 +39,7 @@ impl Quicklist {
     /// The list of a pack's entries.
     pub(super) fn from_pack(pack: PackRef<'_>, limit: NodeLimit) -> Self {
         let mut list = Quicklist::new(limit);
-        if pack.len() > 0 {
+        if !pack.is_empty() {
             list.insert_node(0, Node::from_pack(pack));
         }
         list
