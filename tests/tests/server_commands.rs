@@ -48,7 +48,6 @@ fn config_get_names_and_defaults_equal() {
         "crash-memcheck-enabled",
         "disable-thp",
         "jemalloc-bg-thread",
-        "latency-tracking",
         "set-proc-title",
     ];
     let Some(judge) = Server::redis(&[]) else { return };

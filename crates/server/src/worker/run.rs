@@ -131,7 +131,7 @@ impl<L: EventLoop> Worker<'_, L> {
         self.stats.windows.add(1);
         let mut window = std::mem::take(&mut self.window);
         let began = Instant::now();
-        self.tally.begin_window(began);
+        self.tally.begin_window();
         self.stopwatch.begin_window(began);
         if self.server.keyspace().layout().execution == Execution::Owner {
             self.run_for_homes(&window);
@@ -145,9 +145,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.run_entry(entry, window.ranges_of(entry));
             }
         }
-        let ended = Instant::now();
-        self.tally.end_window(ended);
-        self.end_watch(&window, ended);
+        let took = began.elapsed();
+        self.tally.end_window(took);
+        self.end_watch(&window, began, took);
         // What was parsed behind a command that had to wait is parsed again when it has its answer.
         for (at, entry) in window.entries.iter().enumerate() {
             if let Some(connection) = &mut self.connections[entry.connection as usize]

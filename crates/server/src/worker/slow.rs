@@ -32,21 +32,32 @@ pub fn times_all(settings: &Settings) -> bool {
     (0..FINE_US).contains(&settings.slowlog_log_slower_than_us)
 }
 
+/// From how long on the plain commands of a window may belong into the log.
+fn slow_window(settings: &Settings) -> Duration {
+    match settings.slowlog_log_slower_than_us {
+        slower_than_us @ FINE_US.. => Duration::from_micros(slower_than_us as u64),
+        _ => Duration::MAX,
+    }
+}
+
 /// The worker's stopwatch.
 pub(super) struct Stopwatch {
     times_all: bool,
+    /// From how long on the plain commands of a window are looked at.
+    slow_window: Duration,
     /// When the last command whose time was taken ended, or the window began.
     mark: Instant,
 }
 
 impl Stopwatch {
     pub(super) fn new(settings: &Settings) -> Self {
-        Stopwatch { times_all: times_all(settings), mark: Instant::now() }
+        Stopwatch { times_all: times_all(settings), slow_window: slow_window(settings), mark: Instant::now() }
     }
 
     /// To be called when the settings have changed.
     pub(super) fn set(&mut self, settings: &Settings) {
         self.times_all = times_all(settings);
+        self.slow_window = slow_window(settings);
     }
 
     /// A window begins.
@@ -86,12 +97,13 @@ pub(super) fn note(
 }
 
 impl<L: EventLoop> Worker<'_, L> {
-    /// A window has run. Logs one of its plain commands if all of them together took long.
+    /// A window has run that began and took so. Logs one of its plain commands if all of them together took long.
     #[inline]
-    pub(super) fn end_watch(&mut self, window: &Window, now: Instant) {
-        let rest = now - self.stopwatch.mark;
-        let slower_than_us = self.settings.slowlog_log_slower_than_us;
-        if slower_than_us >= FINE_US && rest.as_micros() as i64 >= slower_than_us {
+    pub(super) fn end_watch(&mut self, window: &Window, began: Instant, took: Duration) {
+        // Mostly no command had its time taken, and the rest is the whole.
+        let mark = self.stopwatch.mark;
+        let rest = if mark == began { took } else { took.saturating_sub(mark - began) };
+        if rest >= self.stopwatch.slow_window {
             self.note_plain(window, rest);
         }
     }

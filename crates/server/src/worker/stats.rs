@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pantala_base::{Counter, Gauge, Histogram};
 use pantala_engine::command::Command;
@@ -84,7 +84,6 @@ pub struct Tally<'s> {
     /// Few different commands, so a list.
     runs: ByCommand,
     last: usize,
-    window_began: Option<Instant>,
     /// Time of its commands that had their own taken.
     window_timed: Duration,
     /// Calls in the window at hand, by index in `runs`.
@@ -103,7 +102,6 @@ impl<'s> Tally<'s> {
             stats,
             runs: Vec::new(),
             last: 0,
-            window_began: None,
             window_timed: Duration::ZERO,
             window_calls: Vec::new(),
             by_code: ByCode::new(),
@@ -113,8 +111,7 @@ impl<'s> Tally<'s> {
     }
 
     /// A window begins to run.
-    pub fn begin_window(&mut self, now: Instant) {
-        self.window_began = Some(now);
+    pub fn begin_window(&mut self) {
         self.window_timed = Duration::ZERO;
         self.window_calls.clear();
     }
@@ -214,14 +211,13 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// The window has run: what is left of its time is shared among its commands whose own wasn't taken.
-    pub fn end_window(&mut self, now: Instant) {
-        let Some(began) = self.window_began.take() else { return };
+    /// The window has run for so long: what is left of its time is shared among its commands whose own wasn't taken.
+    pub fn end_window(&mut self, took: Duration) {
         let calls = self.window_calls.len() as u64;
         if calls == 0 {
             return;
         }
-        let each_ns = (now - began).saturating_sub(self.window_timed).as_nanos() as u64 / calls;
+        let each_ns = took.saturating_sub(self.window_timed).as_nanos() as u64 / calls;
         // Commands of a kind mostly stand together.
         for same in self.window_calls.chunk_by(|one, two| one == two) {
             let (stats, count) = (&self.runs[same[0]].1, same.len() as u64);

@@ -20,7 +20,6 @@ const OTHER_DEFAULTS: [&str; 10] = [
     "disable-thp",
     "activerehashing",
     "jemalloc-bg-thread",
-    "latency-tracking",
     // The version's own build decides.
     "dir",
 ];
