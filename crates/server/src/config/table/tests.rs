@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Directives whose default is another one here; the table says why at each.
-const OTHER_DEFAULTS: [&str; 10] = [
+const OTHER_DEFAULTS: [&str; 9] = [
     "save",
     "io-threads",
     "set-proc-title",
