@@ -338,3 +338,26 @@ fn latencies_are_kept_as_in_redis() {
         assert_eq!(given, right);
     });
 }
+
+/// A script that needs more shards than those of its keys runs again; what was put back was never there.
+#[test]
+fn monitors_see_what_a_script_did_once() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "1", "--shards", "64"]);
+        let (mut monitor, mut client) = (server.connect(), server.connect());
+        monitor.call("MONITOR");
+        // Four names that were not declared: at most one of them lies in the declared key's shard.
+        let script = "for i = 0, 3 do redis.call('SET', KEYS[1], i); redis.call('SET', 'made:' .. i, i) end";
+        client.command(&["EVAL", script, "1", "declared"]);
+        client.call("ECHO end");
+        let mut sets = 0;
+        loop {
+            let line = monitor.receive().text();
+            if line.contains("\"ECHO\"") {
+                break;
+            }
+            sets += usize::from(line.contains("\"SET\""));
+        }
+        assert_eq!(sets, 8, "each SET once");
+    });
+}

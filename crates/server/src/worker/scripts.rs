@@ -90,8 +90,10 @@ impl<L: EventLoop> Worker<'_, L> {
             bytes.extend_from_slice(arg);
         }
         let is_read_only = form.is_read_only || script.flags.contains(ScriptFlags::NO_WRITES);
-        // What listeners were told can't be put back, so where there are such, writes come only once.
-        let is_wide = script.is_wide() || !is_read_only && self.executor.keyspace().publishes_events();
+        // What listeners were told can't be put back: where there are such, writes come only once, and with monitors everything.
+        let keyspace = self.executor.keyspace();
+        let is_wide =
+            script.is_wide() || keyspace.monitors().are_there() || !is_read_only && keyspace.publishes_events();
         Ok(Box::new(ScriptCall { command, script, is_read_only, is_wide, bytes, ranges, keys }))
     }
 
