@@ -339,6 +339,78 @@ fn latencies_are_kept_as_in_redis() {
     });
 }
 
+/// What `LATENCY` shows without its times: an event's name, and whether what is said of it can be.
+fn latest(reply: &Reply) -> Vec<(String, bool)> {
+    let one = |entry: &Reply| {
+        let [event, at_s, latest_ms, max_ms] = entry.elements() else { panic!("{entry:?}") };
+        let can_be = at_s.integer() > 1_700_000_000
+            && latest_ms.integer() <= max_ms.integer()
+            && (20..5000).contains(&max_ms.integer());
+        (event.text(), can_be)
+    };
+    reply.elements().iter().map(one).collect()
+}
+
+#[test]
+fn latency_events_are_noted_as_in_redis() {
+    let Some(judge) = Server::redis(&["--enable-debug-command", "yes"]) else { return };
+    for_each_backend(|backend| {
+        let subject = Server::pantala(backend, &["--workers", "3", "--shards", "4", "--enable-debug-command", "yes"]);
+        let [given, right] = [&subject, &judge].map(|server| {
+            // Connections of all workers.
+            let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
+            clients[1].call("HELLO 3");
+            let mut replies = Vec::new();
+            for command in [
+                "CONFIG GET latency-monitor-threshold",
+                "CONFIG SET latency-monitor-threshold -1",
+                "DEBUG SLEEP 0.03",
+                "LATENCY LATEST",
+                "LATENCY HISTORY command",
+                "LATENCY GRAPH command",
+                "LATENCY GRAPH",
+                "LATENCY LATEST x",
+                "LATENCY NOSUCH",
+                "LATENCY RESET",
+                "LATENCY RESET a b",
+                "CONFIG SET latency-monitor-threshold 20",
+            ] {
+                replies.extend(clients.iter_mut().take(2).map(|client| client.call(command)));
+            }
+            for client in &mut clients {
+                client.call("DEBUG SLEEP 0.021");
+            }
+            let mut seen = Vec::new();
+            for client in &mut clients {
+                // A busy machine may let a `PING` take as long.
+                let mut all = latest(&client.call("LATENCY LATEST"));
+                all.retain(|(event, _)| event == "command");
+                seen.push(all);
+                let history = client.call("LATENCY HISTORY command");
+                let seconds: Vec<i64> =
+                    history.elements().iter().map(|sample| sample.elements()[0].integer()).collect();
+                assert!(seconds.windows(2).all(|two| two[0] < two[1]) && !seconds.is_empty(), "{history:?}");
+                let graph = client.call("LATENCY GRAPH command").text();
+                let lines = graph.lines().filter(|line| line.starts_with("command - high ") || line.contains("----"));
+                replies.push(Reply::Integer(lines.count() as i64));
+                replies.push(client.call("LATENCY HISTORY COMMAND"));
+                replies.push(client.call("LATENCY GRAPH COMMAND"));
+            }
+            client_resets(&mut clients, &mut replies);
+            (replies, seen)
+        });
+        assert_eq!(given, right);
+    });
+}
+
+fn client_resets(clients: &mut [Client], replies: &mut Vec<Reply>) {
+    clients[0].call("LATENCY RESET fast-command expire-cycle");
+    replies.push(clients[1].call("CONFIG SET latency-monitor-threshold 100000"));
+    replies.push(clients[0].call("LATENCY RESET nosuch COMMAND command"));
+    replies.push(clients[1].call("LATENCY RESET"));
+    replies.push(clients[0].call("LATENCY LATEST"));
+}
+
 /// A script that needs more shards than those of its keys runs again; what was put back was never there.
 #[test]
 fn monitors_see_what_a_script_did_once() {

@@ -41,6 +41,7 @@ pub mod hashes;
 pub mod help;
 pub mod hyperloglog;
 pub mod introspection;
+mod latency;
 pub mod lists;
 mod lolwut;
 pub mod memory;

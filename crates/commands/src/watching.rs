@@ -1,4 +1,4 @@
-//! Watching the server: `MONITOR`, `SLOWLOG`, `LATENCY HISTOGRAM`.
+//! Watching the server: `MONITOR`, `SLOWLOG`. `LATENCY` has a file of its own.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -77,51 +77,6 @@ pub fn slowlog_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
             "    How many entries there are.",
             "RESET",
             "    Forgets all entries.",
-        ],
-    );
-}
-
-/// The first step of `LATENCY HISTOGRAM`, ns: about a microsecond; each further one is twice as long.
-const HISTOGRAM_FIRST_NS: u64 = 1024;
-
-/// `LATENCY HISTOGRAM [command …]`. A container stands for its subcommands; what is no command, or was never run, is left out.
-pub fn latency_histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let all = context.host.latencies();
-    let is = |name: &str, asked: &[u8]| {
-        let container = name.split_once('|').map_or("", |(container, _)| container);
-        asked.eq_ignore_ascii_case(name.as_bytes()) || asked.eq_ignore_ascii_case(container.as_bytes())
-    };
-    let shown: Vec<_> = if args.len() == 2 {
-        all
-    } else {
-        // In the order in which they were asked for.
-        args.iter().skip(2).flat_map(|asked| all.iter().filter(move |(name, _)| is(name, asked)).cloned()).collect()
-    };
-    reply.map(shown.len());
-    for (name, distribution) in shown {
-        reply.bulk(name.as_bytes());
-        reply.map(2);
-        reply.bulk(b"calls");
-        reply.integer(distribution.len() as i64);
-        reply.bulk(b"histogram_usec");
-        let steps = distribution.by_powers_of_two(HISTOGRAM_FIRST_NS);
-        reply.map(steps.len());
-        for (end_ns, count) in steps {
-            reply.integer((end_ns / 1000) as i64);
-            reply.integer(count as i64);
-        }
-    }
-}
-
-/// `LATENCY HELP`.
-pub fn latency_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    help::write(
-        reply,
-        "LATENCY",
-        &[
-            "HISTOGRAM [<command> ...]",
-            "    How long calls of commands took: how many no longer than so many",
-            "    microseconds.",
         ],
     );
 }

@@ -9,10 +9,12 @@ use crate::access::Key;
 use crate::blocking::{Waiters, WakesOn};
 use crate::fields::{Watched, is_timed};
 use crate::keyspace::Keyspace;
+use crate::latency;
 use crate::notify::EventClass;
 use crate::shard::{DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// User flag of an entry: a short string that Redis would call `raw`, since it came from `APPEND` or `SETRANGE`.
 pub const FLAG_RAW: u8 = 1;
@@ -198,7 +200,7 @@ impl<'s> Db<'s> {
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
                 let removed = found.remove();
-                forget(self.keyspace, self.stats, self.figures, removed);
+                forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
                 tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
             }
             return None;
@@ -216,7 +218,7 @@ impl<'s> Db<'s> {
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
                 let removed = found.remove();
-                forget(self.keyspace, self.stats, self.figures, removed);
+                forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
                 tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
             }
             miss(self.keyspace, self.stats, self.db, key.bytes);
@@ -256,7 +258,7 @@ impl<'s> Db<'s> {
         if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
                 let removed = found.remove();
-                forget(self.keyspace, self.stats, self.figures, removed);
+                forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
                 tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
             }
             return None;
@@ -396,7 +398,7 @@ impl<'s> Db<'s> {
         let now_ms = self.now_ms;
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         if removed.expire_at_ms().is_some_and(|at| at <= now_ms) {
-            forget(self.keyspace, self.stats, self.figures, removed);
+            forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
             tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
             return false;
         }
@@ -740,10 +742,25 @@ fn tell_expired(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &[u8])
 
 /// Counts and frees a key that expired.
 #[cold]
-pub(crate) fn forget(keyspace: &Keyspace, stats: &ShardStats, figures: &DatabaseStats, removed: Removed<Value>) {
+pub(crate) fn forget(
+    keyspace: &Keyspace,
+    stats: &ShardStats,
+    figures: &DatabaseStats,
+    removed: Removed<Value>,
+    now_ms: i64,
+) {
     stats.expired.add(1);
     uncount(figures, &removed);
-    if let Some(value) = removed.into_heap() {
-        keyspace.dispose(value, keyspace.tuning.lazyfree_lazy_expire.load(Relaxed));
+    let Some(value) = removed.into_heap() else { return };
+    let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
+    if keyspace.tuning.latency_threshold_ms.load(Relaxed) == 0 {
+        return keyspace.dispose(value, lazy);
+    }
+    let began = Instant::now();
+    keyspace.dispose(value, lazy);
+    let took_ms = began.elapsed().as_millis() as u64;
+    if keyspace.tuning.is_latency(took_ms) {
+        // Whose list it goes into doesn't matter.
+        keyspace.latency().note(0, latency::EXPIRE_DEL, (now_ms + took_ms as i64) / 1000, took_ms);
     }
 }

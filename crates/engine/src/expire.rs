@@ -12,6 +12,7 @@ use crate::db::{Db, forget};
 use crate::executor::Executor;
 use crate::fields;
 use crate::keyspace::Keyspace;
+use crate::latency;
 use crate::notify::EventClass;
 use crate::ownership::Ownership;
 
@@ -50,7 +51,17 @@ pub struct ActiveExpiry {
 
 impl ActiveExpiry {
     /// One turn, to be called `hz` times a second: visits this worker's shards from where the last turn ended, for at most its share of time.
+    /// A turn that took long is an event of `LATENCY`.
     pub fn turn(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
+        let (keyspace, began) = (executor.keyspace(), Instant::now());
+        self.walk(executor, worker, now_ms, began);
+        let took_ms = began.elapsed().as_millis() as u64;
+        if keyspace.tuning.is_latency(took_ms) {
+            keyspace.latency().note(worker, latency::EXPIRE_CYCLE, (now_ms + took_ms as i64) / 1000, took_ms);
+        }
+    }
+
+    fn walk(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64, began: Instant) {
         let keyspace = executor.keyspace();
         self.turns = (self.turns + 1) % TURNS_PER_MEASURE;
         if self.turns == 0 {
@@ -63,7 +74,6 @@ impl ActiveExpiry {
         let hz = keyspace.tuning.hz.load(Relaxed).max(1);
         let budget = Duration::from_micros(u64::from(1_000_000 * (TIME_PERCENT + 2 * effort) / 100 / hz));
         let stale_max = ACCEPTABLE_STALE_PERCENT - u64::from(effort);
-        let began = Instant::now();
         let shards = keyspace.shard_count();
         for _ in 0..shards {
             let shard = self.next_shard % shards;
@@ -142,7 +152,7 @@ fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
                     false
                 }
             },
-            &mut |removed| forget(of_view, stats, figures, removed),
+            &mut |removed| forget(of_view, stats, figures, removed, now_ms),
         );
         if seen.entries > 0 {
             figures.ttl_sum_ms.set(ttl_sum_ms);

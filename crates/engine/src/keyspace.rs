@@ -14,6 +14,7 @@ use pantala_types::Value;
 
 use crate::access::KeyPlace;
 use crate::client::Clients;
+use crate::latency::LatencyMonitor;
 use crate::lazyfree::{Garbage, LazyFree};
 use crate::message::Message;
 use crate::monitor::Monitors;
@@ -110,6 +111,7 @@ pub struct Keyspace {
     clients: Clients,
     monitors: Monitors,
     slowlog: SlowLog,
+    latency: LatencyMonitor,
     /// Live settings.
     pub tuning: Tuning,
     /// Requests that found their shard busy, over all workers.
@@ -146,6 +148,7 @@ impl Keyspace {
         pantala_types::table::set_seed(layout.seed);
         let databases = layout.databases as usize;
         let (pubsub, slowlog) = (PubSub::new(ports.len()), SlowLog::new(ports.len()));
+        let latency = LatencyMonitor::new(ports.len());
         let id = NEXT_ID.fetch_add(1, Relaxed);
         let shards: Box<[_]> = (0..layout.shards)
             .map(|number| {
@@ -174,6 +177,7 @@ impl Keyspace {
             clients: Clients::new(),
             monitors: Monitors::new(),
             slowlog,
+            latency,
             tuning: Tuning::new(),
             contended: CachePadded::new(AtomicU64::new(0)),
             draws: AtomicU64::new(0),
@@ -315,6 +319,11 @@ impl Keyspace {
     /// Commands that took long.
     pub fn slowlog(&self) -> &SlowLog {
         &self.slowlog
+    }
+
+    /// What took longer than `latency-monitor-threshold`.
+    pub fn latency(&self) -> &LatencyMonitor {
+        &self.latency
     }
 
     /// What frees memory in the background.

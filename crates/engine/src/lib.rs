@@ -37,6 +37,7 @@ pub mod executor;
 pub mod expire;
 mod fields;
 pub mod keyspace;
+pub mod latency;
 pub mod lazyfree;
 pub mod message;
 pub mod monitor;

@@ -63,6 +63,10 @@ pub struct Tuning {
     pub stream_node_max_bytes: AtomicU64,
     /// `stream-node-max-entries`; 0: no limit.
     pub stream_node_max_entries: AtomicU64,
+    /// `latency-monitor-threshold`; 0: nothing is noted.
+    pub latency_threshold_ms: AtomicU64,
+    /// `slowlog-log-slower-than`.
+    pub slowlog_slower_than_us: AtomicI64,
     /// `slowlog-max-len`.
     pub slowlog_max_len: AtomicU64,
     /// The time of every single command is taken, of plain ones too.
@@ -102,12 +106,21 @@ impl Tuning {
             hz: AtomicU32::new(10),
             stream_node_max_bytes: AtomicU64::new(4096),
             stream_node_max_entries: AtomicU64::new(100),
+            latency_threshold_ms: AtomicU64::new(0),
+            slowlog_slower_than_us: AtomicI64::new(10_000),
             slowlog_max_len: AtomicU64::new(128),
             times_all: AtomicBool::new(false),
             events: AtomicU32::new(0),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),
         }
+    }
+
+    /// Whether what took so long is an event of `LATENCY`.
+    #[inline]
+    pub fn is_latency(&self, took_ms: u64) -> bool {
+        let threshold_ms = self.latency_threshold_ms.load(Relaxed);
+        threshold_ms > 0 && took_ms >= threshold_ms
     }
 
     /// How much a node of a list may hold.

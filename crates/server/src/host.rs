@@ -364,6 +364,8 @@ impl Server {
         tuning.zset_max_listpack_value_bytes.store(settings.zset_max_listpack_value_bytes, Relaxed);
         tuning.active_expire_effort.store(settings.active_expire_effort, Relaxed);
         tuning.hz.store(settings.hz, Relaxed);
+        tuning.latency_threshold_ms.store(settings.latency_monitor_threshold_ms, Relaxed);
+        tuning.slowlog_slower_than_us.store(settings.slowlog_log_slower_than_us, Relaxed);
         tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
         tuning.times_all.store(crate::worker::times_all(settings), Relaxed);
         tuning.set_events(settings.notify_keyspace_events);

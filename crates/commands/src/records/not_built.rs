@@ -19,8 +19,7 @@ pub(super) static NOT_BUILT: &[&str] = &[
     "cluster|replicate", "cluster|reset", "cluster|saveconfig", "cluster|set-config-epoch", "cluster|setslot",
     "cluster|shards", "cluster|slaves", "cluster|slots", "failover",
     "fcall", "fcall_ro", "function|delete", "function|dump", "function|kill", "function|list", "function|load",
-    "function|restore", "function|stats", "lastsave", "latency|doctor", "latency|graph", "latency|history",
-    "latency|latest", "latency|reset", "migrate", "module", "module|help", "module|list", "module|load",
+    "function|restore", "function|stats", "lastsave", "migrate", "module", "module|help", "module|list", "module|load",
     "module|loadex", "module|unload", "psync", "readonly", "readwrite", "replconf", "replicaof", "role",
     "save", "slaveof", "sync", "wait",
 ];

@@ -89,8 +89,73 @@ pub(crate) const LATENCY: Command = Command {
     since: "2.8.13",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
-    subcommands: &[LATENCY_HELP, LATENCY_HISTOGRAM],
+    subcommands: &[
+        LATENCY_DOCTOR,
+        LATENCY_GRAPH,
+        LATENCY_HELP,
+        LATENCY_HISTOGRAM,
+        LATENCY_HISTORY,
+        LATENCY_LATEST,
+        LATENCY_RESET,
+    ],
     ..WATCHING
+};
+
+/// What the subcommands have in common that show or forget events.
+const LATENCY_EVENTS: Command = Command {
+    since: "2.8.13",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"],
+    ..WATCHING
+};
+
+pub(crate) const LATENCY_DOCTOR: Command = Command {
+    name: "doctor",
+    full_name: "latency|doctor",
+    summary: "What took long, and what may help, in words",
+    handler: Handler::Local(crate::latency::doctor),
+    ..LATENCY_EVENTS
+};
+
+pub(crate) const LATENCY_GRAPH: Command = Command {
+    name: "graph",
+    full_name: "latency|graph",
+    summary: "A picture of an event's latest latencies",
+    arity: 3,
+    arguments: &[Argument::string("event")],
+    handler: Handler::Local(crate::latency::graph),
+    ..LATENCY_EVENTS
+};
+
+pub(crate) const LATENCY_HISTORY: Command = Command {
+    name: "history",
+    full_name: "latency|history",
+    summary: "An event's latest latencies, with their times",
+    arity: 3,
+    arguments: &[Argument::string("event")],
+    handler: Handler::Local(crate::latency::history),
+    ..LATENCY_EVENTS
+};
+
+pub(crate) const LATENCY_LATEST: Command = Command {
+    name: "latest",
+    full_name: "latency|latest",
+    summary: "The latest latency of every event",
+    handler: Handler::Local(crate::latency::latest),
+    ..LATENCY_EVENTS
+};
+
+pub(crate) const LATENCY_RESET: Command = Command {
+    name: "reset",
+    full_name: "latency|reset",
+    summary: "Forgets the latencies of events",
+    arity: -2,
+    tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+    arguments: &[Argument::string("event").optional().multiple()],
+    handler: Handler::Local(crate::latency::reset),
+    ..LATENCY_EVENTS
 };
 
 pub(crate) const LATENCY_HELP: Command = Command {
@@ -101,7 +166,7 @@ pub(crate) const LATENCY_HELP: Command = Command {
     complexity: "O(1)",
     arity: 2,
     flags: flags![LOADING, STALE],
-    handler: Handler::Local(crate::watching::latency_help),
+    handler: Handler::Local(crate::latency::help),
     ..WATCHING
 };
 
@@ -115,6 +180,6 @@ pub(crate) const LATENCY_HISTOGRAM: Command = Command {
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
     tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"],
     arguments: &[Argument::string("command").optional().multiple()],
-    handler: Handler::Local(crate::watching::latency_histogram),
+    handler: Handler::Local(crate::latency::histogram),
     ..WATCHING
 };

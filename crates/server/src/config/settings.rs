@@ -216,6 +216,8 @@ pub struct Settings {
     pub stream_node_max_entries: u64,
     /// Commands that take this many µs or more are logged; negative: none.
     pub slowlog_log_slower_than_us: i64,
+    /// What takes this many ms or more is an event of `LATENCY`; 0: nothing is.
+    pub latency_monitor_threshold_ms: u64,
     /// Keep how long calls of each command took.
     pub latency_tracking: bool,
     /// Percentiles that `INFO latencystats` shows, 0 to 100 each.
@@ -290,6 +292,7 @@ impl Settings {
             stream_node_max_bytes: bytes(values, "stream-node-max-bytes"),
             stream_node_max_entries: bytes(values, "stream-node-max-entries"),
             slowlog_log_slower_than_us: i64::try_from(values.number("slowlog-log-slower-than")).unwrap_or(i64::MAX),
+            latency_monitor_threshold_ms: bytes(values, "latency-monitor-threshold"),
             latency_tracking: values.bool("latency-tracking"),
             latency_percentiles: words(values.text("latency-tracking-info-percentiles"))
                 .iter()

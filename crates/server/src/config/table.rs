@@ -158,7 +158,7 @@ pub static DIRECTIVES: &[Directive] = &[
     // Watching and scripts.
     D::live("slowlog-log-slower-than", Integer(-1, LONG_MAX), "10000"),
     D::live("slowlog-max-len", Integer(0, LONG_MAX), "128"),
-    D::known("latency-monitor-threshold", Integer(0, LONG_MAX), "0"),
+    D::live("latency-monitor-threshold", Integer(0, LONG_MAX), "0"),
     D::live("latency-tracking", Bool, "yes"),
     D::live("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9"),
     D::live("busy-reply-threshold", Integer(0, LONG_MAX), "5000").alias("lua-time-limit"),

@@ -1,4 +1,4 @@
-//! Which commands took long: `SLOWLOG`.
+//! Which commands took long: `SLOWLOG`, and the events of `LATENCY` that commands are.
 //!
 //! Reading the clock twice costs about what a small `GET` does, so at a pipeline of them it isn't read for each. What takes how long is
 //! told by this:
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use pantala_engine::client::Client;
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::keyspace::Keyspace;
+use pantala_engine::latency;
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
 
@@ -34,9 +35,13 @@ pub fn times_all(settings: &Settings) -> bool {
 
 /// From how long on the plain commands of a window may belong into the log.
 fn slow_window(settings: &Settings) -> Duration {
-    match settings.slowlog_log_slower_than_us {
+    let slow = match settings.slowlog_log_slower_than_us {
         slower_than_us @ FINE_US.. => Duration::from_micros(slower_than_us as u64),
         _ => Duration::MAX,
+    };
+    match settings.latency_monitor_threshold_ms {
+        0 => slow,
+        threshold_ms => slow.min(Duration::from_millis(threshold_ms)),
     }
 }
 
@@ -80,7 +85,7 @@ impl Stopwatch {
     }
 }
 
-/// Logs a command if it took long.
+/// Logs a command if it took long, and makes it an event of `LATENCY` if it took too long for that.
 pub(super) fn note(
     keyspace: &Keyspace,
     settings: &Settings,
@@ -93,6 +98,11 @@ pub(super) fn note(
     let (slower_than_us, took_us) = (settings.slowlog_log_slower_than_us, took.as_micros() as i64);
     if slower_than_us >= 0 && took_us >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG) {
         keyspace.slowlog().note(client, command, args, now_ms / 1000, took_us, settings.slowlog_max_len);
+    }
+    let took_ms = took.as_millis() as u64;
+    if settings.latency_monitor_threshold_ms > 0 && took_ms >= settings.latency_monitor_threshold_ms {
+        let event = if command.flags.contains(Flags::FAST) { latency::FAST_COMMAND } else { latency::COMMAND };
+        keyspace.latency().note(client.worker, event, (now_ms + took_ms as i64) / 1000, took_ms);
     }
 }
 
