@@ -396,19 +396,40 @@ fn latency_events_are_noted_as_in_redis() {
                 replies.push(client.call("LATENCY HISTORY COMMAND"));
                 replies.push(client.call("LATENCY GRAPH COMMAND"));
             }
-            client_resets(&mut clients, &mut replies);
+            forget_latencies(&mut clients, &mut replies);
             (replies, seen)
         });
         assert_eq!(given, right);
     });
 }
 
-fn client_resets(clients: &mut [Client], replies: &mut Vec<Reply>) {
+#[test]
+fn keys_that_take_long_to_expire_are_latency_events() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "4"]);
+        let mut client = server.connect();
+        client.call("CONFIG SET latency-monitor-threshold 1");
+        let members: Vec<String> = (0..200_000).map(|number| format!("a-member-of-some-length:{number:050}")).collect();
+        let add: Vec<&str> = ["SADD", "set"].into_iter().chain(members.iter().map(String::as_str)).collect();
+        assert_eq!(client.command(&add).integer(), 200_000);
+        client.call("PEXPIRE set 1");
+        // Active expiry finds it, not a command.
+        let expired = |client: &mut Client| latest(&client.call("LATENCY LATEST")).into_iter().map(|(event, _)| event);
+        let found = (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            ["expire-cycle", "expire-del"].iter().all(|wanted| expired(&mut client).any(|event| event == *wanted))
+        });
+        assert!(found, "{:?}", client.call("LATENCY LATEST"));
+    });
+}
+
+fn forget_latencies(clients: &mut [Client], replies: &mut Vec<Reply>) {
     clients[0].call("LATENCY RESET fast-command expire-cycle");
     replies.push(clients[1].call("CONFIG SET latency-monitor-threshold 100000"));
     replies.push(clients[0].call("LATENCY RESET nosuch COMMAND command"));
     replies.push(clients[1].call("LATENCY RESET"));
     replies.push(clients[0].call("LATENCY LATEST"));
+    replies.push(clients[0].call("CONFIG SET latency-monitor-threshold 0"));
 }
 
 /// A script that needs more shards than those of its keys runs again; what was put back was never there.

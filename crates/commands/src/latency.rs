@@ -174,12 +174,16 @@ fn age(seconds: i64) -> String {
     const MINUTE_S: i64 = 60;
     const HOUR_S: i64 = 60 * MINUTE_S;
     const DAY_S: i64 = 24 * HOUR_S;
-    match seconds {
-        ..MINUTE_S => format!("{seconds}s"),
-        ..HOUR_S => format!("{}m", seconds / MINUTE_S),
-        ..DAY_S => format!("{}h", seconds / HOUR_S),
-        _ => format!("{}d", seconds / DAY_S),
-    }
+    let (count, unit) = if seconds >= DAY_S {
+        (seconds / DAY_S, 'd')
+    } else if seconds >= HOUR_S {
+        (seconds / HOUR_S, 'h')
+    } else if seconds >= MINUTE_S {
+        (seconds / MINUTE_S, 'm')
+    } else {
+        (seconds, 's')
+    };
+    format!("{count}{unit}")
 }
 
 /// What the doctor looks at besides the events.
