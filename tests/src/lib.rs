@@ -20,6 +20,7 @@
 //! | `PANTALA_BACKENDS` | comma-separated backends to test (default: all that the host allows) |
 //! | `PANTALA_SEED` | seed of every random test (default: from the clock; always printed) |
 //! | `PANTALA_DIFF_COMMANDS` | commands of one differential run |
+//! | `PANTALA_CLIENTS_AGAINST` | `redis`: what `tests/clients` holds runs on redis-server, to know what it comes to there |
 //! | `CI` | `true`: a missing redis-server, redis-cli or redis-benchmark fails tests instead of skipping them |
 //!
 //! Nothing here reads the code of Pantala's crates: the parser of replies is its own on purpose, so that an error in
@@ -32,6 +33,7 @@ pub mod binary;
 pub mod client;
 pub mod concurrent;
 pub mod differential;
+pub mod ecosystem;
 pub mod generator;
 pub mod random;
 pub mod reply;

@@ -11,14 +11,20 @@ use std::time::{Duration, Instant};
 /// When it isn't installed and the environment says `CI=true`: a CI that skips what it should test must fail.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
+    let found = on_path(program);
     if found.is_none() {
         let ci = std::env::var("CI").is_ok_and(|value| value == "true");
         assert!(!ci, "{program} is not installed, and CI=true forbids to skip the tests that need it");
         skipped(format_args!("{program} is not installed"));
     }
     found
+}
+
+/// Path of `program` on the search path.
+#[must_use]
+pub fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// What a program that ran to its end left.
@@ -38,14 +44,21 @@ pub struct Ran {
 /// When it can't be started, or still runs after `limit`.
 #[must_use]
 pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Duration) -> Ran {
-    let mut child = Command::new(program)
-        .args(["-p", &port.to_string()])
-        .args(args)
+    run_to_end(Command::new(program).args(["-p", &port.to_string()]).args(args), input, limit)
+}
+
+/// Runs a command line with `input` to its end.
+///
+/// # Panics
+/// When it can't be started, or still runs after `limit`: then with what it had printed.
+#[must_use]
+pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
+    let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|error| panic!("{} doesn't start: {error}", program.display()));
+        .unwrap_or_else(|error| panic!("{command:?} doesn't start: {error}"));
     let mut pipe = child.stdin.take().expect("standard input is piped");
     let (mut output, mut errors) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
     std::thread::scope(|scope| {
@@ -61,7 +74,8 @@ pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Durati
             if Instant::now() > deadline {
                 let _ = child.kill();
                 let _ = child.wait();
-                panic!("{} {args:?} still ran after {limit:?}", program.display());
+                let printed = [output, errors].map(|thread| thread.join().expect("it is read"));
+                panic!("{command:?} still ran after {limit:?}; it printed:\n{}", printed.join("\n"));
             }
             std::thread::sleep(Duration::from_millis(5));
         };

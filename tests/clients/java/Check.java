@@ -1,0 +1,69 @@
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+
+/** What both workloads need: the server's port, a named check, threads that hand on what they threw. */
+final class Check {
+    static final int PORT = Integer.parseInt(System.getenv("PANTALA_PORT"));
+    static final int THREADS = 8;
+    static final long WAIT_MAX_S = 20;
+
+    /** A check, or a thread's work. */
+    interface Body {
+        void run() throws Exception;
+    }
+
+    /** A thread's work, by its number. */
+    interface Work {
+        void run(int number) throws Exception;
+    }
+
+    private Check() {}
+
+    /** Runs one check; ends the program with 1 where it fails. */
+    static void check(String name, Body body) {
+        long start = System.nanoTime();
+        try {
+            body.run();
+        } catch (Throwable why) {
+            System.err.println("FAILED " + name);
+            why.printStackTrace();
+            System.exit(1);
+        }
+        System.out.printf("ok %s (%d ms)%n", name, (System.nanoTime() - start) / 1_000_000);
+    }
+
+    static void must(boolean holds, String what) {
+        if (!holds) {
+            throw new AssertionError(what);
+        }
+    }
+
+    static void same(Object is, Object wanted) {
+        must(wanted.equals(is), "is " + is + ", wanted " + wanted);
+    }
+
+    /** Runs {@code work} in threads, and throws what one of them threw. */
+    static void together(Work work) throws Exception {
+        ExecutorService pool = Executors.newFixedThreadPool(THREADS);
+        List<Future<?>> all = new ArrayList<>();
+        for (int number = 0; number < THREADS; number++) {
+            int mine = number;
+            all.add(pool.submit((Callable<Void>) () -> {
+                work.run(mine);
+                return null;
+            }));
+        }
+        try {
+            for (Future<?> one : all) {
+                one.get(WAIT_MAX_S, TimeUnit.SECONDS);
+            }
+        } finally {
+            pool.shutdownNow();
+        }
+    }
+}

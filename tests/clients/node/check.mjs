@@ -1,0 +1,33 @@
+// What both workloads need: the server's port, a named check, a wait with an end.
+import assert from 'node:assert/strict';
+
+export const port = Number(process.env.PANTALA_PORT);
+export const connection = { host: '127.0.0.1', port, maxRetriesPerRequest: null };
+const WAIT_MAX_MS = 20_000;
+
+/** Runs one check, and says which when it fails. A check that hangs fails too. */
+export async function check(name, body) {
+  const start = Date.now();
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`not done after ${WAIT_MAX_MS} ms`)), WAIT_MAX_MS);
+  });
+  try {
+    await Promise.race([body(), late]);
+  } catch (error) {
+    console.error(`FAILED ${name}:`, error);
+    process.exit(1);
+  } finally {
+    clearTimeout(timer);
+  }
+  console.log(`ok ${name} (${Date.now() - start} ms)`);
+}
+
+/** Waits until `condition` holds. */
+export async function until(what, condition) {
+  const end = Date.now() + WAIT_MAX_MS;
+  while (!(await condition())) {
+    assert.ok(Date.now() < end, `${what} did not happen`);
+    await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+}

@@ -1,0 +1,33 @@
+"""What all workloads need: the server's port, a named check, a wait with an end."""
+
+import os
+import sys
+import time
+import traceback
+
+PORT = int(os.environ["PANTALA_PORT"])
+URL = f"redis://127.0.0.1:{PORT}/0"
+WAIT_MAX_S = 20
+
+
+def run(*checks):
+    """Runs checks in turn, and ends with 1 at the first that fails."""
+    for check in checks:
+        start = time.monotonic()
+        try:
+            check()
+        except Exception:
+            traceback.print_exc()
+            print(f"FAILED {check.__name__}", file=sys.stderr)
+            # Threads of a failed check may still wait.
+            sys.stderr.flush()
+            os._exit(1)
+        print(f"ok {check.__name__} ({(time.monotonic() - start) * 1000:.0f} ms)", flush=True)
+
+
+def until(what, condition):
+    """Waits until `condition` holds."""
+    end = time.monotonic() + WAIT_MAX_S
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen"
+        time.sleep(0.01)

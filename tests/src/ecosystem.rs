@@ -1,0 +1,98 @@
+//! Client libraries and what is built on them, by language: `tests/clients` holds for each an ordinary manifest, and workloads that
+//! check what they get. They are copied to `target/clients`, where the language's own package manager installs what the
+//! manifest names, and run against a server there.
+//!
+//! A workload is a program that takes the server's port from `PANTALA_PORT`, prints a line for each check, and ends with 1 where
+//! one fails.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::{Server, binary, tool};
+
+/// Longest time that one step of an installation may take: it may fetch everything.
+const INSTALL_MAX: Duration = Duration::from_secs(300);
+/// Longest time that one workload may take. On an idle machine none takes more than 8 s.
+const WORKLOAD_MAX: Duration = Duration::from_secs(90);
+
+/// One language.
+pub struct Ecosystem {
+    /// Its folder in `tests/clients`.
+    pub name: &'static str,
+    /// What must be on the search path.
+    pub programs: &'static [&'static str],
+    /// Command lines that install, in the copied folder.
+    pub install: &'static [&'static [&'static str]],
+    /// Command lines that test, in the copied folder.
+    pub workloads: &'static [&'static [&'static str]],
+}
+
+impl Ecosystem {
+    /// Copies the folder and installs what its manifest names. `None` after a loud `SKIPPED:` line on a machine without the
+    /// language, and, but for a CI, on one that can't install: without its registry.
+    ///
+    /// # Panics
+    /// With `CI=true`, where the language is there and the installation fails.
+    #[must_use]
+    pub fn installed(&self) -> Option<PathBuf> {
+        if let Some(missing) = self.programs.iter().find(|program| tool::on_path(program).is_none()) {
+            tool::skipped(format_args!("clients in {}: {missing} is not installed", self.name));
+            return None;
+        }
+        let root = binary::workspace_root();
+        let folder = root.join("target/clients").join(self.name);
+        copy(&root.join("tests/clients").join(self.name), &folder);
+        let start = Instant::now();
+        for line in self.install {
+            let ran = tool::run_to_end(&mut command(line, &folder), b"", INSTALL_MAX);
+            if !ran.success {
+                let why = format!("clients in {}: {line:?} fails:\n{}\n{}", self.name, ran.output, ran.errors);
+                assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
+                tool::skipped(why);
+                return None;
+            }
+        }
+        println!("{}: installed in {} s", self.name, start.elapsed().as_secs());
+        Some(folder)
+    }
+
+    /// Runs all workloads against `server`, one after the other.
+    ///
+    /// # Panics
+    /// Where one ends with another status than 0, says nothing, or goes on for too long.
+    pub fn run(&self, folder: &Path, server: &mut Server) {
+        for line in self.workloads {
+            let mut command = command(line, folder);
+            command.env("PANTALA_PORT", server.port().to_string());
+            let ran = tool::run_to_end(&mut command, b"", WORKLOAD_MAX);
+            println!("{}", ran.output.trim_end());
+            assert!(ran.success, "{}: {line:?} fails:\n{}\nthe server:\n{}", self.name, ran.errors, server.log());
+            assert!(ran.output.lines().any(|line| line.starts_with("ok ")), "{}: {line:?} checked nothing", self.name);
+            server.assert_sound();
+        }
+    }
+}
+
+/// A command line in `folder`; a program with a path is one that the installation left there.
+fn command(line: &[&str], folder: &Path) -> Command {
+    let (program, args) = line.split_first().expect("a command line names a program");
+    let program = if program.contains('/') { folder.join(program) } else { PathBuf::from(program) };
+    let mut command = Command::new(program);
+    command.args(args).current_dir(folder);
+    // Whoever tests from within an environment of Python's or Node's own means that one for something else.
+    command.env_remove("VIRTUAL_ENV").env_remove("PYTHONPATH").env_remove("NODE_PATH");
+    command
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap_or_else(|error| panic!("{}: {error}", to.display()));
+    let entries = std::fs::read_dir(from).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+    for entry in entries {
+        let path = entry.expect("the folder is read").path();
+        if path.is_file() {
+            let target = to.join(path.file_name().expect("a file has a name"));
+            std::fs::copy(&path, &target).unwrap_or_else(|error| panic!("{}: {error}", target.display()));
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Job queues, locks and client libraries as their users have them, from their own registries: `tests/clients`.
+//! `pantala_tests::ecosystem` tells how. All of it passes on redis-server 7.0.15 too: `PANTALA_CLIENTS_AGAINST=redis`.
+
+use pantala_tests::ecosystem::Ecosystem;
+use pantala_tests::{Server, for_each_backend};
+
+const NODE: Ecosystem = Ecosystem {
+    name: "node",
+    programs: &["node", "npm"],
+    install: &[&["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]],
+    workloads: &[&["node", "ioredis.mjs"], &["node", "bullmq.mjs"]],
+};
+
+const PYTHON: Ecosystem = Ecosystem {
+    name: "python",
+    programs: &["python3"],
+    install: &[
+        &["python3", "-m", "venv", "venv"],
+        &["venv/bin/python", "-m", "pip", "install", "--quiet", "--requirement", "requirements.txt"],
+    ],
+    workloads: &[
+        &["venv/bin/python", "redis_py.py"],
+        &["venv/bin/python", "rq_queue.py"],
+        &["venv/bin/python", "celery_tasks.py"],
+    ],
+};
+
+const GO: Ecosystem = Ecosystem {
+    name: "go",
+    programs: &["go"],
+    install: &[&["go", "build", "-o", "workload", "."]],
+    workloads: &[&["./workload"]],
+};
+
+const JAVA: Ecosystem = Ecosystem {
+    name: "java",
+    programs: &["java", "javac", "mvn"],
+    install: &[
+        &["mvn", "--quiet", "--batch-mode", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
+        &["javac", "-cp", "jars/*", "-d", "out", "Check.java", "JedisWork.java", "RedissonWork.java"],
+    ],
+    workloads: &[&["java", "-cp", "out:jars/*", "JedisWork"], &["java", "-cp", "out:jars/*", "RedissonWork"]],
+};
+
+fn run(ecosystem: &Ecosystem) {
+    let Some(folder) = ecosystem.installed() else { return };
+    match std::env::var("PANTALA_CLIENTS_AGAINST").as_deref() {
+        Ok("redis") => {
+            if let Some(mut server) = Server::redis(&[]) {
+                ecosystem.run(&folder, &mut server);
+            }
+        }
+        Ok(other) => panic!("PANTALA_CLIENTS_AGAINST is {other:?}: only redis is meant"),
+        Err(_) => for_each_backend(|backend| {
+            // Two workers and several shards: what spans shards must go through more than one thread's hands.
+            ecosystem.run(&folder, &mut Server::pantala(backend, &["--workers", "2", "--shards", "8"]));
+        }),
+    }
+}
+
+#[test]
+#[ignore = "installs packages: run on a release build by .ci/run"]
+fn node_bullmq_and_ioredis() {
+    run(&NODE);
+}
+
+#[test]
+#[ignore = "installs packages: run on a release build by .ci/run"]
+fn python_rq_celery_and_redis_py() {
+    run(&PYTHON);
+}
+
+#[test]
+#[ignore = "installs packages: run on a release build by .ci/run"]
+fn go_redis() {
+    run(&GO);
+}
+
+#[test]
+#[ignore = "installs packages: run on a release build by .ci/run"]
+fn java_jedis_and_redisson() {
+    run(&JAVA);
+}
