@@ -13,11 +13,15 @@ mod lists;
 mod server;
 mod sets;
 mod sorted_sets;
+mod sorting;
 mod streams;
 mod strings;
+mod transactions;
 mod values;
 
 pub use streams::CLOCK_STREAM;
+
+use std::collections::VecDeque;
 
 use crate::Random;
 
@@ -82,8 +86,8 @@ pub struct Generator {
     stream_run: usize,
     /// Lengths of the longest values that are still likely.
     pub(crate) value_len_max: usize,
-    /// A step that must follow the last one on the same connection.
-    next: Option<Step>,
+    /// Steps that must follow the last one on the same connection.
+    following: VecDeque<Step>,
 }
 
 impl Generator {
@@ -111,23 +115,29 @@ impl Generator {
         keys.extend((0..sorted_sets::KEYS).map(sorted_sets::key));
         keys.extend((0..geo::KEYS).map(geo::key));
         keys.extend((0..streams::KEYS).map(streams::key));
-        Generator { random, keys, start_s, stream_ms: 1, stream_run: 0, value_len_max: 600, next: None }
+        Generator { random, keys, start_s, stream_ms: 1, stream_run: 0, value_len_max: 600, following: VecDeque::new() }
     }
 
     /// Whether the next step belongs to the last one, on the same connection.
     #[must_use]
     pub fn goes_on(&self) -> bool {
-        self.next.is_some()
+        !self.following.is_empty()
     }
 
     /// The next command.
     pub fn step(&mut self) -> Step {
-        if let Some(step) = self.next.take() {
+        if let Some(step) = self.following.pop_front() {
             return step;
         }
         let mut step = match self.random.below(100) {
             0..=79 if self.stream_run > 0 => self.stream_command(),
-            0..=59 => self.data_command(),
+            0..=57 => self.data_command(),
+            58 | 59 => match self.random.below(16) {
+                0..=8 => self.transaction_command(),
+                9..=12 => self.sort_command(),
+                13 => self.waiting_command(),
+                _ => self.transfer_command(),
+            },
             60..=81 => self.generic_command(),
             82..=95 => self.server_command(),
             _ => self.unknown_command(),
@@ -173,7 +183,7 @@ impl Generator {
     /// EXISTS of every key of the stream, and then DBSIZE: a key whose time has passed counts until something touches it,
     /// and SCAN and RANDOMKEY touch such keys by chance.
     pub(crate) fn count_keys(&mut self) -> Step {
-        self.next = Some(Step::new(words("DBSIZE"), Check::Exact));
+        self.following.push_back(Step::new(words("DBSIZE"), Check::Exact));
         let mut args = words("EXISTS");
         args.extend(self.keys.iter().cloned());
         args.extend(values::JUNK.iter().map(|junk| junk.as_bytes().to_vec()));
@@ -268,6 +278,15 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
         "SPOP",
         "SRANDMEMBER",
         "SSCAN",
+        // Another timeout may be one without an end.
+        "BLPOP",
+        "BRPOP",
+        "BLMOVE",
+        "BRPOPLPUSH",
+        "BLMPOP",
+        "BZPOPMIN",
+        "BZPOPMAX",
+        "BZMPOP",
         // An option of 7.2 makes another arity.
         "ZRANK",
         "ZREVRANK",

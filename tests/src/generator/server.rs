@@ -197,7 +197,7 @@ impl Generator {
         if self.random.one_in(2) {
             usage.extend(words("SAMPLES 0"));
         }
-        self.next = Some(Step::new(usage, Check::Kind));
+        self.following.push_back(Step::new(usage, Check::Kind));
         Step::new([words("EXISTS"), vec![key]].concat(), Check::Exact)
     }
 }

@@ -164,7 +164,7 @@ impl Generator {
         }
         let mut next = words("DEL");
         next.push(args[1].clone());
-        self.next = Some(Step::new(next, Check::Exact));
+        self.following.push_back(Step::new(next, Check::Exact));
         if self.random.one_in(2) {
             return Check::Kind;
         }

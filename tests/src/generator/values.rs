@@ -70,12 +70,19 @@ pub(super) const JUNK: &[&str] = &[
     "EX",
 ];
 
+/// A value in so many is huge, and how long it is, bytes.
+const HUGE_ONE_IN: usize = 400_000;
+const HUGE_BYTES: usize = 10 << 20;
+
 /// Far from any other time that a stream uses, in seconds: see [`Generator::far_seconds`].
 const FAR_STEP_S: i64 = 100_000;
 
 impl Generator {
     /// A value to store: small text, a number, binary, around the limit of embstr, or long.
     pub(crate) fn value(&mut self) -> Vec<u8> {
+        if self.random.one_in(HUGE_ONE_IN) {
+            return vec![b'h'; HUGE_BYTES];
+        }
         match self.random.below(12) {
             0 | 1 => self.random.between(-200, 20_000).to_string().into_bytes(),
             2 => self.random.pick(EDGES).as_bytes().to_vec(),

@@ -1,0 +1,145 @@
+//! `SORT` and `SORT_RO`; the commands that may wait, over data that is there or for hardly any time; `DUMP` and `RESTORE` of nothing good.
+
+use super::{Check, Generator, Step, lists, sets, sorted_sets};
+
+/// Patterns of `BY`, and of `GET`.
+const PATTERNS: &[&str] = &["key:*", "*", "nosort", "nosuch_*", "h*->f", "hash:*->a", "key:*->x", "->", "*->", "n*"];
+
+impl Generator {
+    pub(super) fn sort_command(&mut self) -> Step {
+        let read_only = self.random.one_in(4);
+        let mut args = vec![if read_only { b"SORT_RO".to_vec() } else { b"SORT".to_vec() }];
+        let kind = self.random.below(8);
+        args.push(match kind {
+            0..=2 => lists::key(self.random.below(lists::KEYS)),
+            3 | 4 => sets::key(self.random.below(sets::KEYS)),
+            5 | 6 => sorted_sets::key(self.random.below(sorted_sets::KEYS)),
+            _ => self.key(),
+        });
+        let (mut alpha, mut by, mut limited, mut nosort) = (false, false, false, false);
+        for _ in 0..self.random.below(5) {
+            match self.random.below(7) {
+                0 | 1 => {
+                    alpha = true;
+                    args.push(self.word("ALPHA"));
+                }
+                2 => {
+                    let order = *self.random.pick(&["ASC", "DESC", "DESC", "SIDEWAYS"]);
+                    args.push(self.word(order));
+                }
+                3 => {
+                    by = true;
+                    args.push(self.word("BY"));
+                    let pattern = *self.random.pick(PATTERNS);
+                    nosort = !pattern.contains('*');
+                    args.push(pattern.as_bytes().to_vec());
+                }
+                4 => {
+                    limited = true;
+                    args.push(self.word("LIMIT"));
+                    args.push(self.small_number());
+                    args.push(self.small_number());
+                }
+                _ => {
+                    args.push(self.word("GET"));
+                    let pattern = *self.random.pick(&["#", "#", "key:*", "h*->f", "*", "nosuch_*"]);
+                    args.push(pattern.as_bytes().to_vec());
+                }
+            }
+        }
+        // Where weights are equal, or nothing is sorted, the order is each server's own.
+        let is_open = by && (alpha || nosort);
+        if !read_only && !is_open && self.random.one_in(4) {
+            args.push(self.word("STORE"));
+            args.push(lists::key(self.random.below(lists::KEYS)));
+        } else if read_only && self.random.one_in(20) {
+            args.push(self.word("STORE"));
+            args.push(self.key());
+        }
+        let check = match (is_open, limited) {
+            (false, _) => Check::Exact,
+            (true, false) => Check::Unordered,
+            (true, true) => Check::Length,
+        };
+        Step::new(args, check)
+    }
+
+    fn small_number(&mut self) -> Vec<u8> {
+        if self.random.one_in(15) { self.integer() } else { self.random.between(-2, 9).to_string().into_bytes() }
+    }
+
+    /// A command that may wait. It finds something, or gives up soon.
+    pub(super) fn waiting_command(&mut self) -> Step {
+        let name =
+            *self.random.pick(&["BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BLMPOP", "BZPOPMIN", "BZPOPMAX", "BZMPOP"]);
+        let ordered = name.starts_with("BZ");
+        let mut args = vec![name.as_bytes().to_vec()];
+        let some_key = |generator: &mut Generator| match ordered {
+            _ if generator.random.one_in(12) => generator.key(),
+            true => sorted_sets::key(generator.random.below(sorted_sets::KEYS)),
+            false => lists::key(generator.random.below(lists::KEYS)),
+        };
+        if name.ends_with("MPOP") {
+            args.push(self.timeout());
+            let keys = self.random.below(4) + 1;
+            args.push(if self.random.one_in(12) { self.small_number() } else { keys.to_string().into_bytes() });
+            (0..keys).for_each(|_| args.push(some_key(self)));
+            let end = *self.random.pick(if ordered { &["MIN", "MAX", "LEFT"] } else { &["LEFT", "RIGHT", "MIN"] });
+            args.push(self.word(end));
+            if self.random.one_in(3) {
+                args.push(self.word("COUNT"));
+                args.push(self.small_number());
+            }
+            return Step::new(args, Check::Exact);
+        }
+        match name {
+            "BLMOVE" => {
+                args.push(some_key(self));
+                args.push(some_key(self));
+                for _ in 0..2 {
+                    let end = *self.random.pick(&["LEFT", "RIGHT"]);
+                    args.push(self.word(end));
+                }
+            }
+            "BRPOPLPUSH" => {
+                args.push(some_key(self));
+                args.push(some_key(self));
+            }
+            _ => (0..self.random.below(4) + 1).for_each(|_| args.push(some_key(self))),
+        }
+        args.push(self.timeout());
+        Step::new(args, Check::Exact)
+    }
+
+    /// A timeout that is over at once, or none at all.
+    fn timeout(&mut self) -> Vec<u8> {
+        const TIMEOUTS: &[&str] = &["-1", "abc", "", "1e400", "nan", "-0.1", "inf", "9223372036854775807", "0x1p70"];
+        if self.random.one_in(12) {
+            return self.random.pick(TIMEOUTS).as_bytes().to_vec();
+        }
+        self.random.pick(&["0.001", "0.002", "1e-3"]).as_bytes().to_vec()
+    }
+
+    /// `DUMP`, and `RESTORE` of what is no payload. Those of payloads are at the end of a stream, where both servers have each other's.
+    pub(super) fn transfer_command(&mut self) -> Step {
+        if self.random.one_in(2) {
+            return Step::new(vec![b"DUMP".to_vec(), self.key()], Check::Kind);
+        }
+        let mut args = vec![b"RESTORE".to_vec(), self.key()];
+        args.push(if self.random.one_in(4) { self.integer() } else { b"0".to_vec() });
+        args.push(if self.random.one_in(3) { b"\x00\x01a\x0a\x00".to_vec() } else { self.value() });
+        for _ in 0..*self.random.pick(&[0, 0, 1, 1, 2]) {
+            match self.random.below(5) {
+                0 | 1 => args.push(self.word("REPLACE")),
+                2 => args.push(self.word("ABSTTL")),
+                3 => {
+                    let option = *self.random.pick(&["IDLETIME", "FREQ"]);
+                    args.push(self.word(option));
+                    args.push(self.small_number());
+                }
+                _ => args.push(self.junk()),
+            }
+        }
+        Step::new(args, Check::Exact)
+    }
+}

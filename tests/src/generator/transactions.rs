@@ -1,0 +1,51 @@
+//! Transactions: whole ones, and watches that other connections' commands may break.
+
+use super::{Check, Generator, Step, may_be_bent, words};
+
+/// Commands of a transaction at most.
+const QUEUED_MAX: usize = 7;
+
+impl Generator {
+    pub(super) fn transaction_command(&mut self) -> Step {
+        match self.random.below(8) {
+            0 => return Step::new(words("UNWATCH"), Check::Exact),
+            1 | 2 => {
+                let mut args = words("WATCH");
+                for _ in 0..self.random.below(3) + 1 {
+                    args.push(self.key());
+                }
+                return Step::new(args, Check::Exact);
+            }
+            3 if self.random.one_in(6) => {
+                let alone = *self.random.pick(&["EXEC", "DISCARD", "EXEC now", "MULTI 1", "WATCH"]);
+                return Step::new(words(alone), Check::Exact);
+            }
+            _ => {}
+        }
+        let mut queued = Vec::new();
+        for _ in 0..self.random.below(QUEUED_MAX) {
+            let mut step = match self.random.below(12) {
+                0 => self.sort_command(),
+                1 => self.waiting_command(),
+                2 if self.random.one_in(4) => Step::new(words("MULTI"), Check::Exact),
+                2 if self.random.one_in(4) => Step::new(words("WATCH a"), Check::Exact),
+                _ => self.data_command(),
+            };
+            // What they all answer is one reply, so each must compare exactly; and a step behind belongs to what isn't queued.
+            let is_whole = !self.goes_on();
+            self.following.clear();
+            if step.check != Check::Exact || !is_whole {
+                continue;
+            }
+            if self.random.one_in(25) && may_be_bent(&step.args) && step.args[0] != b"XADD" {
+                self.bend(&mut step);
+            }
+            queued.push(step);
+        }
+        let end = if self.random.one_in(8) { "DISCARD" } else { "EXEC" };
+        queued.push(Step::new(words(end), Check::Exact));
+        // Runs of stream commands go on afterwards.
+        self.following.extend(queued);
+        Step::new(words("MULTI"), Check::Exact)
+    }
+}
