@@ -169,6 +169,11 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "PING"),
     (0, "EXEC"),
+    (0, "WATCH b"),
+    (1, "SWAPDB 0 0"),
+    (0, "MULTI"),
+    (0, "PING"),
+    (0, "EXEC"),
     // Ended by RESET.
     (0, "MULTI"),
     (0, "GET none"),

@@ -155,12 +155,15 @@ impl<'a> Access<'a> {
         self.keyspace.notify(class, event, db, key.bytes);
     }
 
-    /// Swaps two databases (each below [`Keyspace::databases`]) for all clients.
+    /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. Of one with itself nobody hears anything.
     ///
     /// # Panics
     /// When the command does not hold all shards.
     pub fn swap_databases(&mut self, a: u32, b: u32) {
         assert_eq!(self.owned.len(), self.keyspace.shard_count() as usize, "SWAPDB holds all shards");
+        if a == b {
+            return;
+        }
         let physical = [self.keyspace.physical(a), self.keyspace.physical(b)];
         self.keyspace.swap_databases(a, b);
         for ownership in self.owned.iter_mut() {

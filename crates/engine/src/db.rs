@@ -310,6 +310,14 @@ impl<'s> Db<'s> {
     /// Stores a payload with its user flags, replacing whatever the key held.
     #[inline]
     pub fn set_payload(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) {
+        self.set_payload_unnoticed(key, payload, flags, expire);
+        self.modified(key);
+    }
+
+    /// As [`Db::set_payload`], for what may be in another form only and still the same: the caller calls [`Db::modified`], or nobody
+    /// who watches the key hears of it.
+    #[inline]
+    pub fn set_payload_unnoticed(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) {
         let (keyspace, figures, now_ms) = (self.keyspace, self.figures, self.now_ms);
         let heap = heap_bytes(&payload);
         if let NewPayload::Heap(value) = &payload
@@ -376,7 +384,6 @@ impl<'s> Db<'s> {
         if heap > 0 {
             figures.heap_bytes.add(heap);
         }
-        self.modified(key);
     }
 
     /// Sets or clears the time to live of a key. `false`: there is no such key.
@@ -425,7 +432,8 @@ impl<'s> Db<'s> {
         Some(taken)
     }
 
-    /// Changes a large value in place and keeps the figures. The key must hold one.
+    /// Changes a large value in place and keeps the figures. The key must hold one. As with [`Db::set_payload_unnoticed`], it
+    /// is the caller who calls [`Db::modified`].
     pub fn change_heap<R>(&mut self, key: &Key<'_>, change: impl FnOnce(&mut Value) -> R) -> Option<R> {
         let figures = self.figures;
         let mut found = self.find(key)?;
@@ -435,7 +443,6 @@ impl<'s> Db<'s> {
         let after = value.allocated_bytes();
         figures.heap_bytes.sub(before as u64);
         figures.heap_bytes.add(after as u64);
-        self.modified(key);
         Some(result)
     }
 

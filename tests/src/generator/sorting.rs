@@ -2,20 +2,39 @@
 
 use super::{Check, Generator, Step, lists, sets, sorted_sets};
 
+/// What `SORT` reads: a copy, since Redis turns a sorted set that is sorted into a skip list for good.
+const COPY: &[u8] = b"copy to sort";
+
 /// Patterns of `BY`, and of `GET`.
 const PATTERNS: &[&str] = &["key:*", "*", "nosort", "nosuch_*", "h*->f", "hash:*->a", "key:*->x", "->", "*->", "n*"];
 
 impl Generator {
+    /// A copy of something, what sorts it, and the end of the copy.
     pub(super) fn sort_command(&mut self) -> Step {
-        let read_only = self.random.one_in(4);
-        let mut args = vec![if read_only { b"SORT_RO".to_vec() } else { b"SORT".to_vec() }];
-        let kind = self.random.below(8);
-        args.push(match kind {
+        let source = match self.random.below(8) {
             0..=2 => lists::key(self.random.below(lists::KEYS)),
             3 | 4 => sets::key(self.random.below(sets::KEYS)),
             5 | 6 => sorted_sets::key(self.random.below(sorted_sets::KEYS)),
             _ => self.key(),
-        });
+        };
+        let mut sort = self.sort_of_copy();
+        if self.random.one_in(14) {
+            let mut bent = sort.clone();
+            self.bend(&mut bent);
+            // Nor may a bent one sort anything else.
+            if bent.args.get(1).is_none_or(|key| key == COPY) {
+                sort = bent;
+            }
+        }
+        self.mix_case(&mut sort.args[0]);
+        self.following.push_back(sort);
+        self.following.push_back(Step::new(vec![b"DEL".to_vec(), COPY.to_vec()], Check::Exact));
+        Step::new(vec![b"COPY".to_vec(), source, COPY.to_vec(), b"REPLACE".to_vec()], Check::Exact)
+    }
+
+    fn sort_of_copy(&mut self) -> Step {
+        let read_only = self.random.one_in(4);
+        let mut args = vec![if read_only { b"SORT_RO".to_vec() } else { b"SORT".to_vec() }, COPY.to_vec()];
         let (mut alpha, mut by, mut limited, mut nosort) = (false, false, false, false);
         for _ in 0..self.random.below(5) {
             match self.random.below(7) {

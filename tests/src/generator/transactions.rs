@@ -25,7 +25,14 @@ impl Generator {
         let mut queued = Vec::new();
         for _ in 0..self.random.below(QUEUED_MAX) {
             let mut step = match self.random.below(12) {
-                0 => self.sort_command(),
+                0 => {
+                    let mut steps = vec![self.sort_command()];
+                    steps.extend(self.following.drain(..));
+                    if steps.iter().all(|step| step.check == Check::Exact) {
+                        queued.extend(steps);
+                    }
+                    continue;
+                }
                 1 => self.waiting_command(),
                 2 if self.random.one_in(4) => Step::new(words("MULTI"), Check::Exact),
                 2 if self.random.one_in(4) => Step::new(words("WATCH a"), Check::Exact),

@@ -50,11 +50,15 @@ pub fn setbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
     // The offset is below eight times `proto-max-bulk-len`, which an usize holds.
     let len = (offset >> 3) as usize + 1;
-    let mut was = None;
-    let changed = grow(&mut db, &key, len, |bytes| was = set_bit(bytes, offset, on));
-    match changed {
+    let (mut was, mut is_changed) = (None, false);
+    let grown = grow(&mut db, &key, len, |bytes| {
+        was = set_bit(bytes, offset, on);
+        is_changed = len > len_before || was != Some(on);
+        is_changed
+    });
+    match grown {
         Ok(()) => {
-            if len > len_before || was != Some(on) {
+            if is_changed {
                 db.notify(EventClass::String, "setbit", &key);
             }
             reply.integer(i64::from(was.unwrap_or(false)));

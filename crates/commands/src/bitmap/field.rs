@@ -136,6 +136,8 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
                 None => reply.null(),
             }
         }
+        // As in Redis, nobody is told that the string was made longer when none of its writes could be done.
+        is_changed
     });
     if changed.is_err() {
         reply.error(errors::OUT_OF_MEMORY);

@@ -31,19 +31,20 @@ fn debug(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Res
         edit_one(&mut db, &key, |string| {
             to_dense(string)?;
             HyperLogLog::of(string.as_bytes()).map_or(Ok(()), |dense| dense.merge_into(&mut registers))?;
-            Ok(())
+            // As in Redis, another form is no change.
+            Ok(((), false))
         })?;
         reply.array(registers.values().len());
         registers.values().iter().for_each(|&value| reply.integer(i64::from(value)));
         return Ok(());
     }
     if is_option(sub, "TODENSE") {
-        let changed = edit_one(&mut db, &key, to_dense)?;
+        let changed = edit_one(&mut db, &key, |string| Ok((to_dense(string)?, false)))?;
         reply.integer(i64::from(changed));
         return Ok(());
     }
     // Redis makes the string raw before it looks at the subcommand.
-    edit_one(&mut db, &key, |_| Ok(()))?;
+    edit_one(&mut db, &key, |_| Ok(((), false)))?;
     if is_option(sub, "DECODE") {
         match runs {
             Some(runs) => reply.bulk(runs.as_bytes()),

@@ -54,13 +54,20 @@ fn of(held: Held<'_>) -> Result<HyperLogLog<'_>, Failure> {
     }
 }
 
-/// Changes a HyperLogLog that is there. When `change` fails it must have left the string as it was.
+/// Changes a HyperLogLog that is there: `change` gives its result, and whether the key counts as changed. When it fails it must have left
+/// the string as it was.
 fn edit_one<R>(
     db: &mut Db<'_>,
     key: &Key<'_>,
-    change: impl FnOnce(&mut RawString) -> Result<R, ChangeError>,
+    change: impl FnOnce(&mut RawString) -> Result<(R, bool), ChangeError>,
 ) -> Result<R, Failure> {
-    Ok(edit(db, key, |string| Ok(change(string)))??)
+    let done = edit(db, key, |string| {
+        Ok(match change(string) {
+            Ok((result, is_changed)) => (Ok(result), is_changed),
+            Err(error) => (Err(error), false),
+        })
+    });
+    Ok(done??)
 }
 
 fn sparse_bytes_max(access: &Access<'_>) -> u64 {
@@ -84,7 +91,7 @@ pub fn pfadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// Whether the key is new or a register changed.
 fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> Result<bool, Failure> {
-    let add_to = |string: &mut RawString| {
+    let add_to = |string: &mut RawString| -> Result<bool, ChangeError> {
         let mut changed = false;
         for element in args.iter().skip(2) {
             changed |= add(string, element, bytes_max)?;
@@ -102,12 +109,13 @@ fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> R
     let certain = of(entry.held())?.form() == Form::Dense || args.len() <= 3;
     edit_one(db, key, |string| {
         if certain {
-            return add_to(string);
+            let changed = add_to(string)?;
+            return Ok((changed, changed));
         }
         let mut changed_string = string.try_clone()?;
         let changed = add_to(&mut changed_string)?;
         *string = changed_string;
-        Ok(changed)
+        Ok((changed, changed))
     })
 }
 
@@ -133,10 +141,10 @@ fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
     edit_one(db, key, |string| {
         let count = match (cached, HyperLogLog::of(string.as_bytes())) {
             (None, Some(found)) => found.count()?,
-            (cached, _) => return Ok(cached.unwrap_or(0)),
+            (cached, _) => return Ok((cached.unwrap_or(0), false)),
         };
         remember_count(string, count);
-        Ok(count)
+        Ok((count, true))
     })
 }
 
@@ -183,12 +191,13 @@ fn merge(access: &mut Access<'_>, args: &Args<'_>) -> Result<(), Failure> {
     let exists = db.write(&key).is_some();
     edit_one(&mut db, &key, |string| {
         if exists {
-            return store_merged(string, &registers, any_dense, bytes_max);
+            store_merged(string, &registers, any_dense, bytes_max)?;
+            return Ok(((), true));
         }
         let mut made = empty()?;
         store_merged(&mut made, &registers, any_dense, bytes_max)?;
         *string = made;
-        Ok(())
+        Ok(((), true))
     })?;
     db.notify(EventClass::String, "pfadd", &key);
     Ok(())

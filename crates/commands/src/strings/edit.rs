@@ -1,7 +1,7 @@
 //! Changing a string in place, wherever the dictionary keeps it. It is `raw` from then on; its time to live stays.
 
 use pantala_engine::access::Key;
-use pantala_engine::db::{Db, Expire, Held, Holds, NewString, fits_inline};
+use pantala_engine::db::{Db, Expire, Held, Holds, NewString, fits_inline, payload_of};
 use pantala_types::{OutOfMemory, RawString, Value};
 
 use super::StringRef;
@@ -9,11 +9,12 @@ use super::StringRef;
 /// Changes the string that a key holds, or an empty one where the key is missing. The caller has made sure that it holds no
 /// other type.
 ///
-/// When `work` fails it must have left the string as it was, and nothing has changed.
+/// `work` gives its result, and whether the key counts as changed: otherwise nobody who watches it hears of it (it may be `raw` from now on
+/// all the same). When it fails it must have left the string as it was, and nothing has changed.
 pub(crate) fn edit<R>(
     db: &mut Db<'_>,
     key: &Key<'_>,
-    work: impl FnOnce(&mut RawString) -> Result<R, OutOfMemory>,
+    work: impl FnOnce(&mut RawString) -> Result<(R, bool), OutOfMemory>,
 ) -> Result<R, OutOfMemory> {
     let mut string = match db.find(key).as_ref().map(Holds::held) {
         None => RawString::default(),
@@ -26,11 +27,19 @@ pub(crate) fn edit<R>(
                 _ => None,
             });
             // The caller has seen a string.
-            return done.flatten().unwrap_or(Err(OutOfMemory));
+            let (result, is_changed) = done.flatten().unwrap_or(Err(OutOfMemory))?;
+            if is_changed {
+                db.modified(key);
+            }
+            return Ok(result);
         }
     };
-    let result = work(&mut string)?;
-    store_raw(db, key, string, Expire::Keep)?;
+    let (result, is_changed) = work(&mut string)?;
+    let (payload, flags) = payload_of(key, raw(key, &mut string))?;
+    db.set_payload_unnoticed(key, payload, flags, Expire::Keep);
+    if is_changed {
+        db.modified(key);
+    }
     Ok(result)
 }
 
@@ -39,22 +48,31 @@ pub(crate) fn grow(
     db: &mut Db<'_>,
     key: &Key<'_>,
     len: usize,
-    work: impl FnOnce(&mut [u8]),
+    work: impl FnOnce(&mut [u8]) -> bool,
 ) -> Result<(), OutOfMemory> {
     edit(db, key, |string| {
         if string.len() < len {
             string.try_set_range(len - 1, &[0])?;
         }
-        work(string.as_mut_bytes());
-        Ok(())
+        Ok(((), work(string.as_mut_bytes())))
     })
 }
 
 /// Stores a string that is `raw`: in the entry where it fits, as it is otherwise.
-pub(crate) fn store_raw(db: &mut Db<'_>, key: &Key<'_>, string: RawString, expire: Expire) -> Result<(), OutOfMemory> {
+pub(crate) fn store_raw(
+    db: &mut Db<'_>,
+    key: &Key<'_>,
+    mut string: RawString,
+    expire: Expire,
+) -> Result<(), OutOfMemory> {
+    db.set_string(key, raw(key, &mut string), expire)
+}
+
+/// A string to be stored as `raw`; a large one is taken.
+fn raw<'a>(key: &Key<'_>, string: &'a mut RawString) -> NewString<'a> {
     if fits_inline(key.bytes, string.len()) {
-        db.set_string(key, NewString::Raw(string.as_bytes()), expire)
+        NewString::Raw(string.as_bytes())
     } else {
-        db.set_string(key, NewString::Large(string), expire)
+        NewString::Large(std::mem::take(string))
     }
 }

@@ -57,7 +57,7 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if check_string_length(len as u64, tail.len() as u64, len_max).is_err() {
         return reply.error(errors::STRING_TOO_LONG);
     }
-    let changed = edit(&mut db, &key, |string| string.try_append(tail));
+    let changed = edit(&mut db, &key, |string| Ok((string.try_append(tail)?, true)));
     finish(&mut db, &key, "append", changed.map(|()| len + tail.len()), reply);
 }
 
@@ -83,7 +83,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     // Within `proto-max-bulk-len` now, which fits an usize on every 64-bit system.
     let offset = offset as usize;
     let len = len.max(offset + patch.len());
-    let changed = edit(&mut db, &key, |string| string.try_set_range(offset, patch));
+    let changed = edit(&mut db, &key, |string| Ok((string.try_set_range(offset, patch)?, true)));
     finish(&mut db, &key, "setrange", changed.map(|()| len), reply);
 }
 
