@@ -315,7 +315,7 @@ fn counting_changes_a_watched_key() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &SERVER_ARGS);
         let (mut watcher, mut other) = (server.connect(), server.connect());
-        for change in ["INCR k", "DECRBY k 3", "INCRBYFLOAT k 1.5", "SETBIT k 3 1", "APPEND k x"] {
+        for change in ["INCR k", "DECRBY k 3", "INCRBYFLOAT k 1.5", "SETBIT k 4 1", "APPEND k x"] {
             other.call("SET k 1");
             watcher.call("WATCH k");
             assert!(!other.call(change).is_error());
