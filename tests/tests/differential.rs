@@ -60,7 +60,8 @@ fn two_judges_agree_and_every_command_is_reached() {
         renamenx scan touch ttl type unlink auth client|id client|info client|list client|getname client|setname \
         client|kill client|no-evict client|reply client|unblock client|unpause echo hello ping reset select \
         command|getkeys command|getkeysandflags command|docs command|info command|list config|get config|set dbsize \
-        debug flushall flushdb info lolwut memory|usage swapdb time";
+        debug eval eval_ro fcall fcall_ro flushall flushdb function|delete function|flush function|list function|load \
+        function|stats info lolwut memory|usage swapdb time";
     let (Some(one), Some(two)) = (Server::redis(&[]), Server::redis(&[])) else { return };
     let seed = Random::seed("two_judges_agree_and_every_command_is_reached");
     let count = commands();

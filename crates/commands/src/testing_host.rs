@@ -7,6 +7,7 @@ use pantala_base::{Distribution, Histogram};
 use pantala_engine::client::{Client, Clients, Endpoint, Host, LocalContext, MemoryFigures, Session, Shutdown};
 use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
+use pantala_engine::functions::{FunctionFacts, Functions, LibraryFacts, RestorePolicy, RunningFacts};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_resp::value::parse_reply;
 use pantala_resp::{ArgRange, Args, Reply};
@@ -59,6 +60,9 @@ impl Host for FakeHost {
     }
     fn script_kill(&self) -> Result<(), &'static str> {
         if self.error.is_empty() { Ok(()) } else { Err(self.error) }
+    }
+    fn functions(&self) -> &dyn Functions {
+        self
     }
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         patterns.iter().map(|pattern| (text(pattern), b"value".to_vec())).collect()
@@ -202,4 +206,46 @@ fn add_client(host: &FakeHost, port: u16) -> Arc<Client> {
     let client = Arc::new(Client::new(host.clients.next_id(), 0, 9, endpoint(port), endpoint(6379), START_MS));
     host.clients.add(Arc::clone(&client));
     client
+}
+
+impl Functions for FakeHost {
+    fn load(&self, code: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
+        self.ask(format!("load {replace} {}", text(code))).map(|()| b"library".to_vec()).map_err(String::into_bytes)
+    }
+    fn libraries(&self) -> Vec<LibraryFacts> {
+        let function = |name: &str, description: Option<&str>, flags: &[&'static str]| FunctionFacts {
+            name: name.into(),
+            description: description.map(Vec::from),
+            flags: flags.to_vec(),
+        };
+        let library = |name: &str, functions| LibraryFacts {
+            name: name.into(),
+            text: format!("#!lua name={name}\n").into_bytes().into(),
+            functions,
+        };
+        vec![
+            library("first", vec![function("f", None, &[]), function("g", Some("says"), &["no-writes"])]),
+            library("second", vec![function("h", None, &[])]),
+        ]
+    }
+    fn counts(&self) -> (usize, usize) {
+        (2, 3)
+    }
+    fn delete(&self, name: &[u8]) -> bool {
+        name == b"first"
+    }
+    fn flush(&self) {
+        let _ = self.ask("flush functions".to_owned());
+    }
+    fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>> {
+        let texts: Vec<String> = texts.iter().map(|code| text(code)).collect();
+        let _ = self.ask(format!("restore {policy:?} {}", texts.join(" ")));
+        trouble.map_or(Ok(()), |trouble| Err(trouble.as_bytes().to_vec()))
+    }
+    fn running(&self) -> Result<Option<RunningFacts>, &'static str> {
+        Ok(None)
+    }
+    fn kill(&self) -> Result<(), &'static str> {
+        if self.error.is_empty() { Ok(()) } else { Err(self.error) }
+    }
 }

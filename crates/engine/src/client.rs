@@ -11,6 +11,7 @@ use pantala_resp::Version;
 use crate::access::SessionView;
 use crate::blocking::Waiter;
 use crate::command::Command;
+use crate::functions::Functions;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{KINDS, Kind, Listener, Subscriptions};
 use crate::transaction::{Transaction, Watch, Watching};
@@ -476,6 +477,8 @@ pub trait Host: Send + Sync {
     fn script_flush(&self);
     /// `SCRIPT KILL`: ends the scripts that have run for too long. The error is the whole error reply.
     fn script_kill(&self) -> Result<(), &'static str>;
+    /// Functions.
+    fn functions(&self) -> &dyn Functions;
 }
 
 /// What a command without keys works with.

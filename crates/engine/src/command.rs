@@ -204,6 +204,8 @@ pub enum ScriptNamed {
     Text,
     /// By its SHA-1 (`EVALSHA`).
     Sha,
+    /// By the name under which a library has registered it (`FCALL`).
+    Function,
 }
 
 /// What a command that runs a script asks for.

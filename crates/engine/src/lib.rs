@@ -36,6 +36,7 @@ pub mod db;
 pub mod executor;
 pub mod expire;
 mod fields;
+pub mod functions;
 pub mod keyspace;
 pub mod latency;
 pub mod lazyfree;

@@ -29,31 +29,28 @@ lua_functions! {
 }
 
 /// What every script has.
-const FUNCTIONS: [(&str, ffi::lua_CFunction); 10] = [
+const FUNCTIONS: [(&str, ffi::lua_CFunction); 8] = [
     ("call", call),
     ("pcall", pcall),
-    ("log", log),
     ("sha1hex", sha1hex),
     ("error_reply", error_reply),
     ("status_reply", status_reply),
     ("setresp", setresp),
     ("set_repl", set_repl),
     ("acl_check_cmd", acl_check_cmd),
-    ("replicate_commands", replicate_commands),
 ];
 
-const NUMBERS: [(&str, f64); 10] = [
+/// What libraries have of it, too, while they are loaded.
+const LOG_AND_VERSION: [(&str, f64); 5] = [
     ("LOG_DEBUG", 0.0),
     ("LOG_VERBOSE", 1.0),
     ("LOG_NOTICE", 2.0),
     ("LOG_WARNING", LEVEL_MAX),
-    ("REPL_NONE", 0.0),
-    ("REPL_AOF", 1.0),
-    ("REPL_SLAVE", 2.0),
-    ("REPL_REPLICA", 2.0),
-    ("REPL_ALL", REPL_MAX),
     ("REDIS_VERSION_NUM", REDIS_VERSION_NUMBER as f64),
 ];
+
+const REPLICATION: [(&str, f64); 5] =
+    [("REPL_NONE", 0.0), ("REPL_AOF", 1.0), ("REPL_SLAVE", 2.0), ("REPL_REPLICA", 2.0), ("REPL_ALL", REPL_MAX)];
 
 const LEVEL_MAX: f64 = 3.0;
 const REPL_MAX: f64 = 3.0;
@@ -61,23 +58,36 @@ const REPL_MAX: f64 = 3.0;
 /// Pushes the table as scripts of EVAL have it.
 pub(crate) fn push(stack: Stack) {
     push_for_functions(stack);
-    for (name, function) in [("breakpoint", breakpoint as ffi::lua_CFunction), ("debug", debug)] {
+    let own: [(&str, ffi::lua_CFunction); 3] =
+        [("breakpoint", breakpoint), ("debug", debug), ("replicate_commands", replicate_commands)];
+    for (name, function) in own {
         stack.push_function(function);
         stack.set_raw_field(-2, name);
     }
 }
 
-/// Pushes what libraries of functions have of it.
+/// Pushes the table as functions have it.
 pub(crate) fn push_for_functions(stack: Stack) {
-    stack.new_table(0, FUNCTIONS.len() + NUMBERS.len() + 3);
+    stack.new_table(0, FUNCTIONS.len() + LOG_AND_VERSION.len() + REPLICATION.len() + 5);
     for (name, function) in FUNCTIONS {
         stack.push_function(function);
         stack.set_raw_field(-2, name);
     }
-    for (name, number) in NUMBERS {
+    for (name, number) in REPLICATION {
         stack.push_number(number);
         stack.set_raw_field(-2, name);
     }
+    push_log_and_version(stack);
+}
+
+/// Adds to the table on top what there is without a script that runs.
+pub(crate) fn push_log_and_version(stack: Stack) {
+    for (name, number) in LOG_AND_VERSION {
+        stack.push_number(number);
+        stack.set_raw_field(-2, name);
+    }
+    stack.push_function(log);
+    stack.set_raw_field(-2, "log");
     stack.push_bytes(REDIS_VERSION.as_bytes());
     stack.set_raw_field(-2, "REDIS_VERSION");
 }
@@ -195,8 +205,10 @@ fn redis_log(stack: Stack) -> Outcome {
             text.extend_from_slice(part);
         }
     }
-    if let Some(run) = running(stack) {
-        run.caller.log(level as u8, &text);
+    match running(stack) {
+        Some(run) => run.caller.log(level as u8, &text),
+        // A library that is being loaded has no caller.
+        None => crate::run::log(level as u8, &text),
     }
     Ok(0)
 }

@@ -4,8 +4,9 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | state | a Lua state, of which each worker has one ([`State`]), made when it first runs a script |
+//! | state | a Lua state, of which each worker has two ([`State`]), for scripts and for functions, each made when it is first needed |
 //! | script | what `EVAL` and `SCRIPT LOAD` bring, known to all workers by its SHA-1 ([`Scripts`]) |
+//! | library | what `FUNCTION LOAD` brings: code that registers functions ([`Library`]), known to all workers in one table ([`Libraries`]) |
 //! | caller | the server as a script sees it: runs the commands of `redis.call` ([`Caller`]) |
 //! | front | an empty table in front of one that scripts may read and not change ([`sandbox`]) |
 //! | abandoned | a run that has met a key whose shard it doesn't hold: undone, and run again with all shards |
@@ -16,13 +17,14 @@
 //! | --- | --- | --- |
 //! | [`State`] | its worker | nobody |
 //! | [`Scripts`] | the server | all workers: read at each `EVALSHA` that a worker hasn't compiled yet, locked for writing at `SCRIPT LOAD` and a new `EVAL` |
+//! | [`Libraries`] | the server | all workers: a table that is replaced whole, read at each `FCALL`; a worker runs a library's code once, when it first calls one of its functions |
 //! | [`Caller`] | the worker, for one run | the functions that the script calls |
 //!
 //! Which shards a script holds, and what becomes of keys that it didn't declare, is not known here: the caller sees to it.
 //!
 //! # What it costs
 //!
-//! An idle worker has no state. One that has run a script: about 60 KiB, and what its compiled scripts take. A run: two tables for `KEYS` and `ARGV`,
+//! An idle worker has no state. One that has run a script: about 60 KiB, and what its compiled scripts take; functions have another of the same size. A run: two tables for `KEYS` and `ARGV`,
 //! a protected call, and for each command a copy of its arguments and one of its reply.
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -33,9 +35,11 @@ mod cjson;
 mod cmsgpack;
 mod convert;
 mod errors;
+mod library;
 mod lua;
 mod memory;
 mod random;
+mod register;
 mod run;
 mod sandbox;
 mod shebang;
@@ -43,10 +47,11 @@ mod state;
 mod structs;
 
 pub use cache::{SHA_LEN, Script, Scripts, Sha, sha_from, sha_of};
+pub use library::{Draft, Existing, Function, Libraries, Library, Table, already_exists};
 pub use memory::STATE_BYTES_MAX;
-pub use run::{Called, Caller, Ended, Interrupt};
+pub use run::{Called, Caller, Ended, Interrupt, log};
 pub use shebang::Flags;
-pub use state::State;
+pub use state::{LOAD_TIME_MAX, State};
 
 /// Instructions of a script between two calls of [`Caller::interrupt`].
 pub const INTERRUPT_INSTRUCTIONS: i32 = 100_000;

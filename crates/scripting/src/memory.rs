@@ -6,6 +6,7 @@ use std::ffi::c_void;
 
 use mlua_sys::lua51 as ffi;
 
+use crate::register::Load;
 use crate::run::Run;
 
 /// Most that a Lua state may hold, bytes. Redis has no bound; here an endless table ends its script, not the server.
@@ -22,6 +23,8 @@ pub(crate) struct Memory {
     suspended: Cell<u32>,
     /// The script that runs; null between scripts.
     pub(crate) run: Cell<*mut Run<'static>>,
+    /// The library that is being loaded; null otherwise.
+    pub(crate) load: Cell<*mut Load>,
     /// What that script has set for `cjson`.
     pub(crate) json: Cell<crate::cjson::Config>,
 }
@@ -33,6 +36,7 @@ impl Memory {
             limit_bytes,
             suspended: Cell::new(0),
             run: Cell::new(std::ptr::null_mut()),
+            load: Cell::new(std::ptr::null_mut()),
             json: Cell::default(),
         })
     }

@@ -88,3 +88,13 @@ impl Scratch {
         }
     }
 }
+
+/// A line for the log, by Redis's number of a level (0 debug to 3 warning).
+pub fn log(level: u8, text: &[u8]) {
+    let text = text.escape_ascii();
+    match level {
+        0 | 1 => tracing::debug!("{text}"),
+        2 => tracing::info!("{text}"),
+        _ => tracing::warn!("{text}"),
+    }
+}

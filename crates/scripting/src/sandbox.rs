@@ -17,6 +17,9 @@ use crate::lua::{Kind, Outcome, Raise, Stack, lua_State, lua_functions};
 /// What is raised by changing a table that is shared.
 pub(crate) const READONLY: &str = "Attempt to modify a readonly table";
 
+/// The name by which scripts find what makes an error a table.
+pub(crate) const ERROR_HANDLER: &str = "__redis__err__handler";
+
 /// Longest pattern of `string.find` and its like, bytes: Lua's matcher calls itself once for each of its items.
 const PATTERN_BYTES_MAX: usize = 2048;
 
@@ -83,16 +86,29 @@ pub(crate) fn fill(stack: Stack, own: &[Own]) {
         }
         stack.pop(1);
     }
-    // What isn't there is an error.
-    stack.new_table(0, 1);
-    stack.push_function(nonexistent);
-    stack.set_raw_field(-2, "__index");
-    stack.set_metatable(globals);
+    refuse_others(stack, globals);
     push_front(stack, globals);
     stack.push_copy(-1);
     stack.set_raw_field(globals, "_G");
     // What is compiled from here on has the front for its globals.
     stack.replace(ffi::LUA_GLOBALSINDEX);
+}
+
+/// Makes it an error to ask a table for what it hasn't.
+pub(crate) fn refuse_others(stack: Stack, table: c_int) {
+    stack.new_table(0, 1);
+    stack.push_function(nonexistent);
+    stack.set_raw_field(-2, "__index");
+    stack.set_metatable(table);
+}
+
+/// Has reading of the globals lead to the table on top, which is taken off.
+pub(crate) fn lead_globals_to_top(stack: Stack) {
+    if stack.metatable(ffi::LUA_GLOBALSINDEX) {
+        stack.insert(-2);
+        stack.set_raw_field(-2, "__index");
+    }
+    stack.pop(1);
 }
 
 /// Puts ours in place of Lua's.
@@ -102,7 +118,7 @@ fn replace_functions(stack: Stack, globals: c_int) {
         ("load", load),
         ("loadstring", loadstring),
         ("unpack", unpack),
-        ("__redis__err__handler", crate::errors::handle),
+        (ERROR_HANDLER, crate::errors::handle),
     ];
     for (name, function) in plain {
         stack.push_function(function);

@@ -4,7 +4,7 @@ use bitflags::bitflags;
 
 bitflags! {
     /// What a script or function says of itself.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u8 {
         /// It doesn't write.
         const NO_WRITES = 1 << 0;
@@ -25,6 +25,12 @@ impl Flags {
     /// Their names, in the order of their bits.
     pub const NAMES: [&'static str; 5] =
         ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
+
+    /// The names of those that are set.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let is_set = move |(bit, _): &(usize, &str)| self.bits() & 1 << bit != 0;
+        Self::NAMES.into_iter().enumerate().filter(is_set).map(|(_, name)| name)
+    }
 
     /// The flag of that name.
     pub fn by_name(name: &[u8]) -> Option<Self> {

@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mlua_sys::lua51 as ffi;
 use pantala_resp::{Args, Reply, Version};
 
 use crate::cache::{Script, Scripts, Sha};
+use crate::library::{Draft, Function, Libraries, Library};
 use crate::lua::{Kind, Raise, Stack, lua_State};
 use crate::memory::{Memory, STATE_BYTES_MAX, allocate};
 use crate::random::Random;
+use crate::register::{self, Load};
 use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
 use crate::{INTERRUPT_INSTRUCTIONS, api, bit, cjson, cmsgpack, convert, errors, sandbox, structs};
 
@@ -32,6 +35,21 @@ const OWN: [sandbox::Own; 5] = [
     ("struct", structs::push),
 ];
 
+/// The same for functions.
+const OWN_OF_FUNCTIONS: [sandbox::Own; 5] = [
+    ("redis", api::push_for_functions),
+    ("bit", bit::push),
+    ("cjson", cjson::push),
+    ("cmsgpack", cmsgpack::push),
+    ("struct", structs::push),
+];
+
+/// Longest that `FUNCTION LOAD` lets a library run, as in Redis.
+pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// The same where a library runs that another worker has loaded: it takes as long, unless the machine is busy with something else.
+const LOAD_AGAIN_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// A script that a state has compiled.
 struct Compiled {
     script: Arc<Script>,
@@ -45,7 +63,11 @@ pub struct State {
     /// Where in the registry the real table of globals is.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
-    /// As of which [`Scripts::generation`].
+    /// Libraries that were loaded, by their number: where in the registry their functions are.
+    loaded: HashMap<u64, Vec<c_int>>,
+    /// What a library finds while it is loaded, in the registry; `None` in a state for scripts.
+    load_globals: Option<c_int>,
+    /// As of which [`Scripts::generation`] or [`Libraries::generation`].
     generation: u64,
     random: Random,
     scratch: Scratch,
@@ -58,8 +80,27 @@ pub struct State {
 }
 
 impl State {
-    /// A new one.
+    /// A new one for scripts.
     pub fn new() -> Self {
+        Self::with(&OWN)
+    }
+
+    /// A new one for functions.
+    pub fn for_functions() -> Self {
+        let mut state = Self::with(&OWN_OF_FUNCTIONS);
+        let stack = state.stack();
+        stack.raw_element(ffi::LUA_REGISTRYINDEX, state.globals);
+        stack.push_nil();
+        stack.set_raw_field(-2, sandbox::ERROR_HANDLER);
+        register::push_globals(stack);
+        // SAFETY: the table is on top.
+        state.load_globals = Some(unsafe { ffi::luaL_ref(state.lua, ffi::LUA_REGISTRYINDEX) });
+        stack.set_top(0);
+        state.memory.resume();
+        state
+    }
+
+    fn with(own: &[sandbox::Own]) -> Self {
         let memory = Memory::new(STATE_BYTES_MAX);
         memory.suspend();
         // SAFETY: the allocator gets what it needs, at an address that lives as long as the state.
@@ -67,7 +108,7 @@ impl State {
         assert!(!lua.is_null(), "memory isn't refused, so there is a state");
         // SAFETY: made just now, and used by nobody else.
         let stack = unsafe { Stack::new(lua) };
-        sandbox::fill(stack, &OWN);
+        sandbox::fill(stack, own);
         // SAFETY: the real table of globals is on top.
         let globals = unsafe { ffi::luaL_ref(lua, ffi::LUA_REGISTRYINDEX) };
         stack.set_top(0);
@@ -76,6 +117,8 @@ impl State {
             lua,
             globals,
             compiled: HashMap::new(),
+            loaded: HashMap::new(),
+            load_globals: None,
             generation: 0,
             random: Random::default(),
             scratch: Scratch::default(),
@@ -135,6 +178,103 @@ impl State {
             // SAFETY: the reference was made by `compile`.
             unsafe { ffi::luaL_unref(self.lua, ffi::LUA_REGISTRYINDEX, compiled.reference) };
         }
+    }
+
+    /// Drops the libraries that aren't there any more.
+    pub fn drop_old(&mut self, libraries: &Libraries) {
+        let generation = libraries.generation();
+        if self.generation == generation {
+            return;
+        }
+        let table = libraries.table();
+        let gone = |id: &u64| table.libraries().all(|library| library.id != *id);
+        let gone: Vec<u64> = self.loaded.keys().copied().filter(gone).collect();
+        for id in gone {
+            self.forget_library(id);
+        }
+        self.generation = generation;
+    }
+
+    /// Runs the code of a library for the first time. What it has registered.
+    ///
+    /// # Errors
+    /// It is none of Lua, or fails, or registers nothing: the error's text, without a code. Nothing stays of it.
+    pub fn load(&mut self, draft: &Draft) -> Result<Vec<Function>, Vec<u8>> {
+        let functions = self.run_library(draft.id(), draft.code(), LOAD_TIME_MAX)?;
+        if functions.is_empty() {
+            self.forget_library(draft.id());
+            return Err(b"No functions registered".to_vec());
+        }
+        Ok(functions)
+    }
+
+    /// Runs the code of a library that is known, unless this state has loaded it.
+    ///
+    /// # Errors
+    /// There is no memory or time for it here: the error's text, without a code.
+    pub fn load_again(&mut self, library: &Library) -> Result<(), Vec<u8>> {
+        if self.loaded.contains_key(&library.id) {
+            return Ok(());
+        }
+        let functions = self.run_library(library.id, library.code(), LOAD_AGAIN_TIME_MAX)?;
+        // A library can't tell one worker from another, so it registers the same.
+        debug_assert_eq!(functions.len(), library.functions.len());
+        Ok(())
+    }
+
+    /// Forgets what a library has registered.
+    pub fn forget_library(&mut self, id: u64) {
+        let stack = self.stack();
+        for reference in self.loaded.remove(&id).unwrap_or_default() {
+            register::release(stack, reference);
+        }
+        self.memory.resume();
+    }
+
+    fn run_library(&mut self, id: u64, code: &[u8], time_max: Duration) -> Result<Vec<Function>, Vec<u8>> {
+        let stack = self.stack();
+        stack.set_top(0);
+        if let Some(load_globals) = self.load_globals {
+            stack.raw_element(ffi::LUA_REGISTRYINDEX, load_globals);
+            sandbox::lead_globals_to_top(stack);
+        }
+        let registered = match sandbox::compile(stack, code, b"@user_function") {
+            Ok(()) => register::run(stack, Load::new(time_max))
+                .map_err(|why| [b"Error registering functions: ", &*why].concat()),
+            Err(Raise) => {
+                let why = stack.bytes(-1).unwrap_or_default();
+                Err([b"Error compiling function: ", why].concat())
+            }
+        };
+        stack.raw_element(ffi::LUA_REGISTRYINDEX, self.globals);
+        sandbox::lead_globals_to_top(stack);
+        stack.set_top(0);
+        self.memory.resume();
+        let (functions, references) = registered?.into_iter().unzip();
+        self.loaded.insert(id, references);
+        Ok(functions)
+    }
+
+    /// Runs a function of a library that it has loaded. What it gives is kept for [`State::answer`].
+    pub fn run_function(
+        &mut self,
+        library: &Library,
+        index: usize,
+        keys: &Args<'_>,
+        args: &Args<'_>,
+        caller: &mut dyn Caller,
+    ) -> Ended {
+        let stack = self.stack();
+        stack.set_top(0);
+        stack.push_function(errors::handle);
+        match self.loaded.get(&library.id).and_then(|references| references.get(index)) {
+            Some(reference) => stack.raw_element(ffi::LUA_REGISTRYINDEX, *reference),
+            // Nobody runs what wasn't loaded: calling nil says so.
+            None => stack.push_nil(),
+        }
+        push_array(stack, keys);
+        push_array(stack, args);
+        self.call(2, caller)
     }
 
     /// Runs a script that it has compiled. What it gives is kept for [`State::answer`].

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pantala_base::{Clock, Distribution, SystemClock};
 use pantala_engine::client::{Client, Clients, Endpoint, Host, MemoryFigures, Session, Shutdown};
 use pantala_engine::command::Command;
+use pantala_engine::functions::Functions;
 use pantala_engine::keyspace::{Keyspace, WorkerPort};
 use pantala_engine::message::Message;
 use pantala_engine::tuning::AccessPolicy;
@@ -16,7 +17,7 @@ use crate::config::{ConfigStore, Refusal, Settings};
 use crate::net;
 use crate::process;
 use crate::renames::Renames;
-use crate::scripting::Scripting;
+use crate::scripting::{Kind, Scripting};
 use crate::worker::stats::WorkerStats;
 
 /// How many samples a rate is the mean of, as in Redis.
@@ -300,6 +301,14 @@ impl Server {
         }
     }
 
+    /// How long a script runs before others are told that the server is busy, ms.
+    pub fn busy_ms(&self) -> i64 {
+        match self.config.settings().busy_reply_threshold_ms {
+            0 => i64::MAX,
+            busy_ms => busy_ms,
+        }
+    }
+
     /// Has all workers stop.
     pub fn stop(&self) {
         if !self.stopping.swap(true, Relaxed) {
@@ -405,11 +414,11 @@ impl Host for Server {
     }
 
     fn script_kill(&self) -> Result<(), &'static str> {
-        let busy_ms = match self.config.settings().busy_reply_threshold_ms {
-            0 => i64::MAX,
-            busy_ms => busy_ms,
-        };
-        self.scripting.kill(self.monotonic_ms(), busy_ms)
+        self.scripting.kill(Kind::Script, self.monotonic_ms(), self.busy_ms())
+    }
+
+    fn functions(&self) -> &dyn Functions {
+        self
     }
 
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {

@@ -1,10 +1,15 @@
-//! What all workers share of scripts: those that are known, and those that run.
+//! What all workers share of scripts and functions: those that are known, and those that run.
 
 use std::cell::RefCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use pantala_scripting::{Script, Scripts, State, sha_from, sha_of};
+use pantala_engine::functions::{FunctionFacts, Functions, LibraryFacts, RestorePolicy, RunningFacts};
+use pantala_scripting::{
+    Draft, Existing, Libraries, Library, Script, Scripts, State, already_exists, sha_from, sha_of,
+};
+
+use crate::host::Server;
 
 /// The answer to `SCRIPT KILL` when no script is busy.
 const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
@@ -12,19 +17,44 @@ const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
 /// The answer to `SCRIPT KILL` when it would leave half of what a script does.
 const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.";
 
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A script of `EVAL` and its like.
+    Script,
+    /// A function.
+    Function,
+}
+
+impl Kind {
+    /// The answer to who can't be served because of it.
+    pub fn busy(self) -> &'static str {
+        match self {
+            Kind::Script => "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+            Kind::Function => {
+                "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE."
+            }
+        }
+    }
+}
+
 thread_local! {
-    /// The Lua state of this worker: made when it is first needed, not there while a script runs.
-    static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
+    /// The Lua states of this worker, by kind: made when first needed, not there while a script runs.
+    static STATES: RefCell<[Option<State>; 2]> = const { RefCell::new([None, None]) };
 }
 
-/// This thread's Lua state. To be put back.
-pub fn take_state() -> State {
-    STATE.take().unwrap_or_default()
+/// This thread's Lua state for a kind. To be put back.
+pub fn take_state(kind: Kind) -> State {
+    let kept = STATES.with_borrow_mut(|states| states[kind as usize].take());
+    kept.unwrap_or_else(|| match kind {
+        Kind::Script => State::new(),
+        Kind::Function => State::for_functions(),
+    })
 }
 
-/// Puts this thread's Lua state back.
-pub fn put_back_state(state: State) {
-    STATE.replace(Some(state));
+/// Puts a Lua state of this thread back.
+pub fn put_back_state(kind: Kind, state: State) {
+    STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
 }
 
 /// The script that a worker runs: told by the worker, read by whoever would end it. Each field stands for itself, so relaxed throughout.
@@ -32,21 +62,42 @@ pub fn put_back_state(state: State) {
 pub struct Running {
     /// Since when, in the clock that never goes back; 0: none runs.
     since_ms: AtomicI64,
+    is_function: AtomicBool,
     has_written: AtomicBool,
     is_killed: AtomicBool,
+    /// Who it is: told when it has run for too long.
+    named: Mutex<Option<Named>>,
+    /// What this worker's Lua states take, by [`Kind`].
+    state_bytes: [AtomicU64; 2],
+}
+
+/// A script or function, and the command that called it.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// The command's arguments, its name too.
+    pub command: Vec<Vec<u8>>,
 }
 
 impl Running {
     /// A script begins to run.
-    pub fn begin(&self, now_ms: i64) {
+    pub fn begin(&self, kind: Kind, now_ms: i64) {
+        self.is_function.store(kind == Kind::Function, Relaxed);
         self.has_written.store(false, Relaxed);
         self.is_killed.store(false, Relaxed);
         self.since_ms.store(now_ms.max(1), Relaxed);
     }
 
-    /// It has ended.
-    pub fn end(&self) {
+    /// It has run for too long: who it is.
+    pub fn tell(&self, named: Named) {
+        *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(named);
+    }
+
+    /// It has ended, and its state takes so many bytes.
+    pub fn end(&self, kind: Kind, state_bytes: usize) {
         self.since_ms.store(0, Relaxed);
+        self.state_bytes[kind as usize].store(state_bytes as u64, Relaxed);
     }
 
     /// It has changed something.
@@ -57,6 +108,11 @@ impl Running {
     /// Whether somebody wants it to end.
     pub fn is_killed(&self) -> bool {
         self.is_killed.load(Relaxed)
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> Kind {
+        if self.is_function.load(Relaxed) { Kind::Function } else { Kind::Script }
     }
 
     /// How long it has run, ms; `None`: none does.
@@ -70,13 +126,19 @@ impl Running {
 pub struct Scripting {
     /// The scripts that are known.
     pub scripts: Scripts,
+    /// The libraries of functions that are known.
+    pub libraries: Libraries,
     running: Box<[Running]>,
 }
 
 impl Scripting {
     /// That of a server with so many workers.
     pub fn new(workers: u32) -> Self {
-        Scripting { scripts: Scripts::default(), running: (0..workers).map(|_| Running::default()).collect() }
+        Scripting {
+            scripts: Scripts::default(),
+            libraries: Libraries::default(),
+            running: (0..workers).map(|_| Running::default()).collect(),
+        }
     }
 
     /// What a worker runs.
@@ -89,11 +151,11 @@ impl Scripting {
         let sha = sha_of(body);
         if self.scripts.find(&sha).is_none() {
             let script = Arc::new(Script::new(sha, body)?);
-            let mut state = take_state();
+            let mut state = take_state(Kind::Script);
             // What it had compiled before a flush must not be taken for what is known.
             state.find(&self.scripts, &sha);
             let compiled = state.compile(&script);
-            put_back_state(state);
+            put_back_state(Kind::Script, state);
             compiled?;
             self.scripts.add(script);
         }
@@ -105,20 +167,167 @@ impl Scripting {
         sha_from(name).is_some_and(|sha| self.scripts.find(&sha).is_some())
     }
 
-    /// Has the scripts end that have run for so long without writing.
-    pub fn kill(&self, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
-        let mut answer = Err(NOT_BUSY);
-        for running in &self.running {
-            if running.runs_ms(now_ms).is_none_or(|runs_ms| runs_ms < busy_ms) {
-                continue;
-            }
-            if !running.has_written.load(Relaxed) {
+    /// What all Lua states of a kind take, bytes.
+    pub fn state_bytes(&self, kind: Kind) -> u64 {
+        self.running.iter().map(|running| running.state_bytes[kind as usize].load(Relaxed)).sum()
+    }
+
+    /// What runs for longer than `busy_ms`, and for how long.
+    fn busy(&self, now_ms: i64, busy_ms: i64) -> impl Iterator<Item = (&Running, i64)> {
+        let runs = move |running: &Running| running.runs_ms(now_ms).filter(|runs_ms| *runs_ms >= busy_ms);
+        self.running.iter().filter_map(move |running| Some((running, runs(running)?)))
+    }
+
+    /// Has those of a kind end that have run for so long without writing.
+    pub fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
+        let (mut killed, mut unkillable, mut other) = (false, false, None);
+        for (running, _) in self.busy(now_ms, busy_ms) {
+            if running.has_written.load(Relaxed) {
+                unkillable = true;
+            } else if running.kind() != kind {
+                other = Some(running.kind().busy());
+            } else {
                 running.is_killed.store(true, Relaxed);
-                answer = Ok(());
-            } else if answer.is_err() {
-                answer = Err(UNKILLABLE);
+                killed = true;
             }
         }
-        answer
+        match other {
+            _ if killed => Ok(()),
+            _ if unkillable => Err(UNKILLABLE),
+            Some(busy) => Err(busy),
+            None => Err(NOT_BUSY),
+        }
+    }
+
+    /// The function that has run longest, of those that have run for so long. The error: no function, but a script.
+    pub fn busy_function(&self, now_ms: i64, busy_ms: i64) -> Result<Option<RunningFacts>, &'static str> {
+        let is_function = |busy: &(&Running, i64)| busy.0.kind() == Kind::Function;
+        let longest = self.busy(now_ms, busy_ms).filter(is_function).max_by_key(|(_, runs_ms)| *runs_ms);
+        if let Some((running, runs_ms)) = longest {
+            let named = running.named.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            return Ok(named.map(|named| RunningFacts { name: named.name, command: named.command, runs_ms }));
+        }
+        match self.busy(now_ms, busy_ms).next() {
+            Some(_) => Err(Kind::Script.busy()),
+            None => Ok(None),
+        }
+    }
+
+    /// Loads a library in this thread's state. The error has no code.
+    fn load_library(&self, draft: Draft) -> Result<Arc<Library>, Vec<u8>> {
+        let mut state = take_state(Kind::Function);
+        state.drop_old(&self.libraries);
+        let functions = state.load(&draft);
+        put_back_state(Kind::Function, state);
+        Ok(Arc::new(draft.with(functions?)))
+    }
+
+    /// Makes libraries that were loaded known, all or none. The error has no code.
+    fn add_libraries(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
+        let ids: Vec<u64> = added.iter().map(|library| library.id).collect();
+        let is_added = self.libraries.add(added, existing, quote);
+        if is_added.is_err() {
+            forget(&ids);
+        }
+        is_added
+    }
+
+    /// Loads the libraries of a dump; none stays where one fails. The error has no code.
+    fn load_all(&self, texts: &[Vec<u8>]) -> Result<Vec<Arc<Library>>, Vec<u8>> {
+        // They are to fit each other before they are held against those that are there.
+        let (apart, mut loaded) = (Libraries::default(), Vec::new());
+        for text in texts {
+            let one = Draft::new(text).and_then(|draft| self.load_library(draft));
+            let fits = one.and_then(|library| {
+                loaded.push(Arc::clone(&library));
+                apart.add(&[library], Existing::Kept, "'")
+            });
+            if let Err(why) = fits {
+                forget(&loaded.iter().map(|library| library.id).collect::<Vec<_>>());
+                return Err(why);
+            }
+        }
+        Ok(loaded)
+    }
+
+    fn load_function_library(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
+        let draft = Draft::new(text)?;
+        if !replace && self.libraries.table().library(draft.name()).is_some() {
+            return Err(already_exists(draft.name(), "'"));
+        }
+        let name = draft.name().to_vec();
+        let library = self.load_library(draft)?;
+        let existing = if replace { Existing::Replaced } else { Existing::Kept };
+        self.add_libraries(&[library], existing, "'")?;
+        Ok(name)
+    }
+}
+
+/// Drops libraries that this thread has loaded and that don't become known.
+fn forget(ids: &[u64]) {
+    let mut state = take_state(Kind::Function);
+    ids.iter().for_each(|id| state.forget_library(*id));
+    put_back_state(Kind::Function, state);
+}
+
+fn with_code(why: Vec<u8>) -> Vec<u8> {
+    [b"ERR ", &*why].concat()
+}
+
+impl Functions for Server {
+    fn load(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
+        self.scripting().load_function_library(text, replace).map_err(with_code)
+    }
+
+    fn libraries(&self) -> Vec<LibraryFacts> {
+        let facts = |library: &Arc<Library>| LibraryFacts {
+            name: library.name.to_vec(),
+            text: Arc::clone(&library.text),
+            functions: library
+                .functions
+                .iter()
+                .map(|function| FunctionFacts {
+                    name: function.name.to_vec(),
+                    description: function.description.as_ref().map(|text| text.to_vec()),
+                    flags: function.flags.names().collect(),
+                })
+                .collect(),
+        };
+        self.scripting().libraries.table().libraries().map(facts).collect()
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        let table = self.scripting().libraries.table();
+        (table.libraries().len(), table.functions())
+    }
+
+    fn delete(&self, name: &[u8]) -> bool {
+        self.scripting().libraries.remove(name)
+    }
+
+    fn flush(&self) {
+        self.scripting().libraries.flush();
+    }
+
+    fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>> {
+        let loaded = self.scripting().load_all(texts).map_err(with_code)?;
+        if let Some(trouble) = trouble {
+            forget(&loaded.iter().map(|library| library.id).collect::<Vec<_>>());
+            return Err(trouble.as_bytes().to_vec());
+        }
+        let existing = match policy {
+            RestorePolicy::Append => Existing::Kept,
+            RestorePolicy::Replace => Existing::Replaced,
+            RestorePolicy::Flush => Existing::Flushed,
+        };
+        self.scripting().add_libraries(&loaded, existing, "").map_err(with_code)
+    }
+
+    fn running(&self) -> Result<Option<RunningFacts>, &'static str> {
+        self.scripting().busy_function(self.monotonic_ms(), self.busy_ms())
+    }
+
+    fn kill(&self) -> Result<(), &'static str> {
+        self.scripting().kill(Kind::Function, self.monotonic_ms(), self.busy_ms())
     }
 }

@@ -10,6 +10,7 @@ mod geo;
 mod hashes;
 mod hyperloglog;
 mod lists;
+mod scripts;
 mod server;
 mod sets;
 mod sorted_sets;
@@ -155,7 +156,7 @@ impl Generator {
 
     /// A command of one of the types.
     fn data_command(&mut self) -> Step {
-        match self.random.below(34) {
+        match self.random.below(36) {
             0..=7 => self.string_command(),
             8 | 9 => self.bitmap_command(),
             10 => self.hyperloglog_command(),
@@ -164,6 +165,7 @@ impl Generator {
             20..=23 => self.set_command(),
             24 | 25 => self.geo_command(),
             26..=31 => self.sorted_set_command(),
+            32 | 33 => self.script_command(),
             _ => {
                 self.stream_run = if self.random.one_in(4) { 80 } else { 1 };
                 self.stream_command()
@@ -268,6 +270,9 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
         "INFO",
         "SCAN",
         "COMMAND",
+        "EVAL",
+        "EVAL_RO",
+        "FUNCTION",
         "MEMORY",
         "LOLWUT",
         "SHUTDOWN",

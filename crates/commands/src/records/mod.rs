@@ -88,6 +88,8 @@ pub static COMMANDS: &[Command] = &[
     generic::EXPIRE,
     generic::EXPIREAT,
     generic::EXPIRETIME,
+    scripting::FCALL,
+    scripting::FCALL_RO,
     server::FLUSHALL,
     server::FLUSHDB,
     scripting::FUNCTION,

@@ -17,9 +17,8 @@ pub(super) static NOT_BUILT: &[&str] = &[
     "cluster|flushslots", "cluster|forget", "cluster|getkeysinslot", "cluster|help", "cluster|info",
     "cluster|keyslot", "cluster|links", "cluster|meet", "cluster|myid", "cluster|nodes", "cluster|replicas",
     "cluster|replicate", "cluster|reset", "cluster|saveconfig", "cluster|set-config-epoch", "cluster|setslot",
-    "cluster|shards", "cluster|slaves", "cluster|slots", "failover",
-    "fcall", "fcall_ro", "function|delete", "function|dump", "function|kill", "function|list", "function|load",
-    "function|restore", "function|stats", "lastsave", "migrate", "module", "module|help", "module|list", "module|load",
+    "cluster|shards", "cluster|slaves", "cluster|slots", "failover", "lastsave", "migrate", "module",
+    "module|help", "module|list", "module|load",
     "module|loadex", "module|unload", "psync", "readonly", "readwrite", "replconf", "replicaof", "role",
     "save", "slaveof", "sync", "wait",
 ];

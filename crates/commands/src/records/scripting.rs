@@ -51,6 +51,13 @@ const BY_SHA: &[Argument] = &[
     Argument::string("arg").optional().multiple(),
 ];
 
+const BY_FUNCTION: &[Argument] = &[
+    Argument::string("function"),
+    Argument::integer("numkeys"),
+    Argument::key("key", 0).optional().multiple(),
+    Argument::string("arg").optional().multiple(),
+];
+
 pub(crate) const EVAL: Command = Command {
     name: "eval",
     full_name: "eval",
@@ -196,43 +203,177 @@ const SCRIPT_LOAD: Command = Command {
     ..SCRIPTING
 };
 
+pub(crate) const FCALL: Command = Command {
+    name: "fcall",
+    full_name: "fcall",
+    summary: "Calls a function",
+    since: "7.0.0",
+    complexity: "That of the function",
+    key_specs: &[script_keys(WRITING_KEYS, WRITING_NOTE)],
+    arguments: BY_FUNCTION,
+    handler: runs(ScriptNamed::Function, false),
+    ..RUNNING
+};
+
+pub(crate) const FCALL_RO: Command = Command {
+    name: "fcall_ro",
+    full_name: "fcall_ro",
+    summary: "Calls a function that may not write",
+    complexity: "That of the function",
+    key_specs: &[script_keys(READING_KEYS, READING_NOTE)],
+    arguments: BY_FUNCTION,
+    handler: runs(ScriptNamed::Function, true),
+    ..READING
+};
+
 pub(crate) const FUNCTION: Command = Command {
     name: "function",
     full_name: "function",
-    summary: "Manages the library of functions",
+    summary: "Manages the libraries of functions",
     since: "7.0.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
-    subcommands: &[FUNCTION_FLUSH, FUNCTION_HELP],
+    subcommands: &[
+        FUNCTION_DELETE,
+        FUNCTION_DUMP,
+        FUNCTION_FLUSH,
+        FUNCTION_HELP,
+        FUNCTION_KILL,
+        FUNCTION_LIST,
+        FUNCTION_LOAD,
+        FUNCTION_RESTORE,
+        FUNCTION_STATS,
+    ],
     ..SCRIPTING
 };
 
-pub(crate) const FUNCTION_FLUSH: Command = Command {
+/// What all that manage functions have in common.
+const MANAGING: Command = Command { since: "7.0.0", flags: flags![NOSCRIPT], acl: acl![SCRIPTING], ..SCRIPTING };
+
+/// Where each primary has to be told.
+const FOR_ALL_SHARDS: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
+
+const FUNCTION_DELETE: Command = Command {
+    name: "delete",
+    full_name: "function|delete",
+    summary: "Removes a library",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![WRITE, NOSCRIPT],
+    tips: FOR_ALL_SHARDS,
+    arguments: &[Argument::string("library-name")],
+    handler: Handler::Local(crate::functions::delete),
+    ..MANAGING
+};
+
+const FUNCTION_DUMP: Command = Command {
+    name: "dump",
+    full_name: "function|dump",
+    summary: "Answers all libraries as bytes",
+    complexity: "O(N), N: number of functions",
+    arity: 2,
+    handler: Handler::Local(crate::functions::dump),
+    ..MANAGING
+};
+
+const FUNCTION_FLUSH: Command = Command {
     name: "flush",
     full_name: "function|flush",
-    summary: "Removes all functions",
-    since: "7.0.0",
+    summary: "Removes all libraries",
     complexity: "O(N), N: number of functions",
     arity: -2,
     flags: flags![WRITE, NOSCRIPT],
-    acl: acl![SCRIPTING],
-    tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+    tips: FOR_ALL_SHARDS,
     arguments: &[
         Argument::one_of("async", &[Argument::word("async", "ASYNC"), Argument::word("sync", "SYNC")]).optional()
     ],
     handler: Handler::Local(crate::functions::flush),
-    ..SCRIPTING
+    ..MANAGING
 };
 
-pub(crate) const FUNCTION_HELP: Command = Command {
+const FUNCTION_HELP: Command = Command {
     name: "help",
     full_name: "function|help",
     summary: "Lists the subcommands",
-    since: "7.0.0",
     complexity: "O(1)",
     arity: 2,
     flags: flags![LOADING, STALE],
-    acl: acl![SCRIPTING],
     handler: Handler::Local(crate::functions::help),
-    ..SCRIPTING
+    ..MANAGING
+};
+
+const FUNCTION_KILL: Command = Command {
+    name: "kill",
+    full_name: "function|kill",
+    summary: "Ends the function that runs",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![NOSCRIPT, ALLOW_BUSY],
+    tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
+    handler: Handler::Local(crate::functions::kill),
+    ..MANAGING
+};
+
+const FUNCTION_LIST: Command = Command {
+    name: "list",
+    full_name: "function|list",
+    summary: "Tells of the libraries and their functions",
+    complexity: "O(N), N: number of functions",
+    arity: -2,
+    tips: &["nondeterministic_output_order"],
+    arguments: &[
+        Argument::string("library-name-pattern").token("LIBRARYNAME").optional(),
+        Argument::word("withcode", "WITHCODE").optional(),
+    ],
+    handler: Handler::Local(crate::functions::list),
+    ..MANAGING
+};
+
+const FUNCTION_LOAD: Command = Command {
+    name: "load",
+    full_name: "function|load",
+    summary: "Adds a library",
+    complexity: "O(1), without the time that its code takes",
+    arity: -3,
+    flags: flags![WRITE, DENYOOM, NOSCRIPT],
+    tips: FOR_ALL_SHARDS,
+    arguments: &[Argument::word("replace", "REPLACE").optional(), Argument::string("function-code")],
+    handler: Handler::Local(crate::functions::load),
+    ..MANAGING
+};
+
+const FUNCTION_RESTORE: Command = Command {
+    name: "restore",
+    full_name: "function|restore",
+    summary: "Adds the libraries of a dump",
+    complexity: "O(N), N: number of functions in the dump",
+    arity: -3,
+    flags: flags![WRITE, DENYOOM, NOSCRIPT],
+    tips: FOR_ALL_SHARDS,
+    arguments: &[
+        Argument::string("serialized-value"),
+        Argument::one_of(
+            "policy",
+            &[
+                Argument::word("flush", "FLUSH"),
+                Argument::word("append", "APPEND"),
+                Argument::word("replace", "REPLACE"),
+            ],
+        )
+        .optional(),
+    ],
+    handler: Handler::Local(crate::functions::restore),
+    ..MANAGING
+};
+
+const FUNCTION_STATS: Command = Command {
+    name: "stats",
+    full_name: "function|stats",
+    summary: "Tells of the function that runs",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![NOSCRIPT, ALLOW_BUSY],
+    tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+    handler: Handler::Local(crate::functions::stats),
+    ..MANAGING
 };

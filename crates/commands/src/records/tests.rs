@@ -189,14 +189,15 @@ fn key_specifications_fit_flags_arguments_and_route() {
             };
             // The sources of PFMERGE may be missing, and all keys of DEBUG DIGEST-VALUE, which answers nothing then.
             // So may the keys of a script.
-            let is_script = |name: &str| matches!(name, "eval" | "eval_ro" | "evalsha" | "evalsha_ro");
+            let is_script =
+                |name: &str| matches!(name, "eval" | "eval_ro" | "evalsha" | "evalsha_ro" | "fcall" | "fcall_ro");
             let may_miss = matches!(name, "pfmerge" | "debug|digest-value") || is_script(name);
             assert!(step >= 1 && first + last.max(0) < command.arity.abs() + i32::from(may_miss), "{name}");
         }
         let changes = command.key_specs.iter().any(|spec| spec.flags[0] != "RO");
         // PFCOUNT is a read that remembers its result in the key; XREADGROUP changes its groups, but Redis declares its keys as read;
-        // WATCH only looks, and EVAL does what its script does.
-        let is_odd = matches!(name, "pfcount" | "xreadgroup" | "watch" | "eval" | "evalsha");
+        // WATCH only looks, and EVAL and FCALL do what their scripts do.
+        let is_odd = matches!(name, "pfcount" | "xreadgroup" | "watch" | "eval" | "evalsha" | "fcall");
         if !command.key_specs.is_empty() && !command.flags.contains(Flags::ADMIN) && !is_odd {
             assert_eq!(command.flags.contains(Flags::WRITE), changes, "{name}");
             assert_eq!(command.flags.contains(Flags::READONLY), !changes, "{name}");

@@ -4,6 +4,7 @@ use pantala_engine::client::Host;
 
 use super::{Text, human, percent};
 use crate::host::Server;
+use crate::scripting::Kind;
 
 pub(super) fn memory(text: &mut Text, server: &Server) {
     let memory = server.memory();
@@ -25,7 +26,7 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("allocator_active", used);
     text.field("allocator_resident", resident);
     text.bytes("total_system_memory", system_bytes());
-    scripts(text);
+    scripts(text, server);
     // There is no bound on memory yet.
     text.field("maxmemory", 0);
     text.field("maxmemory_human", human(0));
@@ -53,20 +54,23 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("lazyfreed_objects", lazy_free.freed());
 }
 
-/// What scripts take: there are none yet.
-fn scripts(text: &mut Text) {
-    text.zeros(&["used_memory_lua", "used_memory_vm_eval"]);
-    text.field("used_memory_lua_human", human(0));
-    text.zeros(&[
-        "used_memory_scripts_eval",
-        "number_of_cached_scripts",
-        "number_of_functions",
-        "number_of_libraries",
-        "used_memory_vm_functions",
-    ]);
-    text.bytes("used_memory_vm_total", 0);
-    text.field("used_memory_functions", 0);
-    text.bytes("used_memory_scripts", 0);
+/// What scripts and functions take, in all workers' Lua states and as text.
+fn scripts(text: &mut Text, server: &Server) {
+    let scripting = server.scripting();
+    let (for_scripts, for_functions) = (scripting.state_bytes(Kind::Script), scripting.state_bytes(Kind::Function));
+    let table = scripting.libraries.table();
+    let (scripts_bytes, libraries_bytes) = (scripting.scripts.bytes(), table.bytes() as u64);
+    text.field("used_memory_lua", for_scripts);
+    text.field("used_memory_vm_eval", for_scripts);
+    text.field("used_memory_lua_human", human(for_scripts));
+    text.field("used_memory_scripts_eval", scripts_bytes);
+    text.field("number_of_cached_scripts", scripting.scripts.len());
+    text.field("number_of_functions", table.functions());
+    text.field("number_of_libraries", table.libraries().len());
+    text.field("used_memory_vm_functions", for_functions);
+    text.bytes("used_memory_vm_total", for_scripts + for_functions);
+    text.field("used_memory_functions", libraries_bytes);
+    text.bytes("used_memory_scripts", scripts_bytes + libraries_bytes);
 }
 
 /// Memory of the machine.

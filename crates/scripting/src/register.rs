@@ -1,0 +1,230 @@
+//! Loading a library of functions: its code runs once in a state and registers what it has (`redis.register_function`).
+//!
+//! While it runs it sees a table of globals with nothing but a small `redis`: it can't call commands, draw numbers or ask for the time, so every worker that
+//! loads it later comes to the same functions.
+
+use std::ffi::c_int;
+use std::time::{Duration, Instant};
+
+use mlua_sys::lua51 as ffi;
+
+use crate::library::{Function, IN_LIBRARY, WRONG_NAME, is_name};
+use crate::lua::{Kind, Outcome, Stack, lua_State, lua_functions};
+use crate::shebang::Flags;
+use crate::{INTERRUPT_INSTRUCTIONS, api, errors, sandbox};
+
+/// What a library that is being loaded has registered.
+pub(crate) struct Load {
+    began: Instant,
+    time_max: Duration,
+    /// With where in the registry each one is.
+    registered: Vec<(Function, c_int)>,
+}
+
+impl Load {
+    pub(crate) fn new(time_max: Duration) -> Self {
+        Load { began: Instant::now(), time_max, registered: Vec::new() }
+    }
+}
+
+lua_functions! {
+    register_function => redis_register_function;
+}
+
+/// Pushes the globals that a library finds while it is loaded.
+pub(crate) fn push_globals(stack: Stack) {
+    stack.new_table(0, 1);
+    let globals = stack.top();
+    stack.new_table(0, 8);
+    api::push_log_and_version(stack);
+    stack.push_function(register_function);
+    stack.set_raw_field(-2, "register_function");
+    sandbox::refuse_others(stack, stack.top());
+    sandbox::push_front(stack, -1);
+    stack.set_raw_field(globals, "redis");
+    stack.pop(1);
+    sandbox::refuse_others(stack, globals);
+}
+
+/// Runs the function on top of the stack, a compiled library, which is taken off. Gives what it has registered.
+///
+/// # Errors
+/// The text of the error. Nothing stays registered.
+pub(crate) fn run(stack: Stack, mut load: Load) -> Result<Vec<(Function, c_int)>, Vec<u8>> {
+    stack.push_function(errors::handle);
+    stack.insert(-2);
+    let memory = stack.memory();
+    memory.load.set(std::ptr::from_mut(&mut load));
+    // SAFETY: a protected call, with nothing of ours between it and what it may jump over. The hook and the function find `load`, which lives until it is taken away
+    // below.
+    let status = unsafe {
+        ffi::lua_gc(stack.raw(), ffi::LUA_GCRESTART, 0);
+        ffi::lua_sethook(stack.raw(), Some(hook), ffi::LUA_MASKCOUNT, INTERRUPT_INSTRUCTIONS);
+        memory.resume();
+        let status = ffi::lua_pcall(stack.raw(), 0, 0, -2);
+        memory.suspend();
+        ffi::lua_sethook(stack.raw(), None, 0, 0);
+        status
+    };
+    memory.load.set(std::ptr::null_mut());
+    if status == ffi::LUA_OK {
+        return Ok(load.registered);
+    }
+    for (_, reference) in load.registered {
+        release(stack, reference);
+    }
+    Err(match stack.kind(-1) {
+        Kind::Table => errors::read(stack, stack.top()).text,
+        _ => [b"ERR ", stack.bytes(-1).unwrap_or(b"execution failure")].concat(),
+    })
+}
+
+/// Forgets a function.
+pub(crate) fn release(stack: Stack, reference: c_int) {
+    // SAFETY: as for `Stack`; the reference was made by `luaL_ref`.
+    unsafe { ffi::luaL_unref(stack.raw(), ffi::LUA_REGISTRYINDEX, reference) };
+}
+
+/// The library that is being loaded.
+fn loading<'a>(stack: Stack) -> Option<&'a mut Load> {
+    // SAFETY: the pointer is null but while `run` calls the library, where it points to a `Load` that lives through the call and that nothing else refers to; one
+    // function at a time runs in a state, and it lets go of the reference before it returns.
+    unsafe { stack.memory().load.get().as_mut() }
+}
+
+/// Called by Lua every so many instructions.
+unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) {
+    // SAFETY: called by Lua with its state; this frame holds nothing.
+    unsafe {
+        crate::lua::enter(state, |stack| match loading(stack) {
+            Some(load) if load.began.elapsed() > load.time_max && stack.room(8) => {
+                // Whatever it does from here on raises this anew.
+                ffi::lua_sethook(stack.raw(), Some(hook), ffi::LUA_MASKLINE | ffi::LUA_MASKCOUNT, 1);
+                Err(errors::raise(stack, "FUNCTION LOAD timeout"))
+            }
+            _ => Ok(0),
+        });
+    }
+}
+
+/// What a call of `redis.register_function` asks for.
+#[derive(Default)]
+struct Asked {
+    name: Option<Vec<u8>>,
+    description: Option<Vec<u8>>,
+    flags: Flags,
+    /// Where on the stack the function is.
+    callback: Option<c_int>,
+}
+
+fn redis_register_function(stack: Stack) -> Outcome {
+    let Some(load) = loading(stack) else {
+        return Err(errors::raise(stack, "redis.register_function can only be called on FUNCTION LOAD command"));
+    };
+    let asked = match stack.top() {
+        1 => named_arguments(stack),
+        2 => two_arguments(stack),
+        _ => Err("wrong number of arguments to redis.register_function"),
+    };
+    let checked = asked.and_then(|asked| {
+        let (Some(name), Some(callback)) = (asked.name, asked.callback) else { return Err(IN_LIBRARY) };
+        // Redis tells "f" from "F" here, though not where functions are called: it doesn't survive a library that has both.
+        let is_same = |known: &(Function, c_int)| known.0.name.eq_ignore_ascii_case(&name);
+        match () {
+            () if !is_name(&name) => Err(WRONG_NAME),
+            () if load.registered.iter().any(is_same) => Err(IN_LIBRARY),
+            () => Ok((Function::new(&name, asked.description.as_deref(), asked.flags), callback)),
+        }
+    });
+    match checked {
+        Ok((function, callback)) => {
+            stack.push_copy(callback);
+            // SAFETY: as for `Stack`; the function is on top.
+            let reference = unsafe { ffi::luaL_ref(stack.raw(), ffi::LUA_REGISTRYINDEX) };
+            load.registered.push((function, reference));
+            Ok(0)
+        }
+        Err(text) => Err(errors::raise(stack, text)),
+    }
+}
+
+/// The bytes of a string or a number.
+fn text_at(stack: Stack, index: c_int) -> Option<Vec<u8>> {
+    // A copy, since a number becomes a string where it stands.
+    stack.push_copy(index);
+    let text = stack.bytes(-1).map(<[u8]>::to_vec);
+    stack.pop(1);
+    text
+}
+
+/// `redis.register_function(name, callback)`.
+fn two_arguments(stack: Stack) -> Result<Asked, &'static str> {
+    let name = text_at(stack, 1).ok_or("first argument to redis.register_function must be a string")?;
+    if stack.kind(2) != Kind::Function {
+        return Err("second argument to redis.register_function must be a function");
+    }
+    Ok(Asked { name: Some(name), callback: Some(2), ..Asked::default() })
+}
+
+/// `redis.register_function{function_name = …, callback = …, description = …, flags = …}`.
+fn named_arguments(stack: Stack) -> Result<Asked, &'static str> {
+    if stack.kind(1) != Kind::Table {
+        return Err(
+            "calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments).",
+        );
+    }
+    let mut asked = Asked::default();
+    // The place of the callback.
+    stack.push_nil();
+    stack.push_nil();
+    while stack.next(1) {
+        let key = match stack.kind(-2) {
+            Kind::String | Kind::Number => text_at(stack, -2).unwrap_or_default(),
+            _ => return Err("named argument key given to redis.register_function is not a string"),
+        };
+        let is = |name: &str| key.eq_ignore_ascii_case(name.as_bytes());
+        if is("function_name") {
+            let why = "function_name argument given to redis.register_function must be a string";
+            asked.name = Some(text_at(stack, -1).ok_or(why)?);
+        } else if is("description") {
+            let why = "description argument given to redis.register_function must be a string";
+            asked.description = Some(text_at(stack, -1).ok_or(why)?);
+        } else if is("callback") {
+            if stack.kind(-1) != Kind::Function {
+                return Err("callback argument given to redis.register_function must be a function");
+            }
+            stack.push_copy(-1);
+            stack.replace(2);
+            asked.callback = Some(2);
+        } else if is("flags") {
+            if stack.kind(-1) != Kind::Table {
+                return Err("flags argument to redis.register_function must be a table representing function flags");
+            }
+            asked.flags = flags_at(stack).ok_or("unknown flag given")?;
+        } else {
+            return Err("unknown argument given to redis.register_function");
+        }
+        stack.pop(1);
+    }
+    match &asked {
+        Asked { name: None, .. } => Err("redis.register_function must get a function name argument"),
+        Asked { callback: None, .. } => Err("redis.register_function must get a callback argument"),
+        _ => Ok(asked),
+    }
+}
+
+/// The flags whose names are in the table on top.
+fn flags_at(stack: Stack) -> Option<Flags> {
+    let (table, mut flags) = (stack.top(), Flags::empty());
+    for index in 1.. {
+        stack.raw_element(table, index);
+        let name = stack.bytes(-1).map(<[u8]>::to_ascii_lowercase);
+        let is_end = stack.kind(-1) == Kind::Nil;
+        stack.pop(1);
+        if is_end {
+            break;
+        }
+        flags |= Flags::by_name(&name?)?;
+    }
+    Some(flags)
+}

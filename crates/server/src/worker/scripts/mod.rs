@@ -1,0 +1,279 @@
+//! `EVAL`, `FCALL` and their like: the shards of the declared keys are brought here, the script runs and gives them back.
+//!
+//! A script may use keys that it hasn't declared. It then holds too few shards: what it has done is undone, it is remembered as *wide*, and runs again with
+//! all shards; so does every later call of it. See docs/decisions/0006-scripts.md.
+
+mod caller;
+
+use std::sync::Arc;
+
+use pantala_base::number::parse_i64;
+use pantala_engine::command::{Command, ScriptForm, ScriptNamed};
+use pantala_engine::executor::Ran;
+use pantala_engine::ownership::Ownership;
+use pantala_engine::undo::Undo;
+use pantala_resp::{ArgRange, Args, Reply};
+use pantala_runtime::EventLoop;
+use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, sha_from, sha_of};
+
+use super::Worker;
+use super::transactions::Held;
+use crate::scripting::{Kind, put_back_state, take_state};
+use caller::ScriptCaller;
+
+/// The answer to `EVALSHA` of a script that isn't known.
+const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
+
+/// What a call runs.
+enum Program {
+    /// A script.
+    Script(Arc<Script>),
+    /// A function: which one of its library's.
+    Function(Arc<Library>, usize),
+}
+
+impl Program {
+    fn kind(&self) -> Kind {
+        match self {
+            Program::Script(_) => Kind::Script,
+            Program::Function(..) => Kind::Function,
+        }
+    }
+
+    /// How errors call it.
+    fn name(&self) -> &[u8] {
+        match self {
+            Program::Script(script) => &script.sha,
+            Program::Function(library, index) => &library.functions[*index].name,
+        }
+    }
+
+    fn flags(&self) -> ScriptFlags {
+        match self {
+            Program::Script(script) => script.flags,
+            Program::Function(library, index) => library.functions[*index].flags,
+        }
+    }
+
+    /// Whether it is known to use keys that it doesn't declare.
+    fn is_wide(&self) -> bool {
+        match self {
+            Program::Script(script) => script.is_wide(),
+            Program::Function(library, index) => library.functions[*index].is_wide(),
+        }
+    }
+
+    fn set_wide(&self) {
+        match self {
+            Program::Script(script) => script.set_wide(),
+            Program::Function(library, index) => library.functions[*index].set_wide(),
+        }
+    }
+}
+
+/// A call of a script or a function, on its way to its shards.
+pub struct ScriptCall {
+    command: &'static Command,
+    program: Program,
+    is_read_only: bool,
+    /// It has all shards.
+    is_wide: bool,
+    bytes: Vec<u8>,
+    ranges: Vec<ArgRange>,
+    /// How many of them are keys.
+    keys: usize,
+}
+
+impl ScriptCall {
+    fn keys(&self) -> Args<'_> {
+        Args::new(&self.bytes, &self.ranges[..self.keys])
+    }
+
+    fn args(&self) -> Args<'_> {
+        Args::new(&self.bytes, &self.ranges[self.keys..])
+    }
+}
+
+/// How many keys a call declares; the error is the whole error reply.
+fn number_of_keys(args: &Args<'_>, wrong: &'static str) -> Result<usize, &'static str> {
+    let keys = parse_i64(args.at(2)).ok_or(wrong)?;
+    if keys > args.len() as i64 - 3 {
+        return Err("ERR Number of keys can't be greater than number of args");
+    }
+    usize::try_from(keys).map_err(|_| "ERR Number of keys can't be negative")
+}
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Finds what a call runs, and what it needs. The error is the whole error reply.
+    pub(super) fn script_call(
+        &self,
+        command: &'static Command,
+        form: ScriptForm,
+        args: &Args<'_>,
+    ) -> Result<Box<ScriptCall>, Vec<u8>> {
+        let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
+        // Redis looks at the one or the other first.
+        let (program, keys) = if form.named == ScriptNamed::Function {
+            let program = self.find_function(args.at(1))?;
+            (program, count("ERR Bad number of keys provided")?)
+        } else {
+            let keys = count("ERR value is not an integer or out of range")?;
+            (Program::Script(self.find_script(form.named, args.at(1))?), keys)
+        };
+        let flags = program.flags();
+        if form.is_read_only && !flags.intersects(ScriptFlags::COMPATIBLE | ScriptFlags::NO_WRITES) {
+            return Err(b"ERR Can not execute a script with write flag using *_ro command.".to_vec());
+        }
+        let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(args.len() - 3));
+        for arg in args.iter().skip(3) {
+            ranges.push(ArgRange::new(bytes.len(), arg.len()));
+            bytes.extend_from_slice(arg);
+        }
+        let is_read_only = form.is_read_only || flags.contains(ScriptFlags::NO_WRITES);
+        // What listeners were told can't be put back: where there are such, writes come only once, and with monitors everything.
+        let keyspace = self.executor.keyspace();
+        let is_wide =
+            program.is_wide() || keyspace.monitors().are_there() || !is_read_only && keyspace.publishes_events();
+        Ok(Box::new(ScriptCall { command, program, is_read_only, is_wide, bytes, ranges, keys }))
+    }
+
+    /// The function of that name, loaded in this worker's state.
+    fn find_function(&self, name: &[u8]) -> Result<Program, Vec<u8>> {
+        let libraries = &self.server.scripting().libraries;
+        let found = libraries.table().function(name);
+        let (library, index) = found.ok_or_else(|| b"ERR Function not found".to_vec())?;
+        let mut state = take_state(Kind::Function);
+        state.drop_old(libraries);
+        let loaded = state.load_again(&library);
+        put_back_state(Kind::Function, state);
+        loaded.map_err(|why| [b"ERR ", &*why].concat())?;
+        Ok(Program::Function(library, index))
+    }
+
+    /// The script that a call names, compiled in this worker's state.
+    fn find_script(&self, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
+        let scripts = &self.server.scripting().scripts;
+        let sha = match named {
+            ScriptNamed::Text => sha_of(name),
+            _ => sha_from(name).ok_or_else(|| NO_SCRIPT.as_bytes().to_vec())?,
+        };
+        let mut state = take_state(Kind::Script);
+        let found = match state.find(scripts, &sha) {
+            Some(script) => Ok(script),
+            None => {
+                let known = match (scripts.find(&sha), named) {
+                    (Some(script), _) => Ok(script),
+                    (None, ScriptNamed::Text) => Script::new(sha, name).map(Arc::new),
+                    (None, _) => Err(NO_SCRIPT.as_bytes().to_vec()),
+                };
+                known.and_then(|script| state.compile(&script).map(|()| scripts.add(script)))
+            }
+        };
+        put_back_state(Kind::Script, state);
+        found
+    }
+
+    /// Asks for the shards of a script: those of its keys, or all.
+    pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>) -> Ran {
+        let keyspace = self.executor.keyspace();
+        self.shards.clear();
+        if call.is_wide {
+            self.shards.extend(0..keyspace.shard_count());
+        } else {
+            self.shards.extend(call.keys().iter().map(|key| keyspace.place(key).shard));
+        }
+        self.gather_for(index, Held::Script(call))
+    }
+
+    /// Runs a script on the shards that it has. `None`: it has to be run again, with all shards.
+    pub(super) fn run_script(&mut self, index: u32, call: &ScriptCall, owned: &mut Vec<Ownership>) -> Option<Scripted> {
+        let connection = self.connections[index as usize].as_ref()?;
+        let (client, view, token) =
+            (Arc::clone(&connection.session.client), connection.session.view(), connection.token());
+        let kind = call.program.kind();
+        let mut state = take_state(kind);
+        // Another connection may have flushed the scripts or functions since this one was found: it runs all the same. One that can't be compiled
+        // any more, for want of memory, says so when it is called.
+        match &call.program {
+            Program::Script(script) => _ = state.compile(script),
+            Program::Function(library, _) => _ = state.load_again(library),
+        }
+        let running = self.server.scripting().running(self.number);
+        running.begin(kind, self.server.monotonic_ms());
+        let mut caller = ScriptCaller {
+            worker: self,
+            owned,
+            client,
+            view,
+            token,
+            is_read_only: call.is_read_only,
+            undo: (!call.is_wide).then(Undo::default),
+        };
+        let (keys, args) = (call.keys(), call.args());
+        let ended = match &call.program {
+            Program::Script(script) => state.run(script, &keys, &args, &mut caller),
+            Program::Function(library, index) => state.run_function(library, *index, &keys, &args, &mut caller),
+        };
+        running.end(kind, state.used_bytes());
+        if let Some(connection) = &self.connections[index as usize] {
+            // SELECT is for the script alone.
+            connection.session.select_shown();
+        }
+        if ended == Ended::Abandoned {
+            put_back_state(kind, state);
+            call.program.set_wide();
+            return None;
+        }
+        let mut scripted = Scripted { is_counted: false };
+        if let Some(connection) = &mut self.connections[index as usize] {
+            let version = connection.session.version;
+            let mut reply = Reply::new(&mut connection.output, version);
+            scripted.is_counted = state.answer(call.program.name(), &mut reply);
+        }
+        put_back_state(kind, state);
+        Some(scripted)
+    }
+
+    /// A script within a transaction, which has all shards.
+    pub(super) fn run_queued_script(
+        &mut self,
+        index: u32,
+        command: &'static Command,
+        form: ScriptForm,
+        args: &Args<'_>,
+        owned: &mut Vec<Ownership>,
+    ) -> Scripted {
+        match self.script_call(command, form, args) {
+            Ok(mut call) => {
+                call.is_wide = true;
+                self.run_script(index, &call, owned).unwrap_or_default()
+            }
+            Err(why) => {
+                if let Some(connection) = &mut self.connections[index as usize] {
+                    Reply::new(&mut connection.output, connection.session.version).error_bytes(&why);
+                }
+                Scripted::default()
+            }
+        }
+    }
+}
+
+impl ScriptCall {
+    /// What to count it as.
+    pub(super) fn command(&self) -> &'static Command {
+        self.command
+    }
+
+    /// The same call, with all shards.
+    pub(super) fn widened(mut self: Box<Self>) -> Box<Self> {
+        self.is_wide = true;
+        self
+    }
+}
+
+/// How a script has ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Scripted {
+    /// With an error that was counted when a command answered it.
+    pub is_counted: bool,
+}
