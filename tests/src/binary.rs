@@ -23,22 +23,24 @@ pub fn pantala() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| match std::env::var_os("PANTALA_BIN") {
         Some(path) => workspace_root().join(path),
-        None => build(),
+        None => build("pantala"),
     })
 }
 
-fn build() -> PathBuf {
+/// Path of `pantala-bench`, built once per process by cargo in the profile of this test.
+///
+/// # Panics
+/// When it can't be built.
+pub fn pantala_bench() -> &'static PathBuf {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| build("pantala-bench"))
+}
+
+/// Builds a package's binary of the same name.
+fn build(name: &str) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args([
-        "build",
-        "--quiet",
-        "--package",
-        "pantala",
-        "--bin",
-        "pantala",
-        "--message-format=json-render-diagnostics",
-    ]);
+    command.args(["build", "--quiet", "--package", name, "--bin", name, "--message-format=json-render-diagnostics"]);
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
@@ -52,11 +54,11 @@ fn build() -> PathBuf {
     let output = std::io::BufReader::new(child.stdout.take().expect("standard output is piped"));
     // To the end of the stream: cargo fails when nobody reads its last words.
     let executables = Message::parse_stream(output).filter_map(Result::ok).filter_map(|message| match message {
-        Message::CompilerArtifact(artifact) if artifact.target.name == "pantala" => artifact.executable,
+        Message::CompilerArtifact(artifact) if artifact.target.name == name => artifact.executable,
         _ => None,
     });
     let executable = executables.last();
     let status = child.wait().expect("cargo ends");
-    assert!(status.success(), "cargo build of pantala failed: {status}");
+    assert!(status.success(), "cargo build of {name} failed: {status}");
     executable.expect("cargo names the executable it built").into_std_path_buf()
 }

@@ -4,7 +4,7 @@ use pantala_base::number::parse_i64;
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply, Version};
 
-use crate::arguments::{c_string, database, is_option};
+use crate::arguments::{c_string, database_index, database_of, is_option};
 use crate::{client, errors};
 
 /// The version of Redis whose behaviour Pantala has, as `HELLO` and `INFO` tell it.
@@ -53,7 +53,11 @@ pub fn reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
 
 /// `SELECT index`.
 pub fn select(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(db) = database(args.at(1), context.keyspace, reply) else { return };
+    let Some(index) = database_index(args.at(1), None, reply) else { return };
+    if index != 0 && context.keyspace.is_cluster() {
+        return reply.error("ERR SELECT is not allowed in cluster mode");
+    }
+    let Some(db) = database_of(index, context.keyspace) else { return reply.error(errors::NO_SUCH_DATABASE) };
     context.session.select(db);
     reply.ok();
 }
@@ -161,7 +165,8 @@ pub fn hello(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
     reply.integer(version);
     reply.bulk(b"id");
     reply.integer(context.session.client.id as i64);
-    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+    let mode = if context.keyspace.is_cluster() { "cluster" } else { "standalone" };
+    for (field, value) in [("mode", mode), ("role", "master")] {
         reply.bulk(field.as_bytes());
         reply.bulk(value.as_bytes());
     }

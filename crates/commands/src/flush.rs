@@ -46,6 +46,9 @@ fn is_lazy(args: &Args<'_>, keyspace: &Keyspace) -> Option<bool> {
 
 /// `SWAPDB index1 index2`.
 pub fn swapdb(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if access.keyspace().is_cluster() {
+        return reply.error("ERR SWAPDB is not allowed in cluster mode");
+    }
     let Some(first) = database_index(args.at(1), Some("ERR invalid first DB index"), reply) else { return };
     let Some(second) = database_index(args.at(2), Some("ERR invalid second DB index"), reply) else { return };
     let keyspace = access.keyspace();

@@ -24,6 +24,7 @@
 mod arguments;
 pub mod bitmap;
 pub mod client;
+pub mod cluster;
 pub mod command_docs;
 pub mod config;
 pub mod connection;

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use pantala_base::{Distribution, Histogram};
-use pantala_engine::client::{Client, Clients, Endpoint, Host, LocalContext, MemoryFigures, Session, Shutdown};
+use pantala_engine::client::{
+    Client, Clients, ClusterNode, Endpoint, Host, LocalContext, MemoryFigures, Session, Shutdown,
+};
 use pantala_engine::command::Command;
 use pantala_engine::command::Handler;
 use pantala_engine::functions::{FunctionFacts, Functions, LibraryFacts, RestorePolicy, RunningFacts};
@@ -63,6 +65,9 @@ impl Host for FakeHost {
     }
     fn functions(&self) -> &dyn Functions {
         self
+    }
+    fn cluster_node(&self) -> ClusterNode {
+        ClusterNode { id: "0".repeat(40), port: 6379, bus_port: 16379, ..ClusterNode::default() }
     }
     fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)> {
         patterns.iter().map(|pattern| (text(pattern), b"value".to_vec())).collect()

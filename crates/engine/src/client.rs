@@ -404,6 +404,35 @@ impl Clients {
     }
 }
 
+/// How a node of a cluster presents itself (`CLUSTER`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterNode {
+    /// 40 hexadecimal digits.
+    pub id: String,
+    /// `cluster-announce-ip`; empty: clients use the address they know.
+    pub ip: String,
+    /// `cluster-announce-hostname`; empty: none.
+    pub hostname: String,
+    /// Port for clients.
+    pub port: u16,
+    /// Port for other nodes.
+    pub bus_port: u16,
+    /// What clients are to connect to.
+    pub endpoint: PreferredEndpoint,
+}
+
+/// `cluster-preferred-endpoint-type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreferredEndpoint {
+    /// The address.
+    #[default]
+    Ip,
+    /// The name; `?` where there is none.
+    Hostname,
+    /// What they have connected to.
+    Unknown,
+}
+
 /// How a server is to stop (`SHUTDOWN`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shutdown {
@@ -467,6 +496,8 @@ pub trait Host: Send + Sync {
     fn now_us(&self) -> i64;
     /// The command that clients know by this name (any case), after `rename-command`.
     fn command(&self, name: &[u8]) -> Option<&'static Command>;
+    /// How it presents itself in a cluster.
+    fn cluster_node(&self) -> ClusterNode;
     /// Whether `rename-command` has left a command without a name.
     fn is_removed(&self, command: &'static Command) -> bool;
     /// `SCRIPT LOAD`: compiles a script and has all workers know it; its SHA-1. The error is the whole error reply.

@@ -9,9 +9,11 @@ use pantala_resp::{Args, Reply};
 
 mod argument;
 mod keys;
+mod slots;
 
 pub use argument::{Argument, ArgumentFlags, ArgumentKind};
 pub use keys::{InvalidKeys, LegacyRange, for_each_key, keys_of};
+pub use slots::Slots;
 
 bitflags! {
     /// Command flags, by Redis's names (`COMMAND INFO`, third field).

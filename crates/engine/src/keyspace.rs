@@ -190,6 +190,12 @@ impl Keyspace {
         self.tuning.events.load(Relaxed) != 0
     }
 
+    /// Whether the server is a node of a cluster (`cluster-enabled`): a call's keys must then have one slot.
+    #[inline]
+    pub fn is_cluster(&self) -> bool {
+        self.tuning.cluster.load(Relaxed)
+    }
+
     /// How it is laid out.
     pub fn layout(&self) -> &Layout {
         &self.layout

@@ -25,7 +25,7 @@ use std::sync::{Arc, Weak};
 use pantala_resp::{ArgRange, Args};
 
 use crate::access::{Access, Key, KeyPlace};
-use crate::command::{Command, Flags, Handler, Route, TransactionPart, for_each_key};
+use crate::command::{Command, Flags, Handler, Route, Slots, TransactionPart, for_each_key};
 use crate::keyspace::Keyspace;
 
 /// Which shards a queued command needs.
@@ -132,6 +132,15 @@ impl Transaction {
     /// The flags of all commands together.
     pub fn flags(&self) -> Flags {
         self.flags
+    }
+
+    /// The slots of all keys.
+    pub fn slots(&self) -> Slots {
+        let mut slots = Slots::None;
+        for queued in &self.queue {
+            slots.add(Slots::of(queued.command, &self.args(queued)));
+        }
+        slots
     }
 
     /// Bytes of the arguments.

@@ -77,6 +77,8 @@ pub struct Tuning {
     pub paused_until_ms: AtomicI64,
     /// Whether the pause holds back all commands, not only writes.
     pub pause_all: AtomicBool,
+    /// `cluster-enabled`: set before the first command, never changed.
+    pub cluster: AtomicBool,
 }
 
 impl Tuning {
@@ -113,6 +115,7 @@ impl Tuning {
             events: AtomicU32::new(0),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),
+            cluster: AtomicBool::new(false),
         }
     }
 

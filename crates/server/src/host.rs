@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pantala_base::{Clock, Distribution, SystemClock};
-use pantala_engine::client::{Client, Clients, Endpoint, Host, MemoryFigures, Session, Shutdown};
+use pantala_engine::client::{Client, Clients, ClusterNode, Endpoint, Host, MemoryFigures, Session, Shutdown};
 use pantala_engine::command::Command;
 use pantala_engine::functions::Functions;
 use pantala_engine::keyspace::{Keyspace, WorkerPort};
@@ -36,6 +36,8 @@ pub struct Facts {
     pub config_file: String,
     /// 40 hexadecimal digits, new at each start.
     pub run_id: String,
+    /// The same, of this node of a cluster.
+    pub node_id: String,
     /// When it started, unix time in ms.
     pub started_ms: i64,
     /// Resident memory before any data, bytes.
@@ -116,7 +118,9 @@ impl Server {
             last_accept_warning_ms: AtomicI64::new(0),
             stats: ServerStats::default(),
         };
-        server.tune(&server.config.settings());
+        let settings = server.config.settings();
+        server.keyspace.tuning.cluster.store(settings.cluster_enabled, Relaxed);
+        server.tune(&settings);
         server
     }
 
@@ -399,6 +403,19 @@ impl Host for Server {
 
     fn is_removed(&self, command: &'static Command) -> bool {
         self.renames.is_removed(command)
+    }
+
+    fn cluster_node(&self) -> ClusterNode {
+        let settings = self.config.settings();
+        let or = |announced: u16, port: u16| if announced == 0 { port } else { announced };
+        ClusterNode {
+            id: self.facts.node_id.clone(),
+            ip: settings.cluster_announce_ip.clone(),
+            hostname: settings.cluster_announce_hostname.clone(),
+            port: or(settings.cluster_announce_port, settings.port),
+            bus_port: or(settings.cluster_announce_bus_port, settings.bus_port()),
+            endpoint: settings.cluster_preferred_endpoint,
+        }
     }
 
     fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {

@@ -10,7 +10,7 @@ use pantala_base::{Clock, Random, SystemClock};
 use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
 use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
 
-use crate::config::{self, ConfigStore, Execution, IoBackend, Settings};
+use crate::config::{self, BUS_PORT_OFFSET, ConfigStore, Execution, IoBackend, Settings};
 use crate::host::{Facts, Server};
 use crate::process;
 use crate::renames::Renames;
@@ -68,6 +68,12 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
             settings.databases
         ));
     }
+    if settings.cluster_enabled && settings.bus_port() == 0 {
+        return Err(format!(
+            "Port {} is too high for cluster mode: that for other nodes would be {BUS_PORT_OFFSET} above it. Use a lower one, or 'cluster-port'",
+            settings.port
+        ));
+    }
     let mut random = Random::from_entropy();
     let facts = Facts {
         backend,
@@ -75,6 +81,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
         executable: std::env::current_exe().map(|path| path.display().to_string()).unwrap_or_default(),
         config_file: config.file().map(|path| path.display().to_string()).unwrap_or_default(),
         run_id: run_id(&mut random),
+        node_id: run_id(&mut random),
         started_ms: SystemClock::new().now_us() / 1000,
         startup_bytes: process::resident_bytes().unwrap_or(0),
         workers,

@@ -72,6 +72,9 @@ fn rename_unless(access: &mut Access<'_>, args: &Args<'_>, nx: bool, reply: &mut
 
 /// `MOVE key db`.
 pub fn move_key(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if access.keyspace().is_cluster() {
+        return reply.error("ERR MOVE is not allowed in cluster mode");
+    }
     let key = access.first_key(args, 1);
     let Some(db) = database(args.at(2), access.keyspace(), reply) else { return };
     let from = Spot { db: access.session().db, key };
@@ -108,6 +111,9 @@ pub fn copy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         } else {
             return reply.error(errors::SYNTAX);
         }
+    }
+    if (from.db, to.db) != (0, 0) && access.keyspace().is_cluster() {
+        return reply.error("ERR Copying to another database is not allowed in cluster mode");
     }
     if from.db == to.db && from.key.bytes == to.key.bytes {
         return reply.error(errors::SAME_OBJECT);

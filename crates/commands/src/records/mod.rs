@@ -7,6 +7,7 @@
 use pantala_engine::command::{Command, Flags};
 
 mod bitmap;
+mod cluster;
 mod connection;
 mod dump;
 mod generic;
@@ -53,6 +54,7 @@ const DEPENDS_ON_SUBCOMMAND: &str = "That of the subcommand";
 /// Every command, sorted by name.
 pub static COMMANDS: &[Command] = &[
     strings::APPEND,
+    cluster::ASKING,
     connection::AUTH,
     bitmap::BITCOUNT,
     bitmap::BITFIELD,
@@ -68,6 +70,7 @@ pub static COMMANDS: &[Command] = &[
     sorted_sets::BZPOPMAX,
     sorted_sets::BZPOPMIN,
     connection::CLIENT,
+    cluster::CLUSTER,
     server::COMMAND,
     server::CONFIG,
     generic::COPY,
@@ -182,6 +185,8 @@ pub static COMMANDS: &[Command] = &[
     pubsub::PUNSUBSCRIBE,
     connection::QUIT,
     generic::RANDOMKEY,
+    cluster::READONLY,
+    cluster::READWRITE,
     generic::RENAME,
     generic::RENAMENX,
     connection::RESET,

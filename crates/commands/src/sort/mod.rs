@@ -41,7 +41,7 @@ pub fn sort_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 }
 
 fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &mut Reply<'_>) {
-    let mut options = match Options::parse(args, read_only) {
+    let mut options = match Options::parse(access.keyspace(), args, read_only) {
         Ok(options) => options,
         Err(error) => return reply.error(error),
     };

@@ -27,7 +27,7 @@ pub(super) struct Options<'a> {
 
 impl<'a> Options<'a> {
     /// Reads them, or says what is wrong.
-    pub(super) fn parse(args: &Args<'a>, read_only: bool) -> Result<Self, &'static str> {
+    pub(super) fn parse(keyspace: &Keyspace, args: &Args<'a>, read_only: bool) -> Result<Self, &'static str> {
         let mut options = Options::default();
         let mut index = 2;
         while let Some(option) = args.get(index) {
@@ -54,10 +54,16 @@ impl<'a> Options<'a> {
                 options.store = Some(index - 1);
             } else if is_option(option, "BY") {
                 let by = Pattern::new(value);
+                if by.names_keys() && keyspace.is_cluster() {
+                    return Err("ERR BY option of SORT denied in Cluster mode.");
+                }
                 // It stays, even when another BY follows: as in Redis.
                 options.unsorted |= !by.names_keys();
                 options.by = Some(by);
             } else if is_option(option, "GET") {
+                if keyspace.is_cluster() {
+                    return Err("ERR GET option of SORT denied in Cluster mode.");
+                }
                 options.get.push(Pattern::new(value));
             } else {
                 return Err(errors::SYNTAX);
@@ -89,7 +95,7 @@ pub fn sort_ro_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shar
 fn route(keyspace: &Keyspace, args: &Args<'_>, read_only: bool, shards: &mut Vec<u32>) {
     shards.push(keyspace.place(args.at(1)).shard);
     // What is wrong, the handler will say.
-    let Ok(options) = Options::parse(args, read_only) else { return };
+    let Ok(options) = Options::parse(keyspace, args, read_only) else { return };
     if options.by.iter().chain(&options.get).any(Pattern::names_keys) {
         shards.extend(0..keyspace.shard_count());
     }

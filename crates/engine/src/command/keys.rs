@@ -85,6 +85,25 @@ pub fn keys_of(command: &Command, args: &Args<'_>, keys: &mut Vec<usize>) -> Res
 pub fn for_each_key(
     command: &Command,
     args: &Args<'_>,
+    visit: impl FnMut(usize, &'static KeySpec),
+) -> Result<(), InvalidKeys> {
+    // What only looks like a key (a channel of SPUBLISH): it decides the slot, but names no key.
+    for_each_in(command, args, |spec| !spec.flags.contains(&"not_key"), visit)
+}
+
+/// As [`for_each_key`], with what isn't a key but decides the slot as one does.
+pub(super) fn for_each_slotted(
+    command: &Command,
+    args: &Args<'_>,
+    visit: impl FnMut(usize, &'static KeySpec),
+) -> Result<(), InvalidKeys> {
+    for_each_in(command, args, |_| true, visit)
+}
+
+fn for_each_in(
+    command: &Command,
+    args: &Args<'_>,
+    is_wanted: impl Fn(&KeySpec) -> bool,
     mut visit: impl FnMut(usize, &'static KeySpec),
 ) -> Result<(), InvalidKeys> {
     if let Some(own_keys) = command.own_keys {
@@ -92,8 +111,7 @@ pub fn for_each_key(
         return Ok(());
     }
     for spec in command.key_specs {
-        // What only looks like a key (a channel of SPUBLISH): it decides the slot, but names no key.
-        if spec.flags.contains(&"not_key") {
+        if !is_wanted(spec) {
             continue;
         }
         let Some(first) = begin(spec, args)? else {

@@ -2,6 +2,7 @@
 
 use super::value::{OutputLimit, output_limits};
 use super::values::Values;
+use pantala_engine::client::PreferredEndpoint;
 use pantala_engine::notify::EventClasses;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -226,9 +227,31 @@ pub struct Settings {
     pub slowlog_max_len: u64,
     /// Events of keys that are published.
     pub notify_keyspace_events: EventClasses,
+    /// The server is a node of a cluster.
+    pub cluster_enabled: bool,
+    /// Port for other nodes; 0: that for clients and 10000.
+    pub cluster_port: u16,
+    /// Address that clients are told; empty: that which they know.
+    pub cluster_announce_ip: String,
+    /// Name that clients are told; empty: none.
+    pub cluster_announce_hostname: String,
+    /// Port that clients are told; 0: the true one.
+    pub cluster_announce_port: u16,
+    /// Port that other nodes are told; 0: the true one.
+    pub cluster_announce_bus_port: u16,
+    /// What clients are told to connect to.
+    pub cluster_preferred_endpoint: PreferredEndpoint,
 }
 
+/// What the port for other nodes is above that for clients, where `cluster-port` doesn't say.
+pub const BUS_PORT_OFFSET: u16 = 10_000;
+
 impl Settings {
+    /// The port for other nodes; 0 where there is none that high.
+    pub fn bus_port(&self) -> u16 {
+        if self.cluster_port != 0 { self.cluster_port } else { self.port.checked_add(BUS_PORT_OFFSET).unwrap_or(0) }
+    }
+
     /// The settings that `values` hold.
     pub fn from_values(values: &Values) -> Self {
         let [output_limit_normal, output_limit_replica, output_limit_pubsub] = output_limits_of(values);
@@ -243,7 +266,7 @@ impl Settings {
                 _ => IoBackend::Auto,
             },
             pin_threads: values.bool("pin-threads"),
-            port: u16::try_from(values.number("port")).unwrap_or(0),
+            port: port(values, "port"),
             bind: words(values.text("bind")),
             protected_mode: values.bool("protected-mode"),
             unixsocket: path(values.text("unixsocket")),
@@ -300,12 +323,33 @@ impl Settings {
                 .collect(),
             slowlog_max_len: bytes(values, "slowlog-max-len"),
             notify_keyspace_events: EventClasses::from_bits(small(values, "notify-keyspace-events")),
+            cluster_enabled: values.bool("cluster-enabled"),
+            cluster_port: port(values, "cluster-port"),
+            cluster_announce_ip: text(values, "cluster-announce-ip"),
+            cluster_announce_hostname: text(values, "cluster-announce-hostname"),
+            cluster_announce_port: port(values, "cluster-announce-port"),
+            cluster_announce_bus_port: port(values, "cluster-announce-bus-port"),
+            cluster_preferred_endpoint: match values.text("cluster-preferred-endpoint-type") {
+                b"hostname" => PreferredEndpoint::Hostname,
+                b"unknown-endpoint" => PreferredEndpoint::Unknown,
+                _ => PreferredEndpoint::Ip,
+            },
         }
     }
 }
 
 fn output_limits_of(values: &Values) -> [OutputLimit; 3] {
     output_limits(&super::value::Value::Text(values.text("client-output-buffer-limit").to_vec()))
+}
+
+/// A port whose range in the table fits.
+fn port(values: &Values, name: &str) -> u16 {
+    u16::try_from(values.number(name)).unwrap_or(0)
+}
+
+/// What goes into replies as it is.
+fn text(values: &Values, name: &str) -> String {
+    String::from_utf8_lossy(values.text(name)).into_owned()
 }
 
 /// A number whose range in the table fits.

@@ -28,7 +28,7 @@ pub(super) fn server(text: &mut Text, server: &Server) {
     text.field("redis_git_sha1", "00000000");
     text.field("redis_git_dirty", 0);
     text.field("redis_build_id", 0);
-    text.field("redis_mode", "standalone");
+    text.field("redis_mode", if server.keyspace().is_cluster() { "cluster" } else { "standalone" });
     text.field("os", format_args!("{} {} {}", word(system.sysname()), word(system.release()), word(system.machine())));
     text.field("arch_bits", usize::BITS);
     text.field("monotonic_clock", "POSIX clock_gettime");
@@ -92,6 +92,6 @@ pub(super) fn cpu(text: &mut Text, _: &Server) {
 
 pub(super) fn modules(_: &mut Text, _: &Server) {}
 
-pub(super) fn cluster(text: &mut Text, _: &Server) {
-    text.field("cluster_enabled", 0);
+pub(super) fn cluster(text: &mut Text, server: &Server) {
+    text.field("cluster_enabled", u8::from(server.keyspace().is_cluster()));
 }

@@ -104,6 +104,7 @@ fn server() -> Server {
         executable: "/bin/pantala".to_owned(),
         config_file: String::new(),
         run_id: "a".repeat(40),
+        node_id: "b".repeat(40),
         started_ms: 1_700_000_000_000,
         startup_bytes: 1 << 20,
         workers: 2,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pantala_commands::Unresolved;
 use pantala_engine::client::{Host, LocalContext, ReplyMode, Session};
-use pantala_engine::command::{Command, Flags, Handler, Route, for_each_key};
+use pantala_engine::command::{Command, Flags, Handler, Route, Slots, TransactionPart, for_each_key};
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::Request;
@@ -249,8 +249,14 @@ impl<L: EventLoop> Worker<'_, L> {
             self.paused.push(entry.connection);
             return;
         }
-        if session.transaction.is_some() && transactions::is_queued(command) {
-            return self.queue(entry, command, ranges);
+        if let Some(transaction) = &session.transaction {
+            if transactions::is_queued(command) {
+                return self.queue(entry, command, ranges);
+            }
+            let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
+            if is_exec && self.server.keyspace().is_cluster() && transaction.slots() == Slots::Several {
+                return self.refuse_exec(entry);
+            }
         }
         session.client.set_command(command);
         let before = connection.output.len();
@@ -375,6 +381,11 @@ impl<L: EventLoop> Worker<'_, L> {
                     self.tally.count(command, Outcome::Rejected);
                 }
             }
+            What::CrossSlot(command) => {
+                let why = if passes_password(command, session, self.server) { CROSS_SLOT } else { NO_AUTH };
+                Reply::new(output, session.version).error(why);
+                self.tally.count(command, Outcome::Rejected);
+            }
             // A command that exists in Redis is refused for want of authentication before anything else is said of it.
             What::Unresolved(Unresolved::NotBuilt | Unresolved::SubcommandNotBuilt(_)) if !session.authenticated => {
                 Reply::new(output, session.version).error(NO_AUTH);
@@ -461,8 +472,7 @@ fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<Co
     if command.flags.contains(Flags::PROTECTED) && !host.debug_allowed(&session.client) {
         return Some(DEBUG_NOT_ALLOWED.into());
     }
-    // A password that was removed since locks nobody out any more.
-    if !session.authenticated && !command.flags.contains(Flags::NO_AUTH) && host.requires_password() {
+    if !passes_password(command, session, host) {
         return Some(NO_AUTH.into());
     }
     if session.monitors && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
@@ -478,12 +488,21 @@ fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<Co
     })
 }
 
+/// Whether a client has given its password, as far as this command wants one.
+fn passes_password(command: &Command, session: &Session, host: &dyn Host) -> bool {
+    // A password that was removed since locks nobody out any more.
+    session.authenticated || command.flags.contains(Flags::NO_AUTH) || !host.requires_password()
+}
+
 /// What a client that listens may still run with RESP2.
 const LISTENERS_COMMANDS: [&str; 9] =
     ["ping", "psubscribe", "punsubscribe", "quit", "reset", "ssubscribe", "subscribe", "sunsubscribe", "unsubscribe"];
 
 /// The answer to `DEBUG` where `enable-debug-command` doesn't allow it: all protected commands are `DEBUG` yet.
 const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
+
+/// The answer to a command whose keys have several slots.
+pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
 /// The answer to a command before authentication.
 const NO_AUTH: &str = "NOAUTH Authentication required.";

@@ -88,6 +88,23 @@ impl<L: EventLoop> Worker<'_, L> {
         self.closed_over_limit(entry.connection);
     }
 
+    /// An `EXEC` of commands whose keys have several slots, in a cluster: ends the transaction.
+    #[cold]
+    pub(super) fn refuse_exec(&mut self, entry: &Entry) {
+        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
+        let What::Local(command) = entry.what else { return };
+        let (session, output) = (&mut connection.session, &mut connection.output);
+        let before = output.len();
+        session.discard();
+        Reply::new(output, session.version).error(run::CROSS_SLOT);
+        self.tally.count_reply(&output[before..]);
+        self.tally.count(command, Outcome::Rejected);
+        if !run::replies_wanted(session) {
+            output.truncate(before);
+        }
+        connection.input.done(entry.end);
+    }
+
     /// `EXEC` and `WATCH`: asks for their shards.
     pub(super) fn gather(
         &mut self,

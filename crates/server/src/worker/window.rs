@@ -7,7 +7,7 @@
 
 use pantala_commands::Unresolved;
 use pantala_engine::access::KeyPlace;
-use pantala_engine::command::{Command, Flags, Handler, Route, for_each_key};
+use pantala_engine::command::{Command, Flags, Handler, Route, Slots, for_each_key};
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{ArgRange, Args, ProtocolError};
 
@@ -25,6 +25,8 @@ pub enum What {
     Keyed(&'static Command),
     /// A command that needs none, or finds them out when it runs.
     Local(&'static Command),
+    /// A command whose keys have several slots, in a cluster: it doesn't run.
+    CrossSlot(&'static Command),
     /// None that can run.
     Unresolved(Unresolved),
     /// The bytes were no command: the connection closes.
@@ -110,7 +112,10 @@ pub fn classify(keyspace: &Keyspace, renames: &Renames, db: u32, args: &Args<'_>
         }
         Err(why) => return What::Unresolved(why),
     };
+    // Asked of commands that haven't exactly one key: the others have one slot, and no cost.
+    let crosses_slots = || keyspace.is_cluster() && Slots::of(command, args) == Slots::Several;
     match (command.handler, command.route) {
+        (Handler::Local(_) | Handler::Transaction(_), _) if crosses_slots() => What::CrossSlot(command),
         (Handler::Local(_) | Handler::Transaction(_), _) => What::Local(command),
         (Handler::Container, _) => What::Unresolved(Unresolved::WrongArity(command)),
         (Handler::Keyed(_), Route::Keys) => match command.single_key() {
@@ -120,6 +125,7 @@ pub fn classify(keyspace: &Keyspace, renames: &Renames, db: u32, args: &Args<'_>
                 keyspace.hint(db, place.shard).prefetch_bucket(place.hash);
                 What::Single(command, place)
             }
+            _ if crosses_slots() => What::CrossSlot(command),
             _ => {
                 // Its keys are hashed once more when it runs: cheaper than a miss each.
                 let _ = for_each_key(command, args, |index, _| {
@@ -129,6 +135,7 @@ pub fn classify(keyspace: &Keyspace, renames: &Renames, db: u32, args: &Args<'_>
                 What::Keyed(command)
             }
         },
+        (Handler::Keyed(_), _) if crosses_slots() => What::CrossSlot(command),
         (Handler::Keyed(_), _) => What::Keyed(command),
     }
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use pantala_base::key_slot;
 use pantala_commands::Unresolved;
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{Client, LocalContext, Session};
-use pantala_engine::command::{Command, Flags, Handler, Route, for_each_key};
+use pantala_engine::command::{Command, Flags, Handler, Route, Slots, for_each_key};
 use pantala_engine::executor::Call;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::undo::Undo;
@@ -40,6 +41,15 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) is_read_only: bool,
     /// What it has changed, while it holds only the shards of its declared keys.
     pub(super) undo: Option<Undo>,
+    /// In a cluster: the slot of all keys so far, declared or used.
+    pub(super) slots: Slots,
+    /// Its keys may not have several.
+    pub(super) keeps_slot: bool,
+}
+
+/// The slot of the declared keys: with several of them a call doesn't come this far in a cluster, and nobody asks elsewhere.
+pub(super) fn slots_of_keys(keys: &Args<'_>) -> Slots {
+    keys.get(0).map_or(Slots::None, |key| Slots::One(key_slot(key)))
 }
 
 impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
@@ -118,16 +128,34 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             Some("ERR This Redis command is not allowed from script")
         } else if command.flags.contains(Flags::WRITE) && self.is_read_only {
             Some("ERR Write commands are not allowed from read-only scripts.")
+        } else if self.worker.executor.keyspace().is_cluster() {
+            self.crossing(command, args)
         } else {
             None
         };
         match refused {
             Some(why) => {
-                tally.count(command, Outcome::Rejected);
+                self.worker.tally.count(command, Outcome::Rejected);
                 Err(why)
             }
             None => Ok(command),
         }
+    }
+
+    /// Why the keys of a call may not be used in a cluster: they have several slots, or another one than those before.
+    #[cold]
+    fn crossing(&mut self, command: &Command, args: &Args<'_>) -> Option<&'static str> {
+        let slots = Slots::of(command, args);
+        if slots == Slots::Several {
+            return Some("ERR Script attempted to access a non local key in a cluster node");
+        }
+        let mut all = self.slots;
+        all.add(slots);
+        if self.keeps_slot && all == Slots::Several {
+            return Some("ERR Script attempted to access keys that do not hash to the same slot");
+        }
+        self.slots = all;
+        None
     }
 
     /// A command that needs no shard.

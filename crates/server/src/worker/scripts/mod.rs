@@ -19,7 +19,7 @@ use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, sha_from, 
 use super::Worker;
 use super::transactions::Held;
 use crate::scripting::{Kind, put_back_state, take_state};
-use caller::ScriptCaller;
+use caller::{ScriptCaller, slots_of_keys};
 
 /// The answer to `EVALSHA` of a script that isn't known.
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
@@ -121,6 +121,9 @@ impl<L: EventLoop> Worker<'_, L> {
             (Program::Script(self.find_script(form.named, args.at(1))?), keys)
         };
         let flags = program.flags();
+        if flags.contains(ScriptFlags::NO_CLUSTER) && self.executor.keyspace().is_cluster() {
+            return Err(b"ERR Can not run script on cluster, 'no-cluster' flag is set.".to_vec());
+        }
         if form.is_read_only && !flags.intersects(ScriptFlags::COMPATIBLE | ScriptFlags::NO_WRITES) {
             return Err(b"ERR Can not execute a script with write flag using *_ro command.".to_vec());
         }
@@ -208,6 +211,8 @@ impl<L: EventLoop> Worker<'_, L> {
             token,
             is_read_only: call.is_read_only,
             undo: (!call.is_wide).then(Undo::default),
+            slots: slots_of_keys(&call.keys()),
+            keeps_slot: !call.program.flags().intersects(ScriptFlags::COMPATIBLE | ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
         };
         let (keys, args) = (call.keys(), call.args());
         let ended = match &call.program {

@@ -1,0 +1,254 @@
+//! `CLUSTER` and what belongs to it: the answers of a cluster's only node, which has all slots.
+//!
+//! There is no bus yet, and there are no other nodes. Which keys have a slot, no index tells: `COUNTKEYSINSLOT` and `GETKEYSINSLOT` walk
+//! the slot's shard.
+
+use pantala_base::key_slot;
+use pantala_base::limits::SLOTS;
+use pantala_base::number::parse_i64;
+use pantala_engine::access::{Access, SessionView};
+use pantala_engine::client::{ClusterNode, LocalContext, PreferredEndpoint};
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::{Args, Reply};
+
+use crate::arguments::integer;
+use crate::help;
+
+/// The answer of a server that isn't in a cluster.
+const DISABLED: &str = "ERR This instance has cluster support disabled";
+
+/// The only node, where the server is one; otherwise the reply says that it isn't.
+fn node(context: &LocalContext<'_>, reply: &mut Reply<'_>) -> Option<ClusterNode> {
+    if !context.keyspace.is_cluster() {
+        reply.error(DISABLED);
+        return None;
+    }
+    Some(context.host.cluster_node())
+}
+
+/// `READONLY`, `READWRITE`, `ASKING`: they matter on a replica, or to a slot on its way, and there is neither.
+pub fn agree(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    if node(context, reply).is_some() {
+        reply.ok();
+    }
+}
+
+/// `CLUSTER INFO`.
+pub fn info(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    if node(context, reply).is_none() {
+        return;
+    }
+    let fields: [(&str, &str); 12] = [
+        ("cluster_state", "ok"),
+        ("cluster_slots_assigned", "16384"),
+        ("cluster_slots_ok", "16384"),
+        ("cluster_slots_pfail", "0"),
+        ("cluster_slots_fail", "0"),
+        ("cluster_known_nodes", "1"),
+        ("cluster_size", "1"),
+        ("cluster_current_epoch", "0"),
+        ("cluster_my_epoch", "0"),
+        ("cluster_stats_messages_sent", "0"),
+        ("cluster_stats_messages_received", "0"),
+        ("total_cluster_links_buffer_limit_exceeded", "0"),
+    ];
+    let text: String = fields.iter().map(|(name, value)| format!("{name}:{value}\r\n")).collect();
+    reply.verbatim("txt", text.as_bytes());
+}
+
+/// `CLUSTER MYID`.
+pub fn myid(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    if let Some(node) = node(context, reply) {
+        reply.bulk(node.id.as_bytes());
+    }
+}
+
+/// `CLUSTER NODES`.
+pub fn nodes(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(ClusterNode { id, ip, hostname, port, bus_port, .. }) = node(context, reply) else { return };
+    let hostname = if hostname.is_empty() { hostname } else { format!(",{hostname}") };
+    let last = SLOTS - 1;
+    let line = format!("{id} {ip}:{port}@{bus_port}{hostname} myself,master - 0 0 0 connected 0-{last}\n");
+    reply.verbatim("txt", line.as_bytes());
+}
+
+/// What a client is to connect to.
+fn endpoint(node: &ClusterNode, reply: &mut Reply<'_>) {
+    match node.endpoint {
+        PreferredEndpoint::Ip => reply.bulk(node.ip.as_bytes()),
+        PreferredEndpoint::Hostname if node.hostname.is_empty() => reply.bulk(b"?"),
+        PreferredEndpoint::Hostname => reply.bulk(node.hostname.as_bytes()),
+        PreferredEndpoint::Unknown => reply.null(),
+    }
+}
+
+/// `CLUSTER SLOTS`.
+pub fn slots(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(node) = node(context, reply) else { return };
+    reply.array(1);
+    reply.array(3);
+    reply.integer(0);
+    reply.integer(SLOTS as i64 - 1);
+    reply.array(4);
+    endpoint(&node, reply);
+    reply.integer(i64::from(node.port));
+    reply.bulk(node.id.as_bytes());
+    // What else is known of how to reach it.
+    let ip = (node.endpoint != PreferredEndpoint::Ip).then_some(("ip", node.ip.as_str()));
+    let is_named = node.endpoint != PreferredEndpoint::Hostname && !node.hostname.is_empty();
+    let hostname = is_named.then_some(("hostname", node.hostname.as_str()));
+    let others = || ip.into_iter().chain(hostname);
+    reply.map(others().count());
+    for (name, value) in others() {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value.as_bytes());
+    }
+}
+
+/// `CLUSTER SHARDS`.
+pub fn shards(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(node) = node(context, reply) else { return };
+    reply.array(1);
+    reply.map(2);
+    reply.bulk(b"slots");
+    reply.array(2);
+    reply.integer(0);
+    reply.integer(SLOTS as i64 - 1);
+    reply.bulk(b"nodes");
+    reply.array(1);
+    reply.map(7 + usize::from(!node.hostname.is_empty()));
+    reply.bulk(b"id");
+    reply.bulk(node.id.as_bytes());
+    reply.bulk(b"port");
+    reply.integer(i64::from(node.port));
+    reply.bulk(b"ip");
+    reply.bulk(node.ip.as_bytes());
+    reply.bulk(b"endpoint");
+    // Where `CLUSTER SLOTS` says null, 7.0 has an empty text here.
+    match node.endpoint {
+        PreferredEndpoint::Unknown => reply.bulk(b""),
+        _ => endpoint(&node, reply),
+    }
+    if !node.hostname.is_empty() {
+        reply.bulk(b"hostname");
+        reply.bulk(node.hostname.as_bytes());
+    }
+    reply.bulk(b"role");
+    reply.bulk(b"master");
+    reply.bulk(b"replication-offset");
+    reply.integer(0);
+    reply.bulk(b"health");
+    reply.bulk(b"online");
+}
+
+/// `CLUSTER LINKS`: to other nodes, of which there are none.
+pub fn links(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    if node(context, reply).is_some() {
+        reply.array(0);
+    }
+}
+
+/// `CLUSTER KEYSLOT key`.
+pub fn keyslot(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if node(context, reply).is_some() {
+        reply.integer(i64::from(key_slot(args.at(2))));
+    }
+}
+
+/// The slot that an argument names.
+fn slot_of(argument: &[u8]) -> Option<u16> {
+    parse_i64(argument).and_then(|slot| u16::try_from(slot).ok()).filter(|&slot| usize::from(slot) < SLOTS)
+}
+
+/// The shard of `COUNTKEYSINSLOT` and `GETKEYSINSLOT`; any one, where the slot is none.
+pub fn slot_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
+    shards.extend(slot_of(args.at(2)).map(|slot| keyspace.shard_of_slot(slot)));
+}
+
+/// Calls `visit` with each key of a slot, until it returns `false`.
+fn walk(access: &mut Access<'_>, slot: u16, visit: &mut dyn FnMut(&[u8]) -> bool) {
+    const BUCKETS_PER_STEP: usize = 64;
+    let (shard, selected) = (access.keyspace().shard_of_slot(slot), access.session().db);
+    let db = access.db_in(selected, shard);
+    let (mut cursor, mut goes_on) = (0, true);
+    loop {
+        cursor = db.scan(cursor, BUCKETS_PER_STEP, &mut |entry| {
+            goes_on = goes_on && (key_slot(entry.key()) != slot || visit(entry.key()));
+        });
+        if cursor == 0 || !goes_on {
+            return;
+        }
+    }
+}
+
+/// `CLUSTER COUNTKEYSINSLOT slot`.
+pub fn countkeysinslot(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if !access.keyspace().is_cluster() {
+        return reply.error(DISABLED);
+    }
+    if integer(args.at(2), reply).is_none() {
+        return;
+    }
+    let Some(slot) = slot_of(args.at(2)) else { return reply.error("ERR Invalid slot") };
+    let mut keys = 0;
+    walk(access, slot, &mut |_| {
+        keys += 1;
+        true
+    });
+    reply.integer(keys);
+}
+
+/// `CLUSTER GETKEYSINSLOT slot count`.
+pub fn getkeysinslot(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if !access.keyspace().is_cluster() {
+        return reply.error(DISABLED);
+    }
+    if integer(args.at(2), reply).is_none() {
+        return;
+    }
+    let Some(count) = integer(args.at(3), reply) else { return };
+    let (Some(slot), Ok(count)) = (slot_of(args.at(2)), usize::try_from(count)) else {
+        return reply.error("ERR Invalid slot or number of keys");
+    };
+    let array = reply.defer_array();
+    let mut keys = 0;
+    if count > 0 {
+        walk(access, slot, &mut |key| {
+            reply.bulk(key);
+            keys += 1;
+            keys < count
+        });
+    }
+    reply.patch(array, keys);
+}
+
+/// `CLUSTER HELP`.
+pub fn help(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    if node(context, reply).is_none() {
+        return;
+    }
+    let lines = [
+        "COUNTKEYSINSLOT <slot>",
+        "    Count the keys of a slot.",
+        "GETKEYSINSLOT <slot> <count>",
+        "    Name some keys of a slot.",
+        "INFO",
+        "    Tell how the cluster is.",
+        "KEYSLOT <key>",
+        "    Tell the slot of a key.",
+        "LINKS",
+        "    List the connections to other nodes.",
+        "MYID",
+        "    Tell this node's id.",
+        "NODES",
+        "    List the nodes, a line each.",
+        "SHARDS",
+        "    List the ranges of slots and the nodes that serve them.",
+        "SLOTS",
+        "    The same, as older clients read it.",
+    ];
+    help::write(reply, "CLUSTER", &lines);
+}
+
+#[cfg(test)]
+mod tests;
