@@ -12,8 +12,9 @@ use super::*;
 const REDIS_COMMANDS: usize = 240;
 
 /// Groups of data commands, and of those about the server, as `COMMAND DOCS` of Redis names them.
-const GROUPS: [&str; 15] = [
+const GROUPS: [&str; 16] = [
     "bitmap",
+    "cluster",
     "connection",
     "generic",
     "geo",
