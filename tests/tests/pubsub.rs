@@ -158,6 +158,50 @@ fn messages_keep_their_order() {
     });
 }
 
+/// Messages on one channel come to all listeners in one order, whoever published them, and by pattern in the same.
+#[test]
+fn all_listeners_hear_a_channel_in_one_order() {
+    const PUBLISHERS: usize = 4;
+    const MESSAGES: usize = 4000;
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "4"]);
+        let mut listeners: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+        for (number, listener) in listeners.iter_mut().enumerate() {
+            listener.call(if number % 2 == 0 { "SUBSCRIBE news" } else { "PSUBSCRIBE ne*" });
+        }
+        await_listeners(&mut server.connect(), "news", 4);
+        let heard: Vec<Vec<String>> = std::thread::scope(|scope| {
+            for publisher in 0..PUBLISHERS {
+                let mut client = server.connect();
+                scope.spawn(move || {
+                    for part in (0..MESSAGES).collect::<Vec<_>>().chunks(20) {
+                        let publish = |number| encode(&["PUBLISH", "news", &format!("{publisher} {number}")]);
+                        client.send_raw(&part.iter().flat_map(publish).collect::<Vec<u8>>());
+                        part.iter().for_each(|_| assert_eq!(client.receive(), Reply::Integer(8)));
+                    }
+                });
+            }
+            let threads: Vec<_> = listeners
+                .iter_mut()
+                .map(|listener| {
+                    scope.spawn(|| {
+                        let text = |reply| match reply {
+                            Reply::Array(parts) => parts.last().expect("a message has a text").text(),
+                            other => panic!("{other:?}"),
+                        };
+                        (0..PUBLISHERS * MESSAGES).map(|_| text(listener.receive())).collect()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("a listener")).collect()
+        });
+        for (number, other) in heard.iter().enumerate() {
+            let differs = heard[0].iter().zip(other).position(|(one, two)| one != two);
+            assert_eq!(differs, None, "listener {number} heard another order than the first");
+        }
+    });
+}
+
 #[test]
 fn listeners_that_vanish_are_forgotten() {
     for_each_backend(|backend| {

@@ -12,7 +12,8 @@
 //! ([`Message::Published`]). The worker encodes it once for each protocol version and copies that to its connections' outputs.
 //!
 //! Mailboxes are in order, so what one connection publishes arrives everywhere in the order it was published, and after what it wrote
-//! before: its commands run one after the other.
+//! before: its commands run one after the other. Where listeners of several workers are to get a message, a lock of the channel's
+//! stripe is held while it is sent to all of them, so that they hear the messages of a channel in one order, whoever publishes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -103,6 +104,8 @@ pub struct PubSub {
     hasher: RandomState,
     /// By kind (channels, then shard channels) and stripe.
     board: [Vec<RwLock<HashMap<Name, Counts>>>; 2],
+    /// By kind and stripe, as the board: held while a message goes to more than one worker.
+    order: [Vec<Mutex<()>>; 2],
     /// In the order in which they were first listened to.
     patterns: RwLock<Vec<(Name, Counts)>>,
     /// By worker and kind.
@@ -118,10 +121,12 @@ impl PubSub {
     /// Nobody listens.
     pub(crate) fn new(workers: usize) -> Self {
         let stripes = || (0..STRIPES).map(|_| RwLock::default()).collect();
+        let order = || (0..STRIPES).map(|_| Mutex::default()).collect();
         PubSub {
             workers,
             hasher: RandomState::new(),
             board: [stripes(), stripes()],
+            order: [order(), order()],
             patterns: RwLock::default(),
             rooms: (0..workers).map(|_| Default::default()).collect(),
         }
@@ -227,6 +232,9 @@ impl PubSub {
         }
         let published =
             Arc::new(Published { kind, channel: channel.into(), payload: payload.into(), patterns: matching });
+        // Sending never waits, so neither does anybody for long who waits for the lock.
+        let are_several = counts.iter().filter(|count| **count > 0).count() > 1;
+        let _in_order = are_several.then(|| lock(&self.order[usize::from(kind == Kind::Shard)][self.number(channel)]));
         for (worker, _) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             keyspace.port(worker as u32).send(Message::Published(Arc::clone(&published)));
         }
@@ -266,6 +274,11 @@ impl PubSub {
     }
 
     fn stripe(&self, kind: Kind, name: &[u8]) -> &RwLock<HashMap<Name, Counts>> {
-        &self.board[usize::from(kind == Kind::Shard)][self.hasher.hash_one(name) as usize % STRIPES]
+        &self.board[usize::from(kind == Kind::Shard)][self.number(name)]
+    }
+
+    /// The number of a name's stripe.
+    fn number(&self, name: &[u8]) -> usize {
+        self.hasher.hash_one(name) as usize % STRIPES
     }
 }
