@@ -90,3 +90,20 @@ fn what_a_newcomer_looks_for_is_there() {
         assert!(workspace_root().join(file).is_file(), "{file} is missing");
     }
 }
+
+/// docs/semantics.md rests its sentences on tests: each that it names as `file::test` exists.
+#[test]
+fn tests_that_the_semantics_name_exist() {
+    let root = workspace_root();
+    let page = std::fs::read_to_string(root.join("docs/semantics.md")).expect("the page is there");
+    let (mut named, mut missing) = (0, Vec::new());
+    for name in page.split('`').skip(1).step_by(2) {
+        let Some((file, test)) = name.split_once("::").filter(|_| name != "file::test") else { continue };
+        let text = std::fs::read_to_string(root.join(format!("tests/tests/{file}.rs"))).unwrap_or_default();
+        named += 1;
+        if !text.contains(&format!("#[test]\nfn {test}()")) {
+            missing.push(name);
+        }
+    }
+    assert!(missing.is_empty() && named > 20, "{named} tests named; there are no {missing:?}");
+}
