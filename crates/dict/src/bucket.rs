@@ -42,6 +42,14 @@ pub(crate) const fn with_tag(slot: u64, tag: u64) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Matches(u32);
 
+impl Matches {
+    /// Whether no slot's tag matched.
+    #[inline(always)]
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
 impl Iterator for Matches {
     type Item = usize;
 

@@ -70,12 +70,17 @@ impl Hint {
 }
 
 impl BucketHint {
-    /// Second stage, some time after the first: fetches the entries in the bucket that may be the key's. Waits for the
-    /// bucket if it hasn't come yet.
+    /// Second stage, some time after the first: fetches the entries in the bucket that may be the key's, or the bucket
+    /// after it where this one is full of others. Waits for the bucket if it hasn't come yet.
     #[inline]
     pub fn prefetch_entry(self) {
         let Some(bucket) = self.bucket else { return };
-        for i in bucket.matches_portable(self.tag) {
+        let matches = bucket.matches_portable(self.tag);
+        if matches.is_empty() && bucket.is_full() {
+            // Of the last bucket this is beyond the segment: an address to prefetch, nothing more.
+            prefetch(core::ptr::from_ref(bucket).wrapping_add(1));
+        }
+        for i in matches {
             let address = core::ptr::without_provenance::<u8>(address_of(bucket.load(i)));
             prefetch(address);
             prefetch(address.wrapping_add(LINE_BYTES));
