@@ -262,7 +262,8 @@ impl<'a> Pair<'a> {
 /// At the first difference, with the seed and the shortest failing stream that was found.
 pub fn compare(subject: &Server, judge: &Server, seed: u64, count: usize) {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let mut generator = Generator::new(seed, now as i64);
+    let declared = generator::read_declared(&judge.connect().call("COMMAND DOCS"));
+    let mut generator = Generator::new(seed, now as i64).with_declared(declared);
     let mut random = Random::from_seed(!seed);
     let mut steps = Vec::with_capacity(count);
     while steps.len() < count {

@@ -19,6 +19,8 @@ use pantala_tests::{Backend, Server};
 const AT_ONCE: usize = 2;
 /// Findings that may come of a busy machine. With more of them the unit isn't run again.
 const UNSTEADY_MAX: usize = 3;
+/// Workers of the server, unless a unit's list says otherwise.
+const WORKERS: usize = 2;
 /// Settings that the suite expects of an external server.
 const ARGS: &[&str] = &["--enable-protected-configs", "yes", "--enable-module-command", "yes"];
 
@@ -37,10 +39,11 @@ impl Subject {
         }
     }
 
-    fn start(self) -> Option<Server> {
+    fn start(self, skipped: &Skipped) -> Option<Server> {
         match self {
             Subject::Pantala(backend) => {
-                let args = [&["--workers", "2", "--shards", "40"], ARGS].concat();
+                let workers = skipped.workers.unwrap_or(WORKERS).to_string();
+                let args = [&["--workers", &workers, "--shards", "40"], ARGS].concat();
                 Some(Server::pantala(backend, &args))
             }
             Subject::Redis => Server::redis(ARGS),
@@ -50,7 +53,7 @@ impl Subject {
     fn skipped(self, unit: &Unit) -> Skipped {
         match self {
             Subject::Pantala(_) => list::skipped(&unit.name),
-            Subject::Redis => Skipped::new(),
+            Subject::Redis => Skipped::default(),
         }
     }
 }
@@ -85,7 +88,7 @@ fn run_unit(subject: Subject, source: &Path, logs: &Path, unit: &Unit) -> Option
     let mut last: Option<(Report, Vec<Finding>)> = None;
     for attempt in ["", ".again"] {
         let start = Instant::now();
-        let mut server = subject.start()?;
+        let mut server = subject.start(&skipped)?;
         let log = logs.join(format!("{}{attempt}.log", unit.name.replace('/', "-")));
         let report = run::run(source, unit, &skipped, &server, &log);
         server.assert_sound();

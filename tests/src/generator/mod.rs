@@ -5,6 +5,7 @@
 //! (a time in the past) are common.
 
 mod bitmaps;
+mod declared;
 mod generic;
 mod geo;
 mod hashes;
@@ -20,6 +21,7 @@ mod strings;
 mod transactions;
 mod values;
 
+pub use declared::{Declared, read as read_declared};
 pub use streams::CLOCK_STREAM;
 
 use std::collections::VecDeque;
@@ -89,6 +91,8 @@ pub struct Generator {
     pub(crate) value_len_max: usize,
     /// Steps that must follow the last one on the same connection.
     following: VecDeque<Step>,
+    /// Commands by their declarations.
+    declared: Vec<Declared>,
 }
 
 impl Generator {
@@ -116,7 +120,22 @@ impl Generator {
         keys.extend((0..sorted_sets::KEYS).map(sorted_sets::key));
         keys.extend((0..geo::KEYS).map(geo::key));
         keys.extend((0..streams::KEYS).map(streams::key));
-        Generator { random, keys, start_s, stream_ms: 1, stream_run: 0, value_len_max: 600, following: VecDeque::new() }
+        Generator {
+            random,
+            keys,
+            start_s,
+            stream_ms: 1,
+            stream_run: 0,
+            value_len_max: 600,
+            following: VecDeque::new(),
+            declared: Vec::new(),
+        }
+    }
+
+    /// The same with commands built from their declarations among the others.
+    #[must_use]
+    pub fn with_declared(self, declared: Vec<Declared>) -> Generator {
+        Generator { declared, ..self }
     }
 
     /// Whether the next step belongs to the last one, on the same connection.
@@ -140,7 +159,11 @@ impl Generator {
                 _ => self.transfer_command(),
             },
             60..=81 => self.generic_command(),
-            82..=95 => self.server_command(),
+            82..=92 => self.server_command(),
+            93..=96 => match self.declared_command() {
+                Some(step) => step,
+                None => self.server_command(),
+            },
             _ => self.unknown_command(),
         };
         if !self.goes_on() && self.random.one_in(14) && may_be_bent(&step.args) {

@@ -133,7 +133,7 @@ impl Generator {
     }
 
     /// A timeout that is over at once, or none at all.
-    fn timeout(&mut self) -> Vec<u8> {
+    pub(super) fn timeout(&mut self) -> Vec<u8> {
         const TIMEOUTS: &[&str] = &["-1", "abc", "", "1e400", "nan", "-0.1", "inf", "9223372036854775807", "0x1p70"];
         if self.random.one_in(12) {
             return self.random.pick(TIMEOUTS).as_bytes().to_vec();

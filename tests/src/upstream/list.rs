@@ -39,8 +39,17 @@ pub struct Listed {
     pub fate: Fate,
 }
 
-/// The listed tests of a unit, by name.
-pub type Skipped = BTreeMap<String, Listed>;
+/// A unit's skip list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// The listed tests, by name.
+    pub tests: BTreeMap<String, Listed>,
+    /// Tags that the suite is told to leave out (`deny: …`): of blocks that set up their server as it can't be set up yet, so that
+    /// the unit would end there. Their tests are listed as [`Fate::Absent`].
+    pub denied_tags: Vec<String>,
+    /// How many workers the server gets (`workers: …`), where the unit doesn't run with as many as all others.
+    pub workers: Option<usize>,
+}
 
 /// Something that a run of a unit shouldn't have done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +86,7 @@ impl std::fmt::Display for Finding {
 pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding> {
     let mut found: Vec<_> = report.stray.iter().cloned().map(Finding::Stray).collect();
     for (name, outcome) in &report.outcomes {
-        match skipped.get(name) {
+        match skipped.tests.get(name) {
             None => found.extend(outcome.failures.iter().map(|why| Finding::Fails(name.clone(), why.clone()))),
             Some(listed) if listed.fate == Fate::Fails && outcome.passed > 0 && outcome.failures.is_empty() => {
                 found.push(Finding::Passes(name.clone()));
@@ -85,7 +94,7 @@ pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding>
             Some(_) => (),
         }
     }
-    for (name, listed) in skipped {
+    for (name, listed) in &skipped.tests {
         let outcome = report.outcomes.get(name);
         let known = match listed.fate {
             Fate::Fails => outcome.is_some_and(|outcome| outcome.passed + outcome.failures.len() > 0),
@@ -99,7 +108,7 @@ pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding>
     if !report.done {
         found.push(Finding::Died);
     }
-    let absent = skipped.values().filter(|listed| listed.fate == Fate::Absent).count();
+    let absent = skipped.tests.values().filter(|listed| listed.fate == Fate::Absent).count();
     if report.test_count() + absent != unit.tests {
         found.push(Finding::Count(report.test_count(), unit.tests.saturating_sub(absent)));
     }
@@ -146,7 +155,7 @@ fn parse_units(text: &str) -> Result<Vec<Unit>, &str> {
 #[must_use]
 pub fn skipped(unit: &str) -> Skipped {
     let path = skipped_file(&folder(), unit);
-    let Ok(text) = fs::read_to_string(&path) else { return Skipped::new() };
+    let Ok(text) = fs::read_to_string(&path) else { return Skipped::default() };
     parse_skipped(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
 }
 
@@ -158,13 +167,22 @@ pub fn skipped_file(folder: &Path, unit: &str) -> PathBuf {
 }
 
 /// A line `reason: …` begins a group; each other line is the name of a test, after the mark of its [`Fate`] if it isn't run.
-/// Lines that begin with `#` are remarks. The wrong line when there is one.
+/// `deny: …` and `workers: …` are for the whole unit, see [`Skipped`]. Lines that begin with `#` are remarks. The wrong line when there is
+/// one.
 fn parse_skipped(text: &str) -> Result<Skipped, &str> {
-    let mut skipped = Skipped::new();
+    let mut skipped = Skipped::default();
     let mut reason = None;
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
         if let Some(text) = line.strip_prefix("reason: ") {
             reason = Some(text);
+            continue;
+        }
+        if let Some(tag) = line.strip_prefix("deny: ") {
+            skipped.denied_tags.push(tag.trim().into());
+            continue;
+        }
+        if let Some(number) = line.strip_prefix("workers: ") {
+            skipped.workers = Some(number.trim().parse().map_err(|_| line)?);
             continue;
         }
         let (fate, name) = match line.split_at_checked(1) {
@@ -173,7 +191,7 @@ fn parse_skipped(text: &str) -> Result<Skipped, &str> {
             _ => (Fate::Fails, line),
         };
         let listed = Listed { reason: reason.ok_or(line)?.into(), fate };
-        if skipped.insert(name.trim().into(), listed).is_some() {
+        if skipped.tests.insert(name.trim().into(), listed).is_some() {
             return Err(line);
         }
     }
@@ -195,13 +213,18 @@ mod tests {
     #[test]
     fn lists_are_read() {
         let list = skipped("# remark\nreason: persistence\none\n!two\n-four\n\nreason: internals\nthree\n");
-        assert_eq!(list.len(), 4);
-        assert_eq!(list["one"], Listed { reason: "persistence".into(), fate: Fate::Fails });
-        assert_eq!(list["two"], Listed { reason: "persistence".into(), fate: Fate::NotRun });
-        assert_eq!(list["four"].fate, Fate::Absent);
-        assert_eq!(list["three"].reason, "internals");
+        assert_eq!(list.tests.len(), 4);
+        assert_eq!((list.denied_tags.len(), list.workers), (0, None));
+        assert_eq!(list.tests["one"], Listed { reason: "persistence".into(), fate: Fate::Fails });
+        assert_eq!(list.tests["two"], Listed { reason: "persistence".into(), fate: Fate::NotRun });
+        assert_eq!(list.tests["four"].fate, Fate::Absent);
+        assert_eq!(list.tests["three"].reason, "internals");
         assert_eq!(parse_skipped("without a reason\n"), Err("without a reason"));
         assert_eq!(parse_skipped("reason: x\ntwice\n!twice\n"), Err("!twice"));
+        let whole = skipped("deny: needs:debug\ndeny: big\nworkers: 1\n");
+        assert_eq!(whole.denied_tags, ["needs:debug", "big"]);
+        assert_eq!((whole.workers, whole.tests.len()), (Some(1), 0));
+        assert_eq!(parse_skipped("workers: one\n"), Err("workers: one"));
         assert_eq!(parse_units("# r\nunit/x 3 60\n"), Ok(vec![unit(3)]));
         for wrong in ["unit/x 3", "unit/x three 60", "unit/x 3 60 4"] {
             assert_eq!(parse_units(wrong), Err(wrong));
@@ -229,9 +252,9 @@ mod tests {
         let there = skipped("reason: r\nb\n!c\n-a\n");
         assert_eq!(findings(&unit(4), &there, &good), [Finding::Unknown("a".into())]);
         let dead = Report::parse("[ok]: a (0 ms)\n");
-        assert_eq!(findings(&unit(1), &Skipped::new(), &dead), [Finding::Died]);
+        assert_eq!(findings(&unit(1), &Skipped::default(), &dead), [Finding::Died]);
         let stray = done("[ok]: a (0 ms)\n[err]: no test\n");
-        assert_eq!(findings(&unit(1), &Skipped::new(), &stray), [Finding::Stray("no test\n".into())]);
+        assert_eq!(findings(&unit(1), &Skipped::default(), &stray), [Finding::Stray("no test\n".into())]);
     }
 
     #[test]

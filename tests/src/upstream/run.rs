@@ -23,8 +23,12 @@ use crate::{Server, tool};
 pub fn run(source: &Path, unit: &Unit, skipped: &Skipped, server: &Server, log: &Path) -> Report {
     let output = File::create(log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
     let errors = output.try_clone().expect("the log opens twice");
-    let names =
-        skipped.iter().filter(|(_, listed)| listed.fate == Fate::NotRun).flat_map(|(name, _)| ["--skiptest", name]);
+    let not_run = skipped.tests.iter().filter(|(_, listed)| listed.fate == Fate::NotRun);
+    let mut options: Vec<String> = not_run.flat_map(|(name, _)| ["--skiptest".into(), name.clone()]).collect();
+    if !skipped.denied_tags.is_empty() {
+        let denied: Vec<_> = skipped.denied_tags.iter().map(|tag| format!("-{tag}")).collect();
+        options.extend(["--tags".into(), denied.join(" ")]);
+    }
     let tclsh = tool::find("tclsh").expect("the source is there only if tclsh is");
     let mut child = Command::new(tclsh)
         .arg("tests/test_helper.tcl")
@@ -33,7 +37,7 @@ pub fn run(source: &Path, unit: &Unit, skipped: &Skipped, server: &Server, log: 
         .args(["--baseport", &(u32::from(free_port()) + 32).to_string()])
         // An error within a test is that test's, not the end of the unit.
         .args(["--durable", "--clients", "1", "--single", &unit.name])
-        .args(names)
+        .args(options)
         .current_dir(source)
         // No colours, and redis-cli without a history of its own.
         .env("TERM", "dumb")

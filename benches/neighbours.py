@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""What others notice of a command over millions of elements.
+
+    python3 benches/neighbours.py \\
+        --peer 'redis=redis-server --port {port} --save ""' \\
+        --peer 'pantala=target/release/pantala --port {port} --workers 2 --shards 40'
+
+One connection runs a long command on keys of one shard (KEYS: on all); --probes others meanwhile GET a small key that lives in another
+shard (the other half of the slots), each every two milliseconds. For each command: how long it took its client, how many of the
+probing connections stood still for at least half of that time (those that share a worker with the client), and of all the others
+together the median, 99th percentile and longest time of a GET, in milliseconds. The first line of a peer is without a command.
+
+{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+"""
+
+import argparse
+import multiprocessing
+import selectors
+import signal
+import socket
+import sys
+import time
+
+from memory_per_key import Server, reply_line
+from type_costs import encode
+
+SLOTS = 16384
+PROBE_EVERY_S = 0.002
+IDLE_S = 2.0
+PER_BATCH = 1000
+REPLY_WAIT_S = 120
+# A GET that waits less than this waits for no command.
+STALL_MIN_MS = 5.0
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser.add_argument("--members", type=int, default=1_000_000, help="of each large collection")
+    parser.add_argument("--probes", type=int, default=8, help="connections that GET")
+    arguments = parser.parse_args()
+    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
+    return arguments
+
+
+def slot(key):
+    crc = 0
+    for byte in key:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1 ^ 0x1021 if crc & 0x8000 else crc << 1) & 0xFFFF
+    return crc % SLOTS
+
+
+# A hash tag of either half of the slots.
+LOW = next(tag for tag in map(str, range(1000)) if slot(tag.encode()) < SLOTS // 4)
+HIGH = next(tag for tag in map(str, range(1000)) if slot(tag.encode()) > SLOTS - SLOTS // 4)
+PROBE = f"{{{HIGH}}}small"
+
+
+def name(kind, number=0):
+    return f"{{{LOW}}}{kind}:{number}"
+
+
+# Title, and its words.
+COMMANDS = [
+    ("SUNION of two sets", ("SUNION", name("set", 0), name("set", 1))),
+    ("ZRANGE of everything", ("ZRANGE", name("zset"), 0, -1)),
+    ("SORT of a list, of which 10 are asked", ("SORT", name("list"), "LIMIT", 0, 10)),
+    ("KEYS that match nothing", ("KEYS", "nosuch*x")),
+    ("SUNIONSTORE of two sets", ("SUNIONSTORE", name("stored"), name("set", 0), name("set", 1))),
+    ("DEL of a set", ("DEL", name("stored"))),
+    ("DEL of a sorted set", ("DEL", name("zset"))),
+    ("UNLINK of a set", ("UNLINK", name("set", 0))),
+]
+
+
+def fill(port, members):
+    """The large collections, and as many keys."""
+    with socket.create_connection(("127.0.0.1", port)) as client, client.makefile("rb") as replies:
+        for start in range(0, members, PER_BATCH):
+            numbers = range(start, start + PER_BATCH)
+            batch = [
+                encode("SADD", name("set", 0), *(f"member:{number}" for number in numbers)),
+                encode("SADD", name("set", 1), *(f"member:{number + members // 2}" for number in numbers)),
+                encode("ZADD", name("zset"), *(word for number in numbers for word in (number * 7 % 1_000_003, f"member:{number}"))),
+                encode("RPUSH", name("list"), *(number * 7919 % 1_000_003 for number in numbers)),
+                encode("MSET", *(word for number in numbers for word in (f"key:{number}", number))),
+            ]
+            client.sendall(b"".join(batch))
+            for _ in batch:
+                reply_line(replies)
+        client.sendall(encode("SET", PROBE, "x"))
+        reply_line(replies)
+
+
+def run_command(port, words, pipe):
+    """In a process of its own: sends the command when told to, reads all of the reply, tells when it began and ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.create_connection(("127.0.0.1", port), timeout=REPLY_WAIT_S) as client:
+        pipe.send("ready")
+        pipe.recv()
+        start = time.monotonic()
+        # The end of the reply to the second is the end of all.
+        client.sendall(encode(*words) + encode("ECHO", "the end of it"))
+        tail = b""
+        first = None
+        while not tail.endswith(b"the end of it\r\n"):
+            chunk = client.recv(1 << 20)
+            if not chunk:
+                raise RuntimeError("the server closed the connection")
+            if first is None:
+                first = time.monotonic()
+            tail = (tail + chunk)[-64:]
+        pipe.send((start, first, time.monotonic()))
+
+
+class Probes:
+    """Connections that each GET the small key again and again."""
+
+    def __init__(self, port, count):
+        self.selector = selectors.DefaultSelector()
+        self.clients = []
+        for number in range(count):
+            client = socket.create_connection(("127.0.0.1", port))
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.selector.register(client, selectors.EVENT_READ, number)
+            self.clients.append(client)
+        self.due = [time.monotonic() + PROBE_EVERY_S * number / count for number in range(count)]
+        self.sent = [None] * count
+
+    def run(self, is_over):
+        """Until it is over and all answers are there: per connection pairs of the time a GET was sent and how long it took."""
+        taken = [[] for _ in self.clients]
+        request = encode("GET", PROBE)
+        while True:
+            now = time.monotonic()
+            over = is_over(now)
+            for number, client in enumerate(self.clients):
+                if not over and self.sent[number] is None and now >= self.due[number]:
+                    self.sent[number] = now
+                    client.sendall(request)
+            if over and not any(self.sent):
+                return taken
+            for key, _ in self.selector.select(PROBE_EVERY_S / 4):
+                number = key.data
+                key.fileobj.recv(4096)
+                now = time.monotonic()
+                taken[number].append((self.sent[number], (now - self.sent[number]) * 1000))
+                self.sent[number] = None
+                self.due[number] = now + PROBE_EVERY_S
+
+    def close(self):
+        self.selector.close()
+        for client in self.clients:
+            client.close()
+
+
+def percentile(sorted_values, share):
+    return sorted_values[min(int(len(sorted_values) * share), len(sorted_values) - 1)] if sorted_values else 0.0
+
+
+def row(title, command_ms, stalled, taken):
+    values = sorted(taken)
+    figures = [percentile(values, 0.5), percentile(values, 0.99), values[-1] if values else 0.0]
+    print(f"| {title} | {command_ms} | {stalled} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |", flush=True)
+
+
+def measure(port, probes, title, words):
+    here, there = multiprocessing.Pipe()
+    helper = multiprocessing.Process(target=run_command, args=(port, words, there), daemon=True)
+    helper.start()
+    here.recv()
+    times = []
+
+    def is_over(now):
+        if not times and here.poll():
+            times.append(here.recv())
+        return bool(times) and now > times[0][2] + 0.05
+
+    here.send("go")
+    taken = probes.run(is_over)
+    helper.join()
+    start, first, end = times[0]
+    took_ms = (first - start) * 1000
+    during = [[ms for sent, ms in one if sent + ms / 1000 >= start and sent <= end] for one in taken]
+    stalled = [max(one, default=0.0) >= max(took_ms / 2, STALL_MIN_MS) for one in during]
+    others = [ms for one, still in zip(during, stalled) if not still for ms in one]
+    row(title, f"{took_ms:.0f} ({(end - start) * 1000:.0f})", f"{sum(stalled)} of {len(stalled)}", others)
+
+
+def measure_peer(title, command, arguments):
+    server = Server(title, command)
+    try:
+        server.connect().close()
+        fill(server.port, arguments.members)
+        probes = Probes(server.port, arguments.probes)
+        print(f"\n{title}\n\n| command | ms to the reply's first byte (last) | connections that stood still | p50 | p99 | longest |")
+        print("| --- | --- | --- | --- | --- | --- |")
+        end = time.monotonic() + IDLE_S
+        idle = probes.run(lambda now: now > end)
+        row("none", "", "", [ms for one in idle for _, ms in one])
+        for command_title, words in COMMANDS:
+            measure(server.port, probes, command_title, words)
+        probes.close()
+    finally:
+        server.stop()
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    arguments = parse_arguments()
+    for title, command in arguments.peer:
+        measure_peer(title, command, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+//! Commands built from nothing but what `COMMAND DOCS` declares of their arguments: any key for a key, so that most are of the
+//! wrong type; numbers at every edge; empty values; and every sixth with an arity that is wrong.
+
+use super::{Check, Generator, Step, TTL_SLACK_S};
+use crate::reply::Reply;
+
+/// The groups of the commands.
+const GROUPS: &[&str] =
+    &["bitmap", "generic", "geo", "hash", "hyperloglog", "list", "set", "sorted-set", "stream", "string"];
+
+/// What isn't built so: answers of chance or of the clock, a wait without an end, another arity than 7.0's, words of its own, or a
+/// setting up that the other generators know about.
+const LEFT_OUT: &[&str] = &[
+    "hrandfield",
+    "hscan",
+    "migrate",
+    "object|freq",
+    "object|help",
+    "object|idletime",
+    "pfdebug",
+    "pfselftest",
+    "randomkey",
+    "scan",
+    "sort",
+    "sort_ro",
+    "spop",
+    "srandmember",
+    "sscan",
+    "wait",
+    "xadd",
+    "xautoclaim",
+    "xclaim",
+    "xgroup|help",
+    "xinfo|consumers",
+    "xinfo|groups",
+    "xinfo|help",
+    "xinfo|stream",
+    "xpending",
+    "xread",
+    "xreadgroup",
+    "zrandmember",
+    "zrank",
+    "zrevrank",
+    "zscan",
+];
+
+/// Arguments of which one in so many is of another kind than declared.
+const STRANGE_ONE_IN: usize = 25;
+/// Most repetitions of an argument that may be given several times.
+const REPEATED_MAX: usize = 3;
+
+/// A command by its declaration.
+pub struct Declared {
+    name: Vec<Vec<u8>>,
+    arguments: Vec<Argument>,
+    check: Check,
+}
+
+/// A declared argument.
+struct Argument {
+    name: String,
+    kind: String,
+    token: Option<String>,
+    flags: Vec<String>,
+    parts: Vec<Argument>,
+}
+
+impl Argument {
+    fn of(reply: &Reply) -> Argument {
+        let text = |name: &str| reply.field(name).map(Reply::text);
+        Argument {
+            name: text("name").unwrap_or_default(),
+            kind: text("type").unwrap_or_default(),
+            token: text("token"),
+            flags: reply.field("flags").map_or(&[][..], Reply::elements).iter().map(Reply::text).collect(),
+            parts: arguments_of(reply),
+        }
+    }
+
+    fn is(&self, flag: &str) -> bool {
+        self.flags.iter().any(|own| own == flag)
+    }
+}
+
+fn arguments_of(reply: &Reply) -> Vec<Argument> {
+    reply.field("arguments").map_or(&[][..], Reply::elements).iter().map(Argument::of).collect()
+}
+
+/// The commands of the data types in a reply of `COMMAND DOCS`, in order of their names.
+///
+/// # Panics
+/// When it isn't one.
+#[must_use]
+pub fn read(docs: &Reply) -> Vec<Declared> {
+    let mut found = Vec::new();
+    let mut add = |name: &str, doc: &Reply| {
+        if !LEFT_OUT.contains(&name) {
+            let words = name.split('|').map(|word| word.to_ascii_uppercase().into_bytes()).collect();
+            found.push((name.to_owned(), Declared { name: words, arguments: arguments_of(doc), check: check_of(name) }));
+        }
+    };
+    for pair in docs.elements().chunks(2) {
+        let (name, doc) = (pair[0].text(), &pair[1]);
+        if !doc.field("group").is_some_and(|group| GROUPS.contains(&group.text().as_str())) {
+            continue;
+        }
+        match doc.field("subcommands") {
+            None => add(&name, doc),
+            Some(subcommands) => subcommands.elements().chunks(2).for_each(|pair| add(&pair[0].text(), &pair[1])),
+        }
+    }
+    // The order of the reply is that of a hash table with a seed of its own.
+    found.sort_by(|one, two| one.0.cmp(&two.0));
+    found.into_iter().map(|(_, declared)| declared).collect()
+}
+
+fn check_of(name: &str) -> Check {
+    match name {
+        "hgetall" => Check::Pairs,
+        "hkeys" | "hvals" | "keys" | "sdiff" | "sinter" | "smembers" | "sunion" => Check::Unordered,
+        "dump" => Check::Kind,
+        "expiretime" | "ttl" => Check::Near(TTL_SLACK_S),
+        "pexpiretime" | "pttl" => Check::Near(TTL_SLACK_S * 1000),
+        _ => Check::Exact,
+    }
+}
+
+impl Generator {
+    /// `None` where nothing is declared.
+    pub(super) fn declared_command(&mut self) -> Option<Step> {
+        let declared = std::mem::take(&mut self.declared);
+        if declared.is_empty() {
+            return None;
+        }
+        let command = self.random.pick(&declared);
+        let mut args = command.name.clone();
+        for argument in &command.arguments {
+            self.argument(argument, &mut args);
+        }
+        let words = command.name.len();
+        match self.random.below(12) {
+            0 if args.len() > words => args.truncate(words + self.random.below(args.len() - words)),
+            1 => {
+                let more = self.value();
+                // Behind a blocking command's timeout it would be the timeout.
+                if !command.arguments.iter().any(|argument| argument.name == "timeout") {
+                    args.push(more);
+                }
+            }
+            _ => {}
+        }
+        let check = command.check;
+        self.declared = declared;
+        Some(Step::new(args, check))
+    }
+
+    fn argument(&mut self, argument: &Argument, args: &mut Vec<Vec<u8>>) {
+        // Which of many are found first is each server's own.
+        let is_left_out = argument.name == "any" || argument.is("optional") && !self.random.one_in(3);
+        if is_left_out {
+            return;
+        }
+        let times = if argument.is("multiple") { self.random.below(REPEATED_MAX) + 1 } else { 1 };
+        for time in 0..times {
+            if let Some(token) = &argument.token
+                && (time == 0 || argument.is("multiple_token"))
+            {
+                args.push(self.word(token));
+            }
+            match argument.kind.as_str() {
+                "pure-token" => {}
+                "oneof" if !argument.parts.is_empty() => {
+                    let part = self.random.pick(&argument.parts);
+                    self.argument(part, args);
+                }
+                "block" => argument.parts.iter().for_each(|part| self.argument(part, args)),
+                _ => {
+                    let given = self.given(argument);
+                    args.push(given);
+                }
+            }
+        }
+    }
+
+    /// Something for an argument that is one word. Times are far, and offsets aren't those of hundreds of megabytes.
+    fn given(&mut self, argument: &Argument) -> Vec<u8> {
+        match (argument.kind.as_str(), argument.name.as_str()) {
+            (_, "timeout") => self.timeout(),
+            (_, "seconds") => self.relative_time(1000),
+            (_, "milliseconds") => self.relative_time(1),
+            (_, "ttl") => b"0".to_vec(),
+            (_, "unix-time-seconds") => self.absolute_time(1000),
+            ("unix-time", _) => self.absolute_time(1),
+            (_, "offset") => self.near_offset(),
+            ("key", _) => self.key(),
+            _ if self.random.one_in(STRANGE_ONE_IN) => self.junk(),
+            (_, "encoding") => self.random.pick(&["u8", "i5", "i64", "u63", "u64", "i0", "", "8"]).as_bytes().to_vec(),
+            (_, "operation") => self.random.pick(&["AND", "OR", "XOR", "NOT", "and", "NAND"]).as_bytes().to_vec(),
+            (_, "numkeys") => self.random.between(-1, 3).to_string().into_bytes(),
+            ("integer", _) => self.integer(),
+            ("double", _) => self.float(),
+            ("pattern", _) => self.pattern(),
+            _ => self.value(),
+        }
+    }
+
+    fn near_offset(&mut self) -> Vec<u8> {
+        const REFUSED: &[&str] =
+            &["4294967296", "9223372036854775807", "9223372036854775808", "-1", "-0", "+1", "1.5", "", "abc", "#", "#-1"];
+        if self.random.one_in(5) {
+            return self.random.pick(REFUSED).as_bytes().to_vec();
+        }
+        self.random.below(3000).to_string().into_bytes()
+    }
+}
