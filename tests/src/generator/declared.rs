@@ -96,7 +96,8 @@ pub fn read(docs: &Reply) -> Vec<Declared> {
     let mut add = |name: &str, doc: &Reply| {
         if !LEFT_OUT.contains(&name) {
             let words = name.split('|').map(|word| word.to_ascii_uppercase().into_bytes()).collect();
-            found.push((name.to_owned(), Declared { name: words, arguments: arguments_of(doc), check: check_of(name) }));
+            found
+                .push((name.to_owned(), Declared { name: words, arguments: arguments_of(doc), check: check_of(name) }));
         }
     };
     for pair in docs.elements().chunks(2) {
@@ -205,8 +206,19 @@ impl Generator {
     }
 
     fn near_offset(&mut self) -> Vec<u8> {
-        const REFUSED: &[&str] =
-            &["4294967296", "9223372036854775807", "9223372036854775808", "-1", "-0", "+1", "1.5", "", "abc", "#", "#-1"];
+        const REFUSED: &[&str] = &[
+            "4294967296",
+            "9223372036854775807",
+            "9223372036854775808",
+            "-1",
+            "-0",
+            "+1",
+            "1.5",
+            "",
+            "abc",
+            "#",
+            "#-1",
+        ];
         if self.random.one_in(5) {
             return self.random.pick(REFUSED).as_bytes().to_vec();
         }
