@@ -159,6 +159,7 @@ impl<'k> Lane<'k> {
                 args,
                 first_key: Some(place),
                 session: session(),
+                reads_as: None,
                 connection: 0,
                 now_ms: 1_700_000_000_000,
             };

@@ -5,6 +5,7 @@
 //! | here | names, replies, pauses |
 //! | `listing` | `CLIENT LIST` and `INFO`: the line of a client |
 //! | `killing` | `CLIENT KILL` |
+//! | `tracking` | `CLIENT TRACKING`, `CACHING`, `GETREDIR`, `TRACKINGINFO` |
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -20,9 +21,11 @@ mod killing;
 mod listing;
 #[cfg(test)]
 mod tests;
+mod tracking;
 
 pub use killing::kill;
 pub use listing::{info, list};
+pub use tracking::{caching, getredir, tracking, trackinginfo};
 
 pub(crate) const UNPRINTABLE_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
@@ -182,8 +185,12 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         reply,
         "CLIENT",
         &[
+            "CACHING <YES|NO>",
+            "    Note, or don't, what the next command reads (OPTIN, OPTOUT).",
             "GETNAME",
             "    The name of this connection.",
+            "GETREDIR",
+            "    The connection that hears of changed keys in this one's place; 0: none, -1: nobody does.",
             "ID",
             "    The number of this connection.",
             "INFO",
@@ -209,6 +216,10 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    Name the client library, or its version.",
             "SETNAME <name>",
             "    Name this connection.",
+            "TRACKING <ON|OFF> [REDIRECT <client-id>] [PREFIX <prefix> ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
+            "    Tell this connection when keys change that it has read, or that begin with a prefix.",
+            "TRACKINGINFO",
+            "    What this connection tracks.",
             "UNBLOCK <client-id> [TIMEOUT|ERROR]",
             "    Wake a connection that waits in a blocking command.",
             "UNPAUSE",

@@ -147,6 +147,12 @@ pub fn quicklist_packed_threshold(context: &mut LocalContext<'_>, args: &Args<'_
     }
 }
 
+/// `DEBUG PAUSE-CRON 0|1`.
+pub fn pause_cron(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    context.keyspace.tuning.cron_is_paused.store(leading_integer(args.at(2)) != 0, Relaxed);
+    reply.ok();
+}
+
 /// `DEBUG SET-ACTIVE-EXPIRE 0|1`.
 pub fn set_active_expire(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     // C's `atoi`: what isn't a number is 0.
@@ -236,6 +242,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    Reply this error.",
             "OBJECT <key>",
             "    How a key's value is kept, and since when it is idle.",
+            "PAUSE-CRON <0|1>",
+            "    Whether what is done some times a second rests: time-outs, limits, expired keys.",
             "POPULATE <count> [<prefix>] [<size>]",
             "    Create strings named <prefix>:<number> (default prefix: key), those that are missing.",
             "PROTOCOL <type>",

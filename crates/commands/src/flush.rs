@@ -31,6 +31,7 @@ fn flush(access: &mut Access<'_>, args: &Args<'_>, databases: std::ops::Range<u3
             }
         }
     }
+    access.tell_flushed();
     reply.ok();
 }
 

@@ -48,7 +48,15 @@ impl TestServer {
             Err(unresolved) => return [b"-", unresolved.message(&args).as_slice(), b"\r\n"].concat(),
         };
         let (shards, first_key) = self.route(command, &args);
-        let call = Call { command, args, first_key, session: self.session, connection: 0, now_ms: self.now_ms };
+        let call = Call {
+            command,
+            args,
+            first_key,
+            session: self.session,
+            reads_as: None,
+            connection: 0,
+            now_ms: self.now_ms,
+        };
         let mut reply = Vec::new();
         let mut executor = Executor::new(&self.keyspace, 0);
         let ran = match (first_key, shards.as_slice()) {

@@ -179,6 +179,16 @@ impl<'a> Access<'a> {
         }
     }
 
+    /// Has everybody who tracks keys told that all of them are gone: databases were emptied.
+    pub fn tell_flushed(&mut self) {
+        let tracking = self.keyspace.tracking();
+        if tracking.keys() > 0 || tracking.clients() > 0 {
+            for ownership in self.owned.iter_mut() {
+                self.keyspace.shard(ownership).waiters.tracked.flush();
+            }
+        }
+    }
+
     /// The numbers of the shards that the command holds, ascending.
     pub fn shards(&self) -> Vec<u32> {
         self.owned.iter().map(Ownership::shard).collect()

@@ -61,9 +61,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pantala_resp::{ArgRange, Args};
 
-use crate::access::{Access, KeyPlace, SessionView};
+use crate::access::{Access, Key, KeyPlace, SessionView};
 use crate::command::Command;
+use crate::keyspace::Keyspace;
+use crate::tracking::keys::TrackedKeys;
 use crate::transaction::Watches;
+use crate::tuning::Tuning;
 
 /// What a waiter waits for: it is tried only when its key is that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,6 +257,8 @@ pub(crate) struct Waiters {
     ready: VecDeque<ReadyKey>,
     /// Who only wants to know that a key was changed.
     pub(crate) watches: Watches,
+    /// Who has a copy of a key.
+    pub(crate) tracked: TrackedKeys,
 }
 
 impl Waiters {
@@ -264,9 +269,15 @@ impl Waiters {
     }
 
     /// Whether keys are ready.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
+    }
+
+    /// Whether keys are ready, or clients are to be told of something.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        !self.ready.is_empty() | self.tracked.has_pending()
     }
 
     /// Puts a waiter at the end of the queues of its keys in this shard.
@@ -303,12 +314,39 @@ impl Waiters {
         }
     }
 
-    /// Notes that a key was changed, if anybody waits or watches.
+    /// Whether no change concerns anybody.
     #[inline]
-    pub(crate) fn changed(&mut self, db: u32, key: &[u8]) {
-        if !(self.is_empty() && self.watches.is_empty()) {
-            self.note(db, key);
-            self.watches.changed(db, key);
+    fn is_quiet(&self, tuning: &Tuning) -> bool {
+        self.is_empty() & self.watches.is_empty() & self.tracked.is_empty() & !tuning.broadcasts()
+    }
+
+    /// Notes that a key was changed, if anybody waits, watches or tracks.
+    #[inline]
+    pub(crate) fn changed(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
+        if !self.is_quiet(tuning) {
+            self.tell_changed(tuning, db, key);
+        }
+    }
+
+    #[cold]
+    fn tell_changed(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
+        self.note(db, key.bytes);
+        self.watches.changed(db, key.bytes);
+        self.tracked.changed(key.place.hash, key.bytes, tuning.broadcasts());
+    }
+
+    /// Notes that a key is gone whose time was over.
+    pub(crate) fn expired(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
+        self.note(db, key.bytes);
+        self.watches.changed(db, key.bytes);
+        self.tracked.expired(key.place.hash, key.bytes, tuning.broadcasts());
+    }
+
+    /// Notes that the clock has removed a key, or something of what it holds: tells who has a copy. Who waits and who watches is told elsewhere.
+    pub(crate) fn removed(&mut self, keyspace: &Keyspace, key: &[u8]) {
+        let broadcasts = keyspace.tuning.broadcasts();
+        if !self.tracked.is_empty() || broadcasts {
+            self.tracked.expired(keyspace.place(key).hash, key, broadcasts);
         }
     }
 

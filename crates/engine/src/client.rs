@@ -14,6 +14,7 @@ use crate::command::Command;
 use crate::functions::Functions;
 use crate::keyspace::Keyspace;
 use crate::pubsub::{KINDS, Kind, Listener, Subscriptions};
+use crate::tracking::{Reader, SessionTracking};
 use crate::transaction::{Transaction, Watch, Watching};
 
 /// What `CLIENT REPLY` asked for.
@@ -52,6 +53,12 @@ pub struct Session {
     pub watching: Option<Box<Watching>>,
     /// It sees every command (`MONITOR`).
     pub monitors: bool,
+    /// `CLIENT CACHING` was sent, and the command that it is for not yet.
+    pub caching: bool,
+    /// As whose what it reads is noted, if it is. Follows from the fields around it.
+    pub reads_as: Option<Arc<Reader>>,
+    /// What it has asked for with `CLIENT TRACKING`; `None` when it doesn't track.
+    pub tracking: Option<Box<SessionTracking>>,
     /// `EXEC` runs its commands now.
     pub in_exec: bool,
 }
@@ -70,6 +77,9 @@ impl Session {
             transaction: None,
             watching: None,
             monitors: false,
+            caching: false,
+            reads_as: None,
+            tracking: None,
             in_exec: false,
         }
     }
@@ -80,7 +90,8 @@ impl Session {
             self.monitors = monitors;
             self.client.monitors.store(monitors, Relaxed);
             let listener = self.listener();
-            if monitors { keyspace.monitors().add(listener) } else { keyspace.monitors().remove(listener) }
+            let (all, tuning) = (keyspace.monitors(), &keyspace.tuning);
+            if monitors { all.add(tuning, listener) } else { all.remove(tuning, listener) }
         }
     }
 
@@ -242,6 +253,12 @@ pub struct Client {
     pub queued_bytes: AtomicU64,
     /// It sees every command (`MONITOR`).
     pub monitors: AtomicBool,
+    /// [`Options`](crate::tracking::Options) of `CLIENT TRACKING`, as bits.
+    pub tracking: AtomicU8,
+    /// The client that is told of changed keys in its place; 0: none; -1: it doesn't track.
+    pub redirect: AtomicI64,
+    /// Its connection has ended.
+    pub gone: AtomicBool,
     /// To be closed (`CLIENT KILL`).
     pub killed: AtomicBool,
     /// `CLIENT PAUSE` holds it back.
@@ -281,6 +298,9 @@ impl Client {
             queued: AtomicI64::new(-1),
             queued_bytes: AtomicU64::new(0),
             monitors: AtomicBool::new(false),
+            tracking: AtomicU8::new(0),
+            redirect: AtomicI64::new(-1),
+            gone: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             paused: AtomicBool::new(false),
             query_bytes: AtomicU64::new(0),

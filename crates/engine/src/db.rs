@@ -146,7 +146,7 @@ pub struct Db<'s> {
     pub(crate) watched: &'s mut Watched,
     random: &'s mut Random,
     scratch: &'s mut Vec<u8>,
-    waiters: &'s mut Waiters,
+    pub(crate) waiters: &'s mut Waiters,
     /// Its number as clients know it.
     pub(crate) db: u32,
     pub(crate) keyspace: &'s Keyspace,
@@ -201,7 +201,7 @@ impl<'s> Db<'s> {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
                 let removed = found.remove();
                 forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
-                tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
+                tell_expired(self.keyspace, self.waiters, self.db, key);
             }
             return None;
         }
@@ -219,7 +219,7 @@ impl<'s> Db<'s> {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
                 let removed = found.remove();
                 forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
-                tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
+                tell_expired(self.keyspace, self.waiters, self.db, key);
             }
             miss(self.keyspace, self.stats, self.db, key.bytes);
             return None;
@@ -259,7 +259,7 @@ impl<'s> Db<'s> {
             if !self.keyspace.tuning.is_paused(self.now_ms) {
                 let removed = found.remove();
                 forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
-                tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
+                tell_expired(self.keyspace, self.waiters, self.db, key);
             }
             return None;
         }
@@ -406,7 +406,7 @@ impl<'s> Db<'s> {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         if removed.expire_at_ms().is_some_and(|at| at <= now_ms) {
             forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
-            tell_expired(self.keyspace, self.waiters, self.db, key.bytes);
+            tell_expired(self.keyspace, self.waiters, self.db, key);
             return false;
         }
         uncount(self.figures, &removed);
@@ -571,7 +571,7 @@ impl<'s> Db<'s> {
     /// The changes of this view call it themselves.
     #[inline]
     pub fn modified(&mut self, key: &Key<'_>) {
-        self.waiters.changed(self.db, key.bytes);
+        self.waiters.changed(&self.keyspace.tuning, self.db, key);
     }
 
     /// Whom a key, as it is now, can wake.
@@ -640,9 +640,9 @@ impl<'s> Db<'s> {
         self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
     }
 
-    /// The dictionary itself, for the active expiry.
-    pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &'s Keyspace, &'s ShardStats, &'s DatabaseStats) {
-        (self.dict, self.keyspace, self.stats, self.figures)
+    /// The dictionary itself, for the active expiry, and who is to be told of what expires.
+    pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &mut Waiters, &'s ShardStats, &'s DatabaseStats) {
+        (self.dict, self.waiters, self.stats, self.figures)
     }
 }
 
@@ -742,9 +742,9 @@ fn miss(keyspace: &Keyspace, stats: &ShardStats, db: u32, key: &[u8]) {
 
 /// A key has expired and is gone: tells everybody.
 #[cold]
-fn tell_expired(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &[u8]) {
-    waiters.changed(db, key);
-    keyspace.notify(EventClass::Expired, "expired", db, key);
+fn tell_expired(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &Key<'_>) {
+    waiters.expired(&keyspace.tuning, db, key);
+    keyspace.notify(EventClass::Expired, "expired", db, key.bytes);
 }
 
 /// Counts and frees a key that expired.

@@ -14,6 +14,7 @@
 //! No thread ever waits for a shard. Requests take shards in ascending order, so no two can wait for each other; gates are
 //! served in arrival order, so none starves.
 
+use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,6 +30,7 @@ use crate::keyspace::{Execution, Keyspace};
 use crate::message::Message;
 use crate::ownership::{Freed, Ownership, Taken};
 use crate::request::{Parcel, Request, Step, Task};
+use crate::tracking::{KeyName, NOBODY, News, Reader, remember, set_origin};
 
 /// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
 /// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
@@ -44,6 +46,9 @@ const COMBINE_TIME_MAX: Duration = Duration::from_micros(200);
 pub enum Ran {
     /// It ran; its reply is in the buffer.
     Done,
+    /// As [`Ran::Done`], and connections of this worker are to be told of keys that it has changed ([`Executor::take_told`]), behind
+    /// that reply.
+    DoneTold,
     /// It is on its way; its reply will come as [`Message::Answer`] or through [`Executor::take_answers`].
     Parked,
     /// It waits for a key ([`Executor::take_blocked`]); its reply will come as [`Message::Woken`] or through
@@ -61,6 +66,8 @@ pub struct Call<'a> {
     pub first_key: Option<KeyPlace>,
     /// What it may know of its connection.
     pub session: SessionView,
+    /// As whose what it reads is noted, if it is (`CLIENT TRACKING`).
+    pub reads_as: Option<&'a Arc<Reader>>,
     /// The worker's token of the connection.
     pub connection: u64,
     /// Unix time, ms.
@@ -89,6 +96,10 @@ pub struct Executor<'k> {
     pub(crate) blocked: Option<Arc<Waiter>>,
     /// Answers to waiters of this worker's own connections.
     pub(crate) woken: Vec<Woken>,
+    /// What this worker's own connections are to be told of changed keys.
+    pub(crate) told: Vec<News>,
+    /// Changed keys, for who wants to hear of their prefixes, with who has changed each one last: told once a turn.
+    pub(crate) changed: BTreeMap<KeyName, u64>,
 }
 
 impl<'k> Executor<'k> {
@@ -106,6 +117,8 @@ impl<'k> Executor<'k> {
             to_start: Vec::new(),
             blocked: None,
             woken: Vec::new(),
+            told: Vec::new(),
+            changed: BTreeMap::new(),
         }
     }
 
@@ -128,12 +141,12 @@ impl<'k> Executor<'k> {
         {
             let owned = std::slice::from_mut(&mut ownership);
             let blocked = execute(keyspace, call, self.worker, owned, Blocking::Allowed, reply);
-            if keyspace.shard(&mut ownership).waiters.has_ready() {
+            if keyspace.shard(&mut ownership).waiters.has_news() {
                 self.finish(vec![ownership], call.now_ms);
-            } else {
-                self.free(ownership);
+                return self.ran(blocked, self.done());
             }
-            return self.ran(blocked);
+            self.free(ownership);
+            return self.ran(blocked, Ran::Done);
         }
         self.shards.clear();
         self.shards.push(place.shard);
@@ -158,14 +171,14 @@ impl<'k> Executor<'k> {
             }
             if owned.len() == self.shards.len() {
                 let blocked = execute(keyspace, call, self.worker, &mut owned, Blocking::Allowed, reply);
-                if !has_ready(keyspace, &mut owned) {
-                    self.to_free.append(&mut owned);
-                    self.owned = owned;
-                    self.free_all();
-                } else {
+                if has_news(keyspace, &mut owned) {
                     self.finish(owned, call.now_ms);
+                    return self.ran(blocked, self.done());
                 }
-                return self.ran(blocked);
+                self.to_free.append(&mut owned);
+                self.owned = owned;
+                self.free_all();
+                return self.ran(blocked, Ran::Done);
             }
             // The shards taken so far stay taken: they are the first of the order, and the request goes on from there.
             let mut request = self.request(call);
@@ -310,24 +323,30 @@ impl<'k> Executor<'k> {
         std::mem::take(&mut self.brought)
     }
 
-    /// Whether [`Executor::take_answers`], [`Executor::take_woken`] or [`Executor::take_brought`] would give any.
+    /// Whether there are answers that come before what connections are told.
+    pub(crate) fn answers_first(&self) -> bool {
+        !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty()
+    }
+
+    /// Whether [`Executor::take_answers`], [`Executor::take_woken`], [`Executor::take_brought`] or [`Executor::take_told`] would give any.
     #[inline]
     pub fn has_answers(&self) -> bool {
-        !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty()
+        !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty() || !self.told.is_empty()
     }
 
     /// Serves who waits for what a command has changed, and gives the shards back.
     #[cold]
     pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
         self.serve(&mut owned, now_ms);
+        self.tell(&mut owned);
         self.to_free.append(&mut owned);
         self.free_all();
     }
 
     #[inline]
-    fn ran(&mut self, blocked: Option<Arc<Waiter>>) -> Ran {
+    fn ran(&mut self, blocked: Option<Arc<Waiter>>, done: Ran) -> Ran {
         if blocked.is_none() {
-            return Ran::Done;
+            return done;
         }
         self.blocked = blocked;
         Ran::Blocked
@@ -353,6 +372,7 @@ impl<'k> Executor<'k> {
     fn request(&mut self, call: &Call<'_>) -> Request {
         let mut request = Request::new(call.session, self.worker, call.connection, call.now_ms);
         request.shards.extend_from_slice(&self.shards);
+        request.reads_as = call.reads_as.cloned();
         let args = request.push_args(&call.args);
         request.steps.push(Step {
             command: call.command,
@@ -412,6 +432,7 @@ impl<'k> Executor<'k> {
             }
             Task::Serve(shard, key) => {
                 self.serve_now(&mut owned, shard, &key, now_ms);
+                self.tell(&mut owned);
                 return self.to_free.append(&mut owned);
             }
             Task::Bring => {
@@ -426,6 +447,11 @@ impl<'k> Executor<'k> {
             }
         }
         self.run_steps(&mut parcel.value, &mut owned);
+        if has_news(self.keyspace, &mut owned) {
+            self.tell(&mut owned);
+            // Who has its answer may rely on it that everybody was told.
+            self.tell_changed();
+        }
         // Before its shards are given back: should it wait now, the answer to that needs one of them and can't overtake this one.
         if parcel.value.worker == self.worker {
             self.answers.push(parcel);
@@ -444,6 +470,7 @@ impl<'k> Executor<'k> {
                 args: request.args(step),
                 first_key: step.first_key,
                 session: request.session,
+                reads_as: request.reads_as.as_ref(),
                 connection: request.connection,
                 now_ms: request.now_ms,
             };
@@ -456,7 +483,7 @@ impl<'k> Executor<'k> {
             }
             step.reply_end = reply.len();
             // Who waits comes before the next command of the pipeline.
-            if has_ready(self.keyspace, owned) {
+            if has_news(self.keyspace, owned) {
                 self.serve(owned, request.now_ms);
             }
         }
@@ -529,15 +556,31 @@ fn execute(
         unreachable!("only keyed commands are routed to shards");
     };
     keyspace.shard_stats(owned[0].shard()).commands.add(1);
-    let mut access = Access {
-        keyspace,
-        session: &call.session,
-        owned,
-        first_key: call.first_key,
-        now_ms: call.now_ms,
-        blocking,
-        block: None,
+    if keyspace.tuning.is_watched() {
+        return execute_watched(keyspace, call, worker, owned, blocking, reply);
+    }
+    let mut access = access(keyspace, call, owned, blocking);
+    let mut reply = Reply::new(reply, call.session.version);
+    handler(&mut access, &call.args, &mut reply);
+    reply.finish();
+    if access.block.is_some() { wait(&mut access, call, worker) } else { None }
+}
+
+/// As [`execute`], where somebody sees every command, or has what it reads noted.
+#[cold]
+fn execute_watched(
+    keyspace: &Keyspace,
+    call: &Call<'_>,
+    worker: u32,
+    owned: &mut [Ownership],
+    blocking: Blocking<'_>,
+    reply: &mut Vec<u8>,
+) -> Option<Arc<Waiter>> {
+    let Handler::Keyed(handler) = call.command.handler else {
+        unreachable!("looked at by the caller");
     };
+    set_origin(keyspace, owned, call.session.client);
+    let mut access = access(keyspace, call, owned, blocking);
     let mut reply = Reply::new(reply, call.session.version);
     handler(&mut access, &call.args, &mut reply);
     reply.finish();
@@ -545,7 +588,27 @@ fn execute(
     if keyspace.monitors().are_there() {
         keyspace.show(call.command, &call.args, call.session.client, call.session.db);
     }
+    remember(keyspace, call, access.owned);
+    set_origin(keyspace, access.owned, NOBODY);
     if access.block.is_some() { wait(&mut access, call, worker) } else { None }
+}
+
+#[inline]
+fn access<'a>(
+    keyspace: &'a Keyspace,
+    call: &'a Call<'_>,
+    owned: &'a mut [Ownership],
+    blocking: Blocking<'a>,
+) -> Access<'a> {
+    Access {
+        keyspace,
+        session: &call.session,
+        owned,
+        first_key: call.first_key,
+        now_ms: call.now_ms,
+        blocking,
+        block: None,
+    }
 }
 
 /// Puts a command that waits into the queues of its keys.
@@ -560,7 +623,7 @@ fn wait(access: &mut Access<'_>, call: &Call<'_>, worker: u32) -> Option<Arc<Wai
     Some(waiter)
 }
 
-/// Whether keys that somebody waits for were changed.
-fn has_ready(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
-    owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_ready())
+/// Whether keys were changed that somebody waits for, or is to be told of.
+fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
+    owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_news())
 }

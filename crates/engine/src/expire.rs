@@ -134,7 +134,7 @@ fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
         let state = keyspace.shard(ownership);
         let cursor = state.expire_cursors[physical];
         let mut view = Db::new(keyspace, state, number, db, now_ms, true);
-        let (dict, of_view, stats, figures) = view.parts();
+        let (dict, waiters, stats, figures) = view.parts();
         let (mut seen, mut ttl_sum_ms) = (Seen::default(), 0u64);
         let next = dict.walk_expiring(
             cursor,
@@ -145,14 +145,15 @@ fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
                 if left_ms <= 0 {
                     seen.stale += 1;
                     // It is removed as soon as this returns.
-                    of_view.notify(EventClass::Expired, "expired", db, entry.key());
+                    keyspace.notify(EventClass::Expired, "expired", db, entry.key());
+                    waiters.removed(keyspace, entry.key());
                     true
                 } else {
                     ttl_sum_ms = ttl_sum_ms.saturating_add(left_ms as u64);
                     false
                 }
             },
-            &mut |removed| forget(of_view, stats, figures, removed, now_ms),
+            &mut |removed| forget(keyspace, stats, figures, removed, now_ms),
         );
         if seen.entries > 0 {
             figures.ttl_sum_ms.set(ttl_sum_ms);

@@ -90,6 +90,7 @@ impl Db<'_> {
     fn expire_fields(&mut self) -> usize {
         let (dict, keyspace, figures) = (&mut *self.dict, self.keyspace, self.figures);
         let (db, now_ms) = (self.db, self.now_ms);
+        let waiters = &mut *self.waiters;
         let mut left = FIELDS_PER_VISIT;
         self.watched.walk(KEYS_PER_VISIT, figures, |key| {
             let Some(mut entry) = dict.find_mut(keyspace.place(key).hash, key) else { return false };
@@ -105,6 +106,7 @@ impl Db<'_> {
             let before = hash.allocated_bytes();
             left -= hash.expire(now_ms, left);
             keyspace.notify(EventClass::Hash, "hexpired", db, key);
+            waiters.removed(keyspace, key);
             figures.heap_bytes.sub(before as u64);
             figures.heap_bytes.add(hash.allocated_bytes() as u64);
             if hash.is_empty() {

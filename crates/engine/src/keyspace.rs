@@ -23,7 +23,8 @@ use crate::pubsub::PubSub;
 use crate::request::Request;
 use crate::shard::{Shard, ShardStats};
 use crate::slowlog::SlowLog;
-use crate::tuning::Tuning;
+use crate::tracking::Tracking;
+use crate::tuning::{Tuning, WATCHED};
 
 /// Which thread runs a command whose shard is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +113,7 @@ pub struct Keyspace {
     monitors: Monitors,
     slowlog: SlowLog,
     latency: LatencyMonitor,
+    tracking: Tracking,
     /// Live settings.
     pub tuning: Tuning,
     /// Requests that found their shard busy, over all workers.
@@ -178,6 +180,7 @@ impl Keyspace {
             monitors: Monitors::new(),
             slowlog,
             latency,
+            tracking: Tracking::default(),
             tuning: Tuning::new(),
             contended: CachePadded::new(AtomicU64::new(0)),
             draws: AtomicU64::new(0),
@@ -187,7 +190,7 @@ impl Keyspace {
 
     /// Whether changes of keys are told to listeners (`notify-keyspace-events`).
     pub fn publishes_events(&self) -> bool {
-        self.tuning.events.load(Relaxed) != 0
+        self.tuning.events.load(Relaxed) & !WATCHED != 0
     }
 
     /// Whether the server is a node of a cluster (`cluster-enabled`): a call's keys must then have one slot.
@@ -320,6 +323,18 @@ impl Keyspace {
     #[inline]
     pub fn monitors(&self) -> &Monitors {
         &self.monitors
+    }
+
+    /// Who tracks which keys.
+    pub fn tracking(&self) -> &Tracking {
+        &self.tracking
+    }
+
+    /// Tracked keys, and the readers of all of them together.
+    pub fn tracked(&self) -> (u64, u64) {
+        self.shards.iter().fold((0, 0), |(keys, readers), cell| {
+            (keys + cell.stats.tracked_keys.get(), readers + cell.stats.tracked_readers.get())
+        })
     }
 
     /// Commands that took long.

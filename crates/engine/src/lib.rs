@@ -50,6 +50,7 @@ pub mod request;
 mod serving;
 pub mod shard;
 pub mod slowlog;
+pub mod tracking;
 pub mod transaction;
 pub mod tuning;
 pub mod undo;

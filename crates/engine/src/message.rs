@@ -7,6 +7,7 @@ use crate::blocking::{Waiter, Woken};
 use crate::ownership::Ownership;
 use crate::pubsub::Published;
 use crate::request::Parcel;
+use crate::tracking::News;
 
 /// `CLIENT UNBLOCK` of a client that waits.
 pub struct Unblock {
@@ -38,6 +39,8 @@ pub enum Message {
     Published(Arc<Published>),
     /// A command was run that one of its connections (token) is to see: `MONITOR`.
     Monitored(u64, Arc<[u8]>),
+    /// Connections of this worker are to be told of keys that have changed.
+    Told(Vec<News>),
     /// Look at the settings again.
     Reload,
     /// Stop.

@@ -16,6 +16,7 @@ use crate::command::{Command, Flags};
 use crate::keyspace::Keyspace;
 use crate::message::Message;
 use crate::pubsub::Listener;
+use crate::tuning::Tuning;
 
 /// What stands for an argument that is a secret.
 pub const REDACTED: &[u8] = b"(redacted)";
@@ -60,17 +61,19 @@ impl Monitors {
     }
 
     /// Adds a connection.
-    pub fn add(&self, listener: Listener) {
+    pub fn add(&self, tuning: &Tuning, listener: Listener) {
         let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
         listeners.push(listener);
         self.count.store(listeners.len(), Relaxed);
+        tuning.set_monitors(!listeners.is_empty());
     }
 
     /// Takes a connection out.
-    pub fn remove(&self, listener: Listener) {
+    pub fn remove(&self, tuning: &Tuning, listener: Listener) {
         let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
         listeners.retain(|known| *known != listener);
         self.count.store(listeners.len(), Relaxed);
+        tuning.set_monitors(!listeners.is_empty());
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::keyspace::Keyspace;
 use crate::pubsub::Kind;
-use crate::tuning::Tuning;
+use crate::tuning::{Tuning, WATCHED};
 
 /// The class of an event: a bit of [`EventClasses`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,8 @@ impl Tuning {
     pub fn set_events(&self, classes: EventClasses) {
         // On no channel nothing is published: so one look at the class tells all.
         let is_heard = classes.0 & (KEYSPACE | KEYEVENT) != 0;
-        self.events.store(if is_heard { classes.0 } else { 0 }, Relaxed);
+        let heard = if is_heard { classes.0 } else { 0 };
+        let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & WATCHED | heard));
     }
 }
 

@@ -14,6 +14,7 @@ use crate::access::{KeyPlace, SessionView};
 use crate::blocking::{ReadyKey, Waiter};
 use crate::command::Command;
 use crate::ownership::Ownership;
+use crate::tracking::Reader;
 
 /// What a request is there for.
 pub(crate) enum Task {
@@ -54,6 +55,8 @@ pub struct Request {
     pub ranges: Vec<ArgRange>,
     /// What the commands may know of their connection.
     pub session: SessionView,
+    /// As whose what they read is noted, if it is.
+    pub reads_as: Option<Arc<Reader>>,
     /// The shards to take, ascending, without repeats. Never empty.
     pub shards: Vec<u32>,
     /// Those taken so far: the first of `shards`.
@@ -80,6 +83,7 @@ impl Request {
             bytes: Vec::new(),
             ranges: Vec::new(),
             session,
+            reads_as: None,
             shards: Vec::new(),
             owned: Vec::new(),
             task: Task::Commands,

@@ -17,6 +17,7 @@ use crate::keyspace::Execution;
 use crate::message::Message;
 use crate::ownership::Ownership;
 use crate::request::{Request, Task};
+use crate::tracking::{NOBODY, set_origin};
 
 impl Executor<'_> {
     /// Serves the keys that are ready in shards that are held. More shards may be held afterwards.
@@ -69,6 +70,7 @@ impl Executor<'_> {
     fn wake(&mut self, owned: &mut [Ownership], waiter: &Arc<Waiter>, key: &ReadyKey, now_ms: i64) -> bool {
         let Handler::Keyed(handler) = waiter.command().handler else { return false };
         let mut bytes = Vec::new();
+        set_origin(self.keyspace(), owned, waiter.session.client);
         let mut access = Access {
             keyspace: self.keyspace(),
             session: &waiter.session,
@@ -81,6 +83,7 @@ impl Executor<'_> {
         let mut reply = Reply::new(&mut bytes, waiter.session.version);
         handler(&mut access, &waiter.args(), &mut reply);
         reply.finish();
+        set_origin(self.keyspace(), access.owned, NOBODY);
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
         debug_assert!(!claimed || !bytes.is_empty(), "who claims replies");
         let answered = claimed || !bytes.is_empty() && waiter.claim();
@@ -107,7 +110,7 @@ impl Executor<'_> {
         }
     }
 
-    fn take_if_ours(&self, shard: u32) -> Option<Ownership> {
+    pub(crate) fn take_if_ours(&self, shard: u32) -> Option<Ownership> {
         let keyspace = self.keyspace();
         let is_ours = keyspace.layout().execution == Execution::Inline || keyspace.home(shard) == self.worker();
         if is_ours { self.take_spinning(shard) } else { None }
@@ -161,7 +164,7 @@ impl Executor<'_> {
     /// Gives back a shard after periodic work that may have removed keys.
     pub(crate) fn free_after_removals(&mut self, mut ownership: Ownership, now_ms: i64) {
         let waiters = &mut self.keyspace().shard(&mut ownership).waiters;
-        if waiters.is_empty() {
+        if waiters.is_empty() && !waiters.has_news() {
             return self.free(ownership);
         }
         waiters.note_gone();

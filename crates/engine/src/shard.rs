@@ -61,6 +61,10 @@ pub struct ShardStats {
     pub handovers: Counter,
     /// Entries that the active expiry looked at, and found expired: for its estimate of what is stale.
     pub expire_visited: Counter,
+    /// Keys that clients track.
+    pub tracked_keys: Gauge,
+    /// Their readers.
+    pub tracked_readers: Gauge,
 }
 
 /// Figures of one database in one shard.
@@ -93,6 +97,8 @@ impl ShardStats {
             combined: Counter::default(),
             handovers: Counter::default(),
             expire_visited: Counter::default(),
+            tracked_keys: Gauge::default(),
+            tracked_readers: Gauge::default(),
         }
     }
 }

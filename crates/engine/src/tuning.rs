@@ -14,6 +14,15 @@ pub enum AccessPolicy {
     Lfu = 1,
 }
 
+/// Bits of [`Tuning::events`] above those of events: there are monitors.
+const MONITORS: u32 = 1 << 29;
+/// Clients track what they read.
+const TRACKS: u32 = 1 << 30;
+/// Clients are told of prefixes.
+const BROADCASTS: u32 = 1 << 31;
+/// All of them.
+pub(crate) const WATCHED: u32 = MONITORS | TRACKS | BROADCASTS;
+
 /// Live settings, each an atomic: read on the hot path with a plain load. Every one is independent of the others, so relaxed
 /// ordering is enough.
 pub struct Tuning {
@@ -71,8 +80,13 @@ pub struct Tuning {
     pub slowlog_max_len: AtomicU64,
     /// The time of every single command is taken, of plain ones too.
     pub times_all: AtomicBool,
-    /// `notify-keyspace-events`: see [`crate::notify`]. 0 where nothing is published.
+    /// `notify-keyspace-events` (see [`crate::notify`]; no bit where nothing is published), and the bits of who else is to be told of
+    /// commands and changes: one word, so that nobody has to be asked for in more than one place.
     pub(crate) events: AtomicU32,
+    /// `tracking-table-max-keys`; 0: no limit.
+    pub tracking_table_max_keys: AtomicU64,
+    /// `DEBUG PAUSE-CRON`.
+    pub cron_is_paused: AtomicBool,
     /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
     pub paused_until_ms: AtomicI64,
     /// Whether the pause holds back all commands, not only writes.
@@ -113,6 +127,8 @@ impl Tuning {
             slowlog_max_len: AtomicU64::new(128),
             times_all: AtomicBool::new(false),
             events: AtomicU32::new(0),
+            tracking_table_max_keys: AtomicU64::new(1_000_000),
+            cron_is_paused: AtomicBool::new(false),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),
             cluster: AtomicBool::new(false),
@@ -133,6 +149,39 @@ impl Tuning {
             alone_bytes: self.list_alone_bytes.load(Relaxed) as usize,
             plain_depth: self.list_compress_depth.load(Relaxed),
             ..NodeLimit::of_setting(self.list_max_listpack_size.load(Relaxed))
+        }
+    }
+
+    /// Whether somebody sees every command (`MONITOR`), or has what it reads noted (`CLIENT TRACKING`).
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        // Relaxed, as all here: who has seen the command answered that set it sees it, by whatever brought it the answer.
+        self.events.load(Relaxed) & (MONITORS | TRACKS) != 0
+    }
+
+    /// Whether clients are told of changes of all keys with a prefix (`CLIENT TRACKING … BCAST`).
+    #[inline]
+    pub(crate) fn broadcasts(&self) -> bool {
+        self.events.load(Relaxed) & BROADCASTS != 0
+    }
+
+    pub(crate) fn set_monitors(&self, are_there: bool) {
+        self.set_watched(MONITORS, are_there);
+    }
+
+    pub(crate) fn set_tracks(&self, tracks: bool) {
+        self.set_watched(TRACKS, tracks);
+    }
+
+    pub(crate) fn set_broadcasts(&self, broadcasts: bool) {
+        self.set_watched(BROADCASTS, broadcasts);
+    }
+
+    fn set_watched(&self, bit: u32, is_set: bool) {
+        if is_set {
+            self.events.fetch_or(bit, Relaxed);
+        } else {
+            self.events.fetch_and(!bit, Relaxed);
         }
     }
 

@@ -256,6 +256,7 @@ impl Server {
 
     /// A worker has closed a connection.
     pub fn client_left(&self, client: &Client) {
+        client.gone.store(true, Relaxed);
         self.keyspace.clients().remove(client.id);
         self.workers[client.worker as usize].connections.sub(1);
         self.connection_refused(client.worker);
@@ -379,6 +380,7 @@ impl Server {
         tuning.hz.store(settings.hz, Relaxed);
         tuning.latency_threshold_ms.store(settings.latency_monitor_threshold_ms, Relaxed);
         tuning.slowlog_slower_than_us.store(settings.slowlog_log_slower_than_us, Relaxed);
+        tuning.tracking_table_max_keys.store(settings.tracking_table_max_keys, Relaxed);
         tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
         tuning.times_all.store(crate::worker::times_all(settings), Relaxed);
         tuning.set_events(settings.notify_keyspace_events);

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_base::number::parse_i64;
 use pantala_engine::client::{Client, Endpoint, LocalContext};
 use pantala_engine::pubsub::Kind as Subscribed;
+use pantala_engine::tracking::Options;
 use pantala_resp::{Args, Reply};
 
 use crate::arguments::{c_string, is_option};
@@ -106,7 +107,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     let _ = write!(
         text,
         " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll=0 \
-         omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir=-1 resp={}",
+         omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir={} resp={}",
         client.subscribed(Subscribed::Channel),
         client.subscribed(Subscribed::Pattern),
         client.subscribed(Subscribed::Shard),
@@ -114,6 +115,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         query_capacity_bytes.saturating_sub(query_bytes),
         if output_bytes > 0 { "rw" } else { "r" },
         client.command().map_or("NULL", |command| command.full_name),
+        client.redirect.load(Relaxed),
         client.resp.load(Relaxed),
     );
     // 7.0 has no such fields: a client that never said what it is has its line as there.
@@ -128,11 +130,15 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
 
 /// What is out of the ordinary, a letter each, or `N`.
 fn flags(client: &Client) -> String {
+    let tracking = Options::from_bits_truncate(client.tracking.load(Relaxed));
     let letters = [
         ('O', client.monitors.load(Relaxed)),
         ('P', client.is_subscriber()),
         ('x', client.queued.load(Relaxed) >= 0),
         ('b', client.paused.load(Relaxed) || client.waiter().is_some()),
+        ('t', tracking.contains(Options::ON)),
+        ('R', tracking.contains(Options::BROKEN_REDIRECT)),
+        ('B', tracking.contains(Options::BROADCAST)),
         ('d', client.watch_is_broken()),
         ('A', client.killed.load(Relaxed)),
         ('U', matches!(client.address, Endpoint::Unix(_))),

@@ -30,7 +30,9 @@ pub(crate) const CLIENT: Command = Command {
     arity: -2,
     acl: Acl::empty(),
     subcommands: &[
+        CLIENT_CACHING,
         CLIENT_GETNAME,
+        CLIENT_GETREDIR,
         CLIENT_HELP,
         CLIENT_ID,
         CLIENT_INFO,
@@ -42,9 +44,24 @@ pub(crate) const CLIENT: Command = Command {
         CLIENT_REPLY,
         CLIENT_SETINFO,
         CLIENT_SETNAME,
+        CLIENT_TRACKING,
+        CLIENT_TRACKINGINFO,
         CLIENT_UNBLOCK,
         CLIENT_UNPAUSE,
     ],
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_CACHING: Command = Command {
+    name: "caching",
+    full_name: "client|caching",
+    summary: "Says whether what the next command reads is tracked",
+    since: "6.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    arguments: &[Argument::one_of("mode", &[Argument::word("yes", "YES"), Argument::word("no", "NO")])],
+    handler: Handler::Local(crate::client::caching),
     ..CONNECTION
 };
 
@@ -57,6 +74,18 @@ pub(crate) const CLIENT_GETNAME: Command = Command {
     arity: 2,
     flags: flags![NOSCRIPT, LOADING, STALE],
     handler: Handler::Local(crate::client::getname),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_GETREDIR: Command = Command {
+    name: "getredir",
+    full_name: "client|getredir",
+    summary: "Tells which connection hears of changed keys in place of this one",
+    since: "6.0.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    handler: Handler::Local(crate::client::getredir),
     ..CONNECTION
 };
 
@@ -270,6 +299,39 @@ pub(crate) const CLIENT_SETNAME: Command = Command {
     flags: flags![NOSCRIPT, LOADING, STALE],
     arguments: &[Argument::string("connection-name")],
     handler: Handler::Local(crate::client::setname),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_TRACKING: Command = Command {
+    name: "tracking",
+    full_name: "client|tracking",
+    summary: "Has the server tell this connection when keys change that it may have copies of",
+    since: "6.0.0",
+    complexity: "O(1), and some options more",
+    arity: -3,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    arguments: &[
+        Argument::one_of("status", &[Argument::word("on", "ON"), Argument::word("off", "OFF")]),
+        Argument::integer("client-id").token("REDIRECT").optional(),
+        Argument::string("prefix").token("PREFIX").optional().multiple_token(),
+        Argument::word("bcast", "BCAST").optional(),
+        Argument::word("optin", "OPTIN").optional(),
+        Argument::word("optout", "OPTOUT").optional(),
+        Argument::word("noloop", "NOLOOP").optional(),
+    ],
+    handler: Handler::Local(crate::client::tracking),
+    ..CONNECTION
+};
+
+pub(crate) const CLIENT_TRACKINGINFO: Command = Command {
+    name: "trackinginfo",
+    full_name: "client|trackinginfo",
+    summary: "Tells what this connection tracks",
+    since: "6.2.0",
+    complexity: "O(1)",
+    arity: 2,
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    handler: Handler::Local(crate::client::trackinginfo),
     ..CONNECTION
 };
 

@@ -101,7 +101,7 @@ pub static DIRECTIVES: &[Directive] = &[
         "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
     ),
     D::known("maxmemory-clients", MemoryOrPercent, "0"),
-    D::known("tracking-table-max-keys", Integer(0, LONG_MAX), "1000000"),
+    D::live("tracking-table-max-keys", Integer(0, LONG_MAX), "1000000"),
     // Keys.
     D::at_start("databases", Integer(1, DATABASES_MAX as i128), "16"),
     D::live("hz", COUNT, "10"),

@@ -62,7 +62,7 @@ pub(super) fn clients(text: &mut Text, server: &Server) {
     text.field("client_recent_max_output_buffer", largest(|client| client.output_bytes.load(Relaxed)));
     // Those that a pause holds back count as blocked, as in Redis.
     text.field("blocked_clients", over_workers(server, |worker| worker.paused.get() + worker.blocked.get()));
-    text.field("tracking_clients", 0);
+    text.field("tracking_clients", server.keyspace().tracking().clients());
     text.field("clients_in_timeout_table", over_workers(server, |worker| worker.with_deadline.get()));
 }
 

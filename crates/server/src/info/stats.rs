@@ -56,6 +56,11 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     text.field("pubsub_patterns", pubsub.pattern_count());
     text.field("pubsubshard_channels", pubsub.channels(Kind::Shard).len());
     text.zeros(&NOT_THERE_YET);
+    let (tracked_keys, readers) = server.keyspace().tracked();
+    text.field("tracking_total_keys", tracked_keys);
+    text.field("tracking_total_items", readers);
+    text.field("tracking_total_prefixes", server.keyspace().tracking().prefix_count());
+    text.zeros(&["unexpected_error_replies"]);
     text.field("total_error_replies", over_workers(server, |worker| worker.errors.get()));
     text.zeros(&["dump_payload_sanitizations"]);
     text.field("total_reads_processed", over_workers(server, |worker| worker.reads.get()));
@@ -68,7 +73,7 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     ]);
 }
 
-const NOT_THERE_YET: [&str; 14] = [
+const NOT_THERE_YET: [&str; 10] = [
     "latest_fork_usec",
     "total_forks",
     "migrate_cached_sockets",
@@ -79,10 +84,6 @@ const NOT_THERE_YET: [&str; 14] = [
     "active_defrag_key_misses",
     "total_active_defrag_time",
     "current_active_defrag_time",
-    "tracking_total_keys",
-    "tracking_total_items",
-    "tracking_total_prefixes",
-    "unexpected_error_replies",
 ];
 
 /// The name under which a command is counted: what hides its subcommands is one command to clients.

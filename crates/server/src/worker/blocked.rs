@@ -22,6 +22,7 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn block(&mut self, index: u32, waiter: Arc<Waiter>) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         connection.state = State::Blocked;
+        connection.release_news();
         *connection.session.client.waiter() = Some(Arc::clone(&waiter));
         let deadline_us = (waiter.timeout_ms > 0).then(|| {
             self.server.monotonic_us().saturating_add_unsigned((waiter.timeout_ms as u64).saturating_mul(1000))

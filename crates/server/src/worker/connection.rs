@@ -57,6 +57,8 @@ pub struct Connection {
     pub eof: bool,
     /// Replies that are not given to the loop yet.
     pub output: Vec<u8>,
+    /// What it is to be told of changed keys, encoded, while answers are on their way that come before that.
+    pub news: Vec<u8>,
     /// Bytes that the loop is sending; 0: no send is in flight.
     pub sending_bytes: usize,
     /// Since when its output has been above the soft limit, unix time in ms.
@@ -84,6 +86,7 @@ impl Connection {
             input: Input::default(),
             eof: false,
             output: Vec::new(),
+            news: Vec::new(),
             sending_bytes: 0,
             soft_limit_since_ms: None,
             is_held: false,
@@ -99,7 +102,7 @@ impl Connection {
 
     /// Bytes of replies that are not sent.
     pub fn pending_bytes(&self) -> usize {
-        self.output.len() + self.sending_bytes
+        self.output.len() + self.news.len() + self.sending_bytes
     }
 }
 

@@ -14,6 +14,10 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn cron(&mut self) {
         let hz = i64::from(self.settings.hz.max(1));
         self.next_cron_ms = self.turn_ran_ms + 1000 / hz;
+        if self.executor.keyspace().tuning.cron_is_paused.load(Relaxed) {
+            return;
+        }
+        self.limit_tracked();
         self.look_after_clients();
         // While writes are paused nothing may change, as in Redis.
         if self.server.paused_until_ms() <= self.now_ms {

@@ -136,6 +136,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Socket(socket, _) => self.add(socket),
                 Message::Published(published) => self.deliver(&published),
                 Message::Monitored(wanted, line) => self.show(wanted, &line),
+                Message::Told(news) => self.tell_all(news),
                 Message::Kill(wanted, client) => self.kill(wanted, client),
                 // It has woken this worker, whose turn begins with the settings.
                 Message::Reload => {}
@@ -165,6 +166,9 @@ impl<L: EventLoop> Worker<'_, L> {
             for woken in self.executor.take_woken() {
                 self.woken(woken);
             }
+            // Behind all answers: what is in them may be what has changed since.
+            let news = self.executor.take_told();
+            self.tell_all(news);
         }
     }
 
@@ -204,6 +208,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if connection.state == State::Parked {
             connection.state = State::Open;
         }
+        connection.release_news();
         if self.closed_over_limit(index) {
             return;
         }
@@ -258,6 +263,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.settings_generation = generation;
             self.stopwatch.set(&self.settings);
             self.tally.tracks_latency = self.settings.latency_tracking;
+            self.limit_tracked();
         }
     }
 

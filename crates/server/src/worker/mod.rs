@@ -18,6 +18,7 @@ mod run;
 mod scripts;
 mod slow;
 pub mod stats;
+mod tracking;
 mod transactions;
 mod window;
 
@@ -137,6 +138,9 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             if self.turn_ran_ms >= self.next_cron_ms {
                 self.cron();
             }
+            self.tell_changed();
+            // What CONFIG SET has asked for of the data is done before it is answered.
+            self.reload_if_changed();
             self.finish_turn();
         }
         self.close_all(&mut events)
@@ -244,6 +248,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         }
         connection.session.leave_channels(self.executor.keyspace());
         connection.session.set_monitors(self.executor.keyspace(), false);
+        connection.session.untrack(self.executor.keyspace());
         connection.input.discard(&mut self.io);
         self.io.close(connection.id);
         self.server.client_left(&connection.session.client);

@@ -191,6 +191,7 @@ impl<L: EventLoop> Worker<'_, L> {
             || self.server.paused_until_ms() > self.now_ms
             || session_settles(&connection.session)
             || connection.session.transaction.is_some()
+            || connection.session.caching
         {
             return false;
         }
@@ -203,7 +204,11 @@ impl<L: EventLoop> Worker<'_, L> {
             let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
             let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
             requests[keyspace.home(place.shard) as usize]
-                .get_or_insert_with(|| Request::new(view, self.number, token, self.now_ms))
+                .get_or_insert_with(|| {
+                    let mut request = Request::new(view, self.number, token, self.now_ms);
+                    request.reads_as = connection.session.reads_as.clone();
+                    request
+                })
                 .push_single(command, &args, place, sequence as u32);
             connection.session.client.set_command(command);
             self.tally.count(command, Outcome::Ok);
@@ -236,11 +241,20 @@ impl<L: EventLoop> Worker<'_, L> {
         if (!session.authenticated
             || session.subscriptions.is_some()
             || session.monitors
+            || session.caching
             || command.flags.contains(Flags::PROTECTED))
-            && forbidden(command, session, self.server).is_some()
+            && self.run_unusual(entry, command, ranges)
         {
-            return self.refuse_entry(entry, ranges);
+            return;
         }
+        self.run_allowed(entry, command, ranges);
+    }
+
+    /// Runs a command of a connection that is open and may run it.
+    #[inline(always)]
+    fn run_allowed(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) {
+        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
+        let session = &connection.session;
         if self.server.is_paused(command, session, self.now_ms) {
             connection.state = State::Paused;
             connection.session.client.set_command(command);
@@ -263,6 +277,10 @@ impl<L: EventLoop> Worker<'_, L> {
         let began = self.stopwatch.begin(command, ranges.len(), entry.end - entry.begin);
         match self.call(entry, command, ranges) {
             Ran::Done => {}
+            Ran::DoneTold => {
+                self.settle(entry, ranges, command, before, began);
+                return self.tell_own();
+            }
             Ran::Parked => return self.tally.count(command, Outcome::Ok),
             Ran::Blocked => {
                 self.tally.count(command, Outcome::Ok);
@@ -273,6 +291,22 @@ impl<L: EventLoop> Worker<'_, L> {
             }
         }
         self.settle(entry, ranges, command, before, began);
+    }
+
+    /// A command of a connection that may not run everything, or that has sent `CLIENT CACHING`. `false`: it is to be run as any other.
+    #[cold]
+    fn run_unusual(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) -> bool {
+        let index = entry.connection;
+        let Some(connection) = &self.connections[index as usize] else { return true };
+        if forbidden(command, &connection.session, self.server).is_some() {
+            self.refuse_entry(entry, ranges);
+        } else if connection.session.caching {
+            self.run_allowed(entry, command, ranges);
+        } else {
+            return false;
+        }
+        self.end_caching_after(index, command);
+        true
     }
 
     /// Calls the handler of a command, on the shards that it needs.
@@ -297,7 +331,8 @@ impl<L: EventLoop> Worker<'_, L> {
             (what, _) => {
                 let first_key = if let What::Single(_, place) = what { Some(*place) } else { None };
                 let (session, token) = (connection.session.view(), token(connection.id));
-                let call = Call { command, args, first_key, session, connection: token, now_ms };
+                let reads_as = connection.session.reads_as.as_ref();
+                let call = Call { command, args, first_key, session, reads_as, connection: token, now_ms };
                 match first_key {
                     Some(place) => self.executor.run_single(&call, place, output),
                     None => run_keyed(&mut self.executor, &call, &mut self.shards, output),
@@ -397,6 +432,10 @@ impl<L: EventLoop> Worker<'_, L> {
                     self.tally.count(command, Outcome::Rejected);
                 }
                 Reply::new(output, session.version).error_bytes(&message);
+                // CLIENT CACHING was for this command, which is none.
+                if session.caching && session.transaction.is_none() && !args.at(0).eq_ignore_ascii_case(b"client") {
+                    session.set_caching(false);
+                }
             }
             What::Broken(error) => {
                 error.encode(output);

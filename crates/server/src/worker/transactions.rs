@@ -233,6 +233,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if self.run_held(index, owned) == Ran::Parked {
             return;
         }
+        self.end_caching(index);
         let Some(connection) = &mut self.connections[index as usize] else { return };
         if let Some(command) = script
             && connection.output[before..].first() == Some(&b'-')
@@ -243,6 +244,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if !run::replies_wanted(&mut connection.session) {
             connection.output.truncate(before);
         }
+        connection.release_news();
         if connection.session.close_after_reply {
             connection.state = State::Closing;
         }
@@ -265,7 +267,7 @@ impl<L: EventLoop> Worker<'_, L> {
                     Some(scripted) if scripted.is_counted => self.tally.expect_counted(),
                     Some(_) => {}
                 }
-                return Ran::Done;
+                return self.executor.done();
             }
             Some(Held::Watch(words)) => {
                 self.watch(index, &words[1..], &mut owned);
@@ -278,7 +280,7 @@ impl<L: EventLoop> Worker<'_, L> {
             None => {}
         }
         self.executor.give_back(owned, now_ms);
-        Ran::Done
+        self.executor.done()
     }
 
     /// Shows a command to who sees every command, while its shards are held.
@@ -366,7 +368,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.shards.sort_unstable();
                 self.shards.dedup();
                 let (first_key, connection_token) = (queued.first_key, connection.token());
-                let call = Call { command, args, first_key, session: view, connection: connection_token, now_ms };
+                let reads_as = connection.session.reads_as.as_ref();
+                let call =
+                    Call { command, args, first_key, session: view, reads_as, connection: connection_token, now_ms };
                 self.executor.run_held(&call, &self.shards, owned, &mut connection.output);
             }
             Handler::Transaction(TransactionPart::Script(form)) => {

@@ -9,6 +9,7 @@ use pantala_engine::client::{Client, LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, for_each_key};
 use pantala_engine::executor::Call;
 use pantala_engine::ownership::Ownership;
+use pantala_engine::tracking::Reader;
 use pantala_engine::undo::Undo;
 use pantala_resp::{Args, Reply, Version};
 use pantala_runtime::EventLoop;
@@ -37,6 +38,10 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) owned: &'c mut Vec<Ownership>,
     pub(super) client: Arc<Client>,
     pub(super) view: SessionView,
+    /// As whose what it reads is noted, if it is.
+    pub(super) reads_as: Option<Arc<Reader>>,
+    /// The keys that it declares.
+    pub(super) keys: Args<'c>,
     pub(super) token: u64,
     pub(super) is_read_only: bool,
     /// What it has changed, while it holds only the shards of its declared keys.
@@ -207,9 +212,20 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
         self.note_write(command);
         let worker = &mut *self.worker;
-        let call =
-            Call { command, args: *args, first_key, session: self.view, connection: self.token, now_ms: worker.now_ms };
+        let call = Call {
+            command,
+            args: *args,
+            first_key,
+            session: self.view,
+            reads_as: None,
+            connection: self.token,
+            now_ms: worker.now_ms,
+        };
         worker.executor.run_held(&call, &worker.shards, self.owned, reply);
+        // As in Redis the client has read all keys that its script declares.
+        if let Some(reader) = &self.reads_as {
+            worker.executor.remember_for_script(command, reader, self.owned, self.keys.iter());
+        }
         Ok(())
     }
 

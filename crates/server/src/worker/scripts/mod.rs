@@ -203,7 +203,10 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let running = self.server.scripting().running(self.number);
         running.begin(kind, self.server.monotonic_ms());
+        let reads_as = self.connections[index as usize].as_ref().and_then(|held| held.session.reads_as.clone());
         let mut caller = ScriptCaller {
+            reads_as,
+            keys: call.keys(),
             worker: self,
             owned,
             client,

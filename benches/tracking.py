@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""What client-side caching costs the others: GET and SET of keys that 10,000 clients track, against the same without tracking.
+
+    python3 benches/tracking.py --peer 'pantala=target/release/pantala --port {port} --workers 2 --maxclients 15000'
+
+10,000 connections stay open in both phases. In the second one each of them tracks and has read ten of the keys, and reads those
+that it was told of anew before each measurement, so that all keys are tracked when it begins. redis-benchmark makes the load: GET
+and SET of random keys, without pipelining and with `--pipeline`. Prints the throughput of both phases and their ratio within a
+round, one server per peer and round. {port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too.
+Python's standard library suffices.
+"""
+
+import argparse
+import re
+import resource
+import selectors
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+
+from cpu_per_op import Server
+
+KEYS_EACH = 10
+REPLY_BYTES_MAX = 1 << 16
+# Of redis-benchmark's keys, which have twelve digits.
+KEY = "key:%012d"
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser.add_argument("--readers", type=int, default=10_000, help="clients that track")
+    parser.add_argument("--clients", type=int, default=50, help="clients of the load")
+    parser.add_argument("--pipeline", type=int, default=16)
+    parser.add_argument("--requests", type=int, default=300_000, help="of each measurement; ten times as many GETs pipelined")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--server-cpus", default="0,1")
+    arguments = parser.parse_args()
+    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
+    return arguments
+
+
+def command(*words):
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        word = word.encode()
+        parts.append(b"$%d\r\n%s\r\n" % (len(word), word))
+    return b"".join(parts)
+
+
+class Readers:
+    """The connections that track, or only stand there."""
+
+    def __init__(self, port, count):
+        self.selector = selectors.DefaultSelector()
+        self.sockets = []
+        for _ in range(count):
+            client = socket.create_connection(("127.0.0.1", port))
+            self.sockets.append(client)
+            self.ask(client, command("HELLO", "3"), b"modules\r\n*0\r\n")
+
+    def ask(self, client, request, end):
+        client.sendall(request)
+        received = b""
+        while not received.endswith(end):
+            part = client.recv(REPLY_BYTES_MAX)
+            if not part:
+                raise ConnectionError("the server has closed a reader")
+            received += part
+
+    def track(self):
+        for client in self.sockets:
+            self.ask(client, command("CLIENT", "TRACKING", "ON"), b"+OK\r\n")
+
+    def read(self):
+        """Has each read its keys, and takes what it was told."""
+        for number, client in enumerate(self.sockets):
+            keys = [KEY % (number * KEYS_EACH + key) for key in range(KEYS_EACH)]
+            self.ask(client, command("MGET", *keys) + command("ECHO", "end"), b"$3\r\nend\r\n")
+
+    def close(self):
+        for client in self.sockets:
+            client.close()
+
+
+def throughput(arguments, port, test, pipeline):
+    """Operations a second, by redis-benchmark."""
+    requests = arguments.requests * (10 if pipeline > 1 and test == "get" else 1)
+    words = ["redis-benchmark", "-p", port, "-t", test, "-P", pipeline, "-c", arguments.clients, "-n", requests]
+    words += ["-r", arguments.readers * KEYS_EACH, "-d", 64, "-q"]
+    output = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True).stdout
+    return float(re.findall(r"([\d.]+) requests per second", output)[-1])
+
+
+def round_of(arguments, name, server_command):
+    """(test, pipeline) -> (operations a second without tracking, with it)."""
+    server = Server(name, server_command, arguments.server_cpus)
+    figures = {}
+    try:
+        server.wait_ready()
+        readers = Readers(server.port, arguments.readers)
+        tests = [(test, pipeline) for pipeline in (1, arguments.pipeline) for test in ("get", "set")]
+        throughput(arguments, server.port, "set", arguments.pipeline)
+        before = {test: throughput(arguments, server.port, *test) for test in tests}
+        readers.track()
+        for test in tests:
+            readers.read()
+            figures[test] = (before[test], throughput(arguments, server.port, *test))
+        readers.close()
+    finally:
+        server.stop()
+    return figures
+
+
+def main():
+    arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A descriptor for each connection.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    results = {name: [] for name, _ in arguments.peer}
+    try:
+        for _ in range(arguments.rounds):
+            for name, server_command in arguments.peer:
+                results[name].append(round_of(arguments, name, server_command))
+    except KeyboardInterrupt:
+        return 130
+    print(f"{arguments.readers} clients track {KEYS_EACH} keys each, {arguments.rounds} rounds")
+    print(f"{'peer':<16} {'test':<8} {'alone op/s':>12} {'tracked op/s':>13} {'ratio':>6} {'(spread)':>13}")
+    for name, rounds in results.items():
+        for test, pipeline in rounds[0]:
+            pairs = [figures[test, pipeline] for figures in rounds]
+            ratios = [tracked / alone for alone, tracked in pairs]
+            alone, tracked = (statistics.median(column) for column in zip(*pairs))
+            spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
+            label = f"{test.upper()} p{pipeline}"
+            print(f"{name:<16} {label:<8} {alone:>12.0f} {tracked:>13.0f} {statistics.median(ratios):>6.2f} {spread:>13}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

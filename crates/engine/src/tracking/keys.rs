@@ -1,0 +1,233 @@
+//! The tracked keys of one shard.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use pantala_base::Random;
+use pantala_types::table::{Item, Table, has_room};
+
+use super::{KeyName, NOBODY, Reader};
+
+/// Readers of one key that are searched one by one.
+const FEW_READERS_MAX: usize = 16;
+
+/// What is kept of a key's readers.
+enum Readers {
+    One(Arc<Reader>),
+    Few(Vec<Arc<Reader>>),
+    /// By their addresses. They are looked through for those that have gone when they are as many as that.
+    Many(HashMap<usize, Arc<Reader>>, usize),
+}
+
+impl Readers {
+    /// Adds a reader, unless it is there; those that have gone leave when the room is used up.
+    fn add(&mut self, reader: &Arc<Reader>) {
+        let has = |readers: &[Arc<Reader>]| readers.iter().any(|known| Arc::ptr_eq(known, reader));
+        match self {
+            Readers::One(known) if Arc::ptr_eq(known, reader) => {}
+            Readers::One(known) if !known.is_live() => *known = Arc::clone(reader),
+            Readers::One(known) => *self = Readers::Few(vec![Arc::clone(known), Arc::clone(reader)]),
+            Readers::Few(readers) if has(readers) => {}
+            Readers::Few(readers) => {
+                if readers.len() == readers.capacity() {
+                    readers.retain(|known| known.is_live());
+                }
+                readers.push(Arc::clone(reader));
+                if readers.len() > FEW_READERS_MAX {
+                    let many = std::mem::take(readers).into_iter().map(|reader| (address(&reader), reader));
+                    *self = Readers::Many(many.collect(), 4 * FEW_READERS_MAX);
+                }
+            }
+            Readers::Many(readers, sweep_at) => {
+                if readers.len() >= *sweep_at && !readers.contains_key(&address(reader)) {
+                    readers.retain(|_, known| known.is_live());
+                    *sweep_at = (readers.len() * 2).max(4 * FEW_READERS_MAX);
+                }
+                readers.entry(address(reader)).or_insert_with(|| Arc::clone(reader));
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Readers::One(_) => 1,
+            Readers::Few(readers) => readers.len(),
+            Readers::Many(readers, _) => readers.len(),
+        }
+    }
+
+    /// All of them.
+    fn for_each(self, mut each: impl FnMut(Arc<Reader>)) {
+        match self {
+            Readers::One(reader) => each(reader),
+            Readers::Few(readers) => readers.into_iter().for_each(each),
+            Readers::Many(readers, _) => readers.into_values().for_each(each),
+        }
+    }
+}
+
+fn address(reader: &Arc<Reader>) -> usize {
+    Arc::as_ptr(reader).addr()
+}
+
+/// A key and its readers.
+struct Tracked {
+    name: KeyName,
+    readers: Readers,
+}
+
+impl Item for Tracked {
+    fn allocated_bytes(&self) -> usize {
+        // Nobody asks.
+        0
+    }
+}
+
+/// A key that was changed, with its readers.
+pub(crate) struct Invalidated {
+    pub(crate) name: KeyName,
+    readers: Readers,
+    /// Who has changed it.
+    pub(crate) origin: u64,
+}
+
+impl Invalidated {
+    /// All its readers.
+    pub(crate) fn for_each_reader(self, each: impl FnMut(Arc<Reader>)) {
+        self.readers.for_each(each);
+    }
+}
+
+/// What the commands that hold the shard have made invalid.
+#[derive(Default)]
+pub(crate) struct Pending {
+    /// Tracked keys, which they aren't any more.
+    pub(crate) invalidated: Vec<Invalidated>,
+    /// Changed keys, for the readers of prefixes, with who has changed each one last.
+    pub(crate) changed: BTreeMap<KeyName, u64>,
+    /// How often databases were emptied, which takes all shards: each counts.
+    pub(crate) flushes: u32,
+}
+
+/// See the head of this module. Belongs to the shard.
+#[derive(Default)]
+pub(crate) struct TrackedKeys {
+    keys: Option<Table<Tracked>>,
+    /// Readers of all keys.
+    readers: usize,
+    pending: Option<Box<Pending>>,
+    /// Whose command runs now.
+    pub(crate) origin: u64,
+}
+
+impl TrackedKeys {
+    /// Whether no key is tracked.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_none()
+    }
+
+    /// Whether somebody is to be told of something.
+    #[inline]
+    pub(crate) fn has_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// How many keys there are.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.as_ref().map_or(0, Table::len)
+    }
+
+    /// Readers of all keys together.
+    pub(crate) fn readers(&self) -> usize {
+        self.readers
+    }
+
+    /// What is to be told, taken out.
+    pub(crate) fn take_pending(&mut self) -> Option<Box<Pending>> {
+        self.pending.take()
+    }
+
+    /// Notes that a key was read. Says whether it is a new one.
+    pub(crate) fn read(&mut self, hash: u64, name: &[u8], reader: &Arc<Reader>) -> bool {
+        let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
+        if let Some(at) = keys.find(hash as u32, |tracked| *tracked.name == *name) {
+            let (before, after) = keys.change(at, |tracked| {
+                let before = tracked.readers.len();
+                tracked.readers.add(reader);
+                (before, tracked.readers.len())
+            });
+            // May be fewer than before: those that had gone were counted.
+            self.readers = self.readers - before + after;
+            return false;
+        }
+        if !has_room(keys.len(), 1) {
+            return false;
+        }
+        keys.insert(hash as u32, Tracked { name: name.into(), readers: Readers::One(Arc::clone(reader)) });
+        self.readers += 1;
+        true
+    }
+
+    /// Notes that a key was changed: it is tracked no more, and its readers are to be told. `broadcasts`: those of its prefixes too.
+    pub(crate) fn changed(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
+        self.invalidate(hash, name, broadcasts.then_some(self.origin));
+    }
+
+    /// As [`TrackedKeys::changed`], of a key whose time is over: for the readers of its prefixes nobody has changed it.
+    pub(crate) fn expired(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
+        self.invalidate(hash, name, broadcasts.then_some(NOBODY));
+    }
+
+    fn invalidate(&mut self, hash: u64, name: &[u8], broadcast: Option<u64>) {
+        let tracked = self.take(hash, name);
+        if tracked.is_none() && broadcast.is_none() {
+            return;
+        }
+        let origin = self.origin;
+        let pending = self.pending.get_or_insert_default();
+        if let Some(origin) = broadcast {
+            let name = tracked.as_ref().map_or_else(|| KeyName::from(name), |tracked| Arc::clone(&tracked.name));
+            pending.changed.insert(name, origin);
+        }
+        if let Some(Tracked { name, readers }) = tracked {
+            pending.invalidated.push(Invalidated { name, readers, origin });
+        }
+    }
+
+    fn take(&mut self, hash: u64, name: &[u8]) -> Option<Tracked> {
+        let keys = self.keys.as_mut()?;
+        let at = keys.find(hash as u32, |tracked| *tracked.name == *name)?;
+        self.take_at(at)
+    }
+
+    fn take_at(&mut self, at: usize) -> Option<Tracked> {
+        let keys = self.keys.as_mut()?;
+        let tracked = keys.remove(at)?;
+        self.readers -= tracked.readers.len();
+        if keys.is_empty() {
+            self.keys = None;
+        }
+        Some(tracked)
+    }
+
+    /// Tracks a key no more that is picked at random: its readers are to be told, since nobody would tell them of its change. `false`: there
+    /// is none.
+    pub(crate) fn evict(&mut self, random: &mut Random) -> bool {
+        let len = self.len();
+        if len == 0 {
+            return false;
+        }
+        let Some(Tracked { name, readers }) = self.take_at(random.below(len as u64) as usize) else { return false };
+        let pending = self.pending.get_or_insert_default();
+        pending.invalidated.push(Invalidated { name, readers, origin: NOBODY });
+        true
+    }
+
+    /// Forgets all keys: databases were emptied, and everybody is to be told that.
+    pub(crate) fn flush(&mut self) {
+        self.keys = None;
+        self.readers = 0;
+        self.pending.get_or_insert_default().flushes += 1;
+    }
+}

@@ -1,0 +1,190 @@
+//! Client-side caching: what connections are told of changed keys ([`pantala_engine::tracking`]).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::command::Command;
+use pantala_engine::message::Message;
+use pantala_engine::tracking::{CHANNEL, Invalid, News, Subject};
+use pantala_resp::{Reply, Version};
+use pantala_runtime::EventLoop;
+
+use super::Worker;
+use super::connection::{Connection, State};
+
+impl Connection {
+    /// Adds what it is to be told of changed keys: behind the answers that are on their way, since these may be what has changed.
+    fn tell(&mut self, bytes: &[u8]) {
+        match self.state {
+            State::Parked => self.news.extend_from_slice(bytes),
+            State::Open | State::Blocked | State::Paused => self.output.extend_from_slice(bytes),
+            State::Closing => {}
+        }
+    }
+
+    /// The answers are there that came before what it is to be told.
+    pub fn release_news(&mut self) {
+        if !self.news.is_empty() {
+            self.output.append(&mut self.news);
+        }
+    }
+}
+
+/// In which form a connection is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// A push of RESP3.
+    Push,
+    /// A message on [`CHANNEL`], with RESP2.
+    Message,
+}
+
+/// News as they are sent, for what was asked for last: many may be told the same.
+#[derive(Default)]
+struct Encoded {
+    of: Option<(Invalid, Form)>,
+    bytes: Vec<u8>,
+}
+
+impl Encoded {
+    fn of(&mut self, what: &Invalid, form: Form) -> &[u8] {
+        let is_there = self.of.as_ref().is_some_and(|(known, known_form)| *known_form == form && known.is_same(what));
+        if !is_there {
+            self.bytes.clear();
+            encode(what, form, &mut self.bytes);
+            self.of = Some((what.clone(), form));
+        }
+        &self.bytes
+    }
+}
+
+fn encode(what: &Invalid, form: Form, bytes: &mut Vec<u8>) {
+    let mut reply = match form {
+        Form::Push => {
+            let mut reply = Reply::new(bytes, Version::Resp3);
+            reply.push(2);
+            reply.bulk(b"invalidate");
+            reply
+        }
+        Form::Message => {
+            let mut reply = Reply::new(bytes, Version::Resp2);
+            reply.array(3);
+            reply.bulk(b"message");
+            reply.bulk(CHANNEL);
+            reply
+        }
+    };
+    match what.names() {
+        None => reply.null(),
+        Some(names) => {
+            reply.array(names.len());
+            names.iter().for_each(|name| reply.bulk(name));
+        }
+    }
+}
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Tells connections of this worker what has changed.
+    #[cold]
+    pub(super) fn tell_all(&mut self, news: Vec<News>) {
+        let mut encoded = Encoded::default();
+        for news in news {
+            self.tell_one(news, &mut encoded);
+        }
+    }
+
+    fn tell_one(&mut self, news: News, encoded: &mut Encoded) {
+        let News { connection: wanted, reader, subject } = news;
+        if !reader.is_live() {
+            return;
+        }
+        let index = self.find_token(wanted);
+        let index = index.filter(|index| {
+            let connection = self.connections[*index as usize].as_ref();
+            connection.is_some_and(|connection| connection.state != State::Closing)
+        });
+        let Some(index) = index else {
+            // Who was to be told in another's place has gone while this was on its way.
+            if matches!(subject, Subject::Redirected(_)) {
+                let (worker, connection) = (reader.client().worker, reader.client().connection.load(Relaxed));
+                let broken = vec![News { connection, subject: Subject::Broken, reader }];
+                self.server.port(worker).send(Message::Told(broken));
+            }
+            return;
+        };
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let is_resp3 = connection.session.version == Version::Resp3;
+        match subject {
+            Subject::Invalid(what) if is_resp3 => connection.tell(encoded.of(&what, Form::Push)),
+            Subject::Redirected(what) if is_resp3 => connection.tell(encoded.of(&what, Form::Push)),
+            Subject::Redirected(what) if connection.session.subscriptions.is_some() => {
+                connection.tell(encoded.of(&what, Form::Message));
+            }
+            // With RESP2 it can't be told from a reply.
+            Subject::Invalid(_) | Subject::Redirected(_) => return,
+            Subject::Broken => {
+                if !connection.session.tracking.as_ref().is_some_and(|tracking| tracking.is_of(&reader)) {
+                    return;
+                }
+                connection.session.break_redirect();
+                if !is_resp3 {
+                    return;
+                }
+                let id = connection.session.tracking.as_ref().map_or(0, |tracking| tracking.redirect);
+                let mut bytes = Vec::new();
+                let mut reply = Reply::new(&mut bytes, Version::Resp3);
+                reply.push(2);
+                reply.bulk(b"tracking-redir-broken");
+                reply.integer(id as i64);
+                connection.tell(&bytes);
+            }
+        }
+        if !self.closed_over_limit(index) {
+            self.touch(index);
+        }
+    }
+
+    /// Tells connections of this worker what its last command has changed, unless somebody waits for an answer: that comes first, and when
+    /// the window has run.
+    #[cold]
+    pub(super) fn tell_own(&mut self) {
+        let news = self.executor.take_told_unless_answers();
+        self.tell_all(news);
+    }
+
+    /// At the end of a turn: tells the readers of prefixes what the turn has changed.
+    #[inline]
+    pub(super) fn tell_changed(&mut self) {
+        if self.executor.has_changed() {
+            self.executor.tell_changed();
+        }
+        self.receive_own_answers();
+    }
+
+    /// Holds the number of tracked keys below its limit.
+    pub(super) fn limit_tracked(&mut self) {
+        if self.executor.limit_tracked() {
+            // There are more than one turn puts out: the next one comes at once.
+            self.next_cron_ms = 0;
+        }
+    }
+
+    /// `CLIENT CACHING` was for one command or transaction, which was this one unless it is of `CLIENT` itself.
+    pub(super) fn end_caching_after(&mut self, index: u32, command: &Command) {
+        let Some(connection) = &self.connections[index as usize] else { return };
+        // Still to be run: a transaction or a script that waits for its shards, or a command that is held back.
+        let is_to_run = connection.held.is_some() || connection.state == State::Paused;
+        if !is_to_run && !command.full_name.starts_with("client") {
+            self.end_caching(index);
+        }
+    }
+
+    /// As [`Worker::end_caching_after`], when it has run.
+    pub(super) fn end_caching(&mut self, index: u32) {
+        if let Some(connection) = &mut self.connections[index as usize]
+            && connection.session.caching
+            && connection.session.transaction.is_none()
+        {
+            connection.session.set_caching(false);
+        }
+    }
+}

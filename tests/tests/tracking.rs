@@ -1,0 +1,712 @@
+//! Client-side caching: replies and news as redis-server gives them; caches that are never stale, whoever writes; the bounds of the table and
+//! of what waits for a client that doesn't read.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use pantala_tests::client::encode;
+use pantala_tests::concurrent::{Body, run_for};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long caches are read and written, for each backend and execution.
+const CACHING_MAX: Duration = Duration::from_millis(1500);
+
+/// What a client is told without having asked.
+fn is_news(reply: &Reply) -> bool {
+    match reply {
+        Reply::Push(_) => true,
+        Reply::Array(items) => items.first().is_some_and(|first| *first == Reply::bulk("message")),
+        _ => false,
+    }
+}
+
+/// One of the sessions below: what each client sends, in order (`@n`: the id of client n), and what each gets.
+fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
+    const CLIENTS: usize = 4;
+    // Ids that no other number is.
+    (0..60).for_each(|_| drop(server.connect()));
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| server.connect()).collect();
+    let ids: Vec<i64> = clients.iter_mut().map(|client| client.call("CLIENT ID").integer()).collect();
+    let with_ids = |text: &str, forth: bool| {
+        ids.iter().enumerate().fold(text.to_owned(), |text, (number, id)| {
+            let (name, id) = (format!("@{number}"), id.to_string());
+            if forth { text.replace(&name, &id) } else { text.replace(&format!("Integer({id})"), &name) }
+        })
+    };
+    let mut got: Vec<Vec<String>> = vec![Vec::new(); CLIENTS];
+    let end = (0..CLIENTS).map(|client| (client, "ECHO end"));
+    for (number, command) in script.iter().copied().chain(end) {
+        let words: Vec<String> = command.split(' ').map(|word| with_ids(word, true)).collect();
+        // It may have been closed.
+        let _ = clients[number].try_send_raw(&encode(&words));
+        loop {
+            let Ok((reply, _)) = clients[number].try_receive() else {
+                got[number].push("closed".into());
+                break;
+            };
+            got[number].push(with_ids(&format!("{reply:?}"), false));
+            if !is_news(&reply) {
+                break;
+            }
+        }
+    }
+    got
+}
+
+/// Keys with one tag, so that a script or a transaction would work in a cluster; `t` stands in one shard.
+const SESSIONS: &[(&str, &[(usize, &str)])] = &[
+    (
+        "what the commands answer",
+        &[
+            (0, "CLIENT TRACKING"),
+            (0, "CLIENT TRACKING maybe"),
+            (0, "CLIENT TRACKING maybe BCAST"),
+            (0, "CLIENT TRACKING off nonsense"),
+            (0, "CLIENT TRACKING on PREFIX"),
+            (0, "CLIENT TRACKING on PREFIX a"),
+            (0, "CLIENT TRACKING on REDIRECT"),
+            (0, "CLIENT TRACKING on REDIRECT x"),
+            (0, "CLIENT TRACKING on REDIRECT 0"),
+            (0, "CLIENT TRACKING on REDIRECT -1"),
+            (0, "CLIENT TRACKING on REDIRECT 123456789"),
+            (0, "CLIENT TRACKING on REDIRECT @1 REDIRECT @2"),
+            (0, "CLIENT TRACKING on BCAST OPTIN"),
+            (0, "CLIENT TRACKING on OPTOUT BCAST"),
+            (0, "CLIENT TRACKING on OPTIN OPTOUT"),
+            (0, "CLIENT CACHING yes"),
+            (0, "CLIENT GETREDIR"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "CLIENT GETREDIR x"),
+            (0, "CLIENT CACHING"),
+            (0, "CLIENT TRACKING oN rEDIRECT @1 optIN noLOOP"),
+            (0, "CLIENT GETREDIR"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "CLIENT CACHING maybe"),
+            (0, "CLIENT CACHING no"),
+            (0, "CLIENT CACHING yes"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "PING"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "CLIENT TRACKING on BCAST"),
+            (0, "CLIENT TRACKING on OPTOUT"),
+            (0, "CLIENT TRACKING on"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "CLIENT TRACKING off"),
+            (0, "CLIENT TRACKING on OPTOUT"),
+            (0, "CLIENT CACHING yes"),
+            (0, "CLIENT CACHING no"),
+            (0, "HELLO 3"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "CLIENT TRACKING off"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "CLIENT TRACKING on BCAST PREFIX foo PREFIX bar"),
+            (0, "CLIENT TRACKING on BCAST PREFIX bare"),
+            (0, "CLIENT TRACKING on BCAST PREFIX f"),
+            (0, "CLIENT TRACKING on BCAST PREFIX x PREFIX xy"),
+            (0, "CLIENT TRACKING on BCAST PREFIX baz NOLOOP"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "RESET"),
+            (0, "CLIENT TRACKINGINFO"),
+        ],
+    ),
+    (
+        "RESP3: reads, and who is told of what",
+        &[
+            (0, "HELLO 3"),
+            (1, "HELLO 3"),
+            (0, "CLIENT TRACKING on"),
+            (1, "CLIENT TRACKING on NOLOOP"),
+            (2, "MSET a{t} 1 b{t} 2 c{t} 3 d{t} x"),
+            (0, "MGET a{t} b{t} none{t}"),
+            (1, "GET a{t}"),
+            (1, "STRLEN b{t}"),
+            (2, "SET a{t} 1"),
+            (2, "SET a{t} 2"),
+            (0, "PING"),
+            (1, "PING"),
+            (2, "SETNX none{t} x"),
+            (0, "PING"),
+            // Its own changes, after its reply; the other one doesn't hear of them.
+            (0, "GET a{t}"),
+            (1, "GET a{t}"),
+            (0, "INCR a{t}"),
+            (0, "PING"),
+            (1, "GET a{t}"),
+            (1, "INCR a{t}"),
+            (1, "PING"),
+            // What changes nothing, tells nobody; what is no read, isn't noted.
+            (0, "HGETALL h{t}"),
+            (2, "HSET h{t} f v"),
+            (0, "HGET h{t} f"),
+            (2, "HSET h{t} f w"),
+            (2, "HDEL h{t} nothing"),
+            (0, "GETSET b{t} 5"),
+            (2, "SET b{t} 6"),
+            (0, "LRANGE l{t} 0 -1"),
+            (2, "RPUSH l{t} x"),
+            (0, "TYPE d{t}"),
+            (0, "TTL c{t}"),
+            (2, "EXPIRE c{t} 100"),
+            (2, "RENAME d{t} e{t}"),
+            (0, "EXISTS e{t} f{t}"),
+            (2, "COPY e{t} f{t}"),
+            (0, "SORT_RO l{t} ALPHA"),
+            (2, "DEL l{t} e{t}"),
+            (0, "SINTERCARD 2 s{t} u{t}"),
+            (2, "SADD u{t} x"),
+            (2, "SADD u{t} x"),
+            (0, "XREAD COUNT 1 STREAMS x{t} 0"),
+            (2, "XADD x{t} 1-1 f v"),
+            (0, "OBJECT ENCODING f{t}"),
+            (2, "APPEND f{t} x"),
+            (0, "GET f{t}"),
+            (2, "GETDEL f{t}"),
+            (0, "PING"),
+            // The same key of another database: names are all that counts.
+            (0, "GET a{t}"),
+            (2, "SELECT 5"),
+            (2, "SET a{t} there"),
+            (0, "PING"),
+            (0, "CLIENT TRACKING off"),
+            (2, "SET c{t} off"),
+            (0, "PING"),
+        ],
+    ),
+    (
+        "databases that are emptied",
+        &[
+            (0, "HELLO 3"),
+            (1, "HELLO 3"),
+            (0, "CLIENT TRACKING on"),
+            (1, "CLIENT TRACKING on BCAST NOLOOP PREFIX q"),
+            (2, "SUBSCRIBE something"),
+            (3, "CLIENT TRACKING on REDIRECT @2"),
+            (0, "GET a"),
+            (3, "GET b"),
+            (3, "FLUSHDB"),
+            (0, "FLUSHALL ASYNC"),
+            (0, "SET a 1"),
+            (0, "MULTI"),
+            (0, "FLUSHDB"),
+            (0, "FLUSHALL"),
+            (0, "GET a"),
+            (0, "EXEC"),
+            (3, "SELECT 3"),
+            (3, "SET a 1"),
+            (3, "SWAPDB 0 3"),
+            (0, "PING"),
+        ],
+    ),
+    (
+        "RESP2: another connection is told",
+        &[
+            (1, "SUBSCRIBE __redis__:invalidate"),
+            (0, "CLIENT TRACKING on REDIRECT @1"),
+            (3, "CLIENT TRACKING on"),
+            (0, "MGET a{t} b{t}"),
+            (3, "GET a{t}"),
+            (2, "MSET a{t} 1 b{t} 2"),
+            (3, "PING"),
+            (0, "GET a{t}"),
+            (0, "SET a{t} own"),
+            (1, "PING"),
+            // It hears as long as it listens to anything.
+            (1, "PSUBSCRIBE x*"),
+            (1, "UNSUBSCRIBE"),
+            (0, "GET a{t}"),
+            (2, "SET a{t} 3"),
+            (1, "PUNSUBSCRIBE"),
+            (0, "GET a{t}"),
+            (2, "SET a{t} 3"),
+            (1, "HELLO 3"),
+            (0, "GET a{t}"),
+            (2, "SET a{t} 3"),
+            (1, "PING"),
+            (1, "CLIENT LIST ID @9"),
+            (0, "HELLO 3"),
+            (0, "GET a{t}"),
+            (1, "RESET"),
+            (2, "SET a{t} 3"),
+            (0, "CLIENT GETREDIR"),
+        ],
+    ),
+    (
+        "the one that is told has gone",
+        &[
+            (1, "SUBSCRIBE __redis__:invalidate"),
+            (0, "CLIENT TRACKING on REDIRECT @1"),
+            (0, "HELLO 3"),
+            (0, "GET a"),
+            (0, "GET b"),
+            (2, "CLIENT KILL ID @1"),
+            (2, "SET a 1"),
+            (0, "CLIENT TRACKINGINFO"),
+            (2, "SET b 1"),
+            (0, "HELLO 2"),
+            (0, "GET b"),
+            (2, "SET b 1"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "CLIENT TRACKING on"),
+            (0, "CLIENT TRACKINGINFO"),
+        ],
+    ),
+    (
+        "prefixes",
+        &[
+            (0, "HELLO 3"),
+            (0, "CLIENT TRACKING on BCAST"),
+            (1, "HELLO 3"),
+            (1, "CLIENT TRACKING on BCAST NOLOOP PREFIX a PREFIX b:"),
+            (2, "MSET b:1{t} 1 a2{t} 1 c{t} 1 a1{t} 1 a1{t} 2"),
+            (0, "PING"),
+            (1, "PING"),
+            (1, "SET a own"),
+            (0, "PING"),
+            (1, "MULTI"),
+            (1, "SET a2{t} own"),
+            (1, "SET c{t} own"),
+            (1, "EXEC"),
+            (0, "PING"),
+            (1, "PING"),
+            (0, "SET x own"),
+            (0, "PING"),
+            (0, "GET c{t}"),
+            (2, "EVAL redis.call('set',KEYS[1],'x');redis.call('del',KEYS[2]) 2 a1{t} a2{t}"),
+            (0, "PING"),
+            (1, "PING"),
+            (1, "CLIENT TRACKING off"),
+            (2, "SET a1{t} y"),
+            (1, "PING"),
+        ],
+    ),
+    (
+        "transactions and scripts",
+        &[
+            (0, "HELLO 3"),
+            (0, "CLIENT TRACKING on"),
+            (2, "MSET a{t} 1 b{t} 2"),
+            (0, "MULTI"),
+            (0, "GET a{t}"),
+            (0, "INCR a{t}"),
+            (0, "GET a{t}"),
+            (0, "GET b{t}"),
+            (0, "EXEC"),
+            (2, "MULTI"),
+            (2, "SET a{t} 5"),
+            (2, "SET b{t} 5"),
+            (2, "EXEC"),
+            (0, "EVAL return{redis.call('get',KEYS[1])} 2 a{t} b{t}"),
+            (2, "SET b{t} 6"),
+            (2, "SET a{t} 6"),
+            (0, "PING"),
+            (0, "EVAL return{redis.call('set',KEYS[1],'x')} 2 a{t} b{t}"),
+            (2, "SET a{t} 7"),
+            (0, "EVAL_RO return{redis.call('ping')} 1 a{t}"),
+            (2, "SET a{t} 8"),
+            (0, "EVAL_RO return{redis.call('exists',KEYS[1])} 1 a{t}"),
+            (2, "EVAL redis.call('set',KEYS[1],'x') 1 a{t}"),
+            (0, "EVAL redis.call('get',KEYS[1]);redis.call('set',KEYS[1],'y');return{1} 1 a{t}"),
+            (0, "PING"),
+            (2, "SET a{t} 9"),
+            (0, "PING"),
+        ],
+    ),
+    (
+        "CLIENT CACHING",
+        &[
+            (0, "HELLO 3"),
+            (0, "CLIENT TRACKING on OPTIN"),
+            (0, "GET a{t}"),
+            (0, "CLIENT CACHING yes"),
+            (0, "GET b{t}"),
+            (0, "GET c{t}"),
+            (2, "MSET a{t} 1 b{t} 2 c{t} 3"),
+            (0, "CLIENT CACHING yes"),
+            (0, "CLIENT ID"),
+            (0, "GET a{t}"),
+            (2, "SET a{t} 1"),
+            (0, "CLIENT CACHING yes"),
+            (0, "NOSUCH"),
+            (0, "CLIENT TRACKINGINFO"),
+            (0, "CLIENT CACHING yes"),
+            (0, "MULTI"),
+            (0, "GET a{t}"),
+            (0, "GET b{t}"),
+            (0, "EXEC"),
+            (0, "GET c{t}"),
+            (2, "MSET a{t} 1 b{t} 2 c{t} 3"),
+            (0, "MULTI"),
+            (0, "GET a{t}"),
+            (0, "CLIENT CACHING yes"),
+            (0, "GET b{t}"),
+            (0, "EXEC"),
+            (0, "CLIENT CACHING yes"),
+            (0, "EVAL return{redis.call('get',KEYS[1])} 1 c{t}"),
+            (0, "GET d{t}"),
+            (2, "MSET a{t} 1 b{t} 2 c{t} 3 d{t} 4"),
+            (0, "PING"),
+            (0, "CLIENT TRACKING off"),
+            (0, "CLIENT TRACKING on OPTOUT"),
+            (0, "GET a{t}"),
+            (0, "CLIENT CACHING no"),
+            (0, "GET b{t}"),
+            (0, "GET c{t}"),
+            (2, "MSET a{t} 1 b{t} 2 c{t} 3"),
+            (0, "PING"),
+        ],
+    ),
+];
+
+#[test]
+fn sessions_are_those_of_redis() {
+    for_each_backend(|backend| {
+        for (name, script) in SESSIONS {
+            let Some(judge) = Server::redis(&[]) else { return };
+            let right = transcript(&judge, script);
+            for args in [&["--workers", "1", "--shards", "1"][..], &["--workers", "3", "--shards", "8"]] {
+                let given = transcript(&Server::pantala(backend, args), script);
+                for (client, (given, right)) in given.iter().zip(&right).enumerate() {
+                    let at = given.iter().zip(right).take_while(|(given, right)| given == right).count();
+                    let what = format!("{name}, client {client}, {args:?}, behind {:?}", &right[..at]);
+                    assert_eq!(given.get(at), right.get(at), "{what}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn figures_and_flags_are_those_of_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    for_each_backend(|backend| {
+        let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+        let [given, right] = [&subject, &judge].map(|server| {
+            let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+            clients[0].call("FLUSHALL");
+            clients[0].call("CLIENT SETNAME zero");
+            let id = clients[0].call("CLIENT ID").integer();
+            clients[1].call("CLIENT TRACKING on");
+            clients[1].call("MGET a b c");
+            clients[2].call("CLIENT TRACKING on BCAST PREFIX x: PREFIX y:");
+            clients[3].call(&format!("CLIENT TRACKING on REDIRECT {id}"));
+            clients[3].call("MGET a d");
+            clients[0].call("SET c 1");
+            let info = clients[0].call("INFO everything").text();
+            let mut seen: Vec<String> =
+                info.lines().filter(|line| line.starts_with("tracking_")).map(str::to_owned).collect();
+            for client in &mut clients {
+                let line = client.call("CLIENT INFO").text();
+                let fields = line.split(' ').filter(|field| field.starts_with("flags=") || field.starts_with("redir="));
+                seen.extend(fields.map(|field| field.replace(&format!("={id}"), "=zero")));
+            }
+            seen
+        });
+        assert_eq!(given, right);
+    });
+}
+
+/// What expires is told: by who looks it up, and by the clock.
+#[test]
+fn what_expires_is_told() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "4"]);
+        let (mut reader, mut all, mut writer) = (server.connect(), server.connect(), server.connect());
+        for client in [&mut reader, &mut all] {
+            client.call("HELLO 3");
+        }
+        reader.call("CLIENT TRACKING on NOLOOP");
+        all.call("CLIENT TRACKING on BCAST NOLOOP PREFIX b");
+        all.call("SET b 1 PX 300");
+        writer.call("SET a 1 PX 300");
+        writer.call("HSET h f v g w");
+        writer.call("HPEXPIRE h 300 FIELDS 1 f");
+        for command in ["GET a", "HGET h f"] {
+            reader.call(command);
+        }
+        let told: BTreeSet<String> = (0..2).map(|_| format!("{:?}", reader.receive())).collect();
+        let wanted = ["a", "h"].map(|key| format!("{:?}", invalidate(&[key])));
+        assert_eq!(told, BTreeSet::from(wanted));
+        assert_eq!(all.receive(), invalidate(&["b"]));
+        // With the clock at rest, by who looks.
+        writer.call("DEBUG SET-ACTIVE-EXPIRE 0");
+        writer.call("SET a 1 PX 300");
+        reader.call("GET a");
+        std::thread::sleep(Duration::from_millis(320));
+        writer.call("GET a");
+        assert_eq!(reader.receive(), invalidate(&["a"]));
+    });
+}
+
+fn invalidate(keys: &[&str]) -> Reply {
+    Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(keys.iter().map(Reply::bulk).collect())])
+}
+
+/// What clients with caches do with news.
+#[derive(Clone, Copy, PartialEq)]
+enum Obeys {
+    All,
+    /// It leaves one in some out: what the test must find.
+    Most,
+}
+
+const KEYS: usize = 24;
+
+fn key(number: usize) -> String {
+    format!("key:{number}")
+}
+
+/// A client with a cache of counters that only grow.
+struct Caching {
+    client: Client,
+    values: HashMap<String, u64>,
+    obeys: Obeys,
+    news: usize,
+    random: Random,
+}
+
+impl Caching {
+    fn new(server: &Server, options: &str, obeys: Obeys, seed: u64) -> Self {
+        let mut client = server.connect();
+        client.call("HELLO 3");
+        assert_eq!(client.call(&format!("CLIENT TRACKING on {options}").trim()), Reply::ok());
+        Caching { client, values: HashMap::new(), obeys, news: 0, random: Random::from_seed(seed) }
+    }
+
+    /// The next reply; what comes before it changes the cache.
+    fn receive(&mut self) -> Reply {
+        loop {
+            let reply = self.client.receive();
+            let Reply::Push(items) = &reply else { return reply };
+            assert_eq!(items[0], Reply::bulk("invalidate"));
+            self.news += 1;
+            if self.obeys == Obeys::Most && self.news.is_multiple_of(50) {
+                continue;
+            }
+            match &items[1] {
+                Reply::Array(keys) => keys.iter().for_each(|key| _ = self.values.remove(&key.text())),
+                _ => self.values.clear(),
+            }
+        }
+    }
+
+    /// Reads some keys that it hasn't, and compares what it has with what was answered to writers before: `written`.
+    fn round(&mut self, written: &[AtomicU64]) -> Result<(), String> {
+        let wanted: Vec<String> = (0..6).map(|_| key(self.random.below(KEYS))).collect();
+        let missing: Vec<&String> = wanted.iter().filter(|key| !self.values.contains_key(*key)).collect();
+        let as_one = self.random.one_in(3);
+        let mut commands: Vec<Vec<u8>> = missing.iter().map(|key| encode(&["GET", key])).collect();
+        if as_one && !missing.is_empty() {
+            let words: Vec<&str> = std::iter::once("MGET").chain(missing.iter().map(|key| key.as_str())).collect();
+            commands = vec![encode(&words)];
+        }
+        self.client.send_raw(&commands.concat());
+        let missing: Vec<String> = missing.into_iter().cloned().collect();
+        let note = |values: &mut HashMap<String, u64>, key: &String, reply: &Reply| {
+            values
+                .insert(key.clone(), if *reply == Reply::Null { 0 } else { reply.text().parse().unwrap_or(u64::MAX) });
+        };
+        if as_one && !missing.is_empty() {
+            let reply = self.receive();
+            missing.iter().zip(reply.elements()).for_each(|(key, reply)| note(&mut self.values, key, reply));
+        } else {
+            for key in &missing {
+                let reply = self.receive();
+                note(&mut self.values, key, &reply);
+            }
+        }
+        // What was answered to its writer by now has been told before whatever is asked from now on.
+        let least: Vec<u64> = written.iter().map(|value| value.load(SeqCst)).collect();
+        self.client.send(&["PING"]);
+        assert_eq!(self.receive().text(), "PONG");
+        for (number, least) in least.iter().enumerate() {
+            if let Some(value) = self.values.get(&key(number))
+                && value < least
+            {
+                return Err(format!("{} is {value} in a cache, and was {least} before", key(number)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Changes counters, each way of changing in turn, and notes what they were told to be.
+fn write(client: &mut Client, random: &mut Random, written: &[AtomicU64]) {
+    let (one, other) = (random.below(KEYS), random.below(KEYS));
+    let note = |number: usize, value: &Reply| {
+        written[number].fetch_max(value.integer() as u64, SeqCst);
+    };
+    match random.below(6) {
+        0..=2 => {
+            let keys: Vec<usize> = (0..5).map(|_| random.below(KEYS)).collect();
+            client.send_raw(&keys.iter().flat_map(|number| encode(&["INCR", &key(*number)])).collect::<Vec<u8>>());
+            keys.iter().for_each(|number| note(*number, &client.receive()));
+        }
+        3 => {
+            let [one_key, other_key] = [key(one), key(other)];
+            let commands = [&["MULTI"][..], &["INCR", &one_key], &["INCR", &other_key], &["EXEC"]];
+            client.send_raw(&commands.iter().flat_map(|words| encode(words)).collect::<Vec<u8>>());
+            let replies: Vec<Reply> = (0..4).map(|_| client.receive()).collect();
+            note(one, &replies[3].elements()[0]);
+            note(other, &replies[3].elements()[1]);
+        }
+        4 => {
+            let script = "return {redis.call('incr', KEYS[1]), redis.call('incr', KEYS[2])}";
+            let reply = client.command(&["EVAL", script, "2", &key(one), &key(other)]);
+            note(one, &reply.elements()[0]);
+            note(other, &reply.elements()[1]);
+        }
+        _ => {
+            // Not declared.
+            let script = format!("return redis.call('incr', '{}')", key(one));
+            let reply = client.command(&["EVAL", &script, "0"]);
+            note(one, &reply);
+        }
+    }
+}
+
+/// Caching clients and writers, all at once.
+fn cache(server: &Server, obeys: Obeys, seed: u64) -> Result<(), String> {
+    let written: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let written = &written;
+    let mut bodies: Vec<Body<'_>> = Vec::new();
+    for (number, options) in ["", "", "BCAST", "", "BCAST PREFIX key:1 PREFIX key:2"].iter().enumerate() {
+        let mut caching = Caching::new(server, options, obeys, seed.wrapping_add(number as u64));
+        // What it isn't told of it doesn't keep.
+        let only = options.contains("PREFIX");
+        bodies.push(Box::new(move || {
+            if only {
+                caching.values.retain(|key, _| key.starts_with("key:1") || key.starts_with("key:2"));
+            }
+            let done = caching.round(written);
+            if only && done.as_ref().is_err_and(|text| !text.starts_with("key:1") && !text.starts_with("key:2")) {
+                return Ok(());
+            }
+            done
+        }));
+    }
+    for number in 0..4 {
+        let (mut client, mut random) = (server.connect(), Random::from_seed(!seed.wrapping_add(number)));
+        bodies.push(Box::new(move || {
+            write(&mut client, &mut random, written);
+            Ok(())
+        }));
+    }
+    run_for(CACHING_MAX, bodies)
+}
+
+#[test]
+fn a_cache_is_never_stale() {
+    let seed = Random::seed("a_cache_is_never_stale");
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let args = ["--workers", "3", "--shards", "8", "--execution", execution];
+            let server = Server::pantala(backend, &args);
+            cache(&server, Obeys::All, seed).unwrap_or_else(|text| panic!("{execution}: {text}"));
+        }
+    });
+}
+
+#[test]
+fn a_cache_that_leaves_news_out_is_found_stale() {
+    let seed = Random::seed("a_cache_that_leaves_news_out_is_found_stale");
+    let server = Server::pantala(Backend::all()[0], &["--workers", "3", "--shards", "8"]);
+    assert!(cache(&server, Obeys::Most, seed).is_err(), "nobody saw that caches were stale");
+}
+
+fn info(client: &mut Client, field: &str) -> i64 {
+    let info = client.call("INFO everything").text();
+    let line = info.lines().find_map(|line| line.strip_prefix(field)).expect("a field of INFO");
+    line.trim_start_matches(':').parse().expect("a number")
+}
+
+#[test]
+fn the_table_is_bounded_and_what_leaves_it_is_told() {
+    const KEYS: usize = 2000;
+    for_each_backend(|backend| {
+        let args = ["--workers", "2", "--shards", "4", "--tracking-table-max-keys", "100"];
+        let server = Server::pantala(backend, &args);
+        let (mut reader, mut other) = (server.connect(), server.connect());
+        reader.call("HELLO 3");
+        reader.call("CLIENT TRACKING on");
+        let mut cached = BTreeSet::new();
+        let mut told = 0;
+        for number in 0..KEYS {
+            reader.send(&["GET", &key(number)]);
+            loop {
+                match reader.receive() {
+                    Reply::Push(items) => {
+                        cached.remove(&items[1].elements()[0].text());
+                        told += 1;
+                    }
+                    _ => break,
+                }
+            }
+            cached.insert(key(number));
+        }
+        // Exactly those that the server knows of, but for one that may be on its way.
+        assert_eq!(info(&mut other, "tracking_total_keys"), 100);
+        assert!((99..=101).contains(&cached.len()), "{} of {told}", cached.len());
+        assert_eq!(other.call("CONFIG SET tracking-table-max-keys 7"), Reply::ok());
+        reader.send(&["PING"]);
+        while let Reply::Push(items) = reader.receive() {
+            cached.remove(&items[1].elements()[0].text());
+        }
+        assert_eq!((info(&mut other, "tracking_total_keys"), cached.len()), (7, 7));
+        // Each of them is still told of.
+        for key in cached.clone() {
+            other.command(&["SET", &key, "x"]);
+            assert_eq!(reader.receive(), invalidate(&[&key]));
+        }
+        assert_eq!(info(&mut other, "tracking_total_items"), 0);
+    });
+}
+
+#[test]
+fn who_does_not_read_what_it_is_told_is_closed() {
+    for_each_backend(|backend| {
+        let args = ["--workers", "2", "--client-output-buffer-limit", "normal 200000 0 0"];
+        let server = Server::pantala(backend, &args);
+        let (mut reader, mut writer) = (server.connect(), server.connect());
+        reader.call("HELLO 3");
+        let id = reader.call("CLIENT ID").integer();
+        reader.call("CLIENT TRACKING on BCAST");
+        let long = "k".repeat(10_000);
+        let deadline = Instant::now() + PATIENCE;
+        while !writer.call(&format!("CLIENT LIST ID {id}")).text().is_empty() {
+            assert!(Instant::now() < deadline, "it is still there");
+            for _ in 0..100 {
+                writer.command(&["INCR", &long]);
+            }
+        }
+        assert_eq!(info(&mut writer, "tracking_clients"), 0);
+        assert_eq!(info(&mut writer, "tracking_total_prefixes"), 0);
+    });
+}
+
+/// Redirection under pressure: who is told in another's place hears of every change, from every worker, once it was answered.
+#[test]
+fn redirected_news_come_from_every_worker() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+        let mut hears = server.connect();
+        let id = hears.call("CLIENT ID").integer();
+        hears.call("SUBSCRIBE __redis__:invalidate");
+        let mut writer = server.connect();
+        for reader in 0..6 {
+            let mut client = server.connect();
+            client.call(&format!("CLIENT TRACKING on REDIRECT {id}"));
+            let keys: Vec<String> = (0..30).map(|number| format!("{reader}:{number}")).collect();
+            keys.iter().for_each(|key| _ = client.command(&["GET", key]));
+            let mut told = BTreeSet::new();
+            for key in &keys {
+                writer.command(&["SET", key, "x"]);
+                let message = hears.receive();
+                told.insert(message.elements()[2].elements()[0].text());
+            }
+            assert_eq!(told, keys.into_iter().collect());
+        }
+    });
+}
