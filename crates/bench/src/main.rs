@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `load` | drives a server, in memtier_benchmark's words, and tells throughput and latency |
 //! | `compare` | starts servers on this host, drives them with the same load in turn, and writes a report |
+//! | `model` | from measured costs to a machine with many cores, by simulation |
 //! | `floor` | a responder that parses and answers but stores nothing, on the server's own event loops: what a server costs above it is the price of being a database |
 //!
 //! `docs/benchmarks.md` tells how what is measured, and what that leaves out.
@@ -14,6 +15,7 @@ mod compare;
 mod cpus;
 mod floor;
 mod load;
+mod model;
 
 use std::io;
 use std::process::ExitCode;
@@ -37,6 +39,8 @@ enum Tool {
     Load(Box<load::options::Options>),
     /// Starts servers on this host, drives them with the same load in turn, and writes a report.
     Compare(Box<compare::Options>),
+    /// What a machine with many cores should do, simulated from measured costs.
+    Model(model::Options),
     /// Answers GET with a fixed bulk and everything else with +OK, storing nothing; prints its CPU time per command at SIGTERM or SIGINT.
     Floor(floor::Options),
 }
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().tool {
         Tool::Load(options) => stop_flag(true).and_then(|stop| load::main(&options, &stop)),
         Tool::Compare(options) => stop_flag(false).and_then(|stop| compare::main(&options, &stop)),
+        Tool::Model(options) => model::run(&options),
         Tool::Floor(options) => floor::run(&options),
     };
     match result {

@@ -37,6 +37,12 @@ pub(crate) use self::options::Options;
 use self::peers::Ports;
 use self::results::{Results, WorkloadResult};
 
+/// Whether a workload has that name.
+#[cfg(test)]
+pub(crate) fn is_workload(name: &str) -> bool {
+    workloads::Workload::named(name).is_ok()
+}
+
 /// `pantala-bench compare`. Ends with an error when a row is invalid, or when it was interrupted.
 pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
     if options.lists() {

@@ -269,7 +269,13 @@ impl Spec {
             words
         };
         Ok(match &self.kind {
-            Kind::Pantala { program, shards } => redis(program, &["--shards", &shards.to_string()]),
+            Kind::Pantala { program, shards } => {
+                let mut words = redis(program, &["--shards", &shards.to_string()]);
+                if workload.needs == Needs::ClusterMode {
+                    words.extend(["--cluster-enabled", "yes"].map(str::to_owned));
+                }
+                words
+            }
             Kind::Redis { program } => redis(program, &[]),
             Kind::RedisCluster { program, .. } => redis(program, cluster::OPTIONS),
             Kind::Floor { threads } => {
@@ -373,6 +379,11 @@ mod tests {
         assert_eq!(words, ["s", "-p=7000", "/tmp/h/a"]);
         let aof = Workload::named("aof").unwrap();
         let redis = Spec { name: "redis".into(), kind: Kind::Redis { program: "r".into() } };
+        let pantala = Spec { name: "pantala".into(), kind: Kind::Pantala { program: "p".into(), shards: 7 } };
+        let pantala =
+            |workload| pantala.words(Workload::named(workload).unwrap(), 1, Path::new("/")).unwrap().join(" ");
+        assert!(pantala("enterprise").ends_with("--shards 7 --cluster-enabled yes"));
+        assert!(pantala("flash").ends_with("--shards 7"));
         assert!(redis.words(aof, 1, Path::new("/")).unwrap().join(" ").contains("--appendonly yes"));
     }
 }

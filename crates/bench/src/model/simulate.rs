@@ -1,0 +1,356 @@
+//! The simulation: workers that take shards, one event for each time that a worker comes to a gate.
+//!
+//! A worker is always busy: it works on an operation outside of any shard, comes to the operation's shard, works on it, and goes on. Where the
+//! shard is held, it spins for a while; if it is held still, the worker leaves a request, which the holder runs before it frees the shard,
+//! and goes on with other connections. What a connection waits for its answer bounds how far a worker may run ahead ([`AHEAD_NS`]). With
+//! [`Policy::Owner`] every operation on a shard of another home is such a request.
+//!
+//! Left out: that a holder passes a shard to its home after 64 requests, workers that sleep, memory bandwidth, the kernel's own locks.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use pantala_base::{Random, key_slot};
+
+use crate::load::keys::{Keys, Pattern, Range};
+
+/// How far a worker may run ahead of its oldest answer, ns: as long as it takes to run what its other connections have sent.
+const AHEAD_NS: f64 = 100_000.0;
+/// Slots of the key space.
+const SLOTS: u64 = 16_384;
+
+/// Who runs commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// Whoever has parsed them.
+    Inline,
+    /// The shard's home.
+    Owner,
+}
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub(super) struct Scene {
+    pub(super) workers: u32,
+    pub(super) shards: u32,
+    pub(super) policy: Policy,
+    pub(super) keys: u64,
+    /// Zipf's exponent; 0: uniform keys.
+    pub(super) zipf: f64,
+    pub(super) keys_per_operation: u32,
+    /// Work on an operation without its shards, ns.
+    pub(super) outside_ns: f64,
+    /// Work on each of its keys with the shard held, ns.
+    pub(super) held_ns: f64,
+    /// A line that another core wrote last, ns.
+    pub(super) line_ns: f64,
+    /// The part of that which is hidden when nobody waits for the shard.
+    pub(super) hidden: f64,
+    pub(super) spin_ns: f64,
+    pub(super) request_ns: f64,
+    /// Lines of a request, on each side.
+    pub(super) request_lines: f64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) operations_per_s: f64,
+    /// Parts of all workers' time: lines that came from other cores, waiting for gates and answers, requests for others.
+    pub(super) lines: f64,
+    pub(super) waiting: f64,
+    pub(super) requests: f64,
+    /// Operations that met a shard that another worker had last, and those that left a request.
+    pub(super) moved: f64,
+    pub(super) parked: f64,
+    /// How much of the time the most wanted shard is held.
+    pub(super) hottest: f64,
+}
+
+#[derive(Clone, Copy)]
+struct Shard {
+    free_at: f64,
+    last: u32,
+    held_ns: f64,
+}
+
+struct Simulation<'s> {
+    scene: &'s Scene,
+    shards: Vec<Shard>,
+    /// What a worker has done for others and not spent yet, ns.
+    debt: Vec<f64>,
+    /// With [`Policy::Owner`]: until when a home has work from others.
+    home_busy: Vec<f64>,
+    outcome: Outcome,
+}
+
+/// A time that can be ordered: never NaN here.
+#[derive(Clone, Copy, PartialEq)]
+struct Time(f64);
+
+impl Eq for Time {}
+
+impl PartialOrd for Time {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Time {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// Runs `operations` of all workers together.
+pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
+    let mut random = Random::from_seed(seed);
+    let pattern = if scene.zipf > 0.0 { Pattern::Zipf } else { Pattern::Uniform };
+    let range =
+        Range { minimum: 0, maximum: scene.keys - 1, median: 0.0, stddev: 1.0, zipf_exponent: scene.zipf.max(0.1) };
+    let mut keys = Keys::new(pattern, &range, 0, 1);
+    let free = Shard { free_at: 0.0, last: u32::MAX, held_ns: 0.0 };
+    let mut simulation = Simulation {
+        scene,
+        shards: vec![free; scene.shards as usize],
+        debt: vec![0.0; scene.workers as usize],
+        home_busy: vec![0.0; scene.workers as usize],
+        outcome: Outcome::default(),
+    };
+    let mut arrivals: BinaryHeap<_> =
+        (0..scene.workers).map(|worker| Reverse((Time(random.unit() * scene.outside_ns), worker))).collect();
+    let (mut done, mut now, mut wanted) = (0, 0.0, Vec::new());
+    while done < operations {
+        let Some(Reverse((Time(at), worker))) = arrivals.pop() else { break };
+        // What it has done for others since it set out comes first.
+        let debt = std::mem::take(&mut simulation.debt[worker as usize]);
+        if debt > 0.0 {
+            arrivals.push(Reverse((Time(at + debt), worker)));
+            continue;
+        }
+        now = at;
+        wanted.clear();
+        for _ in 0..scene.keys_per_operation {
+            let key = keys.draw(&mut random);
+            wanted.push((u64::from(key_slot(&key.to_le_bytes())) * u64::from(scene.shards) / SLOTS) as u32);
+        }
+        wanted.sort_unstable();
+        wanted.dedup();
+        let next = simulation.operation(at, worker, &wanted);
+        arrivals.push(Reverse((Time(next + scene.outside_ns), worker)));
+        done += 1;
+    }
+    simulation.finish(done, now)
+}
+
+impl Simulation<'_> {
+    /// An operation comes to its shards (ascending); when its worker is free again.
+    fn operation(&mut self, at: f64, worker: u32, wanted: &[u32]) -> f64 {
+        let scene = self.scene;
+        let held_ns = scene.held_ns * f64::from(scene.keys_per_operation);
+        if scene.policy == Policy::Owner {
+            return self.at_home(at, worker, wanted, held_ns);
+        }
+        // Taken one after the other; those that it has stay its own while it waits for the next.
+        let (mut ready, mut line_ns, mut moved, mut last) = (at, 0.0, false, worker);
+        for &shard in wanted {
+            let Shard { free_at, last: holder, .. } = self.shards[shard as usize];
+            let from_another = holder != worker && holder != u32::MAX;
+            moved |= from_another;
+            if free_at > ready {
+                // Nothing hides the way of a line that somebody waits for.
+                ready = free_at;
+                last = holder;
+                line_ns += if from_another { scene.line_ns } else { 0.0 };
+            } else if from_another {
+                line_ns += scene.line_ns * (1.0 - scene.hidden);
+            }
+        }
+        let waited = ready - at;
+        self.outcome.moved += f64::from(u8::from(moved));
+        if waited <= scene.spin_ns {
+            let end = ready + line_ns + held_ns;
+            self.hold(wanted, end, worker, held_ns + line_ns);
+            self.outcome.lines += line_ns;
+            self.outcome.waiting += waited;
+            return end;
+        }
+        // The last holder runs it; what it is behind with by then, it has to do before it goes on.
+        let message_ns = scene.request_lines * scene.line_ns;
+        let served_ns = held_ns + message_ns;
+        let end = ready + served_ns;
+        self.hold(wanted, end, last, served_ns);
+        self.debt[last as usize] += served_ns;
+        self.asked(at, end, message_ns)
+    }
+
+    fn at_home(&mut self, at: f64, worker: u32, wanted: &[u32], held_ns: f64) -> f64 {
+        let scene = self.scene;
+        let home = |shard: u32| (u64::from(shard) * u64::from(scene.workers) / u64::from(scene.shards)) as u32;
+        if wanted.iter().all(|&shard| home(shard) == worker) {
+            self.hold(wanted, at + held_ns, worker, held_ns);
+            return at + held_ns;
+        }
+        let message_ns = scene.request_lines * scene.line_ns;
+        let each_ns = held_ns / wanted.len() as f64 + message_ns;
+        let mut end = at;
+        // From home to home.
+        for &shard in wanted {
+            let home = home(shard);
+            let begin = self.home_busy[home as usize].max(end);
+            end = begin + each_ns;
+            self.home_busy[home as usize] = end;
+            self.debt[home as usize] += each_ns;
+            self.hold(&[shard], end, home, each_ns);
+        }
+        self.outcome.moved += 1.0;
+        self.asked(at, end, message_ns)
+    }
+
+    /// A request was left at `at` and is answered at `end`: when the asker goes on.
+    fn asked(&mut self, at: f64, end: f64, message_ns: f64) -> f64 {
+        let sent = at + self.scene.request_ns + message_ns;
+        let next = sent.max(end - AHEAD_NS);
+        self.outcome.parked += 1.0;
+        self.outcome.requests += self.scene.request_ns + 2.0 * message_ns;
+        self.outcome.waiting += next - sent;
+        next
+    }
+
+    fn hold(&mut self, shards: &[u32], until: f64, worker: u32, ns: f64) {
+        for &shard in shards {
+            let shard = &mut self.shards[shard as usize];
+            *shard = Shard { free_at: until, last: worker, held_ns: shard.held_ns + ns };
+        }
+    }
+
+    fn finish(self, operations: u64, ns: f64) -> Outcome {
+        let Outcome { lines, waiting, requests, moved, parked, .. } = self.outcome;
+        let all_ns = ns * f64::from(self.scene.workers);
+        let count = operations as f64;
+        Outcome {
+            operations_per_s: count / ns * 1e9,
+            lines: lines / all_ns,
+            waiting: waiting / all_ns,
+            requests: requests / all_ns,
+            moved: moved / count,
+            parked: parked / count,
+            hottest: self.shards.iter().map(|shard| shard.held_ns / ns).fold(0.0, f64::max).min(1.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A microsecond outside, a tenth of one within.
+    fn scene(workers: u32, shards: u32) -> Scene {
+        Scene {
+            workers,
+            shards,
+            policy: Policy::Inline,
+            keys: 1_000_000,
+            zipf: 0.0,
+            keys_per_operation: 1,
+            outside_ns: 900.0,
+            held_ns: 100.0,
+            line_ns: 0.0,
+            hidden: 0.0,
+            spin_ns: 1e9,
+            request_ns: 0.0,
+            request_lines: 0.0,
+        }
+    }
+
+    fn rate(scene: &Scene) -> f64 {
+        simulate(scene, 200_000, 1).operations_per_s
+    }
+
+    #[track_caller]
+    fn assert_near(value: f64, wanted: f64, within: f64) {
+        assert!((value / wanted - 1.0).abs() <= within, "{value} is not {wanted} ± {within}");
+    }
+
+    #[test]
+    fn one_worker_takes_the_sum_of_its_work() {
+        assert_near(rate(&scene(1, 40)), 1e6, 1e-3);
+        let outcome = simulate(&scene(1, 1), 10_000, 1);
+        assert_near(outcome.hottest, 0.1, 1e-2);
+        assert_eq!((outcome.moved, outcome.parked, outcome.waiting, outcome.lines), (0.0, 0.0, 0.0, 0.0));
+    }
+
+    /// Workers that hardly ever meet are as many times as fast; one gate lets no more through than its work allows.
+    #[test]
+    fn workers_add_up_until_a_gate_is_full() {
+        assert_near(rate(&scene(8, 16_384)), 8e6, 0.01);
+        assert_near(rate(&scene(64, 1)), 1e7, 0.01);
+        assert!(simulate(&scene(64, 1), 100_000, 1).hottest > 0.99);
+        // Two that meet at one gate for a tenth of their time lose little, and something.
+        let two = rate(&scene(2, 1));
+        assert!((1.96e6..2e6).contains(&two), "{two}");
+    }
+
+    /// A shard of many was last with another worker as often as there are others.
+    #[test]
+    fn shards_move_as_often_as_there_are_others() {
+        for workers in [2, 4, 10] {
+            let outcome = simulate(&scene(workers, 1000), 400_000, 1);
+            assert_near(outcome.moved, 1.0 - 1.0 / f64::from(workers), 0.02);
+        }
+    }
+
+    #[test]
+    fn lines_cost_what_is_not_hidden() {
+        let mut scene = scene(2, 16_384);
+        (scene.line_ns, scene.hidden) = (200.0, 0.75);
+        // Every second operation, 50 ns of 1000.
+        let outcome = simulate(&scene, 1_000_000, 1);
+        assert_near(outcome.operations_per_s, 2e6 / 1.025, 0.01);
+        assert_near(outcome.lines, 0.025 / 1.025, 0.05);
+    }
+
+    /// A holder that works for others is slower by that work, and no operation is lost: the same work in other hands.
+    #[test]
+    fn requests_are_work_for_the_holder() {
+        let mut full = scene(64, 1);
+        full.spin_ns = 0.0;
+        let outcome = simulate(&full, 200_000, 1);
+        assert!(outcome.parked > 0.9, "{outcome:?}");
+        assert_near(outcome.operations_per_s, 1e7, 0.02);
+        (full.line_ns, full.request_lines) = (50.0, 2.0);
+        // With the lines of each request the gate lets half of them through.
+        assert_near(rate(&full), 5e6, 0.05);
+    }
+
+    #[test]
+    fn owners_pay_for_messages_and_share_the_work() {
+        let mut scene = scene(4, 400);
+        scene.policy = Policy::Owner;
+        assert_near(rate(&scene), 4e6, 0.03);
+        (scene.request_ns, scene.line_ns, scene.request_lines) = (100.0, 50.0, 2.0);
+        // Three quarters of the operations cost 100 and twice 100 more.
+        assert_near(rate(&scene), 4e6 / 1.225, 0.03);
+    }
+
+    /// The most popular key of Zipf's law with exponent 1.2 has nearly a fifth of all operations: its gate is what bounds them.
+    #[test]
+    fn a_hot_key_bounds_all() {
+        let mut hot = scene(64, 16_384);
+        hot.zipf = 1.2;
+        let share: f64 = 1.0 / (1..=hot.keys).map(|rank| (rank as f64).powf(-1.2)).sum::<f64>();
+        let bound = 1.0 / (share * hot.held_ns) * 1e9;
+        let rate = rate(&hot);
+        assert!(bound < 64e6 && rate <= bound * 1.02 && rate > bound * 0.85, "{rate} of {bound}");
+    }
+
+    #[test]
+    fn several_shards_are_held_together() {
+        let mut scene = scene(1, 40);
+        scene.keys_per_operation = 10;
+        assert_near(rate(&scene), 1e9 / 1900.0, 1e-3);
+        scene.workers = 8;
+        let eight = rate(&scene);
+        assert!(eight < 8e9 / 1900.0 && eight > 1e9 / 1000.0, "{eight}");
+    }
+}

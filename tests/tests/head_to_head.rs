@@ -1,0 +1,40 @@
+//! `pantala-bench compare` with Pantala itself beside Redis. What is asserted is structure, never speed.
+
+use std::path::Path;
+use std::process::Command;
+
+use pantala_tests::{binary, tool};
+
+/// Runs a comparison with further arguments; what it printed, and its `report.md`.
+fn compare(out: &Path, arguments: &[&str]) -> (String, String) {
+    let mut command = Command::new(binary::pantala_bench());
+    command.args(["compare", "--rounds", "2", "--test-time", "1", "--out"]).arg(out).arg("--pantala");
+    let ran = command.arg(binary::pantala()).args(arguments).output().expect("it runs");
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{arguments:?}: {errors}");
+    let report = std::fs::read_to_string(out.join("report.md")).expect("a report");
+    (String::from_utf8_lossy(&ran.stdout).into_owned(), report)
+}
+
+#[test]
+fn pantala_and_redis_are_measured_side_by_side() {
+    if tool::find("redis-server").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let peers = ["--peer", "redis", "--peer", "pantala", "--shards", "4"];
+    let workloads = ["--workload", "transactions", "--workload", "enterprise", "--scale", "0.0005"];
+    let (_, report) = compare(&folder.path().join("out"), &[peers, workloads].concat());
+    for text in ["transactions", "enterprise", "redis 7", "pantala 0", "--cluster-enabled yes"] {
+        assert!(report.contains(text), "no '{text}' in:\n{report}");
+    }
+    for text in ["INVALID", "without cluster mode\n| pantala"] {
+        assert!(!report.contains(text), "'{text}' in:\n{report}");
+    }
+    let results = std::fs::read_to_string(folder.path().join("out/results.json")).expect("results");
+    // Pantala's row of `enterprise` and none of redis-server's, which is no cluster.
+    assert_eq!(results.matches("\"cluster_mode\": true").count(), 1, "{results}");
+    assert_eq!(results.matches("\"cluster_mode\": false").count(), 3, "{results}");
+    let summaries = results.matches("\"operations_per_s\": {").count();
+    assert_eq!(summaries, 4 + 2, "a summary for each of four rows, a ratio for each of two:\n{results}");
+}
