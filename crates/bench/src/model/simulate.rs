@@ -137,7 +137,9 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
         wanted.sort_unstable();
         wanted.dedup();
         let next = simulation.operation(at, worker, &wanted);
-        arrivals.push(Reverse((Time(next + scene.outside_ns), worker)));
+        // Not always as long, or workers would walk in step and never meet.
+        let outside_ns = scene.outside_ns * (0.5 + random.unit());
+        arrivals.push(Reverse((Time(next + outside_ns), worker)));
         done += 1;
     }
     simulation.finish(done, now)
@@ -274,9 +276,9 @@ mod tests {
 
     #[test]
     fn one_worker_takes_the_sum_of_its_work() {
-        assert_near(rate(&scene(1, 40)), 1e6, 1e-3);
+        assert_near(rate(&scene(1, 40)), 1e6, 5e-3);
         let outcome = simulate(&scene(1, 1), 10_000, 1);
-        assert_near(outcome.hottest, 0.1, 1e-2);
+        assert_near(outcome.hottest, 0.1, 2e-2);
         assert_eq!((outcome.moved, outcome.parked, outcome.waiting, outcome.lines), (0.0, 0.0, 0.0, 0.0));
     }
 
@@ -348,7 +350,7 @@ mod tests {
     fn several_shards_are_held_together() {
         let mut scene = scene(1, 40);
         scene.keys_per_operation = 10;
-        assert_near(rate(&scene), 1e9 / 1900.0, 1e-3);
+        assert_near(rate(&scene), 1e9 / 1900.0, 5e-3);
         scene.workers = 8;
         let eight = rate(&scene);
         assert!(eight < 8e9 / 1900.0 && eight > 1e9 / 1000.0, "{eight}");
