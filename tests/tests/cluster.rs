@@ -231,7 +231,8 @@ fn a_node_announces_what_it_is_told_to() {
             }
         }
     }
-    let mut client = pantala(&["--cluster-announce-port", "7", "--cluster-announce-bus-port", "8"]).connect();
+    let server = pantala(&["--cluster-announce-port", "7", "--cluster-announce-bus-port", "8"]);
+    let mut client = server.connect();
     assert!(client.call("CLUSTER NODES").text().contains(" :7@8 myself,master "));
     assert_eq!(client.call("CONFIG SET cluster-announce-port 9"), Reply::ok());
     assert!(client.call("CLUSTER NODES").text().contains(" :9@8 myself,master "));

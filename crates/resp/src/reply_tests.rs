@@ -210,3 +210,20 @@ fn write(reply: &mut Reply<'_>, value: &Value) {
         }
     }
 }
+
+/// Long bulks, wherever their bytes and the reply's end lie: the way they are copied depends on that, what is copied doesn't.
+#[test]
+fn long_bulks_are_copied_whole_from_anywhere() {
+    let bytes: Vec<u8> = (0..70_000u32).map(|number| (number * 7 % 251) as u8).collect();
+    for len in [4095, 4096, 4097, 6143, 6144, 65_535, 65_536, 65_537] {
+        for from in [0, 1, 8, 63, 64, 100] {
+            for before in [0, 1, 7, 56, 64, 4000] {
+                let mut out = vec![b'x'; before];
+                Reply::new(&mut out, Version::Resp2).bulk(&bytes[from..from + len]);
+                let header = format!("${len}\r\n");
+                let wanted = [&vec![b'x'; before][..], header.as_bytes(), &bytes[from..from + len], b"\r\n"].concat();
+                assert!(out == wanted, "{len} bytes from {from}, behind {before}");
+            }
+        }
+    }
+}

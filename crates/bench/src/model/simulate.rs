@@ -5,6 +5,9 @@
 //! and goes on with other connections. What a connection waits for its answer bounds how far a worker may run ahead ([`AHEAD_NS`]). With
 //! [`Policy::Owner`] every operation on a shard of another home is such a request.
 //!
+//! A command of several keys reserves all its shards from the moment when it comes to the first, also those that it would reach later: a lower bound.
+//! [`Policy::Owner`] is for commands of one key.
+//!
 //! Left out: that a holder passes a shard to its home after 64 requests, workers that sleep, memory bandwidth, the kernel's own locks.
 
 use std::cmp::Reverse;

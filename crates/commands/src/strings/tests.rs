@@ -250,3 +250,39 @@ fn lookups_are_counted_as_in_redis() {
     server.expect(&[("MGET a b", "*2 21 $-1"), ("GET a", "21"), ("SET a 1 GET", "21"), ("EXISTS a b", ":1")]);
     assert_eq!(server.hits_and_misses(), (4, 2));
 }
+
+/// What two workers on one shard pass to and fro is counted in cache lines (docs/scaling.md): the figures that a command writes are in the line of the
+/// shard's gate, which begins the cell they stand in; only a change of size reaches another.
+#[test]
+fn figures_of_a_command_stand_in_the_gates_line() {
+    const LINE_BYTES: usize = 64;
+    let mut server = TestServer::new(4);
+    // Where each figure stands, and its value.
+    let figures = |server: &TestServer| -> Vec<(usize, u64)> {
+        let of = |shard| {
+            let stats = server.keyspace.shard_stats(shard);
+            let counters = [&stats.commands, &stats.hits, &stats.misses, &stats.expired, &stats.combined];
+            let databases = stats.databases.iter().flat_map(|database| {
+                let gauges = [&database.keys, &database.expires, &database.dict_bytes, &database.heap_bytes];
+                gauges.map(|gauge| (std::ptr::from_ref(gauge).addr(), gauge.get()))
+            });
+            let counters = counters.map(|counter| (std::ptr::from_ref(counter).addr(), counter.get()));
+            counters.into_iter().chain(databases).collect::<Vec<_>>()
+        };
+        (0..4).flat_map(of).collect()
+    };
+    let mut lines_of = |words: &[&[u8]]| {
+        let before = figures(&server);
+        server.raw(words);
+        let changed = before.iter().zip(figures(&server)).filter(|(before, after)| before.1 != after.1);
+        let mut lines: Vec<usize> = changed.map(|(before, _)| before.0 / LINE_BYTES).collect();
+        lines.dedup();
+        lines.len()
+    };
+    let (value, other) = ([b'v'; 64], [b'w'; 64]);
+    assert_eq!(lines_of(&[b"SET", b"key", &value]), 2, "a new key: the database's figures too");
+    assert_eq!(lines_of(&[b"GET", b"key"]), 1);
+    assert_eq!(lines_of(&[b"GET", b"missing"]), 1);
+    assert_eq!(lines_of(&[b"SET", b"key", &other]), 1);
+    assert_eq!(lines_of(&[b"SET", b"key", b"of another size"]), 2);
+}
