@@ -184,7 +184,7 @@ impl<'k> Executor<'k> {
             let mut request = self.request(call);
             request.owned.append(&mut owned);
             self.owned = owned;
-            self.keyspace.contended.fetch_add(1, Relaxed);
+            self.keyspace.count_contended(self.worker);
             self.advance(Node::new(request));
             self.free_all();
             return Ran::Parked;
@@ -217,7 +217,7 @@ impl<'k> Executor<'k> {
         if request.owned.len() == request.shards.len() {
             return Some(request.owned);
         }
-        self.keyspace.contended.fetch_add(1, Relaxed);
+        self.keyspace.count_contended(self.worker);
         self.start(request);
         None
     }
@@ -388,7 +388,7 @@ impl<'k> Executor<'k> {
     #[cold]
     fn leave_request(&mut self, call: &Call<'_>) {
         let request = self.request(call);
-        self.keyspace.contended.fetch_add(1, Relaxed);
+        self.keyspace.count_contended(self.worker);
         self.advance(Node::new(request));
         self.free_all();
     }

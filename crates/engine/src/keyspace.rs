@@ -116,8 +116,9 @@ pub struct Keyspace {
     tracking: Tracking,
     /// Live settings.
     pub tuning: Tuning,
-    /// Requests that found their shard busy, over all workers.
-    pub contended: CachePadded<AtomicU64>,
+    /// Requests that found their shard busy, by worker: a count for all would be one more line that goes from core to core just when
+    /// they are in each other's way.
+    contended: Box<[CachePadded<Counter>]>,
     /// How many random numbers were drawn outside of any shard.
     draws: AtomicU64,
     /// The last ticket of a waiter.
@@ -171,6 +172,7 @@ impl Keyspace {
             shards,
             hints,
             physical: (0..layout.databases).map(AtomicU32::new).collect(),
+            contended: ports.iter().map(|_| CachePadded::new(Counter::default())).collect(),
             ports: ports.into_boxed_slice(),
             layout,
             id,
@@ -182,7 +184,6 @@ impl Keyspace {
             latency,
             tracking: Tracking::default(),
             tuning: Tuning::new(),
-            contended: CachePadded::new(AtomicU64::new(0)),
             draws: AtomicU64::new(0),
             tickets: CachePadded::new(AtomicU64::new(0)),
         }
@@ -357,6 +358,16 @@ impl Keyspace {
         let (first, second) = (self.physical(a), self.physical(b));
         self.physical[a as usize].store(second as u32, Relaxed);
         self.physical[b as usize].store(first as u32, Relaxed);
+    }
+
+    /// A request of a worker's has found its shard busy. Called by that worker alone.
+    pub(crate) fn count_contended(&self, worker: u32) {
+        self.contended[worker as usize].add(1);
+    }
+
+    /// Requests that found their shard busy.
+    pub fn contended(&self) -> u64 {
+        self.contended.iter().map(|count| count.get()).sum()
     }
 
     /// Where a logical database stands in each shard's table.

@@ -183,12 +183,8 @@ pub(super) const LINES: [(&str, u32, &str); 8] = [
     ("SET over one of another size", 4, "and the allocator's slab, and the database's figures"),
     ("SET of a new key, DEL", 5, "and the segment's tags"),
     ("MSET of N keys, EXEC", 1, "for each shard, and N times those of its SETs beyond"),
-    (
-        "a request at a shard that is held",
-        6,
-        "the server's count of them, the gate, the request's two, the asker's mailbox, the reply",
-    ),
-    ("the same, to a worker that sleeps", 7, "and its doorbell, a system call"),
+    ("a request at a shard that is held", 5, "the gate, the request's two, the asker's mailbox, the reply"),
+    ("the same, to a worker that sleeps", 6, "and its doorbell, a system call"),
 ];
 
 #[cfg(test)]

@@ -173,11 +173,12 @@ fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io
     writeln!(out, "{shards} shards, {workers} workers, a core each; a line from core to core {line_ns:.0} ns:\n")?;
     writeln!(
         out,
-        "{:<16} {:>8} {:>10} {:>10} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8}  first bottleneck",
+        "{:<16} {:>8} {:>10} {:>10} {:>8} {:>8} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8}  first bottleneck",
         "workload",
         "1 worker",
         "all",
         "owner",
+        "law",
         "of ideal",
         "Gbit/s",
         "moved",
@@ -201,11 +202,12 @@ fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io
         let peak = law.peak().filter(|peak| *peak < f64::from(workers));
         writeln!(
             out,
-            "{:<16} {:>8.3} {:>10.2} {:>10} {:>7.0}% {:>7.0} {:>6.0}% {:>6.1}% {:>6.1}% {:>6.1}% {:>8.4} {:>8.5}  {}{}",
+            "{:<16} {:>8.3} {:>10.2} {:>10} {:>8.2} {:>7.0}% {:>7.0} {:>6.0}% {:>6.1}% {:>6.1}% {:>6.1}% {:>8.4} {:>8.5}  {}{}",
             load.name,
             one / 1e6,
             all.operations_per_s / 1e6,
             owner,
+            law.capacity(workers) * one / 1e6,
             100.0 * all.operations_per_s / (one * f64::from(workers)),
             all.operations_per_s * load.bytes * 8.0 / 1e9,
             100.0 * all.moved,
@@ -218,7 +220,10 @@ fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io
             peak.map_or(String::new(), |peak| format!("; most at {peak:.0} workers"))
         )?;
     }
-    writeln!(out, "\nmillions of operations per second; `owner` with --execution owner.\n")
+    writeln!(
+        out,
+        "\nmillions of operations per second; `owner` with --execution owner, `law` as sigma and kappa have it.\n"
+    )
 }
 
 fn print_assumptions(out: &mut impl Write, costs: &Costs) -> io::Result<()> {

@@ -1,14 +1,12 @@
 //! Pantala's own sections: Shards, Workers. A line for each; the names are those of DESIGN's words.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use super::Text;
 use crate::host::Server;
 
 pub(super) fn shards(text: &mut Text, server: &Server) {
     let keyspace = server.keyspace();
     text.field("shards", keyspace.shard_count());
-    text.field("contended_requests", keyspace.contended.load(Relaxed));
+    text.field("contended_requests", keyspace.contended());
     for shard in 0..keyspace.shard_count() {
         let stats = keyspace.shard_stats(shard);
         let sum = |figure: fn(&pantala_engine::shard::DatabaseStats) -> u64| -> u64 {
