@@ -321,7 +321,9 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
     ]
     .iter()
     .any(|fixed| args[0].eq_ignore_ascii_case(fixed.as_bytes()));
-    !is_ordered && !is_fixed
+    // As with the other timeouts.
+    let may_wait = args.iter().any(|arg| arg.eq_ignore_ascii_case(b"BLOCK"));
+    !is_ordered && !is_fixed && !may_wait
 }
 
 /// The words of a command that are the same in every stream.
