@@ -13,7 +13,6 @@ Python's standard library suffices.
 import argparse
 import re
 import resource
-import selectors
 import signal
 import socket
 import statistics
@@ -23,6 +22,7 @@ import sys
 from cpu_per_op import Server
 
 KEYS_EACH = 10
+AT_ONCE = 500
 REPLY_BYTES_MAX = 1 << 16
 # Of redis-benchmark's keys, which have twelve digits.
 KEY = "key:%012d"
@@ -54,31 +54,30 @@ class Readers:
     """The connections that track, or only stand there."""
 
     def __init__(self, port, count):
-        self.selector = selectors.DefaultSelector()
-        self.sockets = []
-        for _ in range(count):
-            client = socket.create_connection(("127.0.0.1", port))
-            self.sockets.append(client)
-            self.ask(client, command("HELLO", "3"), b"modules\r\n*0\r\n")
+        self.sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+        self.ask(lambda _: command("HELLO", "3"), b"modules\r\n*0\r\n")
 
-    def ask(self, client, request, end):
-        client.sendall(request)
-        received = b""
-        while not received.endswith(end):
-            part = client.recv(REPLY_BYTES_MAX)
-            if not part:
-                raise ConnectionError("the server has closed a reader")
-            received += part
+    def ask(self, request, end):
+        """Asks all, many at a time, and takes what each gets up to the end of the answer."""
+        for first in range(0, len(self.sockets), AT_ONCE):
+            some = range(first, min(first + AT_ONCE, len(self.sockets)))
+            for number in some:
+                self.sockets[number].sendall(request(number))
+            for number in some:
+                received = b""
+                while not received.endswith(end):
+                    part = self.sockets[number].recv(REPLY_BYTES_MAX)
+                    if not part:
+                        raise ConnectionError("the server has closed a reader")
+                    received += part
 
     def track(self):
-        for client in self.sockets:
-            self.ask(client, command("CLIENT", "TRACKING", "ON"), b"+OK\r\n")
+        self.ask(lambda _: command("CLIENT", "TRACKING", "ON"), b"+OK\r\n")
 
     def read(self):
         """Has each read its keys, and takes what it was told."""
-        for number, client in enumerate(self.sockets):
-            keys = [KEY % (number * KEYS_EACH + key) for key in range(KEYS_EACH)]
-            self.ask(client, command("MGET", *keys) + command("ECHO", "end"), b"$3\r\nend\r\n")
+        keys_of = lambda number: [KEY % (number * KEYS_EACH + key) for key in range(KEYS_EACH)]
+        self.ask(lambda number: command("MGET", *keys_of(number)) + command("ECHO", "end"), b"$3\r\nend\r\n")
 
     def close(self):
         for client in self.sockets:

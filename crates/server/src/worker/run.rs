@@ -224,9 +224,17 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Runs one command, if its connection may go on.
     fn run_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
-        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
+        if self.run_one(entry, ranges) {
+            self.end_caching_of(entry);
+        }
+    }
+
+    /// As [`Worker::run_entry`]. Says whether `CLIENT CACHING` was for this command.
+    #[inline(always)]
+    fn run_one(&mut self, entry: &Entry, ranges: &[ArgRange]) -> bool {
+        let Some(connection) = &mut self.connections[entry.connection as usize] else { return false };
         if connection.state != State::Open {
-            return;
+            return false;
         }
         if connection.output.capacity() == 0
             && let Some(spare) = self.spare.pop()
@@ -234,79 +242,56 @@ impl<L: EventLoop> Worker<'_, L> {
             connection.output = spare;
         }
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else {
-            return self.refuse_entry(entry, ranges);
+            self.refuse_entry(entry, ranges);
+            return false;
         };
         let session = &connection.session;
-        // Four loads for almost everyone; the whole question only for the others.
+        let is_cached = session.caching;
+        // Five loads for almost everyone; the whole question only for the others.
         if (!session.authenticated
             || session.subscriptions.is_some()
             || session.monitors
-            || session.caching
             || command.flags.contains(Flags::PROTECTED))
-            && self.run_unusual(entry, command, ranges)
+            && forbidden(command, session, self.server).is_some()
         {
-            return;
+            self.refuse_entry(entry, ranges);
+            return is_cached;
         }
-        self.run_allowed(entry, command, ranges);
-    }
-
-    /// Runs a command of a connection that is open and may run it.
-    #[inline(always)]
-    fn run_allowed(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) {
-        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
-        let session = &connection.session;
         if self.server.is_paused(command, session, self.now_ms) {
             connection.state = State::Paused;
             connection.session.client.set_command(command);
             connection.session.client.paused.store(true, Relaxed);
             self.stats.paused.add(1);
             self.paused.push(entry.connection);
-            return;
+            return false;
         }
         if let Some(transaction) = &session.transaction {
             if transactions::is_queued(command) {
-                return self.queue(entry, command, ranges);
+                self.queue(entry, command, ranges);
+                return false;
             }
             let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
             if is_exec && self.server.keyspace().is_cluster() && transaction.slots() == Slots::Several {
-                return self.refuse_exec(entry);
+                self.refuse_exec(entry);
+                return is_cached;
             }
         }
         session.client.set_command(command);
         let before = connection.output.len();
         let began = self.stopwatch.begin(command, ranges.len(), entry.end - entry.begin);
-        match self.call(entry, command, ranges) {
-            Ran::Done => {}
-            Ran::DoneTold => {
-                self.settle(entry, ranges, command, before, began);
-                return self.tell_own();
+        let ran = self.call(entry, command, ranges);
+        if matches!(ran, Ran::Parked | Ran::Blocked) {
+            self.tally.count(command, Outcome::Ok);
+            if let Some(waiter) = self.executor.take_blocked() {
+                self.block(entry.connection, waiter);
             }
-            Ran::Parked => return self.tally.count(command, Outcome::Ok),
-            Ran::Blocked => {
-                self.tally.count(command, Outcome::Ok);
-                if let Some(waiter) = self.executor.take_blocked() {
-                    self.block(entry.connection, waiter);
-                }
-                return;
-            }
+            return is_cached;
         }
         self.settle(entry, ranges, command, before, began);
-    }
-
-    /// A command of a connection that may not run everything, or that has sent `CLIENT CACHING`. `false`: it is to be run as any other.
-    #[cold]
-    fn run_unusual(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) -> bool {
-        let index = entry.connection;
-        let Some(connection) = &self.connections[index as usize] else { return true };
-        if forbidden(command, &connection.session, self.server).is_some() {
-            self.refuse_entry(entry, ranges);
-        } else if connection.session.caching {
-            self.run_allowed(entry, command, ranges);
-        } else {
-            return false;
+        if ran == Ran::DoneTold {
+            self.tell_own();
         }
-        self.end_caching_after(index, command);
-        true
+        is_cached
     }
 
     /// Calls the handler of a command, on the shards that it needs.

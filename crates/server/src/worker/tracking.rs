@@ -10,6 +10,7 @@ use pantala_runtime::EventLoop;
 
 use super::Worker;
 use super::connection::{Connection, State};
+use super::window::{Entry, What};
 
 impl Connection {
     /// Adds what it is to be told of changed keys: behind the answers that are on their way, since these may be what has changed.
@@ -165,6 +166,14 @@ impl<L: EventLoop> Worker<'_, L> {
         if self.executor.limit_tracked() {
             // There are more than one turn puts out: the next one comes at once.
             self.next_cron_ms = 0;
+        }
+    }
+
+    /// As [`Worker::end_caching_after`], of a command of the window.
+    #[cold]
+    pub(super) fn end_caching_of(&mut self, entry: &Entry) {
+        if let What::Single(command, _) | What::Keyed(command) | What::Local(command) = entry.what {
+            self.end_caching_after(entry.connection, command);
         }
     }
 
