@@ -349,3 +349,25 @@ fn others_see_a_broken_watch_and_a_queue() {
         assert_eq!((shown("flags"), shown("multi-mem")), ("N".to_owned(), "0".to_owned()));
     });
 }
+
+/// A script that needs more shards than those of its keys is put back and runs again: who watches its keys hears of what stands only.
+#[test]
+fn what_a_script_put_back_is_no_change_to_who_watches() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "64"]);
+        let (mut watcher, mut other) = (server.connect(), server.connect());
+        for (first, is_changed) in [("LPUSH", false), ("APPEND", true)] {
+            watcher.call("SET watched text");
+            watcher.call("WATCH watched");
+            // Of the four undeclared names three at least live in other shards than the key.
+            let script = format!(
+                "redis.pcall('{first}', KEYS[1], 'x') for i = 0, 3 do redis.call('SET', 'made:' .. i, 1) end return 1"
+            );
+            assert_eq!(other.command(&["EVAL", &script, "1", "watched"]), Reply::Integer(1));
+            watcher.call("MULTI");
+            watcher.call("PING");
+            let reply = watcher.call("EXEC");
+            assert_eq!(reply == Reply::Null, is_changed, "{first}: {reply:?}");
+        }
+    });
+}

@@ -236,6 +236,13 @@ const SWEEP_FROM: usize = 64;
 /// The watches of one database's keys.
 type ByKey = HashMap<Box<[u8]>, Vec<Weak<Watch>>>;
 
+/// The watches of a key that are held back.
+pub(crate) struct HeldWatches {
+    held: Vec<Weak<Watch>>,
+    /// What is told instead.
+    instead: Arc<Watch>,
+}
+
 /// The watches of one shard's keys. Belongs to the shard.
 #[derive(Default)]
 pub(crate) struct Watches {
@@ -273,6 +280,31 @@ impl Watches {
         let Some(watches) = keys.remove(key) else { return };
         self.entries -= watches.len();
         raise(&watches);
+    }
+
+    /// Has who watches a key not told of its changes until [`Watches::let_go`]: what changes it may be put back. `None`: nobody watches it.
+    pub(crate) fn hold(&mut self, db: u32, key: &[u8]) -> Option<HeldWatches> {
+        let watches = self.by_database.get_mut(&db)?.get_mut(key)?;
+        let instead = Arc::default();
+        let held = std::mem::replace(watches, vec![Arc::downgrade(&instead)]);
+        self.entries = self.entries + 1 - held.len();
+        Some(HeldWatches { held, instead })
+    }
+
+    /// The changes stand: who watches the key is told, if there were any.
+    pub(crate) fn let_go(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
+        if watches.instead.is_changed() {
+            raise(&watches.held);
+        } else {
+            self.put_back(db, key, watches);
+        }
+    }
+
+    /// The changes were put back: nobody hears of them.
+    pub(crate) fn put_back(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
+        self.entries += watches.held.len();
+        let before = self.by_database.entry(db).or_default().insert(key.into(), watches.held);
+        self.entries -= before.map_or(0, |instead| instead.len());
     }
 
     /// A database gets another content: tells who watches a key of which `concerned` is true.

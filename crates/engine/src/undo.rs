@@ -13,6 +13,7 @@ use pantala_types::{PackedForm, Value};
 
 use crate::access::{Access, Key};
 use crate::db::{Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
+use crate::transaction::{HeldWatches, Watches};
 
 /// Largest value that is kept, bytes.
 pub const UNDO_VALUE_BYTES_MAX: usize = 4 * 1024;
@@ -45,6 +46,8 @@ struct Image {
 pub struct Undo {
     /// By database and key; `None`: there was no such key.
     images: HashMap<(u32, Box<[u8]>), Option<Image>>,
+    /// Who watches those keys (`WATCH`), where anybody does: they hear of what stands, and not of what was put back.
+    watches: Vec<(u32, Box<[u8]>, HeldWatches)>,
     bytes: usize,
 }
 
@@ -67,6 +70,9 @@ impl Undo {
         }
         self.bytes += taken;
         vacant.insert(image);
+        if let Some(held) = access.shard(key.place.shard).waiters.watches.hold(db, bytes) {
+            self.watches.push((db, bytes.into(), held));
+        }
         Ok(())
     }
 
@@ -82,12 +88,21 @@ impl Undo {
                 }
             }
         }
+        self.release(access, Watches::put_back);
     }
 
-    /// Forgets everything: the run stands.
-    pub fn clear(&mut self) {
+    /// The run stands: whoever watches what it has changed is told. To be called while its shards are still held.
+    pub fn keep(&mut self, access: &mut Access<'_>) {
         self.images.clear();
         self.bytes = 0;
+        self.release(access, Watches::let_go);
+    }
+
+    fn release(&mut self, access: &mut Access<'_>, how: fn(&mut Watches, u32, &[u8], HeldWatches)) {
+        for (db, key, held) in self.watches.drain(..) {
+            let shard = access.keyspace().place(&key).shard;
+            how(&mut access.shard(shard).waiters.watches, db, &key, held);
+        }
     }
 }
 
