@@ -9,6 +9,7 @@
 //!   ([`for_each_backend`]).
 //! - [`Client`]: a socket that sends exactly the bytes it is given and cuts what comes back into [`Reply`]s, keeping their
 //!   raw bytes, so that two servers can be compared byte for byte.
+//! - [`history`]: what concurrent clients saw, and whether that could have happened.
 //! - [`generator`]: random command streams, [`differential`]: running one against two servers.
 //! - *judge*: the real redis-server whose replies are right by definition.
 //!
@@ -35,6 +36,7 @@ pub mod concurrent;
 pub mod differential;
 pub mod ecosystem;
 pub mod generator;
+pub mod history;
 pub mod random;
 pub mod reply;
 pub mod server;

@@ -32,8 +32,18 @@ const SHOWN_BYTES_MAX: usize = 128;
 pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.at(1), args.len()) {
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
+        (sub, 4) if cfg!(debug_assertions) && is_option(sub, "FAULT") => fault(args, reply),
         (sub, 3) if is_option(sub, "ERROR") => reply.error_bytes(args.at(2)),
         (sub, _) => unknown(sub, reply),
+    }
+}
+
+/// `DEBUG FAULT name permille`: trouble on purpose, in builds for tests ([`pantala_engine::faults`]).
+fn fault(args: &Args<'_>, reply: &mut Reply<'_>) {
+    if parse_i64(args.at(3)).is_some_and(|permille| pantala_engine::faults::set(args.at(2), permille)) {
+        reply.ok();
+    } else {
+        reply.error("ERR no such fault, or not so often");
     }
 }
 

@@ -26,6 +26,7 @@ use pantala_resp::{Args, Reply};
 use crate::access::{Access, KeyPlace, SessionView};
 use crate::blocking::{Blocking, Origin, Waiter, Woken};
 use crate::command::{Command, Handler};
+use crate::faults::{self, Fault};
 use crate::keyspace::{Execution, Keyspace};
 use crate::message::Message;
 use crate::ownership::{Freed, Ownership, Taken};
@@ -145,6 +146,7 @@ impl<'k> Executor<'k> {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
             }
+            faults::pause(Fault::PauseHolding);
             self.free(ownership);
             return self.ran(blocked, Ran::Done);
         }
@@ -164,6 +166,7 @@ impl<'k> Executor<'k> {
         if keyspace.layout().execution == Execution::Inline {
             let mut owned = std::mem::take(&mut self.owned);
             for index in 0..self.shards.len() {
+                faults::pause(Fault::PauseTaking);
                 match self.take_spinning(self.shards[index]) {
                     Some(ownership) => owned.push(ownership),
                     None => break,
@@ -212,6 +215,7 @@ impl<'k> Executor<'k> {
                 && let Some(ownership) = self.take_spinning(shard)
             {
                 request.owned.push(ownership);
+                faults::pause(Fault::PauseTaking);
             }
         }
         if request.owned.len() == request.shards.len() {
@@ -339,6 +343,7 @@ impl<'k> Executor<'k> {
     pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
         self.serve(&mut owned, now_ms);
         self.tell(&mut owned);
+        faults::pause(Fault::PauseHolding);
         self.to_free.append(&mut owned);
         self.free_all();
     }
@@ -411,6 +416,7 @@ impl<'k> Executor<'k> {
                 Taken::Owner(ownership, back) => {
                     parcel = back;
                     parcel.value.owned.push(ownership);
+                    faults::pause(Fault::PauseTaking);
                 }
                 Taken::Enqueued => return,
             }
@@ -452,6 +458,7 @@ impl<'k> Executor<'k> {
             // Who has its answer may rely on it that everybody was told.
             self.tell_changed();
         }
+        faults::pause(Fault::PauseReplying);
         // Before its shards are given back: should it wait now, the answer to that needs one of them and can't overtake this one.
         if parcel.value.worker == self.worker {
             self.answers.push(parcel);
@@ -526,6 +533,7 @@ impl<'k> Executor<'k> {
                         break;
                     }
                     granted += 1;
+                    faults::pause(Fault::PauseTaking);
                     parcel.value.owned.push(ownership);
                     self.advance(parcel);
                     break;

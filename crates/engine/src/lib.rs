@@ -35,6 +35,7 @@ pub mod command;
 pub mod db;
 pub mod executor;
 pub mod expire;
+pub mod faults;
 mod fields;
 pub mod functions;
 pub mod keyspace;

@@ -225,54 +225,93 @@ mod loom_tests {
         });
     }
 
+    /// A request for some gates, in ascending order.
+    struct Wanted {
+        gates: Vec<usize>,
+        owned: Vec<Ownership>,
+    }
+
+    /// Two gates and what they guard, as the executor goes about them.
+    struct Pair {
+        gates: [Gate<Wanted>; 2],
+        values: [UnsafeCell<u32>; 2],
+    }
+
+    impl Pair {
+        fn new() -> Arc<Self> {
+            let gates = [Gate::new(0, 1), Gate::new(1, 1)];
+            Arc::new(Pair { gates, values: [UnsafeCell::new(0), UnsafeCell::new(0)] })
+        }
+
+        /// Takes what is free of a request's gates; runs it when it has all, and gives them back.
+        fn advance(&self, request: Box<Node<Wanted>>) {
+            let mut requests = vec![request];
+            while let Some(request) = requests.pop() {
+                let Some(&gate) = request.value.gates.get(request.value.owned.len()) else {
+                    for &gate in &request.value.gates {
+                        // SAFETY: the gate is ours; loom checks it.
+                        self.values[gate].with_mut(|value| unsafe { *value += 1 });
+                    }
+                    request.value.owned.into_iter().rev().for_each(|ownership| self.free(ownership, &mut requests));
+                    continue;
+                };
+                if let Taken::Owner(ownership, mut back) = self.gates[gate].take_or_enqueue(request) {
+                    back.value.owned.push(ownership);
+                    requests.push(back);
+                }
+            }
+        }
+
+        /// Frees a gate, or grants it to the first who waits; who waits behind that one waits on.
+        fn free(&self, ownership: Ownership, requests: &mut Vec<Box<Node<Wanted>>>) {
+            let gate = ownership.shard() as usize;
+            if let Freed::Waiters(ownership, mut waiters) = self.gates[gate].free(ownership) {
+                let mut first = waiters.next().expect("not empty");
+                // The executor keeps them in the shard's backlog. Here they queue anew: the gate is held all the while.
+                for other in waiters {
+                    assert!(matches!(self.gates[gate].take_or_enqueue(other), Taken::Enqueued));
+                }
+                first.value.owned.push(ownership);
+                requests.push(first);
+            }
+        }
+
+        /// Runs a request for these gates in a thread each; every one has run then, alone on each of its gates, and all are free.
+        fn run(all: &'static [&'static [usize]]) {
+            loom::model(move || {
+                let pair = Pair::new();
+                let request = |gates: &[usize]| Node::new(Wanted { gates: gates.to_vec(), owned: Vec::new() });
+                let threads: Vec<_> = all[1..]
+                    .iter()
+                    .map(|gates| {
+                        let (pair, request) = (pair.clone(), request(gates));
+                        thread::spawn(move || pair.advance(request))
+                    })
+                    .collect();
+                pair.advance(request(all[0]));
+                for thread in threads {
+                    thread.join().unwrap();
+                }
+                for gate in 0..2 {
+                    let ownership = pair.gates[gate].try_take().expect("everyone has finished");
+                    let runs = all.iter().filter(|gates| gates.contains(&gate)).count();
+                    assert_eq!(pair.values[gate].with(|value| unsafe { *value }), runs as u32);
+                    assert!(matches!(pair.gates[gate].free(ownership), Freed::Free));
+                }
+            });
+        }
+    }
+
     /// Two threads take two gates each in ascending order, one through a queue: neither waits for ever and both run alone on both.
     #[test]
     fn two_shards_in_ascending_order_never_deadlock() {
-        struct Pair {
-            gates: [Gate<Vec<Ownership>>; 2],
-            value: UnsafeCell<u32>,
-        }
-        fn advance(pair: &Pair, mut request: Box<Node<Vec<Ownership>>>) {
-            let mut to_free: Vec<Ownership> = Vec::new();
-            loop {
-                let next = request.value.len();
-                if next == 2 {
-                    // SAFETY: both gates are ours; loom checks it.
-                    pair.value.with_mut(|value| unsafe { *value += 1 });
-                    to_free.append(&mut request.value);
-                    break;
-                }
-                match pair.gates[next].take_or_enqueue(request) {
-                    Taken::Owner(ownership, back) => {
-                        request = back;
-                        request.value.push(ownership);
-                    }
-                    Taken::Enqueued => break,
-                }
-            }
-            while let Some(ownership) = to_free.pop() {
-                let shard = ownership.shard() as usize;
-                if let Freed::Waiters(ownership, mut waiters) = pair.gates[shard].free(ownership) {
-                    let mut node = waiters.next().expect("not empty");
-                    assert!(waiters.next().is_none(), "there are only two requests");
-                    node.value.push(ownership);
-                    advance(pair, node);
-                }
-            }
-        }
-        loom::model(|| {
-            let pair = Arc::new(Pair { gates: [Gate::new(0, 1), Gate::new(1, 1)], value: UnsafeCell::new(0) });
-            let threads: Vec<_> = (0..2)
-                .map(|_| {
-                    let pair = pair.clone();
-                    thread::spawn(move || advance(&pair, Node::new(Vec::new())))
-                })
-                .collect();
-            for thread in threads {
-                thread.join().unwrap();
-            }
-            assert_eq!(pair.value.with(|value| unsafe { *value }), 2);
-            assert!(!pair.gates[0].is_held() && !pair.gates[1].is_held());
-        });
+        Pair::run(&[&[0, 1], &[0, 1]]);
+    }
+
+    /// Beside them a third wants one of the two gates only, the first or the last.
+    #[test]
+    fn two_over_two_shards_and_one_over_one_never_deadlock() {
+        Pair::run(&[&[0, 1], &[0, 1], &[1]]);
+        Pair::run(&[&[0, 1], &[0, 1], &[0]]);
     }
 }

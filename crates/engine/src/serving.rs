@@ -13,6 +13,7 @@ use crate::blocking::{Blocking, ReadyKey, Waiter, Woken};
 use crate::command::Handler;
 use crate::db::Db;
 use crate::executor::Executor;
+use crate::faults::{self, Fault};
 use crate::keyspace::Execution;
 use crate::message::Message;
 use crate::ownership::Ownership;
@@ -57,6 +58,7 @@ impl Executor<'_> {
                 keyspace.shard(&mut owned[index]).waiters.stand_still(key, true);
                 return self.serve_later(&waiter, shard, destination.shard, key.clone(), now_ms);
             }
+            faults::pause(Fault::PauseHolding);
             if self.wake(owned, &waiter, key, now_ms) {
                 for ownership in owned.iter_mut() {
                     let shard = ownership.shard();

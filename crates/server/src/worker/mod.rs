@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use pantala_engine::executor::Executor;
 use pantala_engine::expire::ActiveExpiry;
+use pantala_engine::faults::{self, Fault};
 use pantala_runtime::{Event, EventLoop};
 
 use crate::config::Settings;
@@ -183,6 +184,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
 
     /// Ends the turn: keeps what is left of the input, gives replies to the loop, closes what is to be closed.
     fn finish_turn(&mut self) {
+        faults::pause(Fault::PauseReplying);
         while let Some(index) = self.touched.pop() {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
             connection.is_touched = false;

@@ -8,6 +8,7 @@ use pantala_commands::Unresolved;
 use pantala_engine::client::{Host, LocalContext, ReplyMode, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, TransactionPart, for_each_key};
 use pantala_engine::executor::{Call, Executor, Ran};
+use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::Request;
 use pantala_resp::{ArgRange, Args, Limits, Reply};
@@ -143,6 +144,9 @@ impl<L: EventLoop> Worker<'_, L> {
                     self.server.keyspace().prefetch_gate(next.shard);
                 }
                 self.run_entry(entry, window.ranges_of(entry));
+                if faults::hits(Fault::Overtaking) {
+                    self.overtake(&window, at);
+                }
             }
         }
         let took = began.elapsed();
@@ -158,6 +162,26 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         window.clear();
         self.window = window;
+    }
+
+    /// [`Fault::Overtaking`].
+    #[cold]
+    fn overtake(&mut self, window: &Window, at: usize) {
+        let Some(next) = window.entries.get(at + 1) else { return };
+        let Some(connection) = &self.connections[next.connection as usize] else { return };
+        let is_behind = next.connection == window.entries[at].connection && connection.state == State::Parked;
+        if let What::Single(command, _) = next.what
+            && is_behind
+            && command.name == "set"
+        {
+            let bytes = &connection.input.bytes(&self.io)[next.begin..next.end];
+            let args = Args::new(bytes, window.ranges_of(next));
+            let (session, connection) = (connection.session.view(), connection.token());
+            let words: Vec<&[u8]> = args.iter().collect();
+            let call =
+                Call { command, args, first_key: None, session, reads_as: None, connection, now_ms: self.now_ms };
+            self.executor.run_ahead(&call, &words);
+        }
     }
 
     /// With `--execution owner`: what a connection has in the window as commands of one key, one after the other, goes to the shards' homes in
@@ -469,6 +493,12 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
             }
         }
         Route::None => unreachable!("a keyed command has a route"),
+    }
+    if faults::hits(Fault::TornMset)
+        && call.command.name == "mset"
+        && let Some(ran) = executor.run_torn(call, output)
+    {
+        return ran;
     }
     executor.run_many(call, shards, output)
 }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use pantala_engine::client::{LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
 use pantala_engine::executor::{Call, Ran};
+use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::request::Parcel;
 use pantala_engine::transaction::{Needs, Queued, Transaction};
@@ -144,7 +145,7 @@ impl<L: EventLoop> Worker<'_, L> {
                         session.discard();
                         None
                     }
-                    Some(_) if changed => {
+                    Some(_) if changed && !faults::hits(Fault::BlindExec) => {
                         reply.null_array();
                         session.discard();
                         None
@@ -318,15 +319,44 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(transaction) = transaction else { return };
         let is_intact =
             watching.is_none_or(|watching| watching.is_intact(&mut self.executor.look(&view, owned, self.now_ms)));
-        if !is_intact {
+        if !is_intact && !faults::hits(Fault::BlindExec) {
             return Reply::new(output, view.version).null_array();
         }
         Reply::new(output, view.version).array(transaction.queue().len());
         self.set_in_exec(index, true);
-        for queued in transaction.queue() {
+        for (at, queued) in transaction.queue().iter().enumerate() {
+            faults::pause(Fault::PauseHolding);
+            if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
+                self.tear(&transaction, queued, owned);
+            }
             self.run_queued(index, &transaction, queued, owned);
         }
         self.set_in_exec(index, false);
+    }
+
+    /// [`Fault::TornExec`].
+    #[cold]
+    fn tear(&mut self, transaction: &Transaction, last: &Queued, owned: &mut Vec<Ownership>) {
+        let Needs::Keys(keys) = &last.needs else { return };
+        let mut needed = transaction.shards_of(keys).to_vec();
+        needed.sort_unstable();
+        needed.dedup();
+        if needed.is_empty() {
+            return;
+        }
+        self.executor.give_back(std::mem::take(owned), self.now_ms);
+        faults::stall();
+        loop {
+            owned.extend(needed.iter().map_while(|shard| self.executor.try_take(*shard)));
+            if owned.len() == needed.len() {
+                return;
+            }
+            self.executor.give_back(std::mem::take(owned), self.now_ms);
+            // Who has them may wait for this worker.
+            self.receive_messages();
+            self.executor.go_on();
+            faults::stall();
+        }
     }
 
     fn set_in_exec(&mut self, index: u32, in_exec: bool) {

@@ -8,6 +8,7 @@ use pantala_engine::access::SessionView;
 use pantala_engine::client::{Client, LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, for_each_key};
 use pantala_engine::executor::Call;
+use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::tracking::Reader;
 use pantala_engine::undo::Undo;
@@ -59,6 +60,7 @@ pub(super) fn slots_of_keys(keys: &Args<'_>) -> Slots {
 
 impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     fn call(&mut self, args: &Args<'_>, version: Version, reply: &mut Vec<u8>) -> Called {
+        faults::pause(Fault::PauseHolding);
         let command = match self.resolve(args) {
             Ok(command) => command,
             Err(why) => {
@@ -287,8 +289,19 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
+    /// What it has changed stands.
+    pub(super) fn keep(&mut self) {
+        let Some(undo) = &mut self.undo else { return };
+        if !self.owned.is_empty() {
+            undo.keep(&mut self.worker.executor.look(&self.view, self.owned, self.worker.now_ms));
+        }
+    }
+
     fn roll_back(&mut self) {
         let Some(undo) = &mut self.undo else { return };
+        if faults::hits(Fault::KeptUndo) {
+            return;
+        }
         if !self.owned.is_empty() {
             undo.roll_back(&mut self.worker.executor.look(&self.view, self.owned, self.worker.now_ms));
         }

@@ -222,6 +222,9 @@ impl<L: EventLoop> Worker<'_, L> {
             Program::Script(script) => state.run(script, &keys, &args, &mut caller),
             Program::Function(library, index) => state.run_function(library, *index, &keys, &args, &mut caller),
         };
+        if ended != Ended::Abandoned {
+            caller.keep();
+        }
         running.end(kind, state.used_bytes());
         if let Some(connection) = &self.connections[index as usize] {
             // SELECT is for the script alone.

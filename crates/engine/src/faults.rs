@@ -1,0 +1,187 @@
+//! Trouble on purpose, for the tests of isolation: threads that pause at bad moments, and rules that are broken, to see that the checker
+//! sees it (docs/testing.md).
+//!
+//! Only builds with debug assertions have it: elsewhere [`hits`] is `false` for the compiler, and what hangs on it isn't in the binary.
+//! `DEBUG FAULT name permille` sets how often one hits, for the whole process.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use pantala_resp::{ArgRange, Args};
+
+use crate::executor::{Call, Executor, Ran};
+
+/// What can be made to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A thread pauses between two shards that it takes.
+    PauseTaking,
+    /// A thread pauses while it holds shards: between the commands of a transaction or a script, and before it gives them back.
+    PauseHolding,
+    /// A thread pauses when a command has run, before its reply is sent.
+    PauseReplying,
+    /// `MSET` sets its first key, gives that shard back, and then sets the others.
+    TornMset,
+    /// `EXEC` gives back its shards before its last command, and takes those of that one anew.
+    TornExec,
+    /// Where a `SET` waits for its shard, the `SET` behind it in its connection's pipeline runs before it.
+    Overtaking,
+    /// `EXEC` doesn't look whether a watched key was changed.
+    BlindExec,
+    /// What a script has changed before it is run again with all shards is not put back.
+    KeptUndo,
+}
+
+const ALL: [(&str, Fault); 8] = [
+    ("pause-taking", Fault::PauseTaking),
+    ("pause-holding", Fault::PauseHolding),
+    ("pause-replying", Fault::PauseReplying),
+    ("torn-mset", Fault::TornMset),
+    ("torn-exec", Fault::TornExec),
+    ("overtaking", Fault::Overtaking),
+    ("blind-exec", Fault::BlindExec),
+    ("kept-undo", Fault::KeptUndo),
+];
+
+/// How often a fault can hit: always.
+const PERMILLE_MAX: u32 = 1000;
+
+/// Longest pause, µs: some dozen times what a command takes.
+const PAUSE_US_MAX: u64 = 400;
+
+/// By fault, of a thousand moments the number in which it hits.
+static PERMILLE: [AtomicU32; ALL.len()] = [const { AtomicU32::new(0) }; ALL.len()];
+
+/// What the threads' random numbers begin with.
+static NEXT_SEED: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    static RANDOM: Cell<u64> = Cell::new(NEXT_SEED.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed));
+}
+
+/// Sets how often a fault hits, of a thousand moments. `false`: there is none of that name, or not so many, or this build has none.
+pub fn set(name: &[u8], permille: i64) -> bool {
+    let found = ALL.iter().find(|(known, _)| known.as_bytes() == name);
+    let permille = u32::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
+    match (found, permille) {
+        (Some((_, fault)), Some(permille)) if cfg!(debug_assertions) => {
+            PERMILLE[*fault as usize].store(permille, Relaxed);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Whether a fault is to happen now.
+#[inline(always)]
+pub fn hits(fault: Fault) -> bool {
+    // Relaxed: nothing hangs on when a thread sees the setting.
+    cfg!(debug_assertions) && drawn(PERMILLE[fault as usize].load(Relaxed))
+}
+
+/// Pauses this thread if that fault is to happen now.
+#[inline(always)]
+pub fn pause(fault: Fault) {
+    if hits(fault) {
+        stall();
+    }
+}
+
+fn drawn(permille: u32) -> bool {
+    permille > 0 && random() % u64::from(PERMILLE_MAX) < u64::from(permille)
+}
+
+/// Lets other threads run: all that are ready, or for some time.
+#[cold]
+pub fn stall() {
+    let us = random() % (2 * PAUSE_US_MAX);
+    if us < PAUSE_US_MAX {
+        std::thread::sleep(Duration::from_micros(us));
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+/// SplitMix64.
+fn random() -> u64 {
+    RANDOM.with(|random| {
+        random.set(random.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
+        let mixed = (random.get() ^ (random.get() >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    })
+}
+
+impl Executor<'_> {
+    /// [`Fault::TornMset`]. `None`: the first key's shard is busy, or there is one key only; nothing was done.
+    #[cold]
+    pub fn run_torn(&mut self, call: &Call<'_>, reply: &mut Vec<u8>) -> Option<Ran> {
+        let words: Vec<&[u8]> = call.args.iter().collect();
+        let [name, key, value, others @ ..] = words.as_slice() else { return None };
+        if others.is_empty() || others.len() % 2 == 1 {
+            return None;
+        }
+        if !self.run_ahead(call, &[name, key, value]) {
+            return None;
+        }
+        stall();
+        let shards: Vec<u32> = others.chunks(2).map(|pair| self.keyspace().place(pair[0]).shard).collect();
+        let mut rest = vec![*name];
+        rest.extend_from_slice(others);
+        let (bytes, ranges) = joined(&rest);
+        Some(self.run_many(&with_args(call, Args::new(&bytes, &ranges)), &shards, reply))
+    }
+
+    /// Runs a command on the shard of its first key, by itself and at once, and throws its reply away. `false`: the shard is busy.
+    #[cold]
+    pub fn run_ahead(&mut self, call: &Call<'_>, words: &[&[u8]]) -> bool {
+        let shard = self.keyspace().place(words[1]).shard;
+        let Some(ownership) = self.try_take(shard) else { return false };
+        let (bytes, ranges) = joined(words);
+        let mut owned = vec![ownership];
+        self.run_held(&with_args(call, Args::new(&bytes, &ranges)), &[shard], &mut owned, &mut Vec::new());
+        self.give_back(owned, call.now_ms);
+        true
+    }
+}
+
+fn joined(words: &[&[u8]]) -> (Vec<u8>, Vec<ArgRange>) {
+    let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+    for word in words {
+        ranges.push(ArgRange::new(bytes.len(), word.len()));
+        bytes.extend_from_slice(word);
+    }
+    (bytes, ranges)
+}
+
+fn with_args<'a>(call: &Call<'_>, args: Args<'a>) -> Call<'a> {
+    Call {
+        command: call.command,
+        args,
+        first_key: None,
+        session: call.session,
+        reads_as: None,
+        connection: call.connection,
+        now_ms: call.now_ms,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_set_by_name_within_bounds() {
+        assert!(ALL.iter().enumerate().all(|(at, (_, fault))| *fault as usize == at));
+        assert!(!hits(Fault::KeptUndo));
+        for (name, permille, taken) in
+            [("kept-undo", 1000, true), ("kept-undo", 1001, false), ("kept-undo", -1, false), ("nosuch", 1, false)]
+        {
+            assert_eq!(set(name.as_bytes(), permille), taken && cfg!(debug_assertions), "{name} {permille}");
+        }
+        assert_eq!(hits(Fault::KeptUndo), cfg!(debug_assertions));
+        assert!(!hits(Fault::BlindExec));
+        set(b"kept-undo", 0);
+    }
+}

@@ -1,0 +1,172 @@
+//! The search for an order.
+//!
+//! As Wing and Gong have it, with what Lowe added: a depth-first search over the orders that the events' times allow, which remembers where it
+//! has been. Where it stands is how many events of each client have happened, and the model's state; who has been there finds nothing new.
+//! Linearizability is local (Herlihy and Wing), so that events are searched apart whose keys have nothing to do with each other.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write;
+
+use super::model::State;
+use super::{Event, Key};
+
+/// Places that one search looks at before it gives up. A history of fifty events has mostly some hundred.
+pub const PLACES_MAX: usize = 200_000;
+
+/// What is demanded of an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// A client's events stand in it as it sent them, also where it sent the next before the last was answered. That isn't local: all events
+    /// are searched together.
+    Connection,
+    /// So do the events of each key.
+    Key,
+}
+
+/// What came of a search.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It could have happened.
+    Explained,
+    /// It couldn't: the events, and how far an order goes at best.
+    Violation(String),
+    /// Not known: beyond [`PLACES_MAX`].
+    Undecided,
+}
+
+/// Whether the events of a window could have happened one after the other.
+#[must_use]
+pub fn check(events: &[Event], scope: Scope) -> Verdict {
+    let parts = match scope {
+        Scope::Connection => vec![(0..events.len()).collect()],
+        Scope::Key => parts(events),
+    };
+    let mut verdict = Verdict::Explained;
+    for part in parts {
+        let mut search = Search::new(events, &part);
+        match search.go(&State::default()) {
+            Some(true) => {}
+            Some(false) => return Verdict::Violation(search.shown()),
+            None => verdict = Verdict::Undecided,
+        }
+    }
+    verdict
+}
+
+/// The events of keys that have to do with each other, by index. What a client watches belongs to its next transaction.
+fn parts(events: &[Event]) -> Vec<Vec<usize>> {
+    let mut leader: BTreeMap<Key, Key> = BTreeMap::new();
+    fn find(leader: &mut BTreeMap<Key, Key>, key: Key) -> Key {
+        let above = *leader.entry(key).or_insert(key);
+        if above == key { key } else { find(leader, above) }
+    }
+    let mut watched: BTreeMap<usize, Key> = BTreeMap::new();
+    for event in events {
+        let mut keys = event.operation.keys();
+        match event.operation {
+            super::Operation::Watch(_) => {
+                keys.extend(watched.get(&event.client));
+                watched.insert(event.client, keys[0]);
+            }
+            super::Operation::Exec(_) => keys.extend(watched.remove(&event.client)),
+            _ => {}
+        }
+        for two in keys.windows(2) {
+            let (one, other) = (find(&mut leader, two[0]), find(&mut leader, two[1]));
+            leader.insert(one, other);
+        }
+    }
+    let mut parts: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+    for (index, event) in events.iter().enumerate() {
+        let first = event.operation.keys()[0];
+        parts.entry(find(&mut leader, first)).or_default().push(index);
+    }
+    parts.into_values().collect()
+}
+
+struct Search<'e> {
+    events: &'e [Event],
+    /// By client, its events in the order it sent them.
+    clients: Vec<Vec<usize>>,
+    /// How many of each have happened.
+    done: Vec<u8>,
+    seen: HashSet<(Vec<u8>, State)>,
+    order: Vec<usize>,
+    best: Vec<usize>,
+}
+
+impl<'e> Search<'e> {
+    fn new(events: &'e [Event], part: &[usize]) -> Self {
+        let mut by_client: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for &index in part {
+            by_client.entry(events[index].client).or_default().push(index);
+        }
+        let clients: Vec<_> = by_client.into_values().collect();
+        let done = vec![0; clients.len()];
+        Search { events, clients, done, seen: HashSet::new(), order: Vec::new(), best: Vec::new() }
+    }
+
+    /// Whether what is left can happen from here. `None`: not found out.
+    fn go(&mut self, state: &State) -> Option<bool> {
+        if self.order.len() > self.best.len() {
+            self.best.clone_from(&self.order);
+        }
+        let next: Vec<(usize, usize)> = (0..self.clients.len())
+            .filter_map(|client| Some((client, *self.clients[client].get(usize::from(self.done[client]))?)))
+            .collect();
+        // Nothing can happen that was sent only when another had been answered that hasn't happened.
+        let Some(first_returned_ns) = next.iter().map(|(_, index)| self.events[*index].returned_ns).min() else {
+            return Some(true);
+        };
+        if self.seen.len() >= PLACES_MAX {
+            return None;
+        }
+        if !self.seen.insert((self.done.clone(), state.clone())) {
+            return Some(false);
+        }
+        let mut next: Vec<_> =
+            next.into_iter().filter(|(_, index)| self.events[*index].called_ns <= first_returned_ns).collect();
+        // What was answered first has probably happened first.
+        next.sort_unstable_by_key(|(_, index)| self.events[*index].returned_ns);
+        let mut possible: Vec<(usize, usize, State)> = next
+            .into_iter()
+            .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
+            .collect();
+        // What can happen now, and changes nothing wherever it happens, is as well here as later: no other choice need be looked at.
+        if let Some(at) = possible.iter().position(|(_, index, _)| self.events[*index].changes_nothing()) {
+            possible = vec![possible.swap_remove(at)];
+        }
+        for (client, index, after) in possible {
+            self.done[client] += 1;
+            self.order.push(index);
+            let found = self.go(&after);
+            self.order.pop();
+            self.done[client] -= 1;
+            if found != Some(false) {
+                return found;
+            }
+        }
+        Some(false)
+    }
+
+    /// The events in the order that goes furthest, and those that then can't come.
+    fn shown(&self) -> String {
+        let mut text = "no order explains this history. The one that goes furthest:\n".to_owned();
+        let mut left: Vec<usize> = self.clients.iter().flatten().copied().collect();
+        left.retain(|index| !self.best.contains(index));
+        left.sort_unstable_by_key(|index| self.events[*index].called_ns);
+        for (title, indexes) in [("", &self.best), ("then none of:\n", &left)] {
+            text.push_str(title);
+            for index in indexes {
+                let Event { client, operation, reply, called_ns, returned_ns } = &self.events[*index];
+                let (called_us, returned_us) = (called_ns / 1000, returned_ns / 1000);
+                let reply = super::record::readable(reply);
+                let _ = writeln!(text, "  {called_us:>7}..{returned_us:<7} client {client}: {operation:?} -> {reply}");
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests;

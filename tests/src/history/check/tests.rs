@@ -1,0 +1,175 @@
+use super::*;
+use crate::history::{Command, Operation, Script};
+use crate::{Random, Reply};
+
+fn event(client: usize, times: (u64, u64), operation: Operation, reply: Reply) -> Event {
+    Event { client, operation, reply, called_ns: times.0, returned_ns: times.1 }
+}
+
+fn set(client: usize, times: (u64, u64), key: Key, value: &str) -> Event {
+    event(client, times, Operation::One(Command::Set(key, value.into())), Reply::ok())
+}
+
+fn get(client: usize, times: (u64, u64), key: Key, value: Option<&str>) -> Event {
+    event(client, times, Operation::One(Command::Get(key)), value.map_or(Reply::Null, Reply::bulk))
+}
+
+fn mget(client: usize, times: (u64, u64), values: [Option<&str>; 2]) -> Event {
+    let reply = Reply::Array(values.iter().map(|value| value.map_or(Reply::Null, Reply::bulk)).collect());
+    event(client, times, Operation::One(Command::Mget(vec![0, 1])), reply)
+}
+
+fn mset(client: usize, times: (u64, u64), value: &str) -> Event {
+    let pairs = vec![(0, value.to_owned()), (1, value.to_owned())];
+    event(client, times, Operation::One(Command::Mset(pairs)), Reply::ok())
+}
+
+fn is_explained(events: &[Event]) -> bool {
+    let [of_keys, of_connections] = [Scope::Key, Scope::Connection].map(|scope| check(events, scope));
+    assert!(of_keys != Verdict::Undecided && of_connections != Verdict::Undecided);
+    assert!(of_keys == Verdict::Explained || of_connections != Verdict::Explained, "parts are no stricter");
+    of_connections == Verdict::Explained
+}
+
+#[test]
+fn reads_see_the_last_write_and_nothing_older() {
+    let write = set(0, (0, 10), 0, "new");
+    assert!(is_explained(&[write.clone(), get(1, (5, 15), 0, Some("new"))]));
+    assert!(is_explained(&[write.clone(), get(1, (5, 15), 0, None)]));
+    assert!(!is_explained(&[write.clone(), get(1, (11, 15), 0, None)]), "stale");
+    assert!(!is_explained(&[write.clone(), get(1, (5, 15), 0, Some("other"))]), "from nowhere");
+    // New and then old: no.
+    let reads = [get(1, (1, 2), 0, Some("new")), get(2, (3, 4), 0, None)];
+    assert!(!is_explained(&[&[write], reads.as_slice()].concat()));
+}
+
+#[test]
+fn several_keys_change_at_one_moment() {
+    let write = mset(0, (0, 10), "new");
+    for (values, possible) in [([None, None], true), ([Some("new"); 2], true), ([Some("new"), None], false)] {
+        assert_eq!(is_explained(&[write.clone(), mget(1, (1, 9), values)]), possible, "{values:?}");
+    }
+}
+
+#[test]
+fn the_order_of_a_connection_is_one_of_all_its_keys() {
+    // Sent at once; another client sees the second without the first.
+    let writes = [set(0, (0, 10), 0, "a"), set(0, (0, 10), 1, "b")];
+    let reads = [get(1, (1, 2), 1, Some("b")), get(1, (3, 4), 0, None)];
+    let events = [writes, reads].concat();
+    assert_eq!(check(&events, Scope::Key), Verdict::Explained);
+    assert!(matches!(check(&events, Scope::Connection), Verdict::Violation(_)));
+}
+
+#[test]
+fn watched_keys_that_were_changed_refuse_the_transaction() {
+    let watch = event(0, (0, 1), Operation::Watch(vec![0]), Reply::ok());
+    let exec = |reply| event(0, (4, 5), Operation::Exec(vec![Command::Set(1, "x".into())]), reply);
+    let (refused, done) = (Reply::Null, Reply::Array(vec![Reply::ok()]));
+    for (write, reply, possible) in [
+        (Some((2, 3)), refused.clone(), true),
+        (Some((2, 3)), done.clone(), false),
+        (Some((0, 9)), refused.clone(), true),
+        (Some((0, 9)), done.clone(), true),
+        (None, done, true),
+        (None, refused, false),
+    ] {
+        let mut events = vec![watch.clone(), exec(reply)];
+        events.extend(write.map(|times| set(1, times, 0, "y")));
+        assert_eq!(is_explained(&events), possible, "{events:?}");
+    }
+}
+
+#[test]
+fn who_waits_gets_each_element_once() {
+    let pop = |client, times, reply| event(client, times, Operation::BlockingPop(vec![0, 1]), reply);
+    let got = |key: &str, element: &str| Reply::Array(vec![Reply::bulk(key), Reply::bulk(element)]);
+    let push = event(0, (5, 6), Operation::One(Command::Push(1, "e".into())), Reply::Integer(1));
+    let (early, late) = (pop(1, (0, 9), got("window1:1", "e")), pop(2, (0, 4), Reply::Null));
+    assert!(is_explained(&[push.clone(), early.clone(), late]));
+    assert!(!is_explained(&[push.clone(), early, pop(2, (0, 9), got("window1:1", "e"))]), "twice");
+    assert!(!is_explained(&[push.clone(), pop(1, (7, 9), Reply::Null)]), "passed over");
+    assert!(!is_explained(&[push, pop(1, (0, 9), got("window1:0", "e"))]), "of another key");
+    // A move takes it from one list into the other.
+    let moved = event(1, (0, 9), Operation::BlockingMove(0, 1), Reply::bulk("m"));
+    let push = event(0, (1, 2), Operation::One(Command::Push(0, "m".into())), Reply::Integer(1));
+    let range = |items: &[&str]| {
+        event(2, (10, 11), Operation::One(Command::Range(1)), Reply::Array(items.iter().map(Reply::bulk).collect()))
+    };
+    assert!(is_explained(&[moved.clone(), push.clone(), range(&["m"])]));
+    assert!(!is_explained(&[moved, push, range(&[])]));
+}
+
+/// The plain way: every order of the events, held against times and model.
+fn brute_force(events: &[Event], left: &mut Vec<usize>, state: &State) -> bool {
+    if left.is_empty() {
+        return true;
+    }
+    let first_returned_ns = left.iter().map(|index| events[*index].returned_ns).min().unwrap_or(0);
+    (0..left.len()).any(|at| {
+        let index = left[at];
+        let is_first_of_client = left[..at].iter().all(|other| events[*other].client != events[index].client);
+        if !is_first_of_client || events[index].called_ns > first_returned_ns {
+            return false;
+        }
+        let Some(after) = state.after(&events[index]) else { return false };
+        left.remove(at);
+        let found = brute_force(events, left, &after);
+        left.insert(at, index);
+        found
+    })
+}
+
+/// Histories at random, of replies that one thread has given and some that it hasn't: the search finds what the plain way finds.
+#[test]
+fn the_search_agrees_with_the_plain_way() {
+    let mut random = Random::from_seed(Random::seed("the_search_agrees_with_the_plain_way"));
+    let (mut explained, mut violated) = (0, 0);
+    for _ in 0..2000 {
+        let events = at_random(&mut random);
+        let mut all: Vec<usize> = (0..events.len()).collect();
+        let wanted = brute_force(&events, &mut all, &State::default());
+        assert_eq!(check(&events, Scope::Connection) == Verdict::Explained, wanted, "{events:#?}");
+        if wanted {
+            assert_eq!(check(&events, Scope::Key), Verdict::Explained, "{events:#?}");
+            explained += 1;
+        } else {
+            violated += 1;
+        }
+    }
+    assert!(explained > 50 && violated > 50, "{explained} explained, {violated} violated: it proves nothing");
+}
+
+/// Three clients with three operations each, whose times overlap.
+fn at_random(random: &mut Random) -> Vec<Event> {
+    let mut events = Vec::new();
+    for client in 0..3 {
+        let mut now_ns = random.below(4) as u64;
+        for number in 0..3 {
+            let (called_ns, took_ns) = (now_ns, 1 + random.below(8) as u64);
+            now_ns += took_ns + 1;
+            let value = format!("{client}{number}");
+            let key = random.below(2);
+            let seen = |random: &mut Random| match random.below(3) {
+                0 => Reply::Null,
+                _ => Reply::bulk(format!("{}{}", random.below(3), random.below(3))),
+            };
+            let (operation, reply) = match random.below(6) {
+                5 => {
+                    // It leaves no trace of itself, but of what was there before neither.
+                    let set_and_del = vec![Command::Set(key, value), Command::Del(vec![key])];
+                    (Operation::Exec(set_and_del), Reply::Array(vec![Reply::ok(), Reply::Integer(1)]))
+                }
+                0 | 1 => (Operation::One(Command::Set(key, value)), Reply::ok()),
+                2 => (Operation::One(Command::Mset(vec![(0, value.clone()), (1, value)])), Reply::ok()),
+                3 => (Operation::One(Command::Get(key)), seen(random)),
+                _ => {
+                    let read = vec![Command::Get(key), Command::Set(key, value)];
+                    (Operation::Script(Script::Declared, read), Reply::Array(vec![seen(random), Reply::ok()]))
+                }
+            };
+            events.push(Event { client, operation, reply, called_ns, returned_ns: called_ns + took_ns });
+        }
+    }
+    events
+}

@@ -1,0 +1,250 @@
+//! What one thread would know and answer.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use super::{Command, Event, Key, Operation};
+use crate::Reply;
+
+/// What a key holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Value {
+    /// A string.
+    Text(String),
+    /// A list, never empty.
+    List(VecDeque<String>),
+}
+
+/// Keys that a client watches.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Watched {
+    client: usize,
+    /// A bit for each.
+    keys: u64,
+    /// One of them was changed since.
+    is_changed: bool,
+}
+
+/// Most keys of a window: bits of `Watched::keys`.
+pub const KEYS_MAX: usize = 64;
+
+/// All that one thread would know. A search makes many of them, so that to make another is cheap.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct State {
+    /// By key, up to the last one that was ever there.
+    keys: Vec<Option<Rc<Value>>>,
+    /// In order of the clients.
+    watching: Vec<Watched>,
+}
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+const NO_SUCH_KEY: &str = "ERR no such key";
+const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+
+impl State {
+    /// What comes of an event, if it can happen now and be answered as it was.
+    #[must_use]
+    pub fn after(&self, event: &Event) -> Option<State> {
+        let mut next = self.clone();
+        next.happens(event).then_some(next)
+    }
+
+    fn happens(&mut self, event: &Event) -> bool {
+        let reply = &event.reply;
+        match &event.operation {
+            Operation::One(command) => self.apply(command) == *reply,
+            Operation::Watch(keys) => {
+                self.watch(event.client, keys);
+                *reply == Reply::ok()
+            }
+            Operation::Exec(commands) => {
+                let at = self.watching.binary_search_by_key(&event.client, |watched| watched.client);
+                let is_changed = at.is_ok_and(|at| self.watching.remove(at).is_changed);
+                if is_changed { *reply == Reply::Null } else { self.all(commands) == *reply }
+            }
+            Operation::Script(_, commands) => self.all(commands) == *reply,
+            Operation::BlockingPop(keys) => self.blocking_pop(keys, reply),
+            Operation::BlockingMove(from, to) => self.blocking_move(*from, *to, reply),
+        }
+    }
+
+    fn all(&mut self, commands: &[Command]) -> Reply {
+        Reply::Array(commands.iter().map(|command| self.apply(command)).collect())
+    }
+
+    /// `BLPOP`. Where several keys have elements it may take of any: one that waits is served by the key that is filled first.
+    /// With nothing it ends when none has any.
+    fn blocking_pop(&mut self, keys: &[Key], reply: &Reply) -> bool {
+        match reply {
+            Reply::Null => keys.iter().all(|key| !matches!(self.value(*key), Some(Value::List(_)))),
+            Reply::Error(_) => {
+                reply_is(reply, WRONG_TYPE) && keys.iter().any(|key| matches!(self.value(*key), Some(Value::Text(_))))
+            }
+            Reply::Array(items) => {
+                // The window's name of the key ends with its number (see `record`).
+                let [Reply::Bulk(name), item] = items.as_slice() else { return false };
+                let key = super::record::key_of(name);
+                keys.contains(&key)
+                    && matches!(self.value(key), Some(Value::List(_)))
+                    && self.apply(&Command::Pop(key)) == *item
+            }
+            _ => false,
+        }
+    }
+
+    fn blocking_move(&mut self, from: Key, to: Key, reply: &Reply) -> bool {
+        match (self.value(from), self.value(to)) {
+            // Whoever waits is not told that the key has become a string.
+            (None, _) => *reply == Reply::Null,
+            (Some(Value::Text(_)), _) => *reply == Reply::Null || reply_is(reply, WRONG_TYPE),
+            (Some(Value::List(_)), Some(Value::Text(_))) => reply_is(reply, WRONG_TYPE),
+            (Some(Value::List(_)), _) => {
+                let Reply::Bulk(moved) = self.apply(&Command::Pop(from)) else { return false };
+                let element = String::from_utf8_lossy(&moved).into_owned();
+                self.apply(&Command::Push(to, element));
+                *reply == Reply::Bulk(moved)
+            }
+        }
+    }
+
+    /// Runs a command.
+    fn apply(&mut self, command: &Command) -> Reply {
+        match command {
+            Command::Get(key) => self.text(*key),
+            Command::Set(key, value) => {
+                self.set(*key, value);
+                Reply::ok()
+            }
+            Command::Incr(key) => self.incr(*key),
+            Command::Append(key, value) => {
+                let mut text = match self.value(*key) {
+                    None => String::new(),
+                    Some(Value::Text(text)) => text.clone(),
+                    Some(Value::List(_)) => return Reply::Error(WRONG_TYPE.into()),
+                };
+                text.push_str(value);
+                self.set(*key, &text);
+                Reply::Integer(text.len() as i64)
+            }
+            Command::Del(keys) => Reply::Integer(keys.iter().filter(|key| self.del(**key)).count() as i64),
+            Command::Mset(pairs) => {
+                pairs.iter().for_each(|(key, value)| self.set(*key, value));
+                Reply::ok()
+            }
+            Command::Mget(keys) => {
+                let of = |key: &Key| match self.value(*key) {
+                    Some(Value::Text(text)) => Reply::bulk(text),
+                    _ => Reply::Null,
+                };
+                Reply::Array(keys.iter().map(of).collect())
+            }
+            Command::Rename(from, to) => self.rename(*from, *to),
+            Command::Push(key, value) => self.push(*key, value),
+            Command::Pop(key) => self.pop(*key),
+            Command::Range(key) => match self.value(*key) {
+                None => Reply::Array(Vec::new()),
+                Some(Value::List(items)) => Reply::Array(items.iter().map(Reply::bulk).collect()),
+                Some(Value::Text(_)) => Reply::Error(WRONG_TYPE.into()),
+            },
+        }
+    }
+
+    fn text(&self, key: Key) -> Reply {
+        match self.value(key) {
+            None => Reply::Null,
+            Some(Value::Text(text)) => Reply::bulk(text),
+            Some(Value::List(_)) => Reply::Error(WRONG_TYPE.into()),
+        }
+    }
+
+    fn set(&mut self, key: Key, value: &str) {
+        self.put(key, Some(Rc::new(Value::Text(value.to_owned()))));
+    }
+
+    fn del(&mut self, key: Key) -> bool {
+        let was_there = self.value(key).is_some();
+        if was_there {
+            self.put(key, None);
+        }
+        was_there
+    }
+
+    fn incr(&mut self, key: Key) -> Reply {
+        let number = match self.value(key) {
+            None => 0,
+            Some(Value::List(_)) => return Reply::Error(WRONG_TYPE.into()),
+            Some(Value::Text(text)) => match text.parse::<i64>() {
+                Ok(number) => number,
+                Err(_) => return Reply::Error(NO_INTEGER.into()),
+            },
+        };
+        self.set(key, &(number + 1).to_string());
+        Reply::Integer(number + 1)
+    }
+
+    fn rename(&mut self, from: Key, to: Key) -> Reply {
+        let Some(Some(value)) = self.keys.get(from).cloned() else { return Reply::Error(NO_SUCH_KEY.into()) };
+        if from != to {
+            self.put(from, None);
+            self.put(to, Some(value));
+        }
+        Reply::ok()
+    }
+
+    fn push(&mut self, key: Key, value: &str) -> Reply {
+        let mut items = match self.value(key) {
+            None => VecDeque::new(),
+            Some(Value::Text(_)) => return Reply::Error(WRONG_TYPE.into()),
+            Some(Value::List(items)) => items.clone(),
+        };
+        items.push_back(value.to_owned());
+        let len = items.len();
+        self.put(key, Some(Rc::new(Value::List(items))));
+        Reply::Integer(len as i64)
+    }
+
+    fn pop(&mut self, key: Key) -> Reply {
+        let mut items = match self.value(key) {
+            None => return Reply::Null,
+            Some(Value::Text(_)) => return Reply::Error(WRONG_TYPE.into()),
+            Some(Value::List(items)) => items.clone(),
+        };
+        let first = items.pop_front().unwrap_or_default();
+        self.put(key, (!items.is_empty()).then(|| Rc::new(Value::List(items))));
+        Reply::bulk(first)
+    }
+
+    fn value(&self, key: Key) -> Option<&Value> {
+        self.keys.get(key)?.as_deref()
+    }
+
+    /// Changes a key: whoever watches it is told.
+    fn put(&mut self, key: Key, value: Option<Rc<Value>>) {
+        if key >= self.keys.len() {
+            self.keys.resize(key + 1, None);
+        }
+        self.keys[key] = value;
+        // What is gone is as if it had never been.
+        while self.keys.last().is_some_and(Option::is_none) {
+            self.keys.pop();
+        }
+        for watched in &mut self.watching {
+            watched.is_changed |= watched.keys & (1 << key) != 0;
+        }
+    }
+
+    fn watch(&mut self, client: usize, keys: &[Key]) {
+        let at = self.watching.binary_search_by_key(&client, |watched| watched.client).unwrap_or_else(|at| {
+            self.watching.insert(at, Watched { client, keys: 0, is_changed: false });
+            at
+        });
+        for key in keys {
+            assert!(*key < KEYS_MAX, "a window has at most {KEYS_MAX} keys");
+            self.watching[at].keys |= 1 << key;
+        }
+    }
+}
+
+fn reply_is(reply: &Reply, error: &str) -> bool {
+    matches!(reply, Reply::Error(text) if text == error)
+}

@@ -1,0 +1,238 @@
+//! A bank: whatever moves money between accounts and coins between purses, and however many do so at once, whoever counts all of it
+//! finds as much as there was. The server's threads pause at bad moments (`DEBUG FAULT`, in builds with debug assertions).
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `PANTALA_HISTORY_S` | seconds that `the_bank_for_long` runs (default 600) |
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use pantala_tests::concurrent::{Body, run_for};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
+
+/// How long it runs on each kind of server.
+const RUN: Duration = Duration::from_millis(1000);
+/// Longest a broken rule may take to be noticed.
+const NOTICE_MAX: Duration = Duration::from_secs(30);
+
+const ACCOUNTS: usize = 8;
+const BALANCE: i64 = 100;
+const PURSES: usize = 4;
+const COINS: usize = 3;
+
+fn account(number: usize) -> String {
+    format!("account:{number}")
+}
+
+fn purse(number: usize) -> String {
+    format!("purse:{number}")
+}
+
+/// Moves one from the first account to the second.
+const TRANSFER: &str = "redis.call('DECR', from) redis.call('INCR', to) return 1";
+
+/// A way to move money from one account to another.
+type Move = fn(&mut Client, &str, &str, &mut Random) -> Reply;
+
+fn by_incr(client: &mut Client, from: &str, to: &str, _: &mut Random) -> Reply {
+    client.send_raw(b"MULTI\r\n");
+    client.send(&["DECR", from]);
+    client.send(&["INCR", to]);
+    client.send_raw(b"EXEC\r\n");
+    (0..4).map(|_| client.receive()).last().expect("four replies")
+}
+
+/// What both accounts hold, watched.
+fn watched(client: &mut Client, from: &str, to: &str) -> Option<(i64, i64)> {
+    client.command(&["WATCH", from, to]);
+    let both = client.command(&["MGET", from, to]);
+    let balance = |reply: &Reply| match reply {
+        Reply::Null => None,
+        reply => reply.text().parse::<i64>().ok(),
+    };
+    Some((balance(&both.elements()[0])?, balance(&both.elements()[1])?))
+}
+
+fn by_watch(client: &mut Client, from: &str, to: &str, _: &mut Random) -> Reply {
+    let Some((had, has)) = watched(client, from, to) else { return client.call("UNWATCH") };
+    client.call("MULTI");
+    client.command(&["SET", from, &(had - 1).to_string()]);
+    client.command(&["SET", to, &(has + 1).to_string()]);
+    client.call("EXEC")
+}
+
+fn by_mset(client: &mut Client, from: &str, to: &str, _: &mut Random) -> Reply {
+    let Some((had, has)) = watched(client, from, to) else { return client.call("UNWATCH") };
+    client.call("MULTI");
+    client.command(&["MSET", from, &(had - 1).to_string(), to, &(has + 1).to_string()]);
+    client.call("EXEC")
+}
+
+fn by_script(client: &mut Client, from: &str, to: &str, _: &mut Random) -> Reply {
+    client.command(&["EVAL", &format!("local from, to = KEYS[1], KEYS[2] {TRANSFER}"), "2", from, to])
+}
+
+fn by_undeclared_script(client: &mut Client, from: &str, to: &str, _: &mut Random) -> Reply {
+    client.command(&["EVAL", &format!("local from, to = ARGV[1], ARGV[2] {TRANSFER}"), "0", from, to])
+}
+
+/// A script that the server hasn't met, and that declares half of its keys: it begins, is put back, and runs again.
+fn by_new_script(client: &mut Client, from: &str, to: &str, random: &mut Random) -> Reply {
+    let script = format!("local from, to = KEYS[1], ARGV[1] {TRANSFER} -- {}", random.next_u64());
+    client.command(&["EVAL", &script, "1", from, to])
+}
+
+/// Two accounts change names.
+fn by_rename(client: &mut Client, from: &str, to: &str, random: &mut Random) -> Reply {
+    let between = format!("between:{}", random.next_u64());
+    client.call("MULTI");
+    for [one, other] in [[from, &between], [to, from], [&between, to]] {
+        client.command(&["RENAME", one, other]);
+    }
+    client.call("EXEC")
+}
+
+const MOVES: [Move; 7] = [by_incr, by_watch, by_mset, by_script, by_undeclared_script, by_new_script, by_rename];
+
+/// Moves a coin from a purse to another, waiting for one where there is none.
+fn move_coin(client: &mut Client, random: &mut Random) {
+    let (from, to) = (purse(random.below(PURSES)), purse(random.below(PURSES)));
+    match random.below(3) {
+        0 => client.command(&["BLMOVE", &from, &to, "LEFT", "RIGHT", "0.01"]),
+        1 => client.command(&["LMOVE", &from, &to, "RIGHT", "LEFT"]),
+        _ => client.command(&["BRPOPLPUSH", &from, &to, "0.01"]),
+    };
+}
+
+/// Sees all accounts at one moment.
+fn balances(client: &mut Client, random: &mut Random) -> Reply {
+    let all: Vec<String> = (0..ACCOUNTS).map(account).collect();
+    let over = |words: &[&str]| {
+        words.iter().map(|word| (*word).to_owned()).chain(all.iter().cloned()).collect::<Vec<String>>()
+    };
+    match random.below(4) {
+        0 => client.command(&over(&["MGET"])),
+        1 => {
+            let count = ACCOUNTS.to_string();
+            client.command(&over(&["EVAL", "return redis.call('MGET', unpack(KEYS))", &count]))
+        }
+        2 => client.command(&over(&["EVAL", "return redis.call('MGET', unpack(ARGV))", "0"])),
+        _ => {
+            client.call("MULTI");
+            for key in &all {
+                client.command(&["GET", key]);
+            }
+            client.call("EXEC")
+        }
+    }
+}
+
+fn coins(client: &mut Client) -> i64 {
+    client.call("MULTI");
+    for number in 0..PURSES {
+        client.command(&["LLEN", &purse(number)]);
+    }
+    client.call("EXEC").elements().iter().map(Reply::integer).sum()
+}
+
+/// Runs it. The error is what was counted wrong.
+fn run(server: &Server, limit: Duration, seed: u64) -> Result<(), String> {
+    let mut client = server.connect();
+    for number in 0..ACCOUNTS {
+        client.command(&["SET", &account(number), &BALANCE.to_string()]);
+    }
+    for coin in 0..COINS {
+        client.command(&["RPUSH", &purse(0), &coin.to_string()]);
+    }
+    let (moved, counted) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let mut bodies: Vec<Body> = Vec::new();
+    for (number, by) in MOVES.into_iter().enumerate() {
+        let (mut client, mut random) = (server.connect(), Random::from_seed(seed + number as u64));
+        let moved = &moved;
+        bodies.push(Box::new(move || {
+            let from = random.below(ACCOUNTS);
+            let to = (from + 1 + random.below(ACCOUNTS - 1)) % ACCOUNTS;
+            match by(&mut client, &account(from), &account(to), &mut random) {
+                Reply::Error(why) => return Err(format!("way {number}: {why}")),
+                Reply::Null => {}
+                _ => _ = moved.fetch_add(1, Ordering::Relaxed),
+            }
+            Ok(())
+        }));
+    }
+    for number in 0..2 {
+        let (mut client, mut random) = (server.connect(), Random::from_seed(seed + 100 + number));
+        bodies.push(Box::new(move || {
+            move_coin(&mut client, &mut random);
+            Ok(())
+        }));
+        let (mut client, mut random) = (server.connect(), Random::from_seed(seed + 200 + number));
+        let counted = &counted;
+        bodies.push(Box::new(move || {
+            let seen = balances(&mut client, &mut random);
+            let balance =
+                |reply: &Reply| if *reply == Reply::Null { 0 } else { reply.text().parse::<i64>().unwrap_or(0) };
+            let sum: i64 = seen.elements().iter().map(balance).sum();
+            let right = ACCOUNTS as i64 * BALANCE;
+            if sum != right {
+                return Err(format!("{sum} instead of {right} in all accounts: {seen:?}"));
+            }
+            let coins = coins(&mut client);
+            counted.fetch_add(1, Ordering::Relaxed);
+            if coins == COINS as i64 { Ok(()) } else { Err(format!("{coins} instead of {COINS} coins")) }
+        }));
+    }
+    run_for(limit, bodies)?;
+    let (moved, counted) = (moved.into_inner(), counted.into_inner());
+    eprintln!("   {moved} transfers, counted {counted} times");
+    assert!(moved >= 50 && counted >= 10, "{moved} transfers, counted {counted} times: it proves nothing");
+    Ok(())
+}
+
+/// A server whose threads pause. `false`: this build has no faults.
+fn start(backend: Backend, execution: &str, faults: &[(&str, u32)]) -> (Server, bool) {
+    let server = Server::pantala(backend, &["--workers", "5", "--shards", "40", "--execution", execution]);
+    let mut client = server.connect();
+    let has_faults = faults
+        .iter()
+        .all(|(fault, permille)| client.command(&["DEBUG", "FAULT", fault, &permille.to_string()]) == Reply::ok());
+    (server, has_faults)
+}
+
+const PAUSES: [(&str, u32); 3] = [("pause-taking", 20), ("pause-holding", 20), ("pause-replying", 20)];
+
+fn on_every_server(each: Duration, seed: u64) {
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            eprintln!("-- execution {execution}");
+            let (mut server, _) = start(backend, execution, &PAUSES);
+            if let Err(text) = run(&server, each, seed) {
+                panic!("backend {}, execution {execution}: {text}", backend.name());
+            }
+            server.assert_sound();
+        }
+    });
+}
+
+#[test]
+fn the_bank_neither_wins_nor_loses() {
+    on_every_server(RUN, Random::seed("the_bank_neither_wins_nor_loses"));
+    for broken in ["torn-exec", "blind-exec", "kept-undo"] {
+        let (server, has_faults) = start(Backend::all()[0], "inline", &[(broken, 500)]);
+        if has_faults {
+            assert!(run(&server, NOTICE_MAX, 1).is_err(), "{broken} isn't noticed: it could not fail");
+        } else {
+            eprintln!("SKIPPED: {broken}: this build has no faults");
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs for ten minutes: .ci/nightly"]
+fn the_bank_for_long() {
+    let seconds = std::env::var("PANTALA_HISTORY_S").map_or(600, |text| text.parse().expect("a number of seconds"));
+    let mut servers = 0;
+    for_each_backend(|_| servers += 2);
+    on_every_server(Duration::from_secs(seconds) / servers, Random::seed("the_bank_for_long"));
+}

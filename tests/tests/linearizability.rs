@@ -1,0 +1,253 @@
+//! What concurrent clients see could have happened one command after the other: histories of short windows on few keys, while the
+//! server's threads pause at bad moments, searched for an order that explains them ([`pantala_tests::history`]).
+//!
+//! Pauses, and the rules that are broken on purpose, are `DEBUG FAULT` of builds with debug assertions; other builds run without.
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `PANTALA_HISTORY_S` | seconds that `histories_for_long` runs (default 600) |
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::history::plan::{self, Kind, Mix, Planner};
+use pantala_tests::history::record::{self, Sending};
+use pantala_tests::history::{Scope, Verdict, check};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
+
+/// How long each workload runs on each kind of server.
+const RUN: Duration = Duration::from_millis(500);
+/// Longest a broken rule may take to be seen.
+const NOTICE_MAX: Duration = Duration::from_secs(60);
+/// Of so many windows one may be undecided.
+const DECIDED_MIN: u64 = 100;
+
+/// More workers than cores.
+const WORKERS: &str = "5";
+const SHARDS: &str = "40";
+
+/// Pauses that everything runs with, per mille.
+const PAUSES: [(&str, u32); 3] = [("pause-taking", 60), ("pause-holding", 60), ("pause-replying", 40)];
+
+/// What is run.
+#[derive(Clone, Copy)]
+struct Workload {
+    name: &'static str,
+    mix: Mix,
+    sending: Sending,
+    scope: Scope,
+}
+
+const fn mix(kinds: &'static [Kind], clients: usize, operations: usize, keys: usize) -> Mix {
+    Mix { kinds, clients, operations, keys }
+}
+
+const EVERYTHING: Workload =
+    Workload { name: "everything", mix: mix(plan::ALL, 6, 7, 6), sending: Sending::OneByOne, scope: Scope::Key };
+
+const STRINGS: Workload = Workload {
+    name: "strings",
+    mix: mix(&[Kind::Texts, Kind::Several, Kind::Rename, Kind::Watching], 7, 8, 4),
+    ..EVERYTHING
+};
+
+const WAITING: Workload = Workload {
+    name: "waiting",
+    mix: mix(&[Kind::Blocking, Kind::Blocking, Kind::Lists, Kind::Rename, Kind::Transactions, Kind::Scripts], 7, 6, 4),
+    ..EVERYTHING
+};
+
+const SCRIPTS: Workload = Workload {
+    name: "scripts",
+    mix: mix(&[Kind::Texts, Kind::Scripts, Kind::UndeclaredScripts, Kind::Watching, Kind::Transactions], 6, 7, 5),
+    ..EVERYTHING
+};
+
+/// All of a connection's commands in one write: its order holds over all keys.
+const PIPELINES: Workload = Workload {
+    name: "pipelines",
+    mix: mix(&[Kind::Texts, Kind::Writes, Kind::Several, Kind::Lists, Kind::Transactions, Kind::Scripts], 5, 6, 6),
+    sending: Sending::Pipelined,
+    scope: Scope::Connection,
+};
+
+/// The same where order holds for each key only (`--execution owner`): commands of one key.
+const PIPELINES_OF_KEYS: Workload = Workload {
+    name: "pipelines of keys",
+    mix: mix(&[Kind::Texts, Kind::Writes, Kind::Lists], 6, 8, 5),
+    sending: Sending::Pipelined,
+    scope: Scope::Key,
+};
+
+fn workloads(execution: &str) -> [Workload; 5] {
+    [EVERYTHING, STRINGS, WAITING, SCRIPTS, if execution == "owner" { PIPELINES_OF_KEYS } else { PIPELINES }]
+}
+
+/// Asks for a fault. `false`: this build has none.
+fn ask_for(server: &Server, fault: &str, permille: u32) -> bool {
+    server.connect().command(&["DEBUG", "FAULT", fault, &permille.to_string()]) == Reply::ok()
+}
+
+fn start(backend: Backend, execution: &str) -> Server {
+    let server = Server::pantala(backend, &["--workers", WORKERS, "--shards", SHARDS, "--execution", execution]);
+    for (pause, permille) in PAUSES {
+        if !ask_for(&server, pause, permille) {
+            eprintln!("SKIPPED: {pause}: this build has no faults");
+        }
+    }
+    server
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    windows: u64,
+    events: u64,
+    undecided: u64,
+    /// Of so many events two were on their way at the same time.
+    overlapping: u64,
+    /// How long the search took.
+    checked: Duration,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.windows += other.windows;
+        self.events += other.events;
+        self.undecided += other.undecided;
+        self.overlapping += other.overlapping;
+        self.checked += other.checked;
+    }
+}
+
+/// Runs windows of a workload until `limit` has passed.
+///
+/// # Errors
+/// A history that can't have happened.
+fn explore(server: &Server, workload: &Workload, limit: Duration, seed: u64) -> Result<Tally, String> {
+    let (mut planner, deadline) = (Planner::new(workload.mix, seed), Instant::now() + limit);
+    let mut clients: Vec<Client> = (0..workload.mix.clients).map(|_| server.connect()).collect();
+    let mut tally = Tally::default();
+    while tally.windows == 0 || Instant::now() < deadline {
+        // One server runs several workloads: each window's names are its own.
+        let names = record::names(seed.wrapping_mul(1_000_003).wrapping_add(tally.windows), workload.mix.keys);
+        let events = record::run(&mut clients, &names, &planner.plan(), workload.sending);
+        tally.windows += 1;
+        tally.events += events.len() as u64;
+        tally.overlapping += events
+            .iter()
+            .filter(|event| {
+                events.iter().any(|other| {
+                    other.client != event.client
+                        && other.called_ns < event.returned_ns
+                        && event.called_ns < other.returned_ns
+                })
+            })
+            .count() as u64;
+        let began = Instant::now();
+        let verdict = check(&events, workload.scope);
+        tally.checked += began.elapsed();
+        match verdict {
+            Verdict::Explained => {}
+            Verdict::Undecided => tally.undecided += 1,
+            Verdict::Violation(text) => {
+                return Err(format!("{}, seed {seed}, window {}: {text}", workload.name, tally.windows));
+            }
+        }
+    }
+    Ok(tally)
+}
+
+fn assert_proves_something(tally: Tally) {
+    assert!(tally.undecided * DECIDED_MIN <= tally.windows, "{tally:?}: too much is undecided");
+    assert!(tally.overlapping * 2 > tally.events, "{tally:?}: clients hardly met");
+}
+
+#[test]
+fn histories_can_have_happened() {
+    let seed = Random::seed("histories_can_have_happened");
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let mut server = start(backend, execution);
+            let mut sum = Tally::default();
+            for (number, workload) in workloads(execution).iter().enumerate() {
+                match explore(&server, workload, RUN, seed.wrapping_add(number as u64)) {
+                    Ok(tally) => {
+                        eprintln!("{}: {tally:?}", workload.name);
+                        sum.add(tally);
+                    }
+                    Err(text) => panic!("backend {}, execution {execution}, {text}", backend.name()),
+                }
+            }
+            eprintln!("-- execution {execution}: {sum:?}");
+            assert_proves_something(sum);
+            server.assert_sound();
+        }
+    });
+}
+
+/// As the last one, for as long as it is told to.
+#[test]
+#[ignore = "runs for ten minutes: .ci/nightly"]
+fn histories_for_long() {
+    let seconds = std::env::var("PANTALA_HISTORY_S").map_or(600, |text| text.parse().expect("a number of seconds"));
+    let mut seed = Random::seed("histories_for_long");
+    let mut turns = Vec::new();
+    for_each_backend(|backend| turns.extend(["inline", "owner"].map(|execution| (backend, execution))));
+    let each = Duration::from_secs(seconds) / turns.len() as u32 / workloads("inline").len() as u32;
+    for (backend, execution) in turns {
+        let mut server = start(backend, execution);
+        for workload in workloads(execution) {
+            seed = seed.wrapping_add(1);
+            match explore(&server, &workload, each, seed) {
+                Ok(tally) => {
+                    eprintln!("{}, {execution}, {}, seed {seed}: {tally:?}", backend.name(), workload.name);
+                    assert_proves_something(tally);
+                }
+                Err(text) => panic!("backend {}, execution {execution}, {text}", backend.name()),
+            }
+        }
+        server.assert_sound();
+    }
+}
+
+/// Rules that are broken on purpose, how often, and the workload that must show it.
+const BROKEN: [(&str, u32, Workload); 5] = [
+    (
+        "torn-mset",
+        300,
+        Workload { name: "torn", mix: mix(&[Kind::Several, Kind::Several, Kind::Texts], 6, 7, 4), ..EVERYTHING },
+    ),
+    (
+        "torn-exec",
+        500,
+        Workload { name: "torn", mix: mix(&[Kind::Transactions, Kind::Several], 6, 7, 4), ..EVERYTHING },
+    ),
+    ("blind-exec", 500, Workload { name: "blind", mix: mix(&[Kind::Watching, Kind::Writes], 6, 7, 3), ..EVERYTHING }),
+    (
+        "kept-undo",
+        1000,
+        Workload { name: "kept", mix: mix(&[Kind::UndeclaredScripts, Kind::Texts], 5, 7, 4), ..EVERYTHING },
+    ),
+    (
+        "overtaking",
+        1000,
+        Workload { name: "overtaking", mix: mix(&[Kind::Writes, Kind::Writes, Kind::Several], 6, 6, 4), ..PIPELINES },
+    ),
+];
+
+/// A checker that sees nothing wrong proves nothing, unless it sees what is wrong.
+#[test]
+fn every_broken_rule_is_seen() {
+    let seed = Random::seed("every_broken_rule_is_seen");
+    for (fault, permille, workload) in BROKEN {
+        let server = start(Backend::all()[0], "inline");
+        if !ask_for(&server, fault, permille) {
+            eprintln!("SKIPPED: {fault}: this build has no faults");
+            continue;
+        }
+        let began = Instant::now();
+        let seen = explore(&server, &workload, NOTICE_MAX, seed);
+        let Err(text) = seen else { panic!("{fault} wasn't seen in {seen:?}") };
+        eprintln!("{fault} was seen after {:?}: {text}", began.elapsed());
+    }
+}
