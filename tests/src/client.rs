@@ -95,6 +95,18 @@ impl Client {
         self.command(&args)
     }
 
+    /// Sends all commands in one write; the replies are left to be received.
+    ///
+    /// # Panics
+    /// When the server closes.
+    pub fn send_together<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) {
+        let mut bytes = Vec::new();
+        for args in commands {
+            encode_into(&mut bytes, args);
+        }
+        self.send_raw(&bytes);
+    }
+
     /// Sends all commands in one write (while already reading, so that neither side can block the other) and gives the
     /// replies.
     ///

@@ -196,16 +196,18 @@ impl<'k> Executor<'k> {
         Ran::Parked
     }
 
-    /// Takes the given shards (any order, repeats allowed) for a connection of this worker. `None`: some are busy; all will come
-    /// as [`Message::Brought`] or through [`Executor::take_brought`].
+    /// Takes the given shards (any order, repeats allowed) for a connection of this worker. `None`: some are busy; all will come,
+    /// or the request refused if it `may_be_refused`, as [`Message::Brought`] or through [`Executor::take_brought`].
     pub fn gather(
         &mut self,
         shards: &[u32],
         session: SessionView,
         connection: u64,
         now_ms: i64,
+        may_be_refused: bool,
     ) -> Option<Vec<Ownership>> {
         let mut request = Request::new(session, self.worker, connection, now_ms);
+        request.may_be_refused = may_be_refused;
         request.shards.extend_from_slice(shards);
         request.shards.sort_unstable();
         request.shards.dedup();
@@ -266,6 +268,40 @@ impl<'k> Executor<'k> {
     /// Gives back what a transaction held, when those are served who wait for what it has changed.
     pub fn give_back(&mut self, owned: Vec<Ownership>, now_ms: i64) {
         self.finish(owned, now_ms);
+    }
+
+    /// Answers the requests that wait for shards which are held on with an error (code included), but for those that nobody would hear of.
+    pub fn refuse_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
+        let mut refused = Vec::new();
+        for ownership in owned {
+            let arrived = self.keyspace.gate(ownership.shard()).waiting(ownership);
+            let backlog = &mut self.keyspace.shard(ownership).backlog;
+            backlog.extend(arrived.into_iter().flatten());
+            let is_refused = |request: &Request| {
+                matches!(request.task, Task::Commands) || matches!(request.task, Task::Bring) && request.may_be_refused
+            };
+            for parcel in std::mem::take(backlog) {
+                if is_refused(&parcel.value) { refused.push(parcel) } else { backlog.push_back(parcel) }
+            }
+        }
+        for mut parcel in refused {
+            let request = &mut parcel.value;
+            self.to_free.append(&mut request.owned);
+            request.refused = Some(why);
+            let version = request.version();
+            for step in &mut request.steps {
+                Reply::new(&mut request.reply, version).error(why);
+                step.reply_end = request.reply.len();
+            }
+            let (worker, is_bring) = (request.worker, matches!(request.task, Task::Bring));
+            match (is_bring, worker == self.worker) {
+                (true, true) => self.brought.push(parcel),
+                (true, false) => self.keyspace.port(worker).send(Message::Brought(parcel)),
+                (false, true) => self.answers.push(parcel),
+                (false, false) => self.keyspace.port(worker).send(Message::Answer(parcel)),
+            }
+        }
+        self.free_all();
     }
 
     /// Starts a request that the worker has put together itself (pipelines with `--execution owner`).

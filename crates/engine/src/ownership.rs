@@ -120,6 +120,18 @@ impl<T> Gate<T> {
         }
     }
 
+    /// Takes the requests that wait for a shard which is held on.
+    pub(crate) fn waiting(&self, ownership: &Ownership) -> Option<Chain<T>> {
+        assert_eq!((ownership.shard, ownership.keyspace), (self.shard, self.keyspace), "another shard's ownership");
+        // Acquire: as in `collect`. The mark stays whoever arrives meanwhile.
+        if self.word.load(Ordering::Relaxed) == mark() {
+            return None;
+        }
+        let top = self.word.swap(mark(), Ordering::Acquire);
+        // SAFETY: as in `collect`: `ownership` says that the shard is held, so the word was no null and no mark.
+        Some(unsafe { Chain::from_stack(top) })
+    }
+
     /// Takes all waiting requests while keeping the shard.
     #[cold]
     fn collect(&self, ownership: Ownership) -> Freed<T> {
@@ -157,6 +169,10 @@ mod tests {
         }
         let Freed::Waiters(ownership, waiters) = gate.free(ownership) else { panic!("requests wait") };
         assert_eq!(waiters.map(|node| node.value).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(gate.waiting(&ownership).is_none());
+        assert!(matches!(gate.take_or_enqueue(Node::new(3)), Taken::Enqueued));
+        let waiting = gate.waiting(&ownership).expect("one waits");
+        assert_eq!(waiting.map(|node| node.value).collect::<Vec<_>>(), [3]);
         assert!(matches!(gate.free(ownership), Freed::Free));
         assert!(matches!(gate.take_or_enqueue(Node::new(9)), Taken::Owner(..)));
     }

@@ -63,6 +63,10 @@ pub struct Request {
     pub(crate) owned: Vec<Ownership>,
     /// What is to be done with the shards.
     pub(crate) task: Task,
+    /// Whether it may be refused while a script holds one of its shards for too long.
+    pub(crate) may_be_refused: bool,
+    /// Why it was refused, if it was: then it has brought nothing.
+    pub refused: Option<&'static str>,
     /// What its last step has become when it waits: it has no reply then.
     pub blocked: Option<Arc<Waiter>>,
     /// The replies.
@@ -87,6 +91,8 @@ impl Request {
             shards: Vec::new(),
             owned: Vec::new(),
             task: Task::Commands,
+            may_be_refused: true,
+            refused: None,
             blocked: None,
             reply: Vec::new(),
             worker,

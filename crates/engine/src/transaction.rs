@@ -77,13 +77,18 @@ impl Default for Transaction {
 impl Transaction {
     /// Puts a command at the end.
     pub fn push(&mut self, keyspace: &Keyspace, command: &'static Command, args: &Args<'_>) {
+        self.push_as(keyspace, command, args, command.flags);
+    }
+
+    /// As [`Self::push`], for a call that has other flags than its command.
+    pub fn push_as(&mut self, keyspace: &Keyspace, command: &'static Command, args: &Args<'_>, flags: Flags) {
         let first = self.ranges.len();
         for arg in args.iter() {
             self.ranges.push(ArgRange::new(self.bytes.len(), arg.len()));
             self.bytes.extend_from_slice(arg);
         }
         let (needs, first_key) = self.needs(keyspace, command, args);
-        self.flags |= command.flags;
+        self.flags |= flags;
         self.queue.push(Queued { command, needs, first_key, args: first..self.ranges.len() });
     }
 

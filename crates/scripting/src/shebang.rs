@@ -26,6 +26,11 @@ impl Flags {
     pub const NAMES: [&'static str; 5] =
         ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
 
+    /// Those that a script's text declares; `None`: its first line isn't for this server.
+    pub fn of(body: &[u8]) -> Option<Self> {
+        parse(body).ok().map(|(flags, _)| flags)
+    }
+
     /// The names of those that are set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let is_set = move |(bit, _): &(usize, &str)| self.bits() & 1 << bit != 0;

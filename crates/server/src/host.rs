@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pantala_base::{Clock, Distribution, SystemClock};
 use pantala_engine::client::{Client, Clients, ClusterNode, Endpoint, Host, MemoryFigures, Session, Shutdown};
-use pantala_engine::command::Command;
+use pantala_engine::command::{Command, Flags};
 use pantala_engine::functions::Functions;
 use pantala_engine::keyspace::{Keyspace, WorkerPort};
 use pantala_engine::message::Message;
@@ -184,10 +184,11 @@ impl Server {
         self.keyspace.tuning.paused_until_ms.load(Relaxed)
     }
 
-    /// Whether a pause holds this command back.
+    /// Whether a pause holds this call of a command back, whose flags are asked for only then.
     #[inline]
-    pub fn is_paused(&self, command: &Command, session: &Session, now_ms: i64) -> bool {
-        self.paused_until_ms() != 0 && crate::worker::held_by_pause(&self.keyspace.tuning, command, session, now_ms)
+    pub fn is_paused(&self, command: &Command, session: &Session, now_ms: i64, flags: impl FnOnce() -> Flags) -> bool {
+        self.paused_until_ms() != 0
+            && crate::worker::held_by_pause(&self.keyspace.tuning, command, session, now_ms, flags)
     }
 
     /// Whether connections must authenticate.

@@ -27,6 +27,14 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The command that ends it.
+    pub fn kill_command(self) -> &'static str {
+        match self {
+            Kind::Script => "SCRIPT KILL",
+            Kind::Function => "FUNCTION KILL",
+        }
+    }
+
     /// The answer to who can't be served because of it.
     pub fn busy(self) -> &'static str {
         match self {
@@ -270,13 +278,13 @@ fn forget(ids: &[u64]) {
     put_back_state(Kind::Function, state);
 }
 
-fn with_code(why: Vec<u8>) -> Vec<u8> {
-    [b"ERR ", &*why].concat()
+fn with_code(why: &[u8]) -> Vec<u8> {
+    [b"ERR ", why].concat()
 }
 
 impl Functions for Server {
     fn load(&self, text: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
-        self.scripting().load_function_library(text, replace).map_err(with_code)
+        self.scripting().load_function_library(text, replace).map_err(|why| with_code(&why))
     }
 
     fn libraries(&self) -> Vec<LibraryFacts> {
@@ -310,7 +318,7 @@ impl Functions for Server {
     }
 
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>> {
-        let loaded = self.scripting().load_all(texts).map_err(with_code)?;
+        let loaded = self.scripting().load_all(texts).map_err(|why| with_code(&why))?;
         if let Some(trouble) = trouble {
             forget(&loaded.iter().map(|library| library.id).collect::<Vec<_>>());
             return Err(trouble.as_bytes().to_vec());
@@ -320,7 +328,7 @@ impl Functions for Server {
             RestorePolicy::Replace => Existing::Replaced,
             RestorePolicy::Flush => Existing::Flushed,
         };
-        self.scripting().add_libraries(&loaded, existing, "").map_err(with_code)
+        self.scripting().add_libraries(&loaded, existing, "").map_err(|why| with_code(&why))
     }
 
     fn running(&self) -> Result<Option<RunningFacts>, &'static str> {

@@ -10,6 +10,7 @@ use pantala_engine::request::Parcel;
 use pantala_resp::{Reply, Version};
 use pantala_runtime::{ConnId, Event, EventLoop};
 
+use super::busy::Deferred;
 use super::connection::{Connection, State, token};
 use super::{Worker, run, slow};
 use crate::net;
@@ -27,6 +28,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Handles one event.
     pub(super) fn handle(&mut self, event: Event) {
+        let Some(event) = self.deferred_event(event) else { return };
         match event {
             Event::Accepted { socket, .. } => self.accepted(socket),
             Event::Data { conn, chunk } => match self.find(conn) {
@@ -73,7 +75,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    fn find(&self, conn: ConnId) -> Option<u32> {
+    pub(super) fn find(&self, conn: ConnId) -> Option<u32> {
         let connection = self.connections.get(conn.index())?.as_ref()?;
         (connection.id == conn).then_some(conn.index() as u32)
     }
@@ -128,7 +130,7 @@ impl<L: EventLoop> Worker<'_, L> {
         for node in self.server.port(self.number).mailbox().receive() {
             match node.value {
                 Message::Answer(parcel) => self.answer(parcel),
-                Message::Brought(parcel) => self.brought(parcel),
+                Message::Brought(parcel) => self.brought.push_back(parcel),
                 Message::Woken(woken) => self.woken(woken),
                 Message::Unblock(unblock) => self.unblocked(&unblock),
                 Message::Run(parcel) => self.executor.resume(parcel),
@@ -143,7 +145,15 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Stop => self.stopping = true,
             }
         }
+        self.run_brought();
         self.receive_own_answers();
+    }
+
+    /// Runs what has its shards. Not in the midst of messages: a script may have others handled before it ends.
+    fn run_brought(&mut self) {
+        while let Some(parcel) = self.brought.pop_front() {
+            self.brought(parcel);
+        }
     }
 
     /// Handles answers to this worker's connections that this worker itself has run.
@@ -160,12 +170,11 @@ impl<L: EventLoop> Worker<'_, L> {
             for parcel in self.executor.take_answers() {
                 self.answer(parcel);
             }
-            for parcel in self.executor.take_brought() {
-                self.brought(parcel);
-            }
+            self.brought.extend(self.executor.take_brought());
             for woken in self.executor.take_woken() {
                 self.woken(woken);
             }
+            self.run_brought();
             // Behind all answers: what is in them may be what has changed since.
             let news = self.executor.take_told();
             self.tell_all(news);
@@ -222,8 +231,13 @@ impl<L: EventLoop> Worker<'_, L> {
         let (mut encoded, mut full) = (Encoded::default(), Vec::new());
         keyspace.pubsub().deliver(self.number, published, |wanted, pattern| {
             let Some(index) = self.find_token(wanted) else { return };
+            let is_frozen = self.is_frozen(index);
             let Some(connection) = self.connections[index as usize].as_mut() else { return };
             let version = connection.session.version;
+            if is_frozen {
+                let bytes = encoded.of(published, pattern, version).to_vec();
+                return self.deferred.push(Deferred::Output(wanted, bytes));
+            }
             connection.output.extend_from_slice(encoded.of(published, pattern, version));
             full.push(index);
         });
@@ -246,8 +260,11 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    fn kill(&mut self, wanted: u64, client: u64) {
+    pub(super) fn kill(&mut self, wanted: u64, client: u64) {
         let Some(index) = self.find_token(wanted) else { return };
+        if self.is_frozen(index) {
+            return self.deferred.push(Deferred::Kill(wanted, client));
+        }
         if self.connections[index as usize].as_ref().is_some_and(|c| c.session.client.id == client) {
             self.close(index);
         }

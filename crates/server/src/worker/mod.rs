@@ -10,6 +10,7 @@
 //! A few times a second it also looks after time-outs, limits and expired keys ([`cron`]).
 
 mod blocked;
+mod busy;
 mod connection;
 mod cron;
 mod events;
@@ -22,13 +23,14 @@ mod tracking;
 mod transactions;
 mod window;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use pantala_engine::executor::Executor;
 use pantala_engine::expire::ActiveExpiry;
 use pantala_engine::faults::{self, Fault};
+use pantala_engine::request::Parcel;
 use pantala_runtime::{Event, EventLoop};
 
 use crate::config::Settings;
@@ -36,6 +38,7 @@ use crate::host::Server;
 pub use run::held_by_pause;
 pub use slow::times_all;
 
+use busy::{Busy, Deferred, Suspended};
 use connection::Connection;
 use slow::Stopwatch;
 use stats::{Tally, WorkerStats};
@@ -81,6 +84,14 @@ pub struct Worker<'s, L: EventLoop> {
     tally: Tally<'s>,
     stopwatch: Stopwatch,
     stopping: bool,
+    /// Requests of this worker's connections that have brought their shards and not run yet.
+    brought: VecDeque<Parcel>,
+    /// The window that the command at hand stands in, if that may be a script.
+    suspended: Option<Suspended>,
+    /// The script that has run for too long: this turn is one within it.
+    busy: Option<Box<Busy>>,
+    /// What came for the connection of such a script meanwhile.
+    deferred: Vec<Deferred>,
 }
 
 impl<'s, L: EventLoop> Worker<'s, L> {
@@ -111,6 +122,10 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             tally: Tally::new(server.worker_stats(number)),
             stopwatch: Stopwatch::new(&server.config().settings()),
             stopping: false,
+            brought: VecDeque::new(),
+            suspended: None,
+            busy: None,
+            deferred: Vec::new(),
         }
     }
 
@@ -121,7 +136,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
     pub fn run(&mut self) -> std::io::Result<()> {
         let mut events: Vec<Event> = Vec::new();
         while !self.stopping {
-            let timeout = self.sleep_time();
+            let timeout = if self.replay_deferred() { Some(Duration::ZERO) } else { self.sleep_time() };
             let may_sleep = timeout != Some(Duration::ZERO) && self.server.port(self.number).mailbox().try_sleep();
             self.io.poll(if may_sleep { timeout } else { Some(Duration::ZERO) }, &mut events)?;
             self.now_ms = self.server.now_ms();
@@ -185,7 +200,12 @@ impl<'s, L: EventLoop> Worker<'s, L> {
     /// Ends the turn: keeps what is left of the input, gives replies to the loop, closes what is to be closed.
     fn finish_turn(&mut self) {
         faults::pause(Fault::PauseReplying);
+        let mut untouched = None;
         while let Some(index) = self.touched.pop() {
+            if self.is_frozen(index) {
+                untouched = Some(index);
+                continue;
+            }
             let Some(connection) = &mut self.connections[index as usize] else { continue };
             connection.is_touched = false;
             connection.input.keep(&mut self.io);
@@ -221,6 +241,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             }
             self.close_if_over(index);
         }
+        self.touched.extend(untouched);
     }
 
     /// Closes a connection that runs nothing more and has nothing left to send.

@@ -18,7 +18,7 @@ use super::connection::{Connection, State, token};
 use super::input::{Input, Parsed};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
-use super::{COMMANDS_PER_TURN_MAX, Worker, slow, transactions};
+use super::{COMMANDS_PER_TURN_MAX, Worker, scripts, slow, transactions};
 use crate::config::{OutputLimit, Settings};
 
 impl<L: EventLoop> Worker<'_, L> {
@@ -135,10 +135,22 @@ impl<L: EventLoop> Worker<'_, L> {
         self.tally.begin_window();
         self.stopwatch.begin_window(began);
         if self.server.keyspace().layout().execution == Execution::Owner {
-            self.run_for_homes(&window);
+            match self.run_for_homes(window) {
+                Some(back) => window = back,
+                None => return self.tally.begin_window(),
+            }
         } else {
             let is_shared = self.server.keyspace().ports().len() > 1;
-            for (at, entry) in window.entries.iter().enumerate() {
+            let mut at = 0;
+            while let Some(entry) = window.entries.get(at) {
+                if let Some(command) = may_be_script(entry) {
+                    match self.run_suspended(window, at, command) {
+                        Some(back) => window = back,
+                        None => return self.tally.begin_window(),
+                    }
+                    at += 1;
+                    continue;
+                }
                 // Another worker may have written the next shard's gate last: it comes while this command runs.
                 if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
                     self.server.keyspace().prefetch_gate(next.shard);
@@ -147,6 +159,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 if faults::hits(Fault::Overtaking) {
                     self.overtake(&window, at);
                 }
+                at += 1;
             }
         }
         let took = began.elapsed();
@@ -186,21 +199,28 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// With `--execution owner`: what a connection has in the window as commands of one key, one after the other, goes to the shards' homes in
     /// one request for each home, and comes back in order.
-    fn run_for_homes(&mut self, window: &Window) {
+    /// Gives the window back, or nothing when it was given up meanwhile.
+    fn run_for_homes(&mut self, mut window: Window) -> Option<Window> {
         let mut at = 0;
         while at < window.entries.len() {
             let entry = &window.entries[at];
+            if let Some(command) = may_be_script(entry) {
+                window = self.run_suspended(window, at, command)?;
+                at += 1;
+                continue;
+            }
             let alike = window.entries[at..]
                 .iter()
                 .take_while(|next| next.connection == entry.connection && matches!(next.what, What::Single(..)))
                 .count();
-            if alike > 1 && self.send_to_homes(&window.entries[at..at + alike], window) {
+            if alike > 1 && self.send_to_homes(&window.entries[at..at + alike], &window) {
                 at += alike;
             } else {
                 self.run_entry(entry, window.ranges_of(entry));
                 at += 1;
             }
         }
+        Some(window)
     }
 
     /// Sends commands of one key of a connection to the homes of their shards. `false`: they have to be run one by one, since something is
@@ -247,7 +267,7 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Runs one command, if its connection may go on.
-    fn run_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
+    pub(super) fn run_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
         if self.run_one(entry, ranges) {
             self.end_caching_of(entry);
         }
@@ -281,7 +301,13 @@ impl<L: EventLoop> Worker<'_, L> {
             self.refuse_entry(entry, ranges);
             return is_cached;
         }
-        if self.server.is_paused(command, session, self.now_ms) {
+        if self.server.is_paused(command, session, self.now_ms, || {
+            scripts::flags_of(
+                self.server,
+                command,
+                &Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges),
+            )
+        }) {
             connection.state = State::Paused;
             connection.session.client.set_command(command);
             connection.session.client.paused.store(true, Relaxed);
@@ -470,6 +496,14 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 }
 
+/// A command that is a script, or a transaction, which may have one.
+#[inline]
+fn may_be_script(entry: &Entry) -> Option<&'static Command> {
+    let What::Local(command) = entry.what else { return None };
+    let may_be = matches!(command.handler, Handler::Transaction(TransactionPart::Script(_) | TransactionPart::Exec));
+    may_be.then_some(command)
+}
+
 /// Runs a command of several keys or of its own routing.
 fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>, output: &mut Vec<u8>) -> Ran {
     let keyspace = executor.keyspace();
@@ -595,10 +629,11 @@ pub fn held_by_pause(
     command: &Command,
     session: &Session,
     now_ms: i64,
+    flags: impl FnOnce() -> Flags,
 ) -> bool {
     let flags = match (&session.transaction, command.handler) {
-        (Some(transaction), Handler::Transaction(_)) => command.flags | transaction.flags(),
-        _ => command.flags,
+        (Some(transaction), Handler::Transaction(TransactionPart::Exec)) => command.flags | transaction.flags(),
+        _ => flags(),
     };
     let until = tuning.paused_until_ms.load(Relaxed);
     until > now_ms && (tuning.pause_all.load(Relaxed) || flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))

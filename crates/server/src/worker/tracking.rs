@@ -9,6 +9,7 @@ use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
 use super::Worker;
+use super::busy::Deferred;
 use super::connection::{Connection, State};
 use super::window::{Entry, What};
 
@@ -112,6 +113,9 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             return;
         };
+        if self.is_frozen(index) {
+            return self.deferred.push(Deferred::News(News { connection: wanted, reader, subject }));
+        }
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let is_resp3 = connection.session.version == Version::Resp3;
         match subject {

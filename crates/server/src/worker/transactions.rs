@@ -19,7 +19,7 @@ use super::connection::{Connection, State};
 use super::scripts::ScriptCall;
 use super::stats::Outcome;
 use super::window::{Entry, What};
-use super::{Worker, run};
+use super::{Worker, run, scripts};
 
 /// What a connection does with the shards that it has asked for.
 pub enum Held {
@@ -78,7 +78,8 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.count_reply(&connection.output[before..]);
             self.tally.count(command, Outcome::Rejected);
         } else {
-            transaction.push(keyspace, command, &args);
+            let flags = scripts::flags_of(self.server, command, &args);
+            transaction.push_as(keyspace, command, &args, flags);
             reply.simple(QUEUED);
             session.tell_transaction();
         }
@@ -200,9 +201,11 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Asks for the shards in `self.shards`, and does with them what they are for as soon as they are there.
     pub(super) fn gather_for(&mut self, index: u32, held: Held) -> Ran {
         let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
+        // A transaction that goes on without its watch would be worse than one that waits.
+        let may_be_refused = !matches!(held, Held::Watch(_));
         connection.held = Some(held);
         let (view, token) = (connection.session.view(), connection.token());
-        match self.executor.gather(&self.shards, view, token, self.now_ms) {
+        match self.executor.gather(&self.shards, view, token, self.now_ms, may_be_refused) {
             Some(owned) => self.run_held(index, owned),
             None => {
                 if let Some(connection) = &mut self.connections[index as usize] {
@@ -231,8 +234,10 @@ impl<L: EventLoop> Worker<'_, L> {
             Some(Held::Script(call)) => Some(call.command()),
             _ => None,
         };
-        if self.run_held(index, owned) == Ran::Parked {
-            return;
+        match parcel.value.refused {
+            Some(why) => self.refuse_held(index, why),
+            None if self.run_held(index, owned) == Ran::Parked => return,
+            None => {}
         }
         self.end_caching(index);
         let Some(connection) = &mut self.connections[index as usize] else { return };
@@ -258,6 +263,13 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Does what the shards were asked for, and gives them back.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>) -> Ran {
         let now_ms = self.now_ms;
+        if let Some(why) = self.busy_reply()
+            && self.would_run_script(index)
+        {
+            self.executor.give_back(owned, now_ms);
+            self.refuse_held(index, why);
+            return Ran::Done;
+        }
         let held = self.connections[index as usize].as_mut().and_then(|connection| connection.held.take());
         match held {
             Some(Held::Script(call)) => {
@@ -282,6 +294,34 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.executor.give_back(owned, now_ms);
         self.executor.done()
+    }
+
+    /// Whether what a connection has asked for shards for is a script, or has one.
+    fn would_run_script(&self, index: u32) -> bool {
+        let Some(connection) = &self.connections[index as usize] else { return false };
+        let is_script = |queued: &Queued| matches!(queued.command.handler, Handler::Transaction(_));
+        match &connection.held {
+            Some(Held::Script(_)) => true,
+            Some(Held::Exec(_)) => connection
+                .session
+                .transaction
+                .as_ref()
+                .is_some_and(|transaction| transaction.queue().iter().any(is_script)),
+            _ => false,
+        }
+    }
+
+    /// Answers what a connection has asked for shards for: a script is busy.
+    fn refuse_held(&mut self, index: u32, why: &'static str) {
+        let Some(Connection { session, output, held, .. }) = &mut self.connections[index as usize] else { return };
+        match held.take() {
+            Some(Held::Exec(_)) => {
+                session.discard();
+                let text = [b"EXECABORT Transaction discarded because of: ", why.as_bytes()].concat();
+                Reply::new(output, session.version).error_bytes(&text);
+            }
+            _ => Reply::new(output, session.version).error(why),
+        }
     }
 
     /// Shows a command to who sees every command, while its shards are held.

@@ -13,11 +13,13 @@ use pantala_engine::ownership::Ownership;
 use pantala_engine::tracking::Reader;
 use pantala_engine::undo::Undo;
 use pantala_resp::{Args, Reply, Version};
-use pantala_runtime::EventLoop;
+use pantala_runtime::{Event, EventLoop};
 use pantala_scripting::{Called, Caller, Interrupt};
 
 use super::super::Worker;
+use super::super::busy::TURN_EVERY_MS;
 use super::super::stats::Outcome;
+use super::ScriptCall;
 
 /// Commands whose effects are not all in the keys that they name: they reach another database.
 const REACH_FURTHER: [&str; 2] = ["copy", "move"];
@@ -51,6 +53,13 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) slots: Slots,
     /// Its keys may not have several.
     pub(super) keeps_slot: bool,
+    /// Index of its connection.
+    pub(super) index: u32,
+    pub(super) call: &'c ScriptCall,
+    /// When the worker is to serve its other connections again, in the clock that never goes back, ms.
+    pub(super) next_turn_ms: i64,
+    /// Scratch for that.
+    pub(super) events: Vec<Event>,
 }
 
 /// The slot of the declared keys: with several of them a call doesn't come this far in a cluster, and nobody asks elsewhere.
@@ -108,6 +117,16 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         if self.worker.server.is_stopping() {
             return Interrupt::Kill;
         }
+        let now_ms = self.worker.server.monotonic_ms();
+        let threshold_ms = self.worker.settings.busy_reply_threshold_ms;
+        if threshold_ms > 0
+            && now_ms >= self.next_turn_ms
+            && let Some(runs_ms) = running.runs_ms(now_ms)
+            && runs_ms >= threshold_ms
+        {
+            self.turn_within(runs_ms);
+            self.next_turn_ms = self.worker.server.monotonic_ms() + TURN_EVERY_MS;
+        }
         Interrupt::Continue
     }
 }
@@ -116,6 +135,22 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
 struct TooNarrow;
 
 impl<L: EventLoop> ScriptCaller<'_, '_, L> {
+    /// It has run for too long: the worker serves its other connections.
+    #[cold]
+    fn turn_within(&mut self, runs_ms: i64) {
+        let (worker, kind) = (&mut *self.worker, self.call.program.kind());
+        if worker.busy_reply().is_none() {
+            let named = self.call.named();
+            let (name, kill) = (named.name.escape_ascii(), kind.kill_command());
+            tracing::warn!(
+                "Slow script detected: still in execution after {runs_ms} milliseconds. It can be ended with {kill}. Its name is: {name}."
+            );
+            worker.server.scripting().running(worker.number).tell(named);
+            worker.begin_busy(self.index, kind);
+        }
+        worker.turn_within(self.owned, &mut self.events);
+    }
+
     /// The command of a call, if a script may run it.
     fn resolve(&mut self, args: &Args<'_>) -> Result<&'static Command, &'static str> {
         let (server, tally) = (self.worker.server, &mut self.worker.tally);
@@ -133,7 +168,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 && !pantala_engine::client::Host::debug_allowed(server, &self.client)
         {
             Some("ERR This Redis command is not allowed from script")
-        } else if command.flags.contains(Flags::WRITE) && self.is_read_only {
+        } else if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.is_read_only {
             Some("ERR Write commands are not allowed from read-only scripts.")
         } else if self.worker.executor.keyspace().is_cluster() {
             self.crossing(command, args)

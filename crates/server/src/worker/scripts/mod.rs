@@ -8,7 +8,7 @@ mod caller;
 use std::sync::Arc;
 
 use pantala_base::number::parse_i64;
-use pantala_engine::command::{Command, ScriptForm, ScriptNamed};
+use pantala_engine::command::{Command, Flags, Handler, ScriptForm, ScriptNamed, TransactionPart};
 use pantala_engine::executor::Ran;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::undo::Undo;
@@ -18,7 +18,8 @@ use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, sha_from, 
 
 use super::Worker;
 use super::transactions::Held;
-use crate::scripting::{Kind, put_back_state, take_state};
+use crate::host::Server;
+use crate::scripting::{Kind, Named, put_back_state, take_state};
 use caller::{ScriptCaller, slots_of_keys};
 
 /// The answer to `EVALSHA` of a script that isn't known.
@@ -103,6 +104,26 @@ fn number_of_keys(args: &Args<'_>, wrong: &'static str) -> Result<usize, &'stati
     usize::try_from(keys).map_err(|_| "ERR Number of keys can't be negative")
 }
 
+/// The flags of a call: of a script that says what it does, other ones than its command's. `CLIENT PAUSE WRITE` doesn't hold it back
+/// if it doesn't write.
+pub(super) fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
+    let Handler::Transaction(TransactionPart::Script(form)) = command.handler else { return command.flags };
+    let scripting = server.scripting();
+    let declared = match form.named {
+        ScriptNamed::Text => ScriptFlags::of(args.at(1)),
+        ScriptNamed::Sha => sha_from(args.at(1)).and_then(|sha| Some(scripting.scripts.find(&sha)?.flags)),
+        ScriptNamed::Function => {
+            scripting.libraries.table().function(args.at(1)).map(|(library, index)| library.functions[index].flags)
+        }
+    };
+    match declared {
+        Some(flags) if flags.contains(ScriptFlags::NO_WRITES) => {
+            command.flags.difference(Flags::WRITE | Flags::MAY_REPLICATE)
+        }
+        _ => command.flags,
+    }
+}
+
 impl<L: EventLoop> Worker<'_, L> {
     /// Finds what a call runs, and what it needs. The error is the whole error reply.
     pub(super) fn script_call(
@@ -111,6 +132,9 @@ impl<L: EventLoop> Worker<'_, L> {
         form: ScriptForm,
         args: &Args<'_>,
     ) -> Result<Box<ScriptCall>, Vec<u8>> {
+        if let Some(why) = self.busy_reply() {
+            return Err(why.as_bytes().to_vec());
+        }
         let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
         // Redis looks at the one or the other first.
         let (program, keys) = if form.named == ScriptNamed::Function {
@@ -216,6 +240,10 @@ impl<L: EventLoop> Worker<'_, L> {
             undo: (!call.is_wide).then(Undo::default),
             slots: slots_of_keys(&call.keys()),
             keeps_slot: !call.program.flags().intersects(ScriptFlags::COMPATIBLE | ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
+            index,
+            call,
+            next_turn_ms: 0,
+            events: Vec::new(),
         };
         let (keys, args) = (call.keys(), call.args());
         let ended = match &call.program {
@@ -226,6 +254,7 @@ impl<L: EventLoop> Worker<'_, L> {
             caller.keep();
         }
         running.end(kind, state.used_bytes());
+        self.end_busy();
         if let Some(connection) = &self.connections[index as usize] {
             // SELECT is for the script alone.
             connection.session.select_shown();
@@ -270,6 +299,17 @@ impl<L: EventLoop> Worker<'_, L> {
 }
 
 impl ScriptCall {
+    /// Who it is, for who asks what runs.
+    fn named(&self) -> Named {
+        let what = match &self.program {
+            Program::Script(script) => script.sha.to_vec(),
+            Program::Function(..) => self.program.name().to_vec(),
+        };
+        let head = [self.command.name.as_bytes().to_vec(), what, self.keys.to_string().into_bytes()];
+        let rest = self.ranges.iter().map(|range| self.bytes[range.start()..range.start() + range.len()].to_vec());
+        Named { name: self.program.name().to_vec(), command: head.into_iter().chain(rest).collect() }
+    }
+
     /// What to count it as.
     pub(super) fn command(&self) -> &'static Command {
         self.command

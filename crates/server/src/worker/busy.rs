@@ -1,0 +1,199 @@
+//! A script that runs for longer than `busy-reply-threshold` doesn't have its worker stand still: every few milliseconds its hook
+//! has the worker do a *turn within*, which serves the other connections.
+//!
+//! Why that is sound:
+//!
+//! * The connection that runs the script is *frozen*: nothing of it is parsed, sent, closed or written to; what comes for it waits in [`Deferred`]
+//!   until the script has ended and the worker is back at its loop.
+//! * The window that the script stands in is given up: what is behind the script in it is parsed again, that of other connections in the turn
+//!   within, that of the script's own when it has ended. So no position in any input is held across a turn within, but that of the frozen one.
+//! * No script runs in a turn within (it gets `-BUSY`), so the Lua state isn't entered again; and the hook is called between instructions of Lua,
+//!   never in the midst of a command, so the executor isn't either.
+//! * What wants a shard that the script holds finds its gate shut, here as on other workers: the hook takes the requests from the gates and
+//!   answers them with `-BUSY` ([`pantala_engine::executor::Executor::refuse_waiting`]).
+
+use std::time::Duration;
+
+use pantala_engine::command::Command;
+use pantala_engine::ownership::Ownership;
+use pantala_engine::tracking::News;
+use pantala_resp::ArgRange;
+use pantala_runtime::{Event, EventLoop};
+
+use super::Worker;
+use super::connection::State;
+use super::window::{Entry, What, Window};
+use crate::scripting::Kind;
+
+/// Between two turns within, ms.
+pub(super) const TURN_EVERY_MS: i64 = 5;
+
+/// A window in the midst of which a command runs that may be a script.
+pub(super) struct Suspended {
+    pub(super) window: Window,
+    /// Which of its commands runs.
+    pub(super) at: usize,
+    /// The commands behind that one aren't to be run: they were or will be parsed again.
+    pub(super) is_given_up: bool,
+}
+
+/// What came for a frozen connection.
+pub(super) enum Deferred {
+    /// From the loop.
+    Event(Event),
+    /// A message to be sent to it: by the worker's token of it.
+    Output(u64, Vec<u8>),
+    /// What has become invalid for it.
+    News(News),
+    /// `CLIENT KILL`: the token, and the number of the client.
+    Kill(u64, u64),
+}
+
+/// See the head of this module.
+pub(super) struct Busy {
+    /// Index of the frozen connection.
+    index: u32,
+    kind: Kind,
+    suspended: Option<Suspended>,
+}
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Whether a connection's own script runs, and this turn is one within it.
+    #[inline]
+    pub(super) fn is_frozen(&self, index: u32) -> bool {
+        self.busy.as_ref().is_some_and(|busy| busy.index == index)
+    }
+
+    /// The answer to who would run another script in a turn within one.
+    pub(super) fn busy_reply(&self) -> Option<&'static str> {
+        self.busy.as_ref().map(|busy| busy.kind.busy())
+    }
+
+    /// Runs a command of the window that may be a script. Gives the window back, or nothing when it was given up meanwhile.
+    #[cold]
+    pub(super) fn run_suspended(&mut self, window: Window, at: usize, command: &'static Command) -> Option<Window> {
+        let Entry { connection, db, begin, end, is_inline, first_arg, args, .. } = window.entries[at];
+        let entry = Entry { connection, db, begin, end, is_inline, first_arg, args, what: What::Local(command) };
+        let ranges: Vec<ArgRange> = window.ranges_of(&entry).to_vec();
+        self.suspended = Some(Suspended { window, at, is_given_up: false });
+        self.run_entry(&entry, &ranges);
+        let Suspended { window, at, is_given_up } = self.suspended.take()?;
+        if !is_given_up {
+            return Some(window);
+        }
+        let is_own = |later: &Entry| later.connection == entry.connection;
+        if let Some(next) = window.entries[at + 1..].iter().position(is_own)
+            && let Some(connection) = &mut self.connections[entry.connection as usize]
+        {
+            connection.input.rewind(&mut self.io, &window, at + 1 + next);
+            self.make_ready(entry.connection);
+        }
+        None
+    }
+
+    /// The script of a connection has run for too long: freezes the connection, and has all others be looked at.
+    pub(super) fn begin_busy(&mut self, index: u32, kind: Kind) {
+        let mut suspended = self.suspended.take();
+        if let Some(suspended) = &mut suspended {
+            suspended.is_given_up = true;
+            for (at, entry) in suspended.window.entries.iter().enumerate() {
+                if entry.connection != index
+                    && let Some(connection) = &mut self.connections[entry.connection as usize]
+                {
+                    connection.input.rewind(&mut self.io, &suspended.window, at);
+                }
+            }
+        }
+        self.busy = Some(Box::new(Busy { index, kind, suspended }));
+        for (other, connection) in self.connections.iter_mut().enumerate() {
+            let Some(connection) = connection else { continue };
+            if other == index as usize {
+                if !connection.is_held {
+                    self.io.pause_receive(connection.id);
+                }
+            } else if connection.state == State::Open && connection.input.waiting_bytes() > 0 {
+                // Whoever has marked it as ready may keep that in a list of its own, further out.
+                connection.is_ready = true;
+                self.ready.push(other as u32);
+            }
+        }
+    }
+
+    /// One turn within a script, which holds these shards.
+    pub(super) fn turn_within(&mut self, owned: &mut [Ownership], events: &mut Vec<Event>) {
+        let Some(why) = self.busy_reply() else { return };
+        // A script sees one time from its beginning to its end.
+        let script_ms = self.now_ms;
+        self.executor.refuse_waiting(owned, why);
+        // A loop that can't wait any more says so again when the script has ended.
+        if self.io.poll(Some(Duration::ZERO), events).is_ok() {
+            self.now_ms = self.server.now_ms();
+            self.stats.turns.add(1);
+            self.reload_if_changed();
+            for event in events.drain(..) {
+                self.handle(event);
+            }
+            self.receive_messages();
+            self.time_out();
+            self.run_ready();
+            self.executor.refuse_waiting(owned, why);
+            self.receive_own_answers();
+            self.finish_turn();
+        }
+        self.now_ms = script_ms;
+    }
+
+    /// The script has ended.
+    pub(super) fn end_busy(&mut self) {
+        let Some(busy) = self.busy.take() else { return };
+        self.suspended = busy.suspended;
+        if let Some(connection) = &self.connections[busy.index as usize]
+            && !connection.is_held
+        {
+            self.io.resume_receive(connection.id);
+        }
+    }
+
+    /// Puts an event of the frozen connection off: then there is `None` left to be done.
+    #[inline]
+    pub(super) fn deferred_event(&mut self, event: Event) -> Option<Event> {
+        let Some(busy) = &self.busy else { return Some(event) };
+        let conn = match &event {
+            Event::Data { conn, .. }
+            | Event::Eof { conn }
+            | Event::Failed { conn, .. }
+            | Event::Sent { conn, result: Err(_), .. } => *conn,
+            Event::Sent { .. } | Event::Accepted { .. } | Event::Woken => return Some(event),
+        };
+        if self.find(conn) != Some(busy.index) {
+            return Some(event);
+        }
+        self.deferred.push(Deferred::Event(event));
+        None
+    }
+
+    /// Handles what came for a connection while it was frozen. `false`: nothing did.
+    pub(super) fn replay_deferred(&mut self) -> bool {
+        if self.deferred.is_empty() {
+            return false;
+        }
+        for deferred in std::mem::take(&mut self.deferred) {
+            match deferred {
+                Deferred::Event(event) => self.handle(event),
+                Deferred::Kill(wanted, client) => self.kill(wanted, client),
+                Deferred::News(news) => self.tell_all(vec![news]),
+                Deferred::Output(wanted, bytes) => {
+                    if let Some(index) = self.find_token(wanted)
+                        && let Some(connection) = &mut self.connections[index as usize]
+                    {
+                        connection.output.extend_from_slice(&bytes);
+                        if !self.closed_over_limit(index) {
+                            self.touch(index);
+                        }
+                    }
+                }
+            }
+        }
+        true
+    }
+}
