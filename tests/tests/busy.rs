@@ -1,5 +1,6 @@
 //! Scripts that run for too long: who needs what they hold is told so, everybody else is served, on their own worker too.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use pantala_tests::{Client, Reply, Server, for_each_backend};
@@ -33,7 +34,11 @@ fn wait_until_busy(client: &mut Client, key: &str, kill: &str) {
     }
 }
 
+/// One test at a time: scripts that spin take the cores from each other.
+static CORES: Mutex<()> = Mutex::new(());
+
 fn each_layout(mut test: impl FnMut(&mut Server)) {
+    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
     for_each_backend(|backend| {
         for layout in LAYOUTS {
             let mut server = Server::pantala(backend, layout);

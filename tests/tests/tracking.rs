@@ -471,7 +471,7 @@ impl Caching {
     fn new(server: &Server, options: &str, obeys: Obeys, seed: u64) -> Self {
         let mut client = server.connect();
         client.call("HELLO 3");
-        assert_eq!(client.call(&format!("CLIENT TRACKING on {options}").trim()), Reply::ok());
+        assert_eq!(client.call(format!("CLIENT TRACKING on {options}").trim()), Reply::ok());
         Caching { client, values: HashMap::new(), obeys, news: 0, random: Random::from_seed(seed) }
     }
 
@@ -635,14 +635,9 @@ fn the_table_is_bounded_and_what_leaves_it_is_told() {
         let mut told = 0;
         for number in 0..KEYS {
             reader.send(&["GET", &key(number)]);
-            loop {
-                match reader.receive() {
-                    Reply::Push(items) => {
-                        cached.remove(&items[1].elements()[0].text());
-                        told += 1;
-                    }
-                    _ => break,
-                }
+            while let Reply::Push(items) = reader.receive() {
+                cached.remove(&items[1].elements()[0].text());
+                told += 1;
             }
             cached.insert(key(number));
         }

@@ -270,10 +270,8 @@ mod tests {
     fn bottlenecks_are_named() {
         let none = Outcome::default();
         assert!(bottleneck(&none).starts_with("none"));
-        assert!(
-            bottleneck(&Outcome { hottest: 0.95, waiting: 0.5, ..none.clone() }).contains("hottest shard, held 95%")
-        );
-        assert!(bottleneck(&Outcome { lines: 0.1, waiting: 0.05, ..none.clone() }).starts_with("cache lines"));
+        assert!(bottleneck(&Outcome { hottest: 0.95, waiting: 0.5, ..none }).contains("hottest shard, held 95%"));
+        assert!(bottleneck(&Outcome { lines: 0.1, waiting: 0.05, ..none }).starts_with("cache lines"));
         assert!(bottleneck(&Outcome { waiting: 0.1, lines: 0.05, ..none }).starts_with("waiting"));
     }
 
