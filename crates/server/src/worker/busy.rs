@@ -131,7 +131,9 @@ impl<L: EventLoop> Worker<'_, L> {
             self.stats.turns.add(1);
             self.reload_if_changed();
             for event in events.drain(..) {
-                self.handle(event);
+                if let Some(event) = self.deferred_event(event) {
+                    self.handle(event);
+                }
             }
             self.receive_messages();
             self.time_out();
@@ -155,8 +157,7 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Puts an event of the frozen connection off: then there is `None` left to be done.
-    #[inline]
-    pub(super) fn deferred_event(&mut self, event: Event) -> Option<Event> {
+    fn deferred_event(&mut self, event: Event) -> Option<Event> {
         let Some(busy) = &self.busy else { return Some(event) };
         let conn = match &event {
             Event::Data { conn, .. }
@@ -173,10 +174,17 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Handles what came for a connection while it was frozen. `false`: nothing did.
+    #[inline]
     pub(super) fn replay_deferred(&mut self) -> bool {
-        if self.deferred.is_empty() {
-            return false;
+        let is_there = !self.deferred.is_empty();
+        if is_there {
+            self.replay_all();
         }
+        is_there
+    }
+
+    #[cold]
+    fn replay_all(&mut self) {
         for deferred in std::mem::take(&mut self.deferred) {
             match deferred {
                 Deferred::Event(event) => self.handle(event),
@@ -194,6 +202,5 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
             }
         }
-        true
     }
 }

@@ -28,7 +28,6 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Handles one event.
     pub(super) fn handle(&mut self, event: Event) {
-        let Some(event) = self.deferred_event(event) else { return };
         match event {
             Event::Accepted { socket, .. } => self.accepted(socket),
             Event::Data { conn, chunk } => match self.find(conn) {
