@@ -7,7 +7,7 @@ use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, LongDouble};
 
-use super::{change, limits};
+use super::{Fields, change, limits};
 use crate::arguments::integer;
 use crate::{elements, errors};
 
@@ -16,7 +16,7 @@ pub fn hincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let Some(by) = integer(args.at(3), reply) else { return };
     let key = access.first_key(args, 1);
     let limits = limits(access);
-    let result = change(access, &key, Missing::Create, |hash| {
+    let result = change(access, &key, Missing::Create, Fields::one(args, 2), |hash| {
         let sum = match hash.view().get(args.at(2)).map(elements::integer) {
             None if !hash.view().has_room(std::iter::once(args.at(2))) => Err(errors::HASH_FULL),
             None => Ok(by),
@@ -47,7 +47,7 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     }
     let key = access.first_key(args, 1);
     let limits = limits(access);
-    let result = change(access, &key, Missing::Create, |hash| {
+    let result = change(access, &key, Missing::Create, Fields::one(args, 2), |hash| {
         let sum = match hash.view().get(args.at(2)).map(elements::long_double) {
             None if !hash.view().has_room(std::iter::once(args.at(2))) => Err(errors::HASH_FULL),
             None => Ok(by),

@@ -10,8 +10,8 @@ use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Hash};
 
-use super::change;
-use super::fields::with_view;
+use super::fields::with_fields;
+use super::{Fields, change};
 use crate::arguments::{integer, is_option, positive};
 use crate::errors;
 use crate::expiry::{Base, Unit, asked_expiry_ms, invalid_expire};
@@ -127,7 +127,7 @@ fn set_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, c
     };
     let Some(first) = fields(args, at, "ERR Parameter `numFields` should be greater than 0", reply) else { return };
     let key = access.first_key(args, 1);
-    let result = change(access, &key, Missing::Skip, |hash| {
+    let result = change(access, &key, Missing::Skip, Fields::from(args, first), |hash| {
         let set = |index| set_time(hash, args.at(index), at_ms, now_ms, condition);
         let replies: Vec<i64> = (first..args.len()).map(set).collect();
         let is_changed = replies.iter().any(|&one| one == DONE || one == DELETED);
@@ -176,7 +176,7 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
     let Some(first) = fields(args, 2, WRONG_NUMBER, reply) else { return };
     let key = access.first_key(args, 1);
-    let result = change(access, &key, Missing::Skip, |hash| {
+    let result = change(access, &key, Missing::Skip, Fields::from(args, first), |hash| {
         let persist = |index| {
             let field = args.at(index);
             match hash.view().get(field).is_some() {
@@ -230,7 +230,7 @@ fn tell_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
             reply_all(&vec![NO_FIELD; args.len() - first], reply);
         }
     };
-    with_view(access, args, reply, missing, |hash, reply| {
+    with_fields(access, args, Fields::from(args, 2), reply, missing, |hash, reply| {
         let Some(first) = fields(args, 2, WRONG_NUMBER, reply) else { return };
         reply.array(args.len() - first);
         for index in first..args.len() {

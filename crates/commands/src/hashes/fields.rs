@@ -6,7 +6,7 @@ use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Hash, HashView, OutOfMemory};
 
-use super::{change, expire_fields, limits};
+use super::{Fields, change, expire_fields, limits};
 use crate::{elements, errors};
 
 /// `HSET key field value [field value …]`.
@@ -33,7 +33,7 @@ fn set_pairs(access: &mut Access<'_>, args: &Args<'_>, name: &str, reply: &mut R
     }
     let key = access.first_key(args, 1);
     let limits = limits(access);
-    let result = change(access, &key, Missing::Create, |hash| {
+    let result = change(access, &key, Missing::Create, Fields::Named { args, first: 2, step: 2 }, |hash| {
         if !hash.view().has_room((2..args.len()).step_by(2).map(|index| args.at(index))) {
             return (false, None);
         }
@@ -65,7 +65,7 @@ pub fn hsetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let (field, value) = (args.at(2), args.at(3));
     let limits = limits(access);
-    let result = change(access, &key, Missing::Create, |hash| {
+    let result = change(access, &key, Missing::Create, Fields::one(args, 2), |hash| {
         if hash.view().get(field).is_some() {
             return (false, Ok(false));
         }
@@ -90,7 +90,7 @@ pub fn hsetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `HDEL key field [field …]`.
 pub fn hdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let result = change(access, &key, Missing::Skip, |hash| {
+    let result = change(access, &key, Missing::Skip, Fields::from(args, 2), |hash| {
         let removed = (2..args.len()).filter(|&index| hash.remove(args.at(index))).count();
         (removed > 0, (removed, hash.is_empty()))
     });
@@ -118,6 +118,19 @@ pub(super) fn with_view(
     missing: impl FnOnce(&mut Reply<'_>),
     work: impl FnOnce(HashView<'_>, &mut Reply<'_>),
 ) {
+    with_fields(access, args, Fields::All, reply, missing, work);
+}
+
+/// As [`with_view`], for work that looks at some fields only: of the others there may be some whose time has come.
+#[inline]
+pub(super) fn with_fields(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    fields: Fields<'_, '_>,
+    reply: &mut Reply<'_>,
+    missing: impl FnOnce(&mut Reply<'_>),
+    work: impl FnOnce(HashView<'_>, &mut Reply<'_>),
+) {
     let key = access.first_key(args, 1);
     let now_ms = access.now_ms();
     let is_paused = access.keyspace().tuning.is_paused(now_ms);
@@ -135,7 +148,7 @@ pub(super) fn with_view(
         Ok(None) => return missing(reply),
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     }
-    expire_fields(access, &key);
+    expire_fields(access, &key, fields);
     match access.db(&key).write_as::<Hash>(&key) {
         Ok(Some(view)) => work(view, reply),
         _ => missing(reply),
@@ -145,9 +158,10 @@ pub(super) fn with_view(
 /// `HGET key field`.
 #[inline]
 pub fn hget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    with_view(
+    with_fields(
         access,
         args,
+        Fields::one(args, 2),
         reply,
         |reply| reply.null(),
         |hash, reply| match hash.get(args.at(2)) {
@@ -163,7 +177,7 @@ pub fn hmget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         reply.array(args.len() - 2);
         (2..args.len()).for_each(|_| reply.null());
     };
-    with_view(access, args, reply, nulls, |hash, reply| {
+    with_fields(access, args, Fields::from(args, 2), reply, nulls, |hash, reply| {
         reply.array(args.len() - 2);
         for index in 2..args.len() {
             match hash.get(args.at(index)) {
@@ -182,13 +196,14 @@ pub fn hlen(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `HEXISTS key field`.
 pub fn hexists(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let zero = |reply: &mut Reply<'_>| reply.integer(0);
-    with_view(access, args, reply, zero, |hash, reply| reply.integer(i64::from(hash.get(args.at(2)).is_some())));
+    let work = |hash: HashView<'_>, reply: &mut Reply<'_>| reply.integer(i64::from(hash.get(args.at(2)).is_some()));
+    with_fields(access, args, Fields::one(args, 2), reply, zero, work);
 }
 
 /// `HSTRLEN key field`.
 pub fn hstrlen(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let zero = |reply: &mut Reply<'_>| reply.integer(0);
-    with_view(access, args, reply, zero, |hash, reply| {
+    with_fields(access, args, Fields::one(args, 2), reply, zero, |hash, reply| {
         reply.integer(hash.get(args.at(2)).map_or(0, |value| value.len() as i64));
     });
 }

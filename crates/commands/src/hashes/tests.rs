@@ -209,6 +209,36 @@ fn fields_expire() {
 }
 
 #[test]
+fn a_command_that_names_fields_expires_a_bounded_number_of_others() {
+    let mut server = TestServer::new(1);
+    for field in 0..5000 {
+        server.run(&format!("HSET h {field} 1"));
+        server.run(&format!("HPEXPIRE h {} FIELDS 1 {field}", 5 + field % 3));
+    }
+    server.expect(&[("HSET h stays 7", ":1")]);
+    let mut heap_bytes = server.heap_bytes();
+    server.now_ms += 10;
+    for (command, reply) in [
+        ("HGET h 4999", "$-1"),
+        ("HMGET h 4998 stays 4997", "*3 $-1 7 $-1"),
+        ("HEXISTS h 4996", ":0"),
+        ("HSTRLEN h 4995", ":0"),
+        ("HINCRBY h 4994 2", ":2"),
+        ("HTTL h FIELDS 2 4993 stays", "*2 :-2 :-1"),
+        ("HDEL h 4992 4991", ":0"),
+        ("HSETNX h 4990 1", ":1"),
+        ("HSET h 4989 1 4988 1", ":2"),
+    ] {
+        server.expect(&[(command, reply)]);
+        let left = server.heap_bytes();
+        assert!(left > 0 && left < heap_bytes, "{command} took nothing out");
+        assert!(left > heap_bytes / 2, "{command} took out more than its share");
+        heap_bytes = left;
+    }
+    server.expect(&[("HLEN h", ":5"), ("HGET h 4994", "2"), ("HTTL h FIELDS 1 4988", "*1 :-1")]);
+}
+
+#[test]
 fn a_pause_keeps_fields_but_hides_them() {
     let mut server = TestServer::new(1);
     server.expect(&[("HSET h a 1 b 2", ":2"), ("HPEXPIRE h 5 FIELDS 1 a", "*1 :1")]);

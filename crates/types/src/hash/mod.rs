@@ -300,6 +300,14 @@ impl Hash {
         }
     }
 
+    /// Takes one field out if its time has come. `false`: it hasn't, or there is none.
+    pub fn expire_field(&mut self, field: &[u8], now_ms: i64) -> bool {
+        match self {
+            Hash::Timed(timed) => timed.expire_field(field, now_ms),
+            _ => false,
+        }
+    }
+
     /// Takes a field out. `false`: it wasn't there.
     #[inline]
     pub fn remove(&mut self, field: &[u8]) -> bool {

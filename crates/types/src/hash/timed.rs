@@ -100,6 +100,17 @@ impl Timed {
         expired
     }
 
+    /// Takes one field out if its time has come. `false`: it hasn't, or there is none.
+    pub(super) fn expire_field(&mut self, field: &[u8], now_ms: i64) -> bool {
+        let Some(index) = find(&self.times, field) else { return false };
+        if time_of(self.times.get(index)) > now_ms {
+            return false;
+        }
+        self.times.remove(index);
+        self.sweep();
+        self.fields.remove(field)
+    }
+
     /// Makes the heap anew when most of it is stale.
     fn sweep(&mut self) {
         if self.due.len() > self.times.len() * 2 + STALE_MIN {
