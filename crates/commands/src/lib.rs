@@ -17,7 +17,7 @@
 //!
 //! # What it costs
 //!
-//! Finding a record takes about 7 ns and no allocation (`lookup_cost` in `records/tests.rs` prints it). A record is data
+//! Finding a record takes about 7 ns and no allocation (`cargo bench -p pantala-benches --bench commands`). A record is data
 //! in the binary (about 350 bytes and what it points to); nothing is built at the start.
 #![forbid(unsafe_code)]
 

@@ -101,20 +101,6 @@ fn every_name_is_found_in_any_case_and_no_other() {
     assert!(lookup_full(b"|").is_none() && lookup_full(b"get|").is_none() && lookup_full(b"client|id|x").is_none());
 }
 
-/// `cargo test --release -p pantala-commands lookup_cost -- --ignored --nocapture`
-#[test]
-#[ignore = "prints a figure, holds nothing"]
-fn lookup_cost() {
-    const ROUNDS: u32 = 10_000_000;
-    let calls: [&[u8]; 8] = [b"GET", b"set", b"MGET", b"incr", b"DEL", b"expire", b"PEXPIREAT", b"incrbyfloat"];
-    let started = std::time::Instant::now();
-    for round in 0..ROUNDS {
-        let name = std::hint::black_box(calls[round as usize % calls.len()]);
-        std::hint::black_box(lookup(name));
-    }
-    println!("lookup: {:.1} ns", started.elapsed().as_nanos() as f64 / f64::from(ROUNDS));
-}
-
 /// The fewest arguments that the declared syntax allows.
 fn fewest(argument: &Argument) -> usize {
     if argument.flags.contains(ArgumentFlags::OPTIONAL) {
