@@ -243,8 +243,8 @@ pub(crate) const DEBUG: Command = Command {
         DEBUG_DIGEST_VALUE,
         DEBUG_HELP,
         DEBUG_OBJECT,
-        DEBUG_POPULATE,
         DEBUG_PAUSE_CRON,
+        DEBUG_POPULATE,
         DEBUG_QUICKLIST_PACKED_THRESHOLD,
         DEBUG_SET_ACTIVE_EXPIRE,
         DEBUG_SLEEP,
@@ -308,6 +308,19 @@ pub(crate) const DEBUG_OBJECT: Command = Command {
     ..SERVER
 };
 
+pub(crate) const DEBUG_PAUSE_CRON: Command = Command {
+    name: "pause-cron",
+    full_name: "debug|pause-cron",
+    summary: "Stops what is done some times a second, and goes on with it",
+    since: "7.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    arguments: &[Argument::integer("enabled")],
+    handler: Handler::Local(crate::debug::pause_cron),
+    ..SERVER
+};
+
 pub(crate) const DEBUG_POPULATE: Command = Command {
     name: "populate",
     full_name: "debug|populate",
@@ -323,19 +336,6 @@ pub(crate) const DEBUG_POPULATE: Command = Command {
     ],
     route: Route::All,
     handler: Handler::Keyed(crate::debug::populate),
-    ..SERVER
-};
-
-pub(crate) const DEBUG_PAUSE_CRON: Command = Command {
-    name: "pause-cron",
-    full_name: "debug|pause-cron",
-    summary: "Stops what is done some times a second, and goes on with it",
-    since: "7.0.0",
-    complexity: "O(1)",
-    arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
-    arguments: &[Argument::integer("enabled")],
-    handler: Handler::Local(crate::debug::pause_cron),
     ..SERVER
 };
 

@@ -350,8 +350,8 @@ fn errors_are_worded_as_in_redis() {
     let zero = "ERR unknown command 'fo', with args beginning with: 'a' '' ";
     assert_eq!(resolved(&[b"fo\0o", b"a\0b", b""]), zero);
     assert_eq!(resolved(&[b"BGSAVE"]), "ERR Pantala doesn't have the command 'BGSAVE' yet");
-    let tracking = "ERR Pantala doesn't have the command 'client|Tracking' yet";
-    assert_eq!(resolved(&[b"CLIENT", b"Tracking", b"on"]), tracking);
+    let meet = "ERR Pantala doesn't have the command 'cluster|Meet' yet";
+    assert_eq!(resolved(&[b"CLUSTER", b"Meet", b"127.0.0.1", b"7000"]), meet);
 }
 
 #[test]
