@@ -9,7 +9,7 @@
 //! - [`model::State`]: what one thread would know, and what it would answer.
 //! - [`check`](check::check): looks for an order of the events in which the model answers what the server did.
 //!
-//! Why this checker and no other: docs/decisions/0007-linearizability.md.
+//! Why this checker and no other: docs/decisions/0008-linearizability.md.
 
 pub mod check;
 pub mod model;
