@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use pantala_tests::server::pantala_with_file;
+use pantala_tests::server::{free_port, pantala_with_file};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 fn start() -> Server {
@@ -364,4 +364,50 @@ fn renamed_commands_are_told_by_their_new_names() {
         ["get", "fetch", "dbsize"].map(|name| names.contains(name))
     };
     assert_eq!(lists(&mut given), lists(&mut right));
+}
+
+/// Has a server listen elsewhere, and tells its answers. Where it says that it listens one can connect, elsewhere not, and connections
+/// that are there stay.
+fn move_about(server: &Server) -> Vec<Reply> {
+    let mut client = server.connect();
+    let mut answers = Vec::new();
+    let mut set = |directive: &str, value: &str| {
+        let reply = client.command(&["CONFIG", "SET", directive, value]);
+        assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
+        answers.push(reply);
+    };
+    let ping = |port: u16| assert_eq!(Client::tcp(port).call("PING"), Reply::Simple("PONG".into()));
+    let other = free_port();
+    set("port", &other.to_string());
+    ping(other);
+    assert!(Client::try_tcp(server.port()).is_err(), "the old port is still there");
+    let taken = std::net::TcpListener::bind("0.0.0.0:0").expect("a port");
+    set("port", &taken.local_addr().expect("its address").port().to_string());
+    ping(other);
+    // From all addresses to one and back, on the same port.
+    for bind in ["127.0.0.1", "* -::*", "127.0.0.1 192.0.2.1", "127.0.0.1"] {
+        set("bind", bind);
+        ping(other);
+    }
+    set("port", "0");
+    assert!(Client::try_tcp(other).is_err(), "it listens nowhere now");
+    set("port", &server.port().to_string());
+    ping(server.port());
+    answers.push(client.call("CONFIG GET port").elements()[0].clone());
+    answers.push(client.call("CONFIG GET bind"));
+    answers
+}
+
+#[test]
+fn listening_elsewhere_while_it_runs() {
+    let right = Server::redis(&[]).map(|judge| move_about(&judge));
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let given = move_about(&server);
+        assert_eq!(given[0], Reply::ok());
+        if let Some(right) = &right {
+            assert_eq!(&given, right);
+        }
+        server.assert_sound();
+    });
 }

@@ -93,6 +93,7 @@ pub struct Server {
     loads: Box<[AtomicU64]>,
     facts: Facts,
     renames: Renames,
+    listening: process::Listening,
     scripting: Scripting,
     stopping: AtomicBool,
     last_accept_warning_ms: AtomicI64,
@@ -102,7 +103,13 @@ pub struct Server {
 
 impl Server {
     /// A server around a keyspace.
-    pub fn new(keyspace: Keyspace, config: ConfigStore, renames: Renames, facts: Facts) -> Self {
+    pub fn new(
+        keyspace: Keyspace,
+        config: ConfigStore,
+        renames: Renames,
+        facts: Facts,
+        sockets: Vec<process::Listener>,
+    ) -> Self {
         let workers = facts.workers;
         let server = Server {
             keyspace,
@@ -113,6 +120,7 @@ impl Server {
             loads: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             facts,
             renames,
+            listening: process::Listening::new(sockets),
             scripting: Scripting::new(workers),
             stopping: AtomicBool::new(false),
             last_accept_warning_ms: AtomicI64::new(0),
@@ -137,6 +145,11 @@ impl Server {
     /// Other names of commands.
     pub fn renames(&self) -> &Renames {
         &self.renames
+    }
+
+    /// What it listens on.
+    pub fn listening(&self) -> &process::Listening {
+        &self.listening
     }
 
     /// What workers share of scripts.
@@ -339,17 +352,16 @@ impl Server {
 
     /// Carries a change of the settings out, as far as it is not left to whoever reads them next.
     fn apply(&self, old: &Settings, new: &Settings) -> Result<(), Refusal> {
-        let fixed = |directive, same: bool| {
-            if same {
-                return Ok(());
-            }
-            let reason = format!("Pantala can't change '{directive}' while it runs yet");
-            Err(Refusal { directive, reason })
-        };
-        fixed("port", old.port == new.port)?;
-        fixed("bind", old.bind == new.bind)?;
         if new.maxclients > old.maxclients {
             process::allow_clients(new.maxclients).map_err(|reason| Refusal { directive: "maxclients", reason })?;
+        }
+        // Last of what may be refused: nothing is to be taken back then.
+        if (old.port, &old.bind) != (new.port, &new.bind) {
+            let refused = |(directive, reason): (_, &str)| Refusal { directive, reason: reason.into() };
+            let changed = self.listening.change(old, new);
+            // In any case: after a refusal the old addresses have new sockets.
+            self.port(self.facts.first_io_worker).send(Message::Reload);
+            changed.map_err(refused)?;
         }
         process::set_log_level(new.loglevel);
         self.tune(new);

@@ -113,28 +113,21 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
         seed: Random::from_entropy().next_u64(),
         random_seed: random.next_u64(),
     };
-    let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, renames, facts));
+    let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, renames, facts, sockets));
     let stopped = Arc::clone(&server);
     process::watch_signals(move || stopped.stop()).map_err(|error| format!("Can't watch for signals: {error}"))?;
-    run_workers(&server, &settings, doorbells, sockets)
+    run_workers(&server, &settings, doorbells)
 }
 
 /// Starts a thread per worker and waits for all of them.
-fn run_workers(
-    server: &Server,
-    settings: &Settings,
-    doorbells: Vec<Doorbell>,
-    sockets: Vec<process::Listener>,
-) -> Result<(), String> {
+fn run_workers(server: &Server, settings: &Settings, doorbells: Vec<Doorbell>) -> Result<(), String> {
     let cpus = process::allowed_cpus();
     let failed = AtomicBool::new(false);
-    let mut sockets = Some(sockets);
     std::thread::scope(|scope| {
         let (ready, started) = mpsc::channel();
         for (number, doorbell) in doorbells.into_iter().enumerate() {
             let number = number as u32;
             let cpu = settings.pin_threads.then(|| cpus[number as usize % cpus.len()]);
-            let listeners = if number == server.facts().first_io_worker { sockets.take() } else { None };
             let (ready, failed) = (ready.clone(), &failed);
             let thread = std::thread::Builder::new()
                 .name(format!("pantala-worker-{number}"))
@@ -145,10 +138,9 @@ fn run_workers(
                     {
                         tracing::warn!("Can't pin worker {number} to CPU {cpu}: {error}");
                     }
-                    let listeners = listeners.unwrap_or_default();
                     let ended = match server.facts().backend {
-                        Backend::IoUring => run_worker::<UringLoop>(server, number, doorbell, listeners, ready),
-                        Backend::Epoll => run_worker::<EpollLoop>(server, number, doorbell, listeners, ready),
+                        Backend::IoUring => run_worker::<UringLoop>(server, number, doorbell, ready),
+                        Backend::Epoll => run_worker::<EpollLoop>(server, number, doorbell, ready),
                     };
                     if let Err(error) = ended {
                         tracing::error!("Worker {number} ended: {error}");
@@ -179,13 +171,10 @@ fn run_worker<L: EventLoop>(
     server: &Server,
     number: u32,
     doorbell: Doorbell,
-    listeners: Vec<process::Listener>,
     ready: mpsc::Sender<()>,
 ) -> io::Result<()> {
     let mut worker = Worker::new(server, number, L::new(doorbell)?);
-    for listener in listeners {
-        worker.listen(listener.into())?;
-    }
+    worker.listen()?;
     // The receiver lives until all senders are gone.
     let _ = ready.send(());
     drop(ready);

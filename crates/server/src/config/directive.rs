@@ -27,6 +27,8 @@ pub enum Kind {
     MemoryOrPercent,
     /// Any bytes.
     Text,
+    /// Text of which host names are made; shorter than 256 bytes.
+    HostName,
     /// A name without a slash; else this is what is wrong.
     FileName(&'static str),
     /// One of these names, whatever its case.

@@ -219,7 +219,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("cluster-config-file", Text, "nodes.conf").immutable(),
     D::at_start("cluster-port", PORT, "0"),
     D::live("cluster-announce-ip", Text, ""),
-    D::live("cluster-announce-hostname", Text, ""),
+    D::live("cluster-announce-hostname", Kind::HostName, ""),
     D::live("cluster-announce-port", PORT, "0"),
     D::known("cluster-announce-tls-port", PORT, "0"),
     D::live("cluster-announce-bus-port", PORT, "0"),

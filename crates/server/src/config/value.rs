@@ -47,6 +47,8 @@ const BAD_INTEGER: &str = "argument couldn't be parsed into an integer";
 const BAD_COUNT: &str = "wrong number of arguments";
 const PERCENT_BEYOND: &str = "percentage argument must be less or equal to 100";
 const BAD_SAVE: &str = "Invalid save parameters";
+/// A host name has fewer bytes than this, as in Redis.
+const HOST_NAME_BYTES_END: usize = 256;
 
 /// Reads `words` as a value of `directive`. `previous` is its present value, which some kinds only change in part.
 ///
@@ -83,6 +85,10 @@ pub fn parse(directive: &Directive, words: &[Vec<u8>], previous: &Value, source:
             None => Err("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".into()),
         },
         Kind::FileName(wrong) if word.contains(&b'/') => Err(wrong.into()),
+        Kind::HostName if word.len() >= HOST_NAME_BYTES_END => Err("Hostnames must be less than 256 characters".into()),
+        Kind::HostName if !word.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(byte)) => {
+            Err("Hostnames may only contain alphanumeric characters, hyphens or dots".into())
+        }
         Kind::Choice(names) => parse_choice(word, names).map(|name| Value::Text(name.into())),
         Kind::OomScoreAdj => {
             let name = parse_choice(word, &["no", "yes", "relative", "absolute"])?;
@@ -274,7 +280,7 @@ pub fn lines(directive: &Directive, value: &Value, default: &Value) -> Vec<(Vec<
     match (directive.kind, value) {
         (Kind::OutputBufferLimit, _) => return output_limit_lines(directive.name, value, default),
         (Kind::Memory(..), Value::Number(bytes)) => line.extend(format_memory(*bytes).into_bytes()),
-        (Kind::Text | Kind::FileName(_), Value::Text(text)) => {
+        (Kind::Text | Kind::HostName | Kind::FileName(_), Value::Text(text)) => {
             // An empty text is the absence of the directive, where that is the default.
             if text.is_empty() && !forced {
                 return Vec::new();

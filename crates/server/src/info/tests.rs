@@ -110,7 +110,7 @@ fn server() -> Server {
         workers: 2,
         first_io_worker: 0,
     };
-    Server::new(Keyspace::new(layout, ports), ConfigStore::new(&loaded), Renames::default(), facts)
+    Server::new(Keyspace::new(layout, ports), ConfigStore::new(&loaded), Renames::default(), facts, Vec::new())
 }
 
 /// Titles and the names of their fields.

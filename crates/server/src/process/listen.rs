@@ -10,6 +10,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Release},
+};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A socket that listens and doesn't block.
 #[derive(Debug)]
@@ -21,15 +26,76 @@ pub struct Listener {
     pub is_unix: bool,
 }
 
+impl Listener {
+    /// Ends it for everybody who has a copy of it: its address can be had again at once, though copies are still open.
+    fn shut_down(&self) {
+        // It listens, so it can be shut down.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl From<Listener> for OwnedFd {
-    fn from(listener: Listener) -> OwnedFd {
-        listener.socket
+/// The sockets that the server listens on. The worker that accepts has copies of them.
+pub struct Listening {
+    listeners: Mutex<Vec<Listener>>,
+    generation: AtomicU64,
+}
+
+impl Listening {
+    /// What [`listen`] has opened.
+    pub fn new(listeners: Vec<Listener>) -> Self {
+        Self { listeners: Mutex::new(listeners), generation: AtomicU64::new(0) }
+    }
+
+    /// How often they were exchanged. To be read before [`Self::copies`].
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Acquire)
+    }
+
+    /// Copies of all.
+    ///
+    /// # Errors
+    ///
+    /// No file descriptor is to be had.
+    pub fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        self.listeners().iter().map(|listener| listener.socket.try_clone()).collect()
+    }
+
+    /// Listens where `new` says instead of where `old` said. On another port the new sockets are there before the old ones go;
+    /// on the same port the old ones would be in their way.
+    ///
+    /// # Errors
+    ///
+    /// The directive that can't be followed, and Redis's words for it; then everything is as before, if the old addresses can still
+    /// be had.
+    pub fn change(&self, old: &Settings, new: &Settings) -> Result<(), (&'static str, &'static str)> {
+        let mut listeners = self.listeners();
+        let opened = if old.port == new.port {
+            listeners.iter().filter(|listener| !listener.is_unix).for_each(Listener::shut_down);
+            listen_tcp(new).map_err(|_| ("bind", "Failed to bind to specified addresses."))
+        } else {
+            listen_tcp(new).map_err(|_| ("port", "Unable to listen on this port. Check server logs."))
+        };
+        let (opened, answer) = match opened {
+            Ok(opened) => (opened, Ok(())),
+            Err(refusal) if old.port != new.port => return Err(refusal),
+            Err(refusal) => (listen_tcp(old).unwrap_or_default(), Err(refusal)),
+        };
+        let (unix, before): (Vec<_>, Vec<_>) = listeners.drain(..).partition(|listener| listener.is_unix);
+        before.iter().for_each(Listener::shut_down);
+        listeners.extend(opened);
+        listeners.extend(unix);
+        self.generation.fetch_add(1, Release);
+        answer
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<Listener>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

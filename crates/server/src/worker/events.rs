@@ -16,13 +16,22 @@ use super::{Worker, run, slow};
 use crate::net;
 
 impl<L: EventLoop> Worker<'_, L> {
-    /// Accepts from a listening socket.
+    /// Accepts from the sockets that the server listens on now, if it is this worker that accepts.
     ///
     /// # Errors
-    /// The loop refuses it.
-    pub fn listen(&mut self, socket: OwnedFd) -> std::io::Result<()> {
-        let listener = self.io.add_listener(socket)?;
-        self.listeners.push(listener);
+    /// The loop refuses them, or no file descriptors are to be had.
+    pub fn listen(&mut self) -> std::io::Result<()> {
+        if self.number != self.server.facts().first_io_worker {
+            return Ok(());
+        }
+        for listener in std::mem::take(&mut self.listeners) {
+            self.io.remove_listener(listener);
+        }
+        self.listening_generation = self.server.listening().generation();
+        for socket in self.server.listening().copies()? {
+            let listener = self.io.add_listener(socket)?;
+            self.listeners.push(listener);
+        }
         Ok(())
     }
 
@@ -139,8 +148,8 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Monitored(wanted, line) => self.show(wanted, &line),
                 Message::Told(news) => self.tell_all(news),
                 Message::Kill(wanted, client) => self.kill(wanted, client),
-                // It has woken this worker, whose turn begins with the settings.
-                Message::Reload => {}
+                // It has woken this worker, whose turn begins with the settings. What it listens on may be others though they are not.
+                Message::Reload => self.listen_if_changed(),
                 Message::Stop => self.stopping = true,
             }
         }
@@ -280,6 +289,15 @@ impl<L: EventLoop> Worker<'_, L> {
             self.stopwatch.set(&self.settings);
             self.tally.tracks_latency = self.settings.latency_tracking;
             self.limit_tracked();
+        }
+    }
+
+    /// Takes up other sockets, where the server listens on others.
+    fn listen_if_changed(&mut self) {
+        if self.listening_generation != self.server.listening().generation()
+            && let Err(error) = self.listen()
+        {
+            tracing::warn!("Not listening on all sockets: {error}");
         }
     }
 
