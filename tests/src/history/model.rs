@@ -62,7 +62,7 @@ impl State {
                 let is_changed = at.is_ok_and(|at| self.watching.remove(at).is_changed);
                 if is_changed { *reply == Reply::Null } else { self.all(commands) == *reply }
             }
-            Operation::Script(_, commands) => self.all(commands) == *reply,
+            Operation::Script(_, commands) => through_lua(self.all(commands)) == *reply,
             Operation::BlockingPop(keys) => self.blocking_pop(keys, reply),
             Operation::BlockingMove(from, to) => self.blocking_move(*from, *to, reply),
         }
@@ -247,4 +247,13 @@ impl State {
 
 fn reply_is(reply: &Reply, error: &str) -> bool {
     matches!(reply, Reply::Error(text) if text == error)
+}
+
+/// What a script makes of its commands' replies: Lua's numbers are doubles, so that of long integers the last digits are lost, as in Redis.
+fn through_lua(reply: Reply) -> Reply {
+    match reply {
+        Reply::Integer(number) => Reply::Integer(number as f64 as i64),
+        Reply::Array(items) => Reply::Array(items.into_iter().map(through_lua).collect()),
+        other => other,
+    }
 }
