@@ -15,6 +15,8 @@ const BURST_MAX: usize = 40;
 const SHRINK_MAX: Duration = Duration::from_secs(20);
 /// Databases compared at the end.
 const DATABASES: usize = 16;
+/// Bytes of a reply shown before the first that differs.
+const SHOWN_BEFORE: usize = 100;
 /// Replies longer than this go on several lines in a report.
 const HISTORY_SHOWN: usize = 60;
 
@@ -117,11 +119,15 @@ impl<'a> Pair<'a> {
         }
         for (offset, ((step, given), right)) in steps.iter().zip(given).zip(right).enumerate() {
             if !agree(step.check, &given, &right) {
+                let (given, right) = (&given.1, &right.1);
+                let same = given.iter().zip(right).take_while(|(given, right)| given == right).count();
+                // What is long is cut when shown: what differs must not be.
+                let from = same.saturating_sub(SHOWN_BEFORE);
                 let text = format!(
-                    "{}\n    gives   {}\n    must be {}",
+                    "{} (from byte {from} of the reply)\n    gives   {}\n    must be {}",
                     show_args(&step.args),
-                    show(&given.1),
-                    show(&right.1)
+                    show(&given[from..]),
+                    show(&right[from..])
                 );
                 return Err(difference(start + offset, text));
             }

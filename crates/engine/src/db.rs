@@ -478,7 +478,8 @@ impl<'s> Db<'s> {
     /// Changes the collection that a key holds. `change` says whether it changed anything, and gives a result; what it leaves
     /// empty is removed with its key. Its expiry stays. `None`: there is no such key, and `missing` says to skip it.
     ///
-    /// `change` must leave the collection whole, whatever it answers: nothing is undone.
+    /// `change` must leave the collection whole, whatever it answers: nothing is undone. What it changes of a value on the heap
+    /// stays, though it says that it changed nothing; then nobody is told.
     ///
     /// # Errors
     /// [`WrongType`] when the key holds something else; `change` isn't called.
@@ -572,6 +573,11 @@ impl<'s> Db<'s> {
     #[inline]
     pub fn modified(&mut self, key: &Key<'_>) {
         self.waiters.changed(&self.keyspace.tuning, self.db, key);
+    }
+
+    /// Has who waits for a key look at it again, though it wasn't [modified](Db::modified).
+    pub fn wake_waiting(&mut self, key: &Key<'_>) {
+        self.waiters.note(self.db, key.bytes);
     }
 
     /// Whom a key, as it is now, can wake.

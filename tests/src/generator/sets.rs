@@ -9,6 +9,9 @@ use super::{Check, Generator, Step, words};
 /// Keys that sets are mostly at, so that they grow and meet.
 pub(super) const KEYS: usize = 4;
 
+/// The only member with a NUL. Two that are equal up to there are equal to `SORT … ALPHA`, and what comes first of a set is then each
+/// server's own.
+const WITH_NUL: &[u8] = b"nul\0member";
 /// What the names of small sets begin with.
 pub(super) const SMALL_PREFIX: &str = "small set:";
 
@@ -130,7 +133,7 @@ impl Generator {
                 _ => self.random.between(-20, 20).to_string().into_bytes(),
             },
             Kind::Any => match self.random.below(10) {
-                0 => self.value(),
+                0 => Some(self.value()).filter(|value| !value.contains(&0)).unwrap_or_else(|| WITH_NUL.to_vec()),
                 1..=3 => self.random.below(400).to_string().into_bytes(),
                 4..=7 => self.random.below(12).to_string().into_bytes(),
                 _ => format!("f{}", self.random.below(8)).into_bytes(),

@@ -2,13 +2,12 @@
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::Missing;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::{Claim, Fields, StreamId};
 
 use super::ids::{Ids, id, start, write_entry, write_id};
-use super::{StreamBox, no_group};
+use super::{StreamBox, change_unseen, no_group};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
@@ -60,14 +59,13 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     };
     let claimed = reply.defer_array();
     let mut count = 0;
-    let done = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
-        let Some(group) = stream.group_number(args.at(2)) else { return (false, false) };
+    let done = change_unseen(&mut access.db(&key), &key, |stream| {
+        let Some(group) = stream.group_number(args.at(2)) else { return false };
         stream.raise_group_id(group, options.last_id);
-        let created = stream.claim(group, ids.as_slice(), &how, |id, fields| {
+        stream.claim(group, ids.as_slice(), &how, |id, fields| {
             count += 1;
             write_claimed(id, fields, how.just_id, reply);
-        });
-        (true, created)
+        })
     });
     reply.patch(claimed, count);
     if let Ok(Some(true)) = done {
@@ -95,8 +93,8 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     let now_ms = access.now_ms();
     let consumer = args.at(3);
     let how = Claim { consumer, min_idle_ms, delivered_ms: now_ms, deliveries: None, force: false, just_id, now_ms };
-    let done = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
-        let Some(group) = stream.group_number(args.at(2)) else { return (false, false) };
+    let done = change_unseen(&mut access.db(&key), &key, |stream| {
+        let Some(group) = stream.group_number(args.at(2)) else { return false };
         let mut claimed = Vec::new();
         let attempts = count.saturating_mul(ATTEMPTS_PER_ENTRY);
         let done = stream.claim_pending(group, start, count, attempts, &how, |id, _| claimed.push(id));
@@ -114,7 +112,7 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         for &id in &done.deleted {
             write_id(id, reply);
         }
-        (done.claimed + done.deleted.len() > 0, done.created_consumer)
+        done.created_consumer
     });
     if let Ok(Some(true)) = done {
         access.notify(EventClass::Stream, "xgroup-createconsumer", &key);

@@ -6,8 +6,8 @@ use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::StreamId;
 
-use super::StreamBox;
 use super::ids::{INVALID_ID, Ids, end, id, start, write_entry};
+use super::{StreamBox, change_unseen};
 use crate::arguments::{integer, is_option};
 use crate::errors;
 
@@ -107,7 +107,7 @@ pub fn xsetid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         at += 2;
     }
     let key = access.first_key(args, 1);
-    let done = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
+    let done = change_unseen(&mut access.db(&key), &key, |stream| {
         let figures = *stream.figures();
         let has_entries = figures.length > 0;
         let why_not = if stream.last_entry_id().is_some_and(|top| last_id < top) {
@@ -120,7 +120,7 @@ pub fn xsetid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         if why_not.is_none() {
             stream.set_id(last_id, entries_added, Some(max_deleted_id).filter(|&id| id != StreamId::MIN));
         }
-        (why_not.is_none(), why_not)
+        why_not
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),

@@ -5,10 +5,10 @@ use pantala_engine::client::LocalContext;
 use pantala_engine::db::Missing;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
-use pantala_types::stream::{ENTRIES_READ_UNKNOWN, StreamId};
+use pantala_types::stream::{ENTRIES_READ_UNKNOWN, Stream, StreamId};
 
 use super::ids::{INVALID_ID, parse_id_or_end};
-use super::{StreamBox, no_group_of_key, subcommand_syntax};
+use super::{StreamBox, change_unseen, no_group_of_key, subcommand_syntax};
 use crate::arguments::{c_string, integer, is_option};
 use crate::{errors, help};
 
@@ -24,12 +24,15 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
     let key = access.first_key(args, 2);
     let start = Start::parse(args.at(4), StreamId::parse);
     let fits = args.len() <= CREATE_ARGUMENTS_MAX;
-    let missing = if mkstream && fits && start.is_some() { Missing::Create } else { Missing::Skip };
-    let done = access.db(&key).change_as(&key, missing, |stream: &mut StreamBox| {
-        let (true, Some(start)) = (fits, &start) else { return (false, false) };
-        let created = stream.create_group(args.at(3), start.id(stream.figures().last_id), entries_read);
-        (created, created)
-    });
+    let create = |stream: &mut Stream| {
+        let (true, Some(start)) = (fits, &start) else { return false };
+        stream.create_group(args.at(3), start.id(stream.figures().last_id), entries_read)
+    };
+    let mut db = access.db(&key);
+    let mut done = change_unseen(&mut db, &key, create);
+    if matches!(done, Ok(None)) && mkstream && fits && start.is_some() {
+        done = db.change_as(&key, Missing::Create, |stream: &mut StreamBox| (true, create(stream)));
+    }
     match (done, start) {
         (Err(_), _) => reply.error(errors::WRONG_TYPE),
         (Ok(None), _) if !mkstream => reply.error(NO_KEY),
@@ -64,10 +67,12 @@ pub fn xgroup_setid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
 /// `XGROUP DESTROY key group`.
 pub fn xgroup_destroy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 2);
-    let done = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
-        let destroyed = stream.destroy_group(args.at(3));
-        (destroyed, destroyed)
-    });
+    let mut db = access.db(&key);
+    let done = change_unseen(&mut db, &key, |stream| stream.destroy_group(args.at(3)));
+    if let Ok(Some(true)) = done {
+        // Who waits for entries for this group learns that it is gone.
+        db.wake_waiting(&key);
+    }
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.error(NO_KEY),
@@ -178,17 +183,11 @@ fn change_group<R>(
     args: &Args<'_>,
     reply: &mut Reply<'_>,
     event: &'static str,
-    change: impl FnOnce(&mut StreamBox, usize) -> (bool, R),
+    change: impl FnOnce(&mut Stream, usize) -> (bool, R),
 ) -> Option<R> {
     let key = access.first_key(args, 2);
-    let done = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
-        match stream.group_number(args.at(3)) {
-            None => (false, None),
-            Some(group) => {
-                let (changed, result) = change(stream, group);
-                (changed, Some((changed, result)))
-            }
-        }
+    let done = change_unseen(&mut access.db(&key), &key, |stream| {
+        stream.group_number(args.at(3)).map(|group| change(stream, group))
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),

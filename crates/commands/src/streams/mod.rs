@@ -33,6 +33,8 @@ pub use info::{xinfo_consumers, xinfo_groups, xinfo_help, xinfo_stream};
 pub use pending::{xack, xpending};
 pub use read::{read_shards, readgroup_shards, xread, xreadgroup};
 
+use pantala_engine::access::Key;
+use pantala_engine::db::{Db, Missing, WrongType};
 use pantala_resp::Reply;
 use pantala_types::Stream;
 
@@ -40,6 +42,16 @@ use crate::arguments::c_string;
 
 /// A stream as the engine keeps it.
 type StreamBox = Box<Stream>;
+
+/// Changes what Redis doesn't count as the key's value: a stream's groups, and the ids that `XSETID` sets. Who watches the key, waits for
+/// it or has a copy hears nothing. `None`: there is no such key.
+fn change_unseen<R>(
+    db: &mut Db<'_>,
+    key: &Key<'_>,
+    change: impl FnOnce(&mut Stream) -> R,
+) -> Result<Option<R>, WrongType> {
+    db.change_as(key, Missing::Skip, |stream: &mut StreamBox| (false, change(stream)))
+}
 
 /// The error of a command that needs a key and a group of it, `rest` following their names.
 fn no_group(reply: &mut Reply<'_>, key: &[u8], group: &[u8], rest: &str) {

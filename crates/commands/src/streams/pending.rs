@@ -1,12 +1,11 @@
 //! `XACK` and `XPENDING`.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::Missing;
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::{Group, Pending, StreamId};
 
 use super::ids::{INVALID_ID, Ids, end, start, write_id};
-use super::{StreamBox, no_group};
+use super::{StreamBox, change_unseen, no_group};
 use crate::arguments::{integer, is_option};
 use crate::errors;
 
@@ -15,13 +14,12 @@ pub fn xack(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let ids = Ids::of(args.tail(3));
     let mut db = access.db(&key);
-    let done = db.change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
-        let Some(group) = stream.group_number(args.at(2)) else { return (false, Some(0)) };
-        let acknowledged = ids.map(|ids| {
+    let done = change_unseen(&mut db, &key, |stream| {
+        let Some(group) = stream.group_number(args.at(2)) else { return Some(0) };
+        ids.map(|ids| {
             let ids = ids.as_slice().iter();
             ids.filter(|&&id| stream.acknowledge(group, id)).count()
-        });
-        (acknowledged.is_some_and(|count| count > 0), acknowledged)
+        })
     });
     db.count_lookup(&key, !matches!(done, Ok(None)));
     match done {

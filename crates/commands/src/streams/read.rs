@@ -3,14 +3,13 @@
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key, SessionView};
 use pantala_engine::blocking::{Block, WakesOn};
-use pantala_engine::db::Missing;
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Deferred, Reply, Version};
 use pantala_types::stream::{Delivered, StreamId};
 
 use super::ids::{INVALID_ID, Ids, write_entry, write_id};
-use super::{StreamBox, no_group};
+use super::{StreamBox, change_unseen, no_group};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
@@ -290,8 +289,8 @@ impl<'a> Options<'a> {
         let (now_ms, count) = (access.now_ms(), self.count);
         let entries = reply.defer_array();
         let mut db = access.db(key);
-        let done = db.change_as(key, Missing::Skip, |stream: &mut StreamBox| {
-            let Some(group) = stream.group_number(reader.group) else { return (false, None) };
+        let done = change_unseen(&mut db, key, |stream| {
+            let group = stream.group_number(reader.group)?;
             let done = if after == NEW {
                 stream.deliver(group, reader.consumer, count, now_ms, self.noack, |id, fields| {
                     write_entry(id, fields, reply);
@@ -308,7 +307,7 @@ impl<'a> Options<'a> {
                     }
                 })
             };
-            (done.entries > 0 || done.created_consumer, Some(done))
+            Some(done)
         });
         // Redis looks the key up for reading once more.
         db.count_lookup(key, !matches!(done, Ok(None)));
