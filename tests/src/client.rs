@@ -178,7 +178,7 @@ impl Client {
     /// # Errors
     /// When the server closes ([`io::ErrorKind::UnexpectedEof`]), is silent for [`READ_MAX`], or sends what is no reply.
     pub fn try_receive(&mut self) -> io::Result<(Reply, Vec<u8>)> {
-        // A reply that isn't whole is parsed again only when its bytes have doubled: a 512 MB bulk stays linear.
+        // A long reply that isn't whole is parsed again only when the bulk at its end is: one of 512 MB stays linear.
         let mut retry_len = 1;
         loop {
             let unread = &self.buffer[self.taken..];
@@ -201,6 +201,12 @@ impl Client {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
+    }
+
+    /// What has come and isn't taken yet: part of a reply, where [`Client::try_receive`] has failed.
+    #[must_use]
+    pub fn unread(&self) -> &[u8] {
+        &self.buffer[self.taken..]
     }
 
     /// Everything up to the end of the connection, with what was read but not taken yet. A reset counts as the end: a
@@ -302,16 +308,19 @@ impl Client {
     }
 }
 
-/// Bytes needed before `unread`, which is not whole, is worth another look: the length of a single bulk, or twice of
-/// what is there.
+/// Bytes needed before `unread`, which is not whole, is worth another look: up to the end of the bulk that isn't all there, or one more.
 fn missing_len(unread: &[u8]) -> usize {
-    let header = unread.iter().take(32).position(|byte| *byte == b'\r').unwrap_or(0);
-    let length =
-        unread.get(1..header).and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|text| text.parse().ok());
-    match (unread[0], length) {
-        (b'$', Some(length)) => header + 2 + usize::max(length, 0) + 2,
-        _ => unread.len() * 2,
+    let mut at = 0;
+    while let Some(header) = unread[at..].iter().position(|byte| *byte == b'\r') {
+        let is_bulk = matches!(unread[at], b'$' | b'=' | b'!');
+        let digits = unread.get(at + 1..at + header).and_then(|digits| std::str::from_utf8(digits).ok());
+        let bulk: Option<usize> = digits.filter(|_| is_bulk).and_then(|digits| digits.parse().ok());
+        at += header + 2 + bulk.map_or(0, |length| length + 2);
+        if at > unread.len() {
+            return at;
+        }
     }
+    unread.len() + 1
 }
 
 /// A command as a RESP array of bulks.
@@ -330,5 +339,18 @@ pub fn encode_into<A: AsRef<[u8]>>(bytes: &mut Vec<u8>, args: &[A]) {
         bytes.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
         bytes.extend_from_slice(arg);
         bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_of_a_reply_is_the_rest_of_its_last_bulk() {
+        let whole = b"*4\r\n$0\r\n\r\n$-1\r\n:12\r\n$5\r\nhello\r\n";
+        for (len, missing) in [(1, 2), (4, 5), (8, 10), (10, 11), (15, 16), (22, 23), (24, 31), (30, 31)] {
+            assert_eq!(missing_len(&whole[..len]), missing, "of {len}");
+        }
     }
 }

@@ -306,8 +306,9 @@ fn difference(index: usize, text: String) -> Difference {
 fn until_marker(client: &mut Client, marker: &str) -> Result<Vec<Raw>, String> {
     let mut replies = Vec::new();
     loop {
-        let (reply, raw) =
-            client.try_receive().map_err(|error| format!("no reply after {}: {error}", replies.len()))?;
+        let (reply, raw) = client
+            .try_receive()
+            .map_err(|error| format!("no reply after {}: {error}; unread: {}", replies.len(), show(client.unread())))?;
         if matches!(&reply, Reply::Bulk(text) if text == marker.as_bytes()) {
             return Ok(replies);
         }

@@ -186,7 +186,7 @@ fn redis_benchmark_matrix() {
         let mut server = start(backend);
         for clients in ["50", "1000"] {
             for pipeline in ["1", "30"] {
-                let requests = if pipeline == "1" { "100000" } else { "1000000" };
+                let requests = if pipeline == "1" { "100000" } else { "400000" };
                 let args = [
                     "-t",
                     "ping,set,get,incr,mset",
