@@ -288,6 +288,25 @@ fn debug_populate_fills_and_flush_gives_memory_back() {
     assert_eq!(client.call("DBSIZE"), Reply::Integer(0));
 }
 
+/// Nobody asks while there is most.
+#[test]
+fn the_peak_of_memory_is_remembered() {
+    const VALUE_BYTES: usize = 20_000_000;
+    let server = start();
+    let mut client = server.connect();
+    client.command(&["SET", "key", &"x".repeat(VALUE_BYTES)]);
+    // Longer than from one look of the cron to the next.
+    std::thread::sleep(Duration::from_millis(2500));
+    client.call("DEL key");
+    let memory = client.call("INFO memory").text();
+    let field = |name: &str| {
+        let line = memory.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|number| number.parse::<usize>().ok()).unwrap_or_else(|| panic!("no {name} in {memory}"))
+    };
+    assert!(field("used_memory_peak") > VALUE_BYTES, "{memory}");
+    assert!(field("used_memory") < VALUE_BYTES, "{memory}");
+}
+
 /// A sleeping command stops nobody but its own connection's commands and, at most, those of its worker.
 #[test]
 fn debug_sleep_sleeps() {

@@ -144,7 +144,8 @@ fn write_keys(host: &dyn Host, args: &Args<'_>, reply: &mut Reply<'_>, with_flag
     let Some(command) = called(host, &call) else {
         return reply.error("ERR Invalid command specified");
     };
-    if command.key_specs.is_empty() {
+    // A channel of SPUBLISH only looks like a key.
+    if command.key_specs.iter().all(|spec| spec.flags.contains(&"not_key")) {
         return reply.error("ERR The command has no key arguments");
     }
     if !command.accepts(call.len()) {

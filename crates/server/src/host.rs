@@ -59,7 +59,7 @@ pub struct ServerStats {
     pub peak_clients: AtomicU64,
     /// Connections closed because of their output.
     pub output_limit_closed: AtomicU64,
-    /// Most memory accounted for at once, bytes.
+    /// Most memory accounted for at once, bytes; looked at when somebody asks, and that of the data once in [`RATE_SAMPLES`] rounds of cron.
     pub peak_used_bytes: AtomicU64,
     rates: Mutex<Rates>,
 }
@@ -307,6 +307,18 @@ impl Server {
         rates.next = (next + 1) % RATE_SAMPLES;
         rates.last = now;
         rates.last_ms = now_ms;
+        // Not at every round: it reads a counter of each shard and database, which are in other workers' caches.
+        if rates.next == 0 {
+            self.stats.peak_used_bytes.fetch_max(self.facts.startup_bytes + self.data_bytes(), Relaxed);
+        }
+    }
+
+    /// Memory of all databases, bytes.
+    fn data_bytes(&self) -> u64 {
+        (0..self.keyspace.shard_count())
+            .flat_map(|shard| &self.keyspace.shard_stats(shard).databases)
+            .map(|figures| figures.dict_bytes.get() + figures.heap_bytes.get())
+            .sum()
     }
 
     /// Mean rates of late.
@@ -537,12 +549,8 @@ impl Host for Server {
         for client in self.keyspace.clients().all() {
             clients_bytes += client.query_capacity_bytes.load(Relaxed) + client.output_bytes.load(Relaxed);
         }
-        let data_bytes: u64 = (0..self.keyspace.shard_count())
-            .flat_map(|shard| &self.keyspace.shard_stats(shard).databases)
-            .map(|figures| figures.dict_bytes.get() + figures.heap_bytes.get())
-            .sum();
         let startup_bytes = self.facts.startup_bytes;
-        let used_bytes = startup_bytes + data_bytes + clients_bytes;
+        let used_bytes = startup_bytes + self.data_bytes() + clients_bytes;
         let peak_bytes = self.stats.peak_used_bytes.fetch_max(used_bytes, Relaxed).max(used_bytes);
         let resident_bytes = process::resident_bytes().unwrap_or(used_bytes);
         MemoryFigures { used_bytes, peak_bytes, startup_bytes, clients_bytes, resident_bytes }
