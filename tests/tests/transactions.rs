@@ -223,6 +223,56 @@ fn replies_are_those_of_redis() {
     }
 }
 
+/// A line of `INFO` without its times.
+fn counts(line: &str) -> String {
+    line.split([',', ':']).filter(|part| !part.starts_with("usec")).collect::<Vec<_>>().join(" ")
+}
+
+/// What `INFO` and `MONITOR` tell of a transaction, wherever it ran: with `owner` always on the threads of its shards.
+fn told(server: &Server) -> Vec<String> {
+    let (mut client, mut monitor, mut waiting) = (server.connect(), server.connect(), server.connect());
+    monitor.call("MONITOR");
+    waiting.send(&["BLPOP", "list", "0"]);
+    await_blocked(&mut client, 1);
+    client.call("CONFIG RESETSTAT");
+    for command in ["WATCH a", "MULTI", "SET a 1", "LPUSH list x y", "LPUSH a x", "MGET a b list", "exec", "ECHO end"] {
+        client.call(command);
+    }
+    let mut told = vec![format!("served: {:?}", waiting.receive())];
+    loop {
+        let line = monitor.receive().text();
+        let words = line.split_once("] ").map_or(line.clone(), |(_, words)| words.to_owned());
+        if words.contains("ECHO") {
+            break;
+        }
+        // Other commands of this test's own come in between.
+        if ["watch", "multi", "set", "lpush", "mget", "exec"].iter().any(|name| words.to_lowercase().contains(name)) {
+            told.push(words);
+        }
+    }
+    for section in ["commandstats", "errorstats"] {
+        let text = client.call(&format!("INFO {section}")).text();
+        let ours = |line: &&str| ["exec", "lpush", "mget", "set:", "errorstat"].iter().any(|part| line.contains(part));
+        let mut lines: Vec<String> = text.lines().filter(ours).map(counts).collect();
+        lines.sort();
+        told.extend(lines);
+    }
+    told
+}
+
+#[test]
+fn what_is_told_of_a_transaction_is_what_redis_tells() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let right: Vec<String> = told(&judge);
+    assert!(right.iter().any(|line| line.contains("exec")), "{right:?}");
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
+            assert_eq!(told(&server), right, "{execution}");
+        }
+    });
+}
+
 #[test]
 fn a_watched_key_that_expires_spoils_the_transaction() {
     for_each_backend(|backend| {

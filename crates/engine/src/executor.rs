@@ -32,6 +32,7 @@ use crate::message::Message;
 use crate::ownership::{Freed, Ownership, Taken};
 use crate::request::{Parcel, Request, Step, Task};
 use crate::tracking::{KeyName, NOBODY, News, Reader, remember, set_origin};
+use crate::transaction::discarded;
 
 /// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
 /// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
@@ -196,8 +197,12 @@ impl<'k> Executor<'k> {
         Ran::Parked
     }
 
-    /// Takes the given shards (any order, repeats allowed) for a connection of this worker. `None`: some are busy; all will come,
-    /// or the request refused if it `may_be_refused`, as [`Message::Brought`] or through [`Executor::take_brought`].
+    /// Takes the given shards (any order, repeats allowed) for a connection of this worker.
+    ///
+    /// # Errors
+    /// Some are busy: a request that has taken the first of them, to be gone on with ([`Executor::resume`]). All will come, or the request
+    /// refused if it `may_be_refused`, as [`Message::Brought`] or through [`Executor::take_brought`]; unless it is given a transaction
+    /// ([`Request::run_exec`]), which is answered as a command is.
     pub fn gather(
         &mut self,
         shards: &[u32],
@@ -205,7 +210,7 @@ impl<'k> Executor<'k> {
         connection: u64,
         now_ms: i64,
         may_be_refused: bool,
-    ) -> Option<Vec<Ownership>> {
+    ) -> Result<Vec<Ownership>, Parcel> {
         let mut request = Request::new(session, self.worker, connection, now_ms);
         request.may_be_refused = may_be_refused;
         request.shards.extend_from_slice(shards);
@@ -221,11 +226,10 @@ impl<'k> Executor<'k> {
             }
         }
         if request.owned.len() == request.shards.len() {
-            return Some(request.owned);
+            return Ok(request.owned);
         }
         self.keyspace.count_contended(self.worker);
-        self.start(request);
-        None
+        Err(Node::new(request))
     }
 
     /// Runs a command of a transaction on those of the shards held that it needs (ascending, without repeats).
@@ -278,7 +282,8 @@ impl<'k> Executor<'k> {
             let backlog = &mut self.keyspace.shard(ownership).backlog;
             backlog.extend(arrived.into_iter().flatten());
             let is_refused = |request: &Request| {
-                matches!(request.task, Task::Commands) || matches!(request.task, Task::Bring) && request.may_be_refused
+                matches!(request.task, Task::Commands | Task::Exec)
+                    || matches!(request.task, Task::Bring) && request.may_be_refused
             };
             for parcel in std::mem::take(backlog) {
                 if is_refused(&parcel.value) { refused.push(parcel) } else { backlog.push_back(parcel) }
@@ -292,6 +297,9 @@ impl<'k> Executor<'k> {
             for step in &mut request.steps {
                 Reply::new(&mut request.reply, version).error(why);
                 step.reply_end = request.reply.len();
+            }
+            if request.exec.is_some() {
+                Reply::new(&mut request.reply, version).error_bytes(&discarded(why.as_bytes()));
             }
             let (worker, is_bring) = (request.worker, matches!(request.task, Task::Bring));
             match (is_bring, worker == self.worker) {
@@ -310,7 +318,7 @@ impl<'k> Executor<'k> {
         self.free_all();
     }
 
-    /// Goes on with a request that came by message.
+    /// Goes on with a request that came by message, or from [`Executor::gather`].
     pub fn resume(&mut self, parcel: Parcel) {
         self.advance(parcel);
         self.free_all();
@@ -486,6 +494,11 @@ impl<'k> Executor<'k> {
                     self.keyspace.port(worker).send(Message::Brought(parcel));
                 }
                 return;
+            }
+            Task::Exec => {
+                if !self.run_exec(&mut parcel.value, &mut owned) {
+                    return self.tear(parcel, owned);
+                }
             }
         }
         self.run_steps(&mut parcel.value, &mut owned);
@@ -668,6 +681,6 @@ fn wait(access: &mut Access<'_>, call: &Call<'_>, worker: u32) -> Option<Arc<Wai
 }
 
 /// Whether keys were changed that somebody waits for, or is to be told of.
-fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
+pub(crate) fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
     owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_news())
 }

@@ -33,6 +33,7 @@ pub mod blocking;
 pub mod client;
 pub mod command;
 pub mod db;
+pub mod exec;
 pub mod executor;
 pub mod expire;
 pub mod faults;

@@ -13,6 +13,7 @@ use pantala_resp::{ArgRange, Args, Version};
 use crate::access::{KeyPlace, SessionView};
 use crate::blocking::{ReadyKey, Waiter};
 use crate::command::Command;
+use crate::exec::Exec;
 use crate::ownership::Ownership;
 use crate::tracking::Reader;
 
@@ -26,6 +27,8 @@ pub(crate) enum Task {
     Serve(u32, ReadyKey),
     /// To be brought, with its shards, to the worker whose connection it is.
     Bring,
+    /// To run its transaction ([`Request::exec`]) and be answered.
+    Exec,
 }
 
 /// One command on its way over shards.
@@ -67,6 +70,8 @@ pub struct Request {
     pub(crate) may_be_refused: bool,
     /// Why it was refused, if it was: then it has brought nothing.
     pub refused: Option<&'static str>,
+    /// The transaction that it is there for, instead of steps.
+    pub exec: Option<Box<Exec>>,
     /// What its last step has become when it waits: it has no reply then.
     pub blocked: Option<Arc<Waiter>>,
     /// The replies.
@@ -93,12 +98,19 @@ impl Request {
             task: Task::Commands,
             may_be_refused: true,
             refused: None,
+            exec: None,
             blocked: None,
             reply: Vec::new(),
             worker,
             connection,
             now_ms,
         }
+    }
+
+    /// Has it run a transaction, on whatever thread has the shards.
+    pub fn run_exec(&mut self, exec: Box<Exec>) {
+        self.task = Task::Exec;
+        self.exec = Some(exec);
     }
 
     /// Adds a command of one key.

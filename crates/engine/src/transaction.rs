@@ -1,9 +1,12 @@
 //! Transactions: the commands that wait for `EXEC`, and the keys that `WATCH` watches.
 //!
 //! `EXEC` takes the shards of all its keys, those of the watched keys included, in the order that every request takes them
-//! ([`crate::executor`]), and brings them to the connection's worker, which alone can run the commands that need no
-//! shard (`SELECT`, `PUBLISH`). There it looks whether the watched keys are what they were, runs everything,
+//! ([`crate::executor`]). Who has them all looks whether the watched keys are what they were, runs everything,
 //! and gives the shards back. Nobody else has any of them in between: that is all the isolation there is to it.
+//!
+//! Where all shards are free that is the connection's worker. Where some are not and each command's keys tell its shards, it is whoever
+//! frees the last of them ([`crate::exec`]); otherwise the shards are brought to the connection's worker, which alone can run the commands that
+//! need no shard (`SELECT`, `PUBLISH`).
 //!
 //! # Watching
 //!
@@ -27,6 +30,11 @@ use pantala_resp::{ArgRange, Args};
 use crate::access::{Access, Key, KeyPlace};
 use crate::command::{Command, Flags, Handler, Route, Slots, TransactionPart, for_each_key};
 use crate::keyspace::Keyspace;
+
+/// The error of an `EXEC` that is refused, which ends its transaction. `why` is an error itself, code included.
+pub fn discarded(why: &[u8]) -> Vec<u8> {
+    [b"EXECABORT Transaction discarded because of: ", why].concat()
+}
 
 /// Which shards a queued command needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +140,11 @@ impl Transaction {
     /// The shards of a command's keys.
     pub fn shards_of(&self, keys: &Range<usize>) -> &[u32] {
         &self.shards[keys.clone()]
+    }
+
+    /// Whether any thread can run it ([`crate::exec`]): all its commands have their shards from their keys, so none needs the session.
+    pub fn can_travel(&self) -> bool {
+        self.queue.iter().all(|queued| matches!(queued.needs, Needs::Keys(_)))
     }
 
     /// The flags of all commands together.

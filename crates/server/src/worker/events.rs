@@ -207,6 +207,13 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let keyspace = self.executor.keyspace();
         let answers = std::mem::take(&mut connection.answers);
+        // It travels alone.
+        if let [parcel] = answers.as_slice()
+            && let Some(exec) = &parcel.value.exec
+        {
+            self.answer_exec(index, exec, &parcel.value.reply);
+        }
+        let Some(connection) = &mut self.connections[index as usize] else { return };
         let mut replies = Vec::new();
         for parcel in &answers {
             replies.extend(parcel.value.replies().map(|(step, reply)| (&parcel.value, step, reply)));

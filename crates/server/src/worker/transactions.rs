@@ -1,17 +1,19 @@
 //! `MULTI` and what follows: commands are queued, `EXEC` has the shards of all of them brought here, and runs them.
 //!
-//! `EXEC` and `WATCH` are the only commands that their connection's worker runs itself while it holds shards: what they work with,
-//! the session, belongs to it. Where a shard is busy, the connection is parked as for any other command.
+//! The connection's worker runs `EXEC` and `WATCH` itself while it holds shards: what they work with, the session, belongs to it. Where a
+//! shard is busy, the connection is parked as for any other command; a transaction whose commands need nothing but their keys then
+//! runs where the last shard is freed, and only others have their shards brought here.
 
 use std::borrow::Cow;
 
 use pantala_engine::client::{LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
+use pantala_engine::exec::Exec;
 use pantala_engine::executor::{Call, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::request::Parcel;
-use pantala_engine::transaction::{Needs, Queued, Transaction};
+use pantala_engine::transaction::{Needs, Queued, Transaction, discarded};
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 
@@ -58,7 +60,19 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     }
     session.discard();
     let reason = why.strip_prefix(b"ERR ").unwrap_or(why);
-    [b"EXECABORT Transaction discarded because of: ", reason].concat().into()
+    discarded(reason).into()
+}
+
+/// Takes the transaction of a connection that is to run it, when any thread can.
+fn take_exec(connection: &mut Connection) -> Option<Box<Exec>> {
+    let Some(Held::Exec(name)) = connection.held else { return None };
+    let session = &mut connection.session;
+    let command = pantala_commands::lookup(b"exec")?;
+    let transaction = session.transaction.take_if(|transaction| transaction.can_travel())?;
+    let watching = session.watching.take();
+    session.tell_transaction();
+    connection.held = None;
+    Some(Box::new(Exec::new(transaction, watching, command, name)))
 }
 
 impl<L: EventLoop> Worker<'_, L> {
@@ -206,14 +220,41 @@ impl<L: EventLoop> Worker<'_, L> {
         connection.held = Some(held);
         let (view, token) = (connection.session.view(), connection.token());
         match self.executor.gather(&self.shards, view, token, self.now_ms, may_be_refused) {
-            Some(owned) => self.run_held(index, owned),
-            None => {
+            Ok(owned) => self.run_held(index, owned),
+            Err(mut parcel) => {
                 if let Some(connection) = &mut self.connections[index as usize] {
                     connection.state = State::Parked;
                     connection.requests = 1;
+                    parcel.value.reads_as = connection.session.reads_as.clone();
+                    if let Some(exec) = take_exec(connection) {
+                        parcel.value.run_exec(exec);
+                    }
                 }
+                self.executor.resume(parcel);
                 Ran::Parked
             }
+        }
+    }
+
+    /// A transaction that was run where its shards were.
+    pub(super) fn answer_exec(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
+        for (queued, ran, part) in exec.replies(reply) {
+            let outcome = if part.first() == Some(&b'-') { self.tally.count_failure(part) } else { Outcome::Ok };
+            self.tally.count(queued.command, outcome);
+            let Some(connection) = &self.connections[index as usize] else { continue };
+            connection.session.client.set_command(queued.command);
+            if let Some(took) = ran.took {
+                self.tally.time_last(took);
+                let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
+                let args = exec.transaction.args(queued);
+                super::slow::note(keyspace, &self.settings, client, queued.command, &args, took, self.now_ms);
+            }
+        }
+        // Refused, it has one reply.
+        self.tally.count_late_reply(exec.command, reply);
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if run::replies_wanted(&mut connection.session) {
+            connection.output.extend_from_slice(reply);
         }
     }
 
@@ -317,8 +358,7 @@ impl<L: EventLoop> Worker<'_, L> {
         match held.take() {
             Some(Held::Exec(_)) => {
                 session.discard();
-                let text = [b"EXECABORT Transaction discarded because of: ", why.as_bytes()].concat();
-                Reply::new(output, session.version).error_bytes(&text);
+                Reply::new(output, session.version).error_bytes(&discarded(why.as_bytes()));
             }
             _ => Reply::new(output, session.version).error(why),
         }
