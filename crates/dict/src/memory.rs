@@ -99,7 +99,7 @@ pub(crate) const fn page_ceil(len_bytes: usize) -> usize {
 
 /// Asks the processor to load the line that holds `address`. Never faults, whatever the address.
 #[inline(always)]
-pub(crate) fn prefetch<T>(address: *const T) {
+pub fn prefetch<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch is a hint: it doesn't fault and has no architectural effect for any address; SSE is baseline.
     unsafe {

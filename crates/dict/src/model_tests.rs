@@ -625,3 +625,38 @@ fn a_small_pair_takes_32_bytes() {
     };
     assert_eq!(has(&dict, b"key:12345678").map(|e| e.allocated_bytes()), Some(32));
 }
+
+/// Each form of a length, at its bounds, of keys and of values.
+#[test]
+fn lengths_come_back_at_the_bounds_of_their_forms() {
+    let lengths = [0, 1, 247, 248, 249, 503, 504, 505, 1_527, 1_528, 4_000, 65_535, 65_536];
+    let mut dict: Dict<String> = Dict::new();
+    for (i, &len) in lengths.iter().enumerate() {
+        for (j, &value_len) in lengths.iter().enumerate() {
+            let mut key = vec![b'k'; len];
+            key.iter_mut().zip([i as u8, j as u8]).for_each(|(byte, mark)| *byte = mark);
+            let value = vec![(i * 16 + j) as u8; value_len];
+            let h = hash_key(7, &key);
+            if let Entry::Occupied(found) = dict.entry(h, &key) {
+                found.remove();
+            }
+            for (round, expiry) in [None, Some(99), None].into_iter().enumerate() {
+                match dict.entry(h, &key) {
+                    Entry::Vacant(vacant) => {
+                        vacant.insert(NewPayload::Bytes(&value), 3, 17, expiry);
+                    }
+                    Entry::Occupied(mut found) => {
+                        // By another form of length, and back.
+                        found.replace(NewPayload::Bytes(&vec![1; lengths[(i + j + round) % lengths.len()]]), 1);
+                        found.set_expire(expiry);
+                        found.replace(NewPayload::Bytes(&value), 3);
+                    }
+                }
+                let found = dict.find(h, &key).expect("just stored");
+                assert_eq!((found.key(), found.user_flags()), (&key[..], 3));
+                assert_eq!(found.payload(), Payload::Bytes(&value), "{len} {value_len}");
+                assert_eq!(found.expire_at_ms(), expiry);
+            }
+        }
+    }
+}

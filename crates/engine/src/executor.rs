@@ -21,9 +21,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pantala_base::mailbox::Node;
+use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
 
-use crate::access::{Access, KeyPlace, SessionView};
+use crate::access::{Access, Key, KeyPlace, SessionView};
 use crate::blocking::{Blocking, Origin, Waiter, Woken};
 use crate::command::{Command, Handler};
 use crate::faults::{self, Fault};
@@ -341,6 +342,20 @@ impl<'k> Executor<'k> {
     /// Whether there is something to do in the next turn without waiting for events: answers, or shards put off.
     pub fn has_work(&self) -> bool {
         self.has_answers() || !self.put_off.is_empty()
+    }
+
+    /// Has what commands on these members or fields of one key's collection will read brought near, where it is large: called before they run,
+    /// one after the other, each with its misses to itself. Nothing happens if the shard is busy.
+    pub fn prefetch_members<'m>(&mut self, db: u32, key: &Key<'_>, members: impl Iterator<Item = &'m [u8]>) {
+        let Some(ownership) = self.try_take(key.place.shard) else { return };
+        let physical = self.keyspace.physical(db);
+        let shard = self.keyspace.shard_ref(&ownership);
+        if let Some(entry) = shard.databases[physical].find(key.place.hash, key.bytes)
+            && let Payload::Heap(value) = entry.payload()
+        {
+            value.prefetch(members);
+        }
+        self.free(ownership);
     }
 
     /// Takes a shard for periodic work if it is free.

@@ -183,6 +183,13 @@ impl Item for Member {
     fn allocated_bytes(&self) -> usize {
         self.with_long(ThinBytes::allocated_bytes).unwrap_or(0)
     }
+
+    #[inline]
+    fn prefetch(&self) {
+        if self.is_long() {
+            pantala_dict::prefetch(self.word.as_ptr());
+        }
+    }
 }
 
 impl Drop for Member {

@@ -61,6 +61,11 @@ impl Item for Pair {
     fn allocated_bytes(&self) -> usize {
         self.bytes.allocated_bytes()
     }
+
+    #[inline]
+    fn prefetch(&self) {
+        self.bytes.prefetch();
+    }
 }
 
 #[cfg(test)]

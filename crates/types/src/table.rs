@@ -31,6 +31,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use pantala_dict::prefetch;
+
 use crate::chunked::Chunked;
 
 /// No entry.
@@ -41,6 +43,15 @@ const BUCKETS_MIN: usize = 2;
 const BUCKETS_PER_ENTRY_MAX: usize = 2;
 /// Most buckets taken back by one removal: as many as an entry may have, so that the bound holds all the way down.
 const BUCKETS_PER_REMOVAL: usize = 2;
+
+/// Tables of fewer entries aren't prefetched from: they are in the second-level cache, or soon will be.
+const PREFETCH_LEN_MIN: usize = 4096;
+/// Entries of a bucket that a prefetch goes along. Of those looked for, one in twenty is further behind.
+const PREFETCH_CHAIN_MAX: usize = 3;
+
+/// How many keys [`Table::prefetch`] takes at most: what they bring, four lines or so each, should still be in the first-level cache when
+/// it is looked at.
+pub const PREFETCH_KEYS_MAX: usize = 16;
 
 /// Most entries of a table.
 pub const ENTRIES_MAX: usize = NONE as usize;
@@ -77,6 +88,9 @@ pub fn hash(seed: u64, key: &[u8]) -> u32 {
 pub trait Item {
     /// Bytes of heap that it takes.
     fn allocated_bytes(&self) -> usize;
+
+    /// Asks the processor for what it has on the heap.
+    fn prefetch(&self) {}
 }
 
 #[derive(Clone, Debug)]
@@ -169,6 +183,48 @@ impl<T: Item> Table<T> {
             at = entry.next;
         }
         None
+    }
+
+    /// Asks the processor for all that finding these will read, so that their misses overlap: buckets first, then entries, then what the
+    /// entries point to. To be called with the hashes (the first [`PREFETCH_KEYS_MAX`] count) of what is going to be found next.
+    pub fn prefetch(&self, hashes: impl Iterator<Item = u32>) {
+        if self.len() < PREFETCH_LEN_MIN {
+            return;
+        }
+        let mut wanted = [(0, NONE); PREFETCH_KEYS_MAX];
+        let mut len = 0;
+        for (wanted, hash) in wanted.iter_mut().zip(hashes) {
+            wanted.0 = hash;
+            prefetch(self.buckets.get(self.bucket_of(hash)));
+            len += 1;
+        }
+        let wanted = &mut wanted[..len];
+        for (hash, at) in &mut *wanted {
+            *at = *self.buckets.get(self.bucket_of(*hash));
+            self.prefetch_entry(*at);
+        }
+        for _ in 0..PREFETCH_CHAIN_MAX {
+            for (hash, at) in &mut *wanted {
+                if *at == NONE {
+                    continue;
+                }
+                let entry = self.entries.get(*at as usize);
+                if entry.hash == *hash {
+                    entry.item.prefetch();
+                    *at = NONE;
+                } else {
+                    *at = entry.next;
+                    self.prefetch_entry(*at);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn prefetch_entry(&self, at: u32) {
+        if at != NONE {
+            prefetch(self.entries.get(at as usize));
+        }
     }
 
     /// The item at an index.

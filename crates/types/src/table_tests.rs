@@ -202,3 +202,24 @@ fn room_ends_at_the_bound() {
     assert!(has_room(ENTRIES_MAX - 3, 3) && has_room(0, ENTRIES_MAX) && has_room(ENTRIES_MAX, 0));
     assert!(!has_room(ENTRIES_MAX - 3, 4) && !has_room(ENTRIES_MAX, 1) && !has_room(1, usize::MAX));
 }
+
+/// A hint changes nothing and takes whatever it is given: what is there, what isn't, too much, at all lengths on the way of a table.
+#[test]
+fn prefetching_is_only_a_hint() {
+    let mut random = Random::announced("table prefetch");
+    let mut table = Table::with_capacity(0);
+    let last = if cfg!(miri) { PREFETCH_LEN_MIN + 50 } else { 3 * PREFETCH_LEN_MIN };
+    for n in 0..last as u64 {
+        add(&mut table, n);
+        if n % 97 == 0 || n.abs_diff(PREFETCH_LEN_MIN as u64) < 3 {
+            let len = random.below(2 * PREFETCH_KEYS_MAX as u64);
+            let seed = random.next();
+            table.prefetch(
+                (0..len).map(|i| if i % 2 == 0 { table.hash_at((i % n.max(1)) as usize) } else { seed as u32 }),
+            );
+            assert_eq!(table.len() as u64, n + 1);
+            assert!(find(&table, n).is_some() && find(&table, n + 1).is_none());
+        }
+    }
+    check(&table);
+}

@@ -68,6 +68,12 @@ impl ThinBytes {
         unsafe { std::slice::from_raw_parts_mut(self.at.add(head_len).as_ptr(), len) }
     }
 
+    /// Asks the processor for the line that it begins in.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        pantala_dict::prefetch(self.at.as_ptr());
+    }
+
     /// Bytes of heap it takes.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {

@@ -92,6 +92,16 @@ impl Value {
         }
     }
 
+    /// Has what commands on these members or fields will read of a large set or hash brought near: see
+    /// [`Table::prefetch`](crate::table::Table::prefetch). Other types do nothing.
+    pub fn prefetch<'m>(&self, members: impl Iterator<Item = &'m [u8]>) {
+        match self {
+            Value::Set(set) => set.view().prefetch(members),
+            Value::Hash(hash) => hash.view().prefetch(members),
+            Value::String(_) | Value::List(_) | Value::SortedSet(_) | Value::Stream(_) => {}
+        }
+    }
+
     /// A copy with buffers of exactly the needed size (COPY).
     ///
     /// # Errors

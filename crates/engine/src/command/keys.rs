@@ -24,6 +24,13 @@ pub struct LegacyRange {
 }
 
 impl Command {
+    /// The argument by which a command looks into the set or hash at its first argument, of those that have such a one: a hint, for
+    /// prefetching. Some have something else there, which then isn't found.
+    #[inline]
+    pub fn member_argument(&self) -> Option<usize> {
+        (matches!(self.group, "set" | "hash") && self.arity.unsigned_abs() > 2).then_some(2)
+    }
+
     /// The argument index of the key, for a command with exactly one key at a fixed place: most of all calls.
     ///
     /// The caller has checked the arity, which makes sure that the argument is there.

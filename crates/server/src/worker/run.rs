@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use pantala_commands::Unresolved;
+use pantala_engine::access::{Key, KeyPlace};
 use pantala_engine::client::{Host, LocalContext, ReplyMode, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, TransactionPart, for_each_key};
 use pantala_engine::executor::{Call, Executor, Ran};
@@ -13,6 +14,7 @@ use pantala_engine::keyspace::Execution;
 use pantala_engine::request::Request;
 use pantala_resp::{ArgRange, Args, Limits, Reply};
 use pantala_runtime::EventLoop;
+use pantala_types::table::PREFETCH_KEYS_MAX;
 
 use super::connection::{Connection, State, token};
 use super::input::{Input, Parsed};
@@ -141,8 +143,11 @@ impl<L: EventLoop> Worker<'_, L> {
             }
         } else {
             let is_shared = self.server.keyspace().ports().len() > 1;
-            let mut at = 0;
+            let (mut at, mut looked_ahead) = (0, 0);
             while let Some(entry) = window.entries.get(at) {
+                if at >= looked_ahead {
+                    looked_ahead = at + self.look_ahead(&window, at);
+                }
                 if let Some(command) = may_be_script(entry) {
                     match self.run_suspended(window, at, command) {
                         Some(back) => window = back,
@@ -175,6 +180,41 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         window.clear();
         self.window = window;
+    }
+
+    /// Where commands of one key follow each other: has what they will look for in its set or hash brought near, for all at once. Gives
+    /// for how many commands that is done (at least one), be there anything to do or not.
+    #[inline]
+    fn look_ahead(&mut self, window: &Window, at: usize) -> usize {
+        match &window.entries[at..] {
+            [Entry { what: What::Single(_, place), .. }, Entry { what: What::Single(_, next), .. }, ..]
+                if place == next =>
+            {
+                self.prefetch_members(&window.entries[at..], *place, window)
+            }
+            _ => 1,
+        }
+    }
+
+    /// [`Worker::look_ahead`], for entries of which the first two are of that key.
+    fn prefetch_members(&mut self, entries: &[Entry], place: KeyPlace, window: &Window) -> usize {
+        let is_same = |entry: &&Entry| matches!(entry.what, What::Single(_, other) if other == place);
+        let count = entries.iter().take(PREFETCH_KEYS_MAX).take_while(is_same).count();
+        let (connections, io) = (&self.connections, &self.io);
+        let mut looking = entries[..count].iter().filter_map(|entry| {
+            let What::Single(command, _) = entry.what else { return None };
+            let index = command.member_argument()?;
+            let connection = connections[entry.connection as usize].as_ref()?;
+            // What a connection that isn't open has sent may be gone.
+            let bytes = connection.input.bytes(io).get(entry.begin..entry.end)?;
+            let args = Args::new(bytes, window.ranges_of(entry));
+            (connection.state == State::Open).then(|| (args.at(1), args.at(index)))
+        });
+        if let Some((bytes, first)) = looking.next() {
+            let members = std::iter::once(first).chain(looking.map(|(_, member)| member));
+            self.executor.prefetch_members(entries[0].db, &Key { bytes, place }, members);
+        }
+        count
     }
 
     /// [`Fault::Overtaking`].

@@ -98,6 +98,13 @@ impl<'a> HashView<'a> {
         }
     }
 
+    /// Has what [`Self::get`] will read of a large hash brought near, for several fields at once: see [`Table::prefetch`].
+    pub fn prefetch<'f>(self, fields: impl Iterator<Item = &'f [u8]>) {
+        if let HashView::Table(table) = self.untimed() {
+            table.prefetch(fields.map(|field| table.hash(field)));
+        }
+    }
+
     /// The field and value of an index below the length, by an order that holds until the hash changes. Constant time but for a
     /// packed hash.
     pub fn nth(self, index: usize) -> Option<(Element<'a>, Element<'a>)> {

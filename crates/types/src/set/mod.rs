@@ -95,6 +95,13 @@ impl<'a> SetView<'a> {
         }
     }
 
+    /// Has what [`Self::contains`] will read of a large set brought near, for several members at once: see [`Table::prefetch`].
+    pub fn prefetch<'m>(self, members: impl Iterator<Item = &'m [u8]>) {
+        if let SetView::Table(table) = self {
+            table.prefetch(members.map(|member| MemberKey::of(member).hash(table.seed())));
+        }
+    }
+
     /// Whether an element (one of a set, or made by [`Element::of`]) is in it. `room` is for the digits of large integers.
     #[inline]
     pub fn contains_element(self, element: Element<'_>, room: &mut Vec<u8>) -> bool {
