@@ -630,13 +630,13 @@ fn a_small_pair_takes_32_bytes() {
 #[test]
 fn lengths_come_back_at_the_bounds_of_their_forms() {
     let lengths = [0, 1, 247, 248, 249, 503, 504, 505, 1_527, 1_528, 4_000, 65_535, 65_536];
-    let mut dict: Dict<String> = Dict::new();
+    let mut dict: Dict<String> = Dict::new(SEED);
     for (i, &len) in lengths.iter().enumerate() {
         for (j, &value_len) in lengths.iter().enumerate() {
             let mut key = vec![b'k'; len];
             key.iter_mut().zip([i as u8, j as u8]).for_each(|(byte, mark)| *byte = mark);
             let value = vec![(i * 16 + j) as u8; value_len];
-            let h = hash_key(7, &key);
+            let h = hash_key(SEED, &key);
             if let Entry::Occupied(found) = dict.entry(h, &key) {
                 found.remove();
             }
