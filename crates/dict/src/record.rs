@@ -138,15 +138,16 @@ enum Home {
     Large(usize),
 }
 
-/// The longest length of one byte.
-const SHORT_LEN_MAX: usize = LENGTH_SPLIT as usize - 1;
+/// The shortest length of two bytes, and the longest of one.
+const LENGTH_SPLIT_LEN: usize = LENGTH_SPLIT as usize;
+const SHORT_LEN_MAX: usize = LENGTH_SPLIT_LEN - 1;
 
 #[inline]
 fn length_bytes(len: usize) -> usize {
     match len {
         0..=SHORT_LEN_MAX => 1,
-        ..LENGTH_U16_MIN => 2,
-        ..=0xffff => 3,
+        LENGTH_SPLIT_LEN..LENGTH_U16_MIN => 2,
+        LENGTH_U16_MIN..=0xffff => 3,
         _ => 9,
     }
 }

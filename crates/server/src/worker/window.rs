@@ -2,7 +2,8 @@
 //!
 //! All of it is parsed before any of it runs, so that while one command's bucket is on its way from memory, the next ones' are
 //! too: stage one hashes each key and prefetches its bucket, stage two (when those have arrived) its entry. Commands of
-//! different connections and shards overlap. Order: a connection's commands stand in the window in the order it sent them,
+//! different connections and shards overlap. What commands of one key look for *inside* its set or hash is fetched as they are about to
+//! run (`look_ahead` in `run`). Order: a connection's commands stand in the window in the order it sent them,
 //! and run in it.
 
 use pantala_commands::Unresolved;
