@@ -16,26 +16,16 @@ own clock in nanoseconds before and after each run.
 Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
 """
 
-import argparse
-import random
 import shlex
-import signal
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 
-START_WAIT_S = 20
-STOP_WAIT_S = 10
+import peers
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser = peers.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--test", default="get,set", help="redis-benchmark's tests, by comma")
     parser.add_argument("--pipeline", default="1,30", help="pipeline depths, by comma")
@@ -52,67 +42,7 @@ def parse_arguments():
     parser.add_argument("--server-cpus", default="0", help="taskset list for the server")
     parser.add_argument("--client-cpus", default="1", help="taskset list for redis-benchmark")
     parser.add_argument("--client-threads", type=int, default=0, help="redis-benchmark --threads")
-    arguments = parser.parse_args()
-    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
-    if any(len(peer) != 2 for peer in arguments.peer):
-        parser.error("a peer is NAME=COMMAND")
-    return arguments
-
-
-def free_port():
-    while True:
-        port = random.randrange(20_001, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-
-
-def process_cpu_s(pid):
-    """All threads of the process, the ended ones too: the kernel numbers a process's clock so."""
-    return time.clock_gettime((~pid << 3) | 2)
-
-
-class Server:
-    def __init__(self, name, command, cpus):
-        self.name = name
-        self.port = free_port()
-        words = shlex.split(command.replace("{port}", str(self.port)))
-        self.output = tempfile.TemporaryFile()
-        # A session of its own: a terminal's Ctrl-C then reaches this script alone, which stops the server in order.
-        self.process = subprocess.Popen(
-            ["taskset", "-c", cpus, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=self.output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    def wait_ready(self):
-        deadline = time.monotonic() + START_WAIT_S
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                break
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as client:
-                    client.settimeout(1)
-                    client.sendall(b"PING\r\n")
-                    if client.recv(7).startswith(b"+PONG"):
-                        return
-            except OSError:
-                time.sleep(0.02)
-        self.output.seek(0)
-        said = self.output.read().decode(errors="replace")[-2000:]
-        raise RuntimeError(f"{self.name} doesn't answer on port {self.port}:\n{said}")
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(STOP_WAIT_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.output.close()
+    return peers.parse(parser)
 
 
 def drive(arguments, port, test, pipeline, requests):
@@ -138,20 +68,17 @@ def measure(arguments):
     pipelines = [int(depth) for depth in arguments.pipeline.split(",")]
     for round_number in range(arguments.rounds):
         for name, command in arguments.peer:
-            server = Server(name, command, arguments.server_cpus)
-            try:
+            with peers.Server(name, command, arguments.server_cpus) as server:
                 server.wait_ready()
                 # Random keys, three times as many as there are: 95% exist then. It warms both sides, too.
                 drive(arguments, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
                 for test in tests:
                     for pipeline in pipelines:
                         requests = arguments.requests if pipeline == 1 else arguments.requests_pipelined
-                        before = process_cpu_s(server.process.pid)
+                        before = peers.process_cpu_s(server.process.pid)
                         per_second = drive(arguments, server.port, test, pipeline, requests)
-                        spent_us = (process_cpu_s(server.process.pid) - before) * 1e6
+                        spent_us = (peers.process_cpu_s(server.process.pid) - before) * 1e6
                         results.setdefault((test, pipeline, name), []).append((spent_us / requests, per_second))
-            finally:
-                server.stop()
         print(f"round {round_number + 1} of {arguments.rounds} done", file=sys.stderr)
     return results
 
@@ -169,30 +96,17 @@ def print_table(arguments, results):
             for name, _ in arguments.peer:
                 runs = results[test, int(pipeline), name]
                 cpu = [run[0] for run in runs]
-                ratios = [run[0] / other[0] for run, other in zip(runs, base)]
                 rate = statistics.median(run[1] for run in runs)
                 print(
-                    f"{test + ' p' + pipeline:<12} {name:<22} {statistics.median(cpu):>9.3f} "
-                    f"{f'({min(cpu):.3f}-{max(cpu):.3f})':>17} {statistics.median(ratios):>7.3f} "
-                    f"{f'({min(ratios):.3f}-{max(ratios):.3f})':>15} {rate:>11,.0f}"
+                    f"{test + ' p' + pipeline:<12} {name:<22} "
+                    f"{peers.columns(cpu, [run[0] for run in base])} {rate:>11,.0f}"
                 )
 
 
 def main():
     arguments = parse_arguments()
-    # SIGTERM stops as Ctrl-C does, so that `finally` runs.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        results = measure(arguments)
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
-        return 130
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print_table(arguments, results)
-    return 0
+    print_table(arguments, measure(arguments))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    peers.run(main)

@@ -11,36 +11,24 @@ element is checked to arrive once. {port} is replaced by a free port. Everything
 Python's standard library suffices.
 """
 
-import argparse
 import selectors
-import signal
-import socket
-import statistics
-import sys
 
-from cpu_per_op import Server, process_cpu_s
+import peers
+from peers import connect, encode, process_cpu_s
 
-WAIT = b"*3\r\n$5\r\nBLPOP\r\n$5\r\nqueue\r\n$1\r\n0\r\n"
+WAIT = encode("BLPOP", "queue", 0)
 WARM_UP_SHARE = 10
 REPLY_BYTES_MAX = 1 << 16
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser = peers.parser(__doc__)
     parser.add_argument("--waiting", type=int, default=1000, help="clients that wait")
     parser.add_argument("--pipeline", type=int, default=64, help="pushes sent at once; fewer than half of those who wait")
     parser.add_argument("--handovers", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--server-cpus", default="0")
-    arguments = parser.parse_args()
-    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
-    return arguments
-
-
-def push(number):
-    element = b"%d" % number
-    return b"*3\r\n$5\r\nRPUSH\r\n$5\r\nqueue\r\n$%d\r\n%s\r\n" % (len(element), element)
+    return peers.parse(parser)
 
 
 class Scene:
@@ -48,10 +36,9 @@ class Scene:
 
     def __init__(self, port, waiting):
         self.selector = selectors.DefaultSelector()
-        self.pusher = socket.create_connection(("127.0.0.1", port))
+        self.pusher = connect(port)
         for _ in range(waiting):
-            client = socket.create_connection(("127.0.0.1", port))
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client = connect(port)
             client.sendall(WAIT)
             self.selector.register(client, selectors.EVENT_READ)
         self.next_number = 0
@@ -67,7 +54,7 @@ class Scene:
         while count > 0:
             batch = range(self.next_number, self.next_number + min(count, pipeline))
             self.next_number, count = batch.stop, count - len(batch)
-            self.pusher.sendall(b"".join(map(push, batch)))
+            self.pusher.sendall(b"".join(encode("RPUSH", "queue", number) for number in batch))
             missing = set(batch)
             while missing:
                 for key, _ in self.selector.select():
@@ -87,8 +74,7 @@ def measure(arguments):
     results = {name: [] for name, _ in arguments.peer}
     for _ in range(arguments.rounds):
         for name, command in arguments.peer:
-            server = Server(name, command, arguments.server_cpus)
-            try:
+            with peers.Server(name, command, arguments.server_cpus) as server:
                 server.wait_ready()
                 scene = Scene(server.port, arguments.waiting)
                 scene.hand_over(arguments.handovers // WARM_UP_SHARE, arguments.pipeline)
@@ -96,30 +82,18 @@ def measure(arguments):
                 scene.hand_over(arguments.handovers, arguments.pipeline)
                 results[name].append((process_cpu_s(server.process.pid) - before) * 1e6 / arguments.handovers)
                 scene.close()
-            finally:
-                server.stop()
     return results
 
 
 def main():
     arguments = parse_arguments()
-    # SIGTERM stops as Ctrl-C does, so that `finally` runs.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        results = measure(arguments)
-    except KeyboardInterrupt:
-        return 130
+    results = measure(arguments)
     first = results[arguments.peer[0][0]]
     print(f"{arguments.waiting} clients wait, {arguments.pipeline} pushes at once, {arguments.rounds} rounds")
-    print(f"{'peer':<22} {'CPU us/hand-over':>16} {'(spread)':>17} {'ratio':>7} {'(spread)':>15}")
+    print(f"{'peer':<22} {'us each':>9} {'(spread)':>17} {'ratio':>7} {'(spread)':>15}")
     for name, figures in results.items():
-        ratios = [figure / reference for figure, reference in zip(figures, first)]
-        spread = f"({min(figures):.2f}-{max(figures):.2f})"
-        ratio_spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
-        middle, ratio = statistics.median(figures), statistics.median(ratios)
-        print(f"{name:<22} {middle:>16.2f} {spread:>17} {ratio:>7.2f} {ratio_spread:>15}")
-    return 0
+        print(f"{name:<22} {peers.columns(figures, first, digits=2)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    peers.run(main)

@@ -5,39 +5,62 @@
         --peer 'redis=redis-server --port {port} --save "" --appendonly no' \\
         --peer 'pantala=target/release/pantala --port {port} --workers 1'
 
-Three loads, each from this process, pinned to one set of CPUs while the server has another:
+Loads, each from this process, pinned to one set of CPUs while the server has another:
 
 - transactions: each client sends MULTI, 4 SETs of random keys and EXEC in one write, waits for all six replies, and again. One operation
   is one transaction.
 - sets: the same 4 SETs in one write without MULTI and EXEC. One operation is one such write.
+- scripts: EVAL of three commands on two random keys that it declares. One operation is one call.
+- jobs: EVALSHA of nine commands that carry a job through a queue of which it is told the prefix, as BullMQ's do: no key is declared. One
+  operation is one call.
 - publish: one client publishes to --subscribers others, --publish-pipeline messages in one write. One operation is one message delivered to
   one subscriber.
 
-Rounds are interleaved as in cpu_per_op.py; ratios are to the first peer in the same round, medians over rounds.
+Of scripts and jobs --script-pipeline calls stand in one write. Rounds are interleaved as in cpu_per_op.py; ratios are to the first peer in the same round, medians over rounds.
 """
 
-import argparse
+import hashlib
 import os
 import random
 import resource
 import select
-import signal
-import socket
-import statistics
 import sys
 
-from cpu_per_op import Server, process_cpu_s
+import peers
+from peers import connect, encode, process_cpu_s, receive
 
 MESSAGE = b"m" * 32
+QUEUES = 50
+
+SCRIPT = """
+redis.call('SET', KEYS[1], ARGV[1])
+redis.call('INCR', KEYS[2])
+return redis.call('GET', KEYS[1])
+"""
+
+# Replies how many words the job's hash has.
+JOB_SCRIPT = """
+local prefix, name, data, time = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local id = redis.call('INCR', prefix .. 'id')
+redis.call('HSET', prefix .. id, 'name', name, 'data', data, 'timestamp', time)
+redis.call('LPUSH', prefix .. 'wait', id)
+redis.call('ZADD', prefix .. 'since', time, id)
+local job = redis.call('RPOPLPUSH', prefix .. 'wait', prefix .. 'active')
+local words = redis.call('HGETALL', prefix .. job)
+redis.call('LREM', prefix .. 'active', 1, job)
+redis.call('ZREM', prefix .. 'since', job)
+redis.call('DEL', prefix .. job)
+return #words
+"""
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
-    parser.add_argument("--load", default="transactions,sets,publish", help="by comma")
+    parser = peers.parser(__doc__)
+    parser.add_argument("--load", default="transactions,sets,scripts,jobs,publish", help="by comma")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--operations", type=int, default=60_000, help="of one run of transactions and sets")
+    parser.add_argument("--operations", type=int, default=60_000, help="of one run of transactions, sets, scripts and jobs")
+    parser.add_argument("--script-pipeline", default="1,16", help="calls in one write, by comma")
     parser.add_argument("--keyspace", type=int, default=1_000_000)
     parser.add_argument("--data-size", type=int, default=64, help="bytes of a value")
     parser.add_argument("--subscribers", type=int, default=1000)
@@ -45,56 +68,46 @@ def parse_arguments():
     parser.add_argument("--publish-pipeline", default="1,16", help="messages in one write, by comma")
     parser.add_argument("--server-cpus", default="0", help="taskset list for the server")
     parser.add_argument("--client-cpus", default="1", help="CPUs of this process, by comma")
-    arguments = parser.parse_args()
-    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
-    if any(len(peer) != 2 for peer in arguments.peer):
-        parser.error("a peer is NAME=COMMAND")
-    return arguments
+    return peers.parse(parser)
 
 
-def encode(*words):
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+def some_key(arguments, kind="key"):
+    return b"%s:%d" % (kind.encode(), random.randrange(arguments.keyspace))
 
 
-def connect(port):
-    client = socket.create_connection(("127.0.0.1", port))
-    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return client
+def sets(arguments, value):
+    return b"".join(encode("SET", some_key(arguments), value) for _ in range(4)), b"+OK\r\n" * 4
 
 
-def receive(client, length):
-    """Exactly so many bytes, which must be replies without an error."""
-    got = b""
-    while len(got) < length:
-        part = client.recv(length - len(got))
-        if not part:
-            raise RuntimeError("the server closed a connection")
-        got += part
-    if b"-" in got:
-        raise RuntimeError(f"an error came: {got[:200]!r}")
-    return got
+def transaction(arguments, value):
+    write, answer = sets(arguments, value)
+    return encode("MULTI") + write + encode("EXEC"), b"+OK\r\n" + b"+QUEUED\r\n" * 4 + b"*4\r\n" + answer
 
 
-def writes(arguments, in_transaction):
-    """Prepared writes, and the length of each one's answer."""
+def script(arguments, value):
+    write = encode("EVAL", SCRIPT, 2, some_key(arguments), some_key(arguments, "count"), value)
+    return write, b"$%d\r\n%s\r\n" % (len(value), value)
+
+
+def job(_, value):
+    write = encode("EVALSHA", hashlib.sha1(JOB_SCRIPT.encode()).hexdigest(), 0, f"queue:{random.randrange(QUEUES)}:", "resize", value, 1_700_000_000)
+    return write, b":6\r\n"
+
+
+def run_writes(arguments, server, make, pipeline=1):
+    """Each client sends what `make` gives so many times in one write and waits for the answer; CPU microseconds of one of them."""
     value = b"x" * arguments.data_size
-    prepared = []
-    for _ in range(5000):
-        keys = (b"key:%d" % random.randrange(arguments.keyspace) for _ in range(4))
-        sets = b"".join(encode(b"SET", key, value) for key in keys)
-        prepared.append(encode(b"MULTI") + sets + encode(b"EXEC") if in_transaction else sets)
-    answer = b"+OK\r\n" * 4
-    return prepared, len(b"+OK\r\n" + b"+QUEUED\r\n" * 4 + b"*4\r\n" + answer if in_transaction else answer)
-
-
-def run_writes(arguments, server, in_transaction):
-    prepared, answer_bytes = writes(arguments, in_transaction)
+    ones = [make(arguments, value) for _ in range(5000)]
+    prepared = [b"".join(write for write, _ in ones[at : at + pipeline]) for at in range(0, len(ones) - pipeline, pipeline)]
+    answer_bytes = len(ones[0][1]) * pipeline
     clients = [connect(server.port) for _ in range(arguments.clients)]
-    turns = arguments.operations // len(clients)
+    clients[0].sendall(encode("SCRIPT", "LOAD", JOB_SCRIPT))
+    receive(clients[0], len(b"$40\r\n\r\n") + 40)
+    turns = max(arguments.operations // len(clients) // pipeline, 1)
     at = 0
     before = 0.0
     # A tenth more, first, to warm both sides.
-    for turn in range(-(turns // 10), turns):
+    for turn in range(-(turns // 10) - 1, turns):
         if turn == 0:
             before = process_cpu_s(server.process.pid)
         for client in clients:
@@ -105,7 +118,7 @@ def run_writes(arguments, server, in_transaction):
     spent = process_cpu_s(server.process.pid) - before
     for client in clients:
         client.close()
-    return spent * 1e6 / (turns * len(clients))
+    return spent * 1e6 / (turns * len(clients) * pipeline)
 
 
 def run_publish(arguments, server, pipeline):
@@ -147,7 +160,12 @@ def runs(arguments):
             for depth in arguments.publish_pipeline.split(","):
                 yield f"publish p{depth}", lambda server, depth=int(depth): run_publish(arguments, server, depth)
         elif load in ("transactions", "sets"):
-            yield load, lambda server, load=load: run_writes(arguments, server, load == "transactions")
+            make = {"transactions": transaction, "sets": sets}[load]
+            yield load, lambda server, make=make: run_writes(arguments, server, make)
+        elif load in ("scripts", "jobs"):
+            make = {"scripts": script, "jobs": job}[load]
+            for depth in map(int, arguments.script_pipeline.split(",")):
+                yield f"{load} p{depth}", lambda server, make=make, depth=depth: run_writes(arguments, server, make, depth)
         else:
             raise RuntimeError(f"there is no load {load}")
 
@@ -157,13 +175,10 @@ def measure(arguments):
     results = {}
     for round_number in range(arguments.rounds):
         for name, command in arguments.peer:
-            server = Server(name, command, arguments.server_cpus)
-            try:
+            with peers.Server(name, command, arguments.server_cpus) as server:
                 server.wait_ready()
                 for load, run in runs(arguments):
                     results.setdefault((load, name), []).append(run(server))
-            finally:
-                server.stop()
         print(f"round {round_number + 1} of {arguments.rounds} done", file=sys.stderr)
     return results
 
@@ -172,11 +187,7 @@ def print_table(arguments, results):
     first = arguments.peer[0][0]
     print(f"{arguments.rounds} rounds; CPU us/op: median (least-most); ratio to {first} in the same round")
     for (load, name), cpu in results.items():
-        ratios = [one / other for one, other in zip(cpu, results[load, first])]
-        print(
-            f"{load:<14} {name:<16} {statistics.median(cpu):>8.3f} {f'({min(cpu):.3f}-{max(cpu):.3f})':>17} "
-            f"{statistics.median(ratios):>7.3f} {f'({min(ratios):.3f}-{max(ratios):.3f})':>15}"
-        )
+        print(f"{load:<16} {name:<16} {peers.columns(cpu, results[load, first])}")
 
 
 def main():
@@ -184,18 +195,8 @@ def main():
     os.sched_setaffinity(0, {int(cpu) for cpu in arguments.client_cpus.split(",")})
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        results = measure(arguments)
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
-        return 130
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print_table(arguments, results)
-    return 0
+    print_table(arguments, measure(arguments))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    peers.run(main)

@@ -18,20 +18,11 @@ connections and workers take for buffers is not a key's. "started with" says wha
 Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
 """
 
-import argparse
-import random
-import shlex
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 
-START_WAIT_S = 20
-STOP_WAIT_S = 20
-# DEBUG POPULATE of 20 million keys takes some seconds, and more on a busy host.
-REPLY_WAIT_S = 300
+import peers
+from peers import reply_line
+
 # What a server gives back after the filling (buffers, a rehash's old table) is not what its keys take.
 SETTLE_S = 2
 SETS_PER_BATCH = 1000
@@ -40,26 +31,11 @@ KEY_BYTES = 16
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser = peers.parser(__doc__)
     parser.add_argument("--keys", type=int, default=20_000_000, help="of the first filling; 0: leave it out")
     parser.add_argument("--value-keys", type=int, default=1_000_000, help="of the second filling; 0: leave it out")
     parser.add_argument("--value-size", type=int, default=256, help="bytes of its values")
-    arguments = parser.parse_args()
-    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
-    if any(len(peer) != 2 for peer in arguments.peer):
-        parser.error("a peer is NAME=COMMAND")
-    return arguments
-
-
-def free_port():
-    while True:
-        port = random.randrange(20_001, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
+    return peers.parse(parser)
 
 
 def resident_bytes(pid):
@@ -70,55 +46,10 @@ def resident_bytes(pid):
     raise RuntimeError(f"process {pid} tells no VmRSS: has it ended?")
 
 
-class Server:
-    def __init__(self, name, command):
-        self.name = name
-        self.port = free_port()
-        self.output = tempfile.TemporaryFile()
-        # A session of its own: a terminal's Ctrl-C then reaches this script alone, which stops the server in order.
-        self.process = subprocess.Popen(
-            shlex.split(command.replace("{port}", str(self.port))),
-            stdin=subprocess.DEVNULL,
-            stdout=self.output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-    def connect(self):
-        deadline = time.monotonic() + START_WAIT_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                return socket.create_connection(("127.0.0.1", self.port), timeout=REPLY_WAIT_S)
-            except OSError:
-                time.sleep(0.05)
-        self.output.seek(0)
-        said = self.output.read().decode(errors="replace")[-2000:]
-        raise RuntimeError(f"{self.name} doesn't answer on port {self.port}:\n{said}")
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(STOP_WAIT_S)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.output.close()
-
-
 def ask(replies, connection, command):
     """A command whose reply is one line; returns it without its line end."""
     connection.sendall(command + b"\r\n")
     return reply_line(replies)
-
-
-def reply_line(replies):
-    line = replies.readline()
-    if not line.endswith(b"\r\n"):
-        raise RuntimeError("the server closed the connection")
-    if line.startswith(b"-"):
-        raise RuntimeError(line.decode(errors="replace").strip())
-    return line[:-2]
 
 
 def warm_up(arguments, connection, replies):
@@ -161,52 +92,39 @@ def set_values(arguments, connection, replies):
 
 def measure(arguments, name, command, fill):
     """Resident bytes per key: all, and beyond key and value; and resident bytes at the start."""
-    server = Server(name, command)
-    try:
-        with server.connect() as connection, connection.makefile("rb") as replies:
-            warm_up(arguments, connection, replies)
-            before = resident_bytes(server.process.pid)
-            keys, key_value_bytes = fill(arguments, connection, replies)
-            time.sleep(SETTLE_S)
-            taken = resident_bytes(server.process.pid) - before
-            stored = int(ask(replies, connection, b"DBSIZE").lstrip(b":"))
-            if stored != keys:
-                raise RuntimeError(f"{name} has {stored} keys, not {keys}")
-        return taken / keys, (taken - key_value_bytes) / keys, before
-    finally:
-        server.stop()
+    with (
+        peers.Server(name, command) as server,
+        server.connect() as connection,
+        connection.makefile("rb") as replies,
+    ):
+        warm_up(arguments, connection, replies)
+        before = resident_bytes(server.process.pid)
+        keys, key_value_bytes = fill(arguments, connection, replies)
+        time.sleep(SETTLE_S)
+        taken = resident_bytes(server.process.pid) - before
+        stored = int(ask(replies, connection, b"DBSIZE").lstrip(b":"))
+        if stored != keys:
+            raise RuntimeError(f"{name} has {stored} keys, not {keys}")
+    return taken / keys, (taken - key_value_bytes) / keys, before
 
 
 def main():
     arguments = parse_arguments()
-    # SIGTERM stops as Ctrl-C does, so that `finally` runs.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     fillings = []
     if arguments.keys:
         fillings.append((f"{arguments.keys:,} pairs key:N / value:N (DEBUG POPULATE)", populate))
     if arguments.value_keys:
         title = f"{arguments.value_keys:,} keys of {KEY_BYTES} bytes with values of {arguments.value_size} (SET)"
         fillings.append((title, set_values))
-    try:
-        for title, fill in fillings:
-            print(title)
-            print(f"  {'peer':<22} {'bytes per key':>13} {'beyond key and value':>21} {'ratio of bytes':>15} {'started with':>13}")
-            first = None
-            for name, command in arguments.peer:
-                per_key, beyond, before = measure(arguments, name, command, fill)
-                first = first or per_key
-                print(
-                    f"  {name:<22} {per_key:>13.2f} {beyond:>21.2f} {per_key / first:>15.3f} {before >> 10:>10} KB",
-                    flush=True,
-                )
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
-        return 130
-    except (RuntimeError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    for title, fill in fillings:
+        print(title)
+        print(f"  {'peer':<22} {'bytes per key':>13} {'beyond key and value':>21} {'ratio of bytes':>15} {'started with':>13}")
+        first = None
+        for name, command in arguments.peer:
+            per_key, beyond, before = measure(arguments, name, command, fill)
+            first = first or per_key
+            print(f"  {name:<22} {per_key:>13.2f} {beyond:>21.2f} {per_key / first:>15.3f} {before >> 10:>10} KB", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    peers.run(main)

@@ -13,34 +13,27 @@ together the median, 99th percentile and longest time of a GET, in milliseconds.
 {port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
 """
 
-import argparse
 import multiprocessing
 import selectors
 import signal
-import socket
-import sys
 import time
 
-from memory_per_key import Server, reply_line
-from type_costs import encode
+import peers
+from peers import connect, encode, reply_line
 
 SLOTS = 16384
 PROBE_EVERY_S = 0.002
 IDLE_S = 2.0
 PER_BATCH = 1000
-REPLY_WAIT_S = 120
 # A GET that waits less than this waits for no command.
 STALL_MIN_MS = 5.0
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser = peers.parser(__doc__)
     parser.add_argument("--members", type=int, default=1_000_000, help="of each large collection")
     parser.add_argument("--probes", type=int, default=8, help="connections that GET")
-    arguments = parser.parse_args()
-    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
-    return arguments
+    return peers.parse(parser)
 
 
 def slot(key):
@@ -77,7 +70,7 @@ COMMANDS = [
 
 def fill(port, members):
     """The large collections, and as many keys."""
-    with socket.create_connection(("127.0.0.1", port)) as client, client.makefile("rb") as replies:
+    with connect(port) as client, client.makefile("rb") as replies:
         for start in range(0, members, PER_BATCH):
             numbers = range(start, start + PER_BATCH)
             batch = [
@@ -97,7 +90,7 @@ def fill(port, members):
 def run_command(port, words, pipe):
     """In a process of its own: sends the command when told to, reads all of the reply, tells when it began and ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with socket.create_connection(("127.0.0.1", port), timeout=REPLY_WAIT_S) as client:
+    with connect(port) as client:
         pipe.send("ready")
         pipe.recv()
         start = time.monotonic()
@@ -122,8 +115,7 @@ class Probes:
         self.selector = selectors.DefaultSelector()
         self.clients = []
         for number in range(count):
-            client = socket.create_connection(("127.0.0.1", port))
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client = connect(port)
             self.selector.register(client, selectors.EVENT_READ, number)
             self.clients.append(client)
         self.due = [time.monotonic() + PROBE_EVERY_S * number / count for number in range(count)]
@@ -190,9 +182,8 @@ def measure(port, probes, title, words):
 
 
 def measure_peer(title, command, arguments):
-    server = Server(title, command)
-    try:
-        server.connect().close()
+    with peers.Server(title, command) as server:
+        server.wait_ready()
         fill(server.port, arguments.members)
         probes = Probes(server.port, arguments.probes)
         print(f"\n{title}\n\n| command | ms to the reply's first byte (last) | connections that stood still | p50 | p99 | longest |")
@@ -203,16 +194,13 @@ def measure_peer(title, command, arguments):
         for command_title, words in COMMANDS:
             measure(server.port, probes, command_title, words)
         probes.close()
-    finally:
-        server.stop()
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     arguments = parse_arguments()
     for title, command in arguments.peer:
         measure_peer(title, command, arguments)
 
 
 if __name__ == "__main__":
-    main()
+    peers.run(main)

@@ -10,16 +10,13 @@ round, one server per peer and round. {port} is replaced by a free port. Everyth
 Python's standard library suffices.
 """
 
-import argparse
 import re
 import resource
-import signal
-import socket
 import statistics
 import subprocess
-import sys
 
-from cpu_per_op import Server
+import peers
+from peers import connect, encode
 
 KEYS_EACH = 10
 AT_ONCE = 500
@@ -29,33 +26,22 @@ KEY = "key:%012d"
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser = peers.parser(__doc__)
     parser.add_argument("--readers", type=int, default=10_000, help="clients that track")
     parser.add_argument("--clients", type=int, default=50, help="clients of the load")
     parser.add_argument("--pipeline", type=int, default=16)
     parser.add_argument("--requests", type=int, default=300_000, help="of each measurement; ten times as many GETs pipelined")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--server-cpus", default="0,1")
-    arguments = parser.parse_args()
-    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
-    return arguments
-
-
-def command(*words):
-    parts = [b"*%d\r\n" % len(words)]
-    for word in words:
-        word = word.encode()
-        parts.append(b"$%d\r\n%s\r\n" % (len(word), word))
-    return b"".join(parts)
+    return peers.parse(parser)
 
 
 class Readers:
     """The connections that track, or only stand there."""
 
     def __init__(self, port, count):
-        self.sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
-        self.ask(lambda _: command("HELLO", "3"), b"modules\r\n*0\r\n")
+        self.sockets = [connect(port) for _ in range(count)]
+        self.ask(lambda _: encode("HELLO", "3"), b"modules\r\n*0\r\n")
 
     def ask(self, request, end):
         """Asks all, many at a time, and takes what each gets up to the end of the answer."""
@@ -72,12 +58,12 @@ class Readers:
                     received += part
 
     def track(self):
-        self.ask(lambda _: command("CLIENT", "TRACKING", "ON"), b"+OK\r\n")
+        self.ask(lambda _: encode("CLIENT", "TRACKING", "ON"), b"+OK\r\n")
 
     def read(self):
         """Has each read its keys, and takes what it was told."""
         keys_of = lambda number: [KEY % (number * KEYS_EACH + key) for key in range(KEYS_EACH)]
-        self.ask(lambda number: command("MGET", *keys_of(number)) + command("ECHO", "end"), b"$3\r\nend\r\n")
+        self.ask(lambda number: encode("MGET", *keys_of(number)) + encode("ECHO", "end"), b"$3\r\nend\r\n")
 
     def close(self):
         for client in self.sockets:
@@ -95,9 +81,8 @@ def throughput(arguments, port, test, pipeline):
 
 def round_of(arguments, name, server_command):
     """(test, pipeline) -> (operations a second without tracking, with it)."""
-    server = Server(name, server_command, arguments.server_cpus)
     figures = {}
-    try:
+    with peers.Server(name, server_command, arguments.server_cpus) as server:
         server.wait_ready()
         readers = Readers(server.port, arguments.readers)
         tests = [(test, pipeline) for pipeline in (1, arguments.pipeline) for test in ("get", "set")]
@@ -108,23 +93,17 @@ def round_of(arguments, name, server_command):
             readers.read()
             figures[test] = (before[test], throughput(arguments, server.port, *test))
         readers.close()
-    finally:
-        server.stop()
     return figures
 
 
 def main():
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # A descriptor for each connection.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     results = {name: [] for name, _ in arguments.peer}
-    try:
-        for _ in range(arguments.rounds):
-            for name, server_command in arguments.peer:
-                results[name].append(round_of(arguments, name, server_command))
-    except KeyboardInterrupt:
-        return 130
+    for _ in range(arguments.rounds):
+        for name, server_command in arguments.peer:
+            results[name].append(round_of(arguments, name, server_command))
     print(f"{arguments.readers} clients track {KEYS_EACH} keys each, {arguments.rounds} rounds")
     print(f"{'peer':<16} {'test':<8} {'alone op/s':>12} {'tracked op/s':>13} {'ratio':>6} {'(spread)':>13}")
     for name, rounds in results.items():
@@ -132,11 +111,10 @@ def main():
             pairs = [figures[test, pipeline] for figures in rounds]
             ratios = [tracked / alone for alone, tracked in pairs]
             alone, tracked = (statistics.median(column) for column in zip(*pairs))
-            spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
+            ratio, around = peers.spread(ratios, digits=2)
             label = f"{test.upper()} p{pipeline}"
-            print(f"{name:<16} {label:<8} {alone:>12.0f} {tracked:>13.0f} {statistics.median(ratios):>6.2f} {spread:>13}")
-    return 0
+            print(f"{name:<16} {label:<8} {alone:>12.0f} {tracked:>13.0f} {ratio:>6} {around:>13}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    peers.run(main)

@@ -16,30 +16,20 @@ Three tables, each against the first peer:
 a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
 """
 
-import argparse
 import os
 import shlex
-import signal
-import statistics
 import subprocess
 import sys
 import time
 
-from cpu_per_op import Server as PinnedServer
-from cpu_per_op import process_cpu_s
-from memory_per_key import REPLY_WAIT_S, SETTLE_S, Server, reply_line, resident_bytes
-
-import socket
+import peers
+from memory_per_key import SETTLE_S, resident_bytes
+from peers import connect, encode, process_cpu_s, reply_line
 
 KEYS_PER_BATCH = 500
 WARM_UP_BATCHES = 50
 # Spreads what would be consecutive; prime.
 STEP = 7_919_317
-
-
-def encode(*words):
-    words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
 def small_hash(number):
@@ -162,8 +152,7 @@ STORES = [
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    parser = peers.parser(__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000, help="collections of a memory row")
     parser.add_argument("--rounds", type=int, default=3, help="of CPU and stores; 0: leave them out")
     parser.add_argument("--pipeline", type=int, default=16)
@@ -172,11 +161,7 @@ def parse_arguments():
     parser.add_argument("--load", default="target/release/pantala-bench", help="generator of rows whose numbers rise")
     parser.add_argument("--server-cpus", default="0", help="taskset list for the server (CPU and stores)")
     parser.add_argument("--client-cpus", default="1", help="taskset list for redis-benchmark and this script")
-    arguments = parser.parse_args()
-    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
-    if any(len(peer) != 2 for peer in arguments.peer):
-        parser.error("a peer is NAME=COMMAND")
-    return arguments
+    return peers.parse(parser)
 
 
 def wanted(arguments, title):
@@ -202,18 +187,14 @@ def exchange(connection, replies, batch):
 
 def memory_of(arguments, name, command, make):
     """Resident bytes per collection."""
-    server = Server(name, command)
-    try:
-        with server.connect() as connection, connection.makefile("rb") as replies:
-            # The buffers of connections and workers are not the collections'.
-            warm_up = encode("GET", "x" * len(make(0)))
-            send_all(connection, replies, [warm_up] * KEYS_PER_BATCH * WARM_UP_BATCHES)
-            before = resident_bytes(server.process.pid)
-            send_all(connection, replies, (make(number) for number in range(arguments.keys)))
-            time.sleep(SETTLE_S)
-            return (resident_bytes(server.process.pid) - before) / arguments.keys
-    finally:
-        server.stop()
+    with peers.Server(name, command) as server, server.connect() as connection, connection.makefile("rb") as replies:
+        # The buffers of connections and workers are not the collections'.
+        warm_up = encode("GET", "x" * len(make(0)))
+        send_all(connection, replies, [warm_up] * KEYS_PER_BATCH * WARM_UP_BATCHES)
+        before = resident_bytes(server.process.pid)
+        send_all(connection, replies, (make(number) for number in range(arguments.keys)))
+        time.sleep(SETTLE_S)
+        return (resident_bytes(server.process.pid) - before) / arguments.keys
 
 
 def print_memory(arguments):
@@ -230,14 +211,13 @@ def print_memory(arguments):
 
 def drive_in_order(port, operations, make):
     """Sends the commands of numbers 0 and up over one connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=REPLY_WAIT_S) as connection:
-        with connection.makefile("rb") as replies:
-            for first in range(0, operations, KEYS_PER_BATCH):
-                numbers = range(first, min(first + KEYS_PER_BATCH, operations))
-                connection.sendall(b"".join(make(number) for number in numbers))
-                for _ in numbers:
-                    if reply_line(replies).startswith(b"$"):
-                        replies.readline()
+    with connect(port) as connection, connection.makefile("rb") as replies:
+        for first in range(0, operations, KEYS_PER_BATCH):
+            numbers = range(first, min(first + KEYS_PER_BATCH, operations))
+            connection.sendall(b"".join(make(number) for number in numbers))
+            for _ in numbers:
+                if reply_line(replies).startswith(b"$"):
+                    replies.readline()
 
 
 def drive_by_number(arguments, port, operations, command):
@@ -286,8 +266,7 @@ def groups(arguments):
 
 
 def cpu_round(arguments, name, command, results):
-    server = PinnedServer(name, command, arguments.server_cpus)
-    try:
+    with peers.Server(name, command, arguments.server_cpus) as server:
         server.wait_ready()
         for title, operations, words in groups(arguments):
             before = process_cpu_s(server.process.pid)
@@ -295,11 +274,8 @@ def cpu_round(arguments, name, command, results):
             spent_us = (process_cpu_s(server.process.pid) - before) * 1e6
             if title != "fill":
                 results.setdefault((title, "us/op"), {}).setdefault(name, []).append(spent_us / operations)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=REPLY_WAIT_S) as connection:
-            with connection.makefile("rb") as replies:
-                stores(arguments, name, server, connection, replies, results)
-    finally:
-        server.stop()
+        with connect(server.port) as connection, connection.makefile("rb") as replies:
+            stores(arguments, name, server, connection, replies, results)
 
 
 def stores(arguments, name, server, connection, replies, results):
@@ -325,32 +301,19 @@ def print_cpu(arguments):
             cpu_round(arguments, name, command, results)
         print(f"round {number + 1} of {arguments.rounds} done", file=sys.stderr)
     first = arguments.peer[0][0]
-    print(f"{f'CPU, pipeline {arguments.pipeline}, {arguments.rounds} rounds':<40} {'peer':<12} {'median':>14} {'ratio':>7} {'(spread)':>15}")
-    for (title, unit), peers in results.items():
-        for name, runs in peers.items():
-            ratios = [run / base for run, base in zip(runs, peers[first])]
-            spread = f"({min(ratios):.3f}-{max(ratios):.3f})"
-            median = f"{statistics.median(runs):.3f} {unit}"
-            print(f"{title:<40} {name:<12} {median:>14} {statistics.median(ratios):>7.3f} {spread:>15}")
+    print(f"{f'CPU, pipeline {arguments.pipeline}, {arguments.rounds} rounds':<40} {'peer':<12} {'median':>15} {'(spread)':>17} {'ratio':>7} {'(spread)':>15}")
+    for (title, unit), by_peer in results.items():
+        for name, runs in by_peer.items():
+            print(f"{title:<40} {name:<12} {unit:>5} {peers.columns(runs, by_peer[first])}")
 
 
 def main():
     arguments = parse_arguments()
-    # SIGTERM stops as Ctrl-C does, so that `finally` runs.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        print_memory(arguments)
-        os.sched_setaffinity(0, {int(cpu) for cpu in arguments.client_cpus.split(",")})
-        if arguments.rounds:
-            print_cpu(arguments)
-    except KeyboardInterrupt:
-        print("interrupted; the servers are stopped", file=sys.stderr)
-        return 130
-    except (RuntimeError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    print_memory(arguments)
+    os.sched_setaffinity(0, {int(cpu) for cpu in arguments.client_cpus.split(",")})
+    if arguments.rounds:
+        print_cpu(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    peers.run(main)

@@ -1,0 +1,165 @@
+"""What the scripts of this folder share: peers and their servers, RESP, and how a script begins and ends.
+
+A peer is a server by name and command (`--peer NAME=COMMAND`), where {port} stands for a free port. Everything started is
+stopped again, on Ctrl-C and SIGTERM too.
+"""
+
+import argparse
+import random
+import shlex
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+START_WAIT_S = 20
+STOP_WAIT_S = 20
+# DEBUG POPULATE of 20 million keys takes some seconds, and more on a busy host.
+REPLY_WAIT_S = 300
+
+
+def parser(about):
+    """A parser of a script's arguments, --peer among them; `about` is the script's own documentation."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
+    return made
+
+
+def parse(made):
+    """The arguments, each peer as its name and its command."""
+    arguments = made.parse_args()
+    arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
+    if any(len(peer) != 2 for peer in arguments.peer):
+        made.error("a peer is NAME=COMMAND")
+    return arguments
+
+
+def run(main):
+    """Runs a script's `main` and ends the process with its status. SIGTERM stops it as Ctrl-C does, so that `finally` runs."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("interrupted; the servers are stopped", file=sys.stderr)
+        sys.exit(130)
+    except (RuntimeError, OSError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+def free_port():
+    while True:
+        port = random.randrange(20_001, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+
+
+def process_cpu_s(pid):
+    """All threads of the process, the ended ones too: the kernel numbers a process's clock so."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+class Server:
+    """A peer's server, on some CPUs if they are given."""
+
+    def __init__(self, name, command, cpus=None):
+        self.name = name
+        self.port = free_port()
+        words = shlex.split(command.replace("{port}", str(self.port)))
+        self.output = tempfile.TemporaryFile()
+        # A session of its own: a terminal's Ctrl-C then reaches this script alone, which stops the server in order.
+        self.process = subprocess.Popen(
+            words if cpus is None else ["taskset", "-c", cpus, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=self.output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def wait_ready(self):
+        self.connect().close()
+
+    def connect(self):
+        """A connection, as soon as the server answers."""
+        deadline = time.monotonic() + START_WAIT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                client = connect(self.port)
+                client.sendall(b"PING\r\n")
+                if client.recv(7).startswith(b"+PONG"):
+                    return client
+                client.close()
+            except OSError:
+                pass
+            time.sleep(0.02)
+        self.output.seek(0)
+        said = self.output.read().decode(errors="replace")[-2000:]
+        raise RuntimeError(f"{self.name} doesn't answer on port {self.port}:\n{said}")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_WAIT_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.output.close()
+
+
+def connect(port):
+    """A connection without delays, on which a reply is waited for as long as the slowest may take."""
+    client = socket.create_connection(("127.0.0.1", port), timeout=REPLY_WAIT_S)
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return client
+
+
+def encode(*words):
+    """A command as it is sent; words are bytes, or whatever has a text."""
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+
+
+def reply_line(replies):
+    """A line of a reply, without its end; an error is raised."""
+    line = replies.readline()
+    if not line.endswith(b"\r\n"):
+        raise RuntimeError("the server closed the connection")
+    if line.startswith(b"-"):
+        raise RuntimeError(line.decode(errors="replace").strip())
+    return line[:-2]
+
+
+def receive(client, length):
+    """Exactly so many bytes, which must be replies without an error."""
+    got = b""
+    while len(got) < length:
+        part = client.recv(length - len(got))
+        if not part:
+            raise RuntimeError("the server closed a connection")
+        got += part
+    if b"-" in got:
+        raise RuntimeError(f"an error came: {got[:200]!r}")
+    return got
+
+
+def spread(figures, digits=3):
+    """The median of figures, and their least and greatest."""
+    low, high = min(figures), max(figures)
+    return f"{statistics.median(figures):.{digits}f}", f"({low:.{digits}f}-{high:.{digits}f})"
+
+
+def columns(figures, base, digits=3):
+    """Figures of rounds as a table has them, and their ratios to those of the first peer in the same rounds."""
+    (middle, around), (ratio, ratio_around) = spread(figures, digits), spread([a / b for a, b in zip(figures, base)])
+    return f"{middle:>9} {around:>17} {ratio:>7} {ratio_around:>15}"
