@@ -27,7 +27,7 @@ import select
 import sys
 
 import peers
-from peers import connect, encode, process_cpu_s, receive
+from peers import connect, encode, process_cpu_s, process_system_s, receive
 
 MESSAGE = b"m" * 32
 QUEUES = 50
@@ -71,6 +71,26 @@ def parse_arguments():
     return peers.parse(parser)
 
 
+class Spent:
+    """CPU time of a server, and the kernel's part of it."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.begin()
+
+    def now(self):
+        return process_cpu_s(self.pid), process_system_s(self.pid)
+
+    def begin(self):
+        self.before = self.now()
+
+    def end(self):
+        self.taken = [now - before for now, before in zip(self.now(), self.before)]
+
+    def each_us(self, operations):
+        return [taken * 1e6 / operations for taken in self.taken]
+
+
 def some_key(arguments, kind="key"):
     return b"%s:%d" % (kind.encode(), random.randrange(arguments.keyspace))
 
@@ -95,7 +115,7 @@ def job(_, value):
 
 
 def run_writes(arguments, server, make, pipeline=1):
-    """Each client sends what `make` gives so many times in one write and waits for the answer; CPU microseconds of one of them."""
+    """Each client sends what `make` gives so many times in one write and waits for the answer; CPU microseconds of one of them, in all and the kernel's."""
     value = b"x" * arguments.data_size
     ones = [make(arguments, value) for _ in range(5000)]
     prepared = [b"".join(write for write, _ in ones[at : at + pipeline]) for at in range(0, len(ones) - pipeline, pipeline)]
@@ -105,20 +125,20 @@ def run_writes(arguments, server, make, pipeline=1):
     receive(clients[0], len(b"$40\r\n\r\n") + 40)
     turns = max(arguments.operations // len(clients) // pipeline, 1)
     at = 0
-    before = 0.0
+    spent = Spent(server.process.pid)
     # A tenth more, first, to warm both sides.
     for turn in range(-(turns // 10) - 1, turns):
         if turn == 0:
-            before = process_cpu_s(server.process.pid)
+            spent.begin()
         for client in clients:
             client.sendall(prepared[at % len(prepared)])
             at += 1
         for client in clients:
             receive(client, answer_bytes)
-    spent = process_cpu_s(server.process.pid) - before
+    spent.end()
     for client in clients:
         client.close()
-    return spent * 1e6 / (turns * len(clients) * pipeline)
+    return spent.each_us(turns * len(clients) * pipeline)
 
 
 def run_publish(arguments, server, pipeline):
@@ -136,21 +156,21 @@ def run_publish(arguments, server, pipeline):
     write = encode(b"PUBLISH", b"news", MESSAGE) * pipeline
     message_bytes = len(encode(b"message", b"news", MESSAGE))
     turns = max(arguments.messages // pipeline, 1)
-    before = 0.0
+    spent = Spent(server.process.pid)
     for turn in range(-(turns // 10), turns):
         if turn == 0:
-            before = process_cpu_s(server.process.pid)
+            spent.begin()
         publisher.sendall(write)
         receive(publisher, len(b":%d\r\n" % arguments.subscribers) * pipeline)
         missing = arguments.subscribers * pipeline * message_bytes
         while missing > 0:
             for number, _ in poll.poll(10):
                 missing -= len(subscribers[number].recv(1 << 16))
-    spent = process_cpu_s(server.process.pid) - before
+    spent.end()
     publisher.close()
     for client in subscribers.values():
         client.close()
-    return spent * 1e6 / (turns * pipeline * arguments.subscribers)
+    return spent.each_us(turns * pipeline * arguments.subscribers)
 
 
 def runs(arguments):
@@ -171,7 +191,7 @@ def runs(arguments):
 
 
 def measure(arguments):
-    """(load, peer) -> CPU microseconds per operation, by round."""
+    """(load, peer) -> CPU microseconds per operation, in all and the kernel's, by round."""
     results = {}
     for round_number in range(arguments.rounds):
         for name, command in arguments.peer:
@@ -185,9 +205,11 @@ def measure(arguments):
 
 def print_table(arguments, results):
     first = arguments.peer[0][0]
-    print(f"{arguments.rounds} rounds; CPU us/op: median (least-most); ratio to {first} in the same round")
-    for (load, name), cpu in results.items():
-        print(f"{load:<16} {name:<16} {peers.columns(cpu, results[load, first])}")
+    print(f"{arguments.rounds} rounds; CPU us/op: median (least-most); ratio to {first} in the same round; of it the kernel's, us/op")
+    for (load, name), taken in results.items():
+        cpu, system = zip(*taken)
+        base = [one for one, _ in results[load, first]]
+        print(f"{load:<16} {name:<16} {peers.columns(cpu, base)} {peers.spread(system)[0]:>9}")
 
 
 def main():

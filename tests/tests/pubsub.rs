@@ -158,6 +158,51 @@ fn messages_keep_their_order() {
     });
 }
 
+/// Messages that are published in one write, on channels in turns and in runs, come to each listener as redis-server sends them, by name
+/// and by pattern, as if each had come alone.
+#[test]
+fn messages_of_one_write_keep_their_order() {
+    const CHANNELS: [&str; 12] = ["a", "a", "a", "b", "a", "b", "b", "c", "c", "a", "a", "c"];
+    let heard = |server: &Server| -> Vec<Vec<Vec<u8>>> {
+        // What each listens to, in which version, and how many messages it gets.
+        let listeners =
+            [("SUBSCRIBE a", 2, 6), ("SUBSCRIBE a b", 3, 9), ("PSUBSCRIBE c*", 2, 3), ("SUBSCRIBE a c", 2, 9)];
+        let mut clients: Vec<(Client, usize)> = listeners
+            .iter()
+            .map(|(command, version, count)| {
+                let mut client = server.connect();
+                client.call(&format!("HELLO {version}"));
+                client.call(command);
+                for _ in 2..command.split(' ').count() {
+                    client.receive();
+                }
+                (client, *count)
+            })
+            .collect();
+        let mut publisher = server.connect();
+        let requests = (0..).zip(CHANNELS).flat_map(|(at, channel)| encode(&["PUBLISH", channel, &at.to_string()]));
+        publisher.send_raw(&requests.collect::<Vec<u8>>());
+        let mut heard: Vec<Vec<Vec<u8>>> =
+            clients.iter_mut().map(|(client, count)| (0..*count).map(|_| client.receive_raw().1).collect()).collect();
+        heard.push(CHANNELS.iter().map(|_| publisher.receive_raw().1).collect());
+        heard
+    };
+    let Some(redis) = Server::redis(&[]) else { return };
+    let expected = heard(&redis);
+    for_each_backend(|backend| {
+        let server = start(backend);
+        for _ in 0..10 {
+            assert_eq!(heard(&server), expected);
+            let mut client = server.connect();
+            ["a", "b", "c"].iter().for_each(|channel| await_listeners(&mut client, channel, 0));
+            let deadline = Instant::now() + PATIENCE;
+            while client.call("PUBSUB NUMPAT") != Reply::Integer(0) {
+                assert!(Instant::now() < deadline, "a pattern is still listened to");
+            }
+        }
+    });
+}
+
 /// Messages on one channel come to all listeners in one order, whoever published them, and by pattern in the same.
 #[test]
 fn all_listeners_hear_a_channel_in_one_order() {

@@ -16,7 +16,7 @@ use crate::command::{Command, Flags};
 use crate::keyspace::Keyspace;
 use crate::message::Message;
 use crate::pubsub::Listener;
-use crate::tuning::Tuning;
+use crate::tuning::{Tuning, WATCHING};
 
 /// What stands for an argument that is a secret.
 pub const REDACTED: &[u8] = b"(redacted)";
@@ -57,7 +57,7 @@ impl Monitors {
     #[inline]
     pub fn are_there(&self) -> bool {
         // Relaxed: who has seen MONITOR answered sees that somebody is there, by whatever brought it the answer.
-        self.count.load(Relaxed) > 0
+        WATCHING && self.count.load(Relaxed) > 0
     }
 
     /// Adds a connection.

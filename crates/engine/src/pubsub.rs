@@ -9,7 +9,8 @@
 //! | what a connection listens to | its session ([`Subscriptions`]) |
 //!
 //! A publisher looks at the board, counts, and sends each worker that has listeners one message, whatever their number
-//! ([`Message::Published`]). The worker encodes it once for each protocol version and copies that to its connections' outputs.
+//! ([`Message::Published`]). The worker encodes it once for each protocol version and copies that to its connections' outputs;
+//! messages of one channel that wait one behind the other are encoded and copied together.
 //!
 //! Mailboxes are in order, so what one connection publishes arrives everywhere in the order it was published, and after what it wrote
 //! before: its commands run one after the other. Where listeners of several workers are to get a message, a lock of the channel's
@@ -90,6 +91,15 @@ pub struct Published {
     pub payload: Box<[u8]>,
     /// Patterns that somebody listens to and that match the channel.
     pub patterns: Vec<Name>,
+}
+
+impl Published {
+    /// Whether whoever gets this message gets `next` too, once, and nothing between the two: what was published on the same channel next, which nobody
+    /// hears by a pattern.
+    pub fn goes_with(&self, next: &Published) -> bool {
+        let is_alone = |one: &Published| one.patterns.is_empty();
+        is_alone(self) && is_alone(next) && self.kind == next.kind && self.channel == next.channel
+    }
 }
 
 /// Listeners of each worker to one name: how many.
@@ -280,5 +290,26 @@ impl PubSub {
     /// The number of a name's stripe.
     fn number(&self, name: &[u8]) -> usize {
         self.hasher.hash_one(name) as usize % STRIPES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn published(kind: Kind, channel: &str, patterns: &[&str]) -> Published {
+        let patterns = patterns.iter().map(|pattern| Name::from(pattern.as_bytes())).collect();
+        Published { kind, channel: channel.as_bytes().into(), payload: Box::default(), patterns }
+    }
+
+    #[test]
+    fn messages_go_together_that_the_same_hear_once() {
+        let first = published(Kind::Channel, "a", &[]);
+        assert!(first.goes_with(&published(Kind::Channel, "a", &[])));
+        assert!(!first.goes_with(&published(Kind::Channel, "b", &[])));
+        assert!(!first.goes_with(&published(Kind::Shard, "a", &[])));
+        // Who hears a channel by its name and by a pattern gets each message twice before the next.
+        let by_pattern = published(Kind::Channel, "a", &["a*"]);
+        assert!(!first.goes_with(&by_pattern) && !by_pattern.goes_with(&first) && !by_pattern.goes_with(&by_pattern));
     }
 }

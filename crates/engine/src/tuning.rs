@@ -14,6 +14,10 @@ pub enum AccessPolicy {
     Lfu = 1,
 }
 
+/// Whether commands can be watched and timed at all: `MONITOR`, `SLOWLOG`, `LATENCY`, client-side caching. The feature `unwatched` leaves their hooks out of
+/// every command's way, for measuring what they cost while nobody watches; no server is built so to serve.
+pub const WATCHING: bool = !cfg!(feature = "unwatched");
+
 /// Bits of [`Tuning::events`] above those of events: there are monitors.
 const MONITORS: u32 = 1 << 29;
 /// Clients track what they read.
@@ -156,7 +160,7 @@ impl Tuning {
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         // Relaxed, as all here: who has seen the command answered that set it sees it, by whatever brought it the answer.
-        self.events.load(Relaxed) & (MONITORS | TRACKS) != 0
+        WATCHING && self.events.load(Relaxed) & (MONITORS | TRACKS) != 0
     }
 
     /// Whether clients are told of changes of all keys with a prefix (`CLIENT TRACKING … BCAST`).

@@ -5,9 +5,8 @@
 //!
 //! Only small values are kept: a script that changes a large one is run with all shards instead, which costs less than a copy.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use pantala_dict::NewPayload;
 use pantala_types::{PackedForm, Value};
 

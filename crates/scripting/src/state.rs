@@ -1,10 +1,10 @@
 //! A worker's Lua state: made when it first runs a script, and then kept with what it has compiled.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use mlua_sys::lua51 as ffi;
 use pantala_resp::{Args, Reply, Version};
 
@@ -309,7 +309,6 @@ impl State {
         self.memory.run.set(std::ptr::from_mut(&mut run).cast());
         // SAFETY: a protected call, with nothing of ours between it and what it may jump over. The hook finds the run, which lives until it is taken away below.
         self.status = unsafe {
-            ffi::lua_gc(self.lua, ffi::LUA_GCRESTART, 0);
             ffi::lua_gc(self.lua, ffi::LUA_GCSETPAUSE, GC_PERCENT);
             ffi::lua_gc(self.lua, ffi::LUA_GCSETSTEPMUL, GC_PERCENT);
             ffi::lua_sethook(self.lua, Some(hook), ffi::LUA_MASKCOUNT, INTERRUPT_INSTRUCTIONS);
@@ -338,7 +337,8 @@ impl State {
         is_counted
     }
 
-    /// Has the garbage collector do its share.
+    /// Has the garbage collector do its share. A collector that a script has stopped goes on with its next step here, as in Redis. It isn't
+    /// restarted for each run: that would begin a new cycle with the run's first table, however little there is to be collected.
     fn collect(&mut self, all: bool) {
         self.runs += 1;
         // SAFETY: no script runs; there are no finalizers.

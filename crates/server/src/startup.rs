@@ -8,6 +8,7 @@ use std::sync::mpsc;
 
 use pantala_base::{Clock, Random, SystemClock};
 use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
+use pantala_engine::tuning::WATCHING;
 use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
 
 use crate::config::{self, BUS_PORT_OFFSET, ConfigStore, Execution, IoBackend, Settings};
@@ -116,6 +117,9 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
     let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, renames, facts, sockets));
     let stopped = Arc::clone(&server);
     process::watch_signals(move || stopped.stop()).map_err(|error| format!("Can't watch for signals: {error}"))?;
+    if !WATCHING {
+        tracing::warn!("This build is for measuring only: it can't watch commands (feature `unwatched`).");
+    }
     run_workers(&server, &settings, doorbells)
 }
 

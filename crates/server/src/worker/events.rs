@@ -135,7 +135,17 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Handles what other workers sent, and answers of its own.
     pub(super) fn receive_messages(&mut self) {
+        let mut published = Vec::new();
         for node in self.server.port(self.number).mailbox().receive() {
+            // What is published on one channel, one after the other, is handed to its listeners together.
+            if let Message::Published(next) = node.value {
+                if published.last().is_some_and(|last: &Arc<Published>| !last.goes_with(&next)) {
+                    self.deliver(&mut published);
+                }
+                published.push(next);
+                continue;
+            }
+            self.deliver(&mut published);
             match node.value {
                 Message::Answer(parcel) => self.answer(parcel),
                 Message::Brought(parcel) => self.brought.push_back(parcel),
@@ -144,7 +154,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Run(parcel) => self.executor.resume(parcel),
                 Message::Shard(ownership) => self.executor.adopt(ownership),
                 Message::Socket(socket, _) => self.add(socket),
-                Message::Published(published) => self.deliver(&published),
+                Message::Published(_) => unreachable!("seen to above"),
                 Message::Monitored(wanted, line) => self.show(wanted, &line),
                 Message::Told(news) => self.tell_all(news),
                 Message::Kill(wanted, client) => self.kill(wanted, client),
@@ -153,6 +163,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Stop => self.stopping = true,
             }
         }
+        self.deliver(&mut published);
         self.run_brought();
         self.receive_own_answers();
     }
@@ -240,11 +251,13 @@ impl<L: EventLoop> Worker<'_, L> {
         self.touch(index);
     }
 
-    /// Hands a published message to this worker's listeners: encoded once for each protocol version.
-    fn deliver(&mut self, published: &Published) {
+    /// Hands published messages to this worker's listeners, and forgets them: each is encoded once for each protocol version. With several, all but the
+    /// first go with the one before ([`Published::goes_with`]).
+    fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
+        let Some(first) = published.first() else { return };
         let keyspace = self.executor.keyspace();
-        let (mut encoded, mut full) = (Encoded::default(), Vec::new());
-        keyspace.pubsub().deliver(self.number, published, |wanted, pattern| {
+        let mut encoded = Encoded::default();
+        keyspace.pubsub().deliver(self.number, first, |wanted, pattern| {
             let Some(index) = self.find_token(wanted) else { return };
             let is_frozen = self.is_frozen(index);
             let Some(connection) = self.connections[index as usize].as_mut() else { return };
@@ -254,13 +267,11 @@ impl<L: EventLoop> Worker<'_, L> {
                 return self.deferred.push(Deferred::Output(wanted, bytes));
             }
             connection.output.extend_from_slice(encoded.of(published, pattern, version));
-            full.push(index);
-        });
-        for index in full {
             if !self.closed_over_limit(index) {
                 self.touch(index);
             }
-        }
+        });
+        published.clear();
     }
 
     /// Shows a command to a monitor, unless it is none any more.
@@ -322,7 +333,7 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 }
 
-/// A published message as its listeners get it, by protocol version, for the pattern that was asked for last.
+/// Published messages as their listeners get them, by protocol version, for the pattern that was asked for last.
 #[derive(Default)]
 struct Encoded {
     pattern: Option<Vec<u8>>,
@@ -330,7 +341,7 @@ struct Encoded {
 }
 
 impl Encoded {
-    fn of(&mut self, published: &Published, pattern: Option<&[u8]>, version: Version) -> &[u8] {
+    fn of(&mut self, published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> &[u8] {
         if self.pattern.as_deref() != pattern {
             self.pattern = pattern.map(<[u8]>::to_vec);
             self.bytes.iter_mut().for_each(Vec::clear);
@@ -338,17 +349,19 @@ impl Encoded {
         let bytes = &mut self.bytes[usize::from(version == Version::Resp3)];
         if bytes.is_empty() {
             let mut reply = Reply::new(bytes, version);
-            reply.push(if pattern.is_some() { 4 } else { 3 });
-            reply.bulk(match (published.kind, pattern) {
-                (_, Some(_)) => b"pmessage",
-                (Kind::Shard, None) => b"smessage",
-                (_, None) => b"message",
-            });
-            if let Some(pattern) = pattern {
-                reply.bulk(pattern);
+            for message in published {
+                reply.push(if pattern.is_some() { 4 } else { 3 });
+                reply.bulk(match (message.kind, pattern) {
+                    (_, Some(_)) => b"pmessage",
+                    (Kind::Shard, None) => b"smessage",
+                    (_, None) => b"message",
+                });
+                if let Some(pattern) = pattern {
+                    reply.bulk(pattern);
+                }
+                reply.bulk(&message.channel);
+                reply.bulk(&message.payload);
             }
-            reply.bulk(&published.channel);
-            reply.bulk(&published.payload);
         }
         bytes
     }

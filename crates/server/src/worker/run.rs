@@ -12,6 +12,7 @@ use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
 use pantala_engine::request::Request;
+use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Limits, Reply};
 use pantala_runtime::EventLoop;
 use pantala_types::table::PREFETCH_KEYS_MAX;
@@ -133,9 +134,8 @@ impl<L: EventLoop> Worker<'_, L> {
         self.window.prefetch_entries(self.server.keyspace());
         self.stats.windows.add(1);
         let mut window = std::mem::take(&mut self.window);
-        let began = Instant::now();
         self.tally.begin_window();
-        self.stopwatch.begin_window(began);
+        let began = self.stopwatch.begin_window();
         if self.server.keyspace().layout().execution == Execution::Owner {
             match self.run_for_homes(window) {
                 Some(back) => window = back,
@@ -167,9 +167,11 @@ impl<L: EventLoop> Worker<'_, L> {
                 at += 1;
             }
         }
-        let took = began.elapsed();
-        self.tally.end_window(took);
-        self.end_watch(&window, began, took);
+        if let Some(began) = began {
+            let took = began.elapsed();
+            self.tally.end_window(took);
+            self.end_watch(&window, began, took);
+        }
         // What was parsed behind a command that had to wait is parsed again when it has its answer.
         for (at, entry) in window.entries.iter().enumerate() {
             if let Some(connection) = &mut self.connections[entry.connection as usize]
@@ -436,7 +438,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let reply = &connection.output[before..];
         let outcome = if reply.first() == Some(&b'-') { self.tally.count_failure(reply) } else { Outcome::Ok };
-        let is_large = reply.len() + (entry.end - entry.begin) >= slow::LARGE_BYTES;
+        let is_large = WATCHING && reply.len() + (entry.end - entry.begin) >= slow::LARGE_BYTES;
         self.tally.count(command, outcome);
         if began.is_some() || is_large {
             let took = self.stopwatch.end(began);

@@ -14,6 +14,7 @@ use pantala_engine::client::Client;
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::latency;
+use pantala_engine::tuning::WATCHING;
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
 
@@ -65,15 +66,18 @@ impl Stopwatch {
         self.slow_window = slow_window(settings);
     }
 
-    /// A window begins.
-    pub(super) fn begin_window(&mut self, now: Instant) {
-        self.mark = now;
+    /// A window begins; when, if its time is taken.
+    pub(super) fn begin_window(&mut self) -> Option<Instant> {
+        let began = WATCHING.then(Instant::now)?;
+        self.mark = began;
+        Some(began)
     }
 
     /// When a command, of so many arguments of so many bytes, began whose time is to be taken.
     #[inline]
     pub(super) fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Instant> {
-        (self.times_all || !command.is_plain(arguments) || bytes >= LARGE_BYTES).then(Instant::now)
+        let is_timed = || self.times_all || !command.is_plain(arguments) || bytes >= LARGE_BYTES;
+        (WATCHING && is_timed()).then(Instant::now)
     }
 
     /// How long the command took that has just ended: since `began`, or since the last one ended.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use pantala_base::{Counter, Gauge, Histogram};
 use pantala_engine::command::Command;
+use pantala_engine::tuning::WATCHING;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +133,9 @@ impl<'s> Tally<'s> {
             Outcome::Rejected => return stats.rejected.add(1),
         }
         self.stats.commands.add(1);
-        self.window_calls.push(self.last);
+        if WATCHING {
+            self.window_calls.push(self.last);
+        }
     }
 
     /// A command has run within another (a script), which the time of both counts for.

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""The least that a fan-out can cost: a peer for isolation_costs.py that only has the kernel send.
+
+It answers PING, SUBSCRIBE and PUBLISH, whatever the channel, by one plain send(2) to each subscriber for all messages that came
+in one read. Its system time is what the kernel takes for that; its user time is Python's, and no floor of anything.
+
+    python3 benches/fanout_floor.py --port 7000
+"""
+
+import argparse
+import select
+import socket
+
+from peers import encode
+
+LISTENERS_MAX = 4096
+
+
+def commands(received):
+    """The commands that were received, each in one piece, as lists of words."""
+    words = received.split(b"\r\n")
+    at = 0
+    while at < len(words) - 1:
+        # PING comes as a line of its own.
+        count = int(words[at][1:]) if words[at].startswith(b"*") else 0
+        yield words[at + 2 : at + 2 + 2 * count : 2] or [words[at]]
+        at += 1 + 2 * count
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--port", type=int, required=True)
+    listener = socket.create_server(("127.0.0.1", parser.parse_args().port), backlog=LISTENERS_MAX)
+    poll = select.epoll()
+    poll.register(listener.fileno(), select.EPOLLIN)
+    clients, subscribers = {}, {}
+    while True:
+        for number, _ in poll.poll():
+            if number == listener.fileno():
+                client = listener.accept()[0]
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                clients[client.fileno()] = client
+                poll.register(client.fileno(), select.EPOLLIN)
+                continue
+            received = clients[number].recv(1 << 16)
+            if not received:
+                subscribers.pop(number, None)
+                clients.pop(number).close()
+                continue
+            message, reply = b"", b""
+            for name, *words in commands(received):
+                if name == b"SUBSCRIBE":
+                    subscribers[number] = clients[number]
+                    reply += b"*3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n" % (len(words[0]), words[0])
+                elif name == b"PUBLISH":
+                    message += encode("message", *words)
+                    reply += b":%d\r\n" % len(subscribers)
+                else:
+                    reply += b"+PONG\r\n"
+            clients[number].send(reply)
+            if message:
+                for subscriber in subscribers.values():
+                    subscriber.send(message)
+
+
+if __name__ == "__main__":
+    main()
