@@ -60,7 +60,7 @@ fn key(index: usize) -> Vec<u8> {
 }
 
 fn session() -> SessionView {
-    SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false }
+    SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false, in_script: false }
 }
 
 /// Commands as a worker finds them: their bytes one behind the other, and where each argument stands.

@@ -94,6 +94,61 @@ fn a_monitor_sees_what_redis_shows() {
     });
 }
 
+/// Calls of scripts and functions, and behind each the commands that it runs.
+#[test]
+fn a_monitor_sees_scripts_as_redis_shows_them() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let library = "#!lua name=l\nredis.register_function('f', function(k) return redis.call('get', k[1]) end)
+        redis.register_function{function_name='n', callback=function(k) return redis.call('set', k[1], 1) end, flags={'no-writes'}}";
+    let commands: &[&[&str]] = &[
+        &["Eval", "redis.call('Set',KEYS[1],'1') return redis.call('get','undeclared')", "1", "a"],
+        &["EVAL_RO", "return redis.call('get','x')", "0"],
+        &["SCRIPT", "LOAD", "return redis.call('ping')"],
+        &["EVALSHA", "b3a02c833904802db9c34a3cf1292eee3246df3c", "0"],
+        &["EVALSHA_RO", "b3a02c833904802db9c34a3cf1292eee3246df3c", "0"],
+        &["EVALSHA", "nosuch", "0"],
+        &["EVAL", "syntax err(", "0"],
+        &["EVAL", "return 1", "5"],
+        &["EVAL", "return 1", "x"],
+        &["EVAL", "return redis.pcall('nosuch')", "0"],
+        &["EVAL", "return redis.pcall('set')", "0"],
+        &["EVAL", "return redis.pcall('blpop','q',0)", "0"],
+        &["EVAL", "return redis.pcall('config','get','x')", "0"],
+        &["EVAL", "redis.call('select',3) return redis.call('get','s3')", "0"],
+        &["EVAL", "return redis.pcall('xread','block',1,'streams','q','0')", "0"],
+        &["EVAL", "return redis.pcall('lpush','a',1)", "0"],
+        &["EVAL", "redis.call('publish','c','m') return redis.call('mset','a',1,'b',2)", "0"],
+        &["FUNCTION", "LOAD", library],
+        &["FCALL", "f", "1", "x"],
+        &["FCALL_RO", "f", "1", "x"],
+        &["FCALL_RO", "n", "1", "x"],
+        &["FCALL", "nosuch", "1", "x"],
+        &["MULTI"],
+        &["SET", "q", "1"],
+        &["EVAL", "return redis.call('get','within')", "0"],
+        &["FCALL", "f", "1", "x"],
+        &["EXEC"],
+        &["ECHO", "the-end"],
+    ];
+    for_each_backend(|backend| {
+        let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+        let [given, right] = [&subject, &judge].map(|server| {
+            let (mut monitor, mut client) = (monitor(server), server.connect());
+            client.call("FUNCTION FLUSH");
+            client.call("FLUSHALL");
+            for command in commands {
+                client.command(command);
+            }
+            let mut lines = Vec::new();
+            while lines.last().is_none_or(|line: &String| !line.contains("the-end")) {
+                lines.push(line(&mut monitor));
+            }
+            lines
+        });
+        assert_eq!(given, right);
+    });
+}
+
 #[test]
 fn a_monitor_is_a_client_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };

@@ -59,7 +59,7 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (key, now_ms) = (access.first_key(args, 2), access.now_ms());
     let fill = access.keyspace().tuning.list_max_listpack_size.load(Relaxed);
     let mut db = access.db(&key);
-    let Some(entry) = db.find(&key) else { return reply.error(errors::NO_SUCH_KEY) };
+    let Some(entry) = db.find_even_expired(&key) else { return reply.error(errors::NO_SUCH_KEY) };
     let mut line = format!(
         "Value at:{:p} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{}",
         entry.key().as_ptr(),
@@ -163,6 +163,13 @@ pub fn pause_cron(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut R
     reply.ok();
 }
 
+/// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: whether scripts may run `DEBUG`. (In Redis, all that scripts may not run otherwise; most of that has no
+/// meaning without a connection.)
+pub fn set_disable_deny_scripts(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    context.keyspace.tuning.scripts_may_debug.store(leading_integer(args.at(2)) != 0, Relaxed);
+    reply.ok();
+}
+
 /// `DEBUG SET-ACTIVE-EXPIRE 0|1`.
 pub fn set_active_expire(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     // C's `atoi`: what isn't a number is 0.
@@ -263,6 +270,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    From which size on an element of a list has a node of its own. Default: 1gb.",
             "SET-ACTIVE-EXPIRE <0|1>",
             "    Whether expired keys are removed in the background.",
+            "SET-DISABLE-DENY-SCRIPTS <0|1>",
+            "    Whether scripts may run DEBUG.",
             "SLEEP <seconds>",
             "    Stop the whole server for a while. Decimals allowed.",
         ],

@@ -31,7 +31,7 @@ impl TestServer {
             random_seed: 42,
         };
         let ports = (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
-        let session = SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false };
+        let session = SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false, in_script: false };
         TestServer { keyspace: Keyspace::new(layout, ports), session, now_ms: START_MS }
     }
 

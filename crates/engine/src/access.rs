@@ -40,6 +40,8 @@ pub struct SessionView {
     pub version: Version,
     /// `CLIENT NO-TOUCH`.
     pub no_touch: bool,
+    /// A script runs the command.
+    pub in_script: bool,
 }
 
 /// A keyed command's view of the keyspace, for as long as it runs.
@@ -170,12 +172,15 @@ impl<'a> Access<'a> {
             let Shard { waiters, databases, .. } = self.keyspace.shard(ownership);
             waiters.note_all(a);
             waiters.note_all(b);
-            let exists = |key: &[u8]| {
+            // A key that isn't there, and of which one takes the place whose time is over, is still not there.
+            let concerned = |key: &[u8], before: usize, after: usize| {
                 let hash = self.keyspace.place(key).hash;
-                physical.iter().any(|&database| databases[database].find(hash, key).is_some())
+                let lives = |at_ms: Option<i64>| at_ms.is_none_or(|at_ms| at_ms > self.now_ms);
+                databases[before].find(hash, key).is_some()
+                    || databases[after].find(hash, key).is_some_and(|entry| lives(entry.expire_at_ms()))
             };
-            waiters.watches.replaced(a, exists);
-            waiters.watches.replaced(b, exists);
+            waiters.watches.replaced(a, |key| concerned(key, physical[0], physical[1]));
+            waiters.watches.replaced(b, |key| concerned(key, physical[1], physical[0]));
         }
     }
 

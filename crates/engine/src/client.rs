@@ -130,6 +130,7 @@ impl Session {
             db: self.db,
             version: self.version,
             no_touch: self.client.no_touch.load(Relaxed),
+            in_script: false,
         }
     }
 

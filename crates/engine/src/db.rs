@@ -208,6 +208,11 @@ impl<'s> Db<'s> {
         Some(found)
     }
 
+    /// Looks a key up as it lies there, even if its time is over: it stays.
+    pub fn find_even_expired(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+        self.dict.find_mut(key.place.hash, key.bytes)
+    }
+
     /// Looks a key up for reading: counts a hit or a miss and touches it.
     #[inline]
     pub fn read(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {

@@ -658,7 +658,11 @@ fn execute_watched(
     reply.finish();
     // While the shards are held: in between no command comes that could not have come there.
     if keyspace.monitors().are_there() {
-        keyspace.show(call.command, &call.args, call.session.client, call.session.db);
+        if call.session.in_script {
+            keyspace.show_of_script(call.command, &call.args, call.session.db);
+        } else {
+            keyspace.show(call.command, &call.args, call.session.client, call.session.db);
+        }
     }
     remember(keyspace, call, access.owned);
     set_origin(keyspace, access.owned, NOBODY);

@@ -84,13 +84,29 @@ impl Keyspace {
         if command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
             return;
         }
-        // It may have gone while its command was on its way.
-        let from = self.clients().find(client).map_or_else(|| "?:0".to_owned(), |client| client.shown_address());
-        self.show_from(command, args, &from, db);
+        self.show_from(command, args, &self.address_of(client), db);
     }
 
-    /// As [`Keyspace::show`], by where the command came from (`lua`: a script).
-    pub fn show_from(&self, command: &Command, args: &Args<'_>, from: &str, db: u32) {
+    /// As [`Keyspace::show`], of a command that a script runs: it stands for its client.
+    #[cold]
+    pub fn show_of_script(&self, command: &Command, args: &Args<'_>, db: u32) {
+        if !command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
+            self.show_from(command, args, "lua", db);
+        }
+    }
+
+    /// The call of a script or function: it is shown before the commands that it runs, though the command's record says that it isn't shown.
+    #[cold]
+    pub fn show_script(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
+        self.show_from(command, args, &self.address_of(client), db);
+    }
+
+    fn address_of(&self, client: u64) -> String {
+        // It may have gone while its command was on its way.
+        self.clients().find(client).map_or_else(|| "?:0".to_owned(), |client| client.shown_address())
+    }
+
+    fn show_from(&self, command: &Command, args: &Args<'_>, from: &str, db: u32) {
         let now_us = self.monitors().clock.now_us();
         let (seconds, us) = (now_us.div_euclid(1_000_000), now_us.rem_euclid(1_000_000));
         let mut line = format!("+{seconds}.{us:06} [{db} {from}]").into_bytes();

@@ -91,6 +91,8 @@ pub struct Tuning {
     pub tracking_table_max_keys: AtomicU64,
     /// `DEBUG PAUSE-CRON`.
     pub cron_is_paused: AtomicBool,
+    /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
+    pub scripts_may_debug: AtomicBool,
     /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
     pub paused_until_ms: AtomicI64,
     /// Whether the pause holds back all commands, not only writes.
@@ -133,6 +135,7 @@ impl Tuning {
             events: AtomicU32::new(0),
             tracking_table_max_keys: AtomicU64::new(1_000_000),
             cron_is_paused: AtomicBool::new(false),
+            scripts_may_debug: AtomicBool::new(false),
             paused_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),
             cluster: AtomicBool::new(false),

@@ -6,7 +6,7 @@
 //!
 //! What stock Lua 5.1 has and Redis has mended is kept out in front of it: bytecode and endless nesting in `load`, which also runs without a garbage
 //! collection in between (CVE-2025-49844), `unpack` with its own arithmetic (CVE-2025-46817), long patterns, which Lua would follow down the thread's stack, metatables
-//! of strings (CVE-2025-46818), `newproxy` and with it finalizers (CVE-2024-46981), `getfenv`, `setfenv`, `string.dump`.
+//! of strings (CVE-2025-46818), `newproxy` and with it finalizers (CVE-2024-46981), `getfenv`, `setfenv`. (`string.dump` stays, as in Redis: nothing takes what it gives.)
 
 use std::ffi::{c_int, c_void};
 
@@ -27,7 +27,7 @@ const PATTERN_BYTES_MAX: usize = 2048;
 pub(crate) const CODE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// Most results of `unpack`: what a C stack of Lua may hold.
-const UNPACKED_MAX: i64 = 7_900;
+const UNPACKED_MAX: i64 = 7_999;
 
 /// Its address is the key under which a front's metatable has the real table.
 static FRONT: u8 = 0;
@@ -146,11 +146,10 @@ fn replace_functions(stack: Stack, globals: c_int) {
     }
     stack.pop(1);
     stack.raw_field(globals, "string");
-    stack.push_nil();
-    stack.set_raw_field(-2, "dump");
     for name in ["find", "match", "gmatch", "gfind", "gsub"] {
         wrap(stack, -1, name, with_pattern);
     }
+    wrap(stack, -1, "rep", rep);
     stack.pop(1);
 }
 
@@ -414,6 +413,23 @@ unsafe extern "C-unwind" fn with_pattern(state: *mut lua_State) -> c_int {
     unsafe {
         if ffi::lua_type(state, 2) == ffi::LUA_TSTRING && ffi::lua_objlen(state, 2) > PATTERN_BYTES_MAX {
             return ffi::luaL_error(state, c"pattern too complex".as_ptr());
+        }
+        original(state)
+    }
+}
+
+/// `string.rep(text, count)`: what no state can hold is refused at once, not after seconds of copying.
+unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
+    const REFUSED: &str = "not enough memory";
+    // SAFETY: called by Lua.
+    unsafe {
+        if ffi::lua_type(state, 1) == ffi::LUA_TSTRING && ffi::lua_isnumber(state, 2) != 0 {
+            let count = crate::api::c_integer(ffi::lua_tonumber(state, 2));
+            let count = usize::try_from(count).unwrap_or_default();
+            if ffi::lua_objlen(state, 1).saturating_mul(count) > crate::STATE_BYTES_MAX {
+                ffi::lua_pushlstring_(state, REFUSED.as_ptr().cast(), REFUSED.len());
+                ffi::lua_error(state);
+            }
         }
         original(state)
     }

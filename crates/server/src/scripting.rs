@@ -175,6 +175,15 @@ impl Scripting {
         sha_from(name).is_some_and(|sha| self.scripts.find(&sha).is_some())
     }
 
+    /// Drops the Lua state of a worker's own thread, if all scripts were forgotten since it was made. A worker that runs no script any more would keep
+    /// it for ever.
+    pub fn drop_flushed(&self, worker: u32) {
+        let is_old = |state: &mut State| state.is_flushed(&self.scripts);
+        if STATES.with_borrow_mut(|states| states[Kind::Script as usize].take_if(is_old)).is_some() {
+            self.running(worker).state_bytes[Kind::Script as usize].store(0, Relaxed);
+        }
+    }
+
     /// What all Lua states of a kind take, bytes.
     pub fn state_bytes(&self, kind: Kind) -> u64 {
         self.running.iter().map(|running| running.state_bytes[kind as usize].load(Relaxed)).sum()

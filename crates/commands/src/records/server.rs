@@ -247,6 +247,7 @@ pub(crate) const DEBUG: Command = Command {
         DEBUG_POPULATE,
         DEBUG_QUICKLIST_PACKED_THRESHOLD,
         DEBUG_SET_ACTIVE_EXPIRE,
+        DEBUG_SET_DISABLE_DENY_SCRIPTS,
         DEBUG_SLEEP,
     ],
     handler: Handler::Local(crate::debug::debug),
@@ -362,6 +363,19 @@ pub(crate) const DEBUG_SET_ACTIVE_EXPIRE: Command = Command {
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
     arguments: &[Argument::integer("enabled")],
     handler: Handler::Local(crate::debug::set_active_expire),
+    ..SERVER
+};
+
+pub(crate) const DEBUG_SET_DISABLE_DENY_SCRIPTS: Command = Command {
+    name: "set-disable-deny-scripts",
+    full_name: "debug|set-disable-deny-scripts",
+    summary: "Sets whether scripts may run DEBUG",
+    since: "7.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    arguments: &[Argument::integer("enabled")],
+    handler: Handler::Local(crate::debug::set_disable_deny_scripts),
     ..SERVER
 };
 

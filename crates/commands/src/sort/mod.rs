@@ -50,8 +50,8 @@ fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &
         Ok(source) => source,
         Err(error) => return reply.error(error),
     };
-    // What has no order of its own gets one where the result is stored.
-    if options.unsorted && source == Source::Set && options.store.is_some() {
+    // What has no order of its own gets one where the result is stored, or a script gets it.
+    if options.unsorted && source == Source::Set && (options.store.is_some() || access.session().in_script) {
         options.unsorted = false;
         options.alpha = true;
         options.by = None;

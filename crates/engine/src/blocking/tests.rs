@@ -15,7 +15,7 @@ fn waiter(ticket: u64, keys: &[&str], wakes_on: WakesOn) -> Arc<Waiter> {
         ranges.push(ArgRange::new(bytes.len(), key.len()));
         bytes.extend_from_slice(key.as_bytes());
     }
-    let session = SessionView { client: 1, db: 2, version: Version::Resp2, no_touch: false };
+    let session = SessionView { client: 1, db: 2, version: Version::Resp2, no_touch: false, in_script: false };
     let origin = Origin { ticket, worker: 0, connection: ticket, session };
     let place = |key: &[u8]| KeyPlace { hash: 0, shard: if key == b"elsewhere" { SHARD + 1 } else { SHARD } };
     let block = Block::on(0..ranges.len(), wakes_on, 0);

@@ -19,6 +19,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.limit_tracked();
         self.look_after_clients();
+        self.server.scripting().drop_flushed(self.number);
         // While writes are paused nothing may change, as in Redis.
         if self.server.paused_until_ms() <= self.now_ms {
             self.expiry.turn(&mut self.executor, self.number, self.now_ms);

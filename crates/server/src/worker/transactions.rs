@@ -200,7 +200,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let index = entry.connection;
         let Some(connection) = &self.connections[index as usize] else { return Ran::Done };
         let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
-        let call = self.script_call(command, form, &args);
+        let call = self.script_call(index, command, form, &args);
         let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
         connection.input.done(entry.end);
         match call {

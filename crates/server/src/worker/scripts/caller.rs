@@ -1,6 +1,7 @@
 //! The server as a script sees it: its commands run on the shards that are held.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::key_slot;
 use pantala_commands::Unresolved;
@@ -162,7 +163,9 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             }
             Err(_) => return Err("ERR Unknown Redis command called from script"),
         };
-        let refused = if command.flags.contains(Flags::NOSCRIPT)
+        let tuning = &self.worker.executor.keyspace().tuning;
+        let may_debug = || tuning.scripts_may_debug.load(Relaxed) && command.full_name.starts_with("debug");
+        let refused = if command.flags.contains(Flags::NOSCRIPT) && !may_debug()
             || matches!(command.handler, Handler::Container | Handler::Transaction(_))
             || command.flags.contains(Flags::PROTECTED)
                 && !pantala_engine::client::Host::debug_allowed(server, &self.client)
@@ -220,6 +223,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         };
         handler(&mut context, args, &mut Reply::new(reply, self.view.version));
         self.view.db = session.db;
+        self.show(command, args);
         Ok(())
     }
 
@@ -228,6 +232,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if WAIT_FOR_STREAMS.contains(&command.name) && asks_to_wait(args) {
             let text = [b"ERR ", args.at(0), b" command is not allowed with BLOCK option from scripts"].concat();
             Reply::new(reply, self.view.version).error_bytes(&text);
+            self.show(command, args);
             return Ok(());
         }
         let keyspace = self.worker.executor.keyspace();
@@ -316,6 +321,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             }
         });
         is_noted.map_err(|_| TooNarrow)
+    }
+
+    /// Shows a command that no shard has run to who sees every command.
+    fn show(&self, command: &Command, args: &Args<'_>) {
+        let keyspace = self.worker.executor.keyspace();
+        if keyspace.monitors().are_there() {
+            keyspace.show_of_script(command, args, self.view.db);
+        }
     }
 
     fn note_write(&self, command: &Command) {

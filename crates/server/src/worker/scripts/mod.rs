@@ -8,6 +8,7 @@ mod caller;
 use std::sync::Arc;
 
 use pantala_base::number::parse_i64;
+use pantala_engine::access::SessionView;
 use pantala_engine::command::{Command, Flags, Handler, ScriptForm, ScriptNamed, TransactionPart};
 use pantala_engine::executor::Ran;
 use pantala_engine::ownership::Ownership;
@@ -83,6 +84,8 @@ pub struct ScriptCall {
     ranges: Vec<ArgRange>,
     /// How many of them are keys.
     keys: usize,
+    /// All words of the command, to be shown to who sees every command.
+    shown: Option<(Vec<u8>, Vec<ArgRange>)>,
 }
 
 impl ScriptCall {
@@ -93,6 +96,16 @@ impl ScriptCall {
     fn args(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges[self.keys..])
     }
+}
+
+/// Words one behind the other, and where each is.
+fn copied<'w>(words: impl ExactSizeIterator<Item = &'w [u8]>) -> (Vec<u8>, Vec<ArgRange>) {
+    let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(words.len()));
+    for word in words {
+        ranges.push(ArgRange::new(bytes.len(), word.len()));
+        bytes.extend_from_slice(word);
+    }
+    (bytes, ranges)
 }
 
 /// How many keys a call declares; the error is the whole error reply.
@@ -128,6 +141,7 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Finds what a call runs, and what it needs. The error is the whole error reply.
     pub(super) fn script_call(
         &self,
+        index: u32,
         command: &'static Command,
         form: ScriptForm,
         args: &Args<'_>,
@@ -135,6 +149,30 @@ impl<L: EventLoop> Worker<'_, L> {
         if let Some(why) = self.busy_reply() {
             return Err(why.as_bytes().to_vec());
         }
+        let mut found = self.find_call(command, form, args);
+        if self.executor.keyspace().monitors().are_there() {
+            match &mut found {
+                Ok(call) => call.shown = Some(copied(args.iter())),
+                Err(_) => self.show_script(index, command, args),
+            }
+        }
+        found
+    }
+
+    /// Shows a call of a script to who sees every command.
+    fn show_script(&self, index: u32, command: &Command, args: &Args<'_>) {
+        if let Some(connection) = &self.connections[index as usize] {
+            let session = &connection.session;
+            self.executor.keyspace().show_script(command, args, session.client.id, session.db);
+        }
+    }
+
+    fn find_call(
+        &self,
+        command: &'static Command,
+        form: ScriptForm,
+        args: &Args<'_>,
+    ) -> Result<Box<ScriptCall>, Vec<u8>> {
         let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
         // Redis looks at the one or the other first.
         let (program, keys) = if form.named == ScriptNamed::Function {
@@ -151,17 +189,13 @@ impl<L: EventLoop> Worker<'_, L> {
         if form.is_read_only && !flags.intersects(ScriptFlags::COMPATIBLE | ScriptFlags::NO_WRITES) {
             return Err(b"ERR Can not execute a script with write flag using *_ro command.".to_vec());
         }
-        let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(args.len() - 3));
-        for arg in args.iter().skip(3) {
-            ranges.push(ArgRange::new(bytes.len(), arg.len()));
-            bytes.extend_from_slice(arg);
-        }
+        let (bytes, ranges) = copied(args.iter().skip(3));
         let is_read_only = form.is_read_only || flags.contains(ScriptFlags::NO_WRITES);
         // What listeners were told can't be put back: where there are such, writes come only once, and with monitors everything.
         let keyspace = self.executor.keyspace();
         let is_wide =
             program.is_wide() || keyspace.monitors().are_there() || !is_read_only && keyspace.publishes_events();
-        Ok(Box::new(ScriptCall { command, program, is_read_only, is_wide, bytes, ranges, keys }))
+        Ok(Box::new(ScriptCall { command, program, is_read_only, is_wide, bytes, ranges, keys, shown: None }))
     }
 
     /// The function of that name, loaded in this worker's state.
@@ -215,8 +249,12 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Runs a script on the shards that it has. `None`: it has to be run again, with all shards.
     pub(super) fn run_script(&mut self, index: u32, call: &ScriptCall, owned: &mut Vec<Ownership>) -> Option<Scripted> {
         let connection = self.connections[index as usize].as_ref()?;
-        let (client, view, token) =
-            (Arc::clone(&connection.session.client), connection.session.view(), connection.token());
+        let view = SessionView { in_script: true, ..connection.session.view() };
+        let (client, token) = (Arc::clone(&connection.session.client), connection.token());
+        // Before the commands that it runs. With monitors it has all shards, so it doesn't come here twice.
+        if let Some((bytes, ranges)) = &call.shown {
+            self.show_script(index, call.command, &Args::new(bytes, ranges));
+        }
         let kind = call.program.kind();
         let mut state = take_state(kind);
         // Another connection may have flushed the scripts or functions since this one was found: it runs all the same. One that can't be compiled
@@ -283,7 +321,7 @@ impl<L: EventLoop> Worker<'_, L> {
         args: &Args<'_>,
         owned: &mut Vec<Ownership>,
     ) -> Scripted {
-        match self.script_call(command, form, args) {
+        match self.script_call(index, command, form, args) {
             Ok(mut call) => {
                 call.is_wide = true;
                 self.run_script(index, &call, owned).unwrap_or_default()

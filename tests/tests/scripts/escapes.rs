@@ -1,0 +1,148 @@
+//! What escapes from the sandbox have begun with: none leads anywhere, and the server goes on.
+
+use pantala_tests::{Client, Reply, Server, for_each_backend};
+
+use super::SERVER_ARGS;
+
+/// Each ends with an error, or gives nothing.
+const REFUSED: &[&str] = &[
+    // CVE-2022-0543: a loader left in `package`, and what else Lua's own interpreter has.
+    "return package.loadlib('liblua5.1.so.0', 'luaopen_io')",
+    "return io.popen('id')",
+    "return os.getenv('HOME')",
+    "return require('io')",
+    "return debug.getregistry()",
+    "return dofile('/etc/passwd')",
+    // CVE-2022-24735: changing what other scripts use.
+    "string.format = function() return 'mine' end",
+    "rawset(string, 'format', 1)",
+    "rawset(_G, 'tostring', 1)",
+    "redis.call = nil",
+    "cjson.encode = nil",
+    "setmetatable(_G, {__index = function() return 1 end})",
+    "for name, value in pairs(_G) do if name == 'redis' then value.call = nil end end",
+    "local f, s = pairs(redis) s.call = nil",
+    "table.insert(table, 1, 1)",
+    // CVE-2024-46981: finalizers, which run while a state is closed.
+    "return newproxy(true)",
+    "getmetatable(newproxy(true)).__gc = function() redis.call('SET', 'made', 1) end",
+    // CVE-2025-46817: more results than an `int` counts.
+    "return unpack({}, -2147483648, 2147483647)",
+    "return unpack({}, -1, 2147483646)",
+    "return unpack({1, 2, 3}, 0, 2147483647)",
+    "return unpack({}, 1, 2147483647)",
+    "return unpack({1}, 1, 8000)",
+    // CVE-2025-46818: metatables of what isn't a table.
+    "getmetatable('').__index = function() return 'mine' end",
+    "rawset(getmetatable(''), '__index', 1)",
+    "setmetatable('', {})",
+    "getmetatable(1).__index = 1",
+    "getmetatable(nil).__index = 1",
+    "getmetatable(true).__call = 1",
+    "getmetatable(print or tostring).__index = 1",
+    // CVE-2025-46819: brackets whose level no `int` should count past the end.
+    "return loadstring('return [' .. string.rep('=', 1000000))()",
+    "return loadstring('return [' .. string.rep('=', 1000000) .. '[ never closed')()",
+    "return loadstring('--[' .. string.rep('=', 100000) .. '[ never closed')()",
+    "return loadstring('return [==[ x ]=] ]=')()",
+    // Bytecode.
+    "return load(string.dump(function() end))",
+    "return loadstring(string.dump(function() end))()",
+    "return loadstring('\\27Lua')()",
+    // Environments.
+    "return getfenv(1)",
+    "setfenv(1, {})",
+    // Endless in depth, and in memory.
+    "return string.find(string.rep('a', 100000), string.rep('.?', 100000))",
+    "local function f() return f() + 1 end return f()",
+    "local t = {} t[1] = t return load(string.rep('(', 10000) .. '1' .. string.rep(')', 10000))()",
+    "return string.rep('x', 1e10)",
+    "local t, s = {}, string.rep('x', 10000) for i = 1, 1e9 do s = s .. s t[i] = s end",
+];
+
+/// Each gives what stands beside it.
+const HARMLESS: &[(&str, &str)] = &[
+    // CVE-2024-31449: the least integer has no opposite.
+    ("return bit.tohex(65535, -2147483648)", "0000FFFF"),
+    ("return bit.tohex(-1, 2147483647)", "ffffffff"),
+    // Tables have no finalizers.
+    ("setmetatable({}, {__gc = function() redis.call('SET', 'made', 1) end}) return 'none'", "none"),
+    ("return #{unpack({}, 2147483647, -2147483648)} .. ''", "0"),
+    ("return #{unpack({1}, 1, 7990)} > 0 and 'all' or 'none'", "all"),
+];
+
+/// CVE-2025-49844: the name of a chunk lay bare while it was compiled, so that a collection freed it. Each round compiles under pressure and looks at the name in the error.
+const NAMES_UNDER_PRESSURE: &str = "
+    for round = 1, 100 do
+        local junk = {}
+        for i = 1, 50 do junk[i] = string.rep('j', 500 + i) .. round end
+        local name = string.rep('n', 20) .. round
+        local chunk = loadstring(string.rep('local a = {} ', 150) .. 'error(\"seen\")', '@' .. name)
+        junk = nil
+        local more = {}
+        for i = 1, 50 do more[i] = string.rep('m', 20) .. i .. round end
+        local ok, why = pcall(chunk)
+        local text = type(why) == 'table' and why.err or tostring(why)
+        if ok or not string.find(text, name .. ':1: seen', 1, true) then return text end
+    end
+    return 'named'";
+
+fn eval(client: &mut Client, script: &str) -> Reply {
+    client.command(&["EVAL", script, "0"])
+}
+
+/// Everything that a script may use is as it was.
+fn assert_untouched(client: &mut Client) {
+    let check = "return {string.format('%d', 5), ('x'):upper(), type(redis.call), cjson.encode({1}), tostring(1)}";
+    let wanted = ["5", "X", "function", "[1]", "1"].map(Reply::bulk).to_vec();
+    assert_eq!(eval(client, check), Reply::Array(wanted));
+    assert_eq!(client.call("EXISTS made"), Reply::Integer(0));
+}
+
+#[test]
+fn escapes_lead_nowhere() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let mut client = server.connect();
+        for script in REFUSED {
+            let reply = eval(&mut client, script);
+            assert!(matches!(reply, Reply::Error(_) | Reply::Null), "{script}: {reply:?}");
+        }
+        for (script, wanted) in HARMLESS {
+            assert_eq!(eval(&mut client, script), Reply::bulk(*wanted), "{script}");
+        }
+        assert_eq!(eval(&mut client, NAMES_UNDER_PRESSURE), Reply::bulk("named"));
+        assert_untouched(&mut client);
+        // The states are closed, on every worker: nothing of a script runs then.
+        client.call("SCRIPT FLUSH");
+        assert_untouched(&mut client);
+        // A table that contains itself is answered as far as it goes: nobody reads that.
+        server.connect().send(&["EVAL", "local t = {} t[1] = t return t", "0"]);
+        assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
+    });
+}
+
+/// What scripts can't change, libraries can't change either, while they are loaded or afterwards.
+#[test]
+fn escapes_from_libraries_lead_nowhere() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let mut client = server.connect();
+        for script in REFUSED {
+            let text = format!("#!lua name=bad\nredis.register_function('f', function() {script} end)");
+            // Some have no other end than that of the memory or of the time: once is enough.
+            if script.contains("1e9") {
+                continue;
+            }
+            client.command(&["FUNCTION", "LOAD", "REPLACE", &text]);
+            let reply = client.call("FCALL f 0");
+            assert!(matches!(reply, Reply::Error(_) | Reply::Null), "{script}: {reply:?}");
+            let at_once = format!("#!lua name=worse\n{script}");
+            let reply = client.command(&["FUNCTION", "LOAD", &at_once]);
+            assert!(matches!(reply, Reply::Error(_)), "{script}: {reply:?}");
+        }
+        assert_untouched(&mut client);
+        client.call("FUNCTION FLUSH");
+        assert_untouched(&mut client);
+    });
+}
