@@ -12,7 +12,7 @@ mod keys;
 mod slots;
 
 pub use argument::{Argument, ArgumentFlags, ArgumentKind};
-pub use keys::{InvalidKeys, LegacyRange, for_each_key, keys_of};
+pub use keys::{InvalidKeys, LegacyRange, add_shards, for_each_key, keys_of};
 pub use slots::Slots;
 
 bitflags! {
@@ -59,6 +59,8 @@ bitflags! {
         const MOVABLEKEYS = 1 << 18;
         /// Allowed while a script is busy.
         const ALLOW_BUSY = 1 << 19;
+        /// O(1) in what its keys hold, though Redis doesn't call it fast: see [`Command::is_plain`]. Not shown.
+        const PLAIN = 1 << 29;
         /// Needs `enable-debug-command` or a like directive. Not shown, as in Redis.
         const PROTECTED = 1 << 30;
         /// Its subcommands have records here but not in Redis (DEBUG): they aren't shown, and the container's own
@@ -395,8 +397,7 @@ impl Command {
     /// and its reply.
     #[inline]
     pub fn is_plain(&self, arguments: usize) -> bool {
-        let is_constant = || matches!(self.route, Route::Keys) && self.complexity == "O(1)";
-        arguments <= PLAIN_ARGUMENTS_MAX && (self.flags.contains(Flags::FAST) || is_constant())
+        arguments <= PLAIN_ARGUMENTS_MAX && self.flags.intersects(Flags::FAST.union(Flags::PLAIN))
     }
 
     /// The subcommand of that name, in any case.

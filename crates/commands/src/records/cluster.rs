@@ -9,38 +9,32 @@ const CLUSTERS: Command = Command { group: "cluster", since: "3.0.0", complexity
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
+/// What those have in common that say something of the connection which is so anyway, while there is one node.
+const AGREEING: Command = Command {
+    acl: acl![CONNECTION],
+    arity: 1,
+    flags: flags![LOADING, STALE, FAST],
+    handler: Handler::Local(crate::cluster::agree),
+    ..CLUSTERS
+};
+
 pub(crate) const ASKING: Command = Command {
     name: "asking",
     full_name: "asking",
     summary: "Has the next command reach a slot that is on its way to this node",
-    acl: acl![CONNECTION],
-    arity: 1,
     flags: flags![FAST],
-    handler: Handler::Local(crate::cluster::agree),
-    ..CLUSTERS
+    ..AGREEING
 };
 
 pub(crate) const READONLY: Command = Command {
     name: "readonly",
     full_name: "readonly",
     summary: "Lets this connection read from a replica",
-    acl: acl![CONNECTION],
-    arity: 1,
-    flags: flags![LOADING, STALE, FAST],
-    handler: Handler::Local(crate::cluster::agree),
-    ..CLUSTERS
+    ..AGREEING
 };
 
-pub(crate) const READWRITE: Command = Command {
-    name: "readwrite",
-    full_name: "readwrite",
-    summary: "Takes READONLY back",
-    acl: acl![CONNECTION],
-    arity: 1,
-    flags: flags![LOADING, STALE, FAST],
-    handler: Handler::Local(crate::cluster::agree),
-    ..CLUSTERS
-};
+pub(crate) const READWRITE: Command =
+    Command { name: "readwrite", full_name: "readwrite", summary: "Takes READONLY back", ..AGREEING };
 
 pub(crate) const CLUSTER: Command = Command {
     name: "cluster",

@@ -46,7 +46,7 @@ pub(crate) const GEODIST: Command = Command {
     since: "3.2.0",
     complexity: "O(1)",
     arity: -4,
-    flags: flags![READONLY],
+    flags: flags![READONLY, PLAIN],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
     arguments: &[
         Argument::key("key", 0),

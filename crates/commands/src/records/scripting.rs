@@ -37,26 +37,19 @@ const RUNNING: Command = Command {
 const READING: Command =
     Command { since: "7.0.0", flags: flags![READONLY, NOSCRIPT, STALE, SKIP_MONITOR, NO_MANDATORY_KEYS], ..RUNNING };
 
-const BY_TEXT: &[Argument] = &[
-    Argument::string("script"),
-    Argument::integer("numkeys"),
-    Argument::key("key", 0).optional().multiple(),
-    Argument::string("arg").optional().multiple(),
-];
+/// What a call gives: its program by some name, keys, and arguments.
+const fn call(program: &'static str) -> [Argument; 4] {
+    [
+        Argument::string(program),
+        Argument::integer("numkeys"),
+        Argument::key("key", 0).optional().multiple(),
+        Argument::string("arg").optional().multiple(),
+    ]
+}
 
-const BY_SHA: &[Argument] = &[
-    Argument::string("sha1"),
-    Argument::integer("numkeys"),
-    Argument::key("key", 0).optional().multiple(),
-    Argument::string("arg").optional().multiple(),
-];
-
-const BY_FUNCTION: &[Argument] = &[
-    Argument::string("function"),
-    Argument::integer("numkeys"),
-    Argument::key("key", 0).optional().multiple(),
-    Argument::string("arg").optional().multiple(),
-];
+const BY_TEXT: &[Argument] = &call("script");
+const BY_SHA: &[Argument] = &call("sha1");
+const BY_FUNCTION: &[Argument] = &call("function");
 
 pub(crate) const EVAL: Command = Command {
     name: "eval",
@@ -111,54 +104,51 @@ pub(crate) const SCRIPT: Command = Command {
     ..SCRIPTING
 };
 
+/// What all that manage something have in common.
+const MANAGING: Command = Command { complexity: "O(1)", flags: flags![NOSCRIPT], acl: acl![SCRIPTING], ..SCRIPTING };
+
+/// What all that manage scripts have in common.
+const OF_SCRIPTS: Command = Command { since: "2.6.0", ..MANAGING };
+
 const SCRIPT_DEBUG: Command = Command {
     name: "debug",
     full_name: "script|debug",
     summary: "Sets whether scripts are debugged",
     since: "3.2.0",
-    complexity: "O(1)",
     arity: 3,
-    flags: flags![NOSCRIPT],
-    acl: acl![SCRIPTING],
     arguments: &[Argument::one_of(
         "mode",
         &[Argument::word("yes", "YES"), Argument::word("sync", "SYNC"), Argument::word("no", "NO")],
     )],
     handler: Handler::Local(crate::scripts::debug),
-    ..SCRIPTING
+    ..OF_SCRIPTS
 };
 
 const SCRIPT_EXISTS: Command = Command {
     name: "exists",
     full_name: "script|exists",
     summary: "Tells whether the server knows scripts",
-    since: "2.6.0",
     complexity: "O(N), N: number of scripts asked for",
     arity: -3,
-    flags: flags![NOSCRIPT],
-    acl: acl![SCRIPTING],
     tips: &["request_policy:all_shards", "response_policy:agg_logical_and"],
     arguments: &[Argument::string("sha1").multiple()],
     handler: Handler::Local(crate::scripts::exists),
-    ..SCRIPTING
+    ..OF_SCRIPTS
 };
 
 const SCRIPT_FLUSH: Command = Command {
     name: "flush",
     full_name: "script|flush",
     summary: "Forgets all scripts",
-    since: "2.6.0",
     complexity: "O(N), N: number of scripts that the server knows",
     history: &[("6.2.0", "`ASYNC` and `SYNC` came")],
     arity: -2,
-    flags: flags![NOSCRIPT],
-    acl: acl![SCRIPTING],
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
     arguments: &[Argument::one_of("async", &[Argument::word("async", "ASYNC"), Argument::word("sync", "SYNC")])
         .optional()
         .since("6.2.0")],
     handler: Handler::Local(crate::scripts::flush),
-    ..SCRIPTING
+    ..OF_SCRIPTS
 };
 
 const SCRIPT_HELP: Command = Command {
@@ -166,41 +156,34 @@ const SCRIPT_HELP: Command = Command {
     full_name: "script|help",
     summary: "Lists the subcommands",
     since: "5.0.0",
-    complexity: "O(1)",
     arity: 2,
     flags: flags![LOADING, STALE],
-    acl: acl![SCRIPTING],
     handler: Handler::Local(crate::scripts::help),
-    ..SCRIPTING
+    ..OF_SCRIPTS
 };
 
 const SCRIPT_KILL: Command = Command {
     name: "kill",
     full_name: "script|kill",
     summary: "Ends a script that runs for too long and hasn't written",
-    since: "2.6.0",
-    complexity: "O(1)",
     arity: 2,
     flags: flags![NOSCRIPT, ALLOW_BUSY],
-    acl: acl![SCRIPTING],
     tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
     handler: Handler::Local(crate::scripts::kill),
-    ..SCRIPTING
+    ..OF_SCRIPTS
 };
 
 const SCRIPT_LOAD: Command = Command {
     name: "load",
     full_name: "script|load",
     summary: "Has the server know a script without running it",
-    since: "2.6.0",
     complexity: "O(N), N: length of the script",
     arity: 3,
     flags: flags![NOSCRIPT, STALE],
-    acl: acl![SCRIPTING],
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
     arguments: &[Argument::string("script")],
     handler: Handler::Local(crate::scripts::load),
-    ..SCRIPTING
+    ..OF_SCRIPTS
 };
 
 pub(crate) const FCALL: Command = Command {
@@ -248,7 +231,7 @@ pub(crate) const FUNCTION: Command = Command {
 };
 
 /// What all that manage functions have in common.
-const MANAGING: Command = Command { since: "7.0.0", flags: flags![NOSCRIPT], acl: acl![SCRIPTING], ..SCRIPTING };
+const OF_FUNCTIONS: Command = Command { since: "7.0.0", ..MANAGING };
 
 /// Where each primary has to be told.
 const FOR_ALL_SHARDS: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
@@ -257,13 +240,12 @@ const FUNCTION_DELETE: Command = Command {
     name: "delete",
     full_name: "function|delete",
     summary: "Removes a library",
-    complexity: "O(1)",
     arity: 3,
     flags: flags![WRITE, NOSCRIPT],
     tips: FOR_ALL_SHARDS,
     arguments: &[Argument::string("library-name")],
     handler: Handler::Local(crate::functions::delete),
-    ..MANAGING
+    ..OF_FUNCTIONS
 };
 
 const FUNCTION_DUMP: Command = Command {
@@ -273,7 +255,7 @@ const FUNCTION_DUMP: Command = Command {
     complexity: "O(N), N: number of functions",
     arity: 2,
     handler: Handler::Local(crate::functions::dump),
-    ..MANAGING
+    ..OF_FUNCTIONS
 };
 
 const FUNCTION_FLUSH: Command = Command {
@@ -288,30 +270,28 @@ const FUNCTION_FLUSH: Command = Command {
         Argument::one_of("async", &[Argument::word("async", "ASYNC"), Argument::word("sync", "SYNC")]).optional()
     ],
     handler: Handler::Local(crate::functions::flush),
-    ..MANAGING
+    ..OF_FUNCTIONS
 };
 
 const FUNCTION_HELP: Command = Command {
     name: "help",
     full_name: "function|help",
     summary: "Lists the subcommands",
-    complexity: "O(1)",
     arity: 2,
     flags: flags![LOADING, STALE],
     handler: Handler::Local(crate::functions::help),
-    ..MANAGING
+    ..OF_FUNCTIONS
 };
 
 const FUNCTION_KILL: Command = Command {
     name: "kill",
     full_name: "function|kill",
     summary: "Ends the function that runs",
-    complexity: "O(1)",
     arity: 2,
     flags: flags![NOSCRIPT, ALLOW_BUSY],
     tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
     handler: Handler::Local(crate::functions::kill),
-    ..MANAGING
+    ..OF_FUNCTIONS
 };
 
 const FUNCTION_LIST: Command = Command {
@@ -326,7 +306,7 @@ const FUNCTION_LIST: Command = Command {
         Argument::word("withcode", "WITHCODE").optional(),
     ],
     handler: Handler::Local(crate::functions::list),
-    ..MANAGING
+    ..OF_FUNCTIONS
 };
 
 const FUNCTION_LOAD: Command = Command {
@@ -339,7 +319,7 @@ const FUNCTION_LOAD: Command = Command {
     tips: FOR_ALL_SHARDS,
     arguments: &[Argument::word("replace", "REPLACE").optional(), Argument::string("function-code")],
     handler: Handler::Local(crate::functions::load),
-    ..MANAGING
+    ..OF_FUNCTIONS
 };
 
 const FUNCTION_RESTORE: Command = Command {
@@ -363,17 +343,16 @@ const FUNCTION_RESTORE: Command = Command {
         .optional(),
     ],
     handler: Handler::Local(crate::functions::restore),
-    ..MANAGING
+    ..OF_FUNCTIONS
 };
 
 const FUNCTION_STATS: Command = Command {
     name: "stats",
     full_name: "function|stats",
     summary: "Tells of the function that runs",
-    complexity: "O(1)",
     arity: 2,
     flags: flags![NOSCRIPT, ALLOW_BUSY],
     tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
     handler: Handler::Local(crate::functions::stats),
-    ..MANAGING
+    ..OF_FUNCTIONS
 };

@@ -254,17 +254,24 @@ pub(crate) const DEBUG: Command = Command {
     ..SERVER
 };
 
+/// What its subcommands have in common.
+const DEBUGGING: Command = Command {
+    since: "1.0.0",
+    complexity: "O(1)",
+    arity: 3,
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    ..SERVER
+};
+
 pub(crate) const DEBUG_DIGEST: Command = Command {
     name: "digest",
     full_name: "debug|digest",
     summary: "Fingerprints all databases",
-    since: "1.0.0",
     complexity: "O(N), N: size of all values",
     arity: 2,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
     route: Route::All,
     handler: Handler::Keyed(crate::digest::digest),
-    ..SERVER
+    ..DEBUGGING
 };
 
 pub(crate) const DEBUG_DIGEST_VALUE: Command = Command {
@@ -274,39 +281,32 @@ pub(crate) const DEBUG_DIGEST_VALUE: Command = Command {
     since: "5.0.0",
     complexity: "O(N), N: size of the values",
     arity: -2,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
     key_specs: &[KeySpec::all_from(2, 1, &["RO"])],
     arguments: &[Argument::key("key", 0).optional().multiple()],
     route: Route::Keys,
     handler: Handler::Keyed(crate::digest::digest_value),
-    ..SERVER
+    ..DEBUGGING
 };
 
 pub(crate) const DEBUG_HELP: Command = Command {
     name: "help",
     full_name: "debug|help",
     summary: "Lists the subcommands",
-    since: "1.0.0",
-    complexity: "O(1)",
     arity: 2,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
     handler: Handler::Local(crate::debug::help),
-    ..SERVER
+    ..DEBUGGING
 };
 
 pub(crate) const DEBUG_OBJECT: Command = Command {
     name: "object",
     full_name: "debug|object",
     summary: "Shows how a value is stored",
-    since: "1.0.0",
-    complexity: "O(1)",
-    arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, PLAIN],
     key_specs: &[KeySpec::at(2, &["RO"])],
     arguments: &[Argument::key("key", 0)],
     route: Route::Keys,
     handler: Handler::Keyed(crate::debug::object),
-    ..SERVER
+    ..DEBUGGING
 };
 
 pub(crate) const DEBUG_PAUSE_CRON: Command = Command {
@@ -314,22 +314,17 @@ pub(crate) const DEBUG_PAUSE_CRON: Command = Command {
     full_name: "debug|pause-cron",
     summary: "Stops what is done some times a second, and goes on with it",
     since: "7.0.0",
-    complexity: "O(1)",
-    arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
     arguments: &[Argument::integer("enabled")],
     handler: Handler::Local(crate::debug::pause_cron),
-    ..SERVER
+    ..DEBUGGING
 };
 
 pub(crate) const DEBUG_POPULATE: Command = Command {
     name: "populate",
     full_name: "debug|populate",
     summary: "Fills the database with test keys",
-    since: "1.0.0",
     complexity: "O(N), N: number of keys",
     arity: -3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
     arguments: &[
         Argument::integer("count"),
         Argument::string("prefix").optional(),
@@ -337,7 +332,7 @@ pub(crate) const DEBUG_POPULATE: Command = Command {
     ],
     route: Route::All,
     handler: Handler::Keyed(crate::debug::populate),
-    ..SERVER
+    ..DEBUGGING
 };
 
 pub(crate) const DEBUG_QUICKLIST_PACKED_THRESHOLD: Command = Command {
@@ -345,25 +340,18 @@ pub(crate) const DEBUG_QUICKLIST_PACKED_THRESHOLD: Command = Command {
     full_name: "debug|quicklist-packed-threshold",
     summary: "Sets from which size on an element has a list's node of its own",
     since: "7.0.0",
-    complexity: "O(1)",
-    arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
     arguments: &[Argument::string("size")],
     handler: Handler::Local(crate::debug::quicklist_packed_threshold),
-    ..SERVER
+    ..DEBUGGING
 };
 
 pub(crate) const DEBUG_SET_ACTIVE_EXPIRE: Command = Command {
     name: "set-active-expire",
     full_name: "debug|set-active-expire",
     summary: "Turns the search for expired keys on and off",
-    since: "1.0.0",
-    complexity: "O(1)",
-    arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
     arguments: &[Argument::integer("enabled")],
     handler: Handler::Local(crate::debug::set_active_expire),
-    ..SERVER
+    ..DEBUGGING
 };
 
 pub(crate) const DEBUG_SET_DISABLE_DENY_SCRIPTS: Command = Command {
@@ -383,13 +371,26 @@ pub(crate) const DEBUG_SLEEP: Command = Command {
     name: "sleep",
     full_name: "debug|sleep",
     summary: "Stops the server for some seconds",
-    since: "1.0.0",
-    complexity: "O(1)",
-    arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
     arguments: &[Argument::new("seconds", ArgumentKind::Double)],
     route: Route::All,
     handler: Handler::Keyed(crate::debug::sleep),
+    ..DEBUGGING
+};
+
+/// What those that empty databases have in common.
+const FLUSHING: Command = Command {
+    since: "1.0.0",
+    history: &[("4.0.0", "Option `ASYNC`"), ("6.2.0", "Option `SYNC`")],
+    arity: -1,
+    flags: flags![WRITE],
+    acl: acl![KEYSPACE, DANGEROUS],
+    tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
+    arguments: &[Argument::one_of(
+        "async",
+        &[Argument::word("async", "ASYNC").since("4.0.0"), Argument::word("sync", "SYNC").since("6.2.0")],
+    )
+    .optional()],
+    route: Route::All,
     ..SERVER
 };
 
@@ -397,42 +398,18 @@ pub(crate) const FLUSHALL: Command = Command {
     name: "flushall",
     full_name: "flushall",
     summary: "Empties all databases",
-    since: "1.0.0",
     complexity: "O(N), N: number of keys in all databases",
-    history: &[("4.0.0", "Option `ASYNC`"), ("6.2.0", "Option `SYNC`")],
-    arity: -1,
-    flags: flags![WRITE],
-    acl: acl![KEYSPACE, DANGEROUS],
-    tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
-    arguments: &[Argument::one_of(
-        "async",
-        &[Argument::word("async", "ASYNC").since("4.0.0"), Argument::word("sync", "SYNC").since("6.2.0")],
-    )
-    .optional()],
-    route: Route::All,
     handler: Handler::Keyed(crate::flush::flushall),
-    ..SERVER
+    ..FLUSHING
 };
 
 pub(crate) const FLUSHDB: Command = Command {
     name: "flushdb",
     full_name: "flushdb",
     summary: "Empties the database",
-    since: "1.0.0",
     complexity: "O(N), N: number of keys in the database",
-    history: &[("4.0.0", "Option `ASYNC`"), ("6.2.0", "Option `SYNC`")],
-    arity: -1,
-    flags: flags![WRITE],
-    acl: acl![KEYSPACE, DANGEROUS],
-    tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
-    arguments: &[Argument::one_of(
-        "async",
-        &[Argument::word("async", "ASYNC").since("4.0.0"), Argument::word("sync", "SYNC").since("6.2.0")],
-    )
-    .optional()],
-    route: Route::All,
     handler: Handler::Keyed(crate::flush::flushdb),
-    ..SERVER
+    ..FLUSHING
 };
 
 pub(crate) const INFO: Command = Command {

@@ -167,7 +167,7 @@ pub(crate) const XGROUP_CREATE: Command = Command {
     complexity: "O(1)",
     history: &[("7.0.0", "Option `ENTRIESREAD`")],
     arity: -5,
-    flags: flags![WRITE, DENYOOM],
+    flags: flags![WRITE, DENYOOM, PLAIN],
     key_specs: &[KeySpec::at(2, &["RW", "insert"])],
     arguments: &[
         Argument::key("key", 0),
@@ -187,7 +187,7 @@ pub(crate) const XGROUP_CREATECONSUMER: Command = Command {
     since: "6.2.0",
     complexity: "O(1)",
     arity: 5,
-    flags: flags![WRITE, DENYOOM],
+    flags: flags![WRITE, DENYOOM, PLAIN],
     key_specs: &[KeySpec::at(2, &["RW", "insert"])],
     arguments: &[Argument::key("key", 0), Argument::string("groupname"), Argument::string("consumername")],
     handler: Handler::Keyed(streams::xgroup_createconsumer),
@@ -243,7 +243,7 @@ pub(crate) const XGROUP_SETID: Command = Command {
     complexity: "O(1)",
     history: &[("7.0.0", "Option `ENTRIESREAD`")],
     arity: -5,
-    flags: flags![WRITE],
+    flags: flags![WRITE, PLAIN],
     key_specs: &[KeySpec::at(2, &["RW", "update"])],
     arguments: &[
         Argument::key("key", 0),

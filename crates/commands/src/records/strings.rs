@@ -249,7 +249,7 @@ pub(crate) const PSETEX: Command = Command {
     since: "2.6.0",
     complexity: "O(1)",
     arity: 4,
-    flags: flags![WRITE, DENYOOM],
+    flags: flags![WRITE, DENYOOM, PLAIN],
     key_specs: &[KeySpec::at(1, &["OW", "update"])],
     arguments: &[Argument::key("key", 0), Argument::integer("milliseconds"), Argument::string("value")],
     handler: Handler::Keyed(crate::strings::psetex),
@@ -269,7 +269,7 @@ pub(crate) const SET: Command = Command {
         ("7.0.0", "`NX` and `GET` may stand together"),
     ],
     arity: -3,
-    flags: flags![WRITE, DENYOOM],
+    flags: flags![WRITE, DENYOOM, PLAIN],
     key_specs: &[KeySpec::at(1, &["RW", "access", "update", "variable_flags"])
         .note("Reads the old value only with `GET`; otherwise it only writes")],
     arguments: &[
@@ -303,7 +303,7 @@ pub(crate) const SETEX: Command = Command {
     since: "2.0.0",
     complexity: "O(1)",
     arity: 4,
-    flags: flags![WRITE, DENYOOM],
+    flags: flags![WRITE, DENYOOM, PLAIN],
     key_specs: &[KeySpec::at(1, &["OW", "update"])],
     arguments: &[Argument::key("key", 0), Argument::integer("seconds"), Argument::string("value")],
     handler: Handler::Keyed(crate::strings::setex),

@@ -69,6 +69,15 @@ fn names_are_sorted_and_fit() {
 }
 
 #[test]
+fn what_is_constant_for_its_keys_is_plain() {
+    for command in every_record() {
+        let is_constant = matches!(command.route, Route::Keys) && command.complexity == "O(1)";
+        let is_plain = is_constant && !command.flags.contains(Flags::FAST);
+        assert_eq!(command.flags.contains(Flags::PLAIN), is_plain, "{}", command.full_name);
+    }
+}
+
+#[test]
 fn every_name_is_found_in_any_case_and_no_other() {
     let alternate = |name: &str| -> Vec<u8> {
         let flip = |(at, byte): (usize, u8)| {
