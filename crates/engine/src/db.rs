@@ -1,9 +1,12 @@
 //! One database in one shard, as a command sees it: lookups that expire lazily, count and touch; writes that keep the figures.
 
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
 use pantala_base::random::Random;
 use pantala_dict::{Dict, Entry, EntryMut, EntryRef, Extracted, NewPayload, Payload, Removed};
-use pantala_types::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
-use pantala_types::{OutOfMemory, RawString, Value, access};
+use pantala_types::collection::PackedForm;
+use pantala_types::{OutOfMemory, Value, access};
 
 use crate::access::Key;
 use crate::blocking::{Waiters, WakesOn};
@@ -13,95 +16,12 @@ use crate::latency;
 use crate::notify::EventClass;
 use crate::shard::{DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
 
-/// User flag of an entry: a short string that Redis would call `raw`, since it came from `APPEND` or `SETRANGE`.
-pub const FLAG_RAW: u8 = 1;
+mod collections;
+mod held;
 
-/// User flag of an entry: a small integer that Redis would not share with other keys, since `COPY` made it
-/// (`OBJECT REFCOUNT` shows it).
-pub const FLAG_UNSHARED: u8 = 2;
-
-/// The key holds a value of another type than was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WrongType;
-
-/// What an entry's payload and user flags say of its type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held<'e> {
-    /// A string kept as an integer.
-    Int(i64),
-    /// A string inside the entry.
-    Bytes(&'e [u8]),
-    /// A packed collection inside the entry.
-    Packed(PackedForm, &'e [u8]),
-    /// A value on the heap.
-    Heap(&'e Value),
-}
-
-impl<'e> Held<'e> {
-    /// What an entry holds, from its payload and user flags.
-    #[inline]
-    pub fn of(payload: Payload<'e, Value>, user_flags: u8) -> Self {
-        match payload {
-            Payload::Int(value) => Held::Int(value),
-            Payload::Heap(value) => Held::Heap(value),
-            Payload::Bytes(bytes) => match PackedForm::from_number(user_flags) {
-                None => Held::Bytes(bytes),
-                Some(form) => Held::Packed(form, bytes),
-            },
-        }
-    }
-
-    /// The name that the `TYPE` command answers.
-    pub fn type_name(self) -> &'static str {
-        match self {
-            Held::Int(_) | Held::Bytes(_) => "string",
-            Held::Packed(form, _) => form.type_name(),
-            Held::Heap(value) => value.type_name(),
-        }
-    }
-
-    /// The collection of a type, if it is one.
-    #[inline]
-    pub fn view<C: Collection>(self) -> Option<C::View<'e>> {
-        match self {
-            Held::Packed(form, bytes) => C::view_packed(form, bytes),
-            Held::Heap(value) => C::of(value).map(C::view),
-            Held::Int(_) | Held::Bytes(_) => None,
-        }
-    }
-}
-
-/// An entry of the dictionary, which knows what it holds.
-pub trait Holds {
-    /// What it holds.
-    fn held(&self) -> Held<'_>;
-}
-
-impl Holds for EntryMut<'_, Value> {
-    #[inline]
-    fn held(&self) -> Held<'_> {
-        Held::of(self.payload(), self.user_flags())
-    }
-}
-
-impl Holds for EntryRef<'_, Value> {
-    #[inline]
-    fn held(&self) -> Held<'_> {
-        Held::of(self.payload(), self.user_flags())
-    }
-}
-
-/// What becomes of a change to a collection whose key doesn't exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Missing {
-    /// It works on an empty one.
-    Create,
-    /// It isn't called.
-    Skip,
-}
+pub use collections::Missing;
+pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_inline, payload_of};
 
 /// How many new keys go by before the dictionary's memory is told anew: summing it up at each would cost more than it tells.
 const PUBLISH_EVERY_KEYS: u64 = 64;
@@ -117,27 +37,20 @@ pub enum Expire {
     At(i64),
 }
 
-/// A string to be stored.
-pub enum NewString<'a> {
-    /// As an integer.
-    Int(i64),
-    /// As bytes.
-    Bytes(&'a [u8]),
-    /// As bytes that are `raw` whatever their length.
-    Raw(&'a [u8]),
-    /// As a large string that exists already.
-    Large(RawString),
-}
-
-impl<'a> NewString<'a> {
-    /// The form that Redis chooses for a value that a client sent: an integer where it is one.
-    #[inline]
-    pub fn encode(bytes: &'a [u8]) -> Self {
-        match pantala_types::encode(bytes) {
-            pantala_types::Encoded::Int(value) => NewString::Int(value),
-            pantala_types::Encoded::Bytes => NewString::Bytes(bytes),
+/// An entry that was found, if its time isn't over. One whose time is over is removed (unless `CLIENT PAUSE` holds that back) and everybody is
+/// told; then `$gone` follows, which leaves the function. No function, since that would borrow the whole view for as long as the entry.
+macro_rules! live {
+    ($view:ident, $found:ident, $key:ident, else $gone:expr) => {{
+        if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) {
+            if !$view.keyspace.tuning.is_paused($view.now_ms) {
+                let removed = $found.remove();
+                forget($view.keyspace, $view.stats, $view.figures, removed, $view.now_ms);
+                tell_expired($view.keyspace, $view.waiters, $view.db, $key);
+            }
+            $gone
         }
-    }
+        $found
+    }};
 }
 
 /// See the head of this module.
@@ -197,15 +110,7 @@ impl<'s> Db<'s> {
     #[inline]
     pub fn find(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
-        if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
-            if !self.keyspace.tuning.is_paused(self.now_ms) {
-                let removed = found.remove();
-                forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
-                tell_expired(self.keyspace, self.waiters, self.db, key);
-            }
-            return None;
-        }
-        Some(found)
+        Some(live!(self, found, key, else return None))
     }
 
     /// Looks a key up as it lies there, even if its time is over: it stays.
@@ -220,17 +125,11 @@ impl<'s> Db<'s> {
             miss(self.keyspace, self.stats, self.db, key.bytes);
             return None;
         };
-        if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
-            if !self.keyspace.tuning.is_paused(self.now_ms) {
-                let removed = found.remove();
-                forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
-                tell_expired(self.keyspace, self.waiters, self.db, key);
-            }
+        let mut found = live!(self, found, key, else {
             miss(self.keyspace, self.stats, self.db, key.bytes);
             return None;
-        }
+        });
         self.stats.hits.add(1);
-        let mut found = found;
         if !self.no_touch {
             touch(&mut found, self.keyspace, self.random, self.now_ms);
         }
@@ -260,15 +159,7 @@ impl<'s> Db<'s> {
     #[inline]
     pub fn write(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
-        if found.expire_at_ms().is_some_and(|at| at <= self.now_ms) {
-            if !self.keyspace.tuning.is_paused(self.now_ms) {
-                let removed = found.remove();
-                forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
-                tell_expired(self.keyspace, self.waiters, self.db, key);
-            }
-            return None;
-        }
-        let mut found = found;
+        let mut found = live!(self, found, key, else return None);
         if !self.no_touch {
             touch(&mut found, self.keyspace, self.random, self.now_ms);
         }
@@ -451,126 +342,10 @@ impl<'s> Db<'s> {
         Some(result)
     }
 
-    /// The collection that a key holds, for reading: counts a hit or a miss and touches it, as [`Db::read`].
-    ///
-    /// # Errors
-    /// [`WrongType`] when the key holds something else.
-    #[inline]
-    pub fn read_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
-        let Some(entry) = self.read(key) else { return Ok(None) };
-        let entry = entry.into_ref();
-        Held::of(entry.payload(), entry.user_flags()).view::<C>().map(Some).ok_or(WrongType)
-    }
-
-    /// The collection that a key holds, as a command looks at it before it changes something: touches it and counts nothing,
-    /// as [`Db::write`].
-    ///
-    /// # Errors
-    /// [`WrongType`] when the key holds something else.
-    #[inline]
-    pub fn write_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
-        let Some(entry) = self.write(key) else { return Ok(None) };
-        let entry = entry.into_ref();
-        Held::of(entry.payload(), entry.user_flags()).view::<C>().map(Some).ok_or(WrongType)
-    }
-
     /// Counts a hit or a miss, for a command that Redis has look a key up for reading though it goes on to change it.
     #[inline]
     pub fn count_lookup(&self, key: &Key<'_>, found: bool) {
         if found { self.stats.hits.add(1) } else { miss(self.keyspace, self.stats, self.db, key.bytes) }
-    }
-
-    /// Changes the collection that a key holds. `change` says whether it changed anything, and gives a result; what it leaves
-    /// empty is removed with its key. Its expiry stays. `None`: there is no such key, and `missing` says to skip it.
-    ///
-    /// `change` must leave the collection whole, whatever it answers: nothing is undone. What it changes of a value on the heap
-    /// stays, though it says that it changed nothing; then nobody is told.
-    ///
-    /// # Errors
-    /// [`WrongType`] when the key holds something else; `change` isn't called.
-    #[inline]
-    pub fn change_as<C: Collection, R>(
-        &mut self,
-        key: &Key<'_>,
-        missing: Missing,
-        change: impl FnOnce(&mut C) -> (bool, R),
-    ) -> Result<Option<R>, WrongType> {
-        let figures = self.figures;
-        let mut scratch = std::mem::take(self.scratch);
-        let Some(mut entry) = self.write(key) else {
-            *self.scratch = scratch;
-            if missing == Missing::Skip {
-                return Ok(None);
-            }
-            let mut collection = C::empty();
-            let (changed, result) = change(&mut collection);
-            if changed && !collection.is_empty() {
-                self.put(key, collection, Expire::Clear);
-            }
-            return Ok(Some(result));
-        };
-        let form = match Held::of(entry.payload(), entry.user_flags()) {
-            Held::Packed(form, bytes) => {
-                scratch.clear();
-                scratch.extend_from_slice(bytes);
-                form
-            }
-            Held::Heap(_) => {
-                let done = change_on_heap(entry, figures, change);
-                *self.scratch = scratch;
-                let (changed, result) = done?;
-                if changed {
-                    self.modified(key);
-                }
-                return Ok(Some(result));
-            }
-            Held::Int(_) | Held::Bytes(_) => {
-                *self.scratch = scratch;
-                return Err(WrongType);
-            }
-        };
-        let mut collection = match C::from_packed(form, scratch) {
-            Ok(collection) => collection,
-            Err(back) => {
-                *self.scratch = back;
-                return Err(WrongType);
-            }
-        };
-        let (changed, result) = change(&mut collection);
-        if !changed {
-            *self.scratch = collection.into_packed().unwrap_or_default();
-        } else if collection.is_empty() {
-            uncount(figures, &entry.remove());
-            *self.scratch = collection.into_packed().unwrap_or_default();
-        } else {
-            match collection.packed() {
-                Some((form, bytes))
-                    if bytes.len() <= INLINE_PACKED_BYTES_MAX && fits_inline(key.bytes, bytes.len()) =>
-                {
-                    entry.replace(NewPayload::Bytes(bytes), form as u8);
-                    *self.scratch = collection.into_packed().unwrap_or_default();
-                }
-                _ => {
-                    let value = collection.into_value();
-                    figures.heap_bytes.add(value.allocated_bytes() as u64);
-                    entry.replace(NewPayload::Heap(value), 0);
-                }
-            }
-        }
-        if changed {
-            self.modified(key);
-        }
-        Ok(Some(result))
-    }
-
-    /// Stores a collection in place of whatever the key held. It must not be empty (but for a stream).
-    pub fn put<C: Collection>(&mut self, key: &Key<'_>, collection: C, expire: Expire) {
-        match collection.packed() {
-            Some((form, bytes)) if bytes.len() <= INLINE_PACKED_BYTES_MAX && fits_inline(key.bytes, bytes.len()) => {
-                self.set_payload(key, NewPayload::Bytes(bytes), form as u8, expire);
-            }
-            _ => self.set_payload(key, NewPayload::Heap(collection.into_value()), 0, expire),
-        }
     }
 
     /// To be called after each change of what a key holds, its removal included: wakes who waits for it, and tells who watches it.
@@ -657,26 +432,6 @@ impl<'s> Db<'s> {
     }
 }
 
-/// [`Db::change_as`] for a value on the heap, which is changed in place.
-#[inline]
-fn change_on_heap<C: Collection, R>(
-    mut entry: EntryMut<'_, Value>,
-    figures: &DatabaseStats,
-    change: impl FnOnce(&mut C) -> (bool, R),
-) -> Result<(bool, R), WrongType> {
-    let Some(collection) = entry.heap_mut().and_then(C::of_mut) else { return Err(WrongType) };
-    let before = collection.allocated_bytes();
-    let (changed, result) = change(collection);
-    let after = collection.allocated_bytes();
-    let empty = collection.is_empty();
-    figures.heap_bytes.sub(before as u64);
-    figures.heap_bytes.add(after as u64);
-    if changed && empty {
-        uncount(figures, &entry.remove());
-    }
-    Ok((changed, result))
-}
-
 /// The access word of a new entry.
 #[inline]
 fn fresh_access(keyspace: &Keyspace, now_ms: i64) -> u32 {
@@ -705,35 +460,6 @@ fn touch(entry: &mut EntryMut<'_, Value>, keyspace: &Keyspace, random: &mut Rand
     }
 }
 
-fn heap_bytes(payload: &NewPayload<'_, Value>) -> u64 {
-    match payload {
-        NewPayload::Heap(value) => value.allocated_bytes() as u64,
-        NewPayload::Bytes(_) | NewPayload::Int(_) => 0,
-    }
-}
-
-/// Whether a string of `len` bytes fits inside the entry of a key.
-#[inline]
-pub fn fits_inline(key: &[u8], len: usize) -> bool {
-    Dict::<Value>::fits_inline(key.len(), len)
-}
-
-/// How a string is kept under a key: in the entry where it fits.
-#[inline]
-pub fn payload_of<'v>(key: &Key<'_>, value: NewString<'v>) -> Result<(NewPayload<'v, Value>, u8), OutOfMemory> {
-    let (bytes, flags) = match value {
-        NewString::Int(value) => return Ok((NewPayload::Int(value), 0)),
-        NewString::Large(string) => return Ok((NewPayload::Heap(Value::String(string)), FLAG_RAW)),
-        NewString::Bytes(bytes) => (bytes, 0),
-        NewString::Raw(bytes) => (bytes, FLAG_RAW),
-    };
-    if fits_inline(key.bytes, bytes.len()) {
-        Ok((NewPayload::Bytes(bytes), flags))
-    } else {
-        Ok((NewPayload::Heap(Value::String(RawString::try_from_slice(bytes)?)), flags))
-    }
-}
-
 pub(crate) fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
     figures.keys.sub(1);
     if removed.expire_at_ms().is_some() {
@@ -741,6 +467,13 @@ pub(crate) fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
     }
     if let Some(value) = removed.heap() {
         figures.heap_bytes.sub(value.allocated_bytes() as u64);
+    }
+}
+
+fn heap_bytes(payload: &NewPayload<'_, Value>) -> u64 {
+    match payload {
+        NewPayload::Heap(value) => value.allocated_bytes() as u64,
+        NewPayload::Bytes(_) | NewPayload::Int(_) => 0,
     }
 }
 
@@ -776,9 +509,6 @@ pub(crate) fn forget(
     }
     let began = Instant::now();
     keyspace.dispose(value, lazy);
-    let took_ms = began.elapsed().as_millis() as u64;
-    if keyspace.tuning.is_latency(took_ms) {
-        // Whose list it goes into doesn't matter.
-        keyspace.latency().note(0, latency::EXPIRE_DEL, (now_ms + took_ms as i64) / 1000, took_ms);
-    }
+    // Whose list it goes into doesn't matter.
+    keyspace.note_latency(0, latency::EXPIRE_DEL, now_ms, began.elapsed());
 }

@@ -55,10 +55,7 @@ impl ActiveExpiry {
     pub fn turn(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
         let (keyspace, began) = (executor.keyspace(), Instant::now());
         self.walk(executor, worker, now_ms, began);
-        let took_ms = began.elapsed().as_millis() as u64;
-        if keyspace.tuning.is_latency(took_ms) {
-            keyspace.latency().note(worker, latency::EXPIRE_CYCLE, (now_ms + took_ms as i64) / 1000, took_ms);
-        }
+        keyspace.note_latency(worker, latency::EXPIRE_CYCLE, now_ms, began.elapsed());
     }
 
     fn walk(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64, began: Instant) {

@@ -3,8 +3,12 @@
 //! A worker writes to a list of its own, behind a lock that only a reader ever contends for; reading merges the lists. Traffic never stops
 //! for it. Nothing is measured for it alone: commands bring the times that `SLOWLOG` takes, so that with threshold 0 it costs nothing.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::keyspace::Keyspace;
 
 /// A command that Redis calls fast (its flag says so).
 pub const FAST_COMMAND: &str = "fast-command";
@@ -81,9 +85,8 @@ impl LatencyMonitor {
         LatencyMonitor { lists: (0..workers).map(|_| Mutex::default()).collect() }
     }
 
-    /// Notes an event of `worker` that took `latency_ms`; the caller has held it against the threshold.
     #[cold]
-    pub fn note(&self, worker: u32, event: &'static str, at_s: i64, latency_ms: u64) {
+    fn note(&self, worker: u32, event: &'static str, at_s: i64, latency_ms: u64) {
         let mut list = self.list(worker as usize);
         let sample = Sample { at_s, latency_ms };
         match list.iter_mut().find(|series| series.event == event) {
@@ -105,7 +108,7 @@ impl LatencyMonitor {
 
     /// Forgets the events whose name `is` one of those asked for; says how many kinds that were.
     pub fn reset(&self, is: impl Fn(&str) -> bool) -> usize {
-        let mut forgotten = std::collections::BTreeSet::new();
+        let mut forgotten = BTreeSet::new();
         for worker in 0..self.lists.len() {
             self.list(worker).retain(|series| {
                 let goes = is(series.event);
@@ -121,6 +124,17 @@ impl LatencyMonitor {
     fn list(&self, worker: usize) -> MutexGuard<'_, Vec<Series>> {
         // Whole at every moment: one insertion or change at a time.
         self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Keyspace {
+    /// Notes what began at `began_ms` (unix time) and took so long as an event of `worker`, if it reaches `latency-monitor-threshold`.
+    #[inline]
+    pub fn note_latency(&self, worker: u32, event: &'static str, began_ms: i64, took: Duration) {
+        let (threshold_ms, took_ms) = (self.tuning.latency_threshold_ms.load(Relaxed), took.as_millis() as u64);
+        if threshold_ms > 0 && took_ms >= threshold_ms {
+            self.latency().note(worker, event, (began_ms + took_ms as i64) / 1000, took_ms);
+        }
     }
 }
 

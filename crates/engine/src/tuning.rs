@@ -142,13 +142,6 @@ impl Tuning {
         }
     }
 
-    /// Whether what took so long is an event of `LATENCY`.
-    #[inline]
-    pub fn is_latency(&self, took_ms: u64) -> bool {
-        let threshold_ms = self.latency_threshold_ms.load(Relaxed);
-        threshold_ms > 0 && took_ms >= threshold_ms
-    }
-
     /// How much a node of a list may hold.
     #[inline]
     pub fn list_node_limit(&self) -> NodeLimit {

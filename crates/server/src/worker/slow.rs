@@ -103,11 +103,8 @@ pub(super) fn note(
     if slower_than_us >= 0 && took_us >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG) {
         keyspace.slowlog().note(client, command, args, now_ms / 1000, took_us, settings.slowlog_max_len);
     }
-    let took_ms = took.as_millis() as u64;
-    if settings.latency_monitor_threshold_ms > 0 && took_ms >= settings.latency_monitor_threshold_ms {
-        let event = if command.flags.contains(Flags::FAST) { latency::FAST_COMMAND } else { latency::COMMAND };
-        keyspace.latency().note(client.worker, event, (now_ms + took_ms as i64) / 1000, took_ms);
-    }
+    let event = if command.flags.contains(Flags::FAST) { latency::FAST_COMMAND } else { latency::COMMAND };
+    keyspace.note_latency(client.worker, event, now_ms, took);
 }
 
 impl<L: EventLoop> Worker<'_, L> {
