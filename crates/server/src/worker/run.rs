@@ -1,17 +1,14 @@
 //! Parsing and running windows.
 
-use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use pantala_commands::Unresolved;
 use pantala_engine::access::{Key, KeyPlace};
-use pantala_engine::client::{Host, LocalContext, ReplyMode, Session};
-use pantala_engine::command::{Command, Flags, Handler, Route, Slots, TransactionPart, for_each_key};
+use pantala_engine::client::{LocalContext, ReplyMode, Session};
+use pantala_engine::command::{Command, Flags, Handler, Slots, TransactionPart, add_shards};
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
-use pantala_engine::request::Request;
 use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Limits, Reply};
 use pantala_runtime::EventLoop;
@@ -19,6 +16,7 @@ use pantala_types::table::PREFETCH_KEYS_MAX;
 
 use super::connection::{Connection, State, token};
 use super::input::{Input, Parsed};
+use super::refusal::{forbidden, is_restricted};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
 use super::{COMMANDS_PER_TURN_MAX, Worker, scripts, slow, transactions};
@@ -239,75 +237,6 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    /// With `--execution owner`: what a connection has in the window as commands of one key, one after the other, goes to the shards' homes in
-    /// one request for each home, and comes back in order.
-    /// Gives the window back, or nothing when it was given up meanwhile.
-    fn run_for_homes(&mut self, mut window: Window) -> Option<Window> {
-        let mut at = 0;
-        while at < window.entries.len() {
-            let entry = &window.entries[at];
-            if let Some(command) = may_be_script(entry) {
-                window = self.run_suspended(window, at, command)?;
-                at += 1;
-                continue;
-            }
-            let alike = window.entries[at..]
-                .iter()
-                .take_while(|next| next.connection == entry.connection && matches!(next.what, What::Single(..)))
-                .count();
-            if alike > 1 && self.send_to_homes(&window.entries[at..at + alike], &window) {
-                at += alike;
-            } else {
-                self.run_entry(entry, window.ranges_of(entry));
-                at += 1;
-            }
-        }
-        Some(window)
-    }
-
-    /// Sends commands of one key of a connection to the homes of their shards. `false`: they have to be run one by one, since something is
-    /// out of the ordinary.
-    fn send_to_homes(&mut self, entries: &[Entry], window: &Window) -> bool {
-        let index = entries[0].connection;
-        let Some(connection) = &mut self.connections[index as usize] else { return true };
-        if connection.state != State::Open {
-            return true;
-        }
-        if !connection.session.authenticated
-            || self.server.paused_until_ms() > self.now_ms
-            || session_settles(&connection.session)
-            || connection.session.transaction.is_some()
-            || connection.session.caching
-        {
-            return false;
-        }
-        let keyspace = self.executor.keyspace();
-        let mut requests: Vec<Option<Request>> = Vec::new();
-        requests.resize_with(keyspace.layout().homes as usize, || None);
-        let (view, token) = (connection.session.view(), connection.token());
-        let bytes = connection.input.bytes(&self.io);
-        for (sequence, entry) in entries.iter().enumerate() {
-            let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
-            let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
-            requests[keyspace.home(place.shard) as usize]
-                .get_or_insert_with(|| {
-                    let mut request = Request::new(view, self.number, token, self.now_ms);
-                    request.reads_as = connection.session.reads_as.clone();
-                    request
-                })
-                .push_single(command, &args, place, sequence as u32);
-            connection.session.client.set_command(command);
-            self.tally.count(command, Outcome::Ok);
-        }
-        connection.input.done(entries[entries.len() - 1].end);
-        connection.state = State::Parked;
-        connection.requests = requests.iter().flatten().count() as u32;
-        for request in requests.into_iter().flatten() {
-            self.executor.start(request);
-        }
-        true
-    }
-
     /// Runs one command, if its connection may go on.
     pub(super) fn run_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
         if self.run_one(entry, ranges) {
@@ -334,10 +263,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let session = &connection.session;
         let is_cached = session.caching;
         // Five loads for almost everyone; the whole question only for the others.
-        if (!session.authenticated
-            || session.subscriptions.is_some()
-            || session.monitors
-            || command.flags.contains(Flags::PROTECTED))
+        if (is_restricted(session) || command.flags.contains(Flags::PROTECTED))
             && forbidden(command, session, self.server).is_some()
         {
             self.refuse_entry(entry, ranges);
@@ -471,76 +397,11 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         over
     }
-
-    /// Answers a command that can't or may not run.
-    #[cold]
-    fn refuse_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
-        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
-        let bytes = connection.input.bytes(&self.io);
-        // What is no command at all has no place in the input.
-        let args = Args::new(bytes.get(entry.begin..entry.end).unwrap_or_default(), ranges);
-        let (session, output) = (&mut connection.session, &mut connection.output);
-        let before = output.len();
-        let mut closes = false;
-        if let (Some(transaction), false) = (&mut session.transaction, matches!(entry.what, What::Nothing)) {
-            transaction.aborted = true;
-        }
-        match &entry.what {
-            What::Single(command, _) | What::Keyed(command) | What::Local(command) => {
-                if let Some(why) = forbidden(command, session, self.server) {
-                    let why = transactions::refusal(command, session, why.as_bytes());
-                    Reply::new(output, session.version).error_bytes(&why);
-                    self.tally.count(command, Outcome::Rejected);
-                }
-            }
-            What::CrossSlot(command) => {
-                let why = if passes_password(command, session, self.server) { CROSS_SLOT } else { NO_AUTH };
-                Reply::new(output, session.version).error(why);
-                self.tally.count(command, Outcome::Rejected);
-            }
-            // A command that exists in Redis is refused for want of authentication before anything else is said of it.
-            What::Unresolved(Unresolved::NotBuilt | Unresolved::SubcommandNotBuilt(_)) if !session.authenticated => {
-                Reply::new(output, session.version).error(NO_AUTH);
-            }
-            What::Unresolved(why) => {
-                let mut message: Cow<'_, [u8]> = why.message(&args).into();
-                if let Unresolved::WrongArity(command) = why {
-                    message = transactions::refusal(command, session, &message).into_owned().into();
-                    self.tally.count(command, Outcome::Rejected);
-                }
-                Reply::new(output, session.version).error_bytes(&message);
-                // CLIENT CACHING was for this command, which is none.
-                if session.caching && session.transaction.is_none() && !args.at(0).eq_ignore_ascii_case(b"client") {
-                    session.set_caching(false);
-                }
-            }
-            What::Broken(error) => {
-                error.encode(output);
-                closes = true;
-            }
-            What::Browser => {
-                tracing::warn!(
-                    "Closed {}: it speaks HTTP. A web page may be trying to send commands through a visitor's browser.",
-                    session.client.address
-                );
-                closes = true;
-            }
-            What::Nothing => return connection.input.done(entry.end),
-        }
-        self.tally.count_reply(&output[before..]);
-        if !replies_wanted(session) {
-            output.truncate(before);
-        }
-        connection.input.done(entry.end);
-        if closes {
-            connection.state = State::Closing;
-        }
-    }
 }
 
 /// A command that is a script, or a transaction, which may have one.
 #[inline]
-fn may_be_script(entry: &Entry) -> Option<&'static Command> {
+pub(super) fn may_be_script(entry: &Entry) -> Option<&'static Command> {
     let What::Local(command) = entry.what else { return None };
     let may_be = matches!(command.handler, Handler::Transaction(TransactionPart::Script(_) | TransactionPart::Exec));
     may_be.then_some(command)
@@ -550,25 +411,9 @@ fn may_be_script(entry: &Entry) -> Option<&'static Command> {
 fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>, output: &mut Vec<u8>) -> Ran {
     let keyspace = executor.keyspace();
     shards.clear();
-    match call.command.route {
-        Route::Keys => {
-            let found = for_each_key(call.command, &call.args, |index, _| {
-                shards.push(keyspace.place(call.args.at(index)).shard);
-            });
-            if found.is_err() || shards.is_empty() {
-                // The arguments don't fit the key specification: any shard will do for the handler to say so.
-                shards.clear();
-                shards.push(0);
-            }
-        }
-        Route::All => shards.extend(0..keyspace.shard_count()),
-        Route::Custom(choose) => {
-            choose(keyspace, &call.session, &call.args, shards);
-            if shards.is_empty() {
-                shards.push(0);
-            }
-        }
-        Route::None => unreachable!("a keyed command has a route"),
+    add_shards(keyspace, &call.session, call.command, &call.args, shards);
+    if shards.is_empty() {
+        shards.push(0);
     }
     if faults::hits(Fault::TornMset)
         && call.command.name == "mset"
@@ -596,47 +441,6 @@ pub(super) fn output_limit<'s>(connection: &Connection, settings: &'s Settings) 
     }
 }
 
-/// Why a client may not run a command.
-#[cold]
-fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<Cow<'static, str>> {
-    if command.flags.contains(Flags::PROTECTED) && !host.debug_allowed(&session.client) {
-        return Some(DEBUG_NOT_ALLOWED.into());
-    }
-    if !passes_password(command, session, host) {
-        return Some(NO_AUTH.into());
-    }
-    if session.monitors && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
-        return Some("ERR Replica can't interact with the keyspace".into());
-    }
-    let is_for_listeners = || LISTENERS_COMMANDS.contains(&command.name);
-    (session.only_listens() && !is_for_listeners()).then(|| {
-        let name = command.full_name;
-        format!(
-            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
-        )
-        .into()
-    })
-}
-
-/// Whether a client has given its password, as far as this command wants one.
-fn passes_password(command: &Command, session: &Session, host: &dyn Host) -> bool {
-    // A password that was removed since locks nobody out any more.
-    session.authenticated || command.flags.contains(Flags::NO_AUTH) || !host.requires_password()
-}
-
-/// What a client that listens may still run with RESP2.
-const LISTENERS_COMMANDS: [&str; 9] =
-    ["ping", "psubscribe", "punsubscribe", "quit", "reset", "ssubscribe", "subscribe", "sunsubscribe", "unsubscribe"];
-
-/// The answer to `DEBUG` where `enable-debug-command` doesn't allow it: all protected commands are `DEBUG` yet.
-const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
-
-/// The answer to a command whose keys have several slots.
-pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
-
-/// The answer to a command before authentication.
-const NO_AUTH: &str = "NOAUTH Authentication required.";
-
 /// Whether the reply of the command that has just run is to be sent; moves `CLIENT REPLY SKIP` on.
 pub fn replies_wanted(session: &mut Session) -> bool {
     match session.reply_mode {
@@ -661,7 +465,7 @@ fn is_pushed(command: &Command) -> bool {
 
 /// Whether a session needs a closer look after a command.
 #[inline]
-fn session_settles(session: &Session) -> bool {
+pub(super) fn session_settles(session: &Session) -> bool {
     session.reply_mode != ReplyMode::On || session.close_after_reply
 }
 

@@ -21,7 +21,7 @@ use super::connection::{Connection, State};
 use super::scripts::ScriptCall;
 use super::stats::Outcome;
 use super::window::{Entry, What};
-use super::{Worker, run, scripts};
+use super::{Worker, refusal, run, scripts};
 
 /// What a connection does with the shards that it has asked for.
 pub enum Held {
@@ -112,7 +112,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let (session, output) = (&mut connection.session, &mut connection.output);
         let before = output.len();
         session.discard();
-        Reply::new(output, session.version).error(run::CROSS_SLOT);
+        Reply::new(output, session.version).error(refusal::CROSS_SLOT);
         self.tally.count_reply(&output[before..]);
         self.tally.count(command, Outcome::Rejected);
         if !run::replies_wanted(session) {

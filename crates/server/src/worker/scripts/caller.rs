@@ -7,7 +7,7 @@ use pantala_base::key_slot;
 use pantala_commands::Unresolved;
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{Client, LocalContext, Session};
-use pantala_engine::command::{Command, Flags, Handler, Route, Slots, for_each_key};
+use pantala_engine::command::{Command, Flags, Handler, Route, Slots, add_shards, for_each_key};
 use pantala_engine::executor::Call;
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
@@ -275,18 +275,11 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), TooNarrow> {
         let keyspace = self.worker.executor.keyspace();
         let shards = &mut self.worker.shards;
-        match command.route {
-            Route::Keys => {
-                let found = for_each_key(command, args, |index, _| shards.push(keyspace.place(args.at(index)).shard));
-                if found.is_err() {
-                    shards.clear();
-                }
-            }
-            // Which shards these need, only the handler knows.
-            _ if self.undo.is_some() => return Err(TooNarrow),
-            Route::Custom(choose) => choose(keyspace, &self.view, args, shards),
-            _ => shards.extend(0..keyspace.shard_count()),
+        // Which shards others need, and what they change there, isn't told by their arguments.
+        if self.undo.is_some() && !matches!(command.route, Route::Keys) {
+            return Err(TooNarrow);
         }
+        add_shards(keyspace, &self.view, command, args, shards);
         if shards.is_empty() {
             // Any will do for the handler to say what is wrong.
             match self.owned.first() {

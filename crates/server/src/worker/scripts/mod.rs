@@ -249,8 +249,10 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Runs a script on the shards that it has. `None`: it has to be run again, with all shards.
     pub(super) fn run_script(&mut self, index: u32, call: &ScriptCall, owned: &mut Vec<Ownership>) -> Option<Scripted> {
         let connection = self.connections[index as usize].as_ref()?;
-        let view = SessionView { in_script: true, ..connection.session.view() };
-        let (client, token) = (Arc::clone(&connection.session.client), connection.token());
+        let session = &connection.session;
+        let view = SessionView { in_script: true, ..session.view() };
+        let (client, token) = (Arc::clone(&session.client), connection.token());
+        let reads_as = session.reads_as.clone();
         // Before the commands that it runs. With monitors it has all shards, so it doesn't come here twice.
         if let Some((bytes, ranges)) = &call.shown {
             self.show_script(index, call.command, &Args::new(bytes, ranges));
@@ -265,7 +267,6 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let running = self.server.scripting().running(self.number);
         running.begin(kind, self.server.monotonic_ms());
-        let reads_as = self.connections[index as usize].as_ref().and_then(|held| held.session.reads_as.clone());
         let mut caller = ScriptCaller {
             reads_as,
             keys: call.keys(),
@@ -339,13 +340,10 @@ impl<L: EventLoop> Worker<'_, L> {
 impl ScriptCall {
     /// Who it is, for who asks what runs.
     fn named(&self) -> Named {
-        let what = match &self.program {
-            Program::Script(script) => script.sha.to_vec(),
-            Program::Function(..) => self.program.name().to_vec(),
-        };
-        let head = [self.command.name.as_bytes().to_vec(), what, self.keys.to_string().into_bytes()];
-        let rest = self.ranges.iter().map(|range| self.bytes[range.start()..range.start() + range.len()].to_vec());
-        Named { name: self.program.name().to_vec(), command: head.into_iter().chain(rest).collect() }
+        let name = self.program.name().to_vec();
+        let head = [self.command.name.as_bytes().to_vec(), name.clone(), self.keys.to_string().into_bytes()];
+        let rest = Args::new(&self.bytes, &self.ranges);
+        Named { name, command: head.into_iter().chain(rest.iter().map(<[u8]>::to_vec)).collect() }
     }
 
     /// What to count it as.

@@ -1,0 +1,83 @@
+//! With `--execution owner`: commands of one key are run by their shards' homes, those of a pipeline together.
+
+use pantala_engine::request::Request;
+use pantala_resp::Args;
+use pantala_runtime::EventLoop;
+
+use super::Worker;
+use super::connection::State;
+use super::refusal::is_restricted;
+use super::run::{may_be_script, session_settles};
+use super::stats::Outcome;
+use super::window::{Entry, What, Window};
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// What a connection has in the window as commands of one key, one after the other, goes to the shards' homes in
+    /// one request for each home, and comes back in order.
+    /// Gives the window back, or nothing when it was given up meanwhile.
+    pub(super) fn run_for_homes(&mut self, mut window: Window) -> Option<Window> {
+        let mut at = 0;
+        while at < window.entries.len() {
+            let entry = &window.entries[at];
+            if let Some(command) = may_be_script(entry) {
+                window = self.run_suspended(window, at, command)?;
+                at += 1;
+                continue;
+            }
+            let alike = window.entries[at..]
+                .iter()
+                .take_while(|next| next.connection == entry.connection && matches!(next.what, What::Single(..)))
+                .count();
+            if alike > 1 && self.send_to_homes(&window.entries[at..at + alike], &window) {
+                at += alike;
+            } else {
+                self.run_entry(entry, window.ranges_of(entry));
+                at += 1;
+            }
+        }
+        Some(window)
+    }
+
+    /// Sends commands of one key of a connection to the homes of their shards. `false`: they have to be run one by one, since something is
+    /// out of the ordinary.
+    fn send_to_homes(&mut self, entries: &[Entry], window: &Window) -> bool {
+        let index = entries[0].connection;
+        let Some(connection) = &mut self.connections[index as usize] else { return true };
+        if connection.state != State::Open {
+            return true;
+        }
+        if is_restricted(&connection.session)
+            || self.server.paused_until_ms() > self.now_ms
+            || session_settles(&connection.session)
+            || connection.session.transaction.is_some()
+            || connection.session.caching
+        {
+            return false;
+        }
+        let keyspace = self.executor.keyspace();
+        let mut requests: Vec<Option<Request>> = Vec::new();
+        requests.resize_with(keyspace.layout().homes as usize, || None);
+        let (view, token) = (connection.session.view(), connection.token());
+        let bytes = connection.input.bytes(&self.io);
+        for (sequence, entry) in entries.iter().enumerate() {
+            let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
+            let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
+            requests[keyspace.home(place.shard) as usize]
+                .get_or_insert_with(|| {
+                    let mut request = Request::new(view, self.number, token, self.now_ms);
+                    request.reads_as = connection.session.reads_as.clone();
+                    request
+                })
+                .push_single(command, &args, place, sequence as u32);
+            connection.session.client.set_command(command);
+            self.tally.count(command, Outcome::Ok);
+        }
+        connection.input.done(entries[entries.len() - 1].end);
+        connection.state = State::Parked;
+        connection.requests = requests.iter().flatten().count() as u32;
+        for request in requests.into_iter().flatten() {
+            self.executor.start(request);
+        }
+        true
+    }
+}

@@ -1,0 +1,129 @@
+//! Commands that can't or may not run, and what they are answered.
+
+use std::borrow::Cow;
+
+use pantala_commands::Unresolved;
+use pantala_engine::client::{Host, Session};
+use pantala_engine::command::{Command, Flags};
+use pantala_resp::{ArgRange, Args, Reply};
+use pantala_runtime::EventLoop;
+
+use super::connection::State;
+use super::run::replies_wanted;
+use super::stats::Outcome;
+use super::window::{Entry, What};
+use super::{Worker, transactions};
+
+/// What a client that listens may still run with RESP2.
+const LISTENERS_COMMANDS: [&str; 9] =
+    ["ping", "psubscribe", "punsubscribe", "quit", "reset", "ssubscribe", "subscribe", "sunsubscribe", "unsubscribe"];
+
+/// The answer to `DEBUG` where `enable-debug-command` doesn't allow it: all protected commands are `DEBUG` yet.
+const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
+
+/// The answer to a command whose keys have several slots.
+pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
+
+/// The answer to a command before authentication.
+const NO_AUTH: &str = "NOAUTH Authentication required.";
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Answers a command that can't or may not run.
+    #[cold]
+    pub(super) fn refuse_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
+        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
+        let bytes = connection.input.bytes(&self.io);
+        // What is no command at all has no place in the input.
+        let args = Args::new(bytes.get(entry.begin..entry.end).unwrap_or_default(), ranges);
+        let (session, output) = (&mut connection.session, &mut connection.output);
+        let before = output.len();
+        let mut closes = false;
+        if let (Some(transaction), false) = (&mut session.transaction, matches!(entry.what, What::Nothing)) {
+            transaction.aborted = true;
+        }
+        match &entry.what {
+            What::Single(command, _) | What::Keyed(command) | What::Local(command) => {
+                if let Some(why) = forbidden(command, session, self.server) {
+                    let why = transactions::refusal(command, session, why.as_bytes());
+                    Reply::new(output, session.version).error_bytes(&why);
+                    self.tally.count(command, Outcome::Rejected);
+                }
+            }
+            What::CrossSlot(command) => {
+                let why = if passes_password(command, session, self.server) { CROSS_SLOT } else { NO_AUTH };
+                Reply::new(output, session.version).error(why);
+                self.tally.count(command, Outcome::Rejected);
+            }
+            // A command that exists in Redis is refused for want of authentication before anything else is said of it.
+            What::Unresolved(Unresolved::NotBuilt | Unresolved::SubcommandNotBuilt(_)) if !session.authenticated => {
+                Reply::new(output, session.version).error(NO_AUTH);
+            }
+            What::Unresolved(why) => {
+                let mut message: Cow<'_, [u8]> = why.message(&args).into();
+                if let Unresolved::WrongArity(command) = why {
+                    message = transactions::refusal(command, session, &message).into_owned().into();
+                    self.tally.count(command, Outcome::Rejected);
+                }
+                Reply::new(output, session.version).error_bytes(&message);
+                // CLIENT CACHING was for this command, which is none.
+                if session.caching && session.transaction.is_none() && !args.at(0).eq_ignore_ascii_case(b"client") {
+                    session.set_caching(false);
+                }
+            }
+            What::Broken(error) => {
+                error.encode(output);
+                closes = true;
+            }
+            What::Browser => {
+                tracing::warn!(
+                    "Closed {}: it speaks HTTP. A web page may be trying to send commands through a visitor's browser.",
+                    session.client.address
+                );
+                closes = true;
+            }
+            What::Nothing => return connection.input.done(entry.end),
+        }
+        self.tally.count_reply(&output[before..]);
+        if !replies_wanted(session) {
+            output.truncate(before);
+        }
+        connection.input.done(entry.end);
+        if closes {
+            connection.state = State::Closing;
+        }
+    }
+}
+
+/// Whether a client may not run every command: then each is looked at by [`forbidden`].
+#[inline]
+pub(super) fn is_restricted(session: &Session) -> bool {
+    !session.authenticated || session.subscriptions.is_some() || session.monitors
+}
+
+/// Why a client may not run a command.
+#[cold]
+pub(super) fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<Cow<'static, str>> {
+    if command.flags.contains(Flags::PROTECTED) && !host.debug_allowed(&session.client) {
+        return Some(DEBUG_NOT_ALLOWED.into());
+    }
+    if !passes_password(command, session, host) {
+        return Some(NO_AUTH.into());
+    }
+    if session.monitors && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
+        return Some("ERR Replica can't interact with the keyspace".into());
+    }
+    let is_for_listeners = || LISTENERS_COMMANDS.contains(&command.name);
+    (session.only_listens() && !is_for_listeners()).then(|| {
+        let name = command.full_name;
+        format!(
+            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+        )
+        .into()
+    })
+}
+
+/// Whether a client has given its password, as far as this command wants one.
+fn passes_password(command: &Command, session: &Session, host: &dyn Host) -> bool {
+    // A password that was removed since locks nobody out any more.
+    session.authenticated || command.flags.contains(Flags::NO_AUTH) || !host.requires_password()
+}
