@@ -11,6 +11,7 @@
 //!   raw bytes, so that two servers can be compared byte for byte.
 //! - [`history`]: what concurrent clients saw, and whether that could have happened.
 //! - [`generator`]: random command streams, [`differential`]: running one against two servers.
+//! - [`transcript`]: what a list of commands is answered, held against a judge.
 //! - *judge*: the real redis-server whose replies are right by definition.
 //!
 //! # Environment
@@ -42,6 +43,7 @@ pub mod reply;
 pub mod server;
 pub mod tidy;
 pub mod tool;
+pub mod transcript;
 pub mod upstream;
 
 pub use backend::{Backend, for_each_backend};

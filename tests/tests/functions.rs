@@ -1,5 +1,6 @@
 //! Functions: replies as redis-server gives them, to the byte, and libraries that travel between the two.
 
+use pantala_tests::transcript::assert_as_redis;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
 /// More shards than workers, so that keys of one function live in several.
@@ -99,15 +100,7 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
 
 #[test]
 fn functions_do_as_in_redis() {
-    let Some(redis) = Server::redis(&[]) else { return };
-    for_each_backend(|backend| {
-        let server = Server::pantala(backend, &SERVER_ARGS);
-        for version in [2, 3] {
-            for (got, wanted) in transcript(&server, version).iter().zip(transcript(&redis, version)) {
-                assert_eq!(*got, wanted, "with RESP{version}");
-            }
-        }
-    });
+    assert_as_redis(&SERVER_ARGS, transcript);
 }
 
 /// A library of the name, with one function that answers a text.

@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
+use pantala_tests::transcript::assert_as_redis;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+const SERVER_ARGS: [&str; 4] = ["--workers", "3", "--shards", "8"];
+
 fn start(backend: Backend) -> Server {
-    Server::pantala(backend, &["--workers", "3", "--shards", "8"])
+    Server::pantala(backend, &SERVER_ARGS)
 }
 
 /// Listeners of a channel as soon as they are so many.
@@ -22,7 +25,7 @@ fn await_listeners(client: &mut Client, channel: &str, count: usize) {
 }
 
 /// What a script of commands by three clients is answered: all bytes of each, in RESP2 and RESP3.
-fn transcript(server: &Server, version: u8) -> Vec<Vec<u8>> {
+fn transcript(server: &Server, version: u8) -> Vec<String> {
     let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
     let mut transcript = Vec::new();
     let script: &[(usize, &str, usize)] = &[
@@ -78,7 +81,7 @@ fn transcript(server: &Server, version: u8) -> Vec<Vec<u8>> {
             client.send(&command.split(' ').collect::<Vec<_>>());
         }
         for _ in 0..*count {
-            transcript.push(client.receive_raw().1);
+            transcript.push(format!("{command}: {}", client.receive_raw().1.escape_ascii()));
         }
     }
     transcript
@@ -86,17 +89,7 @@ fn transcript(server: &Server, version: u8) -> Vec<Vec<u8>> {
 
 #[test]
 fn all_answers_are_those_of_redis() {
-    let Some(redis) = Server::redis(&[]) else { return };
-    for version in [2, 3] {
-        let expected = transcript(&redis, version);
-        for_each_backend(|backend| {
-            let found = transcript(&start(backend), version);
-            for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                let (found, expected) = (String::from_utf8_lossy(found), String::from_utf8_lossy(expected));
-                assert_eq!(found, expected, "RESP{version}, answer {number}");
-            }
-        });
-    }
+    assert_as_redis(&SERVER_ARGS, transcript);
 }
 
 #[test]
@@ -118,6 +111,23 @@ fn a_listener_with_resp2_only_listens() {
             }
         }
         assert_eq!(refused(&server, "ECHO free", 3), "free");
+    });
+}
+
+/// A pipeline of commands of one key, too: with `--execution owner` those go to their shards' homes together.
+#[test]
+fn who_may_not_read_may_not_by_a_pipeline_either() {
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
+            for (begins, why) in [("SUBSCRIBE a", "are allowed in this context"), ("MONITOR", "ERR Replica can't")] {
+                let mut client = server.connect();
+                client.call(begins);
+                for reply in client.pipeline(&["a", "b", "c"].map(|key| vec!["GET", key])) {
+                    assert!(reply.text().contains(why), "{execution}, {begins}: {reply:?}");
+                }
+            }
+        }
     });
 }
 

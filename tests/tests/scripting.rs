@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use pantala_tests::transcript::assert_as_redis;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 use rustix::process::Signal;
 
@@ -42,15 +43,7 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
 
 #[test]
 fn scripts_do_as_in_redis() {
-    let Some(redis) = Server::redis(&[]) else { return };
-    for_each_backend(|backend| {
-        let server = Server::pantala(backend, &SERVER_ARGS);
-        for version in [2, 3] {
-            for (got, wanted) in transcript(&server, version).iter().zip(transcript(&redis, version)) {
-                assert_eq!(*got, wanted, "with RESP{version}");
-            }
-        }
-    });
+    assert_as_redis(&SERVER_ARGS, transcript);
 }
 
 /// Keys in different shards that a script doesn't declare: met by reading, and after writes, which are then made once.

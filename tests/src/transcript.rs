@@ -1,0 +1,33 @@
+//! What a list of commands is answered, held against redis-server, byte for byte.
+
+use crate::{Server, for_each_backend};
+
+/// Has `transcript` (of a server, with a version of RESP) give the same lines with Pantala, started with `args` on each backend, and with a
+/// redis-server; skips where none is installed.
+///
+/// # Panics
+/// Where a line differs, or one has more of them.
+pub fn assert_as_redis(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
+    if let Some(judge) = Server::redis(&[]) {
+        assert_as(&judge, args, transcript);
+    }
+}
+
+/// As [`assert_as_redis`], with a judge that was started already.
+///
+/// # Panics
+/// As there.
+pub fn assert_as(judge: &Server, args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
+    for version in [2, 3] {
+        let right = transcript(judge, version);
+        for_each_backend(|backend| {
+            let mut server = Server::pantala(backend, args);
+            let given = transcript(&server, version);
+            for (given, right) in given.iter().zip(&right) {
+                assert_eq!(given, right, "with RESP{version}");
+            }
+            assert_eq!(given.len(), right.len(), "lines, with RESP{version}");
+            server.assert_sound();
+        });
+    }
+}
