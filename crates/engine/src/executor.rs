@@ -624,17 +624,12 @@ fn execute(
     blocking: Blocking<'_>,
     reply: &mut Vec<u8>,
 ) -> Option<Arc<Waiter>> {
-    let Handler::Keyed(handler) = call.command.handler else {
-        unreachable!("only keyed commands are routed to shards");
-    };
     keyspace.shard_stats(owned[0].shard()).commands.add(1);
     if keyspace.tuning.is_watched() {
         return execute_watched(keyspace, call, worker, owned, blocking, reply);
     }
     let mut access = access(keyspace, call, owned, blocking);
-    let mut reply = Reply::new(reply, call.session.version);
-    handler(&mut access, &call.args, &mut reply);
-    reply.finish();
+    run_handler(&mut access, call, reply);
     if access.block.is_some() { wait(&mut access, call, worker) } else { None }
 }
 
@@ -648,14 +643,9 @@ fn execute_watched(
     blocking: Blocking<'_>,
     reply: &mut Vec<u8>,
 ) -> Option<Arc<Waiter>> {
-    let Handler::Keyed(handler) = call.command.handler else {
-        unreachable!("looked at by the caller");
-    };
     set_origin(keyspace, owned, call.session.client);
     let mut access = access(keyspace, call, owned, blocking);
-    let mut reply = Reply::new(reply, call.session.version);
-    handler(&mut access, &call.args, &mut reply);
-    reply.finish();
+    run_handler(&mut access, call, reply);
     // While the shards are held: in between no command comes that could not have come there.
     if keyspace.monitors().are_there() {
         if call.session.in_script {
@@ -685,6 +675,16 @@ fn access<'a>(
         blocking,
         block: None,
     }
+}
+
+#[inline(always)]
+fn run_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
+    let Handler::Keyed(handler) = call.command.handler else {
+        unreachable!("only keyed commands are routed to shards");
+    };
+    let mut reply = Reply::new(reply, call.session.version);
+    handler(access, &call.args, &mut reply);
+    reply.finish();
 }
 
 /// Puts a command that waits into the queues of its keys.

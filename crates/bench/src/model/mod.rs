@@ -25,7 +25,7 @@ use simulate::{Outcome, Policy, Scene, simulate};
 const OPERATIONS: u64 = 400_000;
 /// Most workers and shards.
 const WORKERS_MAX: i64 = 1024;
-const SHARDS_MAX: i64 = 16_384;
+const SHARDS_MAX: i64 = pantala_base::limits::SHARDS_MAX as i64;
 /// Numbers of workers whose capacities the law is fitted to.
 const FITTED: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// A gate that is held this much of the time is what bounds the rest.

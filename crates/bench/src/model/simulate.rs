@@ -13,14 +13,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use pantala_base::limits::SLOTS;
 use pantala_base::{Random, key_slot};
 
 use crate::load::keys::{Keys, Pattern, Range};
 
 /// How far a worker may run ahead of its oldest answer, ns: as long as it takes to run what its other connections have sent.
 const AHEAD_NS: f64 = 100_000.0;
-/// Slots of the key space.
-const SLOTS: u64 = 16_384;
 
 /// Who runs commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,7 +134,7 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
         wanted.clear();
         for _ in 0..scene.keys_per_operation {
             let key = keys.draw(&mut random);
-            wanted.push((u64::from(key_slot(&key.to_le_bytes())) * u64::from(scene.shards) / SLOTS) as u32);
+            wanted.push((u64::from(key_slot(&key.to_le_bytes())) * u64::from(scene.shards) / SLOTS as u64) as u32);
         }
         wanted.sort_unstable();
         wanted.dedup();

@@ -158,7 +158,7 @@ pub fn caching(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
 
 /// The client that is told in this one's place; 0: none; -1: it doesn't track.
 fn redirect(context: &LocalContext<'_>) -> i64 {
-    context.session.tracking.as_ref().map_or(-1, |tracking| tracking.redirect as i64)
+    context.session.tracking.as_ref().map_or(-1, |tracking| tracking.redirect() as i64)
 }
 
 /// `CLIENT GETREDIR`.

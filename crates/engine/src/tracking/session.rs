@@ -34,8 +34,6 @@ pub struct SessionTracking {
     reader: Arc<Reader>,
     /// Its options.
     pub options: Options,
-    /// The client that is told in its place; 0: none.
-    pub redirect: u64,
     /// What it wants to hear of.
     pub prefixes: BTreeSet<Box<[u8]>>,
 }
@@ -46,10 +44,11 @@ impl SessionTracking {
         Arc::ptr_eq(&self.reader, reader)
     }
 
-    /// Who reads.
-    pub fn reader(&self) -> &Arc<Reader> {
-        &self.reader
+    /// The client that is told in its place; 0: none.
+    pub fn redirect(&self) -> u64 {
+        self.reader.redirect().map_or(0, |client| client.id)
     }
+
 }
 
 impl Session {
@@ -60,10 +59,9 @@ impl Session {
         let state = self.tracking.get_or_insert_with(|| {
             let reader = Arc::new(Reader::new(&self.client));
             tracking.add(tuning, &reader);
-            Box::new(SessionTracking { reader, options, redirect: 0, prefixes: BTreeSet::new() })
+            Box::new(SessionTracking { reader, options, prefixes: BTreeSet::new() })
         });
         state.options = options | Options::ON;
-        state.redirect = redirect.as_ref().map_or(0, |client| client.id);
         state.reader.no_loop.store(options.contains(Options::NO_LOOP), Relaxed);
         state.reader.set_redirect(redirect);
         if broadcasts {
@@ -104,7 +102,7 @@ impl Session {
     /// Works out whether what it reads is noted, and has others see what it tracks.
     fn tell_tracking(&mut self) {
         let options = self.tracking.as_ref().map_or(Options::empty(), |state| state.options);
-        let redirect = self.tracking.as_ref().map_or(-1, |state| state.redirect as i64);
+        let redirect = self.tracking.as_ref().map_or(-1, |state| state.redirect() as i64);
         let is_left_out = options.contains(Options::BROADCAST)
             || options.contains(Options::OPT_IN) && !self.caching
             || options.contains(Options::OPT_OUT) && self.caching;

@@ -134,7 +134,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 if !is_resp3 {
                     return;
                 }
-                let id = connection.session.tracking.as_ref().map_or(0, |tracking| tracking.redirect);
+                let id = connection.session.tracking.as_ref().map_or(0, |tracking| tracking.redirect());
                 let mut bytes = Vec::new();
                 let mut reply = Reply::new(&mut bytes, Version::Resp3);
                 reply.push(2);
