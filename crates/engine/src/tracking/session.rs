@@ -48,7 +48,6 @@ impl SessionTracking {
     pub fn redirect(&self) -> u64 {
         self.reader.redirect().map_or(0, |client| client.id)
     }
-
 }
 
 impl Session {
