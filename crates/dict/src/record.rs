@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! head        4 bytes   24 bits of access word, 2 of payload kind, has-expiry, large, 3 of user flags, 1 spare
-//! key length  1, 2, 3 or 9
-//! value length 1, 2, 3 or 9, only of a bytes payload
+//! key length  1, 3 or 9
+//! value length 1, 3 or 9, only of a bytes payload
 //! expiry      8 bytes (ms, signed), only if it has one
 //! key
 //! payload     the bytes, or 8 of integer, or a pointer to the heap value
@@ -27,12 +27,7 @@ pub(crate) const USER_FLAGS_MASK: u8 = 0b111;
 const HEAD_BYTES: usize = 4;
 const EXPIRY_BYTES: usize = 8;
 const WORD_BYTES: usize = 8;
-/// Below, a length's first byte is the length. From here up to [`LENGTH_U16`] another byte follows: a packed collection of 20 elements is
-/// of this size, and there may be millions.
-const LENGTH_SPLIT: u8 = 248;
-/// The shortest length of three bytes.
-const LENGTH_U16_MIN: usize = LENGTH_SPLIT as usize + ((LENGTH_U16 - LENGTH_SPLIT) as usize) * 256;
-/// A first byte of a length that means: two bytes of length follow.
+/// A first byte of a length that means: two bytes of length follow. Below, it is the length.
 const LENGTH_U16: u8 = 253;
 /// Eight bytes of length follow.
 const LENGTH_U64: u8 = 254;
@@ -138,16 +133,10 @@ enum Home {
     Large(usize),
 }
 
-/// The shortest length of two bytes, and the longest of one.
-const LENGTH_SPLIT_LEN: usize = LENGTH_SPLIT as usize;
-const SHORT_LEN_MAX: usize = LENGTH_SPLIT_LEN - 1;
-
-#[inline]
 fn length_bytes(len: usize) -> usize {
     match len {
-        0..=SHORT_LEN_MAX => 1,
-        LENGTH_SPLIT_LEN..LENGTH_U16_MIN => 2,
-        LENGTH_U16_MIN..=0xffff => 3,
+        0..253 => 1,
+        253..=0xffff => 3,
         _ => 9,
     }
 }
@@ -269,13 +258,9 @@ impl Record {
         unsafe {
             let first = self.0.add(at).read();
             match first {
-                ..LENGTH_SPLIT => (usize::from(first), 1),
-                LENGTH_SPLIT..LENGTH_U16 => {
-                    let high = usize::from(first - LENGTH_SPLIT) << 8;
-                    (usize::from(LENGTH_SPLIT) + high + usize::from(self.0.add(at + 1).read()), 2)
-                }
                 LENGTH_U16 => (usize::from(self.0.add(at + 1).cast::<u16>().read_unaligned()), 3),
-                _ => (self.0.add(at + 1).cast::<u64>().read_unaligned() as usize, 9),
+                LENGTH_U64 => (self.0.add(at + 1).cast::<u64>().read_unaligned() as usize, 9),
+                _ => (usize::from(first), 1),
             }
         }
     }
@@ -317,11 +302,11 @@ impl Record {
     /// As [`Self::head`].
     #[inline(always)]
     pub(crate) unsafe fn has_key(self, key: &[u8]) -> bool {
-        // SAFETY: the caller's word. The short way: a key length below 248 is one byte, and then the value's length
+        // SAFETY: the caller's word. The short way: a key length below 253 is one byte, and then the value's length
         // follows right behind it.
         unsafe {
             let first = usize::from(self.0.add(HEAD_BYTES).read());
-            if first > SHORT_LEN_MAX {
+            if first >= usize::from(LENGTH_U16) {
                 return self.key() == key;
             }
             if first != key.len() {
@@ -331,10 +316,9 @@ impl Record {
             let mut at = HEAD_BYTES + 1;
             if head >> KIND_SHIFT & 0b11 == 0 {
                 at += match self.0.add(at).read() {
-                    ..LENGTH_SPLIT => 1,
-                    LENGTH_SPLIT..LENGTH_U16 => 2,
                     LENGTH_U16 => 3,
-                    _ => 9,
+                    LENGTH_U64 => 9,
+                    _ => 1,
                 };
             }
             if head & EXPIRES != 0 {
@@ -491,11 +475,6 @@ impl Record {
         unsafe {
             match length_bytes(len) {
                 1 => self.0.add(at).write(len as u8),
-                2 => {
-                    let rest = len - usize::from(LENGTH_SPLIT);
-                    self.0.add(at).write(LENGTH_SPLIT + (rest >> 8) as u8);
-                    self.0.add(at + 1).write(rest as u8);
-                }
                 3 => {
                     self.0.add(at).write(LENGTH_U16);
                     self.0.add(at + 1).cast::<u16>().write_unaligned(len as u16);

@@ -364,7 +364,7 @@ impl<'k> Executor<'k> {
     }
 
     /// Gives back a shard that was free when it was taken, seeing to the requests that came meanwhile.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, mut ownership: Ownership) {
         let shard = ownership.shard();
         // A shard is freed only with an empty backlog, so one that was taken while free has none.
