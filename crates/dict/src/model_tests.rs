@@ -633,6 +633,10 @@ fn lengths_come_back_at_the_bounds_of_their_forms() {
     let mut dict: Dict<String> = Dict::new(SEED);
     for (i, &len) in lengths.iter().enumerate() {
         for (j, &value_len) in lengths.iter().enumerate() {
+            // A large one beside each of the others tells Miri nothing new, and takes it long.
+            if cfg!(miri) && len.max(value_len) > 1000 && len.min(value_len) > 1 {
+                continue;
+            }
             let mut key = vec![b'k'; len];
             key.iter_mut().zip([i as u8, j as u8]).for_each(|(byte, mark)| *byte = mark);
             let value = vec![(i * 16 + j) as u8; value_len];
