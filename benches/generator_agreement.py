@@ -1,25 +1,31 @@
 #!/usr/bin/env python3
 """Holds `pantala-bench load` against redis-benchmark: the same keys on the same redis-server, in interleaved rounds.
 
-The server runs on CPU 0, the generators on CPU 1. Beside throughput and the server's CPU time per operation it prints how many
-operations the server found in one read: whether a generator keeps its pipelines whole.
+The server runs on CPU 0, the generators on CPU 1. Beside throughput, latency and the server's CPU time per operation it prints how many
+operations the server found in one read: whether a generator keeps its pipelines whole. At the end: ratios to redis-benchmark within a
+round, median (least-greatest).
 
     chrt -f 5 python3 benches/generator_agreement.py --rounds 4
 
-`load` runs twice: as it is, where all clients draw the same sequence of keys (as in memtier_benchmark), and with
---distinct-client-seed. Python's standard library suffices; everything started is stopped.
+`load` runs three times: as it is, where all clients draw the same sequence of keys (as in memtier_benchmark); with
+--distinct-client-seed; and so at the rate that redis-benchmark had just reached, since latencies of who drives more are those of a
+longer queue. redis-benchmark itself can't be held to a rate. At a rate, latency counts from when an operation was due.
+Python's standard library suffices; everything started is stopped.
 """
 
 import argparse
+import csv
 import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import tempfile
 import time
 
 READY_WAIT_S = 10
+PEER = "redis-benchmark"
 KEYS = 100_000
 CLIENTS = 50
 DATA_BYTES = 256
@@ -43,20 +49,23 @@ def reads(port):
 
 
 def load(bench, port, prefix, minimum, maximum, more):
-    """Runs the generator; returns operations per second and operations."""
+    """Runs the generator; returns operations per second, operations, and p50 and p99 in microseconds."""
     with tempfile.NamedTemporaryFile() as out:
         words = [bench, "load", "-p", str(port), "-t", "1", "-c", str(CLIENTS), "-d", str(DATA_BYTES)]
         words += ["--key-prefix", prefix, "--key-minimum", str(minimum), "--key-maximum", str(maximum)]
         subprocess.run(on_cpu(1, [*words, "--json-out-file", out.name, *more]), check=True, capture_output=True)
         result = json.load(open(out.name))
-    return result["operations_per_s"], result["operations"]
+    latency = result["latency"]
+    return result["operations_per_s"], result["operations"], latency["p50_us"], latency["p99_us"]
 
 
 def redis_benchmark(port, pipeline, requests):
     words = ["redis-benchmark", "-p", str(port), "-c", str(CLIENTS), "-P", str(pipeline), "-n", str(requests)]
     words += ["-r", str(KEYS), "--csv", "GET", "key:__rand_int__"]
     out = subprocess.run(on_cpu(1, words), check=True, capture_output=True, text=True).stdout
-    return float(out.splitlines()[-1].split('","')[1]), requests
+    row = dict(zip(*csv.reader(out.splitlines()[-2:])))
+    latency_us = [float(row[name]) * 1e3 for name in ("p50_latency_ms", "p99_latency_ms")]
+    return float(row["rps"]), requests, *latency_us
 
 
 def fill(bench, port):
@@ -68,26 +77,54 @@ def fill(bench, port):
         load(bench, port, "key:" + "0" * (12 - digits), first, 10**digits - 1, write)
 
 
+def one_round(arguments, port, pid, pipeline, requests, seen):
+    """Runs each generator once, and keeps what it found in `seen`."""
+    read = ["--ratio", "0:1", "--pipeline", str(pipeline), "-n", str(requests // CLIENTS)]
+    distinct = [*read, "--distinct-client-seed"]
+
+    def ours(more):
+        return load(arguments.bench, port, "key:000000", KEYS, 2 * KEYS - 1, more)
+
+    reached = 0
+    runs = {
+        PEER: lambda: redis_benchmark(port, pipeline, requests),
+        "load": lambda: ours(read),
+        "load, distinct": lambda: ours(distinct),
+        "load, same rate": lambda: ours([*distinct, "--rate-limiting", str(max(1, round(reached / CLIENTS)))]),
+    }
+    for name, run in runs.items():
+        cpu_before, reads_before = cpu_us(pid), reads(port)
+        rate, operations, p50_us, p99_us = run()
+        cpu, found = (cpu_us(pid) - cpu_before) / operations, operations / (reads(port) - reads_before)
+        if name == PEER:
+            reached = rate
+        seen.setdefault((pipeline, name), []).append((rate, cpu, p50_us, p99_us))
+        print(
+            f"{name:16} pipeline {pipeline:<3}{rate:>10.0f}/s, server {cpu:.2f} us/op, p50 {p50_us:.0f} us,"
+            f" p99 {p99_us:.0f} us, {found:.2f} ops/read",
+            flush=True,
+        )
+
+
+def summarize(seen):
+    print(f"\nto {PEER}, within a round: median (least-greatest)")
+    print(f"{'':29}" + "".join(f"{name:>20}" for name in ("ops/s", "server CPU/op", "p50", "p99")))
+    for (pipeline, name), rounds in seen.items():
+        if name == PEER:
+            continue
+        cells = []
+        for column in range(4):
+            ratios = [one[column] / other[column] for one, other in zip(rounds, seen[pipeline, PEER])]
+            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
+        print(f"{name:16} pipeline {pipeline:<4}" + "".join(f"{cell:>20}" for cell in cells))
+
+
 def measure(arguments, port, pid):
+    seen = {}
     for _ in range(arguments.rounds):
         for pipeline, requests in ((1, arguments.requests), (30, arguments.requests_pipelined)):
-            read = ["--ratio", "0:1", "--pipeline", str(pipeline), "-n", str(requests // CLIENTS)]
-            runs = {
-                "redis-benchmark": lambda: redis_benchmark(port, pipeline, requests),
-                "load": lambda: load(arguments.bench, port, "key:000000", KEYS, 2 * KEYS - 1, read),
-                "load, distinct": lambda: load(
-                    arguments.bench, port, "key:000000", KEYS, 2 * KEYS - 1, [*read, "--distinct-client-seed"]
-                ),
-            }
-            for name, run in runs.items():
-                cpu_before, reads_before = cpu_us(pid), reads(port)
-                rate, operations = run()
-                cpu, found = cpu_us(pid) - cpu_before, reads(port) - reads_before
-                print(
-                    f"{name:16} pipeline {pipeline:<3}{rate:>10.0f}/s, server {cpu / operations:.2f} us/op,"
-                    f" {operations / found:.2f} ops/read",
-                    flush=True,
-                )
+            one_round(arguments, port, pid, pipeline, requests, seen)
+    summarize(seen)
 
 
 def main():

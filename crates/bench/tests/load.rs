@@ -2,11 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// What a scripted server does with one command: bytes to send, in these pieces; `None` closes the connection.
@@ -105,15 +107,17 @@ fn whole(text: &str) -> Option<Vec<Vec<u8>>> {
     Some(vec![text.as_bytes().to_vec()])
 }
 
+/// The generator against `node`, on one thread; its result goes to `json`.
+fn load_command(node: &Node, json: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pantala-bench"));
+    command.args(["load", "--port", &node.port(), "--threads", "1", "--json-out-file"]).arg(json).args(arguments);
+    command
+}
+
 /// Runs the generator against `node`. The result as JSON, and the output.
 fn load(node: &Node, arguments: &[&str]) -> (Value, Output) {
     let json = tempfile::NamedTempFile::new().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_pantala-bench"))
-        .args(["load", "--port", &node.port(), "--threads", "1", "--json-out-file"])
-        .arg(json.path())
-        .args(arguments)
-        .output()
-        .unwrap();
+    let output = load_command(node, json.path(), arguments).output().unwrap();
     (serde_json::from_slice(&std::fs::read(json.path()).unwrap()).unwrap_or_default(), output)
 }
 
@@ -230,4 +234,147 @@ fn moved_and_ask_are_followed() {
     let seen = second.seen.lock().unwrap();
     assert!(seen.iter().zip(seen.iter().skip(1)).all(|(words, next)| words[0] != "ASKING" || next[0] == "GET"));
     assert_eq!(seen.iter().filter(|words| words[0] == "GET").count(), 100);
+}
+
+#[test]
+fn nodes_that_point_at_each_other_are_given_up() {
+    let ports: Arc<Mutex<(u16, u16)>> = Arc::default();
+    let script = |known: Arc<Mutex<(u16, u16)>>| {
+        move |words: &[String], node: &Node| {
+            let (lower, upper) = *known.lock().unwrap();
+            let other = if node.address.port() == lower { upper } else { lower };
+            match words[0].as_str() {
+                "CLUSTER" => whole(&slots(lower, upper)),
+                "ASKING" => whole("+OK\r\n"),
+                // The second of two directs by ASK.
+                _ if other == lower => whole(&format!("-ASK 1 127.0.0.1:{other}\r\n")),
+                _ => whole(&format!("-MOVED 1 127.0.0.1:{other}\r\n")),
+            }
+        }
+    };
+    let first = Node::start(Duration::ZERO, Arc::new(script(Arc::clone(&ports))));
+    let second = Node::start(Duration::ZERO, Arc::new(script(Arc::clone(&ports))));
+    *ports.lock().unwrap() = (first.address.port(), second.address.port());
+    let (result, output) = load(&first, &["--clients", "1", "--requests", "3", "--ratio", "0:1", "--cluster-mode"]);
+    assert!(!output.status.success(), "{output:?}");
+    assert_eq!((&result["operations"], &result["errors"], &result["unanswered"]), (&0.into(), &3.into(), &0.into()));
+    assert_eq!(result["redirections"], 3 * 16);
+    assert_eq!(first.count("GET") + second.count("GET"), 3 * 17);
+    assert!(result["error_texts"].to_string().contains("redirected more than 16 times"), "{result:#}");
+}
+
+#[test]
+fn a_node_that_refuses_connections_loses_operations_and_not_the_result() {
+    // A port where nobody listens: kept, so that nobody else gets it.
+    let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    closed.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let closed_port = closed.local_addr().unwrap().as_socket().unwrap().port();
+    for moved in [true, false] {
+        let other: Arc<Mutex<u16>> = Arc::default();
+        let known = Arc::clone(&other);
+        // At first everything is here. The tenth request has moved: to the refusing node, or to one that serves while the new table has the
+        // refusing one for the upper half.
+        let first = Node::start(
+            Duration::ZERO,
+            Arc::new(move |words: &[String], node: &Node| {
+                let (own, other) = (node.address.port(), *known.lock().unwrap());
+                match words[0].as_str() {
+                    "CLUSTER" if node.count("CLUSTER") == 1 => whole(&slots(own, own)),
+                    "CLUSTER" => whole(&slots(own, closed_port)),
+                    _ if node.count("GET") == 10 => whole(&format!("-MOVED 1 127.0.0.1:{other}\r\n")),
+                    _ => whole("$1\r\nx\r\n"),
+                }
+            }),
+        );
+        let second = Node::start(Duration::ZERO, Arc::new(|_: &[String], _: &Node| whole("$1\r\nx\r\n")));
+        *other.lock().unwrap() = if moved { closed_port } else { second.address.port() };
+        let (result, output) =
+            load(&first, &["--clients", "1", "--requests", "1000", "--ratio", "0:1", "--cluster-mode"]);
+        assert!(!output.status.success(), "{moved}");
+        assert!(result["operations"].as_u64().unwrap_or(0) >= 9, "{moved}: {result:#}");
+        assert_eq!((&result["connections_lost"], &result["unanswered"]), (&1.into(), &1.into()), "{moved}: {result:#}");
+        assert!(result["error_texts"].to_string().contains("no connection to 127.0.0.1"), "{moved}: {result:#}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("operations in "), "{moved}: {output:?}");
+    }
+}
+
+#[test]
+fn who_knows_no_cluster_slots_is_asked_for_shards() {
+    let ports: Arc<Mutex<(u16, u16)>> = Arc::default();
+    let known = Arc::clone(&ports);
+    let shard = |first: u16, last: u16, port: u16| {
+        let nodes = format!(
+            "*1\r\n*6\r\n$4\r\nport\r\n:{port}\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nrole\r\n$6\r\nmaster\r\n"
+        );
+        format!("*4\r\n$5\r\nslots\r\n*2\r\n:{first}\r\n:{last}\r\n$5\r\nnodes\r\n{nodes}")
+    };
+    let serve = |words: &[String], shards: String| match (words[0].as_str(), words.get(1).map(String::as_str)) {
+        ("CLUSTER", Some("SHARDS")) => whole(&shards),
+        ("CLUSTER", _) => whole("-ERR unknown subcommand 'SLOTS'\r\n"),
+        _ => whole("$1\r\nx\r\n"),
+    };
+    let first = Node::start(
+        Duration::ZERO,
+        Arc::new(move |words: &[String], _: &Node| {
+            let (lower, upper) = *known.lock().unwrap();
+            serve(words, format!("*2\r\n{}{}", shard(0, 8191, lower), shard(8192, 16383, upper)))
+        }),
+    );
+    let second = Node::start(Duration::ZERO, Arc::new(move |words: &[String], _: &Node| serve(words, String::new())));
+    *ports.lock().unwrap() = (first.address.port(), second.address.port());
+    let (result, output) = load(&first, &["--clients", "1", "--requests", "200", "--ratio", "0:1", "--cluster-mode"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!((&result["operations"], &result["redirections"]), (&200.into(), &0.into()));
+    let counts = (first.count("GET"), second.count("GET"));
+    assert!(counts.0 + counts.1 == 200 && counts.0 > 50 && counts.1 > 50, "by halves of the slots: {counts:?}");
+}
+
+#[test]
+fn an_interruption_ends_it_in_order_and_with_an_error() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let node = Node::start(Duration::ZERO, Arc::new(|_: &[String], _: &Node| whole("$1\r\nx\r\n")));
+        let json = tempfile::NamedTempFile::new().unwrap();
+        let arguments = ["--clients", "1", "--test-time", "60", "--ratio", "0:1"];
+        let mut command = load_command(&node, json.path(), &arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begin = Instant::now();
+        while node.count("GET") < 10 {
+            assert!(begin.elapsed() < Duration::from_secs(30) && child.try_wait().unwrap().is_none(), "{signal:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(40), "{signal:?}: it went on");
+        assert_eq!(output.status.code(), Some(1), "{signal:?}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted before its end"), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("operations in "), "{output:?}");
+        let result: Value = serde_json::from_slice(&std::fs::read(json.path()).unwrap()).unwrap();
+        assert_eq!(
+            (&result["interrupted"], &result["errors"], &result["unanswered"]),
+            (&true.into(), &0.into(), &0.into())
+        );
+        assert!(result["operations"].as_u64().unwrap() >= 10, "{result:#}");
+    }
+}
+
+#[test]
+fn results_tell_how_they_came_about() {
+    let node = Node::start(Duration::ZERO, Arc::new(|_: &[String], _: &Node| whole("+OK\r\n")));
+    let hdr = tempfile::NamedTempFile::new().unwrap();
+    let arguments =
+        ["--clients", "2", "--requests", "5", "--ratio", "1:0", "--key-pattern", "Z:R", "--zipf-exp", "1.5"];
+    let path = hdr.path().display().to_string();
+    let more = ["-a", "user:secret", "--select-db", "3", "--hdr-file", path.as_str()];
+    let (result, output) = load(&node, &[arguments.as_slice(), &more].concat());
+    assert!(output.status.success(), "{output:?}");
+    assert!(!result.to_string().contains("secret"), "{result:#}");
+    let words: Vec<&str> = result["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    assert!(words.windows(4).any(|words| words == ["--zipf-exp", "1.5", "-a", "***"]), "{words:?}");
+    let load = &result["load"];
+    assert_eq!((&load["clients"], &load["requests_of_each"], &load["database"]), (&2.into(), &5.into(), &3.into()));
+    assert_eq!((&load["target"], &load["seed"]), (&node.address.to_string().into(), &12345.into()));
+    let set = &load["commands"][0];
+    assert_eq!((&set["key_pattern"], &set["words"][0], &set["ratio"]), (&"Z".into(), &"SET".into(), &1.into()));
+    let text = std::fs::read_to_string(hdr.path()).unwrap();
+    assert!(text.contains("Total count    =           10]\n#[Buckets = "), "{text}");
 }

@@ -19,6 +19,8 @@ pub(super) struct Operation {
     pub(super) since_ns: Option<u64>,
     /// Behind an ASKING.
     pub(super) asking: bool,
+    /// Redirections that it has followed.
+    pub(super) hops: u8,
 }
 
 /// Draws operations: commands in turn by their weights, each with its own keys.
@@ -95,7 +97,7 @@ impl Client {
             *left -= 1;
         }
         let key = self.keys[self.command].draw(&mut self.random);
-        Next::Operation(Operation { command: self.command as u16, key, since_ns, asking: false })
+        Next::Operation(Operation { command: self.command as u16, key, since_ns, asking: false, hops: 0 })
     }
 
     /// Whether it has drawn everything.

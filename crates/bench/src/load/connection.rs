@@ -21,6 +21,8 @@ struct Sent {
     since_ns: u64,
     key: u64,
     count: u32,
+    /// As in [`Operation`].
+    hops: u8,
 }
 
 pub(super) struct Connection {
@@ -79,13 +81,13 @@ impl Connection {
             Some(last) if self.address.is_none() && (last.command, last.since_ns) == (command, since_ns) => {
                 last.count += 1;
             }
-            _ => self.sent.push_back(Sent { command, since_ns, key: operation.key, count: 1 }),
+            _ => self.sent.push_back(Sent { command, since_ns, key: operation.key, count: 1, hops: operation.hops }),
         }
     }
 
     /// An ASKING was written to `out`.
     pub(super) fn expect_asking(&mut self) {
-        self.sent.push_back(Sent { command: ASKING, since_ns: 0, key: 0, count: 1 });
+        self.sent.push_back(Sent { command: ASKING, since_ns: 0, key: 0, count: 1, hops: 0 });
     }
 
     /// Takes bytes from the server. Returns how many operations are off the connection, or why it can't go on.
@@ -147,8 +149,9 @@ impl Connection {
         self.replies_seen = 0;
         if let Some(redirection) = moved {
             let since_ns = Some(front.since_ns);
-            let asking = redirection.once;
-            redirected.push((redirection, Operation { command: front.command, key: front.key, since_ns, asking }));
+            let (asking, hops) = (redirection.once, front.hops.saturating_add(1));
+            let operation = Operation { command: front.command, key: front.key, since_ns, asking, hops };
+            redirected.push((redirection, operation));
         } else if !std::mem::take(&mut self.failed) {
             if template.reads {
                 let counts = if reply == Reply::Null { &mut tally.misses } else { &mut tally.hits };

@@ -37,6 +37,8 @@ const DRAIN_NS: u64 = 5_000_000_000;
 const QUEUE_MAX: usize = 16 * 1024;
 /// Least time between two questions for the cluster's slots.
 const REFRESH_NS: u64 = 1_000_000_000;
+/// Redirections in a row that one operation follows: nodes that point at each other would keep it for ever.
+const HOPS_MAX: u8 = 16;
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
 pub(super) struct Driver<'a> {
@@ -158,7 +160,7 @@ impl<'a> Driver<'a> {
         self.restart(start_ns);
         let mut events = Vec::with_capacity(EVENTS);
         loop {
-            self.fill_ready()?;
+            self.fill_ready();
             let now_ns = self.now_ns();
             if self.turn_ends(now_ns) {
                 break;
@@ -172,7 +174,7 @@ impl<'a> Driver<'a> {
                 }
                 self.list(index);
                 // While others wait to be read this one's next requests go out: the server shall not run dry.
-                self.fill_ready()?;
+                self.fill_ready();
             }
         }
         self.publish();
@@ -326,6 +328,10 @@ impl<'a> Driver<'a> {
     fn redirect(&mut self, client: usize) {
         let mut redirected = std::mem::take(&mut self.redirected);
         for (redirection, operation) in redirected.drain(..) {
+            if operation.hops > HOPS_MAX {
+                self.tally.error(format!("redirected more than {HOPS_MAX} times in a row: given up").as_bytes());
+                continue;
+            }
             self.tally.redirections += 1;
             let Some(topology) = &mut self.topology else { continue };
             let Some(node) = topology.node(redirection.address) else {
@@ -359,41 +365,43 @@ impl<'a> Driver<'a> {
 
     /// Puts an operation at the head of a node's queue.
     fn enqueue(&mut self, client: usize, node: usize, operation: Operation) {
-        match self.connection_to(client, node) {
-            Ok(index) => {
-                self.clients[client].queues[node].push_front(operation);
-                self.list(index);
+        if let Some(index) = self.connection_to(client, node) {
+            self.clients[client].queues[node].push_front(operation);
+            self.list(index);
+        }
+    }
+
+    /// The client's connection to a node, opened where it has none. Where that fails its operation is lost, and the client ends: as with a
+    /// connection that breaks.
+    fn connection_to(&mut self, client: usize, node: usize) -> Option<usize> {
+        let known = self.clients[client].connections.get(node).copied().flatten();
+        known.or_else(|| {
+            let opened = self.open(client, node);
+            if let Err(error) = &opened {
+                self.tally.lost(&error.to_string(), 1);
+                self.clients[client].stop();
             }
-            Err(error) => self.tally.lost(&error.to_string(), 1),
-        }
+            opened.ok()
+        })
     }
 
-    /// The client's connection to a node, opened where it has none.
-    fn connection_to(&mut self, client: usize, node: usize) -> io::Result<usize> {
-        match self.clients[client].connections.get(node).copied().flatten() {
-            Some(index) => Ok(index),
-            None => self.open(client, node),
-        }
-    }
-
-    fn fill_ready(&mut self) -> io::Result<()> {
+    fn fill_ready(&mut self) {
         while let Some(index) = self.ready.pop() {
             self.connections[index].listed = false;
             if self.connections[index].open {
-                self.fill(index)?;
+                self.fill(index);
             }
         }
-        Ok(())
     }
 
     /// Fills the pipeline of a connection and sends.
-    fn fill(&mut self, index: usize) -> io::Result<()> {
+    fn fill(&mut self, index: usize) {
         let now_ns = self.now_ns();
         if self.in_flight == 0 {
             self.asked_ns = now_ns;
         }
         while self.connections[index].in_flight < self.plan.pipeline {
-            let Some(operation) = self.next(index, now_ns)? else { break };
+            let Some(operation) = self.next(index, now_ns) else { break };
             let connection = &mut self.connections[index];
             let client = &mut self.clients[connection.client];
             if operation.asking {
@@ -413,14 +421,13 @@ impl<'a> Driver<'a> {
         if !connection.out.is_empty() && connection.out_sent == 0 {
             self.send(index);
         }
-        Ok(())
     }
 
     /// The next operation for a connection: its queue's, or drawn by its client. What is drawn for other nodes goes to theirs.
-    fn next(&mut self, index: usize, now_ns: u64) -> io::Result<Option<Operation>> {
+    fn next(&mut self, index: usize, now_ns: u64) -> Option<Operation> {
         let (client_index, node) = (self.connections[index].client, self.connections[index].node);
         if self.topology.is_none() {
-            return Ok(self.draw(client_index, now_ns));
+            return self.draw(client_index, now_ns);
         }
         loop {
             let client = &mut self.clients[client_index];
@@ -431,12 +438,12 @@ impl<'a> Driver<'a> {
                     client.queues[node].push_back(held);
                     self.list_client(client_index);
                 }
-                return Ok(Some(operation));
+                return Some(operation);
             }
             if client.held.is_some() {
-                return Ok(None);
+                return None;
             }
-            let Some(operation) = self.draw(client_index, now_ns) else { return Ok(None) };
+            let operation = self.draw(client_index, now_ns)?;
             let template = &self.templates[usize::from(operation.command)];
             let slot = template.slot(operation.key, &mut self.scratch);
             let owner = match (&self.topology, slot) {
@@ -444,7 +451,7 @@ impl<'a> Driver<'a> {
                 _ => node,
             };
             if owner == node {
-                return Ok(Some(operation));
+                return Some(operation);
             }
             let owner_index = self.connection_to(client_index, owner)?;
             let client = &mut self.clients[client_index];

@@ -47,13 +47,18 @@ impl fmt::Display for Pattern {
     }
 }
 
+/// Widest deviation of the Gaussian pattern, in ranges: nearly uniform by then. The wider, the more draws fall outside.
+pub(crate) const STDDEV_RANGES_MAX: f64 = 10.0;
+
 /// The keys that a run may use, and the shapes of its distributions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) minimum: u64,
     /// Included; not below `minimum`.
     pub(crate) maximum: u64,
+    /// Not outside of the keys.
     pub(crate) median: f64,
+    /// Above zero, at most [`STDDEV_RANGES_MAX`] times the number of keys.
     pub(crate) stddev: f64,
     /// Above zero.
     pub(crate) zipf_exponent: f64,
@@ -116,9 +121,11 @@ impl Keys {
                     now
                 });
                 let key = (range.median + deviation * range.stddev).round();
-                // What falls outside is drawn anew: clamping would pile it up on the two ends.
+                // What falls outside is drawn anew: clamping would pile it up on the two ends. With `STDDEV_RANGES_MAX` one in fifty falls
+                // inside at the least, where the median is an end.
                 if key >= range.minimum as f64 && key <= range.maximum as f64 {
-                    return key as u64;
+                    // Beyond 2^53 a rounded end may lie outside.
+                    return (key as u64).clamp(range.minimum, range.maximum);
                 }
             },
             Self::Zipf { minimum, law } => *minimum + (law.rank(random) - 1),
@@ -274,6 +281,22 @@ mod tests {
         range.median = 10.0;
         range.stddev = 50.0;
         assert!(counts(Pattern::Gaussian, &range, 10_000).iter().all(|&n| n > 0));
+    }
+
+    #[test]
+    fn the_widest_deviation_ends() {
+        for (minimum, maximum) in [(0, 0), (0, 1), (5, 1_004)] {
+            let mut range = range(minimum, maximum);
+            range.median = minimum as f64;
+            range.stddev = range.count() as f64 * STDDEV_RANGES_MAX;
+            let counts = counts(Pattern::Gaussian, &range, 50_000);
+            assert!(counts.iter().all(|&n| n > 0), "{minimum} to {maximum}: {counts:?}");
+        }
+        // Where numbers are further apart than one.
+        let range = Range { minimum: u64::MAX - 1_000, maximum: u64::MAX - 1, median: 2f64.powi(64), ..range(0, 999) };
+        let mut keys = Keys::new(Pattern::Gaussian, &range, 0, 1);
+        let mut random = Random::from_seed(1);
+        assert!((0..1_000).all(|_| (range.minimum..=range.maximum).contains(&keys.draw(&mut random))));
     }
 
     #[test]

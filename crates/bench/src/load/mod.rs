@@ -44,11 +44,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
 
 use self::driver::{Driven, Driver};
 use self::options::Options;
 use self::outcome::{Outcome, Sample, ThreadCost};
-use self::plan::{Amount, Plan};
+use self::plan::Plan;
 use self::progress::Progress;
 use self::shared::Shared;
 use self::tally::Tally;
@@ -60,18 +61,19 @@ const SAMPLE: Duration = Duration::from_secs(1);
 /// File descriptors beside the connections.
 const DESCRIPTORS_SPARE: u64 = 100;
 
-/// `pantala-bench load`. Ends with an error when the server answered any.
+/// `pantala-bench load`. Ends with an error when the server answered any, and when it was interrupted.
 pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
     let plan = options.plan().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
     // Opened first: a path that can't be written is told before the run, not after it.
     let json = options.json_out_file.as_ref().map(|path| create(path)).transpose()?;
     let hdr = options.hdr_file.as_ref().map(|path| create(path)).transpose()?;
-    let mut progress = Progress::new(total_of(&plan));
+    let mut progress = Progress::new(plan.requests());
     let outcome = run(&plan, stop, &mut progress)?;
     progress.end();
     outcome.write_table(&mut io::stdout().lock())?;
     if let Some(mut file) = json {
-        serde_json::to_writer_pretty(&mut file, &outcome)?;
+        let command = without_secret(std::env::args(), options.authenticate.as_deref());
+        serde_json::to_writer_pretty(&mut file, &Report { command, load: plan.described(), outcome: &outcome })?;
         file.flush()?;
     }
     if let Some(mut file) = hdr {
@@ -80,22 +82,38 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     }
     match outcome.trouble() {
         Some(why) => Err(io::Error::other(why)),
+        None if outcome.interrupted => Err(io::Error::new(
+            io::ErrorKind::Interrupted,
+            "interrupted before its end: the figures are those until then",
+        )),
         None => Ok(()),
     }
+}
+
+/// What `--json-out-file` holds.
+#[derive(Serialize)]
+struct Report<'a> {
+    /// As it was called.
+    command: Vec<String>,
+    /// What that came to, defaults included.
+    load: serde_json::Value,
+    #[serde(flatten)]
+    outcome: &'a Outcome,
+}
+
+/// The words of a command line, with stars in place of the secret, which may stand alone or behind its option's name.
+fn without_secret(words: impl Iterator<Item = String>, secret: Option<&str>) -> Vec<String> {
+    let Some(secret) = secret.filter(|secret| !secret.is_empty()) else { return words.collect() };
+    let hide = |word: String| match word.strip_suffix(secret) {
+        Some(before) if before.is_empty() || before.starts_with('-') => format!("{before}***"),
+        _ => word,
+    };
+    words.map(hide).collect()
 }
 
 fn create(path: &std::path::Path) -> io::Result<BufWriter<File>> {
     let file = File::create(path);
     file.map(BufWriter::new).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-}
-
-/// Operations of the whole run, where that is known.
-fn total_of(plan: &Plan) -> Option<u64> {
-    match plan.amount {
-        Amount::Time(_) => None,
-        Amount::AllKeys => Some(plan.range.count()),
-        Amount::Requests(requests) => Some(requests.saturating_mul(u64::from(plan.clients))),
-    }
 }
 
 /// Who looks on while a load runs.
@@ -253,4 +271,19 @@ fn allow_descriptors(plan: &Plan) -> io::Result<()> {
         )));
     }
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_not_written_down() {
+        let hidden = |line: &str, secret| without_secret(line.split(' ').map(str::to_owned), secret).join(" ");
+        assert_eq!(hidden("load -p 1 -a me:pass -n 5", Some("me:pass")), "load -p 1 -a *** -n 5");
+        assert_eq!(hidden("load --authenticate=pass -apass", Some("pass")), "load --authenticate=*** -a***");
+        assert_eq!(hidden("load --key-prefix compass", Some("pass")), "load --key-prefix compass");
+        assert_eq!(hidden("load -a", Some("")), "load -a");
+        assert_eq!(hidden("load -p 1", None), "load -p 1");
+    }
 }

@@ -8,9 +8,9 @@ use pantala_resp::split_line;
 
 use super::control::{Login, Target, resolve};
 use super::data::Sizes;
-use super::keys::{Pattern, Range};
+use super::keys::{Pattern, Range, STDDEV_RANGES_MAX};
 use super::plan::{Amount, CommandPlan, Plan};
-use super::template::{DATA, EXPIRY, KEY};
+use super::template::{DATA, EXPIRY, KEY, find};
 
 /// Most threads.
 const THREADS_MAX: u32 = 1024;
@@ -48,9 +48,9 @@ pub(crate) struct Options {
     /// Requests that a connection has on their way at most
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(PIPELINE_MAX)))]
     pipeline: u32,
-    /// SETs to GETs
-    #[arg(long, default_value = "1:10", value_parser = pair_of::<u32>)]
-    ratio: (u32, u32),
+    /// SETs to GETs [default: 1:10]
+    #[arg(long, value_name = "SET:GET", value_parser = pair_of::<u32>, conflicts_with = "command")]
+    ratio: Option<(u32, u32)>,
     /// Bytes of a value
     #[arg(short, long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(0..=DATA_BYTES_MAX))]
     data_size: u64,
@@ -70,24 +70,27 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 10_000_000)]
     key_maximum: u64,
     /// Patterns of SETs and GETs: R uniform, S sequential, P sequential with a part of the keys for each client, G Gaussian, Z Zipf
-    #[arg(long, default_value = "R:R", value_name = "SET:GET", value_parser = pair_of::<Pattern>)]
-    key_pattern: (Pattern, Pattern),
-    /// Standard deviation of pattern G (default: a sixth of the range)
+    /// [default: R:R]
+    #[arg(long, value_name = "SET:GET", value_parser = pair_of::<Pattern>, conflicts_with = "command")]
+    key_pattern: Option<(Pattern, Pattern)>,
+    /// Standard deviation of pattern G, at most ten times the number of keys [default: a sixth of the range]
     #[arg(long)]
     key_stddev: Option<f64>,
-    /// Median of pattern G (default: the middle of the range)
+    /// Median of pattern G [default: the middle of the range]
     #[arg(long)]
     key_median: Option<f64>,
-    /// Exponent of pattern Z
-    #[arg(long, default_value_t = 1.0)]
-    zipf_exp: f64,
-    /// Requests of each client, or `allkeys`: one for each key of the range, shared out [default: 10000]
+    /// Exponent of pattern Z [default: 1]
+    #[arg(long)]
+    zipf_exp: Option<f64>,
+    /// Requests of each client, or `allkeys`: as many as the range has keys; with pattern P everywhere as many as the client's part has
+    /// [default: 10000]
     #[arg(short = 'n', long, value_name = "N|allkeys", conflicts_with = "test_time")]
     requests: Option<String>,
     /// Seconds to run, instead of a number of requests
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     test_time: Option<u64>,
-    /// Requests per second of each client; latency then counts from the time a request was due
+    /// Operations per second of each client; latency then counts from the time an operation was due. memtier_benchmark counts by connection, of
+    /// which a client has one to every node in cluster mode
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rate_limiting: Option<u64>,
     /// Follow the cluster's slots: each client has a connection to every node, each with its own pipeline
@@ -101,7 +104,7 @@ pub(crate) struct Options {
     seed: u64,
     /// Password, or USER:PASSWORD
     #[arg(short, long)]
-    authenticate: Option<String>,
+    pub(super) authenticate: Option<String>,
     /// Database
     #[arg(long, default_value_t = 0)]
     select_db: u32,
@@ -115,7 +118,7 @@ pub(crate) struct Options {
     /// Key pattern of the command at the same position
     #[arg(long, requires = "command")]
     command_key_pattern: Vec<Pattern>,
-    /// Seconds to live of what is SET, evenly from MIN to MAX
+    /// Seconds to live of what is SET, and of __expiry__ in a command, evenly from MIN to MAX
     #[arg(long, value_name = "MIN-MAX", value_parser = range_of)]
     expiry_range: Option<(u64, u64)>,
     /// Give up when the server answers nothing for this many seconds
@@ -147,6 +150,8 @@ impl Options {
         if expiry_seconds.0 == 0 {
             return Err("--expiry-range: a time to live is at least 1 second".into());
         }
+        let commands = self.commands()?;
+        self.refuse_unused(&commands)?;
         let plan = Plan {
             target: match &self.unix_socket {
                 Some(path) => Target::Unix(path.clone()),
@@ -156,14 +161,14 @@ impl Options {
             threads: self.threads,
             clients: clients as u32,
             pipeline: self.pipeline,
-            commands: self.commands()?,
+            commands,
             prefix: self.key_prefix.clone(),
             range: self.range()?,
             sizes: Sizes { minimum: sizes.0, maximum: sizes.1 },
             random_data: self.random_data,
             expiry_seconds,
             amount: self.amount()?,
-            rate_per_s: self.rate_limiting,
+            rate_per_s: self.rate_limiting.map(|rate| rate.saturating_mul(clients)),
             cluster: self.cluster_mode,
             distinct_client_seed: self.distinct_client_seed,
             seed: self.seed,
@@ -172,6 +177,32 @@ impl Options {
         };
         plan.templates()?;
         Ok(plan)
+    }
+
+    /// An option that would change nothing is a mistake.
+    fn refuse_unused(&self, commands: &[CommandPlan]) -> Result<(), String> {
+        let draws = |pattern| commands.iter().any(|command| command.pattern == pattern);
+        let mut words = commands.iter().flat_map(|command| &command.words);
+        let expires = words.any(|word| find(word, EXPIRY.as_bytes()).is_some());
+        for (option, given, used, missing) in [
+            ("--key-stddev", self.key_stddev.is_some(), draws(Pattern::Gaussian), "no command has key pattern G"),
+            ("--key-median", self.key_median.is_some(), draws(Pattern::Gaussian), "no command has key pattern G"),
+            ("--zipf-exp", self.zipf_exp.is_some(), draws(Pattern::Zipf), "no command has key pattern Z"),
+            (
+                "--expiry-range",
+                self.expiry_range.is_some(),
+                expires,
+                "there is no SET, and no --command has __expiry__",
+            ),
+        ] {
+            if given && !used {
+                return Err(format!("{option} has no effect: {missing}"));
+            }
+        }
+        if expires && self.expiry_range.is_none() {
+            return Err(format!("--command with {EXPIRY}: --expiry-range has to say how long"));
+        }
+        Ok(())
     }
 
     fn login(&self) -> Login {
@@ -196,13 +227,17 @@ impl Options {
             return Err(format!("--key-median {median} lies outside the keys {minimum} to {maximum}"));
         }
         let stddev = self.key_stddev.unwrap_or(((maximum - minimum) as f64 / 6.0).max(f64::MIN_POSITIVE));
-        if !(stddev.is_finite() && stddev > 0.0) {
-            return Err("--key-stddev must be above 0".into());
+        let stddev_max = ((maximum - minimum) as f64 + 1.0) * STDDEV_RANGES_MAX;
+        if !(stddev > 0.0 && stddev <= stddev_max) {
+            return Err(format!(
+                "--key-stddev {stddev}: above 0, and at most {stddev_max}, ten times the number of keys"
+            ));
         }
-        if !(self.zipf_exp.is_finite() && self.zipf_exp > 0.0) {
+        let zipf_exponent = self.zipf_exp.unwrap_or(1.0);
+        if !(zipf_exponent.is_finite() && zipf_exponent > 0.0) {
             return Err("--zipf-exp must be above 0".into());
         }
-        Ok(Range { minimum, maximum, median, stddev, zipf_exponent: self.zipf_exp })
+        Ok(Range { minimum, maximum, median, stddev, zipf_exponent })
     }
 
     fn amount(&self) -> Result<Amount, String> {
@@ -249,9 +284,11 @@ impl Options {
             Some(_) => format!("SETEX {KEY} {EXPIRY} {DATA}"),
             None => format!("SET {KEY} {DATA}"),
         };
+        let (sets, gets) = self.ratio.unwrap_or((1, 10));
+        let (set_pattern, get_pattern) = self.key_pattern.unwrap_or((Pattern::Uniform, Pattern::Uniform));
         let commands = [
-            CommandPlan::new("SET", &set, self.key_pattern.0, self.ratio.0),
-            CommandPlan::new("GET", &format!("GET {KEY}"), self.key_pattern.1, self.ratio.1),
+            CommandPlan::new("SET", &set, set_pattern, sets),
+            CommandPlan::new("GET", &format!("GET {KEY}"), get_pattern, gets),
         ];
         let commands: Vec<_> = commands.into_iter().filter(|command| command.weight > 0).collect();
         if commands.is_empty() {
@@ -281,6 +318,7 @@ fn range_of(text: &str) -> Result<(u64, u64), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::client::{Client, Next};
     use super::*;
     use clap::Parser;
 
@@ -298,10 +336,15 @@ mod tests {
     #[test]
     fn defaults_are_memtiers() {
         let plan = plan("").unwrap();
-        assert_eq!((plan.threads, plan.clients, plan.pipeline), (4, 200, 1));
+        assert_eq!((plan.threads, plan.clients, plan.pipeline, plan.rate_per_s), (4, 200, 1, None));
         assert_eq!((plan.amount, plan.sizes.maximum, plan.range.count()), (Amount::Requests(10_000), 32, 10_000_001));
         let weights: Vec<_> = plan.commands.iter().map(|command| (command.name.as_str(), command.weight)).collect();
         assert_eq!(weights, [("SET", 1), ("GET", 10)]);
+    }
+
+    #[test]
+    fn a_rate_is_of_each_client() {
+        assert_eq!(plan("--threads|2|--clients|3|--rate-limiting|10").unwrap().rate_per_s, Some(60));
     }
 
     #[test]
@@ -312,9 +355,20 @@ mod tests {
             ("--key-pattern|R:X", "no key pattern"),
             ("--key-minimum|5|--key-maximum|4", "above --key-maximum"),
             ("--key-maximum|18446744073709551615", "too many keys"),
-            ("--key-stddev|0", "--key-stddev"),
+            ("--key-pattern|G:R|--key-stddev|0", "--key-stddev 0: above 0"),
+            ("--key-pattern|G:R|--key-stddev|1e300", "at most 100000010, ten times"),
+            ("--key-pattern|G:R|--key-stddev|NaN", "--key-stddev"),
+            ("--key-stddev|5|--key-pattern|R:Z", "--key-stddev has no effect: no command has key pattern G"),
+            ("--key-median|5", "--key-median has no effect"),
+            ("--zipf-exp|1.2|--command|GET __key__|--command-key-pattern|G", "--zipf-exp has no effect"),
+            ("--zipf-exp|1.2|--key-pattern|Z:R|--ratio|0:1", "--zipf-exp has no effect"),
+            ("--ratio|1:1|--command|PING", "cannot be used"),
+            ("--key-pattern|R:R|--command|PING", "cannot be used"),
+            ("--expiry-range|1-2|--command|SET __key__ __data__", "--expiry-range has no effect"),
+            ("--expiry-range|1-2|--ratio|0:1", "--expiry-range has no effect"),
+            ("--command|SETEX __key__ __expiry__ __data__", "--expiry-range has to say how long"),
             ("--key-median|99999999", "--key-median"),
-            ("--zipf-exp|0", "--zipf-exp"),
+            ("--key-pattern|R:Z|--zipf-exp|0", "--zipf-exp must"),
             ("--requests|x", "allkeys"),
             ("--requests|0", "above 0"),
             ("--requests|5|--test-time|5", "cannot be used"),
@@ -355,17 +409,55 @@ mod tests {
     }
 
     #[test]
-    fn all_keys_are_shared_out() {
-        for pattern in ["P:P", "R:R"] {
-            let mut plan =
-                plan(&format!("--requests|allkeys|--key-minimum|1|--key-maximum|1003|--key-pattern|{pattern}"))
-                    .unwrap();
-            for clients in [1, 7, 200, 1003, 2000] {
-                plan.clients = clients;
-                let total: u64 = (0..u64::from(clients)).map(|client| plan.requests_of(client).unwrap()).sum();
-                assert_eq!(total, 1003, "{pattern} {clients}");
-            }
+    fn options_with_an_effect_are_taken() {
+        for options in [
+            "--key-pattern|R:G|--key-stddev|5|--key-median|7",
+            "--key-stddev|5|--command|GET __key__|--command-key-pattern|G",
+            "--key-pattern|Z:R|--zipf-exp|1.2",
+            "--expiry-range|1-2|--ratio|1:0",
+            "--expiry-range|1-2|--command|SET __key__ __data__ EX __expiry__",
+            "--key-pattern|G:R|--key-stddev|100000010",
+        ] {
+            plan(options).unwrap_or_else(|why| panic!("{options}: {why}"));
         }
+    }
+
+    /// The keys that each client asks for.
+    fn keys_of_clients(plan: &Plan) -> Vec<Vec<u64>> {
+        let draw_all = |client| {
+            let mut client = Client::new(plan, client, 0);
+            let mut keys = Vec::new();
+            while let Next::Operation(operation) = client.draw(0) {
+                keys.push(operation.key);
+            }
+            keys
+        };
+        (0..u64::from(plan.clients)).map(draw_all).collect()
+    }
+
+    #[test]
+    fn all_keys_are_asked_for() {
+        let all = |pattern: &str, clients: u32| {
+            let options = "--requests|allkeys|--key-minimum|1|--key-maximum|1003|--ratio|1:0|--key-pattern";
+            let mut plan = plan(&format!("{options}|{pattern}:{pattern}")).unwrap();
+            plan.clients = clients;
+            let keys = keys_of_clients(&plan);
+            assert_eq!(plan.requests(), Some(keys.iter().map(Vec::len).sum::<usize>() as u64), "{pattern} {clients}");
+            keys
+        };
+        let range: Vec<u64> = (1..=1003).collect();
+        for clients in [1, 7, 200, 1003, 2000] {
+            let mut keys = all("P", clients).concat();
+            keys.sort_unstable();
+            assert_eq!(keys, range, "P, {clients} clients: each key once");
+        }
+        for clients in [1, 7, 200] {
+            assert!(all("S", clients).iter().all(|keys| *keys == range), "S, {clients} clients: each asks for all");
+            assert!(all("R", clients).iter().all(|keys| keys.len() == 1003));
+        }
+        // With other patterns beside it P has no part of the requests for itself.
+        assert_eq!(plan("--requests|allkeys|--key-maximum|99|--key-pattern|P:R").unwrap().requests_of(3), Some(100));
+        assert_eq!(plan("--test-time|3").unwrap().requests(), None);
     }
 
     #[test]

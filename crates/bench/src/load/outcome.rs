@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::plan::Plan;
-use super::tally::{Tally, histogram};
+use super::tally::{SUB_BUCKETS, Tally, histogram};
 
 /// Steps of the percentile file between one half of the distance to 100% and the next.
 const HDR_TICKS_PER_HALF: u32 = 5;
@@ -88,6 +88,8 @@ pub(crate) struct Outcome {
     pub(crate) generator_wait_s: f64,
     /// Of the busiest of them, as a part of the elapsed time.
     pub(crate) generator_busy_max: f64,
+    /// Of the one that was on a CPU or waited for one for longest, the same.
+    pub(crate) generator_wanting_max: f64,
     /// Stopped before its end.
     pub(crate) interrupted: bool,
     pub(crate) samples: Vec<Sample>,
@@ -112,6 +114,9 @@ impl Outcome {
         samples: Vec<Sample>,
     ) -> Self {
         let elapsed_s = costs.iter().map(|cost| cost.elapsed_s).fold(1e-9, f64::max);
+        let most = |of: fn(&ThreadCost) -> f64| {
+            costs.iter().map(|cost| of(cost) / cost.elapsed_s.max(1e-9)).fold(0.0, f64::max)
+        };
         let mut all = histogram();
         let commands = plan.commands.iter().zip(&tally.latency_ns).enumerate().map(|(index, (command, latency_ns))| {
             all += latency_ns;
@@ -140,7 +145,8 @@ impl Outcome {
             received_bytes: tally.received_bytes,
             generator_cpu_s: costs.iter().map(|cost| cost.cpu_s).sum(),
             generator_wait_s: costs.iter().map(|cost| cost.wait_s).sum(),
-            generator_busy_max: costs.iter().map(|cost| cost.cpu_s / cost.elapsed_s.max(1e-9)).fold(0.0, f64::max),
+            generator_busy_max: most(|cost| cost.cpu_s),
+            generator_wanting_max: most(|cost| cost.cpu_s + cost.wait_s),
             interrupted,
             samples,
             latency_ns: all,
@@ -150,27 +156,7 @@ impl Outcome {
     /// Of nothing.
     #[cfg(test)]
     pub(crate) fn empty() -> Self {
-        let plan = Plan {
-            target: super::control::Target::Unix("/".into()),
-            login: super::control::Login::default(),
-            threads: 1,
-            clients: 1,
-            pipeline: 1,
-            commands: Vec::new(),
-            prefix: String::new(),
-            range: super::keys::Range { minimum: 0, maximum: 0, median: 0.0, stddev: 1.0, zipf_exponent: 1.0 },
-            sizes: super::data::Sizes { minimum: 0, maximum: 0 },
-            random_data: false,
-            expiry_seconds: (1, 1),
-            amount: super::plan::Amount::AllKeys,
-            rate_per_s: None,
-            cluster: false,
-            distinct_client_seed: false,
-            seed: 0,
-            cpus: Vec::new(),
-            stall_max: std::time::Duration::from_secs(1),
-        };
-        Self::new(&plan, &Tally::new(0), &[], false, Vec::new())
+        Self::new(&tests::plan(&[]), &Tally::new(0), &[], false, Vec::new())
     }
 
     /// Reads that found something, as a part of all reads.
@@ -217,13 +203,14 @@ impl Outcome {
         }
         writeln!(
             out,
-            "{} operations in {:.3} s; {:.1} MB/s out, {:.1} MB/s in; generator {:.3} us of CPU per operation, busiest thread {:.0}% busy",
+            "{} operations in {:.3} s; {:.1} MB/s out, {:.1} MB/s in; generator {:.3} us of CPU per operation, busiest thread {:.0}% busy ({:.0}% with its waits for a CPU)",
             self.operations,
             self.elapsed_s,
             self.sent_bytes as f64 / 1e6 / self.elapsed_s,
             self.received_bytes as f64 / 1e6 / self.elapsed_s,
             self.generator_us_per_operation(),
-            self.generator_busy_max * 100.0
+            self.generator_busy_max * 100.0,
+            self.generator_wanting_max * 100.0
         )?;
         if let Some(rate) = self.hit_rate() {
             writeln!(out, "{:.2}% of the reads found a value", rate * 100.0)?;
@@ -242,7 +229,7 @@ impl Outcome {
         writeln!(out, "{:>12} {:>14} {:>10} {:>14}\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)")?;
         let latency_ns = &self.latency_ns;
         for step in latency_ns.iter_quantiles(HDR_TICKS_PER_HALF) {
-            let quantile = step.quantile();
+            let quantile = step.quantile_iterated_to();
             let value_ms = step.value_iterated_to() as f64 / NS_PER_MS;
             let count = latency_ns.count_between(0, step.value_iterated_to());
             write!(out, "{value_ms:>12.3} {quantile:>14.12} {count:>10}")?;
@@ -251,7 +238,8 @@ impl Outcome {
         let (mean, deviation) = (latency_ns.mean() / NS_PER_MS, latency_ns.stdev() / NS_PER_MS);
         writeln!(out, "#[Mean    = {mean:>12.3}, StdDeviation   = {deviation:>12.3}]")?;
         let maximum = latency_ns.max() as f64 / NS_PER_MS;
-        writeln!(out, "#[Max     = {maximum:>12.3}, Total count    = {:>12}]", latency_ns.len())
+        writeln!(out, "#[Max     = {maximum:>12.3}, Total count    = {:>12}]", latency_ns.len())?;
+        writeln!(out, "#[Buckets = {:>12}, SubBuckets     = {SUB_BUCKETS:>12}]", latency_ns.buckets())
     }
 }
 
@@ -262,4 +250,130 @@ fn row(out: &mut impl Write, name: &str, rates: [f64; 3], latency: &Latency) -> 
         out,
         "{name:<10} {operations:>12.0} {hits:>12.0} {misses:>12.0} {mean_us:>9.1} {p50_us:>9.1} {p90_us:>9.1} {p99_us:>9.1} {p99_9_us:>9.1} {max_us:>9.1}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::{Login, Target};
+    use super::super::data::Sizes;
+    use super::super::keys::{Pattern, Range};
+    use super::super::plan::{Amount, CommandPlan};
+    use super::*;
+    use std::time::Duration;
+
+    pub(super) fn plan(commands: &[&str]) -> Plan {
+        Plan {
+            target: Target::Unix("/".into()),
+            login: Login::default(),
+            threads: 1,
+            clients: 1,
+            pipeline: 1,
+            commands: commands.iter().map(|text| CommandPlan::new(text, text, Pattern::Uniform, 1)).collect(),
+            prefix: String::new(),
+            range: Range { minimum: 0, maximum: 0, median: 0.0, stddev: 1.0, zipf_exponent: 1.0 },
+            sizes: Sizes { minimum: 0, maximum: 0 },
+            random_data: false,
+            expiry_seconds: (1, 1),
+            amount: Amount::AllKeys,
+            rate_per_s: None,
+            cluster: false,
+            distinct_client_seed: false,
+            seed: 0,
+            cpus: Vec::new(),
+            stall_max: Duration::from_secs(1),
+        }
+    }
+
+    /// Latencies in milliseconds of each command.
+    fn tally(latencies_ms: &[&[u64]]) -> Tally {
+        let mut tally = Tally::new(latencies_ms.len());
+        for (command, latencies) in latencies_ms.iter().enumerate() {
+            for latency_ms in *latencies {
+                tally.record(command as u16, 0, latency_ms * 1_000_000);
+                tally.record_run(latency_ms * 1_000_000);
+            }
+        }
+        tally.settle(&mut histogram());
+        tally
+    }
+
+    #[test]
+    fn rates_are_of_the_longest_thread() {
+        let mut tally = tally(&[&[1, 2, 3], &[10]]);
+        (tally.hits, tally.misses) = (vec![0, 3], vec![0, 1]);
+        let cost = |cpu_s, wait_s, elapsed_s| ThreadCost { cpu_s, wait_s, elapsed_s };
+        let costs = [cost(0.5, 0.1, 2.0), cost(0.6, 0.9, 1.5), cost(0.0, 0.0, 0.0)];
+        let outcome = Outcome::new(&plan(&["SET", "GET"]), &tally, &costs, false, Vec::new());
+        assert_eq!((outcome.elapsed_s, outcome.operations, outcome.operations_per_s), (2.0, 4, 2.0));
+        assert_eq!((outcome.commands[0].operations, outcome.commands[0].operations_per_s), (3, 1.5));
+        assert_eq!((outcome.commands[1].operations, outcome.commands[1].operations_per_s), (1, 0.5));
+        assert_eq!(outcome.hit_rate(), Some(0.75));
+        let near = |seen: f64, expected: f64| assert!((seen / expected - 1.0).abs() < 0.001, "{seen}, not {expected}");
+        near(outcome.generator_cpu_s, 1.1);
+        near(outcome.generator_wait_s, 1.0);
+        near(outcome.generator_us_per_operation(), 275_000.0);
+        // The second thread: 0.6 of 1.5 s on a CPU, and 0.9 s without one that it wanted.
+        near(outcome.generator_busy_max, 0.4);
+        near(outcome.generator_wanting_max, 1.0);
+        near(outcome.latency.mean_us, 4_000.0);
+        near(outcome.latency.p50_us, 2_000.0);
+        near(outcome.latency.max_us, 10_000.0);
+        near(outcome.commands[0].latency.max_us, 3_000.0);
+        let mut table = Vec::new();
+        outcome.write_table(&mut table).unwrap();
+        let table = String::from_utf8(table).unwrap();
+        let row = table.lines().find(|line| line.starts_with("all ")).unwrap();
+        let rates: Vec<&str> = row.split_whitespace().skip(1).take(3).collect();
+        assert_eq!(rates, ["2", "2", "0"], "{table}");
+        assert!(table.contains("75.00% of the reads"), "{table}");
+    }
+
+    #[test]
+    fn of_nothing_there_are_no_figures() {
+        let outcome = Outcome::empty();
+        assert_eq!((outcome.operations_per_s, outcome.hit_rate(), outcome.trouble()), (0.0, None, None));
+        assert_eq!((outcome.latency.max_us, outcome.generator_us_per_operation()), (0.0, 0.0));
+    }
+
+    #[test]
+    fn each_kind_of_trouble_is_one() {
+        let told = |spoil: fn(&mut Tally)| {
+            let mut tally = tally(&[&[1]]);
+            spoil(&mut tally);
+            Outcome::new(&plan(&["GET"]), &tally, &[], false, Vec::new()).trouble()
+        };
+        assert_eq!(told(|tally| tally.redirections = 3), None, "redirections are followed");
+        assert_eq!(told(|tally| tally.misses[0] = 3), None);
+        let text = told(|tally| tally.error(b"ERR no")).unwrap();
+        assert_eq!(text, "1 error replies, 0 requests unanswered, 0 connections lost: 1 × ERR no");
+        assert!(told(|tally| tally.unanswered = 2).unwrap().contains("2 requests unanswered"));
+        assert!(told(|tally| tally.lost("gone", 0)).unwrap().ends_with("1 connections lost: 1 × gone"));
+    }
+
+    #[test]
+    fn percentiles_are_in_hdr_histograms_format() {
+        let latencies: Vec<u64> = (1..=1_000).collect();
+        let outcome = Outcome::new(&plan(&["GET"]), &tally(&[&latencies]), &[], false, Vec::new());
+        let mut text = Vec::new();
+        outcome.write_percentiles(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let [head, empty, rows @ .., mean, max, buckets] = lines.as_slice() else { panic!("{text}") };
+        assert_eq!((*head, *empty), ("       Value     Percentile TotalCount 1/(1-Percentile)", ""));
+        let numbers = |row: &str| -> Vec<f64> { row.split_whitespace().map(|word| word.parse().unwrap()).collect() };
+        let rows: Vec<Vec<f64>> = rows.iter().map(|row| numbers(row)).collect();
+        let (last, others) = rows.split_last().unwrap();
+        for row in others {
+            let [value_ms, part, count, inverse] = row[..] else { panic!("{text}") };
+            // The nth of a thousand took n ms.
+            assert!((value_ms - count).abs() <= count * 0.001 + 0.001, "{row:?}");
+            assert!(count >= part * 1_000.0 && (1.0 / (1.0 - part) - inverse).abs() <= 0.01 * inverse, "{row:?}");
+        }
+        assert!(rows.windows(2).all(|pair| pair[0][1] < pair[1][1] && pair[0][2] <= pair[1][2]), "{text}");
+        assert!(last.len() == 3 && (last[1], last[2]) == (1.0, 1_000.0), "{last:?}");
+        assert!(mean.starts_with("#[Mean    =      500.") && mean.contains(", StdDeviation   =      288."), "{mean}");
+        assert!(max.starts_with("#[Max     =     1000.") && max.ends_with(", Total count    =         1000]"), "{max}");
+        // 1 ns to 100 s with three digits: 2048 values below 2^11, and as many up to each power of two until 2^37.
+        assert_eq!(*buckets, "#[Buckets =           27, SubBuckets     =         2048]");
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::control::{Login, Target};
 use super::data::Sizes;
 use super::keys::{Pattern, Range};
@@ -32,7 +34,7 @@ impl CommandPlan {
 pub(crate) enum Amount {
     /// Operations of each client.
     Requests(u64),
-    /// As many as the range has keys, shared out among the clients.
+    /// Of each client as many as the range has keys; where all commands give each client its own part of the keys, as many as that has.
     AllKeys,
     Time(Duration),
 }
@@ -53,7 +55,7 @@ pub(crate) struct Plan {
     pub(crate) random_data: bool,
     pub(crate) expiry_seconds: (u64, u64),
     pub(crate) amount: Amount,
-    /// Operations per second of each client.
+    /// Operations per second of all clients together.
     pub(crate) rate_per_s: Option<u64>,
     pub(crate) cluster: bool,
     pub(crate) distinct_client_seed: bool,
@@ -88,12 +90,64 @@ impl Plan {
             Amount::Time(_) => None,
             Amount::AllKeys => {
                 let (clients, keys) = (u64::from(self.clients), self.range.count());
-                if self.commands.iter().any(|command| command.pattern == Pattern::Parallel) && keys >= clients {
-                    let (first, last) = self.range.part(client, clients);
-                    return Some(last - first + 1);
+                if self.commands.iter().any(|command| command.pattern != Pattern::Parallel) {
+                    return Some(keys);
                 }
-                Some(keys / clients + u64::from(client < keys % clients))
+                if keys < clients {
+                    // A key each, for who gets one.
+                    return Some(u64::from(client < keys));
+                }
+                let (first, last) = self.range.part(client, clients);
+                Some(last - first + 1)
             }
         }
+    }
+
+    /// Operations of the whole run, where that is known.
+    pub(super) fn requests(&self) -> Option<u64> {
+        (0..u64::from(self.clients)).try_fold(0u64, |sum, client| Some(sum.saturating_add(self.requests_of(client)?)))
+    }
+
+    /// What it came to, for whoever reads a result later. Without the password.
+    pub(super) fn described(&self) -> Value {
+        let commands: Vec<Value> = self
+            .commands
+            .iter()
+            .map(|command| {
+                let words: Vec<_> = command.words.iter().map(|word| String::from_utf8_lossy(word)).collect();
+                json!({"name": command.name, "words": words, "key_pattern": command.pattern.to_string(), "ratio": command.weight})
+            })
+            .collect();
+        let (requests_of_each, seconds) = match self.amount {
+            Amount::Requests(requests) => (Some(json!(requests)), None),
+            Amount::AllKeys => (Some(json!("allkeys")), None),
+            Amount::Time(time) => (None, Some(time.as_secs())),
+        };
+        json!({
+            "target": self.target.to_string(),
+            "user": self.login.user,
+            "database": self.login.database,
+            "threads": self.threads,
+            "clients": self.clients,
+            "pipeline": self.pipeline,
+            "commands": commands,
+            "key_prefix": self.prefix,
+            "key_minimum": self.range.minimum,
+            "key_maximum": self.range.maximum,
+            "key_median": self.range.median,
+            "key_stddev": self.range.stddev,
+            "zipf_exponent": self.range.zipf_exponent,
+            "data_bytes_min": self.sizes.minimum,
+            "data_bytes_max": self.sizes.maximum,
+            "random_data": self.random_data,
+            "expiry_s": [self.expiry_seconds.0, self.expiry_seconds.1],
+            "requests_of_each": requests_of_each,
+            "seconds": seconds,
+            "rate_per_s": self.rate_per_s,
+            "cluster_mode": self.cluster,
+            "distinct_client_seed": self.distinct_client_seed,
+            "seed": self.seed,
+            "cpus": self.cpus,
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! How far a run is: one line that changes on a terminal, a line every few seconds elsewhere.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
@@ -31,6 +31,27 @@ impl Progress {
         Self { bar, total, begin: now, last_line: now }
     }
 
+    /// What there is to say after `elapsed`.
+    fn line(&self, sample: &Sample, operations: u64, elapsed: Duration) -> String {
+        let average = operations as f64 / elapsed.as_secs_f64().max(1e-9);
+        let part = self
+            .total
+            .map_or_else(String::new, |total| format!(" {:>3.0}%", operations as f64 * 100.0 / total.max(1) as f64));
+        format!(
+            "{:>5.0} s{part} {operations:>12} ops, now {:>9.0}/s, average {average:>9.0}/s, p99 {:>8.1} us",
+            sample.at_s, sample.operations_per_s, sample.p99_us
+        )
+    }
+
+    /// Whether a line that stays is due at `now`; the next one is due some time after that.
+    fn is_line_due(&mut self, now: Instant) -> bool {
+        let due = now.duration_since(self.last_line) >= LINE_EVERY;
+        if due {
+            self.last_line = now;
+        }
+        due
+    }
+
     pub(super) fn end(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -40,21 +61,43 @@ impl Progress {
 
 impl Watch for Progress {
     fn sample(&mut self, sample: &Sample, operations: u64) {
-        let average = operations as f64 / self.begin.elapsed().as_secs_f64();
-        let part = self
-            .total
-            .map_or_else(String::new, |total| format!(" {:>3.0}%", operations as f64 * 100.0 / total.max(1) as f64));
-        let line = format!(
-            "{:>5.0} s{part} {operations:>12} ops, now {:>9.0}/s, average {average:>9.0}/s, p99 {:>8.1} us",
-            sample.at_s, sample.operations_per_s, sample.p99_us
-        );
-        match &self.bar {
-            Some(bar) => bar.set_message(line),
-            None if self.last_line.elapsed() >= LINE_EVERY => {
-                self.last_line = Instant::now();
-                eprintln!("{line}");
-            }
-            None => {}
+        let line = self.line(sample, operations, self.begin.elapsed());
+        if let Some(bar) = &self.bar {
+            bar.set_message(line);
+        } else if self.is_line_due(Instant::now()) {
+            // Nobody may be left to read it.
+            let _ = writeln!(std::io::stderr(), "{line}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(total: Option<u64>) -> Progress {
+        let now = Instant::now();
+        Progress { bar: None, total, begin: now, last_line: now }
+    }
+
+    #[test]
+    fn a_line_has_rate_average_and_p99() {
+        let sample = Sample { at_s: 4.0, operations_per_s: 1_500.4, p99_us: 812.34 };
+        let line = |total| progress(total).line(&sample, 4_000, Duration::from_secs(4));
+        assert_eq!(line(None), "    4 s         4000 ops, now      1500/s, average      1000/s, p99    812.3 us");
+        assert_eq!(
+            line(Some(16_000)),
+            "    4 s  25%         4000 ops, now      1500/s, average      1000/s, p99    812.3 us"
+        );
+        assert!(line(Some(0)).contains('%'), "nothing to do is no division by nothing");
+    }
+
+    #[test]
+    fn lines_that_stay_are_some_seconds_apart() {
+        let mut progress = progress(None);
+        let begin = progress.begin;
+        let due: Vec<u64> =
+            (0..=16).filter(|second| progress.is_line_due(begin + Duration::from_secs(*second))).collect();
+        assert_eq!(due, [5, 10, 15]);
     }
 }

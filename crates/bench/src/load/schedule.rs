@@ -1,23 +1,24 @@
 //! When a client's operations are due.
 //!
-//! With `--rate-limiting` an operation's time is given before the run begins: number `n` of a client is due `n` intervals after its
-//! first. A server that stalls does not postpone it, so its latency counts from then (no coordinated omission).
+//! With `--rate-limiting` an operation's time is given before the run begins: they are due at even intervals, the clients in turn. A server that stalls does not postpone it, so its latency counts from then (no coordinated omission).
 
 /// The due times of one client. Copies nothing, counts on.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     begin_ns: u64,
+    /// Of all clients.
     rate_per_s: u64,
+    clients: u64,
+    /// Among the operations of all clients.
     number: u64,
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 impl Schedule {
-    /// `rate_per_s` (not zero) operations a second for each of `clients` clients, evenly out of step with each other.
+    /// Of client `client` of `clients` that send `rate_per_s` (not zero) operations a second together.
     pub(crate) fn new(start_ns: u64, rate_per_s: u64, client: u64, clients: u64) -> Self {
-        let phase_ns = u128::from(SECOND_NS) * u128::from(client) / (u128::from(rate_per_s) * u128::from(clients));
-        Self { begin_ns: start_ns + phase_ns as u64, rate_per_s, number: 0 }
+        Self { begin_ns: start_ns, rate_per_s, clients, number: client }
     }
 
     /// When the next operation is due. No error adds up: it is computed from the beginning.
@@ -27,7 +28,7 @@ impl Schedule {
 
     /// The due operation is on its way.
     pub(crate) fn advance(&mut self) {
-        self.number += 1;
+        self.number += self.clients;
     }
 }
 
@@ -37,8 +38,8 @@ mod tests {
 
     #[test]
     fn no_error_adds_up() {
-        for rate_per_s in [1u64, 3, 7, 999, 1_000_000_007] {
-            let mut schedule = Schedule::new(500, rate_per_s, 0, 1);
+        for (rate_per_s, clients) in [(1u64, 1), (3, 1), (7, 5), (999, 200), (1_000_000_007, 3)] {
+            let mut schedule = Schedule::new(500, rate_per_s, 0, clients);
             schedule.number = rate_per_s * 3_600;
             assert_eq!(schedule.due_ns(), 500 + 3_600 * SECOND_NS);
         }
@@ -46,10 +47,26 @@ mod tests {
 
     #[test]
     fn clients_are_out_of_step() {
-        let due: Vec<u64> = (0..4).map(|client| Schedule::new(0, 10, client, 4).due_ns()).collect();
+        let due: Vec<u64> = (0..4).map(|client| Schedule::new(0, 40, client, 4).due_ns()).collect();
         assert_eq!(due, [0, 25_000_000, 50_000_000, 75_000_000]);
-        let mut schedule = Schedule::new(0, 10, 1, 4);
+        let mut schedule = Schedule::new(0, 40, 1, 4);
         schedule.advance();
         assert_eq!(schedule.due_ns(), 125_000_000);
+    }
+
+    #[test]
+    fn a_rate_below_one_each_is_kept() {
+        // Three operations a second of seven clients.
+        let mut due: Vec<u64> = Vec::new();
+        for client in 0..7 {
+            let mut schedule = Schedule::new(0, 3, client, 7);
+            while schedule.due_ns() < 10 * SECOND_NS {
+                due.push(schedule.due_ns());
+                schedule.advance();
+            }
+        }
+        due.sort_unstable();
+        assert_eq!(due.len(), 30);
+        assert!(due.windows(2).all(|pair| (333_333_333..=333_333_334).contains(&(pair[1] - pair[0]))), "{due:?}");
     }
 }

@@ -13,6 +13,9 @@ const ERROR_TEXTS_MAX: usize = 16;
 /// Longest part of an error's text that is kept.
 const ERROR_TEXT_BYTES_MAX: usize = 120;
 
+/// Values that such a histogram tells apart between two powers of two and below: what `DIGITS` needs.
+pub(crate) const SUB_BUCKETS: u64 = (2 * 10u64.pow(DIGITS as u32)).next_power_of_two();
+
 /// An empty histogram of latencies in nanoseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
     // Constants within the crate's documented range.

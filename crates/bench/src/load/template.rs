@@ -159,7 +159,8 @@ pub(super) fn write_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&room[at..]);
 }
 
-fn find(text: &[u8], name: &[u8]) -> Option<usize> {
+/// Where `name` begins in `text`.
+pub(super) fn find(text: &[u8], name: &[u8]) -> Option<usize> {
     text.windows(name.len()).position(|window| window == name)
 }
 
