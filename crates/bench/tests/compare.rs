@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Longest comparison here; it takes a few seconds.
@@ -92,13 +93,15 @@ fn two_redis_and_a_cluster_and_what_cannot_run() {
         ["--peer", "redis", "--peer", "redis-cluster:2", "--peer", "floor", "--peer", "dead=/bin/false {port}"];
     let more = ["--workload", "dragonfly-get30", "--workload", "transactions", "--scale", "0.001", "--rounds", "2"];
     let mut command = compare(&out, &arguments);
-    command.args(more).args(["--test-time", "1", "--dir"]).arg(&dir);
+    command.args(more).args(["--against", "floor", "--test-time", "1", "--dir"]).arg(&dir);
     let output = wait(command.spawn().unwrap());
     assert!(!output.status.success(), "a dead peer makes a row invalid");
     assert!(text(&output.stderr).contains("2 rows are invalid"), "{}", text(&output.stderr));
     let results = results(&out);
     let workloads = results["workloads"].as_array().unwrap();
     let [get, transactions] = workloads.as_slice() else { panic!("{results:#}") };
+    let threads = results["client_threads"].as_u64().unwrap();
+    let clients = |in_flight_of_each: u64| Value::from(30 * threads * in_flight_of_each);
     let [redis, cluster, floor, dead] = get["peers"].as_array().unwrap().as_slice() else { panic!("{get:#}") };
     [redis, cluster, floor].into_iter().for_each(|row| assert_measured(row, 2));
     assert!(get["parameters"].as_str().unwrap().contains("1000 keys (scaled: 1000000 × 0.001)"), "{get:#}");
@@ -106,8 +109,14 @@ fn two_redis_and_a_cluster_and_what_cannot_run() {
     assert_eq!((&cluster["processes"], &cluster["cluster_mode"]), (&Value::from(2), &Value::from(true)));
     assert_eq!(redis["summary"]["hit_rate"], 1.0, "{redis:#}");
     assert_eq!(cluster["summary"]["hit_rate"], 1.0, "{cluster:#}");
-    assert!(redis["summary"]["ratios"].is_null());
-    assert!(cluster["summary"]["ratios"]["cpu_us_per_operation"]["median"].as_f64().unwrap() > 0.0, "{cluster:#}");
+    let against: Vec<&Value> =
+        cluster["summary"]["ratios"].as_array().unwrap().iter().map(|ratios| &ratios["against"]).collect();
+    assert_eq!(against, ["redis", "floor"]);
+    assert!(cluster["summary"]["ratios"][1]["cpu_us_per_operation"]["median"].as_f64().unwrap() > 0.0, "{cluster:#}");
+    assert!(text(&output.stdout).contains("redis / floor ") && !text(&output.stdout).contains("floor / redis"));
+    assert_eq!((&redis["in_flight_max"], &cluster["in_flight_max"]), (&clients(30), &clients(60)));
+    assert!(redis["summary"]["generator_us_per_operation"].as_f64().unwrap() > 0.0, "{redis:#}");
+    assert!(redis["summary"]["generator_wanting"].as_f64().unwrap() > 0.0, "{redis:#}");
     assert!(dead["invalid"].as_str().unwrap().contains("ended at its start"), "{dead:#}");
     let [redis, cluster, ..] = transactions["peers"].as_array().unwrap().as_slice() else { panic!("{transactions:#}") };
     assert_measured(redis, 2);
@@ -142,26 +151,104 @@ fn a_peer_that_dies_says_so_and_the_others_finish() {
     assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("INVALID"));
 }
 
+/// Waits until `seen`, while `child` runs.
+fn until(child: &mut Child, what: &str, mut seen: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !seen() {
+        assert!(begin.elapsed() < RUN_MAX, "not seen: {what}");
+        assert!(child.try_wait().unwrap().is_none(), "ended before {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Sends `signal` to `child`, and sees that nothing is left in `dir` and that it said so.
+fn interrupted(child: Child, signal: Signal, dir: &Path) -> Output {
+    let begin = Instant::now();
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    let output = wait(child);
+    assert!(begin.elapsed() < Duration::from_secs(50), "{signal:?}: it went on");
+    let errors = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && errors.contains("interrupted"), "{signal:?}: {errors}");
+    assert_eq!(processes_in(dir), [""; 0], "{signal:?}");
+    assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0, "{signal:?}: files are left");
+    output
+}
+
 #[test]
-fn an_interruption_stops_everything_and_reports() {
+fn signals_stop_everything_and_it_reports() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
+        let folder = tempfile::tempdir().unwrap();
+        let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
+        std::fs::create_dir(&dir).unwrap();
+        let arguments = ["--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001", "--test-time", "60"];
+        let mut child = compare(&out, &arguments).arg("--dir").arg(&dir).spawn().unwrap();
+        until(&mut child, "a server", || !processes_in(&dir).is_empty());
+        interrupted(child, signal, &dir);
+        assert_eq!(results(&out)["interrupted"], true);
+    }
+}
+
+#[test]
+fn an_interruption_while_a_cluster_forms() {
+    if redis_server().is_none() {
+        return;
+    }
     let folder = tempfile::tempdir().unwrap();
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
-    let arguments = ["--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001", "--test-time", "60"];
-    let child = compare(&out, &arguments).arg("--dir").arg(&dir).spawn().unwrap();
-    let begin = Instant::now();
-    while processes_in(&dir).is_empty() {
-        assert!(begin.elapsed() < RUN_MAX, "no server was started");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let arguments = ["--peer", "redis-cluster:6", "--workload", "dragonfly-get1", "--scale", "0.001"];
+    let mut child = compare(&out, &arguments).arg("--dir").arg(&dir).spawn().unwrap();
+    // Slots are given to a node when all answer; agreeing takes a second or more from there.
+    let has_slots = |entry: &std::path::Path| {
+        std::fs::read_to_string(entry.join("5/nodes.conf")).is_ok_and(|text| text.contains(" 13653-16383"))
+    };
+    until(&mut child, "slots", || std::fs::read_dir(&dir).unwrap().flatten().any(|entry| has_slots(&entry.path())));
+    let output = interrupted(child, Signal::INT, &dir);
+    assert!(!text(&output.stderr).contains("ops/s"), "it was measured already: {}", text(&output.stderr));
+    assert_eq!(results(&out)["workloads"][0]["peers"][0]["skipped"], "interrupted while it started");
+}
+
+#[test]
+fn it_goes_on_without_its_terminal_under_nohup() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
+    std::fs::create_dir(&dir).unwrap();
+    // As `nohup` does it.
+    let script = "trap '' HUP; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_pantala-bench"), "compare", "--out"]).arg(&out);
+    command.args(["--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001", "--rounds", "1"]);
+    command.args(["--test-time", "1", "--dir"]).arg(&dir).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    until(&mut child, "a server", || !processes_in(&dir).is_empty());
+    // Nobody reads what it says.
+    drop(child.stderr.take());
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     let output = wait(child);
-    assert!(begin.elapsed() < Duration::from_secs(50), "it went on");
-    assert!(!output.status.success() && text(&output.stderr).contains("interrupted"), "{}", text(&output.stderr));
-    assert_eq!(processes_in(&dir), [""; 0]);
-    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "files are left");
-    assert_eq!(results(&out)["interrupted"], true);
+    assert!(output.status.success(), "{:?}", output.status);
+    assert_measured(&results(&out)["workloads"][0]["peers"][0], 1);
+}
+
+#[test]
+fn a_report_is_there_after_each_workload() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
+    std::fs::create_dir(&dir).unwrap();
+    let workloads = ["--workload", "dragonfly-get1", "--workload", "dragonfly-set1"];
+    let arguments = ["--peer", "floor", "--scale", "0.001", "--test-time", "1", "--rounds", "1"];
+    // At a rate that the slowest machine keeps.
+    let mut command = compare(&out, &arguments);
+    command.args(workloads).args(["--rate-limiting", "200", "--dir"]).arg(&dir);
+    let mut child = command.spawn().unwrap();
+    let markdown = || std::fs::read_to_string(out.join("report.md")).unwrap_or_default();
+    until(&mut child, "the first report", || markdown().contains("## dragonfly-get1"));
+    assert!(markdown().contains("**Not complete: 1 of 2 workloads are measured.**"), "{}", markdown());
+    let measured = &results(&out)["workloads"][0];
+    assert_measured(&measured["peers"][0], 1);
+    let operations = measured["peers"][0]["rounds"][0]["load"]["operations"].as_u64().unwrap();
+    assert!((190..=201).contains(&operations), "{operations} at 200 in a second");
+    assert!(measured["parameters"].as_str().unwrap().ends_with("pipeline 1, 200 operations/s"), "{measured:#}");
+    interrupted(child, Signal::INT, &dir);
 }
 
 #[test]
@@ -173,13 +260,11 @@ fn what_is_missing_is_told() {
         assert!(!output.status.success() && errors.contains(told), "{arguments:?}: {errors}");
     };
     fails(&["--peer", "redis", "--redis-server", "/no/such"], "the package redis-server");
-    let used = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Of those that `--port` takes.
+    let used = (20_000..=40_000).find_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok()).unwrap();
     let port = used.local_addr().unwrap().port();
-    if port <= 40_000 {
-        let first = port.to_string();
-        let told = format!("port {port} is in use");
-        fails(&["--peer", "floor", "--workload", "dragonfly-get1", "--port", &first], &told);
-    }
+    let told = format!("port {port} is in use");
+    fails(&["--peer", "floor", "--workload", "dragonfly-get1", "--port", &port.to_string()], &told);
     let output = wait(compare(Path::new("/dev/null/x"), &["--peer", "floor"]).spawn().unwrap());
     assert!(text(&output.stderr).contains("the report can't be written: /dev/null/x"), "{}", text(&output.stderr));
 }

@@ -1,6 +1,8 @@
 //! What a report says of the host.
 
 use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::process::stat_word;
 use super::results::Host;
@@ -27,7 +29,18 @@ pub(super) fn look() -> Host {
             env!("CARGO_PKG_VERSION"),
             if cfg!(debug_assertions) { ", debug build" } else { "" }
         ),
+        checkout: std::env::current_exe().ok().and_then(|program| checkout(program.parent()?)),
     }
+}
+
+/// What git says of the checkout around `folder`; `None` without git, or outside of one.
+fn checkout(folder: &Path) -> Option<String> {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(folder).args(["describe", "--always", "--dirty", "--abbrev=12"]).env("GIT_OPTIONAL_LOCKS", "0");
+    let output =
+        git.stdin(Stdio::null()).stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (!text.is_empty()).then_some(text)
 }
 
 /// Load of the last minute.
@@ -73,6 +86,21 @@ mod tests {
         assert_eq!(at(0), "1970-01-01 00:00 UTC");
         assert_eq!(at(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(at(1_798_761_599), "2026-12-31 23:59 UTC");
+    }
+
+    #[test]
+    fn outside_of_a_checkout_there_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(checkout(folder.path()), None);
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            git.arg("-C").arg(folder.path()).args(["-c", "user.name=a", "-c", "user.email=b"]).args(arguments);
+            git.output().is_ok_and(|output| output.status.success())
+        };
+        // Where git is not installed there is nothing more to see.
+        if git(&["init", "-q"]) && git(&["commit", "-q", "--allow-empty", "-m", "x"]) {
+            assert_eq!(checkout(folder.path()).unwrap().len(), 12);
+        }
     }
 
     #[test]

@@ -9,11 +9,12 @@ use super::options::Setup;
 use super::peers::{Absent, Ground, Peer, Ports, Spec, heed};
 use super::process::{Spent, Usage};
 use super::results::{PeerResult, Round, WorkloadResult};
+use super::say;
 use super::workloads::{Clients, Workload};
 use crate::load::control::{Login, Target};
 use crate::load::data::Sizes;
 use crate::load::keys::{Pattern, Range};
-use crate::load::outcome::Outcome;
+use crate::load::outcome::{Outcome, Sample};
 use crate::load::plan::{Amount, CommandPlan, Plan};
 use crate::load::{self, Watch};
 
@@ -25,6 +26,8 @@ const FILL_PIPELINE: u32 = 30;
 const WARM_UP: Duration = Duration::from_secs(1);
 /// A server that answers nothing for this long is given up.
 const STALL_MAX: Duration = Duration::from_secs(30);
+/// A rate counts as kept from this part of it on: the last answers come after the last second.
+const RATE_KEPT: f64 = 0.97;
 /// Steps of a latency curve between one half of the distance to 100% and the next.
 const CURVE_TICKS_PER_HALF: u32 = 4;
 
@@ -60,10 +63,14 @@ impl Course<'_> {
             ours: workload.ours.to_owned(),
             parameters: self.parameters(workload),
             scale: self.setup.scale,
+            against: self.setup.against.clone(),
             peers: entrants.into_iter().map(Entrant::leave).collect(),
         };
         result.summarize();
-        result.peers.iter_mut().for_each(|peer| hold_latency(workload, peer));
+        result.peers.iter_mut().for_each(|peer| {
+            hold_latency(workload, peer);
+            hold_rate(self.setup.rate_per_s, peer);
+        });
         result
     }
 
@@ -74,13 +81,16 @@ impl Course<'_> {
             result.skipped = Some("interrupted".into());
             return Entrant { peer: None, result };
         }
-        eprintln!("{}: {} starts", workload.name, spec.name);
+        say(&format!("{}: {} starts", workload.name, spec.name));
         let ground = Ground { dir: &self.setup.dir, cpus: &self.setup.server_cpus, stop: self.stop };
         let mut peer = match Peer::start(spec, workload, ports, &ground) {
             Ok(peer) => peer,
             Err(absent) => {
                 match absent {
                     Absent::Skipped(why) => result.skipped = Some(why),
+                    Absent::Failed(error) if error.kind() == io::ErrorKind::Interrupted => {
+                        result.skipped = Some("interrupted while it started".into());
+                    }
                     Absent::Failed(error) => result.invalid = Some(format!("not started: {error}")),
                 }
                 say_trouble(&result);
@@ -92,6 +102,8 @@ impl Course<'_> {
         result.processes = peer.nodes;
         result.cluster_mode = peer.cluster_mode;
         result.clients = workload.clients_at(self.setup.scale, self.setup.threads, peer.nodes);
+        let nodes = if peer.cluster_mode { peer.nodes } else { 1 };
+        result.in_flight_max = u64::from(result.clients) * u64::from(nodes) * u64::from(workload.pipeline);
         result.notes.append(&mut peer.notes);
         let filled = self.fill(&peer, workload);
         (result.resident_loaded_bytes, result.resident_peak_bytes) = peer.resident_bytes();
@@ -131,11 +143,13 @@ impl Course<'_> {
         }
         let mut plan = self.plan(peer, workload);
         plan.seed = plan.seed.wrapping_add(round.wrapping_mul(u64::from(plan.clients)));
+        plan.rate_per_s = self.setup.rate_per_s;
         plan.amount = Amount::Time(if round == 0 { WARM_UP } else { Duration::from_secs(self.seconds) });
         peer.pause(false);
-        let mut account = Account { peer, before: Usage::default(), spent: Spent::default() };
+        let mut account = Account::of(peer);
         let driven = load::run(&plan, self.stop, &mut account);
         let spent = account.spent;
+        result.resident_peak_bytes = result.resident_peak_bytes.max(account.peak_bytes);
         peer.pause(true);
         let trouble = match driven {
             Err(error) => Some(error.to_string()),
@@ -212,8 +226,9 @@ impl Course<'_> {
             Clients::Connections(all) => scaled("connections", u64::from(all), u64::from(clients)),
             _ => format!("{clients} clients"),
         };
+        let rate = self.setup.rate_per_s.map_or_else(String::new, |rate| format!(", {rate} operations/s"));
         format!(
-            "{}; {}, values of {} bytes, {clients} on {} threads, pipeline {}",
+            "{}; {}, values of {} bytes, {clients} on {} threads, pipeline {}{rate}",
             commands.join(", "),
             scaled("keys", workload.keys, workload.keys_at(scale)),
             workload.data_bytes,
@@ -244,16 +259,28 @@ impl Entrant {
     }
 }
 
-/// Takes the server's CPU time between the first request and the last answer: connecting and closing are not the load's.
+/// Takes the server's CPU time between the first request and the last answer: connecting and closing are not the load's. And its memory on
+/// the way: a fork that rewrites a file is gone at the end.
 struct Account<'a> {
     peer: &'a Peer,
     before: Usage,
     spent: Spent,
+    peak_bytes: u64,
+}
+
+impl<'a> Account<'a> {
+    fn of(peer: &'a Peer) -> Self {
+        Self { peer, before: Usage::default(), spent: Spent::default(), peak_bytes: 0 }
+    }
 }
 
 impl Watch for Account<'_> {
     fn begins(&mut self) {
         self.before = self.peer.usage();
+    }
+
+    fn sample(&mut self, _sample: &Sample, _operations: u64) {
+        self.peak_bytes = self.peak_bytes.max(self.peer.resident_bytes().1);
     }
 
     fn ends(&mut self) {
@@ -267,6 +294,7 @@ fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
         server_cpu_s: spent.cpu_s,
         server_wait_s: spent.wait_s,
         server_busy_max: spent.busiest_s / load.elapsed_s,
+        server_wanting_max: spent.wanting_s / load.elapsed_s,
         server_cpu_us_per_operation: spent.cpu_s * 1e6 / load.operations.max(1) as f64,
         hit_rate: load.hit_rate(),
         load,
@@ -293,11 +321,24 @@ fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
 }
 
-/// Says whether a peer kept the latency that the workload demands.
+/// Marks who was slower than the workload demands.
 fn hold_latency(workload: &Workload, peer: &mut PeerResult) {
     let (Some(max_us), Some(summary)) = (workload.latency_max_us, &peer.summary) else { return };
-    let kept = if summary.p99_us <= max_us { "kept" } else { "NOT kept" };
-    peer.notes.push(format!("the workload demands a latency of at most {max_us:.0} us: {kept}, by p99"));
+    if summary.p99_us <= max_us {
+        peer.notes.push(format!("kept the latency of at most {max_us:.0} us that the workload demands, by p99"));
+    } else {
+        peer.latency_missed_us = Some(max_us);
+    }
+}
+
+/// Says who didn't come up to the rate that was asked for.
+fn hold_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
+    let (Some(rate_per_s), Some(summary)) = (rate_per_s, &peer.summary) else { return };
+    if summary.operations_per_s.min < rate_per_s as f64 * RATE_KEPT {
+        peer.notes.push(format!(
+            "didn't keep the rate of {rate_per_s} operations/s in every round: its latencies are those of a queue that grew"
+        ));
+    }
 }
 
 /// The death of a process explains the trouble, if there was one.
@@ -312,18 +353,18 @@ fn death_or(peer: &mut Peer, trouble: &str) -> String {
 
 fn say_trouble(result: &PeerResult) {
     if let Some(why) = result.invalid.as_ref().or(result.skipped.as_ref()) {
-        eprintln!("  {}: {why}", result.name);
+        say(&format!("  {}: {why}", result.name));
     }
 }
 
 fn say_round(workload: &Workload, peer: &str, round: u64, outcome: &Outcome, spent: &Spent) {
-    eprintln!(
+    say(&format!(
         "{}: round {round}, {peer}: {:.0} ops/s, {:.2} us of CPU per operation, p99 {:.0} us",
         workload.name,
         outcome.operations_per_s,
         spent.cpu_s * 1e6 / outcome.operations.max(1) as f64,
         outcome.latency.p99_us
-    );
+    ));
 }
 
 #[cfg(test)]
@@ -338,9 +379,47 @@ mod tests {
         result.summarize();
         let enterprise = Workload::named("enterprise").unwrap();
         result.peers.iter_mut().for_each(|peer| hold_latency(enterprise, peer));
-        assert!(result.peers[0].notes[0].contains(": kept") && result.peers[1].notes[0].contains("NOT kept"));
-        hold_latency(Workload::named("flash").unwrap(), &mut result.peers[0]);
-        assert_eq!(result.peers[0].notes.len(), 1);
+        assert!(result.peers[0].notes[0].starts_with("kept the latency"), "{result:#?}");
+        assert_eq!((result.peers[0].latency_missed_us, result.peers[1].latency_missed_us), (None, Some(1_000.0)));
+        result.peers[1].latency_missed_us = None;
+        hold_latency(Workload::named("flash").unwrap(), &mut result.peers[1]);
+        assert_eq!((result.peers[1].latency_missed_us, result.peers[1].notes.len()), (None, 0));
+    }
+
+    #[test]
+    fn memory_of_a_child_that_ended_is_part_of_the_peak() {
+        const CHILD_BYTES: u64 = 40_000_000;
+        let _alone = super::super::process::ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        // `tail` keeps that much until the pipe ends.
+        let script =
+            format!("(head -c {CHILD_BYTES} /dev/zero; sleep 1) | tail -c {CHILD_BYTES} > tail; exec sleep 600");
+        let peer = Peer::of_shell(&script, dir.path());
+        let mut account = Account::of(&peer);
+        let sample = Sample { at_s: 0.0, operations_per_s: 0.0, p99_us: 0.0 };
+        let begin = std::time::Instant::now();
+        // Until it has ended.
+        while account.peak_bytes < CHILD_BYTES || peer.resident_bytes().1 >= CHILD_BYTES {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{} bytes were seen", account.peak_bytes);
+            account.sample(&sample, 0);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        peer.stop();
+    }
+
+    #[test]
+    fn a_rate_that_was_not_kept_is_told() {
+        use super::super::results::tests::{peer, round, workload};
+        let rounds = vec![round(1, 1_000.0, 1.0, 1.0), round(2, 960.0, 1.0, 1.0)];
+        let mut result = workload(vec![peer("a", rounds)]);
+        result.summarize();
+        let told = |rate_per_s| {
+            let mut peer = PeerResult { summary: result.peers[0].summary.clone(), ..PeerResult::default() };
+            hold_rate(rate_per_s, &mut peer);
+            peer.notes.join("")
+        };
+        assert_eq!((told(None), told(Some(980))), (String::new(), String::new()));
+        assert!(told(Some(1_000)).contains("didn't keep the rate of 1000"));
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //! for its turn is stopped (SIGSTOP), so that forty idle processes cost the others nothing. CPU time is what the kernel counted for all
 //! threads of all processes of a peer, and of what these started, between the first request and the last answer.
 //!
-//! Everything started is a [`process::Process`], which ends it when dropped: at the end, at an error, and after the first SIGINT or SIGTERM.
+//! Everything started is a [`process::Process`], which ends it when dropped: at the end, at an error, and after the first signal that asks for it; a
+//! panic kills it. Only when this process is killed itself (SIGKILL) its servers stay.
 
 mod cluster;
 mod host;
@@ -51,6 +52,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     let setup = options.setup().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
     // First of all: a folder that can't be written is told before the run, not after it.
     report::prepare(&setup.out)?;
+    process::kill_at_panic();
     let mut ports = Ports::new(options.port, &mut Random::from_entropy());
     let mut results = Results {
         host: host::look(),
@@ -60,6 +62,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         client_threads: setup.threads,
         seconds: options.test_time,
         rounds: setup.rounds,
+        workloads_planned: setup.workloads.len(),
         workloads: Vec::new(),
         interrupted: false,
     };
@@ -67,14 +70,16 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     for workload in &setup.workloads {
         if !stop.load(Ordering::Relaxed) {
             let result = course.run(workload, &mut ports);
-            report::print(&result, &mut io::stdout().lock())?;
+            // The report counts: that nobody reads the table any more is no reason to end.
+            let _ = report::print(&result, &mut io::stdout().lock());
             results.workloads.push(result);
         }
+        results.interrupted = stop.load(Ordering::Relaxed);
+        results.host.load_after = host::load();
+        // Each time: what was measured for hours shall be there whatever happens next.
+        report::write(&results, &setup.out)?;
     }
-    results.interrupted = stop.load(Ordering::Relaxed);
-    results.host.load_after = host::load();
-    report::write(&results, &setup.out)?;
-    println!("report in {}", setup.out.display());
+    let _ = writeln!(io::stdout(), "report in {}", setup.out.display());
     if results.interrupted {
         return Err(io::Error::new(
             io::ErrorKind::Interrupted,
@@ -85,6 +90,11 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         0 => Ok(()),
         rows => Err(io::Error::other(format!("{rows} rows are invalid"))),
     }
+}
+
+/// Tells who watches, if anybody does: a terminal that is gone is no reason to end.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn invalid_rows(workloads: &[WorkloadResult]) -> usize {

@@ -15,16 +15,23 @@ const SHARDS_MAX: u64 = 1024;
 const ROUNDS_MAX: u64 = 1000;
 /// Longest measurement of one peer in one round.
 const SECONDS_MAX: u64 = 3600;
+/// Largest scale.
+pub(super) const SCALE_MAX: f64 = 100.0;
+/// Highest rate, in operations per second.
+const RATE_MAX: u64 = 1_000_000_000;
 /// Most peers in one comparison.
 const PEERS_MAX: usize = 32;
 
 /// Of the head-to-head run.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// A server to compare, again for each; ratios are to the first: redis, redis-cluster (of --shards processes), redis-cluster:N,
+    /// A server to compare, again for each: redis, redis-cluster (of --shards processes), redis-cluster:N,
     /// pantala, floor, or 'name=command with {port} and {dir}' [default: redis-cluster and pantala]
     #[arg(long)]
     peer: Vec<String>,
+    /// A peer that the tables hold all others against, by its name, again for each; results.json has the ratios of every two [default: the first]
+    #[arg(long, value_name = "NAME")]
+    against: Vec<String>,
     /// Shards of Pantala, and processes of the Redis cluster
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=SHARDS_MAX))]
     shards: u64,
@@ -37,6 +44,10 @@ pub(crate) struct Options {
     /// Seconds of one measurement
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     pub(super) test_time: u64,
+    /// Operations per second of all clients together, the same for every peer; latency then counts from the time an operation was due
+    /// [default: as many as they can]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
+    rate_limiting: Option<u64>,
     /// Part of the workload's keys (and of its connections, where those are its point) that is used
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
@@ -70,8 +81,12 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) peers: Vec<Spec>,
+    /// Names of peers; empty: the first that takes part.
+    pub(super) against: Vec<String>,
     pub(super) workloads: Vec<&'static Workload>,
     pub(super) rounds: u64,
+    /// Operations per second of all clients together.
+    pub(super) rate_per_s: Option<u64>,
     pub(super) scale: f64,
     /// Empty: any.
     pub(super) server_cpus: Vec<usize>,
@@ -88,8 +103,8 @@ impl Options {
     }
 
     pub(super) fn setup(&self) -> Result<Setup, String> {
-        if !(self.scale > 0.0 && self.scale <= 100.0) {
-            return Err(format!("--scale {}: above 0, at most 100", self.scale));
+        if !(self.scale > 0.0 && self.scale <= SCALE_MAX) {
+            return Err(format!("--scale {}: above 0, at most {SCALE_MAX}", self.scale));
         }
         let default = |given: &[String], others: &[&str]| {
             if given.is_empty() { others.iter().map(ToString::to_string).collect() } else { given.to_vec() }
@@ -104,6 +119,10 @@ impl Options {
         {
             return Err(format!("two peers are called '{}': --peer 'name=command' gives another name", twice.1.name));
         }
+        if let Some(nobody) = self.against.iter().find(|name| peers.iter().all(|peer| peer.name != **name)) {
+            let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
+            return Err(format!("--against {nobody}: no peer of this run; {} are", names.join(", ")));
+        }
         let workloads =
             default(&self.workload, &["dragonfly-get1", "dragonfly-get30", "dragonfly-set1", "dragonfly-set30"]);
         let workloads = workloads.iter().map(|name| Workload::named(name)).collect::<Result<Vec<_>, _>>()?;
@@ -112,8 +131,10 @@ impl Options {
         let threads = if client_cpus.is_empty() { available_cpus() } else { client_cpus.len() };
         Ok(Setup {
             peers,
+            against: self.against.clone(),
             workloads,
             rounds: self.rounds,
+            rate_per_s: self.rate_limiting,
             scale: self.scale,
             server_cpus: cpus(&self.server_cpus),
             client_cpus,
@@ -230,11 +251,13 @@ mod tests {
             ("--peer|x=server '{port}", "quotes"),
             ("--peer|floor|--peer|floor", "two peers"),
             ("--peer|redis-cluster:0", "1 to"),
+            ("--peer|floor|--against|redis", "--against redis: no peer of this run; floor"),
             ("--peer|redis|--redis-server|/no/such", "the package redis-server"),
             ("--peer|pantala|--pantala|/no/such", "cargo build"),
             ("--peer|floor|--workload|x", "no workload 'x'"),
             ("--peer|floor|--scale|0", "--scale"),
             ("--peer|floor|--rounds|0", "0 is not in"),
+            ("--peer|floor|--rate-limiting|0", "0 is not in"),
             ("--peer|floor|--server-cpus|x", "'x'"),
         ] {
             let error = setup(options).unwrap_err();

@@ -211,6 +211,22 @@ impl Peer {
         Ok(())
     }
 
+    /// A shell that runs `script` in `dir`, which serves nobody.
+    #[cfg(test)]
+    pub(super) fn of_shell(script: &str, dir: &Path) -> Self {
+        let words = ["sh".to_owned(), "-c".to_owned(), script.to_owned()];
+        Self {
+            processes: vec![Process::start(&words, dir, &[]).unwrap()],
+            command: words.to_vec(),
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            version: String::new(),
+            cluster_mode: false,
+            nodes: 1,
+            notes: Vec::new(),
+            _dir: tempfile::tempdir().unwrap(),
+        }
+    }
+
     /// Lets all its processes wait, or go on: what isn't measured shall cost nothing.
     pub(super) fn pause(&self, pause: bool) {
         self.processes.iter().for_each(|process| process.pause(pause));

@@ -1,11 +1,13 @@
 //! Processes that a comparison starts: on their CPUs, watched through `/proc`, stopped by their ids.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,41 @@ const END_LOOK: Duration = Duration::from_millis(10);
 const LOG_TAIL_BYTES: usize = 600;
 /// The kernel's unit of times in `/proc/PID/stat`, the same on every Linux that Rust runs on.
 const TICK_NS: u64 = 10_000_000;
+
+/// Looks at [`RUNNING`] that a panic takes while another thread has it.
+const PANIC_LOOKS_MAX: u32 = 1000;
+
+/// Groups of all processes that run here, by their first process's id: a panic ends them ([`kill_at_panic`]).
+static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+
+/// From now on a panic kills all processes that were started. Nothing is dropped then in a release build, which aborts; and who waits for its
+/// turn, stopped, would stay for ever.
+pub(super) fn kill_at_panic() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        kill_all();
+        before(info);
+    }));
+}
+
+fn kill_all() {
+    for _ in 0..PANIC_LOOKS_MAX {
+        let running = match RUNNING.try_lock() {
+            Ok(running) => running,
+            // A set of numbers is sound whatever happened.
+            Err(TryLockError::Poisoned(running)) => running.into_inner(),
+            // Another thread enters or leaves a process: a moment's work. It can't be the one that panics.
+            Err(TryLockError::WouldBlock) => {
+                thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+        };
+        for group in running.iter().copied().filter_map(Pid::from_raw) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        return;
+    }
+}
 
 /// A server's process, and whatever that starts. Killed when dropped.
 pub(super) struct Process {
@@ -49,6 +86,7 @@ impl Process {
             };
             scope.spawn(start).join().unwrap_or_else(|_| Err(io::Error::other("the starting thread panicked")))
         })?;
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).insert(Pid::from_child(&child).as_raw_pid());
         Ok(Self { child, log, ended: None })
     }
 
@@ -64,6 +102,7 @@ impl Process {
             self.ended = Some(status);
             // What it started goes with it.
             self.signal(Signal::KILL);
+            self.leave();
         }
         self.ended
     }
@@ -113,7 +152,13 @@ impl Process {
         if self.ended().is_none() {
             self.signal(Signal::KILL);
             self.ended = self.child.wait().ok();
+            self.leave();
         }
+    }
+
+    /// Its id may soon be another's.
+    fn leave(&self) {
+        RUNNING.lock().unwrap_or_else(PoisonError::into_inner).remove(&Pid::from_child(&self.child).as_raw_pid());
     }
 }
 
@@ -140,6 +185,8 @@ pub(super) struct Spent {
     pub(super) wait_s: f64,
     /// Time on a CPU of the busiest thread.
     pub(super) busiest_s: f64,
+    /// Time on a CPU or ready to run of the thread that has most of both.
+    pub(super) wanting_s: f64,
 }
 
 impl Usage {
@@ -167,8 +214,10 @@ impl Usage {
             let (cpu_before_ns, wait_before_ns) = before.threads.get(thread).copied().unwrap_or_default();
             let cpu_s = cpu_ns.saturating_sub(cpu_before_ns) as f64 / 1e9;
             spent.cpu_s += cpu_s;
-            spent.wait_s += wait_ns.saturating_sub(wait_before_ns) as f64 / 1e9;
+            let wait_s = wait_ns.saturating_sub(wait_before_ns) as f64 / 1e9;
+            spent.wait_s += wait_s;
             spent.busiest_s = spent.busiest_s.max(cpu_s);
+            spent.wanting_s = spent.wanting_s.max(cpu_s + wait_s);
         }
         spent
     }
@@ -230,6 +279,10 @@ fn status_bytes(status: &str, name: &str) -> u64 {
     line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default() * 1024
 }
 
+/// Held by each test that starts a process: the panic of one ends the processes of all.
+#[cfg(test)]
+pub(super) static ALONE: Mutex<()> = Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,12 +309,33 @@ mod tests {
             reaped_ns,
         };
         let before = usage(&[(1, 5_000, 1_000), (2, 7_000, 0)], 0);
-        let after = usage(&[(1, 6_000, 1_500), (3, 2_000, 0)], 500_000_000);
-        assert_eq!(after.since(&before), Spent { cpu_s: 3.5, wait_s: 0.5, busiest_s: 2.0 });
+        let after = usage(&[(1, 6_000, 2_500), (3, 2_000, 0)], 500_000_000);
+        assert_eq!(after.since(&before), Spent { cpu_s: 3.5, wait_s: 1.5, busiest_s: 2.0, wanting_s: 2.5 });
+    }
+
+    #[test]
+    fn a_panic_ends_what_runs() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = Process::start(&words("sleep 600"), dir.path(), &[]).unwrap();
+        process.pause(true);
+        kill_at_panic();
+        let panicked = thread::spawn(|| panic!("on purpose")).join();
+        // Back to what was there before.
+        let _ = panic::take_hook();
+        assert!(panicked.is_err());
+        let begin = Instant::now();
+        while process.ended().is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it still runs");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let id = process.id() as i32;
+        assert!(!RUNNING.lock().unwrap().contains(&id), "its id may be another's by now");
     }
 
     #[test]
     fn what_a_process_started_is_counted_and_ends_with_it() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let script = "while :; do :; done & echo started; wait";
         let mut process = Process::start(&["sh".into(), "-c".into(), script.into()], dir.path(), &[]).unwrap();

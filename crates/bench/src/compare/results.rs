@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::load::outcome::Outcome;
 
-/// A generator's thread that was on its CPU this much of the time, and no thread of the server's, was the limit.
+/// A thread that was on a CPU, or waited for one, this much of the time always had something to do.
 const BUSY: f64 = 0.9;
 
 /// All of one comparison.
@@ -18,9 +18,23 @@ pub(super) struct Results {
     pub(super) client_threads: u32,
     pub(super) seconds: u64,
     pub(super) rounds: u64,
+    /// As many should be measured.
+    pub(super) workloads_planned: usize,
     pub(super) workloads: Vec<WorkloadResult>,
     /// Stopped before its end.
     pub(super) interrupted: bool,
+}
+
+impl Results {
+    /// What a reader must know first: that something is missing.
+    pub(super) fn incomplete(&self) -> Option<String> {
+        let (measured, planned) = (self.workloads.len(), self.workloads_planned);
+        if self.interrupted {
+            Some("It was interrupted: what follows is what was measured until then.".to_owned())
+        } else {
+            (measured < planned).then(|| format!("Not complete: {measured} of {planned} workloads are measured."))
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -36,6 +50,8 @@ pub(super) struct Host {
     pub(super) load_before: String,
     pub(super) load_after: String,
     pub(super) tool: String,
+    /// Of the git checkout that the tool lies in, if it does in one: commit, and whether files differ from it.
+    pub(super) checkout: Option<String>,
 }
 
 /// One workload against all peers.
@@ -47,6 +63,8 @@ pub(super) struct WorkloadResult {
     /// What was driven, and what the scale left of the published.
     pub(super) parameters: String,
     pub(super) scale: f64,
+    /// Peers that the others are held against in the reports, by name.
+    pub(super) against: Vec<String>,
     pub(super) peers: Vec<PeerResult>,
 }
 
@@ -59,11 +77,15 @@ pub(super) struct PeerResult {
     pub(super) processes: u32,
     pub(super) cluster_mode: bool,
     pub(super) clients: u32,
+    /// Operations on their way at most: clients × nodes that each is connected to × pipeline.
+    pub(super) in_flight_max: u64,
     pub(super) notes: Vec<String>,
     /// Why it was not measured.
     pub(super) skipped: Option<String>,
     /// Why its figures are worth nothing.
     pub(super) invalid: Option<String>,
+    /// The latency that the workload demands, in microseconds, where p99 is above it.
+    pub(super) latency_missed_us: Option<f64>,
     pub(super) loaded_keys: u64,
     /// With the keys loaded, before the first round.
     pub(super) resident_loaded_bytes: u64,
@@ -84,15 +106,30 @@ pub(super) struct Round {
     pub(super) server_wait_s: f64,
     /// Of the server's busiest thread, as a part of the time.
     pub(super) server_busy_max: f64,
+    /// Of the server's thread that was on a CPU or waited for one for longest, as a part of the time.
+    pub(super) server_wanting_max: f64,
     pub(super) server_cpu_us_per_operation: f64,
     pub(super) hit_rate: Option<f64>,
     pub(super) load: Outcome,
 }
 
+/// Who had something to do all the time. Waiting for a CPU counts as much as being on one: on shared CPUs each keeps the other from them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// A thread of the generator, none of the server.
+    Generator,
+    /// One of each, and they kept each other from the CPUs.
+    Both,
+    Other,
+}
+
 impl Round {
-    /// Whether the generator had no time left while the server had.
-    fn generator_was_the_limit(&self) -> bool {
-        self.load.generator_busy_max >= BUSY && self.server_busy_max < BUSY
+    fn limit(&self) -> Limit {
+        match (self.load.generator_wanting_max >= BUSY, self.server_wanting_max >= BUSY) {
+            (true, false) => Limit::Generator,
+            (true, true) => Limit::Both,
+            _ => Limit::Other,
+        }
     }
 }
 
@@ -127,28 +164,44 @@ pub(super) struct Summary {
     /// Of all rounds.
     pub(super) max_us: f64,
     pub(super) hit_rate: Option<f64>,
+    /// The load generator's own CPU time; median.
+    pub(super) generator_us_per_operation: f64,
+    /// Of its thread that was on a CPU or waited for one for longest, as a part of the time; median.
+    pub(super) generator_wanting: f64,
     /// Rounds in which the generator was the limit.
     pub(super) generator_limited: usize,
+    /// Rounds in which generator and server both had something to do all the time.
+    pub(super) both_limited: usize,
     /// Of the server's wish for CPU, this part was not given: what else ran there.
     pub(super) server_starved: f64,
-    /// To the first peer that takes part, in the same round.
-    pub(super) ratios: Option<Ratios>,
+    /// To every other measured peer.
+    pub(super) ratios: Vec<Ratios>,
 }
 
-/// Of a peer to the first one, each within a round.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// Of a peer to another, each within a round.
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Ratios {
+    /// The other's name.
+    pub(super) against: String,
     pub(super) operations_per_s: Spread,
     pub(super) cpu_us_per_operation: Spread,
     pub(super) p99_us: Spread,
 }
 
 impl WorkloadResult {
-    /// Computes what follows from the rounds. Ratios are to the first peer that takes part.
+    /// Computes what follows from the rounds. Where nobody is named to be held against, it is the first peer that takes part.
     pub(super) fn summarize(&mut self) {
-        let first = self.peers.iter().position(|peer| peer.skipped.is_none()).unwrap_or_default();
+        if self.against.is_empty() {
+            self.against = self
+                .peers
+                .iter()
+                .find(|peer| peer.skipped.is_none())
+                .map(|peer| peer.name.clone())
+                .into_iter()
+                .collect();
+        }
         for at in 0..self.peers.len() {
-            let summary = self.peers[at].summary(&self.peers[first]);
+            let summary = self.peers[at].summary(&self.peers);
             self.peers[at].summary = summary;
         }
     }
@@ -159,7 +212,7 @@ impl PeerResult {
         self.skipped.is_none() && self.invalid.is_none() && !self.rounds.is_empty()
     }
 
-    fn summary(&self, first: &Self) -> Option<Summary> {
+    fn summary(&self, all: &[Self]) -> Option<Summary> {
         if !self.is_measured() {
             return None;
         }
@@ -175,24 +228,33 @@ impl PeerResult {
             p99_9_us: median(|round| round.load.latency.p99_9_us)?,
             max_us: over(|round| round.load.latency.max_us)?.max,
             hit_rate: Spread::of(self.rounds.iter().filter_map(|round| round.hit_rate)).map(|spread| spread.median),
-            generator_limited: self.rounds.iter().filter(|round| round.generator_was_the_limit()).count(),
+            generator_us_per_operation: median(|round| round.load.generator_us_per_operation())?,
+            generator_wanting: median(|round| round.load.generator_wanting_max)?,
+            generator_limited: self.limited(Limit::Generator),
+            both_limited: self.limited(Limit::Both),
             server_starved: wait_s / (cpu_s + wait_s).max(1e-9),
-            ratios: self.ratios(first),
+            ratios: all.iter().filter_map(|other| self.ratios(other)).collect(),
         })
     }
 
-    fn ratios(&self, first: &Self) -> Option<Ratios> {
-        if std::ptr::eq(self, first) || !first.is_measured() {
+    /// Rounds with that limit.
+    fn limited(&self, limit: Limit) -> usize {
+        self.rounds.iter().filter(|round| round.limit() == limit).count()
+    }
+
+    fn ratios(&self, other: &Self) -> Option<Ratios> {
+        if self.name == other.name || !other.is_measured() {
             return None;
         }
         let over = |of: fn(&Round) -> f64| {
             let ratio = |round: &Round| {
-                let other = first.rounds.iter().find(|other| other.round == round.round)?;
+                let other = other.rounds.iter().find(|other| other.round == round.round)?;
                 Some(of(round) / of(other)).filter(|ratio| ratio.is_finite())
             };
             Spread::of(self.rounds.iter().filter_map(ratio))
         };
         Some(Ratios {
+            against: other.name.clone(),
             operations_per_s: over(|round| round.load.operations_per_s)?,
             cpu_us_per_operation: over(|round| round.server_cpu_us_per_operation)?,
             p99_us: over(|round| round.load.latency.p99_us)?,
@@ -213,6 +275,7 @@ pub(super) mod tests {
             server_cpu_s: 3.0,
             server_wait_s: 1.0,
             server_busy_max: 0.5,
+            server_wanting_max: 0.5,
             server_cpu_us_per_operation: cpu_us,
             hit_rate: Some(1.0),
             load,
@@ -230,6 +293,7 @@ pub(super) mod tests {
             ours: "x".into(),
             parameters: "p".into(),
             scale: 1.0,
+            against: Vec::new(),
             peers,
         }
     }
@@ -248,12 +312,29 @@ pub(super) mod tests {
         let second = peer("b", vec![round(2, 100.0, 1.0, 5.0), round(3, 10.0, 1.0, 2.0)]);
         let mut workload = workload(vec![first, second]);
         workload.summarize();
-        let ratios = workload.peers[1].summary.as_ref().unwrap().ratios.unwrap();
+        let ratios = &workload.peers[1].summary.as_ref().unwrap().ratios[0];
+        assert_eq!(ratios.against, "a");
         assert_eq!(ratios.operations_per_s, Spread { median: 1.5, min: 1.0, max: 2.0 });
         assert_eq!(ratios.cpu_us_per_operation, Spread { median: 0.625, min: 0.25, max: 1.0 });
         assert_eq!(ratios.p99_us, Spread { median: 1.25, min: 0.5, max: 2.0 });
         let first = workload.peers[0].summary.as_ref().unwrap();
-        assert!(first.ratios.is_none() && first.server_starved == 0.25);
+        assert_eq!(first.ratios[0].operations_per_s, Spread { median: 0.75, min: 0.5, max: 1.0 });
+        assert_eq!((workload.against, first.server_starved), (vec!["a".to_owned()], 0.25));
+    }
+
+    #[test]
+    fn every_pair_has_its_ratios() {
+        let one = |name: &str, operations_per_s| peer(name, vec![round(1, operations_per_s, 1.0, 1.0)]);
+        let mut workload = workload(vec![one("a", 1.0), one("b", 2.0), one("c", 8.0)]);
+        workload.against = vec!["b".into()];
+        workload.summarize();
+        let of = |at: usize| -> Vec<(&str, f64)> {
+            let ratios = &workload.peers[at].summary.as_ref().unwrap().ratios;
+            ratios.iter().map(|ratio| (ratio.against.as_str(), ratio.operations_per_s.median)).collect()
+        };
+        assert_eq!(of(2), [("a", 8.0), ("b", 4.0)]);
+        assert_eq!(of(0), [("b", 0.5), ("c", 0.125)]);
+        assert_eq!(workload.against, ["b"], "who is named stays");
     }
 
     #[test]
@@ -263,7 +344,7 @@ pub(super) mod tests {
         let mut workload = workload(vec![first, peer("b", vec![round(1, 1.0, 1.0, 1.0)])]);
         workload.summarize();
         assert!(workload.peers[0].summary.is_none());
-        assert!(workload.peers[1].summary.as_ref().unwrap().ratios.is_none());
+        assert!(workload.peers[1].summary.as_ref().unwrap().ratios.is_empty());
     }
 
     #[test]
@@ -273,17 +354,21 @@ pub(super) mod tests {
         let mut workload =
             workload(vec![first, peer("b", vec![round(1, 1.0, 1.0, 1.0)]), peer("c", vec![round(1, 3.0, 1.0, 1.0)])]);
         workload.summarize();
-        assert!(workload.peers[1].summary.as_ref().unwrap().ratios.is_none());
-        assert_eq!(workload.peers[2].summary.as_ref().unwrap().ratios.unwrap().operations_per_s.median, 3.0);
+        assert_eq!(workload.against, ["b"]);
+        let ratios = &workload.peers[2].summary.as_ref().unwrap().ratios;
+        assert_eq!((ratios.len(), ratios[0].against.as_str(), ratios[0].operations_per_s.median), (1, "b", 3.0));
     }
 
     #[test]
     fn who_was_the_limit() {
         let mut one = round(1, 1.0, 1.0, 1.0);
-        assert!(!one.generator_was_the_limit());
-        one.load.generator_busy_max = 0.95;
-        assert!(one.generator_was_the_limit());
-        one.server_busy_max = 0.95;
-        assert!(!one.generator_was_the_limit());
+        assert_eq!(one.limit(), Limit::Other);
+        // On CPUs that it shares it mostly waits.
+        (one.load.generator_busy_max, one.load.generator_wanting_max) = (0.4, 0.95);
+        assert_eq!(one.limit(), Limit::Generator);
+        one.server_wanting_max = 0.95;
+        assert_eq!(one.limit(), Limit::Both);
+        one.load.generator_wanting_max = 0.5;
+        assert_eq!(one.limit(), Limit::Other);
     }
 }

@@ -96,8 +96,9 @@ pub(crate) const ALL: &[Workload] = &[
         ours: "the order, one SET and four GETs in turn; pipeline 1",
         commands: &[uniform(SET, 1), uniform(GET, 4)],
         keys: 3_000_000,
-        // Eight digits behind eight letters, whatever the scale.
-        key_minimum: 10_000_000,
+        // Ten digits behind six bytes, at every scale.
+        key_prefix: "cache-",
+        key_minimum: 1_000_000_000,
         data_bytes: 512,
         clients: Clients::Total(500),
         ..BASE
@@ -292,7 +293,8 @@ mod tests {
         assert_eq!(figures("aof"), (20_000, 10_240, 25, Clients::Total(50)));
         assert_eq!(figures("flash"), (2_000_000, 500, 11, Clients::Total(20)));
         let elasticache = Workload::named("elasticache").unwrap();
-        for key in [elasticache.key_minimum, elasticache.key_minimum + elasticache.keys - 1] {
+        let most = elasticache.keys_at(super::super::options::SCALE_MAX);
+        for key in [elasticache.key_minimum, elasticache.key_minimum + most - 1] {
             assert_eq!(format!("{}{key}", elasticache.key_prefix).len(), 16);
         }
         assert!(Workload::named("x").unwrap_err().contains("hot-key"));

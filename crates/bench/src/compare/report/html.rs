@@ -3,7 +3,7 @@
 use std::io;
 
 use super::super::results::{Results, WorkloadResult};
-use super::{COLUMNS, READING, cells, commands, host_lines, plots, remarks};
+use super::{READING, Table, commands, host_lines, is_bad, plots, remarks, tables};
 
 const STYLE: &str = "\
 body { font: 15px/1.45 system-ui, sans-serif; color: #1c2430; margin: 2rem auto; max-width: 1320px; padding: 0 1rem; }
@@ -21,8 +21,8 @@ pub(super) fn report(results: &Results) -> io::Result<String> {
     let mut text = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>pantala-bench compare</title>\n<style>\n{STYLE}</style></head>\n<body>\n<h1>pantala-bench compare</h1>\n"
     );
-    if results.interrupted {
-        text.push_str("<p class=\"bad\">It was interrupted: what follows is what was measured until then.</p>\n");
+    if let Some(incomplete) = results.incomplete() {
+        text.push_str(&format!("<p class=\"bad\">{incomplete}</p>\n"));
     }
     for workload in &results.workloads {
         section(&mut text, workload)?;
@@ -33,7 +33,7 @@ pub(super) fn report(results: &Results) -> io::Result<String> {
     for (name, value) in host_lines(results) {
         text.push_str(&format!("<tr><td>{name}</td><td class=\"text\">{}</td></tr>\n", escaped(&value)));
     }
-    text.push_str("</table>\n<h2>Commands</h2>\n<p class=\"small\">Of a cluster's processes the first one's; the others differ in port and folder.</p>\n<table>\n");
+    text.push_str("</table>\n<h2>Commands</h2>\n<p class=\"small\">Of a cluster's processes the first one's; the others differ in port and folder. The folders are gone.</p>\n<table>\n");
     text.push_str("<tr><th>workload</th><th>peer</th><th>version</th><th>processes</th><th>command</th></tr>\n");
     for row in commands(results) {
         text.push_str("<tr>");
@@ -53,20 +53,24 @@ fn section(text: &mut String, workload: &WorkloadResult) -> io::Result<()> {
     if !workload.source.is_empty() {
         text.push_str(&format!("Source: {}. ", escaped(&workload.source)));
     }
-    text.push_str(&format!("Ours: {}.</p>\n<div class=\"scroll\"><table>\n<tr><th>peer</th>", escaped(&workload.ours)));
-    COLUMNS.iter().for_each(|column| text.push_str(&format!("<th>{}</th>", column.0)));
-    text.push_str("</tr>\n");
-    for row in workload.peers.iter().filter_map(cells) {
-        text.push_str("<tr>");
-        row.iter().for_each(|cell| text.push_str(&format!("<td>{}</td>", escaped(cell))));
+    text.push_str(&format!("Ours: {}.</p>\n", escaped(&workload.ours)));
+    for Table { head, rows } in tables(workload) {
+        text.push_str("<div class=\"scroll\"><table>\n<tr>");
+        head.iter().for_each(|name| text.push_str(&format!("<th>{name}</th>")));
         text.push_str("</tr>\n");
+        for row in rows {
+            text.push_str("<tr>");
+            for cell in row {
+                let class = if is_bad(&cell) { " class=\"bad\"" } else { "" };
+                text.push_str(&format!("<td{class}>{}</td>", escaped(&cell)));
+            }
+            text.push_str("</tr>\n");
+        }
+        text.push_str("</table></div>\n");
     }
-    text.push_str("</table></div>\n");
-    for peer in &workload.peers {
-        let class = if peer.invalid.is_some() { "bad" } else { "small" };
-        remarks(peer)
-            .iter()
-            .for_each(|remark| text.push_str(&format!("<p class=\"{class}\">{}</p>\n", escaped(remark))));
+    for remark in workload.peers.iter().flat_map(remarks) {
+        let class = if is_bad(&remark) { "bad" } else { "small" };
+        text.push_str(&format!("<p class=\"{class}\">{}</p>\n", escaped(&remark)));
     }
     text.push_str("<div class=\"plots\">\n");
     for svg in plots::of(workload)? {

@@ -8,31 +8,47 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::results::{PeerResult, Results, Spread, Summary, WorkloadResult};
+use super::results::{PeerResult, Ratios, Results, Spread, Summary, WorkloadResult};
 
-/// Headings of a table's columns, and what a summary has in them.
+/// Heading of a column of figures, and what a peer has in it.
 type Column = (&'static str, fn(&PeerResult, &Summary) -> String);
+/// The same of a column of ratios.
+type RatioColumn = (&'static str, fn(&Ratios) -> &Spread);
 
-/// A table has these behind the peer's name.
+/// The first table has these behind the peer's name.
 const COLUMNS: &[Column] = &[
     ("ops/s", |_, s| thousands(s.operations_per_s.median)),
     ("min–max", |_, s| format!("{}–{}", thousands(s.operations_per_s.min), thousands(s.operations_per_s.max))),
     ("CPU µs/op", |_, s| format!("{:.2}", s.cpu_us_per_operation.median)),
     ("p50 µs", |_, s| microseconds(s.p50_us)),
-    ("p99 µs", |_, s| microseconds(s.p99_us)),
+    ("p99 µs", p99),
     ("p99.9 µs", |_, s| microseconds(s.p99_9_us)),
     ("max µs", |_, s| microseconds(s.max_us)),
+    ("in flight", |peer, _| thousands(peer.in_flight_max as f64)),
     ("MB loaded", |peer, _| megabytes(peer.resident_loaded_bytes)),
     ("MB peak", |peer, _| megabytes(peer.resident_peak_bytes)),
     ("hits", |_, s| s.hit_rate.map_or_else(|| "–".into(), |rate| format!("{:.1}%", rate * 100.0))),
-    ("× ops/s", |_, s| s.ratios.map_or_else(|| "–".into(), |r| spread(&r.operations_per_s))),
-    ("× CPU/op", |_, s| s.ratios.map_or_else(|| "–".into(), |r| spread(&r.cpu_us_per_operation))),
-    ("× p99", |_, s| s.ratios.map_or_else(|| "–".into(), |r| spread(&r.p99_us))),
+    ("gen µs/op", |_, s| format!("{:.2}", s.generator_us_per_operation)),
+    ("gen busy", |_, s| format!("{:.0}%", s.generator_wanting * 100.0)),
 ];
+
+/// The second table has these behind the two peers' names.
+const RATIO_COLUMNS: &[RatioColumn] = &[
+    ("× ops/s", |ratios| &ratios.operations_per_s),
+    ("× CPU/op", |ratios| &ratios.cpu_us_per_operation),
+    ("× p99", |ratios| &ratios.p99_us),
+];
+
+/// In the row of a peer that was slower than the workload allows.
+const MISSED: &str = "MISSED";
+/// In the remark on a peer without figures.
+const INVALID: &str = "INVALID";
 
 /// What the figures mean, below every report.
 const READING: &[&str] = &[
-    "Rows are medians over the rounds; max is of all rounds. The ratios (×) are to the first peer that takes part, each within a round: median (least–greatest).",
+    "Rows are medians over the rounds; max is of all rounds. The ratios (×) of two peers are taken within each round: median (least–greatest).",
+    "In flight are operations on their way at most: clients × nodes that each is connected to × pipeline. Who has more on their way has longer queues: latencies of rows that differ in this compare at a fixed rate only (--rate-limiting).",
+    "gen is the load generator: its CPU time per operation, and how much of the time its busiest thread was on a CPU or waited for one. What servers and generator share, both have less of.",
     "CPU is user and system time of all threads of all processes of a peer, and of what these started, between the first request and the last answer.",
     "MB are resident memory, summed over a peer's processes (pages that these share count once in each): with the keys loaded before the first round, and at each process's peak.",
     "Clients and servers share this host and talk over loopback: no network is measured, and where they share CPUs, throughput depends on the generator's cost too.",
@@ -64,51 +80,102 @@ fn told(path: &Path, error: &io::Error) -> io::Error {
 /// One workload's table, for a terminal.
 pub(super) fn print(result: &WorkloadResult, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{}: {}", result.name, result.parameters)?;
-    let mut rows =
-        vec![std::iter::once("peer").chain(COLUMNS.iter().map(|column| column.0)).map(str::to_owned).collect()];
-    let mut told = Vec::new();
-    for peer in &result.peers {
-        rows.extend(cells(peer));
-        told.extend(remarks(peer));
+    for Table { head, rows } in tables(result) {
+        let rows: Vec<Vec<String>> =
+            std::iter::once(head.iter().map(ToString::to_string).collect()).chain(rows).collect();
+        let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..head.len()).map(width).collect();
+        for row in &rows {
+            let cells = row.iter().zip(&widths).enumerate();
+            let cells = cells
+                .map(|(at, (cell, width))| if at == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") });
+            writeln!(out, "{}", cells.collect::<Vec<_>>().join("  "))?;
+        }
     }
-    let count = rows[0].len();
-    let widths: Vec<usize> =
-        (0..count).map(|at| rows.iter().map(|row: &Vec<String>| row[at].chars().count()).max().unwrap_or(0)).collect();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).enumerate();
-        let cells = cells
-            .map(|(at, (cell, width))| if at == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") });
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  "))?;
-    }
-    for remark in told {
+    for remark in result.peers.iter().flat_map(remarks) {
         writeln!(out, "  {remark}")?;
     }
     out.flush()
 }
 
-/// A peer's row; none without figures.
-fn cells(peer: &PeerResult) -> Option<Vec<String>> {
-    let summary = peer.summary.as_ref()?;
-    let cells = COLUMNS.iter().map(|column| column.1(peer, summary));
-    Some(std::iter::once(peer.name.clone()).chain(cells).collect())
+/// A head of column names, and rows of as many cells; the first column is text.
+struct Table {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+/// The figures of who has some, and behind them the ratios, where there are any.
+fn tables(workload: &WorkloadResult) -> Vec<Table> {
+    let measured = || workload.peers.iter().filter_map(|peer| Some((peer, peer.summary.as_ref()?)));
+    let figures = measured().map(|(peer, summary)| {
+        std::iter::once(peer.name.clone()).chain(COLUMNS.iter().map(|column| column.1(peer, summary))).collect()
+    });
+    let mut ratios = Vec::new();
+    for against in &workload.against {
+        for (peer, summary) in measured() {
+            ratios.extend(summary.ratios.iter().filter(|ratios| ratios.against == *against).map(|ratios| {
+                let cells = RATIO_COLUMNS.iter().map(|column| spread(column.1(ratios)));
+                std::iter::once(format!("{} / {against}", peer.name)).chain(cells).collect()
+            }));
+        }
+    }
+    let head = |first, others: Vec<&'static str>| std::iter::once(first).chain(others).collect();
+    let mut tables =
+        vec![Table { head: head("peer", COLUMNS.iter().map(|column| column.0).collect()), rows: figures.collect() }];
+    if !ratios.is_empty() {
+        let columns = RATIO_COLUMNS.iter().map(|column| column.0).collect();
+        tables.push(Table { head: head("ratio", columns), rows: ratios });
+    }
+    tables
+}
+
+/// With a word, where the workload demands less.
+fn p99(peer: &PeerResult, summary: &Summary) -> String {
+    let time = microseconds(summary.p99_us);
+    match peer.latency_missed_us {
+        Some(limit_us) => format!("{time} {MISSED} (limit {})", thousands(limit_us)),
+        None => time,
+    }
+}
+
+/// Whether a cell or remark says what makes its row's figures worth less, or nothing.
+fn is_bad(text: &str) -> bool {
+    text.contains(MISSED) || text.contains(INVALID)
 }
 
 /// What has to be known beside a peer's figures, or instead of them.
 fn remarks(peer: &PeerResult) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(why) = &peer.invalid {
-        remarks.push(format!("{}: INVALID: {why}", peer.name));
+        remarks.push(format!("{}: {INVALID}: {why}", peer.name));
     } else if let Some(why) = &peer.skipped {
         remarks.push(format!("{}: not measured: {why}", peer.name));
+    }
+    if let Some(limit_us) = peer.latency_missed_us {
+        remarks.push(format!(
+            "{}: {MISSED} its latency limit: the workload demands p99 of at most {} µs, so its throughput doesn't count; `--rate-limiting N` measures at a rate that may keep it",
+            peer.name,
+            thousands(limit_us)
+        ));
     }
     remarks.extend(peer.notes.iter().map(|note| format!("{}: {note}", peer.name)));
     if let Some(summary) = &peer.summary {
         if summary.generator_limited > 0 {
             remarks.push(format!(
-                "{}: in {} of {} rounds the load generator was the limit: its busiest thread had no time left, the server's had. The throughput is a lower bound",
+                "{}: in {} of {} rounds the load generator was the limit: its busiest thread was on a CPU or waited for one all the time, none of the server's did. The throughput is a lower bound",
                 peer.name,
                 summary.generator_limited,
                 peer.rounds.len()
+            ));
+        }
+        if summary.both_limited > 0 {
+            remarks.push(format!(
+                "{}: in {} of {} rounds generator and server both had something to do all the time: where they share CPUs, throughput is what both cost together ({:.2} + {:.2} µs per operation)",
+                peer.name,
+                summary.both_limited,
+                peer.rounds.len(),
+                summary.cpu_us_per_operation.median,
+                summary.generator_us_per_operation
             ));
         }
         if summary.server_starved >= 0.1 {
@@ -164,7 +231,8 @@ fn host_lines(results: &Results) -> Vec<(&'static str, String)> {
         ("load of the host", format!("{} before, {} after", host.load_before, host.load_after)),
         ("tool", host.tool.clone()),
         ("rounds", format!("{} of {} s each", results.rounds, results.seconds)),
-        ("command", results.command.join(" ")),
+        ("checkout", host.checkout.clone().unwrap_or_else(|| "none".into())),
+        ("command", for_shell(&results.command)),
     ]
 }
 
@@ -172,16 +240,28 @@ fn host_lines(results: &Results) -> Vec<(&'static str, String)> {
 fn commands(results: &Results) -> impl Iterator<Item = [String; 5]> {
     results.workloads.iter().flat_map(|workload| {
         workload.peers.iter().filter(|peer| !peer.command.is_empty()).map(|peer| {
-            let quoted = peer.command.iter().map(|word| if word.is_empty() { "\"\"".to_owned() } else { word.clone() });
             [
                 workload.name.clone(),
                 peer.name.clone(),
                 peer.version.clone(),
                 peer.processes.to_string(),
-                quoted.collect::<Vec<_>>().join(" "),
+                for_shell(&peer.command),
             ]
         })
     })
+}
+
+/// The words as a shell reads them.
+fn for_shell(words: &[String]) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte);
+    let quoted = words.iter().map(|word| {
+        if !word.is_empty() && word.bytes().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -195,21 +275,51 @@ mod tests {
         let mut first = peer("a|b", vec![round(1, 1_234_567.0, 2.0, 10.0)]);
         first.percentiles = vec![(0.0, 1.0), (0.5, 2.0), (0.99, 30.0), (1.0, 31.0)];
         first.command = vec!["server".into(), "--save".into(), String::new()];
-        let mut workload = workload(vec![first, peer("second", vec![round(1, 10.0, 1.0, 5.0)]), failed]);
+        first.in_flight_max = 9_300;
+        let mut third = peer("third", vec![round(1, 20.0, 1.0, 2_000.0)]);
+        third.latency_missed_us = Some(1_000.0);
+        let mut workload = workload(vec![first, peer("second", vec![round(1, 10.0, 1.0, 5.0)]), failed, third]);
+        workload.against = vec!["a|b".into(), "second".into()];
         workload.summarize();
         let mut host = super::super::host::look();
         host.load_after = "1.5".into();
         Results {
             host,
-            command: vec!["pantala-bench".into(), "compare".into()],
+            command: ["pantala-bench", "compare", "--peer", "x=s --port {port} --save \"\""]
+                .map(str::to_owned)
+                .to_vec(),
             server_cpus: vec![0, 1],
             client_cpus: Vec::new(),
             client_threads: 2,
             seconds: 5,
             rounds: 1,
+            workloads_planned: 2,
             workloads: vec![workload],
             interrupted: true,
         }
+    }
+
+    #[test]
+    fn commands_can_be_copied_into_a_shell() {
+        let words = ["a-b=1", "", "it's", "$HOME `x` \"y\"", "a\\b", "*", "ü;"].map(str::to_owned);
+        let line = format!("printf '%s|' {}", for_shell(&words));
+        assert!(line.starts_with("printf '%s|' a-b=1 '' "), "{line}");
+        let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{}|", words.join("|")));
+    }
+
+    #[test]
+    fn what_is_missing_is_said_first() {
+        let mut results = results();
+        let told = |results: &Results| {
+            let texts = [markdown::report(results), html::report(results).unwrap()];
+            texts.map(|text| (text.contains("interrupted"), text.contains("1 of 2 workloads are measured")))
+        };
+        assert_eq!(told(&results), [(true, false); 2]);
+        results.interrupted = false;
+        assert_eq!(told(&results), [(false, true); 2]);
+        results.workloads_planned = 1;
+        assert_eq!(told(&results), [(false, false); 2]);
     }
 
     #[test]
@@ -234,20 +344,53 @@ mod tests {
             "a process ended",
             "1,234,567",
             "interrupted",
-            "server --save &quot;&quot;",
+            "server --save ''",
+            "pantala-bench compare --peer 'x=s --port {port} --save &quot;&quot;'",
+            "9,300",
+            "<td>third / second</td><td>2.00 (2.00–2.00)</td>",
+            "<td class=\"bad\">2,000 MISSED (limit 1,000)</td>",
+            "<p class=\"bad\">third: MISSED its latency limit",
         ] {
             assert!(html.contains(told), "{told}");
         }
         // Self-contained: nothing is fetched. The name of SVG's namespace is no address.
         assert!(!html.replace("http://www.w3.org/2000/svg", "").contains("http"), "something outside is named");
         let markdown = text("report.md");
-        assert!(markdown.contains("a\\|b") && markdown.contains("INVALID: a process ended"), "{markdown}");
+        for told in [
+            "a\\|b",
+            "INVALID: a process ended",
+            "| second / a\\|b | 0.00",
+            "| third / second | 2.00",
+            "**2,000 MISSED",
+        ] {
+            assert!(markdown.contains(told), "{told}: {markdown}");
+        }
         let json: serde_json::Value = serde_json::from_str(&text("results.json")).unwrap();
-        assert_eq!(json["workloads"][0]["peers"][1]["summary"]["ratios"]["p99_us"]["median"], 0.5);
+        assert_eq!(json["workloads"][0]["peers"][1]["summary"]["ratios"][0]["p99_us"]["median"], 0.5);
         let mut table = Vec::new();
         print(&results.workloads[0], &mut table).unwrap();
         let table = String::from_utf8(table).unwrap();
-        assert!(table.contains("INVALID") && table.contains("1,234,567"), "{table}");
+        for told in ["INVALID", "1,234,567", "third / a|b ", "third / second ", "MISSED its latency limit"] {
+            assert!(table.contains(told), "{told}: {table}");
+        }
+        assert!(!table.contains("second / third"), "not asked for: {table}");
+    }
+
+    #[test]
+    fn who_was_the_limit_is_told() {
+        let mut one = peer("one", vec![round(1, 1.0, 1.5, 1.0), round(2, 1.0, 1.5, 1.0)]);
+        one.rounds[0].load.generator_wanting_max = 0.97;
+        one.rounds[1].load.generator_wanting_max = 0.97;
+        one.rounds[1].server_wanting_max = 0.97;
+        one.rounds.iter_mut().for_each(|round| round.load.generator_cpu_s = 2.5e-6);
+        let mut result = workload(vec![one]);
+        result.summarize();
+        let told = remarks(&result.peers[0]).join("\n");
+        assert!(told.contains("in 1 of 2 rounds the load generator was the limit"), "{told}");
+        assert!(told.contains("in 1 of 2 rounds generator and server both"), "{told}");
+        assert!(told.contains("(1.50 + 2.50 µs per operation)"), "{told}");
+        assert_eq!(tables(&result)[0].rows[0].last().unwrap(), "97%");
+        assert_eq!(tables(&result).len(), 1, "nobody to be held against");
     }
 
     #[test]
