@@ -299,9 +299,15 @@ impl Client {
         const CHUNK_LEN: usize = 256 * 1024;
         let start = self.buffer.len();
         self.buffer.resize(start + CHUNK_LEN, 0);
-        let result = match &mut self.stream {
-            Stream::Tcp(stream) => stream.read(&mut self.buffer[start..]),
-            Stream::Unix(stream) => stream.read(&mut self.buffer[start..]),
+        let result = loop {
+            let result = match &mut self.stream {
+                Stream::Tcp(stream) => stream.read(&mut self.buffer[start..]),
+                Stream::Unix(stream) => stream.read(&mut self.buffer[start..]),
+            };
+            // A process that was stopped and goes on finds its reads interrupted where they have a time limit.
+            if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
+                break result;
+            }
         };
         self.buffer.truncate(start + result.as_ref().map_or(0, |n| *n));
         result

@@ -19,6 +19,13 @@ const DATABASES: usize = 16;
 const SHOWN_BEFORE: usize = 100;
 /// Replies longer than this go on several lines in a report.
 const HISTORY_SHOWN: usize = 60;
+/// Pages of a walk at most.
+const PAGES_MAX: usize = 100_000;
+/// Elements shown that only one of two walks has.
+const ODD_SHOWN: usize = 4;
+/// Commands that fill both servers with what is dumped for a stream, and the longest payload that is taken.
+const FILLING: usize = 3000;
+const PAYLOAD_BYTES_MAX: usize = 20_000;
 
 /// A difference between two servers.
 #[derive(Debug)]
@@ -48,7 +55,12 @@ impl<'a> Pair<'a> {
         let connect = |server: &Server| {
             let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| server.connect()).collect();
             assert_eq!(clients[0].call("FLUSHALL"), Reply::ok());
+            assert_eq!(clients[0].call("FUNCTION FLUSH"), Reply::ok());
             assert_eq!(clients[0].call("DEBUG SET-ACTIVE-EXPIRE 0"), Reply::ok());
+            // What an earlier stream has left behind.
+            for (name, value) in generator::LIMITS_AT_FIRST {
+                assert_eq!(clients[0].call(&format!("CONFIG SET {name} {value}")), Reply::ok());
+            }
             clients[1].call("HELLO 3");
             clients
         };
@@ -63,10 +75,15 @@ impl<'a> Pair<'a> {
         let mut start = 0;
         while start < steps.len() {
             let connection = steps[start].connection;
+            if is_walk(&steps[start]) {
+                self.walk(start, &steps[start])?;
+                start += 1;
+                continue;
+            }
             // The marker behind a burst must not be queued, so a transaction ends within its burst.
             let (mut length, mut is_open) = (0, false);
             for step in steps[start..].iter().take_while(|step| step.connection == connection) {
-                if length >= BURST_MAX && !is_open {
+                if length >= BURST_MAX && !is_open || is_walk(step) {
                     break;
                 }
                 length += 1;
@@ -88,6 +105,26 @@ impl<'a> Pair<'a> {
             start += length;
         }
         Ok(())
+    }
+
+    /// Goes from cursor to cursor on both, and compares all that came.
+    fn walk(&mut self, index: usize, step: &Step) -> Result<(), Difference> {
+        let clients = [&mut self.subject_clients[step.connection], &mut self.judge_clients[step.connection]];
+        let [given, right] = clients.map(|client| elements_of_walk(client, step));
+        if given == right {
+            return Ok(());
+        }
+        let shown = |walk: &Result<BTreeSet<String>, String>, other: &Result<BTreeSet<String>, String>| match walk {
+            Ok(found) => {
+                let other = other.as_ref().ok();
+                let is_odd = |element: &&String| other.is_none_or(|other| !other.contains(*element));
+                let odd: Vec<_> = found.iter().filter(is_odd).take(ODD_SHOWN).collect();
+                format!("{} elements, only here {odd:?}", found.len())
+            }
+            Err(raw) => raw.clone(),
+        };
+        let (args, given, right) = (show_args(&step.args), shown(&given, &right), shown(&right, &given));
+        Err(difference(index, format!("a walk of {args}\n    gives   {given}\n    must be {right}")))
     }
 
     fn burst(&mut self, start: usize, steps: &[Step]) -> Result<(), Difference> {
@@ -262,14 +299,70 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Runs `count` commands of the stream of `seed` on both servers.
+/// All elements from the first page of a walk to the last, each once; what isn't a page as it was sent.
+fn elements_of_walk(client: &mut Client, step: &Step) -> Result<BTreeSet<String>, String> {
+    let chunk = if step.check == Check::WalkOfPairs { 2 } else { 1 };
+    let cursor_at = if step.args[0].eq_ignore_ascii_case(b"SCAN") { 1 } else { 2 };
+    let mut args = step.args.clone();
+    let mut elements = BTreeSet::new();
+    for _ in 0..PAGES_MAX {
+        client.send(&args);
+        let (reply, raw) = client.receive_raw();
+        let Reply::Array(page) = &reply else { return Err(show(&raw)) };
+        let [Reply::Bulk(cursor), Reply::Array(found)] = &page[..] else { return Err(show(&raw)) };
+        elements.extend(found.chunks(chunk).map(|element| format!("{element:?}")));
+        if cursor == b"0" {
+            return Ok(elements);
+        }
+        args[cursor_at].clone_from(cursor);
+    }
+    Err(format!("no end after {PAGES_MAX} pages"))
+}
+
+fn is_walk(step: &Step) -> bool {
+    matches!(step.check, Check::Walk | Check::WalkOfPairs)
+}
+
+/// Fills both servers from a stream of its own, and gives what either dumps of it.
+fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result<Vec<Vec<u8>>, Difference> {
+    let mut generator = Generator::new(seed, start_s);
+    let mut steps = Vec::new();
+    while steps.len() < FILLING || generator.goes_on() {
+        steps.push(generator.step());
+    }
+    let mut pair = Pair::new(subject, judge);
+    pair.run(&steps)?;
+    let mut payloads = Vec::new();
+    for database in 0..generator::DATABASES {
+        for key in pair.keys_of(database as usize)? {
+            // Its ids would end a stream of others.
+            if key == generator::CLOCK_STREAM {
+                continue;
+            }
+            for client in [&mut pair.subject_clients[2], &mut pair.judge_clients[2]] {
+                client.send(&[b"DUMP", &key[..]]);
+                if let Reply::Bulk(payload) = client.receive()
+                    && payload.len() <= PAYLOAD_BYTES_MAX
+                {
+                    payloads.push(payload);
+                }
+            }
+        }
+    }
+    Ok(payloads)
+}
+
+/// Runs `count` commands on both servers: the stream that the announced seed makes for a run of this name.
 ///
 /// # Panics
-/// At the first difference, with the seed and the shortest failing stream that was found.
-pub fn compare(subject: &Server, judge: &Server, seed: u64, count: usize) {
+/// At the first difference, with the announced seed and the shortest failing stream that was found.
+pub fn compare(subject: &Server, judge: &Server, announced: u64, name: &str, count: usize) {
+    let seed = Random::seed_of(announced, name);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let declared = generator::read_declared(&judge.connect().call("COMMAND DOCS"));
-    let mut generator = Generator::new(seed, now as i64).with_declared(declared);
+    let payloads = payloads(subject, judge, seed.rotate_left(32), now as i64)
+        .unwrap_or_else(|found| panic!("PANTALA_SEED={announced} ({name}): before the stream, {}", found.text));
+    let mut generator = Generator::new(seed, now as i64).with_declared(declared).with_payloads(payloads);
     let mut random = Random::from_seed(!seed);
     let mut steps = Vec::with_capacity(count);
     while steps.len() < count {
@@ -284,10 +377,10 @@ pub fn compare(subject: &Server, judge: &Server, seed: u64, count: usize) {
     let mut pair = Pair::new(subject, judge);
     let Err(found) = pair.run(&steps).and_then(|()| pair.compare_datasets()) else { return };
     // Making it shorter takes its time, and much of it where a server gave no answer.
-    eprintln!("PANTALA_SEED={seed}: command {}: {}", found.index, found.text);
+    eprintln!("PANTALA_SEED={announced} ({name}): command {}: {}", found.index, found.text);
     let failing = if found.index == 0 { steps.len() } else { (found.index + BURST_MAX).min(steps.len()) };
     let shortest = pair.shrink(steps[..failing].to_vec());
-    let mut report = format!("PANTALA_SEED={seed}: command {}: {}\n", found.index, found.text);
+    let mut report = format!("PANTALA_SEED={announced} ({name}): command {}: {}\n", found.index, found.text);
     let _ = writeln!(
         report,
         "  the shortest failing stream found ({} commands, connection 1 speaks RESP3 at first):",
@@ -326,14 +419,6 @@ pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
         (Check::Exact, ..) | (_, Reply::Error(_), _) | (_, _, Reply::Error(_)) => false,
         (Check::Unordered, given, right) => given.kind() == right.kind() && sorted(given, 1) == sorted(right, 1),
         (Check::Pairs, given, right) => given.kind() == right.kind() && sorted(given, 2) == sorted(right, 2),
-        (Check::Page | Check::PageOfPairs, Reply::Array(given), Reply::Array(right)) => {
-            let chunk = if check == Check::Page { 1 } else { 2 };
-            given.len() == 2
-                && right.len() == 2
-                && given[0] == right[0]
-                && given[1].kind() == right[1].kind()
-                && sorted(&given[1], chunk) == sorted(&right[1], chunk)
-        }
         (Check::Length, given, right) => given.kind() == right.kind() && parts(given).len() == parts(right).len(),
         (Check::Near(slack), Reply::Integer(given), Reply::Integer(right)) => {
             *given >= 0 && *right >= 0 && (given - right).abs() <= slack

@@ -12,30 +12,50 @@ fn commands() -> usize {
     }
 }
 
-fn compare(test: &str, args: &[&str]) {
-    for (number, backend) in Backend::all().iter().enumerate() {
-        let Some(judge) = Server::redis(&[]) else { return };
-        let mut subject = Server::pantala(*backend, args);
-        // Each run its own stream, all from the one seed that is printed.
-        let seed = Random::seed(test).wrapping_add(number as u64);
-        differential::compare(&subject, &judge, seed, commands());
+/// Pantala with `args` against redis-server, both with `settings`, on each backend.
+fn compare(test: &str, args: &[&str], settings: &[&str]) {
+    let announced = Random::seed(test);
+    for backend in Backend::all() {
+        let Some(judge) = Server::redis(settings) else { return };
+        let mut subject = Server::pantala(*backend, &[args, settings].concat());
+        // Each run has a stream of its own, all from the one seed that is printed.
+        let name = format!("{test} on {}", backend.name());
+        differential::compare(&subject, &judge, announced, &name, commands());
+        if !settings.is_empty() {
+            let stats = judge.connect().call("INFO commandstats").text();
+            let (good, calls) = successes(&stats, "object|freq");
+            assert!(good > 0, "none of {calls} OBJECT FREQ succeeds");
+        }
         subject.assert_sound();
     }
 }
 
+/// How many calls of a command succeeded, and how many there were, by `INFO commandstats`.
+fn successes(stats: &str, name: &str) -> (i64, i64) {
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:")));
+    let number = |field: &str| -> i64 {
+        let found = line.and_then(|line| line.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('=')));
+        found.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    };
+    (number("calls") - number("failed_calls"), number("calls"))
+}
+
 #[test]
 fn one_shard_answers_as_redis() {
-    compare("one_shard_answers_as_redis", &["--workers", "1", "--shards", "1"]);
+    // How often keys are used is counted, so that OBJECT FREQ answers; the other runs have OBJECT IDLETIME.
+    let counting = ["--maxmemory-policy", "allkeys-lfu"];
+    compare("one_shard_answers_as_redis", &["--workers", "1", "--shards", "1"], &counting);
 }
 
 #[test]
 fn forty_shards_answer_as_redis() {
-    compare("forty_shards_answer_as_redis", &["--workers", "2", "--shards", "40"]);
+    compare("forty_shards_answer_as_redis", &["--workers", "2", "--shards", "40"], &[]);
 }
 
 #[test]
 fn owner_execution_answers_as_redis() {
-    compare("owner_execution_answers_as_redis", &["--workers", "4", "--shards", "40", "--execution", "owner"]);
+    let args = ["--workers", "4", "--shards", "40", "--execution", "owner"];
+    compare("owner_execution_answers_as_redis", &args, &[]);
 }
 
 /// The generator itself: two real servers never differ. If this fails, a stream isn't deterministic, and no other
@@ -43,7 +63,9 @@ fn owner_execution_answers_as_redis() {
 /// often.
 #[test]
 fn two_judges_agree_and_every_command_is_reached() {
-    const COMMANDS_REACHED: &str = "append decr decrby get getdel getex getrange getset incr incrby incrbyfloat lcs mget \
+    const COMMANDS_REACHED: &str = "append bitcount bitfield bitfield_ro bitop bitpos getbit setbit \
+        pfadd pfcount pfdebug pfmerge blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin sort sort_ro dump restore \
+        multi exec discard watch unwatch decr decrby get getdel getex getrange getset incr incrby incrbyfloat lcs mget \
         mset msetnx psetex set setex setnx setrange strlen substr lindex linsert llen lmove lmpop lpop lpos lpush \
         lpushx lrange lrem lset ltrim rpop rpoplpush rpush rpushx hdel hexists hget hgetall hincrby hincrbyfloat hkeys hlen \
         hmget hmset hrandfield hscan hset hsetnx hstrlen hvals sadd scard sdiff sdiffstore sinter sintercard sinterstore \
@@ -63,22 +85,16 @@ fn two_judges_agree_and_every_command_is_reached() {
         debug eval eval_ro fcall fcall_ro flushall flushdb function|delete function|flush function|list function|load \
         function|stats info lolwut memory|usage swapdb time";
     let (Some(one), Some(two)) = (Server::redis(&[]), Server::redis(&[])) else { return };
-    let seed = Random::seed("two_judges_agree_and_every_command_is_reached");
+    let test = "two_judges_agree_and_every_command_is_reached";
     let count = commands();
-    differential::compare(&one, &two, seed, count);
+    differential::compare(&one, &two, Random::seed(test), test, count);
     let stats = one.connect().call("INFO commandstats").text();
     let (mut rare, mut counts) = (Vec::new(), Vec::new());
     for name in COMMANDS_REACHED.split_whitespace() {
-        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:")));
-        let number = |field: &str| -> i64 {
-            let found =
-                line.and_then(|line| line.split(',').find_map(|pair| pair.strip_prefix(field)?.strip_prefix('=')));
-            found.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
-        };
-        let good = number("calls") - number("failed_calls");
+        let (good, calls) = successes(&stats, name);
         counts.push((good, name));
         if good < (count / 10_000) as i64 {
-            rare.push(format!("{name}: {good} of {}", number("calls")));
+            rare.push(format!("{name}: {good} of {calls}"));
         }
     }
     counts.sort_unstable();

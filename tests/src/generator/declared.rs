@@ -1,6 +1,9 @@
 //! Commands built from nothing but what `COMMAND DOCS` declares of their arguments: any key for a key, so that most are of the
 //! wrong type; numbers at every edge; empty values; and every sixth with an arity that is wrong.
 
+use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
+use super::hashes::walk_of;
+use super::streams::{CLAIM_IDLE_MS, IDLE_MS};
 use super::{Check, Generator, Step, TTL_SLACK_S};
 use crate::reply::Reply;
 
@@ -8,41 +11,11 @@ use crate::reply::Reply;
 const GROUPS: &[&str] =
     &["bitmap", "generic", "geo", "hash", "hyperloglog", "list", "set", "sorted-set", "stream", "string"];
 
-/// What isn't built so: answers of chance or of the clock, a wait without an end, another arity than 7.0's, words of its own, or a
-/// setting up that the other generators know about.
-const LEFT_OUT: &[&str] = &[
-    "hrandfield",
-    "hscan",
-    "migrate",
-    "object|freq",
-    "object|help",
-    "object|idletime",
-    "pfdebug",
-    "pfselftest",
-    "randomkey",
-    "scan",
-    "sort",
-    "sort_ro",
-    "spop",
-    "srandmember",
-    "sscan",
-    "wait",
-    "xadd",
-    "xautoclaim",
-    "xclaim",
-    "xgroup|help",
-    "xinfo|consumers",
-    "xinfo|groups",
-    "xinfo|help",
-    "xinfo|stream",
-    "xpending",
-    "xread",
-    "xreadgroup",
-    "zrandmember",
-    "zrank",
-    "zrevrank",
-    "zscan",
-];
+/// What isn't built so: what isn't there yet, what takes a second, and what reads a copy (see [`super::sorting`]).
+const LEFT_OUT: &[&str] = &["migrate", "pfselftest", "sort", "sort_ro", "wait"];
+
+/// Waits of `XREAD` and `XREADGROUP` that are refused, or over soon.
+const BLOCKS_MS: &[&str] = &["-1", "x", "1.5", "", "1", "1"];
 
 /// Arguments of which one in so many is of another kind than declared.
 const STRANGE_ONE_IN: usize = 25;
@@ -119,7 +92,14 @@ fn check_of(name: &str) -> Check {
     match name {
         "hgetall" => Check::Pairs,
         "hkeys" | "hvals" | "keys" | "sdiff" | "sinter" | "smembers" | "sunion" => Check::Unordered,
-        "dump" => Check::Kind,
+        // One picked at random is a bulk, and so is none that is there.
+        "hrandfield" | "spop" | "srandmember" | "zrandmember" => Check::Length,
+        "hscan" | "scan" | "sscan" | "zscan" => Check::Walk,
+        "dump" | "randomkey" => Check::Kind,
+        _ if name.ends_with("|help") => Check::Kind,
+        "object|freq" => FREQ_CHECK,
+        "object|idletime" => Check::Near(IDLE_SLACK_S),
+        "xinfo|consumers" | "xinfo|groups" | "xinfo|stream" | "xpending" => Check::Times,
         "expiretime" | "ttl" => Check::Near(TTL_SLACK_S),
         "pexpiretime" | "pttl" => Check::Near(TTL_SLACK_S * 1000),
         _ => Check::Exact,
@@ -136,15 +116,17 @@ impl Generator {
         let command = self.random.pick(&declared);
         let mut args = command.name.clone();
         for argument in &command.arguments {
-            self.argument(argument, &mut args);
+            self.argument(&command.name[0], argument, &mut args);
         }
         let words = command.name.len();
         match self.random.below(12) {
             0 if args.len() > words => args.truncate(words + self.random.below(args.len() - words)),
             1 => {
                 let more = self.value();
-                // Behind a blocking command's timeout it would be the timeout.
-                if !command.arguments.iter().any(|argument| argument.name == "timeout") {
+                // Behind a blocking command's timeout it would be the timeout; and ranks have another arity since 7.2.
+                let is_fixed = command.arguments.iter().any(|argument| argument.name == "timeout")
+                    || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..]);
+                if !is_fixed {
                     args.push(more);
                 }
             }
@@ -152,10 +134,34 @@ impl Generator {
         }
         let check = command.check;
         self.declared = declared;
-        Some(Step::new(args, check))
+        Some(self.comparable(args, check))
     }
 
-    fn argument(&mut self, argument: &Argument, args: &mut Vec<Vec<u8>>) {
+    /// A step of a command that was built from declarations: without what is each server's own.
+    fn comparable(&mut self, mut args: Vec<Vec<u8>>, mut check: Check) -> Step {
+        match &args[0][..] {
+            // Ids of the clock; the last entry (of 7.4).
+            b"XADD" => args.retain(|arg| arg != b"*"),
+            b"XREAD" => args.retain(|arg| arg != b"+"),
+            // What is taken is chance: the rest of it goes too.
+            b"SPOP" if args.len() > 1 => {
+                let next = vec![b"DEL".to_vec(), args[1].clone()];
+                self.following.push_back(Step::new(next, Check::Exact));
+            }
+            _ => {}
+        }
+        if check == Check::Walk {
+            let cursor = if args[0] == b"SCAN" { 1 } else { 2 };
+            check = match args.get(cursor) {
+                Some(cursor) if cursor == b"0" => walk_of(&args[0]),
+                Some(_) => Check::Kind,
+                None => Check::Exact,
+            };
+        }
+        Step::new(args, check)
+    }
+
+    fn argument(&mut self, of: &[u8], argument: &Argument, args: &mut Vec<Vec<u8>>) {
         // Which of many are found first is each server's own.
         let is_left_out = argument.name == "any" || argument.is("optional") && !self.random.one_in(3);
         if is_left_out {
@@ -169,14 +175,19 @@ impl Generator {
                 args.push(self.word(token));
             }
             match argument.kind.as_str() {
+                // An id of the clock would differ.
+                "pure-token" if argument.name == "auto_id" => {
+                    args.pop();
+                    args.push(self.new_id());
+                }
                 "pure-token" => {}
                 "oneof" if !argument.parts.is_empty() => {
                     let part = self.random.pick(&argument.parts);
-                    self.argument(part, args);
+                    self.argument(of, part, args);
                 }
-                "block" => argument.parts.iter().for_each(|part| self.argument(part, args)),
+                "block" => argument.parts.iter().for_each(|part| self.argument(of, part, args)),
                 _ => {
-                    let given = self.given(argument);
+                    let given = self.given(of, argument);
                     args.push(given);
                 }
             }
@@ -184,7 +195,10 @@ impl Generator {
     }
 
     /// Something for an argument that is one word. Times are far, and offsets aren't those of hundreds of megabytes.
-    fn given(&mut self, argument: &Argument) -> Vec<u8> {
+    fn given(&mut self, of: &[u8], argument: &Argument) -> Vec<u8> {
+        if let Some(given) = self.given_to(of, &argument.name) {
+            return given;
+        }
         match (argument.kind.as_str(), argument.name.as_str()) {
             (_, "timeout") => self.timeout(),
             (_, "seconds") => self.relative_time(1000),
@@ -203,6 +217,30 @@ impl Generator {
             ("pattern", _) => self.pattern(),
             _ => self.value(),
         }
+    }
+
+    /// What the name of an argument means to some commands.
+    fn given_to(&mut self, of: &[u8], name: &str) -> Option<Vec<u8>> {
+        let text = |text: &str| text.as_bytes().to_vec();
+        Some(match (of, name) {
+            // Never one without an end.
+            (b"XREAD" | b"XREADGROUP", "milliseconds") => text(self.random.pick::<&str>(BLOCKS_MS)),
+            (_, "min-idle-time") => text(self.random.pick::<&str>(IDLE_MS)),
+            (b"XCLAIM", "ms") => text(self.random.pick::<&str>(CLAIM_IDLE_MS)),
+            (b"HRANDFIELD" | b"SRANDMEMBER" | b"ZRANDMEMBER", "count") => self.pick_count(),
+            (b"HSCAN" | b"SCAN" | b"SSCAN" | b"ZSCAN", "cursor") if !self.random.one_in(8) => text("0"),
+            (b"RESTORE", "seconds") => self.random.below(5000).to_string().into_bytes(),
+            (b"RESTORE", "serialized-value") if self.random.one_in(2) => return self.payload(),
+            _ if !of.starts_with(b"X") || self.random.one_in(STRANGE_ONE_IN) => return None,
+            (_, "key") if self.random.one_in(2) => self.stream_key(),
+            (_, "group" | "groupname") => self.group(),
+            (_, "consumer" | "consumername") => self.consumer(),
+            (b"XADD", "id") => self.new_id(),
+            (b"XREADGROUP", "id") if self.random.one_in(2) => text(">"),
+            (_, "threshold") if self.random.one_in(2) => self.integer(),
+            (_, "id" | "last-id" | "start" | "end" | "threshold") => self.id(),
+            _ => return None,
+        })
     }
 
     fn near_offset(&mut self) -> Vec<u8> {

@@ -4,7 +4,10 @@ use super::{Check, DATABASES, Generator, Step, TTL_SLACK_S};
 
 /// How far idle times may be apart: the length of the longest run. Redis shares the integers 0 to 9999 among keys, so
 /// that theirs is the time since anybody read the number (COMPAT.md).
-const IDLE_SLACK_S: i64 = 24 * 3600;
+pub(super) const IDLE_SLACK_S: i64 = 24 * 3600;
+
+/// How often a key was used is counted by chance, up to 255. Whether it is counted isn't.
+pub(super) const FREQ_CHECK: Check = Check::Near(255);
 
 impl Generator {
     pub(super) fn generic_command(&mut self) -> Step {
@@ -76,10 +79,7 @@ impl Generator {
             }
             // Which key is chance; whether there is one is not.
             "RANDOMKEY" => check = Check::Kind,
-            "SCAN" => {
-                self.scan(&mut args);
-                check = Check::Kind;
-            }
+            "SCAN" => check = self.scan(&mut args),
             _ => check = self.object(&mut args),
         }
         Step::new(args, check)
@@ -117,8 +117,8 @@ impl Generator {
         }
     }
 
-    /// SCAN once from the start, or with a bad argument: only errors compare, cursors are each server's own.
-    fn scan(&mut self, args: &mut Vec<Vec<u8>>) {
+    /// SCAN from the start to the end, or once from anywhere: then only errors compare.
+    fn scan(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         args.push(
             self.random
                 .pick(&["0", "0", "0", "abc", "-1", "", "99999999999999999999", "18446744073709551615", " 0", "0x"])
@@ -137,12 +137,14 @@ impl Generator {
                 }
                 2 => {
                     args.push(self.word("TYPE"));
-                    let kind = *self.random.pick(&["string", "list", "hash", "set", "nosuch"]);
+                    let kind = *self.random.pick(&["string", "list", "hash", "set", "zset", "stream", "nosuch"]);
                     args.push(self.word(kind));
                 }
-                _ => args.push(self.junk()),
+                _ if self.random.one_in(3) => args.push(self.junk()),
+                _ => {}
             }
         }
+        if args[1] == b"0" { Check::Walk } else { Check::Kind }
     }
 
     fn object(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
@@ -152,6 +154,10 @@ impl Generator {
         if self.random.one_in(12) {
             args.push(self.key());
         }
-        if sub == "IDLETIME" { Check::Near(IDLE_SLACK_S) } else { Check::Exact }
+        match sub {
+            "IDLETIME" => Check::Near(IDLE_SLACK_S),
+            "FREQ" => FREQ_CHECK,
+            _ => Check::Exact,
+        }
     }
 }

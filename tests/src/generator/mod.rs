@@ -22,6 +22,7 @@ mod transactions;
 mod values;
 
 pub use declared::{Declared, read as read_declared};
+pub use server::LIMITS_AT_FIRST;
 pub use streams::CLOCK_STREAM;
 
 use std::collections::VecDeque;
@@ -37,10 +38,11 @@ pub enum Check {
     Unordered,
     /// The pairs of a map, or of an array that is flat or of arrays, in any order.
     Pairs,
-    /// A cursor that must be the same, and elements in any order.
-    Page,
-    /// A cursor that must be the same, and pairs in any order.
-    PageOfPairs,
+    /// Page after page from the first to the last, all elements together: cursors, and what comes twice, are each server's own. A step of this
+    /// kind begins at cursor 0 and stands alone.
+    Walk,
+    /// The same with pairs for elements.
+    WalkOfPairs,
     /// The same kind of reply with as many elements; errors exactly.
     Length,
     /// Integers that may differ by this much (exact when either is negative or no integer).
@@ -75,7 +77,7 @@ pub const TTL_SLACK_S: i64 = 20;
 pub const CONNECTIONS: usize = 3;
 
 /// Databases that most commands choose from.
-const DATABASES: i64 = 3;
+pub const DATABASES: i64 = 3;
 
 /// An endless stream of commands.
 pub struct Generator {
@@ -93,6 +95,8 @@ pub struct Generator {
     following: VecDeque<Step>,
     /// Commands by their declarations.
     declared: Vec<Declared>,
+    /// What `DUMP` gave, for `RESTORE`.
+    payloads: Vec<Vec<u8>>,
 }
 
 impl Generator {
@@ -129,6 +133,7 @@ impl Generator {
             value_len_max: 600,
             following: VecDeque::new(),
             declared: Vec::new(),
+            payloads: Vec::new(),
         }
     }
 
@@ -136,6 +141,12 @@ impl Generator {
     #[must_use]
     pub fn with_declared(self, declared: Vec<Declared>) -> Generator {
         Generator { declared, ..self }
+    }
+
+    /// The same with `RESTORE` of such payloads.
+    #[must_use]
+    pub fn with_payloads(self, payloads: Vec<Vec<u8>>) -> Generator {
+        Generator { payloads, ..self }
     }
 
     /// Whether the next step belongs to the last one, on the same connection.
@@ -151,16 +162,16 @@ impl Generator {
         }
         let mut step = match self.random.below(100) {
             0..=79 if self.stream_run > 0 => self.stream_command(),
-            0..=57 => self.data_command(),
-            58 | 59 => match self.random.below(16) {
-                0..=8 => self.transaction_command(),
-                9..=12 => self.sort_command(),
-                13 => self.waiting_command(),
+            0..=53 => self.data_command(),
+            54..=57 => match self.random.below(16) {
+                0..=5 => self.transaction_command(),
+                6..=8 => self.sort_command(),
+                9 | 10 => self.waiting_command(),
                 _ => self.transfer_command(),
             },
-            60..=81 => self.generic_command(),
-            82..=92 => self.server_command(),
-            93..=96 => match self.declared_command() {
+            58..=77 => self.generic_command(),
+            78..=86 => self.server_command(),
+            87..=96 => match self.declared_command() {
                 Some(step) => step,
                 None => self.server_command(),
             },
@@ -303,9 +314,11 @@ fn may_be_bent(args: &[Vec<u8>]) -> bool {
         "RANDOMKEY",
         "HRANDFIELD",
         "HSCAN",
+        "PFSELFTEST",
         "SPOP",
         "SRANDMEMBER",
         "SSCAN",
+        "ZSCAN",
         // Another timeout may be one without an end.
         "BLPOP",
         "BRPOP",

@@ -143,6 +143,32 @@ const FIXED_KIND: &[&str] = &[
     "INFO nosuch",
 ];
 
+/// Limits of encodings, and values of theirs. Small hashes and sets stay what they are under any of these, so that the order of what they
+/// hold still compares: see [`super::hashes`] and [`super::sets`].
+const LIMITS: &[(&str, &[&str])] = &[
+    ("hash-max-listpack-entries", &["40", "64", "128", "512", "1000"]),
+    ("hash-max-ziplist-entries", &["40", "512"]),
+    ("hash-max-listpack-value", &["20", "32", "64", "65", "200"]),
+    ("set-max-intset-entries", &["64", "100", "512", "700", "1000"]),
+    ("zset-max-listpack-entries", &["0", "1", "5", "16", "128", "300"]),
+    ("zset-max-listpack-value", &["0", "8", "64", "70", ""]),
+    ("list-max-listpack-size", &["-1", "-2", "-5", "0", "1", "5", "128"]),
+    ("list-compress-depth", &["0", "0", "1", "2"]),
+];
+
+/// The limits that a stream may change, as they are in the beginning.
+pub const LIMITS_AT_FIRST: &[(&str, &str)] = &[
+    ("hash-max-listpack-entries", "512"),
+    ("hash-max-listpack-value", "64"),
+    ("set-max-intset-entries", "512"),
+    ("zset-max-listpack-entries", "128"),
+    ("zset-max-listpack-value", "64"),
+    ("list-max-listpack-size", "-2"),
+    ("list-compress-depth", "0"),
+    ("stream-node-max-entries", "100"),
+    ("stream-node-max-bytes", "4096"),
+];
+
 impl Generator {
     pub(super) fn server_command(&mut self) -> Step {
         match self.random.below(20) {
@@ -174,6 +200,7 @@ impl Generator {
                 ]);
                 Step::new(words(name), Check::Exact)
             }
+            15 => self.limits(),
             16 => {
                 let mut args = words("CLIENT SETNAME");
                 args.push(self.value());
@@ -187,6 +214,21 @@ impl Generator {
                 Step::new(args, Check::Exact)
             }
         }
+    }
+
+    /// `CONFIG SET` of one of [`LIMITS`], or `CONFIG GET` of some.
+    fn limits(&mut self) -> Step {
+        if self.random.one_in(5) {
+            let pattern = *self.random.pick(&["hash-max-*", "*-max-intset-*", "zset-*", "list-*", "*-listpack-*"]);
+            return Step::new([words("CONFIG GET"), words(pattern)].concat(), Check::Pairs);
+        }
+        let (name, values) = *self.random.pick(LIMITS);
+        let value = if self.random.one_in(12) {
+            *self.random.pick(&["-1", "x", "1.5", "9223372036854775808", "64kb"])
+        } else {
+            *self.random.pick(values)
+        };
+        Step::new([words("CONFIG SET"), words(name), vec![value.as_bytes().to_vec()]].concat(), Check::Exact)
     }
 
     /// EXISTS and then MEMORY USAGE, which in Redis tells of a key whose time has passed as long as nothing touched it.

@@ -304,16 +304,10 @@ impl Generator {
         let name = *self.random.pick(&["ZRANDMEMBER", "ZSCAN"]);
         let mut args = vec![name.as_bytes().to_vec(), self.sorted_set_key().0];
         if name == "ZSCAN" {
-            args.push(b"0".to_vec());
-            if self.random.one_in(2) {
-                args.push(self.word("MATCH"));
-                args.push(self.pattern());
-            }
-            if self.random.one_in(2) {
-                args.push(self.word("COUNT"));
-                args.push(self.rank());
-            }
-        } else if self.random.one_in(2) {
+            let check = self.collection_scan(&mut args);
+            return Step::new(args, check);
+        }
+        if self.random.one_in(2) {
             args.push(self.random.between(-20, 20).to_string().into_bytes());
             if self.random.one_in(2) {
                 args.push(self.word("WITHSCORES"));

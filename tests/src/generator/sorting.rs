@@ -1,4 +1,4 @@
-//! `SORT` and `SORT_RO`; the commands that may wait, over data that is there or for hardly any time; `DUMP` and `RESTORE` of nothing good.
+//! `SORT` and `SORT_RO`; the commands that may wait, over data that is there or for hardly any time; `DUMP` and `RESTORE`.
 
 use super::{Check, Generator, Step, lists, sets, sorted_sets};
 
@@ -141,10 +141,17 @@ impl Generator {
         self.random.pick(&["0.001", "0.002", "1e-3"]).as_bytes().to_vec()
     }
 
-    /// `DUMP`, and `RESTORE` of what is no payload. Those of payloads are at the end of a stream, where both servers have each other's.
+    /// `DUMP`, and `RESTORE` of payloads and of what is none. Those of a stream's own keys are at its end, where both servers have each
+    /// other's.
     pub(super) fn transfer_command(&mut self) -> Step {
-        if self.random.one_in(2) {
-            return Step::new(vec![b"DUMP".to_vec(), self.key()], Check::Kind);
+        match self.random.below(4) {
+            0 => return Step::new(vec![b"DUMP".to_vec(), self.key()], Check::Kind),
+            1 => {}
+            _ => {
+                if let Some(payload) = self.payload() {
+                    return self.restore_command(payload);
+                }
+            }
         }
         let mut args = vec![b"RESTORE".to_vec(), self.key()];
         args.push(if self.random.one_in(4) { self.integer() } else { b"0".to_vec() });
@@ -161,6 +168,48 @@ impl Generator {
                 _ => args.push(self.junk()),
             }
         }
+        Step::new(args, Check::Exact)
+    }
+
+    /// What one of the servers dumped before.
+    pub(super) fn payload(&mut self) -> Option<Vec<u8>> {
+        if self.payloads.is_empty() {
+            return None;
+        }
+        let number = self.random.below(self.payloads.len());
+        Some(self.payloads[number].clone())
+    }
+
+    /// `RESTORE` of a payload, mostly with options that are right.
+    fn restore_command(&mut self, payload: Vec<u8>) -> Step {
+        let mut args = vec![b"RESTORE".to_vec(), self.key()];
+        let is_absolute = self.random.one_in(4);
+        args.push(match self.random.below(4) {
+            0 if is_absolute => self.absolute_time(1),
+            0 => self.relative_time(1),
+            _ => b"0".to_vec(),
+        });
+        args.push(payload);
+        let mut options = Vec::new();
+        if !self.random.one_in(4) {
+            options.push(vec![self.word("REPLACE")]);
+        }
+        if is_absolute {
+            options.push(vec![self.word("ABSTTL")]);
+        }
+        match self.random.below(8) {
+            // Within what idle times may be apart.
+            0 => options.push(vec![self.word("IDLETIME"), self.random.below(5000).to_string().into_bytes()]),
+            1 => options.push(vec![self.word("FREQ"), self.random.below(256).to_string().into_bytes()]),
+            2 if self.random.one_in(3) => {
+                let (option, bad) =
+                    *self.random.pick(&[("IDLETIME", "-1"), ("FREQ", "256"), ("FREQ", "x"), ("NX", "1")]);
+                options.push(vec![self.word(option), bad.as_bytes().to_vec()]);
+            }
+            _ => {}
+        }
+        self.random.shuffle(&mut options);
+        args.extend(options.into_iter().flatten());
         Step::new(args, Check::Exact)
     }
 }

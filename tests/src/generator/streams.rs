@@ -17,11 +17,15 @@ pub(super) fn key(number: usize) -> Vec<u8> {
 pub const CLOCK_STREAM: &[u8] = b"stream of the clock";
 
 /// Idle times in ms: none, all, those of entries that were claimed with a delivery long ago, and beyond.
-const IDLE_MS: &[&str] = &["0", "0", "0", "0", "1000000", "1000000", "2500000000", "9223372036854775807", "-1", "x"];
+pub(super) const IDLE_MS: &[&str] =
+    &["0", "0", "0", "0", "1000000", "1000000", "2500000000", "9223372036854775807", "-1", "x"];
+
+/// Idle times that XCLAIM gives: before, between and behind those.
+pub(super) const CLAIM_IDLE_MS: &[&str] = &["0", "2000000000", "3000000000", "9223372036854775807", "-1", "x"];
 
 /// Options of XCLAIM with what may follow them.
 const CLAIM_OPTIONS: &[(&str, &[&str])] = &[
-    ("IDLE", &["0", "2000000000", "3000000000", "9223372036854775807", "-1", "x"]),
+    ("IDLE", CLAIM_IDLE_MS),
     ("TIME", &["0", "1000", "9223372036854775807", "-1", "x"]),
     ("RETRYCOUNT", &["0", "5", "9223372036854775807", "-1", "x"]),
     ("LASTID", &["0-0", "5-5"]),
@@ -116,20 +120,20 @@ impl Generator {
         Step::new(args, check)
     }
 
-    fn stream_key(&mut self) -> Vec<u8> {
+    pub(super) fn stream_key(&mut self) -> Vec<u8> {
         if self.random.one_in(8) { self.key() } else { key(self.random.below(KEYS)) }
     }
 
-    fn group(&mut self) -> Vec<u8> {
+    pub(super) fn group(&mut self) -> Vec<u8> {
         self.random.pick(&["g", "g", "g", "g", "g", "h", "group\0x", ""]).as_bytes().to_vec()
     }
 
-    fn consumer(&mut self) -> Vec<u8> {
+    pub(super) fn consumer(&mut self) -> Vec<u8> {
         self.random.pick(&["one", "one", "two", "three", "Two", "con sumer\r\n"]).as_bytes().to_vec()
     }
 
     /// An id for XADD, mostly above all others.
-    fn new_id(&mut self) -> Vec<u8> {
+    pub(super) fn new_id(&mut self) -> Vec<u8> {
         if self.random.one_in(12) {
             return self.id();
         }
@@ -145,7 +149,7 @@ impl Generator {
     }
 
     /// An id that an entry may have, or anything.
-    fn id(&mut self) -> Vec<u8> {
+    pub(super) fn id(&mut self) -> Vec<u8> {
         const ODD: &[&str] = &[
             "0-0",
             "0",
