@@ -1,7 +1,7 @@
 //! A bucket: one cache line of eight slots, and the search for a tag in it.
 //!
 //! A slot is a word: 16 bits of tag, 48 bits of entry address; zero is an empty slot. Entries are 4-aligned, which
-//! leaves two bits: bit 0 says that the entry has an expiry, bit 1 is spare. The slots in use come first.
+//! leaves two bits: bit 0 says that the entry has an expiry, bit 1 that it is long (for prefetching). The slots in use come first.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,6 +9,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) const SLOTS: usize = 8;
 /// Bit of a slot: its entry has an expiry.
 pub(crate) const EXPIRES_BIT: u64 = 1;
+/// Bit of a slot: its entry is longer than [`SHORT_BYTES_MAX`].
+pub(crate) const LONG_BIT: u64 = 2;
+/// Longest entry that isn't long, bytes: two cache lines.
+pub(crate) const SHORT_BYTES_MAX: usize = 2 * size_of::<Bucket>();
 const TAG_SHIFT: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << TAG_SHIFT) - 4;
 /// Address and bits of a slot, without its tag.

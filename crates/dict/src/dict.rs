@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 
-use crate::bucket::EXPIRES_BIT;
+use crate::bucket::{EXPIRES_BIT, UNTAGGED_MASK};
 use crate::entry::{Entry, EntryMut, EntryRef, Removed, VacantEntry, unbox};
 use crate::hint::Hint;
 use crate::record::{Record, fits_cell, value_len_max};
@@ -165,7 +165,11 @@ impl<V> Dict<V> {
                     }
                     assert!(i as u64 <= segment.buckets && j < line.used(), "a slot out of place");
                     // SAFETY: a slot in use, and the dictionary is borrowed.
-                    let entry = unsafe { EntryRef::<V>::new(Record::from_slot(slot)) };
+                    let (record, entry) = unsafe {
+                        let record = Record::from_slot(slot);
+                        (record, EntryRef::<V>::new(record))
+                    };
+                    assert_eq!(slot & UNTAGGED_MASK, record.slot(), "bits that aren't its entry's");
                     let entry_hash = crate::hash_key(self.table.seed, entry.key());
                     assert_eq!(segment.tag(entry_hash), slot >> 48, "a wrong tag");
                     assert!(segment.depth == 0 || (entry_hash ^ h) >> (64 - segment.depth) == 0, "a wrong segment");

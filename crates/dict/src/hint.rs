@@ -20,13 +20,15 @@
 use core::sync::atomic::Ordering::Acquire;
 
 use crate::arena::Root;
-use crate::bucket::{Bucket, address_of};
+use crate::bucket::{Bucket, LONG_BIT, address_of};
 use crate::memory::prefetch;
 use crate::segment::Segment;
 use crate::table::{directory_index, directory_of};
 
-/// Bytes of an entry that are fetched ahead: two lines, which hold most keys and small values.
 const LINE_BYTES: usize = size_of::<Bucket>();
+/// Lines of a long entry that are fetched ahead. What lies beyond comes by the processor's own looking ahead, which has seen by then
+/// that line follows line.
+const LONG_LINES: usize = 6;
 
 /// A handle to prefetch from a dictionary by any thread at any time, even when the dictionary is changing or gone.
 #[derive(Clone, Copy)]
@@ -81,9 +83,15 @@ impl BucketHint {
             prefetch(core::ptr::from_ref(bucket).wrapping_add(1));
         }
         for i in matches {
-            let address = core::ptr::without_provenance::<u8>(address_of(bucket.load(i)));
+            let slot = bucket.load(i);
+            let address = core::ptr::without_provenance::<u8>(address_of(slot));
             prefetch(address);
             prefetch(address.wrapping_add(LINE_BYTES));
+            if slot & LONG_BIT != 0 {
+                for line in 2..LONG_LINES {
+                    prefetch(address.wrapping_add(line * LINE_BYTES));
+                }
+            }
         }
     }
 }

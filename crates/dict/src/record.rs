@@ -14,7 +14,7 @@
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-use crate::bucket::{EXPIRES_BIT, UNTAGGED_MASK, address_of};
+use crate::bucket::{EXPIRES_BIT, LONG_BIT, SHORT_BYTES_MAX, UNTAGGED_MASK, address_of};
 use crate::slab::{CELL_BYTES_MAX, Slab, cell_bytes, class_of};
 
 const ACCESS_MASK: u32 = (1 << 24) - 1;
@@ -163,7 +163,10 @@ impl Record {
         let address = self.0.as_ptr().expose_provenance() as u64;
         assert!(address & !UNTAGGED_MASK == 0 && address & 3 == 0, "an address of more than 48 bits");
         // SAFETY: `self` is in use.
-        address | if unsafe { self.head() } & EXPIRES != 0 { EXPIRES_BIT } else { 0 }
+        let shape = unsafe { self.shape() };
+        let expires = if shape.expires { EXPIRES_BIT } else { 0 };
+        let long = if shape.len() > SHORT_BYTES_MAX { LONG_BIT } else { 0 };
+        address | expires | long
     }
 
     /// Its address, for prefetching.
