@@ -9,8 +9,7 @@ pub fn multi(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     if context.session.transaction.is_some() {
         return reply.error("ERR MULTI calls can not be nested");
     }
-    context.session.transaction = Some(Box::default());
-    context.session.tell_transaction();
+    context.session.begin_transaction();
     reply.ok();
 }
 

@@ -49,6 +49,8 @@ pub struct Session {
     pub subscriptions: Option<Box<Subscriptions>>,
     /// What it has sent since `MULTI`; `None` when that wasn't sent.
     pub transaction: Option<Box<Transaction>>,
+    /// An ended transaction, empty: its memory is for the next one.
+    ended_transaction: Option<Box<Transaction>>,
     /// What it watches.
     pub watching: Option<Box<Watching>>,
     /// It sees every command (`MONITOR`).
@@ -75,6 +77,7 @@ impl Session {
             close_after_reply: false,
             subscriptions: None,
             transaction: None,
+            ended_transaction: None,
             watching: None,
             monitors: false,
             caching: false,
@@ -149,6 +152,19 @@ impl Session {
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
         self.client.resp.store(if version == Version::Resp3 { 3 } else { 2 }, Relaxed);
+    }
+
+    /// Begins a transaction.
+    pub fn begin_transaction(&mut self) {
+        self.transaction = Some(self.ended_transaction.take().unwrap_or_default());
+        self.tell_transaction();
+    }
+
+    /// Keeps the memory of a transaction that has run, unless it is much.
+    pub fn keep_ended(&mut self, mut transaction: Box<Transaction>) {
+        if transaction.clear() {
+            self.ended_transaction = Some(transaction);
+        }
     }
 
     /// Ends the transaction, and the watch with it.

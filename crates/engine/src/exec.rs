@@ -15,7 +15,7 @@ use crate::executor::{Call, Executor, has_news};
 use crate::faults::{self, Fault};
 use crate::ownership::Ownership;
 use crate::request::{Parcel, Request, Task};
-use crate::transaction::{Needs, Queued, Transaction, Watching};
+use crate::transaction::{Queued, Transaction, Watching};
 
 /// A transaction that any thread can run, and what became of it.
 pub struct Exec {
@@ -102,11 +102,8 @@ impl Executor<'_> {
             if !is_begun && at + 1 == queue.len() && faults::hits(Fault::TornExec) {
                 return true;
             }
-            let Needs::Keys(keys) = &queued.needs else { unreachable!("it couldn't travel") };
-            shards.clear();
-            shards.extend_from_slice(exec.transaction.shards_of(keys));
-            shards.sort_unstable();
-            shards.dedup();
+            let is_found = exec.transaction.find_shards(queued, &mut shards);
+            debug_assert!(is_found, "it couldn't travel");
             let call = Call {
                 command: queued.command,
                 args: exec.transaction.args(queued),

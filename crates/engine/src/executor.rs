@@ -154,48 +154,46 @@ impl<'k> Executor<'k> {
         }
         self.shards.clear();
         self.shards.push(place.shard);
-        self.leave_request(call);
+        self.leave_request(call, &mut Vec::new());
         Ran::Parked
     }
 
     /// Runs a command that needs the given shards (any order, repeats allowed, at least one).
     pub fn run_many(&mut self, call: &Call<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
+        let keyspace = self.keyspace;
+        let mut owned = self.take_in_order(shards);
+        if owned.len() < self.shards.len() {
+            self.leave_request(call, &mut owned);
+            self.owned = owned;
+            return Ran::Parked;
+        }
+        let blocked = execute(keyspace, call, self.worker, &mut owned, Blocking::Allowed, reply);
+        if has_news(keyspace, &mut owned) {
+            self.finish(owned, call.now_ms);
+            return self.ran(blocked, self.done());
+        }
+        self.to_free.append(&mut owned);
+        self.owned = owned;
+        self.free_all();
+        self.ran(blocked, Ran::Done)
+    }
+
+    /// Takes the given shards (any order, repeats allowed) in the order in which every request takes them, which it leaves in `self.shards`,
+    /// up to the first that is busy. With `--execution owner` none: they are taken at their homes.
+    fn take_in_order(&mut self, shards: &[u32]) -> Vec<Ownership> {
         self.shards.clear();
         self.shards.extend_from_slice(shards);
         self.shards.sort_unstable();
         self.shards.dedup();
-        let keyspace = self.keyspace;
-        if keyspace.layout().execution == Execution::Inline {
-            let mut owned = std::mem::take(&mut self.owned);
-            for index in 0..self.shards.len() {
+        let mut owned = std::mem::take(&mut self.owned);
+        if self.keyspace.layout().execution == Execution::Inline {
+            for &shard in &self.shards {
                 faults::pause(Fault::PauseTaking);
-                match self.take_spinning(self.shards[index]) {
-                    Some(ownership) => owned.push(ownership),
-                    None => break,
-                }
+                let Some(ownership) = self.take_spinning(shard) else { break };
+                owned.push(ownership);
             }
-            if owned.len() == self.shards.len() {
-                let blocked = execute(keyspace, call, self.worker, &mut owned, Blocking::Allowed, reply);
-                if has_news(keyspace, &mut owned) {
-                    self.finish(owned, call.now_ms);
-                    return self.ran(blocked, self.done());
-                }
-                self.to_free.append(&mut owned);
-                self.owned = owned;
-                self.free_all();
-                return self.ran(blocked, Ran::Done);
-            }
-            // The shards taken so far stay taken: they are the first of the order, and the request goes on from there.
-            let mut request = self.request(call);
-            request.owned.append(&mut owned);
-            self.owned = owned;
-            self.keyspace.count_contended(self.worker);
-            self.advance(Node::new(request));
-            self.free_all();
-            return Ran::Parked;
         }
-        self.leave_request(call);
-        Ran::Parked
+        owned
     }
 
     /// Takes the given shards (any order, repeats allowed) for a connection of this worker.
@@ -212,23 +210,15 @@ impl<'k> Executor<'k> {
         now_ms: i64,
         may_be_refused: bool,
     ) -> Result<Vec<Ownership>, Parcel> {
+        let owned = self.take_in_order(shards);
+        if owned.len() == self.shards.len() {
+            return Ok(owned);
+        }
         let mut request = Request::new(session, self.worker, connection, now_ms);
         request.may_be_refused = may_be_refused;
-        request.shards.extend_from_slice(shards);
-        request.shards.sort_unstable();
-        request.shards.dedup();
+        request.shards.extend_from_slice(&self.shards);
+        request.owned = owned;
         request.task = Task::Bring;
-        if self.keyspace.layout().execution == Execution::Inline {
-            while let Some(&shard) = request.shards.get(request.owned.len())
-                && let Some(ownership) = self.take_spinning(shard)
-            {
-                request.owned.push(ownership);
-                faults::pause(Fault::PauseTaking);
-            }
-        }
-        if request.owned.len() == request.shards.len() {
-            return Ok(request.owned);
-        }
         self.keyspace.count_contended(self.worker);
         Err(Node::new(request))
     }
@@ -404,6 +394,8 @@ impl<'k> Executor<'k> {
         self.tell(&mut owned);
         faults::pause(Fault::PauseHolding);
         self.to_free.append(&mut owned);
+        // Empty, it is the scratch of the next command.
+        self.owned = owned;
         self.free_all();
     }
 
@@ -449,9 +441,12 @@ impl<'k> Executor<'k> {
         request
     }
 
+    /// Has a call on the shards in `self.shards` wait for those that are busy. The ones taken so far stay taken: they are the first of the
+    /// order, and the request goes on from there.
     #[cold]
-    fn leave_request(&mut self, call: &Call<'_>) {
-        let request = self.request(call);
+    fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
+        let mut request = self.request(call);
+        request.owned.append(owned);
         self.keyspace.count_contended(self.worker);
         self.advance(Node::new(request));
         self.free_all();

@@ -36,12 +36,15 @@ pub fn discarded(why: &[u8]) -> Vec<u8> {
     [b"EXECABORT Transaction discarded because of: ", why].concat()
 }
 
+/// Most memory that a client's next transaction finds from the one before, bytes.
+const KEPT_BYTES_MAX: usize = 4096;
+
 /// Which shards a queued command needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// None.
     Nothing,
-    /// Those of its keys: where in [`Transaction::shards_of`] they stand.
+    /// Those of its keys: where they stand in the list of the transaction's shards.
     Keys(Range<usize>),
     /// All, as far as is known before the commands in front of it have run.
     All,
@@ -83,24 +86,33 @@ impl Default for Transaction {
 }
 
 impl Transaction {
-    /// Puts a command at the end.
-    pub fn push(&mut self, keyspace: &Keyspace, command: &'static Command, args: &Args<'_>) {
-        self.push_as(keyspace, command, args, command.flags);
-    }
-
-    /// As [`Self::push`], for a call that has other flags than its command.
-    pub fn push_as(&mut self, keyspace: &Keyspace, command: &'static Command, args: &Args<'_>, flags: Flags) {
+    /// Puts a call at the end. Its flags may be others than its command's (a script's); the place of its only key, if it is known already, is
+    /// not looked for again.
+    pub fn push(
+        &mut self,
+        keyspace: &Keyspace,
+        command: &'static Command,
+        args: &Args<'_>,
+        flags: Flags,
+        place: Option<KeyPlace>,
+    ) {
         let first = self.ranges.len();
         for arg in args.iter() {
             self.ranges.push(ArgRange::new(self.bytes.len(), arg.len()));
             self.bytes.extend_from_slice(arg);
         }
-        let (needs, first_key) = self.needs(keyspace, command, args);
+        let (needs, first_key) = self.needs(keyspace, command, args, place);
         self.flags |= flags;
         self.queue.push(Queued { command, needs, first_key, args: first..self.ranges.len() });
     }
 
-    fn needs(&mut self, keyspace: &Keyspace, command: &Command, args: &Args<'_>) -> (Needs, Option<KeyPlace>) {
+    fn needs(
+        &mut self,
+        keyspace: &Keyspace,
+        command: &Command,
+        args: &Args<'_>,
+        place: Option<KeyPlace>,
+    ) -> (Needs, Option<KeyPlace>) {
         match command.handler {
             Handler::Keyed(_) => {}
             // In a transaction it can't be run again when it meets a key that it hasn't declared.
@@ -110,7 +122,7 @@ impl Transaction {
         if !matches!(command.route, Route::Keys) {
             return (Needs::All, None);
         }
-        let first_key = command.single_key().map(|index| keyspace.place(args.at(index)));
+        let first_key = place.or_else(|| command.single_key().map(|index| keyspace.place(args.at(index))));
         let begin = self.shards.len();
         match first_key {
             Some(place) => self.shards.push(place.shard),
@@ -127,6 +139,21 @@ impl Transaction {
         (Needs::Keys(begin..self.shards.len()), first_key)
     }
 
+    /// Empties it, for the next one to use its memory. `false`: it has more than it should keep.
+    pub fn clear(&mut self) -> bool {
+        let Transaction { queue, bytes, ranges, shards, flags, aborted } = self;
+        queue.clear();
+        bytes.clear();
+        ranges.clear();
+        shards.clear();
+        (*flags, *aborted) = (Flags::empty(), false);
+        let kept_bytes = queue.capacity() * size_of::<Queued>()
+            + bytes.capacity()
+            + ranges.capacity() * size_of::<ArgRange>()
+            + shards.capacity() * size_of::<u32>();
+        kept_bytes <= KEPT_BYTES_MAX
+    }
+
     /// The commands, in order.
     pub fn queue(&self) -> &[Queued] {
         &self.queue
@@ -137,9 +164,15 @@ impl Transaction {
         Args::new(&self.bytes, &self.ranges[queued.args.clone()])
     }
 
-    /// The shards of a command's keys.
-    pub fn shards_of(&self, keys: &Range<usize>) -> &[u32] {
-        &self.shards[keys.clone()]
+    /// Puts the shards of a command's keys into `shards`, instead of what is there: each once, in the order in which they are taken. `false`, and
+    /// none: its keys don't tell.
+    pub fn find_shards(&self, queued: &Queued, shards: &mut Vec<u32>) -> bool {
+        shards.clear();
+        let Needs::Keys(keys) = &queued.needs else { return false };
+        shards.extend_from_slice(&self.shards[keys.clone()]);
+        shards.sort_unstable();
+        shards.dedup();
+        true
     }
 
     /// Whether any thread can run it ([`crate::exec`]): all its commands have their shards from their keys, so none needs the session.

@@ -22,6 +22,10 @@ use super::window::{Entry, What, Window, classify};
 use super::{COMMANDS_PER_TURN_MAX, Worker, scripts, slow, transactions};
 use crate::config::{OutputLimit, Settings};
 
+/// Fewest commands of one key in a row for which it pays to take its shard and find it once more, to have what they look for fetched
+/// together: the misses of fewer hardly overlap.
+const PREFETCH_RUN_MIN: usize = 4;
+
 impl<L: EventLoop> Worker<'_, L> {
     /// Runs what the connections with input have sent, window by window.
     pub(super) fn run_ready(&mut self) {
@@ -200,6 +204,10 @@ impl<L: EventLoop> Worker<'_, L> {
     fn prefetch_members(&mut self, entries: &[Entry], place: KeyPlace, window: &Window) -> usize {
         let is_same = |entry: &&Entry| matches!(entry.what, What::Single(_, other) if other == place);
         let count = entries.iter().take(PREFETCH_KEYS_MAX).take_while(is_same).count();
+        let looks_for_member = |command: &Command| command.member_argument().is_some();
+        if count < PREFETCH_RUN_MIN || !matches!(entries[0].what, What::Single(first, _) if looks_for_member(first)) {
+            return count;
+        }
         let (connections, io) = (&self.connections, &self.io);
         let mut looking = entries[..count].iter().filter_map(|entry| {
             let What::Single(command, _) = entry.what else { return None };

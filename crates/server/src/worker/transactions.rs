@@ -13,7 +13,7 @@ use pantala_engine::executor::{Call, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::request::Parcel;
-use pantala_engine::transaction::{Needs, Queued, Transaction, discarded};
+use pantala_engine::transaction::{Queued, Transaction, discarded};
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 
@@ -93,7 +93,8 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.count(command, Outcome::Rejected);
         } else {
             let flags = scripts::flags_of(self.server, command, &args);
-            transaction.push_as(keyspace, command, &args, flags);
+            let place = if let What::Single(_, place) = entry.what { Some(place) } else { None };
+            transaction.push(keyspace, command, &args, flags, place);
             reply.simple(QUEUED);
             session.tell_transaction();
         }
@@ -412,16 +413,16 @@ impl<L: EventLoop> Worker<'_, L> {
             self.run_queued(index, &transaction, queued, owned);
         }
         self.set_in_exec(index, false);
+        if let Some(connection) = &mut self.connections[index as usize] {
+            connection.session.keep_ended(transaction);
+        }
     }
 
     /// [`Fault::TornExec`].
     #[cold]
     fn tear(&mut self, transaction: &Transaction, last: &Queued, owned: &mut Vec<Ownership>) {
-        let Needs::Keys(keys) = &last.needs else { return };
-        let mut needed = transaction.shards_of(keys).to_vec();
-        needed.sort_unstable();
-        needed.dedup();
-        if needed.is_empty() {
+        let mut needed = Vec::new();
+        if !transaction.find_shards(last, &mut needed) {
             return;
         }
         self.executor.give_back(std::mem::take(owned), self.now_ms);
@@ -466,17 +467,17 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             Handler::Keyed(_) => {
                 let (keyspace, view) = (self.executor.keyspace(), connection.session.view());
-                self.shards.clear();
-                match (&queued.needs, command.route) {
-                    (Needs::Keys(keys), _) => self.shards.extend_from_slice(transaction.shards_of(keys)),
-                    (_, Route::Custom(choose)) => choose(keyspace, &view, &args, &mut self.shards),
-                    _ => self.shards.extend(0..keyspace.shard_count()),
+                if !transaction.find_shards(queued, &mut self.shards) {
+                    match command.route {
+                        Route::Custom(choose) => choose(keyspace, &view, &args, &mut self.shards),
+                        _ => self.shards.extend(0..keyspace.shard_count()),
+                    }
+                    if self.shards.is_empty() {
+                        self.shards.push(0);
+                    }
+                    self.shards.sort_unstable();
+                    self.shards.dedup();
                 }
-                if self.shards.is_empty() {
-                    self.shards.push(0);
-                }
-                self.shards.sort_unstable();
-                self.shards.dedup();
                 let (first_key, connection_token) = (queued.first_key, connection.token());
                 let reads_as = connection.session.reads_as.as_ref();
                 let call =
