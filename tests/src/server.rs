@@ -193,9 +193,22 @@ impl Server {
     /// When the process is gone.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
+        self.memory_bytes("VmRSS:")
+    }
+
+    /// The most resident memory that it has had, bytes.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    #[must_use]
+    pub fn peak_resident_bytes(&self) -> u64 {
+        self.memory_bytes("VmHWM:")
+    }
+
+    fn memory_bytes(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the server runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a running process has VmRSS");
-        let kib: u64 = line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("VmRSS is a number");
+        let line = status.lines().find(|line| line.starts_with(name)).expect("a running process has it");
+        let kib: u64 = line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("it is a number");
         kib * 1024
     }
 

@@ -50,6 +50,18 @@ fn each_layout(mut test: impl FnMut(&mut Server)) {
 /// Some keys that a script on `held` doesn't hold: they live in other shards, most likely.
 const OTHERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
+/// How many of them can be changed.
+fn served(client: &mut Client) -> usize {
+    OTHERS.iter().filter(|key| client.command(&["SET", key, "1"]) == Reply::ok()).count()
+}
+
+/// Ends the script that runs, and gives what it is answered.
+fn kill(client: &mut Client, script: &mut Client) {
+    assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
+    let reply = script.receive();
+    assert!(matches!(&reply, Reply::Error(text) if text.starts_with("ERR Script killed by user")), "{reply:?}");
+}
+
 #[test]
 fn others_are_served_while_a_script_is_busy() {
     each_layout(|server| {
@@ -66,8 +78,7 @@ fn others_are_served_while_a_script_is_busy() {
             assert_eq!(client.command(&["EVAL", "return redis.call('SET', KEYS[1], 3)", "1", "held"]), busy("SCRIPT"));
             assert_eq!(client.call("FUNCTION KILL"), busy("SCRIPT"));
             assert_eq!(client.call("FUNCTION STATS"), busy("SCRIPT"));
-            let served = OTHERS.iter().filter(|key| client.command(&["SET", key, "1"]) == Reply::ok()).count();
-            assert!(served > 0, "no other shard is served");
+            assert!(served(client) > 0, "no other shard is served");
             client.call("MULTI");
             client.call("SET held 3");
             let reply = client.call("EXEC");
@@ -80,9 +91,7 @@ fn others_are_served_while_a_script_is_busy() {
         // New connections are served too, and those that go leave nothing behind.
         assert_eq!(server.connect().call("PING"), pong());
         drop(clients.pop());
-        assert_eq!(clients[1].call("SCRIPT KILL"), Reply::ok());
-        let reply = script.receive();
-        assert!(matches!(&reply, Reply::Error(text) if text.starts_with("ERR Script killed by user")), "{reply:?}");
+        kill(&mut clients[1], &mut script);
         assert_eq!((script.receive(), script.receive()), (pong(), Reply::bulk("1")));
         for client in &mut clients {
             assert_eq!(client.call("SCRIPT KILL"), error("NOTBUSY No scripts in execution right now."));
@@ -144,9 +153,12 @@ fn what_has_written_can_only_be_ended_with_the_server() {
     each_layout(|server| {
         let mut client = server.connect();
         let mut script = server.connect();
+        // Events don't make it hold more than its key.
+        client.call("CONFIG SET notify-keyspace-events KEA");
         script.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
         assert!(matches!(client.call("SCRIPT KILL"), Reply::Error(text) if text.starts_with("UNKILLABLE")));
+        assert!(served(&mut client) > 0, "no other shard is served");
         assert_eq!(client.call("PING"), pong());
         client.send(&["SHUTDOWN", "NOSAVE"]);
         assert!(server.wait_exit(LIMIT).success());
@@ -165,7 +177,7 @@ fn functions_are_told_of_and_killed() {
         let stats = client.call("FUNCTION STATS");
         let running = stats.field("running_script").expect("it runs").clone();
         assert_eq!(running.field("name"), Some(&Reply::bulk("endless")));
-        let command = ["fcall", "endless", "1", "held", "arg"].map(Reply::bulk).to_vec();
+        let command = ["FCALL", "endless", "1", "held", "arg"].map(Reply::bulk).to_vec();
         assert_eq!(running.field("command"), Some(&Reply::Array(command)));
         assert_eq!(client.call("SCRIPT KILL"), busy("FUNCTION"));
         assert_eq!(client.call("FUNCTION KILL"), Reply::ok());
@@ -209,6 +221,144 @@ fn the_script_s_own_connection_waits_for_its_end() {
         while client.call("GET held") == busy("SCRIPT") {
             assert!(began.elapsed() < LIMIT);
         }
+        server.assert_sound();
+    });
+}
+
+/// A script's keys hold large values: while it changes one that is copied soon enough it holds what it declares, and a call that has changed a
+/// larger one doesn't make the next one hold more.
+#[test]
+fn large_values_make_a_script_no_wider_for_good() {
+    each_layout(|server| {
+        let (mut client, mut script) = (server.connect(), server.connect());
+        let text = "redis.call('APPEND', KEYS[1], 'x') if ARGV[1] == 'stay' then while true do end end return 1";
+        client.command(&["SET", "huge", &"v".repeat(100_000)]);
+        client.command(&["SET", "held", &"v".repeat(60_000)]);
+        assert_eq!(script.command(&["EVAL", text, "1", "huge", "go"]), Reply::Integer(1));
+        assert_eq!(client.call("STRLEN huge"), Reply::Integer(100_001));
+        script.send(&["EVAL", text, "1", "held", "stay"]);
+        wait_until_busy(&mut client, "held", "SCRIPT");
+        assert!(served(&mut client) > 0, "no other shard is served");
+        client.send(&["SHUTDOWN", "NOSAVE"]);
+        assert!(server.wait_exit(LIMIT).success());
+    });
+}
+
+/// A turn within a script is a whole one: who reads a prefix hears of changes, a pause ends, keys expire with their event.
+#[test]
+fn nothing_is_put_off_while_a_script_is_busy() {
+    each_layout(|server| {
+        let [mut client, mut reader, mut listener, mut paused, mut script] = [(); 5].map(|()| server.connect());
+        reader.call("HELLO 3");
+        assert_eq!(reader.call("CLIENT TRACKING ON BCAST"), Reply::ok());
+        client.call("CONFIG SET notify-keyspace-events Ex");
+        listener.call("SUBSCRIBE __keyevent@0__:expired");
+        script.send(&["EVAL", ENDLESS, "1", "held"]);
+        wait_until_busy(&mut client, "held", "SCRIPT");
+        let other = OTHERS.iter().find(|key| client.command(&["SET", key, "1", "PX", "50"]) == Reply::ok());
+        let other = Reply::bulk(other.expect("no other shard is served"));
+        // The change, and the end of the key, which comes with the active expiry and no command.
+        for _ in 0..2 {
+            let Reply::Push(told) = reader.receive() else { panic!("not told") };
+            assert_eq!(told[1], Reply::Array(vec![other.clone()]));
+        }
+        let event = listener.receive();
+        assert_eq!(event.elements()[2], other);
+        client.call("CLIENT PAUSE 200 WRITE");
+        paused.send(&["SET", &other.text(), "2"]);
+        assert_eq!(paused.receive(), Reply::ok());
+        assert_eq!(client.call("GET held"), busy("SCRIPT"));
+        kill(&mut client, &mut script);
+        server.assert_sound();
+    });
+}
+
+/// Scripts run at the same time where their keys are in different shards and their clients on different workers.
+#[test]
+fn scripts_run_beside_a_busy_one() {
+    each_layout(|server| {
+        let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
+        let mut script = server.connect();
+        script.send(&["EVAL", ENDLESS, "1", "held"]);
+        wait_until_busy(&mut clients[0], "held", "SCRIPT");
+        let workers = clients[0].call("CONFIG GET workers").elements()[1].text();
+        let mut ran = 0;
+        for client in &mut clients {
+            for key in OTHERS {
+                let reply = client.command(&["EVAL", "return redis.call('INCR', KEYS[1])", "1", key]);
+                ran += usize::from(matches!(reply, Reply::Integer(_)));
+                assert!(matches!(reply, Reply::Integer(_)) || reply == busy("SCRIPT"), "{reply:?}");
+            }
+        }
+        assert_eq!(ran > 0, workers != "1", "{ran} scripts ran");
+        kill(&mut clients[0], &mut script);
+    });
+}
+
+/// Commands of a transaction are queued before, while and after a script is busy: all of them take effect, or none.
+#[test]
+fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
+    let queued = || Reply::Simple("QUEUED".into());
+    each_layout(|server| {
+        let [mut client, mut killer, mut script] = [(); 3].map(|()| server.connect());
+        let busy_begins = |script: &mut Client, killer: &mut Client| {
+            script.send(&["EVAL", ENDLESS, "1", "held"]);
+            wait_until_busy(killer, "held", "SCRIPT");
+        };
+        let is_refused = |reply: Reply| matches!(reply, Reply::Error(text) if text.starts_with("EXECABORT") && text.contains("BUSY"));
+        // Begun before, ended while.
+        client.call("MULTI");
+        assert_eq!(client.call("INCR held"), queued());
+        busy_begins(&mut script, &mut killer);
+        assert_eq!(client.call("INCR held"), queued());
+        assert!(is_refused(client.call("EXEC")));
+        kill(&mut killer, &mut script);
+        assert_eq!(client.call("GET held"), Reply::Null);
+        // Begun and ended while.
+        busy_begins(&mut script, &mut killer);
+        for command in ["MULTI", "INCR a", "INCR held"] {
+            assert!(!client.call(command).is_error());
+        }
+        assert!(is_refused(client.call("EXEC")));
+        kill(&mut killer, &mut script);
+        assert_eq!(client.call("MGET a held"), Reply::Array(vec![Reply::Null, Reply::Null]));
+        // Begun before, ended after.
+        client.call("MULTI");
+        assert_eq!(client.call("INCR held"), queued());
+        busy_begins(&mut script, &mut killer);
+        assert_eq!(client.call("INCR held"), queued());
+        kill(&mut killer, &mut script);
+        assert_eq!(client.call("INCR held"), queued());
+        assert_eq!(client.call("EXEC"), Reply::Array((1..=3).map(Reply::Integer).collect()));
+        // Begun while, ended after.
+        busy_begins(&mut script, &mut killer);
+        assert_eq!((client.call("MULTI"), client.call("INCR held")), (Reply::ok(), queued()));
+        kill(&mut killer, &mut script);
+        assert_eq!(client.call("INCR held"), queued());
+        assert_eq!(client.call("EXEC"), Reply::Array(vec![Reply::Integer(4), Reply::Integer(5)]));
+        server.assert_sound();
+    });
+}
+
+/// What catches every error of its commands is killed all the same; what stood behind the call is answered.
+#[test]
+fn endless_loops_around_calls_are_killed() {
+    let script =
+        "while true do pcall(function() while true do redis.pcall('GET', KEYS[1]) redis.call('nosuch') end end) end";
+    each_layout(|server| {
+        let [mut client, mut caller] = [(); 2].map(|()| server.connect());
+        caller.send_together(&[vec!["EVAL", script, "1", "held"], vec!["PING"]]);
+        wait_until_busy(&mut client, "held", "SCRIPT");
+        kill(&mut client, &mut caller);
+        assert_eq!(caller.receive(), pong());
+        let function = script.replace("KEYS", "keys");
+        let library = format!("#!lua name=lib\nredis.register_function('endless', function(keys) {function} end)");
+        client.command(&["FUNCTION", "LOAD", &library]);
+        caller.send_together(&[vec!["FCALL", "endless", "1", "held"], vec!["PING"]]);
+        wait_until_busy(&mut client, "held", "FUNCTION");
+        assert_eq!(client.call("FUNCTION KILL"), Reply::ok());
+        assert!(matches!(caller.receive(), Reply::Error(text) if text.starts_with("ERR Script killed by user")));
+        assert_eq!(caller.receive(), pong());
         server.assert_sound();
     });
 }

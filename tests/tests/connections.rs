@@ -267,3 +267,54 @@ fn a_removed_password_locks_nobody_out() {
         assert_eq!(late.call("GET a"), Reply::Null);
     });
 }
+
+/// A command without a key, `EXEC` and a script come after everything that their connection has sent before, also where commands of a pipeline
+/// run on the workers of their shards (`--execution owner`).
+#[test]
+fn what_names_no_key_comes_after_everything_before_it() {
+    const KEYS: usize = 40;
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("key:{number}")).collect();
+    let words = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let set = |value: &str| keys.iter().map(|key| words(&["SET", key, value])).collect::<Vec<_>>();
+    let mget = [words(&["MGET"]), keys.clone()].concat();
+    let script = "local all = {} for i = 1, ARGV[1] do all[i] = redis.call('GET', 'key:' .. i - 1) end return all";
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let server = Server::pantala(backend, &["--workers", "3", "--shards", "40", "--execution", execution]);
+            std::thread::scope(|scope| {
+                // Others at work on the same shards, in another database: requests wait.
+                for _ in 0..2 {
+                    let mut other = server.connect();
+                    let commands = set("other");
+                    scope.spawn(move || {
+                        other.call("SELECT 1");
+                        (0..100).for_each(|_| drop(other.pipeline(&commands)));
+                    });
+                }
+                let mut client = server.connect();
+                for round in 0..20 {
+                    let value = |part: &str| format!("{part}{round:08}");
+                    let [one, two, three] = ["a", "b", "c"].map(value);
+                    client.call("FLUSHDB");
+                    let commands = [
+                        set(&one),
+                        vec![words(&["DBSIZE"])],
+                        set(&two),
+                        vec![words(&["MULTI"]), mget.clone(), words(&["EXEC"])],
+                        set(&three),
+                        vec![words(&["EVAL", script, "0", &KEYS.to_string()])],
+                    ]
+                    .concat();
+                    let replies = client.pipeline(&commands);
+                    let is = |reply: &Reply, value: &str| {
+                        reply.elements().len() == KEYS && reply.elements().iter().all(|one| *one == Reply::bulk(value))
+                    };
+                    assert_eq!(replies[KEYS], Reply::Integer(KEYS as i64));
+                    let transaction = &replies[2 * KEYS + 3].elements()[0];
+                    assert!(is(transaction, &two), "{execution}: {transaction:?}");
+                    assert!(is(&replies[3 * KEYS + 4], &three), "{execution}: {:?}", replies[3 * KEYS + 4]);
+                }
+            });
+        }
+    });
+}

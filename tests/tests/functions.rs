@@ -272,3 +272,32 @@ fn a_library_has_half_a_second_to_load() {
         assert_eq!(client.call("FCALL f 0"), Reply::bulk("here"));
     });
 }
+
+/// What a library keeps in its own variables is a worker's: each has its own, and a run that was put back has left its mark there.
+#[test]
+fn variables_of_a_library_are_a_worker_s_and_are_not_put_back() {
+    let text = "#!lua name=lib
+        local count = 0
+        redis.register_function('count', function() count = count + 1 return count end)
+        redis.register_function('wide', function()
+            count = count + 1
+            for i = 1, 20 do redis.call('INCR', 'undeclared:' .. i) end
+            return count
+        end)";
+    for_each_backend(|backend| {
+        for workers in ["1", "3"] {
+            let server = Server::pantala(backend, &["--workers", workers, "--shards", "8"]);
+            let mut clients: Vec<Client> = (0..9).map(|_| server.connect()).collect();
+            clients[0].command(&["FUNCTION", "LOAD", text]);
+            let mut counts: Vec<i64> =
+                clients.iter_mut().map(|client| client.call("FCALL count 0").integer()).collect();
+            counts.sort_unstable();
+            assert_eq!(counts == (1..=9).collect::<Vec<_>>(), workers == "1", "{workers} workers: {counts:?}");
+            if workers == "1" {
+                // Its first run is put back: the keys as if it had never been, the variable not.
+                let calls = [1, 2].map(|_| clients[0].call("FCALL wide 0").integer());
+                assert_eq!((calls, clients[0].call("GET undeclared:1")), ([11, 12], Reply::bulk("2")));
+            }
+        }
+    });
+}

@@ -1,5 +1,6 @@
 //! Publish and subscribe: replies as redis-server gives them, order, limits, and listeners on every worker.
 
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
@@ -325,5 +326,48 @@ fn client_list_shows_subscriptions() {
         );
         assert_eq!(client.call("CLIENT KILL TYPE pubsub"), Reply::Integer(1));
         assert!(listener.ends_within(PATIENCE));
+    });
+}
+
+/// Beside clients that begin to listen: `PUBLISH` counts all that have been answered before it, and none that hasn't asked yet; each hears everything
+/// from the first message on.
+#[test]
+fn publish_counts_who_listens_while_others_come() {
+    const LISTENERS: usize = 60;
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let (asked, answered) = (AtomicI64::new(0), AtomicI64::new(0));
+        std::thread::scope(|scope| {
+            let listeners: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let listen = |_| {
+                            let mut client = server.connect();
+                            asked.fetch_add(1, SeqCst);
+                            client.call("SUBSCRIBE news");
+                            answered.fetch_add(1, SeqCst);
+                            client
+                        };
+                        (0..LISTENERS / 3).map(listen).collect::<Vec<Client>>()
+                    })
+                })
+                .collect();
+            let mut publisher = server.connect();
+            let (mut number, mut last) = (0, 0);
+            while last < LISTENERS as i64 {
+                let least = answered.load(SeqCst);
+                let count = publisher.command(&["PUBLISH", "news", &number.to_string()]).integer();
+                let most = asked.load(SeqCst);
+                assert!((least.max(last)..=most).contains(&count), "{count} of {least} to {most}, {last} before");
+                (number, last) = (number + 1, count);
+            }
+            for mut client in listeners.into_iter().flat_map(|thread| thread.join().expect("they listen")) {
+                let mut heard = Vec::new();
+                while heard.last() != Some(&(number - 1)) {
+                    heard.push(client.receive().elements()[2].text().parse::<i64>().expect("a number"));
+                }
+                assert!(heard.windows(2).all(|two| two[0] + 1 == two[1]), "{heard:?}");
+            }
+        });
     });
 }

@@ -83,6 +83,28 @@ fn undeclared_keys_work() {
     });
 }
 
+/// What a script has changed before it fails stays, once, also where it had been put back before and was run again.
+#[test]
+fn what_a_script_has_changed_before_an_error_stays() {
+    let fails =
+        ["redis.call('LPUSH', KEYS[1], 1)", "error('mine')", "return redis.error_reply('MINE text')", "nosuch()"];
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let mut client = server.connect();
+        for undeclared in ["", "for i = 1, 20 do redis.call('INCR', 'undeclared:' .. i) end"] {
+            for (number, fails) in fails.iter().enumerate() {
+                client.call("FLUSHALL");
+                let script =
+                    format!("redis.call('INCR', KEYS[1]) {undeclared} redis.call('APPEND', KEYS[1], 'x') {fails}");
+                assert!(client.command(&["EVAL", &script, "1", "k"]).is_error(), "{script}");
+                assert_eq!(client.call("GET k"), Reply::bulk("1x"), "{number}: {script}");
+                let wanted = if undeclared.is_empty() { Reply::Null } else { Reply::bulk("1") };
+                assert_eq!(client.call("GET undeclared:20"), wanted, "{script}");
+            }
+        }
+    });
+}
+
 /// In a transaction, scripts run with the other commands.
 #[test]
 fn scripts_in_transactions() {
@@ -112,7 +134,7 @@ fn endless_scripts_are_killed() {
                 let kills = &kills;
                 scope.spawn(move || {
                     while kills.load(Ordering::Relaxed) == 0 {
-                        // Those of its own worker are answered when it has ended.
+                        // Until the script has run for its time, nothing is there to be ended.
                         let reply = client.call("SCRIPT KILL");
                         if reply == Reply::ok() {
                             kills.fetch_add(1, Ordering::Relaxed);
@@ -131,14 +153,14 @@ fn endless_scripts_are_killed() {
     });
 }
 
-/// With one worker nobody is left to send `SCRIPT KILL`: a signal ends the server all the same, even when the script has written.
+/// A signal ends the server even while a script runs that has written, which nobody can kill.
 #[test]
 fn an_endless_script_does_not_keep_the_server_up() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
         let mut client = server.connect();
         client.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "k"]);
-        // It has begun when its connection is no longer answered.
+        // Long enough for it to have begun.
         std::thread::sleep(Duration::from_millis(300));
         server.signal(Signal::TERM);
         assert!(server.wait_exit(Duration::from_secs(30)).success());

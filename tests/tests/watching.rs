@@ -509,3 +509,62 @@ fn monitors_see_what_a_script_did_once() {
         assert_eq!(sets, 8, "each SET once");
     });
 }
+
+/// A number of a command in `INFO commandstats`.
+fn figure(client: &mut Client, command: &str, name: &str) -> u64 {
+    let text = client.call("INFO commandstats").text();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:"))).expect("it was called");
+    let value = line.split(',').find_map(|field| field.strip_prefix(&format!("{name}="))).expect("a figure");
+    value.parse().expect("a number")
+}
+
+/// Scripts, transactions and commands that wait for a key which another script holds: their times are those of their work, without the wait.
+#[test]
+fn what_had_to_wait_has_the_time_of_its_work() {
+    const WAITING: u64 = 3;
+    // Some 6 ns a turn.
+    let spin = |turns: u32| format!("for i = 1, {turns} do end");
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--busy-reply-threshold", "0"]);
+        let [mut client, mut holder] = [(); 2].map(|()| server.connect());
+        let items: Vec<String> = (0..30_000).rev().map(|number| number.to_string()).collect();
+        client.command(&[vec!["RPUSH".to_owned(), "k".to_owned()], items].concat());
+        client.call("CONFIG SET slowlog-log-slower-than 20000 latency-monitor-threshold 20");
+        let slow = format!("{} return 'slow'", spin(8_000_000));
+        let kinds: [Vec<Vec<&str>>; 5] = [
+            vec![vec!["EVAL_RO", &slow, "1", "k", "arg"]],
+            vec![vec!["EVALSHA", "63143b6f8007b98c53ca2149822777b3566f9241", "1", "k"]],
+            vec![vec!["MULTI"], vec!["EVAL_RO", &slow, "1", "k"], vec!["EXEC"]],
+            vec![vec!["SORT", "k", "LIMIT", "0", "1"]],
+            vec![vec!["MULTI"], vec!["SORT", "k", "LIMIT", "0", "1"], vec!["EXEC"]],
+        ];
+        client.call("SCRIPT LOAD return");
+        let command_of = ["eval_ro", "evalsha", "exec", "sort", "exec"];
+        for (commands, name) in kinds.iter().zip(command_of) {
+            for reset in ["CONFIG RESETSTAT", "SLOWLOG RESET", "LATENCY RESET"] {
+                client.call(reset);
+            }
+            holder.send(&["EVAL", &spin(60_000_000), "1", "k"]);
+            std::thread::sleep(Duration::from_millis(60));
+            let mut waiting: Vec<Client> = (0..WAITING).map(|_| server.connect()).collect();
+            waiting.iter_mut().for_each(|client| client.send_together(commands));
+            assert_eq!(holder.receive(), Reply::Null);
+            for client in &mut waiting {
+                let last = commands.iter().map(|_| client.receive()).last().expect("some");
+                assert!(!last.is_error(), "{last:?}");
+            }
+            let (calls, us) = (figure(&mut client, name, "calls"), figure(&mut client, name, "usec"));
+            assert_eq!(calls, WAITING, "{name}");
+            let work = commands.iter().find(|words| words.len() > 2).expect("a command with a key");
+            let (is_slow, is_script) = (work[0] != "EVALSHA", work[0] == "EVAL_RO");
+            let least_us = if work[0] == "SORT" { 1_000 } else { 25_000 };
+            assert_eq!(us >= WAITING * least_us, is_slow, "{name}: {us} us of work");
+            let log = entries(&mut client, "SLOWLOG GET");
+            let is_logged = |words: &&Vec<String>| work.iter().zip(*words).all(|(wanted, word)| wanted == word);
+            let logged = log.iter().filter(is_logged).count() as u64;
+            assert!(if is_script { logged == WAITING } else { is_slow || logged == 0 }, "{log:?}");
+            let samples = client.call("LATENCY HISTORY command");
+            assert!(!is_script || !samples.elements().is_empty(), "{name}: {samples:?}");
+        }
+    });
+}

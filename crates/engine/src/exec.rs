@@ -16,6 +16,7 @@ use crate::faults::{self, Fault};
 use crate::ownership::Ownership;
 use crate::request::{Parcel, Request, Task};
 use crate::transaction::{Queued, Transaction, Watching};
+use crate::tuning::WATCHING;
 
 /// A transaction that any thread can run, and what became of it.
 pub struct Exec {
@@ -31,6 +32,8 @@ pub struct Exec {
     heading_bytes: usize,
     /// What became of each command.
     ran: Vec<RanQueued>,
+    /// How long all of it took, from when its shards were there.
+    pub took: Duration,
 }
 
 /// What became of a command of a transaction.
@@ -50,7 +53,7 @@ impl Exec {
         name: [u8; 4],
     ) -> Self {
         assert!(transaction.can_travel(), "what needs its session stays with it");
-        Exec { transaction, watching, command, name, heading_bytes: 0, ran: Vec::new() }
+        Exec { transaction, watching, command, name, heading_bytes: 0, ran: Vec::new(), took: Duration::ZERO }
     }
 
     /// Each command that has run, with its reply, which is a part of `reply`. None if the transaction was refused, or a watched key had changed.
@@ -68,7 +71,9 @@ impl Executor<'_> {
     /// Runs a transaction whose shards are all there, and serves who waits for what it has changed. `false`: [`Fault::TornExec`].
     pub(crate) fn run_exec(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
         let Some(mut exec) = request.exec.take() else { return true };
+        let began = WATCHING.then(Instant::now);
         let is_torn = self.run_queue(&mut exec, request, owned);
+        exec.took += began.map_or(Duration::ZERO, |began| began.elapsed());
         if !is_torn && self.keyspace().monitors().are_there() {
             let args = [ArgRange::new(0, exec.name.len())];
             let (client, db) = (request.session.client, request.session.db);

@@ -24,7 +24,7 @@ use crate::request::Request;
 use crate::shard::{Shard, ShardStats};
 use crate::slowlog::SlowLog;
 use crate::tracking::Tracking;
-use crate::tuning::{Tuning, WATCHED};
+use crate::tuning::Tuning;
 
 /// Which thread runs a command whose shard is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,11 +187,6 @@ impl Keyspace {
             draws: AtomicU64::new(0),
             tickets: CachePadded::new(AtomicU64::new(0)),
         }
-    }
-
-    /// Whether changes of keys are told to listeners (`notify-keyspace-events`).
-    pub fn publishes_events(&self) -> bool {
-        self.tuning.events.load(Relaxed) & !WATCHED != 0
     }
 
     /// Whether the server is a node of a cluster (`cluster-enabled`): a call's keys must then have one slot.

@@ -6,6 +6,7 @@
 //!
 //! Where nobody has asked for a class, its events cost one load and one branch that always goes the same way.
 
+use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::keyspace::Keyspace;
@@ -114,6 +115,47 @@ impl Tuning {
     }
 }
 
+thread_local! {
+    /// What commands of a run that may be put back have made of events, while one of them runs on this thread. Not in the shards, as what is
+    /// told to caches is: whoever makes an event has the keyspace in hand, and mostly no shard.
+    static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
+}
+
+/// An event that isn't published yet, since what it tells of may be put back ([`crate::undo`]).
+#[derive(Debug)]
+pub struct HeldEvent {
+    /// What was asked for when it happened.
+    wanted: u32,
+    class: u32,
+    event: Box<str>,
+    pub(crate) db: u32,
+    pub(crate) key: Box<[u8]>,
+}
+
+impl HeldEvent {
+    /// Its own memory, and that of the list it stands in, bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.event.len() + self.key.len()
+    }
+
+    /// Whether it is of a key that has expired: that stays so, whatever is put back.
+    pub(crate) fn is_expiry(&self) -> bool {
+        self.class == EventClass::Expired as u32
+    }
+
+    /// Whether it comes again with the command that it came with, though that changes nothing.
+    pub(crate) fn is_miss(&self) -> bool {
+        self.class == EventClass::Miss as u32
+    }
+}
+
+/// Runs something, and gives the events that it makes on this thread instead of having them published.
+pub fn hold_events<R>(run: impl FnOnce() -> R) -> (R, Vec<HeldEvent>) {
+    HELD.set(Some(Vec::new()));
+    let result = run();
+    (result, HELD.take().unwrap_or_default())
+}
+
 impl Keyspace {
     /// Publishes an event of a key, if its class was asked for. The caller holds the key's shard.
     #[inline]
@@ -121,11 +163,27 @@ impl Keyspace {
         // Relaxed: who has seen CONFIG SET answered sees the new value, by whatever brought it the answer.
         let wanted = self.tuning.events.load(Relaxed);
         if wanted & class as u32 != 0 {
-            self.publish_event(wanted, event, db, key);
+            self.hold_or_publish(wanted, class, event, db, key);
         }
     }
 
     #[cold]
+    fn hold_or_publish(&self, wanted: u32, class: EventClass, event: &str, db: u32, key: &[u8]) {
+        let is_held = HELD.with_borrow_mut(|held| {
+            let Some(held) = held else { return false };
+            held.push(HeldEvent { wanted, class: class as u32, event: event.into(), db, key: key.into() });
+            true
+        });
+        if !is_held {
+            self.publish_event(wanted, event, db, key);
+        }
+    }
+
+    /// Publishes an event that was held back. The caller holds the key's shard, as when it happened.
+    pub(crate) fn publish_held(&self, held: &HeldEvent) {
+        self.publish_event(held.wanted, &held.event, held.db, &held.key);
+    }
+
     fn publish_event(&self, wanted: u32, event: &str, db: u32, key: &[u8]) {
         if wanted & KEYSPACE != 0 {
             let channel = [format!("__keyspace@{db}__:").as_bytes(), key].concat();

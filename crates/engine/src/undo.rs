@@ -3,7 +3,8 @@
 //! A script that holds only the shards of its declared keys may meet another key after it has written. It then has to be run again with all
 //! shards, as if it had never begun: whatever it has changed is put back while its shards are still held, so that nobody saw it.
 //!
-//! Only small values are kept: a script that changes a large one is run with all shards instead, which costs less than a copy.
+//! Only small values are kept: a script that changes a large one is run with all shards instead, which costs less than a copy. Events
+//! (`notify-keyspace-events`) of what it changes are published when the run stands.
 
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -12,10 +13,15 @@ use pantala_types::{PackedForm, Value};
 
 use crate::access::{Access, Key};
 use crate::db::{Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
+use crate::notify::{HeldEvent, hold_events};
 use crate::transaction::{HeldWatches, Watches};
 
-/// Largest value that is kept, bytes.
-pub const UNDO_VALUE_BYTES_MAX: usize = 4 * 1024;
+/// Largest value in one piece that is kept, bytes: to copy as much takes about 5 µs, as long as a short script with all shards keeps everybody else
+/// waiting.
+pub const UNDO_STRING_BYTES_MAX: usize = 64 * 1024;
+
+/// Largest value of many pieces that is kept, bytes: a copy takes an allocation for each of them.
+pub const UNDO_VALUE_BYTES_MAX: usize = 16 * 1024;
 
 /// Most that is kept for one run, bytes.
 pub const UNDO_BYTES_MAX: usize = 1024 * 1024;
@@ -47,6 +53,8 @@ pub struct Undo {
     images: HashMap<(u32, Box<[u8]>), Option<Image>>,
     /// Who watches those keys (`WATCH`), where anybody does: they hear of what stands, and not of what was put back.
     watches: Vec<(u32, Box<[u8]>, HeldWatches)>,
+    /// What happened to keys, in order.
+    events: Vec<HeldEvent>,
     bytes: usize,
 }
 
@@ -64,7 +72,7 @@ impl Undo {
             None => (None, 0),
         };
         let taken = size_of::<Image>() + bytes.len() + value_bytes;
-        if value_bytes > UNDO_VALUE_BYTES_MAX || self.bytes + taken > UNDO_BYTES_MAX {
+        if self.bytes + taken > UNDO_BYTES_MAX {
             return Err(TooLarge);
         }
         self.bytes += taken;
@@ -75,23 +83,44 @@ impl Undo {
         Ok(())
     }
 
+    /// Keeps events of commands of the run back until it stands.
+    ///
+    /// # Errors
+    /// [`TooLarge`]: there are more of them than are kept.
+    pub fn hold(&mut self, events: Vec<HeldEvent>) -> Result<(), TooLarge> {
+        self.bytes += events.iter().map(HeldEvent::bytes).sum::<usize>();
+        self.events.extend(events);
+        if self.bytes > UNDO_BYTES_MAX { Err(TooLarge) } else { Ok(()) }
+    }
+
     /// Makes all keys what they were.
     pub fn roll_back(&mut self, access: &mut Access<'_>) {
         self.bytes = 0;
-        for ((db, bytes), image) in self.images.drain() {
-            let key = Key { bytes: &bytes, place: access.keyspace().place(&bytes) };
-            match image {
-                Some(image) => put_back(access, db, &key, image),
-                None => {
-                    access.db_at(db, &key).remove(&key, false);
-                }
+        // What has expired isn't brought back, whether the key or fields of it: that has happened. All else will happen again.
+        for held in std::mem::take(&mut self.events) {
+            let is_changed = |held: &HeldEvent| self.images.contains_key(&(held.db, held.key.clone()));
+            if held.is_expiry() || !held.is_miss() && !is_changed(&held) {
+                access.keyspace().publish_held(&held);
             }
         }
+        // Putting back is no change: nobody is told of it.
+        hold_events(|| {
+            for ((db, bytes), image) in self.images.drain() {
+                let key = Key { bytes: &bytes, place: access.keyspace().place(&bytes) };
+                match image {
+                    Some(image) => put_back(access, db, &key, image),
+                    None => {
+                        access.db_at(db, &key).remove(&key, false);
+                    }
+                }
+            }
+        });
         self.release(access, Watches::put_back);
     }
 
-    /// The run stands: whoever watches what it has changed is told. To be called while its shards are still held.
+    /// The run stands: whoever watches what it has changed is told, and who listens to events. To be called while its shards are still held.
     pub fn keep(&mut self, access: &mut Access<'_>) {
+        self.events.drain(..).for_each(|held| access.keyspace().publish_held(&held));
         self.images.clear();
         self.bytes = 0;
         self.release(access, Watches::let_go);
@@ -111,12 +140,13 @@ fn image_of(access: &mut Access<'_>, key: &Key<'_>) -> Result<Option<(Image, usi
     let Some(entry) = db.find(key) else { return Ok(None) };
     let (content, value_bytes) = match entry.held() {
         Held::Int(value) => (Content::Int(value), 0),
-        Held::Bytes(bytes) | Held::Packed(_, bytes) if bytes.len() > UNDO_VALUE_BYTES_MAX => return Err(TooLarge),
+        Held::Bytes(bytes) | Held::Packed(_, bytes) if bytes.len() > UNDO_STRING_BYTES_MAX => return Err(TooLarge),
         Held::Bytes(bytes) => (Content::Bytes(bytes.to_vec()), bytes.len()),
         Held::Packed(form, bytes) => (Content::Packed(form, bytes.to_vec()), bytes.len()),
         Held::Heap(value) => {
             let value_bytes = value.allocated_bytes();
-            if value_bytes > UNDO_VALUE_BYTES_MAX {
+            let is_one_piece = matches!(value, Value::String(_));
+            if value_bytes > if is_one_piece { UNDO_STRING_BYTES_MAX } else { UNDO_VALUE_BYTES_MAX } {
                 return Err(TooLarge);
             }
             (Content::Heap(value.try_clone().map_err(|_| TooLarge)?), value_bytes)

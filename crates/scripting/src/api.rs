@@ -7,6 +7,7 @@ use pantala_resp::{ArgRange, Args, DOUBLE_LEN_MAX, Version, format_double};
 
 use crate::cache::sha_of;
 use crate::lua::{Kind, Outcome, Stack, lua_functions};
+use crate::memory::STATE_BYTES_MAX;
 use crate::random::{DRAW_MAX, Random};
 use crate::run::{Called, Run, Scratch, Stopped};
 use crate::{REDIS_VERSION, REDIS_VERSION_NUMBER, convert, errors, state};
@@ -51,6 +52,12 @@ const LOG_AND_VERSION: [(&str, f64); 5] = [
 
 const REPLICATION: [(&str, f64); 5] =
     [("REPL_NONE", 0.0), ("REPL_AOF", 1.0), ("REPL_SLAVE", 2.0), ("REPL_REPLICA", 2.0), ("REPL_ALL", REPL_MAX)];
+
+/// Most bytes of the arguments of one command: a string may stand among them thousands of times.
+const ARGS_BYTES_MAX: usize = STATE_BYTES_MAX;
+
+/// Most bytes of a line for the log; what is longer is cut.
+const LOG_BYTES_MAX: usize = 64 * 1024;
 
 const LEVEL_MAX: f64 = 3.0;
 const REPL_MAX: f64 = 3.0;
@@ -118,6 +125,12 @@ fn take_args(stack: Stack, scratch: &mut Scratch) -> Result<(), &'static str> {
     if count == 0 {
         return Err("Please specify at least one argument for this redis lib call");
     }
+    let is_string = |index: &c_int| stack.kind(*index) == Kind::String;
+    let bytes: usize = (1..=count).filter(is_string).map(|index| stack.bytes(index).unwrap_or_default().len()).sum();
+    if bytes > ARGS_BYTES_MAX || scratch.bytes.try_reserve(bytes).is_err() {
+        stack.set_top(0);
+        return Err("Lua redis lib command arguments are too large");
+    }
     for index in 1..=count {
         let start = scratch.bytes.len();
         match stack.kind(index) {
@@ -163,9 +176,12 @@ fn call_command(stack: Stack, raises: bool) -> Outcome {
         run.stopped = Some(Stopped::Abandoned);
         return Err(state::stop(stack, Stopped::Abandoned));
     }
-    convert::push_reply(stack, &scratch.reply);
+    let is_whole = convert::push_whole_reply(stack, &scratch.reply);
     let is_error = scratch.reply.first() == Some(&b'-');
     scratch.shrink();
+    if !is_whole {
+        return Err(errors::raise(stack, "not enough memory"));
+    }
     if is_error && raises { Err(crate::lua::Raise) } else { Ok(1) }
 }
 
@@ -202,7 +218,11 @@ fn redis_log(stack: Stack) -> Outcome {
             if index != 2 {
                 text.push(b' ');
             }
-            text.extend_from_slice(part);
+            let left = LOG_BYTES_MAX.saturating_sub(text.len());
+            text.extend_from_slice(&part[..part.len().min(left)]);
+        }
+        if text.len() >= LOG_BYTES_MAX {
+            break;
         }
     }
     match running(stack) {

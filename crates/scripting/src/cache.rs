@@ -43,6 +43,11 @@ impl Script {
         &self.body[self.code_from..]
     }
 
+    /// All of its text.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
     /// Its SHA-1 as text.
     pub fn name(&self) -> &str {
         std::str::from_utf8(&self.sha).unwrap_or_default()

@@ -165,6 +165,8 @@ fn encode_table(stack: Stack, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise
 enum Bad {
     Short,
     Format,
+    /// The state has no room for them.
+    Memory,
 }
 
 /// What is left of the bytes.
@@ -193,6 +195,9 @@ impl<'i> Input<'i> {
 fn decode(stack: Stack, input: &mut Input<'_>, depth: u32) -> Result<(), Bad> {
     if depth > UNPACK_DEPTH_MAX || !stack.room(6) {
         return Err(Bad::Format);
+    }
+    if stack.memory().is_full() {
+        return Err(Bad::Memory);
     }
     let kind = input.take(1)?[0];
     match kind {
@@ -292,6 +297,7 @@ fn unpack_values(stack: Stack, limit: Option<i64>, offset: i64) -> Outcome {
             Ok(()) => count += 1,
             Err(Bad::Short) => return Err(stack.error("Missing bytes in input.")),
             Err(Bad::Format) => return Err(stack.error("Bad data format in input.")),
+            Err(Bad::Memory) => return Err(stack.error("not enough memory")),
         }
     }
     let mut results = count as i32;

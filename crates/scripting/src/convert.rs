@@ -8,14 +8,39 @@ use pantala_resp::{Reply, Version};
 use crate::errors;
 use crate::lua::{Kind, Stack};
 
-/// Largest reply that a script's value becomes, bytes: a table that contains another one twice, and so on, has no bound of its own.
-const REPLY_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// Largest reply that a script's value becomes, bytes: a table that contains another one twice, and so on, has no bound of its own. Less in this crate's
+/// tests, which would have to fill it.
+pub(crate) const REPLY_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 512 * 1024 * 1024 };
 
 /// Deepest reply that a script's value becomes.
 const REPLY_DEPTH_MAX: u32 = 1000;
 
-/// Pushes a reply that one of our commands has written, and gives what follows it. What is malformed, which no command writes, becomes nil.
-pub(crate) fn push_reply(stack: Stack, reply: &[u8]) -> &[u8] {
+/// What an element of an array takes at most while the array grows, and a field of a table, bytes.
+const ELEMENT_BYTES: usize = 32;
+const FIELD_BYTES: usize = 80;
+
+/// Pushes a reply that one of our commands has written. `false`: the state has no room for all of it, and nil was pushed.
+///
+/// Memory isn't refused meanwhile, since the reply is ours: so its bound is looked at here, from value to value.
+#[must_use]
+pub(crate) fn push_whole_reply(stack: Stack, reply: &[u8]) -> bool {
+    let top = stack.top();
+    let mut is_whole = true;
+    push_reply(stack, reply, &mut is_whole);
+    if !is_whole {
+        stack.set_top(top);
+        stack.push_nil();
+    }
+    is_whole
+}
+
+/// Pushes a reply, and gives what follows it. What is malformed, which no command writes, becomes nil.
+fn push_reply<'r>(stack: Stack, reply: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
+    *is_whole &= !stack.memory().is_full();
+    if !*is_whole {
+        stack.push_nil();
+        return &[];
+    }
     if !stack.room(6) {
         return &[];
     }
@@ -64,16 +89,26 @@ pub(crate) fn push_reply(stack: Stack, reply: &[u8]) -> &[u8] {
             stack.push_nil();
             rest
         }
-        _ => push_sized(stack, kind, parse_i64(line).unwrap_or(-1), rest),
+        _ => push_sized(stack, kind, parse_i64(line).unwrap_or(-1), rest, is_whole),
     }
 }
 
 /// A reply that begins with its length.
-fn push_sized(stack: Stack, kind: u8, len: i64, rest: &[u8]) -> &[u8] {
+fn push_sized<'r>(stack: Stack, kind: u8, len: i64, rest: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
     let Ok(len) = usize::try_from(len) else {
         stack.push_boolean(false);
         return rest;
     };
+    let each_bytes = match kind {
+        b'$' | b'=' => 1,
+        b'%' | b'~' => FIELD_BYTES,
+        _ => ELEMENT_BYTES,
+    };
+    if stack.memory().would_refuse(len.saturating_mul(each_bytes)) {
+        *is_whole = false;
+        stack.push_nil();
+        return &[];
+    }
     match kind {
         b'$' => {
             stack.push_bytes(rest.get(..len).unwrap_or_default());
@@ -95,8 +130,8 @@ fn push_sized(stack: Stack, kind: u8, len: i64, rest: &[u8]) -> &[u8] {
             stack.new_table(0, 1);
             stack.new_table(0, len);
             for _ in 0..len {
-                rest = push_reply(stack, rest);
-                rest = push_reply(stack, rest);
+                rest = push_reply(stack, rest, is_whole);
+                rest = push_reply(stack, rest, is_whole);
                 set_if_key(stack);
             }
             stack.set_raw_field(-2, "map");
@@ -107,7 +142,7 @@ fn push_sized(stack: Stack, kind: u8, len: i64, rest: &[u8]) -> &[u8] {
             stack.new_table(0, 1);
             stack.new_table(0, len);
             for _ in 0..len {
-                rest = push_reply(stack, rest);
+                rest = push_reply(stack, rest, is_whole);
                 stack.push_boolean(true);
                 set_if_key(stack);
             }
@@ -118,16 +153,16 @@ fn push_sized(stack: Stack, kind: u8, len: i64, rest: &[u8]) -> &[u8] {
         b'|' => {
             let mut rest = rest;
             for _ in 0..2 * len {
-                rest = push_reply(stack, rest);
+                rest = push_reply(stack, rest, is_whole);
                 stack.pop(1);
             }
-            push_reply(stack, rest)
+            push_reply(stack, rest, is_whole)
         }
         _ => {
             let mut rest = rest;
             stack.new_table(len, 0);
             for index in 1..=len {
-                rest = push_reply(stack, rest);
+                rest = push_reply(stack, rest, is_whole);
                 stack.set_raw_element(-2, index as c_int);
             }
             rest

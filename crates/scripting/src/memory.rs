@@ -68,6 +68,11 @@ impl Memory {
         self.used_bytes.get()
     }
 
+    /// Whether it holds more than it may: what is pushed while memory isn't refused looks here from value to value.
+    pub(crate) fn is_full(&self) -> bool {
+        self.would_refuse(0)
+    }
+
     /// Whether a state would be refused so many bytes more.
     pub(crate) fn would_refuse(&self, bytes: usize) -> bool {
         self.used_bytes.get().saturating_add(bytes) > self.limit_bytes
@@ -103,9 +108,46 @@ pub(crate) unsafe extern "C" fn allocate(
         let new =
             if old_bytes == 0 { alloc(layout(new_bytes)) } else { realloc(block.cast(), layout(old_bytes), new_bytes) };
         if new.is_null() {
+            // The system has none. Lua can say so to the script, but where our code relies on it that memory isn't refused, and where a block only shrinks.
+            if grows && memory.suspended.get() == 0 {
+                return std::ptr::null_mut();
+            }
             handle_alloc_error(layout(new_bytes));
         }
         memory.used_bytes.set(memory.used_bytes.get() + new_bytes - old_bytes);
         new.cast()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bound, and what no machine has: null, which Lua makes an error of the script.
+    #[test]
+    fn what_is_refused_is_null_and_costs_nothing() {
+        let memory = Memory::new(1000);
+        let hand = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
+        let allocate = |block, old_bytes, new_bytes| {
+            // SAFETY: blocks come from here, of the sizes that are told.
+            unsafe { allocate(hand, block, old_bytes, new_bytes) }
+        };
+        let block = allocate(std::ptr::null_mut(), 0, 1000);
+        assert!(!block.is_null());
+        assert!(allocate(std::ptr::null_mut(), 0, 1).is_null(), "one past the bound");
+        assert!(allocate(block, 1000, 1001).is_null(), "the block stays as it is");
+        assert!((memory.used_bytes(), memory.is_full()) == (1000, false));
+        memory.suspend();
+        let another = allocate(std::ptr::null_mut(), 0, 1);
+        assert!(memory.is_full() && !another.is_null());
+        memory.resume();
+        allocate(another, 1, 0);
+        allocate(block, 1000, 0);
+        let unbounded = Memory::new(usize::MAX);
+        let hand = std::ptr::from_ref(&*unbounded).cast_mut().cast::<c_void>();
+        // SAFETY: as above.
+        let block = unsafe { super::allocate(hand, std::ptr::null_mut(), 0, isize::MAX as usize - 4096) };
+        assert!(block.is_null());
+        assert_eq!((memory.used_bytes(), unbounded.used_bytes()), (0, 0));
     }
 }

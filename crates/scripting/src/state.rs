@@ -82,12 +82,12 @@ pub struct State {
 impl State {
     /// A new one for scripts.
     pub fn new() -> Self {
-        Self::with(&OWN)
+        Self::with(&OWN, STATE_BYTES_MAX)
     }
 
     /// A new one for functions.
     pub fn for_functions() -> Self {
-        let mut state = Self::with(&OWN_OF_FUNCTIONS);
+        let mut state = Self::with(&OWN_OF_FUNCTIONS, STATE_BYTES_MAX);
         let stack = state.stack();
         stack.raw_element(ffi::LUA_REGISTRYINDEX, state.globals);
         stack.push_nil();
@@ -100,8 +100,8 @@ impl State {
         state
     }
 
-    fn with(own: &[sandbox::Own]) -> Self {
-        let memory = Memory::new(STATE_BYTES_MAX);
+    fn with(own: &[sandbox::Own], bytes_max: usize) -> Self {
+        let memory = Memory::new(bytes_max);
         memory.suspend();
         // SAFETY: the allocator gets what it needs, at an address that lives as long as the state.
         let lua = unsafe { ffi::lua_newstate(allocate, std::ptr::from_ref(&*memory).cast_mut().cast()) };
@@ -433,5 +433,118 @@ unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) 
                 _ => Ok(0),
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::sha_of;
+    use crate::convert::REPLY_BYTES_MAX;
+    use crate::run::Called;
+    use pantala_resp::ArgRange;
+
+    /// Bound of the states here, bytes.
+    const BYTES_MAX: usize = 2 * 1024 * 1024;
+
+    /// Answers every command with these bytes, so many times, behind a head.
+    struct Answering<'a> {
+        head: &'a str,
+        each: &'a str,
+        count: usize,
+    }
+
+    impl Caller for Answering<'_> {
+        fn call(&mut self, _: &Args<'_>, _: Version, reply: &mut Vec<u8>) -> Called {
+            reply.extend_from_slice(self.head.as_bytes());
+            (0..self.count).for_each(|_| reply.extend_from_slice(self.each.as_bytes()));
+            Called::Replied
+        }
+
+        fn may_run(&mut self, _: &Args<'_>) -> Option<bool> {
+            None
+        }
+
+        fn log(&mut self, _: u8, _: &[u8]) {}
+
+        fn interrupt(&mut self) -> Interrupt {
+            Interrupt::Continue
+        }
+    }
+
+    /// What a script answers, and how much the state held when it ended.
+    fn run(text: &str, caller: &mut dyn Caller) -> (String, usize) {
+        let mut state = State::with(&OWN, BYTES_MAX);
+        let script = Arc::new(Script::new(sha_of(text.as_bytes()), text.as_bytes()).expect("a script"));
+        state.compile(&script).expect("it is Lua");
+        let none: [ArgRange; 0] = [];
+        assert_eq!(state.run(&script, &Args::new(b"", &none), &Args::new(b"", &none), caller), Ended::Finished);
+        let used_bytes = state.used_bytes();
+        let mut reply = Vec::new();
+        state.answer(b"sha", &mut Reply::new(&mut reply, Version::Resp2));
+        (String::from_utf8_lossy(&reply).into_owned(), used_bytes)
+    }
+
+    /// A reply becomes several times as large in Lua, where memory isn't refused while it is read: the script meets an error, and the state no more
+    /// than its bound.
+    #[test]
+    fn replies_that_find_no_room_are_errors() {
+        let long = format!("${}\r\n{}\r\n", BYTES_MAX, "x".repeat(BYTES_MAX));
+        for (head, each, count) in [
+            ("*100000\r\n", "*0\r\n", 100_000),
+            ("*100000\r\n", "*1\r\n:1\r\n", 100_000),
+            ("%50000\r\n", ":1\r\n+OK\r\n", 50_000),
+            ("~50000\r\n", "+OK\r\n", 50_000),
+            ("*1000000000\r\n", ":1\r\n", 1),
+            ("", &long, 1),
+        ] {
+            for call in ["call", "pcall"] {
+                let text = format!("return redis.{call}('X')");
+                let (reply, used_bytes) = run(&text, &mut Answering { head, each, count });
+                assert!(reply.starts_with("-ERR not enough memory"), "{head}: {reply}");
+                assert!(used_bytes < BYTES_MAX + 64 * 1024, "{head}: {used_bytes}");
+            }
+        }
+        let (reply, _) =
+            run("return #redis.call('X')", &mut Answering { head: "*10000\r\n", each: ":1\r\n", count: 10_000 });
+        assert_eq!(reply, ":10000\r\n");
+    }
+
+    /// The same for what is read from bytes.
+    #[test]
+    fn data_that_find_no_room_are_errors() {
+        for text in [
+            "return #cjson.decode('[' .. string.rep('[],', 50000) .. '1]')",
+            "return #cmsgpack.unpack('\\221\\0\\0\\195\\80' .. string.rep('\\145\\1', 50000))",
+        ] {
+            let (reply, used_bytes) = run(text, &mut Answering { head: "", each: "", count: 0 });
+            assert!(reply.contains("not enough memory"), "{text}: {reply}");
+            assert!(used_bytes < BYTES_MAX + 64 * 1024, "{text}: {used_bytes}");
+        }
+    }
+
+    #[test]
+    fn a_reply_has_its_bound() {
+        let none = &mut Answering { head: "", each: "", count: 0 };
+        let nested = "local t = {string.rep('x', 1000)} for i = 1, 30 do t = {t, t} end return t";
+        assert_eq!(run(nested, none).0, "-ERR the script's reply is too large\r\n");
+        // The bound is looked at before each value: a last one may begin there.
+        let elements = |count: usize| format!("local t = {{}} for i = 1, {count} do t[i] = 7 end return t");
+        let whole = run(&elements(REPLY_BYTES_MAX / 4 - 8), none).0;
+        assert!(whole.ends_with(":7\r\n"), "{}", whole.len());
+        assert_eq!(run(&elements(REPLY_BYTES_MAX / 4 + 8), none).0, "-ERR the script's reply is too large\r\n");
+    }
+
+    #[test]
+    fn arguments_of_a_command_have_their_bound() {
+        let none = &mut Answering { head: "+OK\r\n", each: "", count: 1 };
+        let call = |copies: u32| {
+            format!(
+                "local s, t = string.rep('x', 131072), {{}} for i = 1, {copies} do t[i] = s end return redis.call(unpack(t))"
+            )
+        };
+        assert_eq!(run(&call(64), none).0, "+OK\r\n");
+        let refused = "-ERR Lua redis lib command arguments are too large";
+        assert!(run(&call(4097), none).0.starts_with(refused));
     }
 }

@@ -1,6 +1,6 @@
 //! What escapes from the sandbox have begun with: none leads anywhere, and the server goes on.
 
-use pantala_tests::{Client, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 use super::SERVER_ARGS;
 
@@ -45,19 +45,37 @@ const REFUSED: &[&str] = &[
     "return loadstring('return [' .. string.rep('=', 1000000) .. '[ never closed')()",
     "return loadstring('--[' .. string.rep('=', 100000) .. '[ never closed')()",
     "return loadstring('return [==[ x ]=] ]=')()",
-    // Bytecode.
+    // Bytecode (CVE-2015-4335).
     "return load(string.dump(function() end))",
     "return loadstring(string.dump(function() end))()",
     "return loadstring('\\27Lua')()",
+    // CVE-2018-11218, CVE-2021-32626: more values on Lua's stack than it has room for.
+    "return cmsgpack.unpack(string.rep('\\1', 7901))",
+    "return {cmsgpack.unpack(string.rep('\\192', 100000))}",
+    "return cmsgpack.unpack(string.rep('\\145', 100000) .. '\\1')",
+    "return cmsgpack.unpack_limit(string.rep('\\1', 9000), 8999)",
+    "return struct.unpack(string.rep('b', 7901), string.rep('x', 7901))",
+    "return cjson.decode(string.rep('[', 100000))",
+    "local t = {} for i = 1, 100000 do t = {t} end return cjson.encode(t)",
+    "return redis.call('ECHO', unpack({}, 1, 9000))",
+    "return select('#', string.byte(string.rep('x', 1000000), 1, -1))",
+    // CVE-2018-11219, CVE-2020-14147: sizes in a format that an `int` doesn't hold.
+    "return struct.pack('I2147483648', 1)",
+    "return struct.pack('c99999999999', 'x')",
+    "return struct.unpack('c2147483647', 'x')",
+    "return struct.unpack('c2147483647c2147483647c2', 'x')",
+    "return struct.unpack('!2147483648', 'x')",
+    "return struct.pack('>I33', 1)",
+    "return struct.unpack('Lc0', string.rep('\\255', 20))",
+    "return struct.unpack('b', 'x', 2147483647)",
+    "return struct.unpack('c1', 'x', 9e18)",
     // Environments.
     "return getfenv(1)",
     "setfenv(1, {})",
-    // Endless in depth, and in memory.
+    // Endless in depth.
     "return string.find(string.rep('a', 100000), string.rep('.?', 100000))",
     "local function f() return f() + 1 end return f()",
     "local t = {} t[1] = t return load(string.rep('(', 10000) .. '1' .. string.rep(')', 10000))()",
-    "return string.rep('x', 1e10)",
-    "local t, s = {}, string.rep('x', 10000) for i = 1, 1e9 do s = s .. s t[i] = s end",
 ];
 
 /// Each gives what stands beside it.
@@ -130,10 +148,6 @@ fn escapes_from_libraries_lead_nowhere() {
         let mut client = server.connect();
         for script in REFUSED {
             let text = format!("#!lua name=bad\nredis.register_function('f', function() {script} end)");
-            // Some have no other end than that of the memory or of the time: once is enough.
-            if script.contains("1e9") {
-                continue;
-            }
             client.command(&["FUNCTION", "LOAD", "REPLACE", &text]);
             let reply = client.call("FCALL f 0");
             assert!(matches!(reply, Reply::Error(_) | Reply::Null), "{script}: {reply:?}");
@@ -145,4 +159,35 @@ fn escapes_from_libraries_lead_nowhere() {
         client.call("FUNCTION FLUSH");
         assert_untouched(&mut client);
     });
+}
+
+/// What would take more memory than there is for it: the words of the error, and how many MiB the server may have taken at most. A Lua state has 512
+/// of them, a reply and the arguments of a command as many each.
+const GREEDY: &[(&str, &str, u64)] = &[
+    ("local t, s = {}, string.rep('x', 10000) for i = 1, 1e9 do s = s .. s t[i] = s end", "not enough memory", 640),
+    ("return string.rep('x', 1e10)", "not enough memory", 128),
+    (
+        "local s, t = string.rep('x', 1e6), {} for i = 1, 7000 do t[i] = s end return redis.call('ECHO', unpack(t))",
+        "arguments are too large",
+        128,
+    ),
+    (
+        "local s, t = string.rep('x', 1e6), {} for i = 1, 7000 do t[i] = s end redis.log(0, unpack(t)) error('cut')",
+        "cut",
+        128,
+    ),
+];
+
+#[test]
+fn greedy_scripts_meet_their_bounds() {
+    const MIB: u64 = 1 << 20;
+    for (script, wanted, most_mib) in GREEDY {
+        let server = Server::pantala(Backend::all()[0], &SERVER_ARGS);
+        let mut client = server.connect();
+        let reply = eval(&mut client, script);
+        assert!(matches!(&reply, Reply::Error(text) if text.contains(wanted)), "{script}: {reply:?}");
+        let peak_mib = server.peak_resident_bytes() / MIB;
+        assert!(peak_mib < *most_mib, "{script}: {peak_mib} MiB");
+        assert_untouched(&mut client);
+    }
 }

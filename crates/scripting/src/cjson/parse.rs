@@ -74,6 +74,9 @@ impl Parser<'_> {
     }
 
     fn value(&mut self, token: Token<'_>) -> Result<(), Raise> {
+        if self.stack.memory().is_full() {
+            return Err(self.stack.error("not enough memory"));
+        }
         match token.kind {
             Kind::Text(text) => self.stack.push_bytes(&text),
             Kind::Number(number) => self.stack.push_number(number),

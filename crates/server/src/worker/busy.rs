@@ -9,6 +9,7 @@
 //!   within, that of the script's own when it has ended. So no position in any input is held across a turn within, but that of the frozen one.
 //! * No script runs in a turn within (it gets `-BUSY`), so the Lua state isn't entered again; and the hook is called between instructions of Lua,
 //!   never in the midst of a command, so the executor isn't either.
+//! * The periodic work of a turn within is that of any turn, but for the frozen connection and the Lua states, which it passes over.
 //! * What wants a shard that the script holds finds its gate shut, here as on other workers: the hook takes the requests from the gates and
 //!   answers them with `-BUSY` ([`pantala_engine::executor::Executor::refuse_waiting`]).
 
@@ -137,9 +138,16 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             self.receive_messages();
             self.time_out();
+            self.resume_paused();
             self.run_ready();
             self.executor.refuse_waiting(owned, why);
-            self.receive_own_answers();
+            self.turn_ran_ms = self.server.monotonic_ms();
+            if self.turn_ran_ms >= self.next_cron_ms {
+                self.cron();
+            }
+            // What the script itself has changed is told when its shards are given back.
+            self.tell_changed();
+            self.reload_if_changed();
             self.finish_turn();
         }
         self.now_ms = script_ms;

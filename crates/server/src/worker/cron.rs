@@ -19,7 +19,10 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.limit_tracked();
         self.look_after_clients();
-        self.server.scripting().drop_flushed(self.number);
+        // In a turn within a script its state is in use, and the time that the other one is kept for doesn't matter.
+        if self.busy.is_none() {
+            self.server.scripting().drop_flushed(self.number);
+        }
         // While writes are paused nothing may change, as in Redis.
         if self.server.paused_until_ms() <= self.now_ms {
             self.expiry.turn(&mut self.executor, self.number, self.now_ms);
@@ -50,6 +53,10 @@ impl<L: EventLoop> Worker<'_, L> {
 
     fn look_after_clients(&mut self) {
         for index in 0..self.connections.len() {
+            // The one that runs a script is looked at when that has ended.
+            if self.is_frozen(index as u32) {
+                continue;
+            }
             let Some(connection) = &mut self.connections[index] else { continue };
             let client = &connection.session.client;
             client.query_bytes.store(connection.input.waiting_bytes() as u64, Relaxed);

@@ -234,6 +234,7 @@ impl<L: EventLoop> Worker<'_, L> {
             if let Some(took) = step.took {
                 let (client, args) = (&connection.session.client, request.args(step));
                 slow::note(keyspace, &self.settings, client, step.command, &args, took, self.now_ms);
+                self.tally.time_late(step.command, took);
             }
             self.tally.count_late_reply(step.command, reply);
             if run::replies_wanted(&mut connection.session) {

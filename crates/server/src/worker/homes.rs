@@ -71,6 +71,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 .push_single(command, &args, place, sequence as u32);
             connection.session.client.set_command(command);
             self.tally.count(command, Outcome::Ok);
+            if self.stopwatch.times(command, args.len()) {
+                self.tally.expect_time();
+            }
         }
         connection.input.done(entries[entries.len() - 1].end);
         connection.state = State::Parked;

@@ -308,6 +308,9 @@ impl<L: EventLoop> Worker<'_, L> {
         let ran = self.call(entry, command, ranges);
         if matches!(ran, Ran::Parked | Ran::Blocked) {
             self.tally.count(command, Outcome::Ok);
+            if ran == Ran::Parked && self.stopwatch.times(command, ranges.len()) {
+                self.tally.expect_time();
+            }
             if let Some(waiter) = self.executor.take_blocked() {
                 self.block(entry.connection, waiter);
             }

@@ -15,7 +15,7 @@ use pantala_engine::command::{Command, Flags};
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::latency;
 use pantala_engine::tuning::WATCHING;
-use pantala_resp::Args;
+use pantala_resp::{ArgRange, Args};
 use pantala_runtime::EventLoop;
 
 use super::Worker;
@@ -28,6 +28,9 @@ const FINE_US: i64 = 1000;
 /// Bytes of arguments and reply together from which on a command has its own time taken: to copy as many takes longer than to read the
 /// clock.
 pub(super) const LARGE_BYTES: usize = 16 * 1024;
+
+/// Words one behind the other, and where each is.
+pub(super) type Words = (Vec<u8>, Vec<ArgRange>);
 
 /// Whether the time of every single command is taken.
 pub fn times_all(settings: &Settings) -> bool {
@@ -76,8 +79,13 @@ impl Stopwatch {
     /// When a command, of so many arguments of so many bytes, began whose time is to be taken.
     #[inline]
     pub(super) fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Instant> {
-        let is_timed = || self.times_all || !command.is_plain(arguments) || bytes >= LARGE_BYTES;
+        let is_timed = || bytes >= LARGE_BYTES || self.times(command, arguments);
         (WATCHING && is_timed()).then(Instant::now)
+    }
+
+    /// Whether a command of so many arguments has its own time taken wherever it runs.
+    pub(super) fn times(&self, command: &Command, arguments: usize) -> bool {
+        WATCHING && (self.times_all || !command.is_plain(arguments))
     }
 
     /// How long the command took that has just ended: since `began`, or since the last one ended.
@@ -99,15 +107,44 @@ pub(super) fn note(
     took: Duration,
     now_ms: i64,
 ) {
-    let (slower_than_us, took_us) = (settings.slowlog_log_slower_than_us, took.as_micros() as i64);
-    if slower_than_us >= 0 && took_us >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG) {
+    if is_logged(settings, command, took) {
+        let took_us = took.as_micros() as i64;
         keyspace.slowlog().note(client, command, args, now_ms / 1000, took_us, settings.slowlog_max_len);
     }
+    note_latency(keyspace, client, command, took, now_ms);
+}
+
+fn is_logged(settings: &Settings, command: &Command, took: Duration) -> bool {
+    let slower_than_us = settings.slowlog_log_slower_than_us;
+    slower_than_us >= 0 && took.as_micros() as i64 >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG)
+}
+
+fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: Duration, now_ms: i64) {
     let event = if command.flags.contains(Flags::FAST) { latency::FAST_COMMAND } else { latency::COMMAND };
     keyspace.note_latency(client.worker, event, now_ms, took);
 }
 
 impl<L: EventLoop> Worker<'_, L> {
+    /// A command of a connection that had waited for its shards has run, and took so long from when they were there. Its words are put together only
+    /// for the log.
+    pub(super) fn time_late(
+        &mut self,
+        index: u32,
+        command: &'static Command,
+        took: Duration,
+        words: impl FnOnce() -> Words,
+    ) {
+        self.tally.time_late(command, took);
+        let Some(connection) = &self.connections[index as usize] else { return };
+        let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
+        if is_logged(&self.settings, command, took) {
+            let (bytes, ranges) = words();
+            note(keyspace, &self.settings, client, command, &Args::new(&bytes, &ranges), took, self.now_ms);
+        } else {
+            note_latency(keyspace, client, command, took, self.now_ms);
+        }
+    }
+
     /// A window has run that began and took so. Logs one of its plain commands if all of them together took long.
     #[inline]
     pub(super) fn end_watch(&mut self, window: &Window, began: Instant, took: Duration) {

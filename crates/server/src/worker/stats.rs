@@ -205,12 +205,30 @@ impl<'s> Tally<'s> {
     /// The command that was counted last took so long: it has no share in the time of its window.
     pub fn time_last(&mut self, took: Duration) {
         if let Some(index) = self.window_calls.pop() {
-            let took_ns = took.as_nanos() as u64;
-            self.runs[index].1.time_ns.add(took_ns);
-            if self.tracks_latency {
-                self.runs[index].1.latency.record(took_ns, 1);
-            }
+            self.record(index, took);
             self.window_timed += took;
+        }
+    }
+
+    /// The command that was counted last is on its way, and its own time will be told ([`Tally::time_late`]): it has no share in the time
+    /// of its window.
+    pub fn expect_time(&mut self) {
+        self.window_calls.pop();
+    }
+
+    /// A command that was counted when it was sent on its way took so long to run, wherever that was.
+    #[cold]
+    pub fn time_late(&mut self, command: &'static Command, took: Duration) {
+        let index = self.find(command);
+        self.record(index, took);
+    }
+
+    fn record(&self, index: usize, took: Duration) {
+        let took_ns = took.as_nanos() as u64;
+        let stats = &self.runs[index].1;
+        stats.time_ns.add(took_ns);
+        if self.tracks_latency {
+            stats.latency.record(took_ns, 1);
         }
     }
 

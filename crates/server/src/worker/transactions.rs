@@ -5,6 +5,7 @@
 //! runs where the last shard is freed, and only others have their shards brought here.
 
 use std::borrow::Cow;
+use std::time::Instant;
 
 use pantala_engine::client::{LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
@@ -14,11 +15,13 @@ use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::request::Parcel;
 use pantala_engine::transaction::{Queued, Transaction, discarded};
+use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 
 use super::connection::{Connection, State};
-use super::scripts::ScriptCall;
+use super::scripts::{ScriptCall, copied};
+use super::slow::Words;
 use super::stats::Outcome;
 use super::window::{Entry, What};
 use super::{Worker, refusal, run, scripts};
@@ -185,7 +188,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         connection.input.done(entry.end);
         match held {
-            Some(held) => self.gather_for(index, held),
+            Some(held) => self.gather_for(index, held, false),
             None => Ran::Done,
         }
     }
@@ -205,7 +208,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
         connection.input.done(entry.end);
         match call {
-            Ok(call) => self.gather_for_script(index, call),
+            Ok(call) => self.gather_for_script(index, call, false),
             Err(why) => {
                 Reply::new(&mut connection.output, connection.session.version).error_bytes(&why);
                 Ran::Done
@@ -213,15 +216,16 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    /// Asks for the shards in `self.shards`, and does with them what they are for as soon as they are there.
-    pub(super) fn gather_for(&mut self, index: u32, held: Held) -> Ran {
+    /// Asks for the shards in `self.shards`, and does with them what they are for as soon as they are there. `has_waited`: the command has
+    /// waited before, and the window that it stood in has run.
+    pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
         // A transaction that goes on without its watch would be worse than one that waits.
         let may_be_refused = !matches!(held, Held::Watch(_));
         connection.held = Some(held);
         let (view, token) = (connection.session.view(), connection.token());
         match self.executor.gather(&self.shards, view, token, self.now_ms, may_be_refused) {
-            Ok(owned) => self.run_held(index, owned),
+            Ok(owned) => self.run_held(index, owned, has_waited),
             Err(mut parcel) => {
                 if let Some(connection) = &mut self.connections[index as usize] {
                     connection.state = State::Parked;
@@ -239,6 +243,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// A transaction that was run where its shards were.
     pub(super) fn answer_exec(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
+        self.tally.begin_window();
         for (queued, ran, part) in exec.replies(reply) {
             let outcome = if part.first() == Some(&b'-') { self.tally.count_failure(part) } else { Outcome::Ok };
             self.tally.count(queued.command, outcome);
@@ -251,8 +256,14 @@ impl<L: EventLoop> Worker<'_, L> {
                 super::slow::note(keyspace, &self.settings, client, queued.command, &args, took, self.now_ms);
             }
         }
-        // Refused, it has one reply.
+        // Refused, it has one reply, and took no time.
         self.tally.count_late_reply(exec.command, reply);
+        if !exec.took.is_zero() {
+            self.tally.end_window(exec.took);
+            if self.stopwatch.times(exec.command, 1) {
+                self.time_late(index, exec.command, exec.took, || copied(std::iter::once(exec.name.as_slice())));
+            }
+        }
         let Some(connection) = &mut self.connections[index as usize] else { return };
         if run::replies_wanted(&mut connection.session) {
             connection.output.extend_from_slice(reply);
@@ -278,7 +289,7 @@ impl<L: EventLoop> Worker<'_, L> {
         };
         match parcel.value.refused {
             Some(why) => self.refuse_held(index, why),
-            None if self.run_held(index, owned) == Ran::Parked => return,
+            None if self.run_held(index, owned, true) == Ran::Parked => return,
             None => {}
         }
         self.end_caching(index);
@@ -302,8 +313,9 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    /// Does what the shards were asked for, and gives them back.
-    fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>) -> Ran {
+    /// Does what the shards were asked for, and gives them back. Where it has waited for them its time is taken from here: as in Redis
+    /// it is that of its work.
+    fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let now_ms = self.now_ms;
         if let Some(why) = self.busy_reply()
             && self.would_run_script(index)
@@ -313,24 +325,36 @@ impl<L: EventLoop> Worker<'_, L> {
             return Ran::Done;
         }
         let held = self.connections[index as usize].as_mut().and_then(|connection| connection.held.take());
+        let began = (has_waited && WATCHING).then(Instant::now);
         match held {
             Some(Held::Script(call)) => {
                 let scripted = self.run_script(index, &call, &mut owned);
+                let took = began.map(|began| began.elapsed());
                 self.executor.give_back(owned, now_ms);
                 match scripted {
-                    None => return self.gather_for_script(index, call.widened()),
+                    None => return self.gather_for_script(index, call.widened(), has_waited),
                     Some(scripted) if scripted.is_counted => self.tally.expect_counted(),
                     Some(_) => {}
+                }
+                if let Some(took) = took {
+                    self.time_late(index, call.command(), took, || call.words());
                 }
                 return self.executor.done();
             }
             Some(Held::Watch(words)) => {
                 self.watch(index, &words[1..], &mut owned);
-                self.show_held(index, "watch", words.iter().map(|word| &**word));
+                self.end_held(index, "watch", || copied(words.iter().map(|word| &**word)), began);
             }
             Some(Held::Exec(name)) => {
+                if has_waited {
+                    self.tally.begin_window();
+                }
                 self.execute_transaction(index, &mut owned);
-                self.show_held(index, "exec", std::iter::once(name.as_slice()));
+                if let Some(began) = began {
+                    // Its plain commands share what its others leave of its time.
+                    self.tally.end_window(began.elapsed());
+                }
+                self.end_held(index, "exec", || copied(std::iter::once(name.as_slice())), began);
             }
             None => {}
         }
@@ -365,21 +389,24 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    /// Shows a command to who sees every command, while its shards are held.
-    fn show_held<'w>(&self, index: u32, name: &str, words: impl Iterator<Item = &'w [u8]>) {
+    /// Shows a command to who sees every command, while its shards are held, and tells its time if it had waited for them: since `began`.
+    fn end_held(&mut self, index: u32, name: &str, words: impl Fn() -> Words, began: Option<Instant>) {
         let keyspace = self.executor.keyspace();
-        let Some(connection) = &self.connections[index as usize] else { return };
-        if !keyspace.monitors().are_there() {
+        if began.is_none() && !keyspace.monitors().are_there() {
             return;
         }
-        let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
-        for word in words {
-            ranges.push(ArgRange::new(bytes.len(), word.len()));
-            bytes.extend_from_slice(word);
-        }
-        if let Some(command) = pantala_commands::lookup(name.as_bytes()) {
-            let session = &connection.session;
+        let took = began.map(|began| began.elapsed());
+        let Some(command) = pantala_commands::lookup(name.as_bytes()) else { return };
+        if keyspace.monitors().are_there()
+            && let Some(Connection { session, .. }) = &self.connections[index as usize]
+        {
+            let (bytes, ranges) = words();
             keyspace.show(command, &Args::new(&bytes, &ranges), session.client.id, session.db);
+        }
+        if let Some(took) = took
+            && self.stopwatch.times(command, words().1.len())
+        {
+            self.time_late(index, command, took, words);
         }
     }
 

@@ -10,9 +10,10 @@ use pantala_engine::client::{Client, LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, add_shards, for_each_key};
 use pantala_engine::executor::Call;
 use pantala_engine::faults::{self, Fault};
+use pantala_engine::notify::hold_events;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::tracking::Reader;
-use pantala_engine::undo::Undo;
+use pantala_engine::undo::{TooLarge, Undo};
 use pantala_resp::{Args, Reply, Version};
 use pantala_runtime::{Event, EventLoop};
 use pantala_scripting::{Called, Caller, Interrupt};
@@ -57,6 +58,8 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     /// Index of its connection.
     pub(super) index: u32,
     pub(super) call: &'c ScriptCall,
+    /// It was abandoned since it would have changed more than is remembered, and for nothing else.
+    pub(super) is_large: bool,
     /// When the worker is to serve its other connections again, in the clock that never goes back, ms.
     pub(super) next_turn_ms: i64,
     /// Scratch for that.
@@ -82,11 +85,13 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         self.view.version = version;
         let ran = match command.handler {
             Handler::Local(_) => self.run_local(command, args, reply),
+            Handler::Keyed(_) if self.undo.is_some() => self.run_to_be_undone(command, args, reply),
             Handler::Keyed(_) => self.run_keyed(command, args, reply),
             // None of these is allowed in scripts.
             Handler::Transaction(_) | Handler::Container => Ok(()),
         };
-        if ran.is_err() {
+        if let Err(why) = ran {
+            self.is_large = why == TooNarrow::Large;
             self.roll_back();
             return Called::Abandoned;
         }
@@ -132,8 +137,20 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     }
 }
 
-/// The script has met what it hasn't the shards for.
-struct TooNarrow;
+/// Why a script can't go on with the shards of its declared keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TooNarrow {
+    /// It uses something else.
+    Undeclared,
+    /// What it is about to change is too large to be remembered.
+    Large,
+}
+
+impl From<TooLarge> for TooNarrow {
+    fn from(_: TooLarge) -> Self {
+        TooNarrow::Large
+    }
+}
 
 impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     /// It has run for too long: the worker serves its other connections.
@@ -208,7 +225,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         let Handler::Local(handler) = command.handler else { return Ok(()) };
         // What others hear can't be undone.
         if self.undo.is_some() && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PUBSUB) {
-            return Err(TooNarrow);
+            return Err(TooNarrow::Undeclared);
         }
         self.note_write(command);
         let worker = &mut *self.worker;
@@ -225,6 +242,22 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         self.view.db = session.db;
         self.show(command, args);
         Ok(())
+    }
+
+    /// A command on keys, in a run that may be put back: nobody hears of what it changes before the run stands.
+    fn run_to_be_undone(
+        &mut self,
+        command: &'static Command,
+        args: &Args<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), TooNarrow> {
+        let (ran, events) = hold_events(|| self.run_keyed(command, args, reply));
+        let held = match &mut self.undo {
+            Some(undo) if !events.is_empty() => undo.hold(events),
+            _ => Ok(()),
+        };
+        ran?;
+        Ok(held?)
     }
 
     /// A command on keys.
@@ -277,14 +310,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         let shards = &mut self.worker.shards;
         // Which shards others need, and what they change there, isn't told by their arguments.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
-            return Err(TooNarrow);
+            return Err(TooNarrow::Undeclared);
         }
         add_shards(keyspace, &self.view, command, args, shards);
         if shards.is_empty() {
             // Any will do for the handler to say what is wrong.
             match self.owned.first() {
                 Some(ownership) => shards.push(ownership.shard()),
-                None => return Err(TooNarrow),
+                None => return Err(TooNarrow::Undeclared),
             }
         }
         shards.sort_unstable();
@@ -297,14 +330,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         let owned = &mut *self.owned;
         let is_held = |shard: &u32| owned.binary_search_by_key(shard, Ownership::shard).is_ok();
         if !self.worker.shards.iter().all(is_held) {
-            return Err(TooNarrow);
+            return Err(TooNarrow::Undeclared);
         }
         let Some(undo) = &mut self.undo else { return Ok(()) };
         if !command.flags.contains(Flags::WRITE) {
             return Ok(());
         }
         if REACH_FURTHER.contains(&command.name) {
-            return Err(TooNarrow);
+            return Err(TooNarrow::Undeclared);
         }
         let mut access = self.worker.executor.look(&self.view, owned, self.worker.now_ms);
         let mut is_noted = Ok(());
@@ -313,7 +346,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 is_noted = undo.note(&mut access, args.at(index));
             }
         });
-        is_noted.map_err(|_| TooNarrow)
+        Ok(is_noted?)
     }
 
     /// Shows a command that no shard has run to who sees every command.

@@ -1,7 +1,8 @@
 //! `EVAL`, `FCALL` and their like: the shards of the declared keys are brought here, the script runs and gives them back.
 //!
 //! A script may use keys that it hasn't declared. It then holds too few shards: what it has done is undone, it is remembered as *wide*, and runs again with
-//! all shards; so does every later call of it. See docs/decisions/0006-scripts.md.
+//! all shards; so does every later call of it. A call that changes more than is remembered to be undone runs with all shards, too, but only that call. See
+//! docs/decisions/0006-scripts.md.
 
 mod caller;
 
@@ -18,6 +19,7 @@ use pantala_runtime::EventLoop;
 use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, sha_from, sha_of};
 
 use super::Worker;
+use super::slow::Words;
 use super::transactions::Held;
 use crate::host::Server;
 use crate::scripting::{Kind, Named, put_back_state, take_state};
@@ -80,27 +82,28 @@ pub struct ScriptCall {
     is_read_only: bool,
     /// It has all shards.
     is_wide: bool,
+    /// The command's name as the client spells it, keys and arguments.
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
     /// How many of them are keys.
     keys: usize,
     /// All words of the command, to be shown to who sees every command.
-    shown: Option<(Vec<u8>, Vec<ArgRange>)>,
+    shown: Option<Words>,
 }
 
 impl ScriptCall {
     fn keys(&self) -> Args<'_> {
-        Args::new(&self.bytes, &self.ranges[..self.keys])
+        Args::new(&self.bytes, &self.ranges[1..=self.keys])
     }
 
     fn args(&self) -> Args<'_> {
-        Args::new(&self.bytes, &self.ranges[self.keys..])
+        Args::new(&self.bytes, &self.ranges[1 + self.keys..])
     }
 }
 
 /// Words one behind the other, and where each is.
-fn copied<'w>(words: impl ExactSizeIterator<Item = &'w [u8]>) -> (Vec<u8>, Vec<ArgRange>) {
-    let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(words.len()));
+pub(super) fn copied<'w>(words: impl Iterator<Item = &'w [u8]>) -> Words {
+    let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(words.size_hint().0));
     for word in words {
         ranges.push(ArgRange::new(bytes.len(), word.len()));
         bytes.extend_from_slice(word);
@@ -189,12 +192,10 @@ impl<L: EventLoop> Worker<'_, L> {
         if form.is_read_only && !flags.intersects(ScriptFlags::COMPATIBLE | ScriptFlags::NO_WRITES) {
             return Err(b"ERR Can not execute a script with write flag using *_ro command.".to_vec());
         }
-        let (bytes, ranges) = copied(args.iter().skip(3));
+        let (bytes, ranges) = copied(args.iter().take(1).chain(args.iter().skip(3)));
         let is_read_only = form.is_read_only || flags.contains(ScriptFlags::NO_WRITES);
-        // What listeners were told can't be put back: where there are such, writes come only once, and with monitors everything.
-        let keyspace = self.executor.keyspace();
-        let is_wide =
-            program.is_wide() || keyspace.monitors().are_there() || !is_read_only && keyspace.publishes_events();
+        // What monitors were shown can't be put back.
+        let is_wide = program.is_wide() || self.executor.keyspace().monitors().are_there();
         Ok(Box::new(ScriptCall { command, program, is_read_only, is_wide, bytes, ranges, keys, shown: None }))
     }
 
@@ -235,7 +236,7 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Asks for the shards of a script: those of its keys, or all.
-    pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>) -> Ran {
+    pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>, has_waited: bool) -> Ran {
         let keyspace = self.executor.keyspace();
         self.shards.clear();
         if call.is_wide {
@@ -243,7 +244,7 @@ impl<L: EventLoop> Worker<'_, L> {
         } else {
             self.shards.extend(call.keys().iter().map(|key| keyspace.place(key).shard));
         }
-        self.gather_for(index, Held::Script(call))
+        self.gather_for(index, Held::Script(call), has_waited)
     }
 
     /// Runs a script on the shards that it has. `None`: it has to be run again, with all shards.
@@ -281,6 +282,7 @@ impl<L: EventLoop> Worker<'_, L> {
             keeps_slot: !call.program.flags().intersects(ScriptFlags::COMPATIBLE | ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
             index,
             call,
+            is_large: false,
             next_turn_ms: 0,
             events: Vec::new(),
         };
@@ -292,6 +294,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if ended != Ended::Abandoned {
             caller.keep();
         }
+        let is_large = caller.is_large;
         running.end(kind, state.used_bytes());
         self.end_busy();
         if let Some(connection) = &self.connections[index as usize] {
@@ -300,7 +303,10 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         if ended == Ended::Abandoned {
             put_back_state(kind, state);
-            call.program.set_wide();
+            // A script that has changed a large value is no wider than others: with the next keys it may do.
+            if !is_large {
+                call.program.set_wide();
+            }
             return None;
         }
         let mut scripted = Scripted { is_counted: false };
@@ -340,10 +346,23 @@ impl<L: EventLoop> Worker<'_, L> {
 impl ScriptCall {
     /// Who it is, for who asks what runs.
     fn named(&self) -> Named {
-        let name = self.program.name().to_vec();
-        let head = [self.command.name.as_bytes().to_vec(), name.clone(), self.keys.to_string().into_bytes()];
-        let rest = Args::new(&self.bytes, &self.ranges);
-        Named { name, command: head.into_iter().chain(rest.iter().map(<[u8]>::to_vec)).collect() }
+        let (bytes, ranges) = self.words();
+        let command = Args::new(&bytes, &ranges).iter().map(<[u8]>::to_vec).collect();
+        Named { name: self.program.name().to_vec(), command }
+    }
+
+    /// All words of the command.
+    pub(super) fn words(&self) -> Words {
+        let (own, keys) = (Args::new(&self.bytes, &self.ranges), self.keys.to_string());
+        let is_text = matches!(
+            self.command.handler,
+            Handler::Transaction(TransactionPart::Script(ScriptForm { named: ScriptNamed::Text, .. }))
+        );
+        let named = match &self.program {
+            Program::Script(script) if is_text => script.body(),
+            program => program.name(),
+        };
+        copied([own.at(0), named, keys.as_bytes()].into_iter().chain(own.iter().skip(1)))
     }
 
     /// What to count it as.
