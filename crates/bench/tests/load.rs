@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+/// Longest run here; each takes a second at most.
+const RUN_MAX: Duration = Duration::from_secs(60);
+
 /// What a scripted server does with one command: bytes to send, in these pieces; `None` closes the connection.
 type Script = dyn Fn(&[String], &Node) -> Option<Vec<Vec<u8>>> + Send + Sync;
 
@@ -117,7 +120,17 @@ fn load_command(node: &Node, json: &Path, arguments: &[&str]) -> Command {
 /// Runs the generator against `node`. The result as JSON, and the output.
 fn load(node: &Node, arguments: &[&str]) -> (Value, Output) {
     let json = tempfile::NamedTempFile::new().unwrap();
-    let output = load_command(node, json.path(), arguments).output().unwrap();
+    let mut command = load_command(node, json.path(), arguments);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > RUN_MAX {
+            let _ = child.kill();
+            panic!("still running: {arguments:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output().unwrap();
     (serde_json::from_slice(&std::fs::read(json.path()).unwrap()).unwrap_or_default(), output)
 }
 
