@@ -404,6 +404,8 @@ mod tests {
             account.sample(&sample, 0);
             std::thread::sleep(Duration::from_millis(10));
         }
+        account.sample(&sample, 0);
+        assert!(account.peak_bytes >= CHILD_BYTES, "forgotten: {} bytes", account.peak_bytes);
         peer.stop();
     }
 

@@ -320,4 +320,13 @@ mod tests {
     fn zipf_of_one_key() {
         assert_eq!(counts(Pattern::Zipf, &range(9, 9), 100), [100]);
     }
+
+    #[test]
+    fn zipf_of_extreme_exponents_ends() {
+        let mut range = range(1, 1_000);
+        range.zipf_exponent = f64::MIN_POSITIVE;
+        assert!(counts(Pattern::Zipf, &range, 100_000).iter().all(|&n| n > 0), "nearly uniform");
+        range.zipf_exponent = f64::MAX;
+        assert_eq!(counts(Pattern::Zipf, &range, 1_000)[0], 1_000, "the first key only");
+    }
 }

@@ -229,9 +229,7 @@ impl Options {
         let stddev = self.key_stddev.unwrap_or(((maximum - minimum) as f64 / 6.0).max(f64::MIN_POSITIVE));
         let stddev_max = ((maximum - minimum) as f64 + 1.0) * STDDEV_RANGES_MAX;
         if !(stddev > 0.0 && stddev <= stddev_max) {
-            return Err(format!(
-                "--key-stddev {stddev}: above 0, and at most {stddev_max}, ten times the number of keys"
-            ));
+            return Err(format!("--key-stddev: above 0, and at most {stddev_max}, ten times the number of keys"));
         }
         let zipf_exponent = self.zipf_exp.unwrap_or(1.0);
         if !(zipf_exponent.is_finite() && zipf_exponent > 0.0) {
@@ -355,7 +353,7 @@ mod tests {
             ("--key-pattern|R:X", "no key pattern"),
             ("--key-minimum|5|--key-maximum|4", "above --key-maximum"),
             ("--key-maximum|18446744073709551615", "too many keys"),
-            ("--key-pattern|G:R|--key-stddev|0", "--key-stddev 0: above 0"),
+            ("--key-pattern|G:R|--key-stddev|0", "--key-stddev: above 0"),
             ("--key-pattern|G:R|--key-stddev|1e300", "at most 100000010, ten times"),
             ("--key-pattern|G:R|--key-stddev|NaN", "--key-stddev"),
             ("--key-stddev|5|--key-pattern|R:Z", "--key-stddev has no effect: no command has key pattern G"),
