@@ -1,42 +1,60 @@
 //! What was measured, and what is assumed: the model's input.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-/// All of it; the file beside this one says where each figure comes from.
-#[derive(Clone, Debug, Deserialize)]
+use super::lines::{self, Row};
+
+/// How each figure's source begins, so that nothing assumed passes for measured.
+const KINDS: [&str; 3] = ["measured: ", "fitted: ", "assumed: "];
+/// Values up to this size are in the engine's own time.
+const VALUE_BYTES_OF_ENGINE: f64 = 64.0;
+
+/// All of it: `costs.json` beside this file.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Costs {
     pub(super) host: String,
     pub(super) engine: Engine,
     pub(super) line: Line,
     /// How long a worker tries to take a shard that is held before it leaves a request there, ns.
-    pub(super) spin_ns: f64,
+    pub(super) spin_ns: Input,
+    /// A byte of a value beyond the engine's, copied while the shard is held, ns.
+    pub(super) copy_ns_per_byte: Input,
     pub(super) message: Message,
+    pub(super) owner: Owner,
     pub(super) workloads: Vec<Load>,
 }
 
-/// The engine without sockets.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Engine {
-    /// One operation on one worker, ns.
-    pub(super) operation_ns: f64,
-    /// Of that, with the shard held, ns.
-    pub(super) held_ns: f64,
-    /// Two workers' throughput to one's.
-    pub(super) ratios: Vec<Ratio>,
+/// A figure and where it comes from.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Input {
+    pub(super) value: f64,
+    /// Begins with one of [`KINDS`].
+    pub(super) source: String,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+/// The engine without sockets.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Engine {
+    /// One operation on one worker, ns.
+    pub(super) operation_ns: Input,
+    /// Of that, with the shard held, ns.
+    pub(super) held_ns: Input,
+    /// Two workers' throughput to one's.
+    pub(super) ratios: Vec<Ratio>,
+    pub(super) source: String,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Ratio {
     /// `uniform`, or `zipf` and the exponent.
     pub(super) keys: String,
     pub(super) shards: u32,
     pub(super) ratio: f64,
     /// The model's own constants come from this row: that it agrees says nothing.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fitted: bool,
 }
 
@@ -48,45 +66,123 @@ impl Ratio {
 }
 
 /// A cache line that another core wrote last.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Line {
     /// How long it takes between the cores of the host that was measured, ns.
-    pub(super) here_ns: f64,
+    pub(super) here_ns: Input,
     /// The same on the machine that is spoken of, ns.
-    pub(super) there_ns: f64,
-    /// The part of that which a prefetch hides, 0 to 1.
-    pub(super) hidden: f64,
-    pub(super) source: String,
+    pub(super) there_ns: Input,
+    /// The part of that which a prefetch hides, 0 to 1: of the gate's line and of a key's entry, which are fetched while the command before runs.
+    pub(super) hidden: Input,
+    /// What a worker finds again in its own cache, bytes: an entry that is used again within as much is a line from another core when that one wrote it.
+    pub(super) own_cache_bytes: Input,
 }
 
 /// A request left for whoever holds a shard, and its answer.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Message {
     /// Making it and reading its answer, ns.
-    pub(super) request_ns: f64,
-    /// Lines that go from core to core for it, on each side.
-    pub(super) lines: f64,
+    pub(super) request_ns: Input,
+    /// Lines from core to core that wait one for the other, on each side.
+    pub(super) lines: Input,
+}
+
+/// `--execution owner` as it was measured, sockets and clients included.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Owner {
+    pub(super) source: String,
+    pub(super) workers: u32,
+    pub(super) shards: u32,
+    pub(super) rows: Vec<OwnerRow>,
+}
+
+/// Ratios of `owner` to `inline`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct OwnerRow {
+    /// A workload of this file.
+    pub(super) workload: String,
+    /// CPU of the server per operation with `inline`, µs.
+    pub(super) inline_us: f64,
+    /// CPU of the generator per operation, µs: it shared the cores.
+    pub(super) client_us: f64,
+    pub(super) cpu: f64,
+    pub(super) rate: f64,
+    /// As in [`Ratio::fitted`], of `cpu`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) fitted: bool,
 }
 
 /// One workload on one worker, sockets included.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Load {
     pub(super) name: String,
-    /// CPU of the server per operation, µs.
-    pub(super) cpu_us: f64,
+    /// CPU of the server per operation, µs; none: it isn't modelled, and `source` says why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cpu_us: Option<f64>,
+    pub(super) source: String,
     pub(super) keys: u64,
     /// Zipf's exponent; 0: uniform keys.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) zipf: f64,
-    #[serde(default = "one")]
+    #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(super) keys_per_operation: u32,
+    pub(super) value_bytes: f64,
     /// Over the network per operation, both ways.
     pub(super) bytes: f64,
-    pub(super) source: String,
+    pub(super) commands: Vec<Share>,
+}
+
+/// Commands of a workload.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Share {
+    /// A row of `lines.txt`.
+    pub(super) line: String,
+    pub(super) weight: f64,
 }
 
 fn one() -> u32 {
     1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_one(count: &u32) -> bool {
+    *count == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(figure: &f64) -> bool {
+    *figure == 0.0
+}
+
+/// What the commands of a workload write that another worker may have written last, mean of each key of an operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Written {
+    /// Lines of the shard.
+    pub(super) shard: f64,
+    /// The part of the operations that write the key's entry.
+    pub(super) writes: f64,
+    /// How many lines of it.
+    pub(super) entry: f64,
+}
+
+impl Load {
+    /// Of its commands, as the table has them.
+    pub(super) fn written(&self, rows: &[Row]) -> Written {
+        let all: f64 = self.commands.iter().map(|share| share.weight).sum();
+        let mut written = Written { shard: 0.0, writes: 0.0, entry: lines::of_entry(self.value_bytes) };
+        for Share { line, weight } in &self.commands {
+            let Some(row) = rows.iter().find(|row| row.command == line) else { continue };
+            written.shard += row.shard * weight / all;
+            written.writes += row.entry_lines(self.value_bytes) / written.entry * weight / all;
+        }
+        written
+    }
+
+    /// How long each key of an operation holds its shard, ns.
+    pub(super) fn held_ns(&self, costs: &Costs) -> f64 {
+        let copied = (self.value_bytes - VALUE_BYTES_OF_ENGINE).max(0.0);
+        costs.engine.held_ns.value + copied * costs.copy_ns_per_byte.value
+    }
 }
 
 impl Costs {
@@ -102,90 +198,69 @@ impl Costs {
         Self::parse(&text)
     }
 
-    fn parse(text: &str) -> io::Result<Self> {
-        let costs: Self = serde_json::from_str(text)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("costs: {error}")))?;
-        let engine = &costs.engine;
-        let sound = 0.0 < engine.held_ns
-            && engine.held_ns <= engine.operation_ns
-            && (0.0..=1.0).contains(&costs.line.hidden)
-            && costs.workloads.iter().all(|load| {
-                load.cpu_us * 1000.0 >= engine.held_ns
-                    && load.keys > 0
-                    && load.keys_per_operation > 0
-                    && load.zipf >= 0.0
-            });
-        if sound { Ok(costs) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "costs: out of range")) }
+    /// Into a file, as [`Costs::read`] reads them.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(path, text + "\n")
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
     }
 
-    /// Takes the CPU time per operation of the peer `pantala` from a `results.json` of `compare`. The names of those taken.
-    pub(super) fn take_report(&mut self, path: &Path) -> io::Result<Vec<String>> {
-        let text = std::fs::read(path)?;
-        let report: Report = serde_json::from_slice(&text)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display())))?;
-        let measured = report.cpu_us();
-        let mut taken = Vec::new();
-        for load in &mut self.workloads {
-            if let Some(cpu_us) = measured.get(&load.name) {
-                load.cpu_us = cpu_us.max(self.engine.held_ns / 1000.0);
-                load.source = path.display().to_string();
-                taken.push(load.name.clone());
+    fn parse(text: &str) -> io::Result<Self> {
+        let wrong = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("costs: {why}"));
+        let costs: Self = serde_json::from_str(text).map_err(|error| wrong(&error.to_string()))?;
+        for (name, input) in costs.inputs() {
+            if !KINDS.iter().any(|kind| input.source.starts_with(kind)) {
+                return Err(wrong(&format!("{name}: its source begins with none of {}", KINDS.join(", "))));
+            }
+            if !(input.value >= 0.0 && input.value.is_finite()) {
+                return Err(wrong(&format!("{name}: below 0")));
             }
         }
-        Ok(taken)
+        let (held_ns, rows) = (costs.engine.held_ns.value, lines::rows());
+        if held_ns <= 0.0 || held_ns > costs.engine.operation_ns.value || costs.line.hidden.value > 1.0 {
+            return Err(wrong("held_ns or hidden: out of range"));
+        }
+        for load in &costs.workloads {
+            let name = &load.name;
+            let is_sound = load.keys > 0 && load.keys_per_operation > 0 && load.zipf >= 0.0 && load.value_bytes >= 0.0;
+            if !is_sound
+                || load.commands.is_empty()
+                || load.commands.iter().any(|share| share.weight.is_nan() || share.weight <= 0.0)
+            {
+                return Err(wrong(&format!("{name}: out of range")));
+            }
+            if let Some(share) = load.commands.iter().find(|share| rows.iter().all(|row| row.command != share.line)) {
+                return Err(wrong(&format!("{name}: '{}' isn't in lines.txt", share.line)));
+            }
+        }
+        if let Some(row) = costs.owner.rows.iter().find(|row| costs.load(&row.workload).is_none()) {
+            return Err(wrong(&format!("owner: no workload '{}'", row.workload)));
+        }
+        Ok(costs)
+    }
+
+    /// The workload of that name.
+    pub(super) fn load(&self, name: &str) -> Option<&Load> {
+        self.workloads.iter().find(|load| load.name == name)
+    }
+
+    /// Every single figure that belongs to no workload, with its name.
+    pub(super) fn inputs(&self) -> [(&'static str, &Input); 10] {
+        let Costs { engine, line, message, .. } = self;
+        [
+            ("an operation of the engine, ns", &engine.operation_ns),
+            ("of that with its shard held, ns", &engine.held_ns),
+            ("a line from core to core, here, ns", &line.here_ns),
+            ("the same there, ns", &line.there_ns),
+            ("the part of it that a prefetch hides", &line.hidden),
+            ("what a worker finds in its cache, bytes", &line.own_cache_bytes),
+            ("spinning before a request is left, ns", &self.spin_ns),
+            ("a byte copied with the shard held, ns", &self.copy_ns_per_byte),
+            ("a request and its answer, ns", &message.request_ns),
+            ("lines of it in a row, on each side", &message.lines),
+        ]
     }
 }
-
-/// What is read of `results.json`.
-#[derive(Deserialize)]
-struct Report {
-    workloads: Vec<ReportWorkload>,
-}
-
-#[derive(Deserialize)]
-struct ReportWorkload {
-    name: String,
-    peers: Vec<ReportPeer>,
-}
-
-#[derive(Deserialize)]
-struct ReportPeer {
-    name: String,
-    summary: Option<ReportSummary>,
-}
-
-#[derive(Deserialize)]
-struct ReportSummary {
-    cpu_us_per_operation: ReportSpread,
-}
-
-#[derive(Deserialize)]
-struct ReportSpread {
-    median: f64,
-}
-
-impl Report {
-    fn cpu_us(self) -> BTreeMap<String, f64> {
-        let of = |workload: ReportWorkload| {
-            let peer = workload.peers.into_iter().find(|peer| peer.name == "pantala")?;
-            Some((workload.name, peer.summary?.cpu_us_per_operation.median))
-        };
-        self.workloads.into_iter().filter_map(of).collect()
-    }
-}
-
-/// Cache lines that a command writes and another worker may have written last, on its way through a shard that is free. Held true by
-/// the layout asserted in `engine/keyspace.rs` and by `engine`'s test `figures_of_a_command_stand_in_the_gates_line`.
-pub(super) const LINES: [(&str, u32, &str); 8] = [
-    ("GET", 1, "the shard's gate, with the figures that it counts"),
-    ("GET, the key's access time changed", 2, "and the key's entry: at most once a second for each key"),
-    ("SET over a value of the same size", 2, "gate and entry"),
-    ("SET over one of another size", 4, "and the allocator's slab, and the database's figures"),
-    ("SET of a new key, DEL", 5, "and the segment's tags"),
-    ("MSET of N keys, EXEC", 1, "for each shard, and N times those of its SETs beyond"),
-    ("a request at a shard that is held", 5, "the gate, the request's two, the asker's mailbox, the reply"),
-    ("the same, to a worker that sleeps", 6, "and its doorbell, a system call"),
-];
 
 #[cfg(test)]
 mod tests {
@@ -196,7 +271,13 @@ mod tests {
         let costs = Costs::built_in().unwrap();
         for load in &costs.workloads {
             assert!(crate::compare::is_workload(&load.name), "{}", load.name);
+            assert!(load.cpu_us.is_some() || load.source.starts_with("not modelled: "), "{}", load.name);
         }
+        let mut names: Vec<&str> = costs.workloads.iter().map(|load| load.name.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        // As many as `compare --workload list` tells: all of them known, none twice.
+        assert_eq!((costs.workloads.len(), names.len()), (15, 15));
         assert!(costs.engine.ratios.iter().any(|row| !row.fitted), "nothing is left to test the model with");
         assert_eq!(costs.engine.ratios[0].exponent(), 0.0);
         assert_eq!(costs.engine.ratios.last().unwrap().exponent(), 0.99);
@@ -204,29 +285,55 @@ mod tests {
 
     #[test]
     fn what_is_out_of_range_is_refused() {
-        for (from, to) in [("\"held_ns\": 120.0", "\"held_ns\": 900.0"), ("\"hidden\": 0.88", "\"hidden\": 1.5")] {
-            let text = include_str!("costs.json");
-            assert!(text.contains(from) && Costs::parse(&text.replace(from, to)).is_err(), "{to}");
-        }
+        let sound = serde_json::to_string(&Costs::built_in().unwrap()).unwrap();
+        Costs::parse(&sound).unwrap();
+        let refused = |from: &str, to: &str, told: &str| {
+            assert!(sound.contains(from), "{from}");
+            let error = Costs::parse(&sound.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(told), "{to}: {error}");
+        };
+        refused("\"held_ns\":{\"value\":", "\"held_ns\":{\"value\":1000", "held_ns");
+        refused("\"hidden\":{\"value\":0", "\"hidden\":{\"value\":7", "hidden");
+        refused("\"spin_ns\":{\"value\":", "\"spin_ns\":{\"value\":-", "spinning");
+        refused("\"source\":\"fitted: ", "\"source\":\"surely ", "source");
+        refused("\"line\":\"GET\"", "\"line\":\"GETS\"", "GETS");
+        refused("\"workload\":\"dragonfly-get1\"", "\"workload\":\"x\"", "no workload 'x'");
         assert!(Costs::parse("{}").is_err());
     }
 
     #[test]
-    fn a_report_replaces_what_it_measured() {
+    fn costs_are_written_as_they_are_read() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("results.json");
-        let summary = r#"{"cpu_us_per_operation": {"median": 0.5, "min": 0.4, "max": 0.6}}"#;
-        let peers = format!(r#"[{{"name": "redis", "summary": null}}, {{"name": "pantala", "summary": {summary}}}]"#);
-        let workloads = format!(
-            r#"[{{"name": "dragonfly-get30", "peers": {peers}}}, {{"name": "mset10", "peers": [{{"name": "pantala", "summary": null}}]}}]"#
-        );
-        std::fs::write(&path, format!(r#"{{"workloads": {workloads}}}"#)).unwrap();
+        let path = folder.path().join("costs.json");
         let mut costs = Costs::built_in().unwrap();
-        let before = costs.clone();
-        assert_eq!(costs.take_report(&path).unwrap(), ["dragonfly-get30"]);
-        for (load, before) in costs.workloads.iter().zip(&before.workloads) {
-            let wanted = if load.name == "dragonfly-get30" { 0.5 } else { before.cpu_us };
-            assert_eq!(load.cpu_us, wanted, "{}", load.name);
-        }
+        costs.workloads[0].cpu_us = Some(12.25);
+        costs.write(&path).unwrap();
+        let back = Costs::read(&path).unwrap();
+        assert_eq!(serde_json::to_string(&back).unwrap(), serde_json::to_string(&costs).unwrap());
+        // The file in the repository is in that form, so that a new one shows what has changed and nothing else.
+        Costs::built_in().unwrap().write(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), include_str!("costs.json"));
+        assert!(costs.write(&folder.path().join("no/such")).is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_the_mean_of_the_commands() {
+        let rows = lines::rows();
+        let mut load = Costs::built_in().unwrap().load("dragonfly-set1").unwrap().clone();
+        let set = load.written(&rows);
+        assert_eq!((set.shard, set.writes, set.entry), (1.0, 1.0, 5.0));
+        load.commands.push(Share { line: "GET".to_owned(), weight: 3.0 });
+        let mixed = load.written(&rows);
+        assert_eq!((mixed.shard, mixed.writes), (1.0, 0.25));
+        load.commands = vec![Share { line: "SET of a new key".to_owned(), weight: 1.0 }];
+        assert!(load.written(&rows).shard > set.shard);
+    }
+
+    #[test]
+    fn large_values_hold_their_shard_longer() {
+        let costs = Costs::built_in().unwrap();
+        let held_ns = |name: &str| costs.load(name).unwrap().held_ns(&costs);
+        assert!(held_ns("mixed-types") == costs.engine.held_ns.value);
+        assert!(held_ns("big-values") > held_ns("dragonfly-get1") + 1000.0);
     }
 }

@@ -5,21 +5,29 @@
 //! and goes on with other connections. What a connection waits for its answer bounds how far a worker may run ahead ([`AHEAD_NS`]). With
 //! [`Policy::Owner`] every operation on a shard of another home is such a request.
 //!
+//! What goes from core to core: the lines of a shard that a command writes, when another worker had the shard last; and the lines of a key's entry, when
+//! another worker has written it since this one used it (or has it in its cache, and this one writes it). Of entries that counts only where
+//! the key comes back so soon that a single worker would find it in its cache: else it comes from memory, with one worker as with many, and is in
+//! the time that one worker was measured to take.
+//!
 //! A command of several keys reserves all its shards from the moment when it comes to the first, also those that it would reach later: a lower bound.
 //! [`Policy::Owner`] is for commands of one key.
 //!
 //! Left out: that a holder passes a shard to its home after 64 requests, workers that sleep, memory bandwidth, the kernel's own locks.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use pantala_base::limits::SLOTS;
 use pantala_base::{Random, key_slot};
 
+use super::costs::Written;
 use crate::load::keys::{Keys, Pattern, Range};
 
 /// How far a worker may run ahead of its oldest answer, ns: as long as it takes to run what its other connections have sent.
 const AHEAD_NS: f64 = 100_000.0;
+/// Most workers.
+pub(super) const WORKERS_MAX: usize = 1024;
 
 /// Who runs commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,9 +52,13 @@ pub(super) struct Scene {
     pub(super) outside_ns: f64,
     /// Work on each of its keys with the shard held, ns.
     pub(super) held_ns: f64,
+    /// What a command writes, for each of its keys.
+    pub(super) written: Written,
+    /// An entry that is used again after more operations than these isn't in anybody's cache.
+    pub(super) kept_operations: f64,
     /// A line that another core wrote last, ns.
     pub(super) line_ns: f64,
-    /// The part of that which is hidden when nobody waits for the shard.
+    /// The part of that which is hidden, of the gate's line and the entry's, when nobody waits for the shard.
     pub(super) hidden: f64,
     pub(super) spin_ns: f64,
     pub(super) request_ns: f64,
@@ -65,6 +77,8 @@ pub(super) struct Outcome {
     /// Operations that met a shard that another worker had last, and those that left a request.
     pub(super) moved: f64,
     pub(super) parked: f64,
+    /// Lines that came from other cores, requests' included, mean of an operation.
+    pub(super) fetched: f64,
     /// How much of the time the most wanted shard is held.
     pub(super) hottest: f64,
 }
@@ -76,9 +90,28 @@ struct Shard {
     held_ns: f64,
 }
 
+/// A key that an operation wants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    shard: u32,
+    key: u64,
+    writes: bool,
+}
+
+/// Who has a key's entry in its cache as it is now.
+struct Entry {
+    /// Which operation used it last.
+    at: u64,
+    /// The workers, a bit each.
+    holders: [u64; WORKERS_MAX / 64],
+}
+
 struct Simulation<'s> {
     scene: &'s Scene,
     shards: Vec<Shard>,
+    entries: HashMap<u64, Entry>,
+    /// Operations so far.
+    done: u64,
     /// What a worker has done for others and not spent yet, ns.
     debt: Vec<f64>,
     /// With [`Policy::Owner`]: until when a home has work from others.
@@ -115,14 +148,16 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
     let mut simulation = Simulation {
         scene,
         shards: vec![free; scene.shards as usize],
+        entries: HashMap::new(),
+        done: 0,
         debt: vec![0.0; scene.workers as usize],
         home_busy: vec![0.0; scene.workers as usize],
         outcome: Outcome::default(),
     };
     let mut arrivals: BinaryHeap<_> =
         (0..scene.workers).map(|worker| Reverse((Time(random.unit() * scene.outside_ns), worker))).collect();
-    let (mut done, mut now, mut wanted) = (0, 0.0, Vec::new());
-    while done < operations {
+    let (mut now, mut wanted) = (0.0, Vec::new());
+    while simulation.done < operations {
         let Some(Reverse((Time(at), worker))) = arrivals.pop() else { break };
         // What it has done for others since it set out comes first.
         let debt = std::mem::take(&mut simulation.debt[worker as usize]);
@@ -132,42 +167,52 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
         }
         now = at;
         wanted.clear();
+        let writes = random.unit() < scene.written.writes;
         for _ in 0..scene.keys_per_operation {
             let key = keys.draw(&mut random);
-            wanted.push((u64::from(key_slot(&key.to_le_bytes())) * u64::from(scene.shards) / SLOTS as u64) as u32);
+            let shard = (u64::from(key_slot(&key.to_le_bytes())) * u64::from(scene.shards) / SLOTS as u64) as u32;
+            wanted.push(Wanted { shard, key, writes });
         }
         wanted.sort_unstable();
-        wanted.dedup();
         let next = simulation.operation(at, worker, &wanted);
         // Not always as long, or workers would walk in step and never meet.
         let outside_ns = scene.outside_ns * (0.5 + random.unit());
         arrivals.push(Reverse((Time(next + outside_ns), worker)));
-        done += 1;
+        simulation.done += 1;
     }
-    simulation.finish(done, now)
+    simulation.finish(now)
 }
 
 impl Simulation<'_> {
-    /// An operation comes to its shards (ascending); when its worker is free again.
-    fn operation(&mut self, at: f64, worker: u32, wanted: &[u32]) -> f64 {
+    /// An operation comes to its keys (by shard, ascending); when its worker is free again.
+    fn operation(&mut self, at: f64, worker: u32, wanted: &[Wanted]) -> f64 {
         let scene = self.scene;
         let held_ns = scene.held_ns * f64::from(scene.keys_per_operation);
         if scene.policy == Policy::Owner {
             return self.at_home(at, worker, wanted, held_ns);
         }
         // Taken one after the other; those that it has stay its own while it waits for the next.
-        let (mut ready, mut line_ns, mut moved, mut last) = (at, 0.0, false, worker);
-        for &shard in wanted {
-            let Shard { free_at, last: holder, .. } = self.shards[shard as usize];
-            let from_another = holder != worker && holder != u32::MAX;
-            moved |= from_another;
-            if free_at > ready {
-                // Nothing hides the way of a line that somebody waits for.
+        let (mut ready, mut fetched, mut line_ns, mut moved, mut last) = (at, 0.0, 0.0, false, worker);
+        for keys in wanted.chunk_by(|a, b| a.shard == b.shard) {
+            let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
+            let waits = free_at > ready;
+            if waits {
                 ready = free_at;
                 last = holder;
-                line_ns += if from_another { scene.line_ns } else { 0.0 };
-            } else if from_another {
-                line_ns += scene.line_ns * (1.0 - scene.hidden);
+            }
+            // Nothing hides the way of a line that somebody waits for.
+            let shown = if waits { 1.0 } else { 1.0 - scene.hidden };
+            if holder != worker && holder != u32::MAX {
+                moved = true;
+                // The gate's line is fetched ahead, the others of the shard aren't; several keys of one shard write the same ones.
+                fetched += scene.written.shard;
+                line_ns += scene.line_ns * (shown + scene.written.shard - 1.0);
+            }
+            for wanted in keys {
+                let lines = self.entry_lines(worker, wanted);
+                fetched += lines;
+                // Fetched ahead with the bucket; another key's holder doesn't take them away again.
+                line_ns += scene.line_ns * (1.0 - scene.hidden) * lines;
             }
         }
         let waited = ready - at;
@@ -176,6 +221,7 @@ impl Simulation<'_> {
             let end = ready + line_ns + held_ns;
             self.hold(wanted, end, worker, held_ns + line_ns);
             self.outcome.lines += line_ns;
+            self.outcome.fetched += fetched;
             self.outcome.waiting += waited;
             return end;
         }
@@ -188,10 +234,37 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    fn at_home(&mut self, at: f64, worker: u32, wanted: &[u32], held_ns: f64) -> f64 {
+    /// Lines of a key's entry that come from another core, or that another has to give up, when `worker` uses it.
+    fn entry_lines(&mut self, worker: u32, wanted: &Wanted) -> f64 {
+        let Scene { written, kept_operations, keys, zipf, .. } = *self.scene;
+        // Uniform keys come back after as many operations as there are keys.
+        if written.writes == 0.0 || (zipf == 0.0 && keys as f64 > kept_operations) {
+            return 0.0;
+        }
+        // Those that nobody has any more need no place here either.
+        if self.done.is_multiple_of(kept_operations as u64 + 1) {
+            let done = self.done;
+            self.entries.retain(|_, entry| (done - entry.at) as f64 <= kept_operations);
+        }
+        let (word, bit) = (worker as usize / 64, 1 << (worker % 64));
+        let mut alone = [0; WORKERS_MAX / 64];
+        alone[word] = bit;
+        let entry = self.entries.entry(wanted.key).or_insert(Entry { at: self.done, holders: alone });
+        let is_kept = (self.done - entry.at) as f64 <= kept_operations;
+        entry.at = self.done;
+        let comes = is_kept && (entry.holders[word] & bit == 0 || (wanted.writes && entry.holders != alone));
+        if wanted.writes || !is_kept {
+            entry.holders = alone;
+        } else {
+            entry.holders[word] |= bit;
+        }
+        if comes { written.entry } else { 0.0 }
+    }
+
+    fn at_home(&mut self, at: f64, worker: u32, wanted: &[Wanted], held_ns: f64) -> f64 {
         let scene = self.scene;
         let home = |shard: u32| (u64::from(shard) * u64::from(scene.workers) / u64::from(scene.shards)) as u32;
-        if wanted.iter().all(|&shard| home(shard) == worker) {
+        if wanted.iter().all(|wanted| home(wanted.shard) == worker) {
             self.hold(wanted, at + held_ns, worker, held_ns);
             return at + held_ns;
         }
@@ -199,13 +272,13 @@ impl Simulation<'_> {
         let each_ns = held_ns / wanted.len() as f64 + message_ns;
         let mut end = at;
         // From home to home.
-        for &shard in wanted {
-            let home = home(shard);
+        for wanted in wanted {
+            let home = home(wanted.shard);
             let begin = self.home_busy[home as usize].max(end);
             end = begin + each_ns;
             self.home_busy[home as usize] = end;
             self.debt[home as usize] += each_ns;
-            self.hold(&[shard], end, home, each_ns);
+            self.hold(&[*wanted], end, home, each_ns);
         }
         self.outcome.moved += 1.0;
         self.asked(at, end, message_ns)
@@ -216,22 +289,23 @@ impl Simulation<'_> {
         let sent = at + self.scene.request_ns + message_ns;
         let next = sent.max(end - AHEAD_NS);
         self.outcome.parked += 1.0;
+        self.outcome.fetched += 2.0 * self.scene.request_lines;
         self.outcome.requests += self.scene.request_ns + 2.0 * message_ns;
         self.outcome.waiting += next - sent;
         next
     }
 
-    fn hold(&mut self, shards: &[u32], until: f64, worker: u32, ns: f64) {
-        for &shard in shards {
-            let shard = &mut self.shards[shard as usize];
+    fn hold(&mut self, wanted: &[Wanted], until: f64, worker: u32, ns: f64) {
+        for keys in wanted.chunk_by(|a, b| a.shard == b.shard) {
+            let shard = &mut self.shards[keys[0].shard as usize];
             *shard = Shard { free_at: until, last: worker, held_ns: shard.held_ns + ns };
         }
     }
 
-    fn finish(self, operations: u64, ns: f64) -> Outcome {
-        let Outcome { lines, waiting, requests, moved, parked, .. } = self.outcome;
+    fn finish(self, ns: f64) -> Outcome {
+        let Outcome { lines, waiting, requests, moved, parked, fetched, .. } = self.outcome;
         let all_ns = ns * f64::from(self.scene.workers);
-        let count = operations as f64;
+        let count = self.done as f64;
         Outcome {
             operations_per_s: count / ns * 1e9,
             lines: lines / all_ns,
@@ -239,6 +313,7 @@ impl Simulation<'_> {
             requests: requests / all_ns,
             moved: moved / count,
             parked: parked / count,
+            fetched: fetched / count,
             hottest: self.shards.iter().map(|shard| shard.held_ns / ns).fold(0.0, f64::max).min(1.0),
         }
     }
@@ -259,6 +334,8 @@ mod tests {
             keys_per_operation: 1,
             outside_ns: 900.0,
             held_ns: 100.0,
+            written: Written { shard: 1.0, writes: 0.0, entry: 0.0 },
+            kept_operations: 0.0,
             line_ns: 0.0,
             hidden: 0.0,
             spin_ns: 1e9,
@@ -312,6 +389,50 @@ mod tests {
         let outcome = simulate(&scene, 1_000_000, 1);
         assert_near(outcome.operations_per_s, 2e6 / 1.025, 0.01);
         assert_near(outcome.lines, 0.025 / 1.025, 0.05);
+        assert_near(outcome.fetched, 0.5, 0.02);
+        // Four more of the shard, which nothing hides: 850 ns every second operation.
+        scene.written.shard = 5.0;
+        let outcome = simulate(&scene, 1_000_000, 1);
+        assert_near(outcome.operations_per_s, 2e6 / 1.425, 0.01);
+        assert_near(outcome.fetched, 2.5, 0.02);
+    }
+
+    /// Two workers on one key, nearly in turn: most operations find the other's entry, if it was written.
+    #[test]
+    fn entries_come_from_who_has_written_them() {
+        let fetched = |writes: f64, keys: u64, kept_operations: f64| {
+            let mut scene = scene(2, 16_384);
+            (scene.keys, scene.zipf, scene.kept_operations) = (keys, 1.0, kept_operations);
+            // So many lines of the entry that the shard's don't matter.
+            scene.written = Written { shard: 0.0, writes, entry: 100.0 };
+            (scene.line_ns, scene.hidden) = (1.0, 1.0);
+            simulate(&scene, 200_000, 1).fetched
+        };
+        assert_eq!(fetched(0.0, 1, 1000.0), 0.0, "nobody writes");
+        let written = fetched(1.0, 1, 1000.0);
+        assert!((50.0..100.0).contains(&written), "{written}");
+        // A tenth of writes: they come when the other has used it since, and the other's next read does.
+        let mixed = fetched(0.1, 1, 1000.0);
+        assert!((8.0..20.0).contains(&mixed), "{mixed}");
+        assert_eq!(fetched(1.0, 1, 0.0), 0.0, "nobody has it in a cache");
+        // Of many keys those count that come back in time.
+        let many = fetched(1.0, 1_000_000, 1000.0);
+        assert!((1.0..35.0).contains(&many), "{many}");
+    }
+
+    /// The same operations, written instead of read, cost more exactly where workers have keys in common.
+    #[test]
+    fn a_set_costs_more_than_a_get_on_keys_that_are_wanted_often() {
+        let rate_of = |writes: f64, zipf: f64| {
+            let mut scene = scene(8, 16_384);
+            (scene.zipf, scene.kept_operations) = (zipf, 10_000.0);
+            scene.written = Written { shard: 1.0, writes, entry: 5.0 };
+            (scene.line_ns, scene.hidden) = (100.0, 0.5);
+            rate(&scene)
+        };
+        assert_near(rate_of(1.0, 0.0), rate_of(0.0, 0.0), 0.005);
+        let (get, set) = (rate_of(0.0, 1.0), rate_of(1.0, 1.0));
+        assert!(set < get * 0.95, "{set} {get}");
     }
 
     /// A holder that works for others is slower by that work, and no operation is lost: the same work in other hands.

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""What an operation costs by stage: the kernel, the parser, the gate, ...
+
+    python3 benches/stages.py --peer 'pantala=target/release/pantala --port {port} --workers 1 --shards 40'
+
+Two measurements for each of GET and SET at pipeline 1 and 30. The server on a CPU of its own, driven by redis-benchmark: CPU time per
+operation, in the kernel and outside. And under callgrind, driven by this script: instructions per operation by function, counted in a
+short run and in a longer one, so that the difference is free of start and end. Each function belongs to a stage (FUNCTIONS and FILES
+below); what belongs to none is the row `unassigned`. The time outside the kernel is shared out in proportion to instructions: a stage
+that waits for memory (find, copy) takes more than its share, one that computes (parse) less.
+
+callgrind knows no io_uring, so the event loop's instructions are those of epoll, whatever the first measurement ran on. Needs
+valgrind, redis-benchmark, and a build that keeps its function names (`cargo build --release`). Instructions are the same on a busy
+host; times aren't. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+"""
+
+import argparse
+import collections
+import os
+import re
+import shutil
+import statistics
+import tempfile
+
+import cpu_per_op
+import peers
+from peers import encode, process_cpu_s, process_system_s
+
+CASES = [("GET", 1), ("SET", 1), ("GET", 30), ("SET", 30)]
+KEYS = 1000
+VALUE_BYTES = 256
+GET_REPLY_BYTES = len(b"$256\r\n") + VALUE_BYTES + len(b"\r\n")
+SET_REPLY_BYTES = len(b"+OK\r\n")
+
+# In the order of the table. The kernel is measured apart.
+STAGES = {
+    "loop": "event loop: poll, receive, send",
+    "parse": "parse RESP",
+    "window": "walk over the window and the connections",
+    "place": "classify, hash, slot, prefetch",
+    "gate": "take the shard, give it back",
+    "find": "find the entry, expiry, access time",
+    "copy": "store the value; copy and reply",
+    "figures": "statistics, clock",
+    "unassigned": "assigned to no stage",
+}
+
+# A function's name decides; the first match counts. "" leaves it to the file that the code (inlined into that function) comes from, and
+# what no file decides is `window`. A function that isn't here is left to its files, too, and is unassigned if they decide nothing.
+FUNCTIONS = [
+    (r"worker::run::.*(run_entry|run_ready|run_window|note_plain)", ""),
+    (r"pantala_resp::parser", "parse"),
+    (r"worker::window|records::|Keyspace::place|Keyspace::hint|Hint::|hash_key|key_slot|crc16|renames", "place"),
+    (r"Executor|Access>?::shard|Keyspace>?::(shard|prefetch_gate|may_|is_)|ownership|engine::access::Access::db", "gate"),
+    (r"pantala_resp::reply|strings::|Db::set_|Db::payload|payload_of|NewString|record::|slab::|replace|dispose|heap_bytes", "copy"),
+    (r"db::Db|pantala_dict|Access>?::(first_key|key)|types::access|ArgRange::of", "find"),
+    (r"worker::(stats|slow|metrics)|latency|Timespec|Instant|SystemTime|clock_gettime|clock::|Tally", "figures"),
+    (r"pantala_runtime|worker::events|worker::Worker|worker::output|worker::input|epoll|sys::", "loop"),
+    (r"^(send|recv|read|write|readv|writev|sendmsg|recvmsg|sendto|recvfrom|__libc_(send|recv|read|write)|syscall)", "loop"),
+]
+FILES = [
+    (r"crates/resp/src/reply", "copy"),
+    (r"crates/resp/", "parse"),
+    (r"worker/window|commands/src/records|command/keys|base/src/crc16|dict/src/(hash|hint)|renames", "place"),
+    (r"engine/src/(executor|ownership|keyspace|access)", "gate"),
+    (r"commands/src/strings|dict/src/(record|slab)", "copy"),
+    (r"crates/dict/|engine/src/db", "find"),
+    (r"worker/(stats|slow|metrics)|engine/src/latency|std/src/time|time\.rs", "figures"),
+    (r"crates/runtime/|io-uring|worker/events", "loop"),
+]
+# What works for whoever calls it: copies, comparisons, memory. Counted where it is called.
+BORROWED = re.compile(r"^(__?mem|memcpy|memmove|memset|memcmp|bcmp|__bcmp|_?mi_|malloc|free|calloc|realloc|__rust|__rdl|__rg)|GlobalAlloc")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND", help="one: builds of Pantala have these functions")
+    parser.add_argument("--operations", type=int, default=30_000, help="of callgrind's shorter run; the longer has three times as many")
+    parser.add_argument("--rounds", type=int, default=3, help="of the measurement of CPU time; medians count")
+    parser.add_argument("--requests", type=int, default=100_000, help="operations of a round at pipeline 1; ten times as many at 30")
+    parser.add_argument("--keyspace", type=int, default=1_000_000, help="keys of the measurement of CPU time")
+    parser.add_argument("--functions", type=int, default=0, metavar="N", help="show the N dearest functions of each stage too")
+    parser.add_argument("--server-cpus", default="0")
+    parser.add_argument("--client-cpus", default="1")
+    arguments = peers.parse(parser)
+    if len(arguments.peer) != 1:
+        parser.error("one --peer")
+    # What cpu_per_op's driver wants to know besides.
+    arguments.clients, arguments.data_size, arguments.client_threads = 50, VALUE_BYTES, 0
+    return arguments
+
+
+def need_tools():
+    for tool, package in [("valgrind", "valgrind"), ("redis-benchmark", "redis-tools")]:
+        if shutil.which(tool) is None:
+            raise RuntimeError(f"{tool} is not installed: on Debian and Ubuntu the package {package} has it")
+
+
+def stage_of(function, file):
+    for pattern, stage in FUNCTIONS:
+        if re.search(pattern, function):
+            if stage:
+                return stage
+            return stage_of_file(file) or "window"
+    return stage_of_file(file) or "unassigned"
+
+
+def stage_of_file(file):
+    return next((stage for pattern, stage in FILES if re.search(pattern, file)), None)
+
+
+def read_profile(lines):
+    """(function, file) -> instructions, of a file that callgrind wrote; borrowed functions counted with their callers."""
+    names = {"file": {}, "function": {}}
+    costs = collections.Counter()
+    file = function = callee = ""
+    is_call = False
+
+    def name_of(kind, text):
+        found = re.match(r"\((\d+)\)(?: (.*))?", text)
+        if found is None:
+            return text
+        if found[2] is not None:
+            names[kind][found[1]] = found[2]
+        return names[kind][found[1]]
+
+    for line in lines:
+        key, equals, rest = line.rstrip("\n").partition("=")
+        if equals and key in ("fl", "fi", "fe"):
+            file = name_of("file", rest)
+        elif equals and key == "fn":
+            function = name_of("function", rest)
+        elif equals and key == "cfn":
+            callee = name_of("function", rest)
+        elif equals and key in ("cfi", "cfl"):
+            name_of("file", rest)
+        elif equals and key == "calls":
+            is_call = True
+        elif re.match(r"[+\-*0-9]\S* \d+$", line):
+            cost = int(line.split()[1])
+            is_borrowed = BORROWED.search(function)
+            if is_call:
+                if BORROWED.search(callee) and not is_borrowed:
+                    costs[function, file] += cost
+            elif not is_borrowed:
+                costs[function, file] += cost
+            is_call = False
+    return costs
+
+
+def request(test, number):
+    key = b"key:%012d" % (number % KEYS)
+    return encode("GET", key) if test == "GET" else encode("SET", key, b"v" * VALUE_BYTES)
+
+
+def profile(command, test, pipeline, operations):
+    """What a server takes from its start to its end with so many operations between."""
+    with tempfile.NamedTemporaryFile() as out:
+        under = f"valgrind --tool=callgrind --callgrind-out-file={out.name} {command} --io-backend epoll --hz 1 --pin-threads no"
+        with peers.Server("callgrind", under) as server:
+            client = server.connect()
+            for number in range(KEYS):
+                client.sendall(request("SET", number))
+                peers.receive(client, SET_REPLY_BYTES)
+            reply_bytes = GET_REPLY_BYTES if test == "GET" else SET_REPLY_BYTES
+            for first in range(0, operations, pipeline):
+                client.sendall(b"".join(request(test, number * 7) for number in range(first, first + pipeline)))
+                peers.receive(client, reply_bytes * pipeline)
+            client.close()
+        with open(out.name, encoding="utf-8", errors="replace") as lines:
+            costs = read_profile(lines)
+    if not costs:
+        raise RuntimeError("callgrind wrote nothing: did the server end in order?")
+    return costs
+
+
+def instructions(arguments, test, pipeline):
+    """(function, file) -> instructions per operation."""
+    command, count = arguments.peer[0][1], arguments.operations
+    longer = profile(command, test, pipeline, 3 * count)
+    longer.subtract(profile(command, test, pipeline, count))
+    return {place: cost / (2 * count) for place, cost in longer.items() if cost}
+
+
+def cpu_ns(arguments):
+    """(test, pipeline) -> rounds of (all, kernel's) CPU time per operation."""
+    results = collections.defaultdict(list)
+    name, command = arguments.peer[0]
+    for _ in range(arguments.rounds):
+        with peers.Server(name, command, arguments.server_cpus) as server:
+            server.wait_ready()
+            cpu_per_op.drive(arguments, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
+            pid = server.process.pid
+            for test, pipeline in CASES:
+                requests = arguments.requests * (1 if pipeline == 1 else 10)
+                before, system_before = process_cpu_s(pid), process_system_s(pid)
+                cpu_per_op.drive(arguments, server.port, test.lower(), pipeline, requests)
+                spent, system = process_cpu_s(pid) - before, process_system_s(pid) - system_before
+                results[test, pipeline].append((spent * 1e9 / requests, min(system, spent) * 1e9 / requests))
+    return results
+
+
+def by_stage(costs):
+    stages = collections.Counter({stage: 0 for stage in STAGES})
+    for (function, file), cost in costs.items():
+        stages[stage_of(function, file)] += cost
+    return stages
+
+
+def print_table(times, counts):
+    print("instructions per operation, and nanoseconds: the kernel's and the rest as measured, the rest shared out by instructions")
+    print(f"{'stage':<12}" + "".join(f"{test + ', pipeline ' + str(pipeline):>24}" for test, pipeline in CASES))
+    split = {}
+    for case in CASES:
+        total = statistics.median(total for total, _ in times[case])
+        kernel = statistics.median(kernel for _, kernel in times[case])
+        split[case] = (total, kernel, sum(counts[case].values()))
+    print(f"{'kernel':<12}" + "".join(f"{'-':>12}{split[case][1]:>9,.0f} ns" for case in CASES))
+    for stage in STAGES:
+        row = f"{stage:<12}"
+        for case in CASES:
+            total, kernel, all_instructions = split[case]
+            share = counts[case][stage] / all_instructions
+            row += f"{counts[case][stage]:>12,.0f}{share * (total - kernel):>9,.0f} ns"
+        print(row)
+    print(f"{'all':<12}" + "".join(f"{split[case][2]:>12,.0f}{split[case][0]:>9,.0f} ns" for case in CASES))
+    print("\nunassigned: " + ", ".join(f"{100 * counts[case]['unassigned'] / split[case][2]:.1f}%" for case in CASES) + " of instructions")
+    around = [peers.spread([total for total, _ in times[case]], 0)[1] for case in CASES]
+    print("all, ns, least and greatest of the rounds: " + ", ".join(around))
+    for stage, what in STAGES.items():
+        print(f"  {stage:<12}{what}")
+
+
+def print_functions(costs, count):
+    for stage in STAGES:
+        functions = collections.Counter()
+        for (function, file), cost in costs.items():
+            if stage_of(function, file) == stage:
+                functions[function, os.path.join(*file.split("/")[-3:]) if file else ""] += cost
+        for (function, file), cost in functions.most_common(count):
+            print(f"  {stage:<12}{cost:>8.1f}  {function[:90]}  {file}")
+
+
+def main():
+    need_tools()
+    arguments = parse_arguments()
+    costs = {case: instructions(arguments, *case) for case in CASES}
+    times = cpu_ns(arguments)
+    print_table(times, {case: by_stage(costs[case]) for case in CASES})
+    if arguments.functions:
+        for test, pipeline in CASES:
+            print(f"\n{test}, pipeline {pipeline}")
+            print_functions(costs[test, pipeline], arguments.functions)
+
+
+if __name__ == "__main__":
+    peers.run(main)

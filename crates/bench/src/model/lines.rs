@@ -1,0 +1,102 @@
+//! Cache lines that a command writes and another worker may have written last, on its way through a shard that is free.
+
+/// The table, a line each: command, lines of its shard, what is written of its key's entry (`-`, `1` line or `all`), how that is known, which they are.
+///
+/// Rows that are `counted` are held by `crates/commands/tests/written_lines.rs`, which compares the process's memory before and after a command.
+const TABLE: &str = include_str!("lines.txt");
+/// Bytes of an entry beside its value: head, lengths, a key of 16 bytes.
+const ENTRY_HEAD_BYTES: f64 = 24.0;
+const LINE_BYTES: f64 = 64.0;
+
+/// What a command writes of its key's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Nothing,
+    FirstLine,
+    All,
+}
+
+/// A row of the table.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) command: &'static str,
+    /// Lines of the shard, its gate's among them.
+    pub(super) shard: f64,
+    pub(super) entry: Entry,
+    /// `counted` or `read`: by the test, or off the code.
+    pub(super) known: &'static str,
+    pub(super) which: &'static str,
+}
+
+/// All rows.
+///
+/// # Panics
+/// When the table that is built in isn't one: a test reads it.
+pub(super) fn rows() -> Vec<Row> {
+    TABLE.lines().map(|line| row(line).unwrap_or_else(|| panic!("lines.txt: {line}"))).collect()
+}
+
+fn row(line: &'static str) -> Option<Row> {
+    let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+    let [command, shard, entry, known, which] = fields[..] else { return None };
+    let entry = match entry {
+        "-" => Entry::Nothing,
+        "1" => Entry::FirstLine,
+        "all" => Entry::All,
+        _ => return None,
+    };
+    let known = ["counted", "read"].into_iter().find(|word| *word == known)?;
+    Some(Row { command, shard: shard.parse().ok()?, entry, known, which })
+}
+
+/// Lines of an entry whose value has so many bytes.
+pub(super) fn of_entry(value_bytes: f64) -> f64 {
+    ((ENTRY_HEAD_BYTES + value_bytes) / LINE_BYTES).ceil()
+}
+
+impl Row {
+    /// Lines that are written of an entry whose value has so many bytes.
+    pub(super) fn entry_lines(&self, value_bytes: f64) -> f64 {
+        match self.entry {
+            Entry::Nothing => 0.0,
+            Entry::FirstLine => 1.0,
+            Entry::All => of_entry(value_bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_one_and_the_documentation_shows_it() {
+        let page = include_str!("../../../../docs/scaling.md");
+        let rows = rows();
+        assert!(rows.len() > 8 && rows.iter().all(|row| row.shard >= 1.0));
+        for Row { command, shard, entry, known, .. } in &rows {
+            let entry = match entry {
+                Entry::Nothing => "–",
+                Entry::FirstLine => "1",
+                Entry::All => "all",
+            };
+            let wanted = format!("| {command} | {shard} | {entry} | {known} |");
+            assert!(page.contains(&wanted), "docs/scaling.md has no row {wanted}");
+        }
+    }
+
+    #[test]
+    fn entries_have_the_lines_of_their_values() {
+        assert_eq!([10.0, 40.0, 41.0, 256.0].map(of_entry), [1.0, 1.0, 2.0, 5.0]);
+        let set = row("SET | 1 | all | counted | x").unwrap();
+        assert_eq!((set.entry_lines(256.0), Row { entry: Entry::FirstLine, ..set }.entry_lines(256.0)), (5.0, 1.0));
+        for wrong in [
+            "SET | 1 | all | counted",
+            "SET | x | all | counted | x",
+            "SET | 1 | 2 | counted | x",
+            "SET | 1 | all | guessed | x",
+        ] {
+            assert!(row(wrong).is_none(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What a run of `compare` measured, as the model's input.
+
+use std::io;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::costs::Costs;
+
+/// The peer that counts.
+const PEER: &str = "pantala";
+
+/// What is read of `results.json`.
+#[derive(Deserialize)]
+struct Report {
+    host: Host,
+    rounds: u64,
+    seconds: u64,
+    workloads: Vec<Workload>,
+}
+
+#[derive(Deserialize)]
+struct Host {
+    began: String,
+    load_before: String,
+    load_after: String,
+}
+
+#[derive(Deserialize)]
+struct Workload {
+    name: String,
+    scale: f64,
+    peers: Vec<Peer>,
+}
+
+#[derive(Deserialize)]
+struct Peer {
+    name: String,
+    command: Vec<String>,
+    summary: Option<Summary>,
+}
+
+#[derive(Deserialize)]
+struct Summary {
+    cpu_us_per_operation: Spread,
+}
+
+#[derive(Deserialize)]
+struct Spread {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Peer {
+    fn has_one_worker(&self) -> bool {
+        let pairs = self.command.iter().zip(self.command.iter().skip(1));
+        pairs.into_iter().any(|(option, value)| option == "--workers" && value == "1")
+    }
+}
+
+impl Costs {
+    /// Takes the CPU time per operation of the peer `pantala` from a `results.json` of `compare`. The names of those taken.
+    ///
+    /// # Errors
+    /// No such file, or one of something else; a peer `pantala` that had more than one worker, whose time has the cost of
+    /// meeting others in it, which the model adds.
+    pub(super) fn take_report(&mut self, path: &Path) -> io::Result<Vec<String>> {
+        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
+        let text = std::fs::read(path)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
+        let report: Report = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        let Report { host, rounds, seconds, workloads } = report;
+        let mut taken = Vec::new();
+        for workload in workloads {
+            let Workload { name, scale, peers } = workload;
+            let Some(peer) = peers.into_iter().find(|peer| peer.name == PEER) else { continue };
+            if !peer.has_one_worker() {
+                return Err(wrong(format!("{name}: {PEER} ran without '--workers 1': {}", peer.command.join(" "))));
+            }
+            let (Some(summary), Some(load)) = (peer.summary, self.workloads.iter_mut().find(|load| load.name == name))
+            else {
+                continue;
+            };
+            let Spread { median, min, max } = summary.cpu_us_per_operation;
+            load.cpu_us = Some(median);
+            load.source = format!(
+                "measured: compare, {} ({min:.2} to {max:.2} in {rounds} rounds of {seconds} s, scale {scale}, load {} to {})",
+                host.began, host.load_before, host.load_after
+            );
+            taken.push(name);
+        }
+        if taken.is_empty() {
+            return Err(wrong(format!("no workload with figures of a peer called '{PEER}'")));
+        }
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(workers: &str, peer: &str) -> String {
+        let summary = r#"{"cpu_us_per_operation": {"median": 0.5, "min": 0.4, "max": 0.625}, "other": 1}"#;
+        let command = format!(r#"["pantala", "--port", "1", "--workers", "{workers}"]"#);
+        let peers = format!(
+            r#"[{{"name": "redis", "command": [], "summary": null}}, {{"name": "{peer}", "command": {command}, "summary": {summary}}}]"#
+        );
+        let skipped = format!(r#"[{{"name": "{peer}", "command": {command}, "summary": null}}]"#);
+        format!(
+            r#"{{"host": {{"began": "one day", "load_before": "1.5", "load_after": "2.5", "cpu": "x"}}, "rounds": 3, "seconds": 1, "workloads": [
+                {{"name": "dragonfly-get30", "scale": 0.2, "peers": {peers}}}, {{"name": "mset10", "scale": 0.2, "peers": {skipped}}}]}}"#
+        )
+    }
+
+    fn take(text: &str) -> (Costs, io::Result<Vec<String>>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("results.json");
+        std::fs::write(&path, text).unwrap();
+        let mut costs = Costs::built_in().unwrap();
+        let taken = costs.take_report(&path);
+        (costs, taken)
+    }
+
+    #[test]
+    fn a_report_replaces_what_it_measured() {
+        let before = Costs::built_in().unwrap();
+        let (costs, taken) = take(&report("1", "pantala"));
+        assert_eq!(taken.unwrap(), ["dragonfly-get30"]);
+        for (load, before) in costs.workloads.iter().zip(&before.workloads) {
+            let wanted = if load.name == "dragonfly-get30" { Some(0.5) } else { before.cpu_us };
+            assert_eq!(load.cpu_us, wanted, "{}", load.name);
+        }
+        let source = &costs.load("dragonfly-get30").unwrap().source;
+        assert_eq!(source, "measured: compare, one day (0.40 to 0.62 in 3 rounds of 1 s, scale 0.2, load 1.5 to 2.5)");
+    }
+
+    #[test]
+    fn a_report_of_something_else_is_refused() {
+        for (text, told) in [
+            (report("2", "pantala"), "--workers 1"),
+            (report("1", "dragon"), "called 'pantala'"),
+            ("{}".to_owned(), "missing field"),
+        ] {
+            let error = take(&text).1.unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+        let nowhere = Costs::built_in().unwrap().take_report(Path::new("/no/such")).unwrap_err();
+        assert!(nowhere.to_string().starts_with("/no/such: "), "{nowhere}");
+    }
+}

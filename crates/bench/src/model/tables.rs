@@ -1,0 +1,227 @@
+//! What `model` prints: the lines, the errors, the workloads, the assumptions.
+
+use std::io::{self, Write};
+
+use super::costs::{Costs, Load, Ratio, Written};
+use super::law::Law;
+use super::lines::{self, Entry, Row};
+use super::simulate::{Outcome, Policy, simulate};
+use super::{OPERATIONS, Options, load_scene, predicted, predicted_owner};
+
+/// Numbers of workers whose capacities the law is fitted to.
+const FITTED: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// A gate that is held this much of the time is what bounds the rest.
+const FULL: f64 = 0.9;
+/// Parts of the workers' time below this are no bottleneck.
+const NOTABLE: f64 = 0.02;
+
+pub(super) fn print(out: &mut impl Write, costs: &Costs, options: &Options) -> io::Result<()> {
+    print_lines(out)?;
+    print_errors(out, costs, options.seed)?;
+    print_owner_errors(out, costs, options.seed)?;
+    print_workloads(out, costs, options)?;
+    print_assumptions(out, costs)
+}
+
+fn print_lines(out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "Cache lines that a command writes and another worker may have written last:\n")?;
+    writeln!(out, "{:<40} {:>6} {:>6} {:>8}", "command", "shard", "entry", "known")?;
+    for Row { command, shard, entry, known, which } in lines::rows() {
+        let entry = match entry {
+            Entry::Nothing => "-",
+            Entry::FirstLine => "1",
+            Entry::All => "all",
+        };
+        writeln!(out, "{command:<40} {shard:>6} {entry:>6} {known:>8}  {which}")?;
+    }
+    writeln!(out)
+}
+
+fn print_errors(out: &mut impl Write, costs: &Costs, seed: u64) -> io::Result<()> {
+    writeln!(out, "Two workers to one, the engine without sockets, against what was measured:\n")?;
+    writeln!(out, "{:<12} {:>6} {:>9} {:>6} {:>7}", "keys", "shards", "measured", "model", "error")?;
+    let (mut sum, mut count) = (0.0, 0.0);
+    for row in &costs.engine.ratios {
+        let model = predicted(costs, row, seed);
+        let error = model / row.ratio - 1.0;
+        let fitted = if row.fitted { "  fitted to this row" } else { "" };
+        let Ratio { keys, shards, ratio, .. } = row;
+        writeln!(out, "{keys:<12} {shards:>6} {ratio:>9.2} {model:>6.2} {:>6.1}%{fitted}", error * 100.0)?;
+        if !row.fitted {
+            (sum, count) = (sum + error.abs(), count + 1.0);
+        }
+    }
+    writeln!(out, "mean error of the rows that nothing was fitted to: {:.1}%\n", 100.0 * sum / f64::max(count, 1.0))
+}
+
+fn print_owner_errors(out: &mut impl Write, costs: &Costs, seed: u64) -> io::Result<()> {
+    let owner = &costs.owner;
+    writeln!(out, "owner to inline, {} workers, {} shards, against what was measured:\n", owner.workers, owner.shards)?;
+    writeln!(
+        out,
+        "{:<16} {:>9} {:>6} {:>7} {:>11} {:>6} {:>7}",
+        "workload", "CPU/op", "model", "error", "throughput", "model", "error"
+    )?;
+    for row in &owner.rows {
+        let Some((cpu, rate)) = predicted_owner(costs, row, seed) else { continue };
+        let fitted = if row.fitted { "  fitted to this row's CPU/op" } else { "" };
+        let (cpu_error, rate_error) = (100.0 * (cpu / row.cpu - 1.0), 100.0 * (rate / row.rate - 1.0));
+        writeln!(
+            out,
+            "{:<16} {:>9.2} {cpu:>6.2} {cpu_error:>6.1}% {:>11.2} {rate:>6.2} {rate_error:>6.1}%{fitted}",
+            row.workload, row.cpu, row.rate
+        )?;
+    }
+    writeln!(
+        out,
+        "MSET of 10 keys (4.59 and 0.17) can't be compared: the simulation has owners run commands of one key only\n"
+    )
+}
+
+/// What takes most from a linear growth.
+fn bottleneck(outcome: &Outcome) -> String {
+    if outcome.hottest >= FULL {
+        return format!("the gate of the hottest shard, held {:.0}% of the time", outcome.hottest * 100.0);
+    }
+    let causes = [
+        (outcome.waiting, "waiting for shards that are held"),
+        (outcome.requests, "requests left for holders"),
+        (outcome.lines, "cache lines from other cores"),
+    ];
+    let (part, cause) = causes.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((0.0, ""));
+    if part < NOTABLE {
+        return "none in the server: the cores, and what sends to them".to_owned();
+    }
+    format!("{cause}, {:.0}% of the time", part * 100.0)
+}
+
+const COLUMNS: [&str; 14] = [
+    "1 worker", "all", "owner", "law", "of ideal", "Gbit/s", "written", "fetched", "moved", "parked", "lines", "waits",
+    "sigma", "kappa",
+];
+
+fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io::Result<()> {
+    let Options { workers, shards, .. } = *options;
+    let line_ns = costs.line.there_ns.value;
+    writeln!(out, "{shards} shards, {workers} workers, a core each; a line from core to core {line_ns:.0} ns:\n")?;
+    write!(out, "{:<16}", "workload")?;
+    for column in COLUMNS {
+        write!(out, " {column:>8}")?;
+    }
+    writeln!(out, "  first bottleneck")?;
+    for load in &costs.workloads {
+        match load.cpu_us {
+            Some(cpu_us) => print_workload(out, costs, options, load, cpu_us)?,
+            None => writeln!(out, "{:<16} {}", load.name, load.source)?,
+        }
+    }
+    writeln!(
+        out,
+        "\nmillions of operations per second; `owner` with --execution owner, `law` as sigma and kappa have it. Lines of an operation: `written`, of its\n\
+         shards and entries as the table above has them, and `fetched`, those that came from another core, mean.\n"
+    )
+}
+
+fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: &Load, cpu_us: f64) -> io::Result<()> {
+    let Options { workers, shards, seed, .. } = *options;
+    let line_ns = costs.line.there_ns.value;
+    let run = |workers, policy| {
+        simulate(&load_scene(costs, load, cpu_us, line_ns, workers, shards, policy), OPERATIONS, seed)
+    };
+    let one = run(1, Policy::Inline).operations_per_s;
+    let all = run(workers, Policy::Inline);
+    // The simulation has a home work on its own shards only, one after the other.
+    let owner = match load.keys_per_operation {
+        1 => format!("{:.2}", run(workers, Policy::Owner).operations_per_s / 1e6),
+        _ => "-".to_owned(),
+    };
+    let points = FITTED.map(|count| (count, run(count, Policy::Inline).operations_per_s / one));
+    let law = Law::fit(&points);
+    let peak = law.peak().filter(|peak| *peak < f64::from(workers));
+    let Written { shard, writes, entry } = load.written(&lines::rows());
+    writeln!(
+        out,
+        "{:<16} {:>8.3} {:>8.2} {owner:>8} {:>8.2} {:>7.0}% {:>8.0} {:>8.1} {:>8.2} {:>7.0}% {:>7.1}% {:>7.1}% {:>7.1}% {:>8.4} {:>8.5}  {}{}",
+        load.name,
+        one / 1e6,
+        all.operations_per_s / 1e6,
+        law.capacity(workers) * one / 1e6,
+        100.0 * all.operations_per_s / (one * f64::from(workers)),
+        all.operations_per_s * load.bytes * 8.0 / 1e9,
+        f64::from(load.keys_per_operation) * (shard + writes * entry),
+        all.fetched,
+        100.0 * all.moved,
+        100.0 * all.parked,
+        100.0 * all.lines,
+        100.0 * all.waiting,
+        law.contention,
+        law.coherence,
+        bottleneck(&all),
+        peak.map_or(String::new(), |peak| format!("; most at {peak:.0} workers"))
+    )
+}
+
+fn print_assumptions(out: &mut impl Write, costs: &Costs) -> io::Result<()> {
+    writeln!(out, "Measured on: {}", costs.host)?;
+    for load in &costs.workloads {
+        let cpu_us = load.cpu_us.map_or("-".to_owned(), |cpu_us| format!("{cpu_us:.2}"));
+        writeln!(out, "  {:<16} {cpu_us:>7} us of CPU per operation: {}", load.name, load.source)?;
+    }
+    writeln!(out, "Constants:")?;
+    for (name, input) in costs.inputs() {
+        writeln!(out, "  {name:<40} {:>9}  {}", input.value, input.source)?;
+    }
+    writeln!(out, "  two workers to one: {}", costs.engine.source)?;
+    writeln!(out, "  owner to inline: {}", costs.owner.source)?;
+    writeln!(out, "Assumed besides:")?;
+    writeln!(
+        out,
+        "- lines of a shard beyond its gate's aren't hidden; of an entry, as many as the table has, all fetched ahead"
+    )?;
+    writeln!(
+        out,
+        "- a command of several keys reserves all its shards from its first one on: a lower bound for mset10 and transactions"
+    )?;
+    writeln!(out, "- flash's keys as uniform: which shard a key falls into doesn't depend on how often it is wanted")?;
+    writeln!(out, "- the kernel's network path, memory and network card grow with the cores; nobody sleeps")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bottlenecks_are_named() {
+        let none = Outcome::default();
+        assert!(bottleneck(&none).starts_with("none"));
+        assert!(bottleneck(&Outcome { hottest: 0.95, waiting: 0.5, ..none }).contains("hottest shard, held 95%"));
+        assert!(bottleneck(&Outcome { lines: 0.1, waiting: 0.05, ..none }).starts_with("cache lines"));
+        assert!(bottleneck(&Outcome { waiting: 0.1, lines: 0.05, ..none }).starts_with("waiting"));
+    }
+
+    #[test]
+    fn it_prints_every_workload_and_every_source() {
+        let options =
+            Options { workers: 4, shards: 8, costs: None, report: None, write_costs: None, line_ns: None, seed: 1 };
+        let costs = Costs::built_in().unwrap();
+        let mut text = Vec::new();
+        print(&mut text, &costs, &options).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for load in &costs.workloads {
+            let rows = text.lines().filter(|line| line.split_whitespace().next() == Some(load.name.as_str())).count();
+            let errors = costs.owner.rows.iter().filter(|row| row.workload == load.name).count();
+            assert_eq!(rows, 2 + errors, "{}:\n{text}", load.name);
+        }
+        for (_, input) in costs.inputs() {
+            assert!(text.contains(&input.source), "{}", input.source);
+        }
+        for row in lines::rows() {
+            assert!(
+                text.lines().any(|line| line.starts_with(row.command) && line.ends_with(row.which)),
+                "{}",
+                row.command
+            );
+        }
+        assert!(text.contains("8 shards, 4 workers"));
+    }
+}

@@ -1,0 +1,385 @@
+//! Which cache lines a command writes that another worker may have written last: what a shard costs when cores take it in turn. Counted, not read
+//! off the code: all memory of this process is compared before and after a command, and a line counts if one worker wrote it with one command and another
+//! worker with the next. So a worker's own memory (its reply, its queues) drops out, and a line that all commands write, wherever it lies,
+//! can't hide.
+//!
+//! `crates/bench/src/model/lines.txt` holds the counts; `pantala-bench model` computes with them, docs/scaling.md shows them.
+//!
+//! A line written with the bytes that it had isn't seen: values change from command to command here, and the gate's line, where a word
+//! goes to and fro, has counters besides. What one worker writes and the other only reads (a request) isn't seen either: such rows are read
+//! off the code. One test, so that no other thread of this process does anything.
+#![cfg(all(target_os = "linux", not(miri)))]
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use pantala_base::mailbox::Node;
+use pantala_commands::lookup;
+use pantala_engine::access::{KeyPlace, SessionView};
+use pantala_engine::executor::{Call, Executor, Ran};
+use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
+use pantala_engine::request::Request;
+use pantala_resp::{ArgRange, Args, Version};
+
+const LINE_BYTES: usize = 64;
+const PAGE_BYTES: usize = 4096;
+/// More than this process has, in pages; only what is used becomes resident.
+const PAGES_MAX: usize = 32 * 1024;
+/// Most lines that a command may write here.
+const LINES_MAX: usize = 4096;
+const START_MS: i64 = 1_700_000_000_000;
+const VALUE_BYTES: usize = 256;
+/// Of an entry before its value: head, lengths of 1 and 3 bytes, the key.
+const ENTRY_HEAD_BYTES: usize = 8 + KEY_BYTES;
+const KEY_BYTES: usize = 4;
+
+/// Memory of this process, as the kernel shows it.
+struct Memory {
+    bytes: File,
+    pages: File,
+    /// Writable mappings, without the stack of this thread.
+    mappings: Vec<Range<usize>>,
+    /// The pages before a command, and where they lie; both are left out themselves.
+    before: Vec<u8>,
+    before_at: Vec<usize>,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let open = |path: &str| File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        Memory {
+            bytes: open("/proc/self/mem"),
+            pages: open("/proc/self/pagemap"),
+            mappings: Vec::with_capacity(1024),
+            before: Vec::with_capacity(PAGES_MAX * PAGE_BYTES),
+            before_at: Vec::with_capacity(PAGES_MAX),
+        }
+    }
+
+    /// Looks at the mappings, and at what is in them.
+    fn look(&mut self) {
+        let on_stack = 0_u8;
+        let here = std::ptr::from_ref(&on_stack).addr();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("the kernel shows mappings");
+        self.mappings.clear();
+        for line in maps.lines() {
+            let mut words = line.split(' ');
+            let (Some(range), Some(rights)) = (words.next(), words.next()) else { continue };
+            let (begin, end) = range.split_once('-').expect("a range");
+            let address = |text| usize::from_str_radix(text, 16).expect("an address");
+            let mapping = address(begin)..address(end);
+            if rights.starts_with("rw") && !mapping.contains(&here) {
+                self.mappings.push(mapping);
+            }
+        }
+        // What is given back from here on would be a change.
+        drop(maps);
+        self.before.clear();
+        self.before_at.clear();
+        let (mut page, mut at) = ([0; PAGE_BYTES], 0);
+        while let Some(address) = self.next_page(&mut at) {
+            if self.read(address, &mut page) {
+                assert!(self.before_at.len() < PAGES_MAX, "more memory than expected");
+                self.before.extend_from_slice(&page);
+                self.before_at.push(address);
+            }
+        }
+    }
+
+    /// The lines that differ from what [`Memory::look`] saw.
+    fn changed(&self, lines: &mut Vec<usize>) {
+        let (mut page, mut at, mut known) = ([0; PAGE_BYTES], 0, 0);
+        const NOTHING: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
+        while let Some(address) = self.next_page(&mut at) {
+            if !self.read(address, &mut page) {
+                continue;
+            }
+            while self.before_at.get(known).is_some_and(|&before| before < address) {
+                known += 1;
+            }
+            let before = match self.before_at.get(known) {
+                Some(&before) if before == address => &self.before[known * PAGE_BYTES..][..PAGE_BYTES],
+                _ => &NOTHING[..],
+            };
+            let pairs = page.chunks_exact(LINE_BYTES).zip(before.chunks_exact(LINE_BYTES));
+            for (number, _) in pairs.enumerate().filter(|(_, (now, before))| now != before) {
+                assert!(lines.len() < LINES_MAX, "more lines than a command writes");
+                lines.push(address + number * LINE_BYTES);
+            }
+        }
+    }
+
+    /// The next page that is resident, from `at` on, which moves behind it.
+    fn next_page(&self, at: &mut usize) -> Option<usize> {
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        for mapping in &self.mappings {
+            let mut address = mapping.start.max(*at);
+            while address < mapping.end {
+                let mut words = [0; 8 * 512];
+                let count = ((mapping.end - address) / PAGE_BYTES).min(512);
+                let words = &mut words[..8 * count];
+                self.pages.read_exact_at(words, (address / PAGE_BYTES * 8) as u64).expect("the kernel shows pages");
+                for (number, word) in words.chunks_exact(8).enumerate() {
+                    let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+                    if word & (PRESENT | SWAPPED) != 0 {
+                        *at = address + (number + 1) * PAGE_BYTES;
+                        return Some(address + number * PAGE_BYTES);
+                    }
+                }
+                address += count * PAGE_BYTES;
+            }
+        }
+        None
+    }
+
+    /// Whether a page counts, and what is in it.
+    fn read(&self, address: usize, page: &mut [u8; PAGE_BYTES]) -> bool {
+        let overlaps = |begin: usize, bytes: usize| address < begin + bytes && begin < address + PAGE_BYTES;
+        let is_own = overlaps(self.before.as_ptr().addr(), self.before.capacity())
+            || overlaps(self.before_at.as_ptr().addr(), self.before_at.capacity() * size_of::<usize>());
+        // A mapping without memory behind it can't be read.
+        !is_own && self.bytes.read_exact_at(page, address as u64).is_ok()
+    }
+}
+
+/// A command with all that running it needs: running it allocates nothing then.
+struct Command {
+    bytes: Vec<u8>,
+    ranges: Vec<ArgRange>,
+    shards: Vec<u32>,
+    first_key: KeyPlace,
+    now_ms: i64,
+}
+
+impl Command {
+    /// `name` on keys, each with the arguments that follow it.
+    fn new(keyspace: &Keyspace, name: &str, keys: &[(&str, &[&[u8]])], now_ms: i64) -> Self {
+        let mut command = Command {
+            bytes: Vec::new(),
+            ranges: Vec::new(),
+            shards: keys.iter().map(|(key, _)| keyspace.place(key.as_bytes()).shard).collect(),
+            first_key: keyspace.place(keys[0].0.as_bytes()),
+            now_ms,
+        };
+        command.shards.sort_unstable();
+        command.shards.dedup();
+        command.push(name.as_bytes());
+        for (key, others) in keys {
+            command.push(key.as_bytes());
+            others.iter().for_each(|argument| command.push(argument));
+        }
+        command
+    }
+
+    fn push(&mut self, argument: &[u8]) {
+        self.ranges.push(ArgRange::new(self.bytes.len(), argument.len()));
+        self.bytes.extend_from_slice(argument);
+    }
+}
+
+/// A worker of its own, on the thread of all.
+struct Worker<'k> {
+    executor: Executor<'k>,
+    reply: Vec<u8>,
+    /// The lines that its last command has written.
+    lines: Vec<usize>,
+}
+
+impl<'k> Worker<'k> {
+    fn new(keyspace: &'k Keyspace, number: u32) -> Self {
+        let (reply, lines) = (Vec::with_capacity(PAGE_BYTES), Vec::with_capacity(LINES_MAX));
+        Worker { executor: Executor::new(keyspace, number), reply, lines }
+    }
+
+    fn run(&mut self, command: &Command) -> Ran {
+        let args = Args::new(&command.bytes, &command.ranges);
+        let call = Call {
+            command: lookup(args.at(0)).expect("a known command"),
+            args,
+            first_key: Some(command.first_key),
+            session: SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false, in_script: false },
+            reads_as: None,
+            connection: 0,
+            now_ms: command.now_ms,
+        };
+        self.reply.clear();
+        match command.shards.as_slice() {
+            [_] => self.executor.run_single(&call, command.first_key, &mut self.reply),
+            shards => self.executor.run_many(&call, shards, &mut self.reply),
+        }
+    }
+
+    /// Runs a command and takes down what it writes.
+    fn count(&mut self, memory: &mut Memory, command: &Command) {
+        self.lines.clear();
+        memory.look();
+        assert_eq!(self.run(command), Ran::Done);
+        memory.changed(&mut self.lines);
+        assert!(!self.reply.starts_with(b"-"), "{}", self.reply.escape_ascii());
+    }
+}
+
+/// Two workers and the shards between them.
+struct Scene<'k> {
+    keyspace: &'k Keyspace,
+    memory: Memory,
+    workers: [Worker<'k>; 2],
+    spacers: u32,
+}
+
+impl<'k> Scene<'k> {
+    fn command(&self, name: &str, key: &str, arguments: &[&[u8]]) -> Command {
+        Command::new(self.keyspace, name, &[(key, arguments)], START_MS)
+    }
+
+    fn run(&mut self, name: &str, key: &str, arguments: &[&[u8]]) {
+        let command = self.command(name, key, arguments);
+        assert_eq!(self.workers[0].run(&command), Ran::Done, "{name} {key}");
+    }
+
+    /// Lines that both workers write, each with its command. Entries that are made between keep theirs apart: a line where
+    /// two neighbours meet is no line of the shard.
+    fn both(&mut self, first: &Command, second: &Command) -> usize {
+        self.workers[0].count(&mut self.memory, first);
+        for size in (64..4 * VALUE_BYTES).step_by(16) {
+            self.spacers += 1;
+            let key = format!("s{:05}", self.spacers);
+            self.run("SET", &key, &[&vec![b's'; size]]);
+        }
+        let [one, other] = &mut self.workers;
+        other.count(&mut self.memory, second);
+        let lines: BTreeSet<usize> = one.lines.iter().copied().collect();
+        other.lines.iter().filter(|line| lines.contains(line)).count()
+    }
+
+    /// The same on two keys, which have the shard in common, and on one key, which they have in common besides.
+    fn apart_and_together(&mut self, name: &str, arguments: [&[&[u8]]; 4]) -> (usize, usize) {
+        let (first, second) = (self.command(name, "key1", arguments[0]), self.command(name, "key2", arguments[1]));
+        let apart = self.both(&first, &second);
+        let (first, second) = (self.command(name, "key1", arguments[2]), self.command(name, "key1", arguments[3]));
+        (apart, self.both(&first, &second))
+    }
+}
+
+/// The row of `lines.txt`: lines of the shard, and what is written of the key's entry.
+fn row(name: &str) -> (usize, &'static str) {
+    let text = include_str!("../../bench/src/model/lines.txt");
+    let fields = |line: &'static str| line.split('|').map(str::trim).collect::<Vec<_>>();
+    let row = text.lines().map(fields).find(|fields| fields[0] == name).unwrap_or_else(|| panic!("no row {name}"));
+    (row[1].parse().expect("a number of lines"), row[2])
+}
+
+/// Where the general allocator puts the shard's table and figures decides whether these lie in one line or in two.
+#[track_caller]
+fn assert_shard(name: &str, apart: usize) {
+    let shard = row(name).0;
+    let around = usize::from(shard > 1);
+    assert!(apart.abs_diff(shard) <= around, "{name}: {apart} lines of the shard, not {shard}");
+}
+
+#[track_caller]
+fn assert_row(name: &str, (apart, together): (usize, usize), value_bytes: usize) {
+    assert_shard(name, apart);
+    let entry = row(name).1;
+    let entry_bytes = ENTRY_HEAD_BYTES + value_bytes;
+    let expected = match entry {
+        "-" => 0..=0,
+        "1" => 1..=1,
+        "all" => entry_bytes.div_ceil(LINE_BYTES)..=entry_bytes.div_ceil(LINE_BYTES) + 1,
+        other => panic!("{name}: {other}"),
+    };
+    assert!(expected.contains(&(together - apart)), "{name}: {} lines of a key's entry, {entry}", together - apart);
+}
+
+fn keyspace(shards: u32) -> Keyspace {
+    let layout =
+        Layout { shards, databases: 16, homes: 2, workers: 2, execution: Execution::Inline, seed: 42, random_seed: 42 };
+    Keyspace::new(layout, (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect())
+}
+
+#[test]
+fn lines_that_commands_write_are_those_of_the_table() {
+    let keyspace = keyspace(1);
+    let workers = [0, 1].map(|number| Worker::new(&keyspace, number));
+    let mut scene = Scene { keyspace: &keyspace, memory: Memory::new(), workers, spacers: 0 };
+    strings(&mut scene);
+    collections(&mut scene);
+    requests();
+}
+
+fn strings(scene: &mut Scene<'_>) {
+    let values: Vec<Vec<u8>> = (0..8).map(|number| vec![b'a' + number; VALUE_BYTES]).collect();
+    let value = |number: usize| values[number].as_slice();
+    scene.run("SET", "key1", &[value(0)]);
+    // Between the two, so that no line has to do with both; and so many that the dictionary doesn't grow with the next few.
+    for number in 0..100 {
+        scene.run("SET", &format!("k{number:03}"), &[value(0)]);
+    }
+    scene.run("SET", "key2", &[value(0)]);
+    let counts = scene.apart_and_together("GET", [&[], &[], &[], &[]]);
+    assert_row("GET", counts, VALUE_BYTES);
+    let touching = |later_s: i64| Command::new(scene.keyspace, "GET", &[("key1", &[])], START_MS + later_s * 1000);
+    let touched = scene.both(&touching(100), &touching(200));
+    assert_row("GET that changes the key's access time", (counts.0, touched), VALUE_BYTES);
+    let missing = ["none", "neno"].map(|key| scene.command("GET", key, &[]));
+    assert_eq!(scene.both(&missing[0], &missing[1]), counts.0, "a key that isn't there");
+
+    let counts = scene.apart_and_together("SET", [&[value(1)], &[value(2)], &[value(3)], &[value(4)]]);
+    assert_row("SET over a value of the same size", counts, VALUE_BYTES);
+    // Both leave a cell of one size for one of the other.
+    let other = vec![b'x'; VALUE_BYTES / 2];
+    let commands = ["key1", "key2"].map(|key| scene.command("SET", key, &[&other]));
+    let counts = scene.both(&commands[0], &commands[1]);
+    assert_shard("SET over one of another size", counts);
+    let commands = ["new1", "new2"].map(|key| scene.command("SET", key, &[&other]));
+    let counts = scene.both(&commands[0], &commands[1]);
+    assert_shard("SET of a new key", counts);
+    let commands = ["new1", "new2"].map(|key| scene.command("DEL", key, &[]));
+    let counts = scene.both(&commands[0], &commands[1]);
+    assert_shard("DEL", counts);
+    for key in ["key1", "key2"] {
+        scene.run("DEL", key, &[]);
+    }
+}
+
+/// Small ones, which lie in their entries. They are changed in a piece of memory that their shard keeps for that (`Shard::scratch`), which is the shard's.
+fn collections(scene: &mut Scene<'_>) {
+    let members: Vec<Vec<u8>> = (0..64).map(|number| vec![b'0' + number; 32]).collect();
+    let member = |number: usize| members[number].as_slice();
+    for key in ["key1", "key2"] {
+        scene.run("HSET", key, &[b"f1", member(0), b"f2", member(0), b"f3", member(0)]);
+    }
+    let counts = scene.apart_and_together("HGET", [&[b"f2"], &[b"f2"], &[b"f2"], &[b"f2"]]);
+    assert_row("HGET, LRANGE, SISMEMBER, ZRANGE", counts, 0);
+    let all = [1, 2, 3, 4].map(|number| [&b"f2"[..], member(number)]);
+    let counts = scene.apart_and_together("HSET", all.each_ref().map(|arguments| &arguments[..]));
+    assert_row("HSET over a value of the same size", counts, 3 * 36);
+    for key in ["key1", "key2"] {
+        scene.run("DEL", key, &[]);
+        scene.run("ZADD", key, &[b"1", b"a", b"2", b"b", b"7", member(0)]);
+    }
+    let counts = scene.apart_and_together("ZADD", [&[b"7", member(0)]; 4]);
+    assert_row("SADD, ZADD of what is there", counts, 0);
+    for (round, key) in ["key1", "key2"].into_iter().enumerate() {
+        scene.run("DEL", key, &[]);
+        // Of different members, or the second would write into the scratch memory what the first has left there.
+        (0..6).for_each(|number| scene.run("RPUSH", key, &[member(10 + 10 * round + number)]));
+        scene.run("LPOP", key, &[]);
+        scene.run("LPOP", key, &[]);
+    }
+    let arguments = [40, 41, 42, 43].map(|number| [member(number)]);
+    let counts = scene.apart_and_together("RPUSH", arguments.each_ref().map(|arguments| &arguments[..]));
+    assert_shard("RPUSH, LPOP", counts.0);
+    let counts = scene.apart_and_together("LPOP", [&[], &[], &[], &[]]);
+    assert_shard("RPUSH, LPOP", counts.0);
+}
+
+/// The gate, the request as it stands in it, its four vectors, the asker's mailbox, the message with the answer, the reply: read off the code, but for
+/// the size of the request.
+fn requests() {
+    let request = size_of::<Node<Request>>().div_ceil(LINE_BYTES);
+    assert_eq!(row("a request at a shard that is held").0, 1 + request + 4 + 3);
+}
