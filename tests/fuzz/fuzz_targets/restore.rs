@@ -1,10 +1,16 @@
 //! Values of `RESTORE` under arbitrary bytes: an error, or a value that is written again and then reads the same; never a panic, never
-//! memory for what isn't there. LZF: what is compressed comes back.
+//! memory for what isn't there. LZF: what is compressed comes back. Then the command itself, as a shard runs it: what it has stored is read and
+//! changed by commands of every type, and gone without a trace when it is deleted.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pantala_commands::resolve;
+use pantala_engine::access::SessionView;
+use pantala_engine::executor::{Call, Executor, Ran};
+use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
+use pantala_resp::{ArgRange, Args, Version};
 use pantala_types::list::NodeLimit;
-use pantala_types::rdb_value::{Limits, Loaded, Reader, ValueRef, Writer, read, write};
+use pantala_types::rdb_value::{Limits, Loaded, Reader, ValueRef, Writer, payload, read, write};
 use pantala_types::sorted_set::PackLimits;
 use pantala_types::{Collection, HashLimits, lzf};
 
@@ -33,7 +39,126 @@ fn dump(loaded: &Loaded<'_>, compress: bool) -> Vec<u8> {
     out
 }
 
+/// What is asked of a value that was restored: each answers or refuses.
+const QUESTIONS: &[&str] = &[
+    "TYPE k",
+    "OBJECT ENCODING k",
+    "STRLEN k",
+    "GETRANGE k 0 -1",
+    "PFCOUNT k",
+    "LRANGE k 0 -1",
+    "LINDEX k -1",
+    "HGETALL k",
+    "HSCAN k 0",
+    "SMEMBERS k",
+    "SSCAN k 0",
+    "ZRANGE k 0 -1 WITHSCORES",
+    "ZRANK k a",
+    "XRANGE k - +",
+    "XREVRANGE k + - COUNT 3",
+    "XINFO STREAM k FULL COUNT 0",
+    "XPENDING k g - + 10",
+];
+
+/// And what changes it.
+const CHANGES: &[&str] = &[
+    "PFADD k a b",
+    "APPEND k x",
+    "RPUSH k x",
+    "LSET k 0 y",
+    "LREM k 0 a",
+    "LPOP k",
+    "HSET k f v",
+    "HINCRBY k a 1",
+    "HDEL k a b",
+    "SADD k 7 m",
+    "SREM k a b",
+    "ZADD k 1.5 m",
+    "ZINCRBY k 1 a",
+    "ZPOPMIN k 2",
+    "XADD k * f v",
+    "XGROUP CREATE k new 0",
+    "XREADGROUP GROUP g c COUNT 3 STREAMS k >",
+    "XAUTOCLAIM k g c 0 0",
+    "XTRIM k MAXLEN 1",
+    "XADD k * f v",
+];
+
+/// A shard without a server.
+struct Shard {
+    keyspace: Keyspace,
+}
+
+impl Shard {
+    fn new() -> Shard {
+        let layout = Layout {
+            shards: 1,
+            databases: 1,
+            homes: 1,
+            workers: 1,
+            execution: Execution::Inline,
+            seed: 42,
+            random_seed: 42,
+        };
+        Shard { keyspace: Keyspace::new(layout, vec![WorkerPort::new(Box::new(|| {}))]) }
+    }
+
+    /// Runs a command at the key `k`, which is its argument at `key`.
+    fn run(&self, arguments: &[&[u8]]) -> Vec<u8> {
+        let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+        for argument in arguments {
+            ranges.push(ArgRange::new(bytes.len(), argument.len()));
+            bytes.extend_from_slice(argument);
+        }
+        let args = Args::new(&bytes, &ranges);
+        let command = resolve(&args).ok().expect("a command that is there");
+        let place = self.keyspace.place(b"k");
+        let call = Call {
+            command,
+            args,
+            first_key: Some(place),
+            session: SessionView { client: 1, db: 0, version: Version::Resp3, no_touch: false, in_script: false },
+            reads_as: None,
+            connection: 0,
+            now_ms: 1_700_000_000_000,
+        };
+        let mut reply = Vec::new();
+        let ran = Executor::new(&self.keyspace, 0).run_single(&call, place, &mut reply);
+        assert_eq!(ran, Ran::Done, "nobody else holds the shard");
+        reply
+    }
+
+    fn run_words(&self, command: &str) {
+        self.run(&command.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+    }
+
+    /// `RESTORE` of a value, and the life of what it has stored.
+    fn live_through(&self, value: &[u8]) {
+        let mut sealed = value.to_vec();
+        payload::seal(&mut sealed);
+        if self.run(&[b"RESTORE", b"k", b"0", &sealed, b"REPLACE"]) != b"+OK\r\n" {
+            return;
+        }
+        QUESTIONS.iter().for_each(|question| self.run_words(question));
+        let dumped = self.run(&[b"DUMP", b"k"]);
+        // Behind the length.
+        let from = dumped.iter().position(|&byte| byte == b'\n').expect("a bulk") + 1;
+        let again = self.run(&[b"RESTORE", b"k", b"0", &dumped[from..dumped.len() - 2], b"REPLACE"]);
+        assert_eq!(again, b"+OK\r\n", "what was dumped is restored");
+        CHANGES.iter().for_each(|change| self.run_words(change));
+        QUESTIONS.iter().for_each(|question| self.run_words(question));
+        self.run_words("DEL k");
+        let left: u64 = self.keyspace.shard_stats(0).databases.iter().map(|figures| figures.heap_bytes.get()).sum();
+        assert_eq!(left, 0, "all memory is accounted for");
+    }
+}
+
+thread_local! {
+    static SHARD: Shard = Shard::new();
+}
+
 fuzz_target!(|data: &[u8]| {
+    SHARD.with(|shard| shard.live_through(data));
     let mut compressed = Vec::new();
     if lzf::compress(data, &mut compressed, data.len()) {
         assert_eq!(lzf::decompress(&compressed, data.len()).as_deref(), Ok(data));

@@ -145,6 +145,27 @@ fn random_stream(random: &mut Random, count: u64) -> Box<Stream> {
     stream
 }
 
+/// Values for the fuzz target of `RESTORE` to begin with. Not kept in the repository: `.ci/run` and `.ci/nightly` make them.
+#[test]
+#[ignore = "writes files into the folder that PANTALA_FUZZ_CORPUS names"]
+fn corpus_of_restore() {
+    const FILES: u32 = 400;
+    const BYTES_MAX: usize = 4096;
+    let folder = std::path::PathBuf::from(std::env::var_os("PANTALA_FUZZ_CORPUS").expect("PANTALA_FUZZ_CORPUS is set"));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut random = Random::announced("corpus of RESTORE");
+    let mut types = std::collections::BTreeSet::new();
+    for number in 0..FILES {
+        let value = random_value(&mut random);
+        let bytes = dump(value_ref(&value), random.one_in(3));
+        if bytes.len() <= BYTES_MAX {
+            types.insert(bytes[0]);
+            std::fs::write(folder.join(format!("value-{number}")), bytes).unwrap();
+        }
+    }
+    assert!(types.len() >= 8, "values of the types {types:?} only");
+}
+
 #[test]
 fn what_is_written_reads_the_same() {
     let mut random = Random::announced("rdb values");

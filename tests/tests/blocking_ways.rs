@@ -1,0 +1,284 @@
+//! All ways in which what a client waits for comes, and in which its waiting ends: by type, by transaction, by time, by another client, by
+//! leaving. The scenes play on redis-server too, so that they are true of it.
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::{Backend, Client, Reply, Server};
+
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn pantalas() -> Vec<Server> {
+    let executions = ["inline", "owner"];
+    let args = |execution| ["--workers", "3", "--shards", "12", "--execution", execution];
+    let start = |&backend| executions.map(|execution| Server::pantala(backend, &args(execution)));
+    Backend::all().iter().flat_map(start).collect()
+}
+
+/// Plays a scene on every kind of server.
+fn play(scene: impl Fn(&Server)) {
+    for mut server in pantalas() {
+        scene(&server);
+        server.assert_sound();
+    }
+    if let Some(judge) = Server::redis(&[]) {
+        scene(&judge);
+    }
+}
+
+#[track_caller]
+fn wait_until_blocked(client: &mut Client, count: usize) {
+    let began = Instant::now();
+    let line = format!("blocked_clients:{count}\r\n");
+    while !client.call("INFO clients").text().contains(&line) {
+        assert!(began.elapsed() < PATIENCE, "not {count} blocked");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A client that waits with these words, as number `count` of those that wait.
+#[track_caller]
+fn waiting(server: &Server, words: &str, count: usize) -> Client {
+    let mut client = server.connect();
+    client.set_read_timeout(PATIENCE);
+    client.send(&words.split(' ').collect::<Vec<_>>());
+    wait_until_blocked(&mut server.connect(), count);
+    client
+}
+
+/// What a reply says, its aggregates flat.
+fn words(reply: &Reply) -> String {
+    match reply {
+        Reply::Array(elements) => elements.iter().map(words).collect::<Vec<_>>().join(" "),
+        Reply::Null => "null".to_owned(),
+        other => other.text(),
+    }
+}
+
+/// Ways in which the key `from` becomes the key `key`, whatever its type.
+const WAYS: &[&str] = &["RENAME", "RENAMENX", "COPY", "RESTORE", "MOVE", "SWAPDB"];
+
+fn becomes_key(client: &mut Client, way: &str) {
+    match way {
+        "RESTORE" => {
+            let Reply::Bulk(payload) = client.call("DUMP from") else { panic!("DUMP gives no bulk") };
+            assert_eq!(client.command(&[b"RESTORE", &b"key"[..], b"0", &payload]), Reply::ok());
+        }
+        "MOVE" | "SWAPDB" => {
+            for command in ["MOVE from 1", "SELECT 1", "RENAME from key"] {
+                assert!(!client.call(command).is_error(), "{command}");
+            }
+            let last = if way == "MOVE" { "MOVE key 0" } else { "SWAPDB 0 1" };
+            assert!(!client.call(last).is_error(), "{last}");
+            client.call("SELECT 0");
+        }
+        _ => assert!(!client.call(&format!("{way} from key")).is_error(), "{way}"),
+    }
+}
+
+/// A type: what waits for it, what makes `from` one, what the waiting client gets, and further commands that make `key` one of `from`.
+struct Kind {
+    waits: &'static str,
+    make: &'static str,
+    gets: &'static str,
+    stores: &'static [&'static str],
+}
+
+const KINDS: &[Kind] = &[
+    Kind {
+        waits: "BLPOP none key 0",
+        make: "RPUSH from 1",
+        gets: "key 1",
+        stores: &["SORT from STORE key", "LMOVE from key LEFT LEFT"],
+    },
+    Kind {
+        waits: "BZPOPMIN none key 0",
+        make: "GEOADD from 0 0 m",
+        gets: "key m 3377699720527872",
+        stores: &[
+            "ZRANGESTORE key from 0 -1",
+            "GEOSEARCHSTORE key from FROMLONLAT 0 0 BYRADIUS 9 km",
+            "GEORADIUS from 0 0 9 km STORE key",
+            "ZUNIONSTORE key 1 from",
+            "ZINTERSTORE key 1 from",
+            "ZDIFFSTORE key 1 from",
+        ],
+    },
+    Kind { waits: "XREAD BLOCK 0 STREAMS none key 0 0", make: "XADD from 1-1 f v", gets: "key 1-1 f v", stores: &[] },
+];
+
+#[test]
+fn whatever_makes_a_key_of_the_type_wakes_and_nothing_else() {
+    play(|server| {
+        let mut other = server.connect();
+        for (number, kind) in KINDS.iter().enumerate() {
+            let wrong = &KINDS[(number + 1) % KINDS.len()];
+            for way in WAYS.iter().chain(kind.stores) {
+                let mut client = waiting(server, kind.waits, 1);
+                // What is of another type comes and goes: nobody is woken for it.
+                if WAYS.contains(way) {
+                    other.call(wrong.make);
+                    becomes_key(&mut other, way);
+                    other.call("DEL key from");
+                    wait_until_blocked(&mut other, 1);
+                }
+                other.call(kind.make);
+                if WAYS.contains(way) {
+                    becomes_key(&mut other, way);
+                } else {
+                    assert!(!other.call(way).is_error(), "{way}");
+                }
+                assert_eq!(words(&client.receive()), kind.gets, "{} by {way}", kind.waits);
+                wait_until_blocked(&mut other, 0);
+                other.call("FLUSHALL");
+            }
+        }
+    });
+}
+
+/// Who waits is served when the transaction is over, with what it has left.
+#[test]
+fn transactions_wake_at_their_end() {
+    play(|server| {
+        let mut other = server.connect();
+        let mut transaction = |commands: &[&str]| {
+            other.call("MULTI");
+            commands.iter().for_each(|command| assert_eq!(other.call(command).text(), "QUEUED"));
+            assert_eq!(other.call("EXEC").elements().len(), commands.len());
+        };
+        let mut least = waiting(server, "BZPOPMIN none z 0", 1);
+        let mut reader = waiting(server, "XREAD BLOCK 0 STREAMS s none $ $", 2);
+        let mut popper = waiting(server, "BLMPOP 0 2 none l LEFT COUNT 9", 3);
+        // What is gone again by the end is for nobody.
+        transaction(&["ZADD z 1 a", "ZREM z a", "RPUSH l x", "DEL l"]);
+        wait_until_blocked(&mut server.connect(), 3);
+        transaction(&["ZADD z 1 one", "ZADD z 0 zero", "XADD s 1-1 f v", "XADD s 1-2 f w", "RPUSH l a", "LPUSH l b"]);
+        assert_eq!(words(&least.receive()), "z zero 0");
+        assert_eq!(words(&reader.receive()), "s 1-1 f v 1-2 f w");
+        assert_eq!(words(&popper.receive()), "l b a");
+        wait_until_blocked(&mut server.connect(), 0);
+        assert_eq!(words(&server.connect().call("ZRANGE z 0 -1")), "one");
+    });
+}
+
+/// Every command that waits, with its timeout left open, as a text of seconds or ms, and what it answers when that is over.
+const TIMED: &[(&str, bool)] = &[
+    ("BLPOP a {}", true),
+    ("BRPOP a {}", true),
+    ("BLMOVE a b LEFT LEFT {}", true),
+    ("BRPOPLPUSH a b {}", true),
+    ("BLMPOP {} 1 a LEFT", true),
+    ("BZPOPMIN a {}", true),
+    ("BZPOPMAX a {}", true),
+    ("BZMPOP {} 1 a MIN", true),
+    ("XREAD BLOCK {} STREAMS s $", false),
+    ("XREADGROUP GROUP g c BLOCK {} STREAMS s >", false),
+];
+
+#[test]
+fn time_is_over_at_the_millisecond() {
+    const WAIT: Duration = Duration::from_millis(20);
+    /// A clock's tick, and the way there and back.
+    const LATE_MAX: Duration = Duration::from_millis(4);
+    /// On a machine under load one of so many is on time.
+    const TRIES: usize = 60;
+    for server in pantalas() {
+        let mut client = server.connect();
+        client.call("XGROUP CREATE s g $ MKSTREAM");
+        for (command, in_seconds) in TIMED {
+            let command = command.replace("{}", if *in_seconds { "0.02" } else { "20" });
+            let mut least = PATIENCE;
+            for _ in 0..TRIES {
+                let began = Instant::now();
+                assert_eq!(client.call(&command), Reply::Null, "{command}");
+                least = least.min(began.elapsed());
+                assert!(least >= WAIT, "{command}: {least:?} is too soon");
+                if least <= WAIT + LATE_MAX {
+                    break;
+                }
+            }
+            assert!(least <= WAIT + LATE_MAX, "{command}: {least:?} at the soonest");
+        }
+    }
+}
+
+/// CPU time of all threads of a process.
+fn cpu_time(server: &Server) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server runs");
+    let spent = |task: std::io::Result<std::fs::DirEntry>| -> u64 {
+        let text = std::fs::read_to_string(task.expect("a task").path().join("schedstat")).unwrap_or_default();
+        text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+    };
+    Duration::from_nanos(tasks.map(spent).sum())
+}
+
+#[test]
+fn a_thousand_that_wait_cost_nothing() {
+    const CLIENTS: usize = 1000;
+    const WATCHED: Duration = Duration::from_secs(1);
+    /// What a server's own periodic work takes, and much less than a look at each of the clients every ms would.
+    const CPU_MAX: Duration = Duration::from_millis(30);
+    for server in pantalas() {
+        let waits = ["BLPOP a b 0", "BZPOPMIN z 100", "XREAD BLOCK 100000 STREAMS s $", "BLMOVE c d LEFT LEFT 0"];
+        let clients: Vec<Client> = (0..CLIENTS)
+            .map(|number| {
+                let mut client = server.connect();
+                client.send(&waits[number % waits.len()].split(' ').collect::<Vec<_>>());
+                client
+            })
+            .collect();
+        wait_until_blocked(&mut server.connect(), CLIENTS);
+        let before = cpu_time(&server);
+        std::thread::sleep(WATCHED);
+        let spent = cpu_time(&server) - before;
+        eprintln!("{CLIENTS} waiting clients: {spent:?} of CPU in {WATCHED:?}");
+        assert!(before > Duration::ZERO, "no CPU time to be had");
+        assert!(spent < CPU_MAX, "{spent:?} of CPU in {WATCHED:?}");
+        drop(clients);
+    }
+}
+
+/// `CLIENT UNBLOCK`, `CLIENT KILL` and a connection that ends, for every type: what comes then is for others.
+#[test]
+fn who_is_unblocked_or_goes_gets_nothing_of_any_type() {
+    play(|server| {
+        let mut other = server.connect();
+        other.call("XGROUP CREATE s g $ MKSTREAM");
+        let waits = ["BLPOP l m 0", "BZPOPMIN z y 0", "XREADGROUP GROUP g one BLOCK 0 STREAMS s >"];
+        for waits in waits {
+            for (reason, raw) in [
+                ("", &b"*-1\r\n"[..]),
+                ("TIMEOUT", b"*-1\r\n"),
+                ("ERROR", b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n"),
+                ("KILL", b""),
+                ("LEAVE", b""),
+            ] {
+                let mut client = server.connect();
+                client.set_read_timeout(PATIENCE);
+                let id = client.call("CLIENT ID").integer();
+                client.send(&waits.split(' ').collect::<Vec<_>>());
+                wait_until_blocked(&mut other, 1);
+                match reason {
+                    "KILL" => {
+                        assert_eq!(other.call(&format!("CLIENT KILL ID {id}")).integer(), 1);
+                        assert!(client.ends_within(PATIENCE), "{waits}");
+                    }
+                    "LEAVE" => drop(client),
+                    _ => {
+                        assert_eq!(other.call(format!("CLIENT UNBLOCK {id} {reason}").trim_end()).integer(), 1);
+                        assert_eq!(client.receive_raw().1, raw, "{waits} {reason}");
+                        assert_eq!(client.call("PING").text(), "PONG");
+                    }
+                }
+                wait_until_blocked(&mut other, 0);
+            }
+        }
+        for command in ["RPUSH l x", "ZADD z 1 m", "XADD s 1-1 f v"] {
+            assert!(!other.call(command).is_error(), "{command}");
+        }
+        assert_eq!(words(&other.call("LRANGE l 0 -1")), "x");
+        assert_eq!(words(&other.call("ZRANGE z 0 -1")), "m");
+        assert_eq!(words(&other.call("XPENDING s g")), "0 null null null");
+        assert_eq!(words(&other.call("XREADGROUP GROUP g two STREAMS s >")), "s 1-1 f v");
+    });
+}
