@@ -177,3 +177,29 @@ fn times_out_and_history_never_waits() {
         assert_eq!(unblocked.receive().text(), "PONG");
     });
 }
+
+/// `+` of Redis 7.4: the last entry, at once where there is one; else the first that comes. Not on the judge, which is older.
+#[test]
+fn the_last_entry_or_the_first_to_come() {
+    for &backend in Backend::all() {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "12"]);
+        let mut writer = server.connect();
+        writer.set_read_timeout(PATIENCE);
+        writer.call("XADD s 1-1 f a");
+        writer.call("XADD s 2-1 f b");
+        assert_eq!(words(&writer.call("XREAD BLOCK 0 STREAMS s +")), "s 2-1 f b");
+        assert_eq!(words(&writer.call("XREAD COUNT 5 BLOCK 0 STREAMS none s + +")), "s 2-1 f b");
+        writer.call("XDEL s 2-1");
+        assert_eq!(words(&writer.call("XREAD BLOCK 0 STREAMS s +")), "s 1-1 f a");
+        writer.call("XDEL s 1-1");
+        assert_eq!(words(&writer.call("XREAD BLOCK 10 STREAMS s none + +")), "null");
+        let mut of_none = waiting(&server, "XREAD BLOCK 0 STREAMS none +", 1);
+        let mut of_emptied = waiting(&server, "XREAD BLOCK 0 STREAMS s +", 2);
+        writer.call("XADD s 3-1 f c");
+        assert_eq!(words(&of_emptied.receive()), "s 3-1 f c");
+        writer.call("XADD none 0-1 f d");
+        assert_eq!(words(&of_none.receive()), "none 0-1 f d");
+        let said = words(&writer.call("XREADGROUP GROUP g c STREAMS s +"));
+        assert!(said.starts_with("error "), "{said}");
+    }
+}

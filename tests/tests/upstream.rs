@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use pantala_tests::upstream::list::{self, Finding, Skipped, Unit};
+use pantala_tests::upstream::list::{self, Fate, Finding, Skipped, Unit};
 use pantala_tests::upstream::report::Report;
 use pantala_tests::upstream::{run, source};
 use pantala_tests::{Backend, Server};
@@ -115,7 +115,34 @@ fn run_unit(subject: Subject, source: &Path, logs: &Path, unit: &Unit) -> Option
         }
         last = Some((report, twice));
     }
-    last
+    let (mut report, mut found) = last?;
+    found.extend(run_alone(subject, source, logs, unit, &skipped, &mut report)?);
+    Some((report, found))
+}
+
+/// Runs the tests that want one worker, and puts what they came to into the unit's report.
+fn run_alone(
+    subject: Subject,
+    source: &Path,
+    logs: &Path,
+    unit: &Unit,
+    skipped: &Skipped,
+    report: &mut Report,
+) -> Option<Vec<Finding>> {
+    let mut found = Vec::new();
+    let one = Skipped { workers: Some(1), ..Skipped::default() };
+    for (name, _) in skipped.tests.iter().filter(|(_, listed)| listed.fate == Fate::OneWorker) {
+        let mut server = subject.start(&one)?;
+        let log = logs.join(format!("{}.alone.log", unit.name.replace('/', "-")));
+        let mut alone = run::run_only(source, unit, name, &server, &log);
+        server.assert_sound();
+        let outcome = alone.outcomes.remove(name).unwrap_or_default();
+        if outcome.passed == 0 || !outcome.failures.is_empty() {
+            found.push(Finding::Fails(name.clone(), format!("alone, on one worker: {:?}", outcome.failures)));
+        }
+        report.outcomes.insert(name.clone(), outcome);
+    }
+    Some(found)
 }
 
 fn run_all(subject: Subject, source: &Path, units: &[Unit]) -> Sum {

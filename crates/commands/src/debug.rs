@@ -4,19 +4,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pantala_base::number::parse_memory;
-use pantala_engine::EntryMut;
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
-use pantala_engine::db::{Held, Holds};
+use pantala_engine::db::Holds;
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::access::idle_time_s;
 use pantala_types::list::ALONE_BYTES_DEFAULT;
-use pantala_types::{List, OutOfMemory, Value, parse_i64};
+use pantala_types::rdb_value::{ValueRef, Writer, write};
+use pantala_types::{List, OutOfMemory};
 
 use crate::arguments::{c_string, is_option, natural};
 use crate::object::{encoding_of, refcount_of};
 use crate::populate::{Plan, populate_all};
-use crate::strings::StringRef;
 use crate::{errors, help};
 
 /// What a listpack has around its entries, bytes.
@@ -40,7 +39,7 @@ pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `DEBUG FAULT name permille`: trouble on purpose, in builds for tests ([`pantala_engine::faults`]).
 fn fault(args: &Args<'_>, reply: &mut Reply<'_>) {
-    if parse_i64(args.at(3)).is_some_and(|permille| pantala_engine::faults::set(args.at(2), permille)) {
+    if pantala_types::parse_i64(args.at(3)).is_some_and(|permille| pantala_engine::faults::set(args.at(2), permille)) {
         reply.ok();
     } else {
         reply.error("ERR no such fault, or not so often");
@@ -58,6 +57,7 @@ fn unknown(sub: &[u8], reply: &mut Reply<'_>) {
 pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (key, now_ms) = (access.first_key(args, 2), access.now_ms());
     let fill = access.keyspace().tuning.list_max_listpack_size.load(Relaxed);
+    let compress = access.keyspace().tuning.rdb_compression.load(Relaxed);
     let mut db = access.db(&key);
     let Some(entry) = db.find_even_expired(&key) else { return reply.error(errors::NO_SUCH_KEY) };
     let mut line = format!(
@@ -65,7 +65,7 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         entry.key().as_ptr(),
         refcount_of(&entry),
         encoding_of(&entry),
-        serialized_len(&entry),
+        serialized_len(entry.held().to_write(), compress),
         entry.access(),
         idle_time_s(entry.access(), now_ms as u64),
     );
@@ -83,35 +83,13 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.simple(&line);
 }
 
-/// Bytes that the value takes in an RDB file without compression.
-fn serialized_len(entry: &EntryMut<'_, Value>) -> usize {
-    /// Longest text that RDB tries to write as an integer.
-    const INTEGER_TEXT_LEN_MAX: usize = 11;
-    let as_bytes = |len: usize| {
-        len + match len {
-            0..=0x3f => 1,
-            0x40..=0x3fff => 2,
-            0x4000..=0xffff_ffff => 5,
-            _ => 9,
-        }
-    };
-    let as_integer = |value: i64| match value {
-        -0x80..=0x7f => Some(2),
-        -0x8000..=0x7fff => Some(3),
-        -0x8000_0000..=0x7fff_ffff => Some(5),
-        _ => None,
-    };
-    match entry.held() {
-        Held::Int(value) => as_integer(value).unwrap_or_else(|| as_bytes(StringRef::Int(value).len())),
-        Held::Bytes(bytes) if bytes.len() <= INTEGER_TEXT_LEN_MAX => {
-            parse_i64(bytes).and_then(as_integer).unwrap_or_else(|| as_bytes(bytes.len()))
-        }
-        Held::Bytes(bytes) => as_bytes(bytes.len()),
-        Held::Heap(Value::String(string)) => as_bytes(string.len()),
-        // A packed collection is written as one string.
-        Held::Packed(_, bytes) => as_bytes(bytes.len()),
-        Held::Heap(value) => as_bytes(value.allocated_bytes()),
+/// Bytes that the value takes in an RDB file, but for its type: written to be counted, as Redis does.
+fn serialized_len(value: Option<ValueRef<'_>>, compress: bool) -> usize {
+    let mut bytes = Vec::new();
+    if let Some(value) = value {
+        write(value, &mut Writer::new(&mut bytes, compress));
     }
+    bytes.len().saturating_sub(1)
 }
 
 /// `DEBUG POPULATE count [prefix] [size]`: creates those of the strings `prefix:0` to `prefix:count-1` that are missing.

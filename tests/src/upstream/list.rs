@@ -26,6 +26,8 @@ pub enum Fate {
     Fails,
     /// It is not run: it would hang, or take tests behind it along (`!`).
     NotRun,
+    /// It is left out of the unit's run and run by itself, on a server of one worker, where it must pass (`@`).
+    OneWorker,
     /// The suite itself doesn't come to it, on this server (`-`).
     Absent,
 }
@@ -98,7 +100,7 @@ pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding>
         let outcome = report.outcomes.get(name);
         let known = match listed.fate {
             Fate::Fails => outcome.is_some_and(|outcome| outcome.passed + outcome.failures.len() > 0),
-            Fate::NotRun => outcome.is_some_and(|outcome| outcome.not_run > 0),
+            Fate::NotRun | Fate::OneWorker => outcome.is_some_and(|outcome| outcome.not_run > 0),
             Fate::Absent => outcome.is_none(),
         };
         if !known {
@@ -187,6 +189,7 @@ fn parse_skipped(text: &str) -> Result<Skipped, &str> {
         }
         let (fate, name) = match line.split_at_checked(1) {
             Some(("!", name)) => (Fate::NotRun, name),
+            Some(("@", name)) => (Fate::OneWorker, name),
             Some(("-", name)) => (Fate::Absent, name),
             _ => (Fate::Fails, line),
         };
@@ -212,8 +215,9 @@ mod tests {
 
     #[test]
     fn lists_are_read() {
-        let list = skipped("# remark\nreason: persistence\none\n!two\n-four\n\nreason: internals\nthree\n");
-        assert_eq!(list.tests.len(), 4);
+        let list = skipped("# remark\nreason: persistence\none\n!two\n-four\n\nreason: internals\nthree\n@five\n");
+        assert_eq!(list.tests.len(), 5);
+        assert_eq!(list.tests["five"].fate, Fate::OneWorker);
         assert_eq!((list.denied_tags.len(), list.workers), (0, None));
         assert_eq!(list.tests["one"], Listed { reason: "persistence".into(), fate: Fate::Fails });
         assert_eq!(list.tests["two"], Listed { reason: "persistence".into(), fate: Fate::NotRun });
@@ -246,6 +250,10 @@ mod tests {
         assert_eq!(findings(&unit(3), &stale, &good), [Finding::Unknown("gone".into())]);
         let not_kept = skipped("reason: r\n!b\n!c\n");
         assert_eq!(findings(&unit(3), &not_kept, &good), [Finding::Unknown("b".into())]);
+        let alone = skipped("reason: r\nb\n@c\n");
+        assert_eq!(findings(&unit(3), &alone, &good), []);
+        let not_left_out = skipped("reason: r\n@b\n!c\n");
+        assert_eq!(findings(&unit(3), &not_left_out, &good), [Finding::Unknown("b".into())]);
         let absent = skipped("reason: r\nb\n!c\n-d\n");
         assert_eq!(findings(&unit(4), &absent, &good), []);
         assert_eq!(findings(&unit(3), &absent, &good), [Finding::Count(3, 2)]);

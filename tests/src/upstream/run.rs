@@ -21,14 +21,27 @@ use crate::{Server, tool};
 /// When the suite can't be started.
 #[must_use]
 pub fn run(source: &Path, unit: &Unit, skipped: &Skipped, server: &Server, log: &Path) -> Report {
-    let output = File::create(log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
-    let errors = output.try_clone().expect("the log opens twice");
-    let not_run = skipped.tests.iter().filter(|(_, listed)| listed.fate == Fate::NotRun);
+    let not_run = skipped.tests.iter().filter(|(_, listed)| matches!(listed.fate, Fate::NotRun | Fate::OneWorker));
     let mut options: Vec<String> = not_run.flat_map(|(name, _)| ["--skiptest".into(), name.clone()]).collect();
     if !skipped.denied_tags.is_empty() {
         let denied: Vec<_> = skipped.denied_tags.iter().map(|tag| format!("-{tag}")).collect();
         options.extend(["--tags".into(), denied.join(" ")]);
     }
+    run_with(source, unit, &options, server, log)
+}
+
+/// Runs nothing of `unit` but the test of this name.
+///
+/// # Panics
+/// When the suite can't be started.
+#[must_use]
+pub fn run_only(source: &Path, unit: &Unit, test: &str, server: &Server, log: &Path) -> Report {
+    run_with(source, unit, &["--only".into(), test.into()], server, log)
+}
+
+fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log: &Path) -> Report {
+    let output = File::create(log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
+    let errors = output.try_clone().expect("the log opens twice");
     let tclsh = tool::find("tclsh").expect("the source is there only if tclsh is");
     let mut child = Command::new(tclsh)
         .arg("tests/test_helper.tcl")

@@ -67,6 +67,10 @@ fn every_type_comes_back() {
         let payload = dump(&mut server, key);
         let (digest, encoding) =
             (server.run(&format!("DEBUG DIGEST-VALUE {key}")), server.run(&format!("OBJECT ENCODING {key}")));
+        // But for the type before it, and version and checksum behind.
+        let length = format!("serializedlength:{} ", payload.len() - 1 - 2 - 8);
+        let figures = server.run(&format!("DEBUG OBJECT {key}"));
+        assert!(figures.contains(&length), "{figures} without {length}");
         assert_eq!(restore(&mut server, &[b"new", b"0", &payload, b"REPLACE"]), "+OK");
         assert_eq!(server.run("DEBUG DIGEST-VALUE new"), digest, "{key}");
         assert_eq!(server.run("OBJECT ENCODING new"), encoding, "{key}");

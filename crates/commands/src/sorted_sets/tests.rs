@@ -64,7 +64,11 @@ fn ranges_in_both_forms() {
         assert_eq!(server.run("ZCOUNT z (1 +inf"), ":2");
         assert_eq!(server.run(&format!("ZRANK z d{long}")), ":3");
         assert_eq!(server.run(&format!("ZREVRANK z d{long} WITHSCORE")), "*2 :1 2.5");
+        assert_eq!(server.run(&format!("zrank z d{long} withscore")), "*2 :3 2.5");
         assert_eq!(server.run("ZRANK z nosuch WITHSCORE"), "*-1");
+        assert_eq!(server.run("ZREVRANK nosuch a WITHSCORE"), "*-1");
+        assert_eq!(server.run("ZRANK z nosuch"), "$-1");
+        assert_eq!(server.run("ZRANK z a WITHSCORES"), "-ERR syntax error");
         assert_eq!(server.run("ZREMRANGEBYSCORE z (1 2.5"), ":1");
         assert_eq!(server.run("ZREMRANGEBYRANK z 0 0"), ":1");
         assert_eq!(server.run("ZCARD z"), ":3");
