@@ -25,12 +25,33 @@ fn await_listeners(client: &mut Client, channel: &str, count: usize) {
     }
 }
 
-/// What a script of commands by three clients is answered: all bytes of each, in RESP2 and RESP3.
-fn transcript(server: &Server, version: u8) -> Vec<String> {
+/// A step of a script: which client it is, the command (none: it only listens), and how many replies and messages it gets.
+type Step = (usize, &'static str, usize);
+
+/// What a script of commands by three clients is answered: all bytes of each.
+fn transcript(server: &Server, version: u8, script: &[Step]) -> Vec<String> {
     let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
     let mut transcript = Vec::new();
-    let script: &[(usize, &str, usize)] = &[
-        // client, command, replies and messages that it gets
+    if version == 3 {
+        for client in &mut clients {
+            client.call("HELLO 3");
+        }
+    }
+    for (client, command, count) in script {
+        let client = &mut clients[*client];
+        if !command.is_empty() {
+            client.send(&command.split(' ').collect::<Vec<_>>());
+        }
+        for _ in 0..*count {
+            transcript.push(format!("{command}: {}", client.receive_raw().1.escape_ascii()));
+        }
+    }
+    transcript
+}
+
+#[test]
+fn all_answers_are_those_of_redis() {
+    const SCRIPT: &[Step] = &[
         (0, "SUBSCRIBE a b a", 3),
         (0, "PSUBSCRIBE a* [", 2),
         (0, "SSUBSCRIBE s", 1),
@@ -71,26 +92,130 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
         (2, "RESET", 1),
         (2, "PING", 1),
     ];
-    if version == 3 {
-        for client in &mut clients {
-            client.call("HELLO 3");
-        }
-    }
-    for (client, command, count) in script {
-        let client = &mut clients[*client];
-        if !command.is_empty() {
-            client.send(&command.split(' ').collect::<Vec<_>>());
-        }
-        for _ in 0..*count {
-            transcript.push(format!("{command}: {}", client.receive_raw().1.escape_ascii()));
-        }
-    }
-    transcript
+    assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
 }
 
 #[test]
-fn all_answers_are_those_of_redis() {
-    assert_as_redis(&SERVER_ARGS, transcript);
+fn shard_channels_are_those_of_redis() {
+    const SCRIPT: &[Step] = &[
+        // Two on one channel, of which one goes.
+        (0, "SSUBSCRIBE one", 1),
+        (1, "SSUBSCRIBE one", 1),
+        (2, "SPUBLISH one both", 1),
+        (0, "", 1),
+        (1, "", 1),
+        (2, "PUBSUB SHARDNUMSUB one abc def", 1),
+        (2, "PUBSUB SHARDCHANNELS", 1),
+        (1, "SUNSUBSCRIBE one", 1),
+        (2, "SPUBLISH one first", 1),
+        (0, "", 1),
+        // Two channels of which one is left.
+        (0, "SSUBSCRIBE two", 1),
+        (0, "SUNSUBSCRIBE one", 1),
+        (2, "SPUBLISH one nobody", 1),
+        (2, "SPUBLISH two still", 1),
+        (0, "", 1),
+        (2, "PUBSUB SHARDNUMSUB one two", 1),
+        (2, "PUBSUB SHARDCHANNELS", 1),
+        (0, "SUNSUBSCRIBE", 1),
+        (0, "SUNSUBSCRIBE", 1),
+        // One channel several times is listened to once, and left once.
+        (0, "SSUBSCRIBE one one one", 3),
+        (0, "SSUBSCRIBE one", 1),
+        (2, "SPUBLISH one once", 1),
+        (0, "", 1),
+        (0, "SUNSUBSCRIBE one one", 2),
+        (2, "SPUBLISH one nobody", 1),
+        // Never listened to, by one who listens to nothing and by one who does to another.
+        (0, "SUNSUBSCRIBE foo", 1),
+        (0, "SUNSUBSCRIBE bar quux", 2),
+        (0, "SSUBSCRIBE one", 1),
+        (0, "SUNSUBSCRIBE foo", 1),
+        // Channels and shard channels of one name know nothing of each other, for two clients and for one.
+        (1, "SUBSCRIBE one", 1),
+        (2, "SPUBLISH one shard", 1),
+        (0, "", 1),
+        (2, "PUBLISH one plain", 1),
+        (1, "", 1),
+        (2, "PUBSUB SHARDNUMSUB one", 1),
+        (2, "PUBSUB NUMSUB one", 1),
+        (2, "PUBSUB SHARDCHANNELS", 1),
+        (2, "PUBSUB CHANNELS", 1),
+        (0, "SUBSCRIBE one", 1),
+        (0, "PSUBSCRIBE o*", 1),
+        (2, "SPUBLISH one shard", 1),
+        (0, "", 1),
+        (2, "PUBLISH one plain", 1),
+        (0, "", 2),
+        (1, "", 1),
+        (0, "UNSUBSCRIBE", 1),
+        (0, "SUNSUBSCRIBE one", 1),
+        (2, "SPUBLISH one nobody", 1),
+        (0, "PUNSUBSCRIBE", 1),
+        (0, "PING", 1),
+    ];
+    assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
+}
+
+/// Confirmations and messages come nevertheless; replies don't.
+#[test]
+fn listeners_without_replies_are_those_of_redis() {
+    const SCRIPT: &[Step] = &[
+        (0, "CLIENT REPLY OFF", 0),
+        (0, "PING", 0),
+        (0, "SSUBSCRIBE one", 1),
+        (0, "SSUBSCRIBE", 0),
+        (0, "SUBSCRIBE one two", 2),
+        (1, "SPUBLISH one hello", 1),
+        (0, "", 1),
+        (1, "PUBLISH two hello", 1),
+        (0, "", 1),
+        (0, "PING", 0),
+        (0, "UNSUBSCRIBE two one", 2),
+        (0, "SUNSUBSCRIBE one", 1),
+        (0, "SPUBLISH one nobody", 0),
+        (0, "SUNSUBSCRIBE", 1),
+        (0, "CLIENT REPLY ON", 1),
+        (0, "CLIENT REPLY SKIP", 0),
+        (0, "SSUBSCRIBE one", 1),
+        (0, "PING", 1),
+        (1, "SPUBLISH one hello", 1),
+        (0, "", 1),
+        // The publisher's own reply is off, what it listens to isn't (in RESP2 it may not even publish).
+        (0, "SUNSUBSCRIBE one", 1),
+        (2, "SSUBSCRIBE one", 1),
+        (0, "CLIENT REPLY OFF", 0),
+        (0, "SPUBLISH one quiet", 0),
+        (2, "", 1),
+        (0, "CLIENT REPLY ON", 1),
+    ];
+    assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
+}
+
+/// Which channel comes first is chance in Redis: the counts go down by one from one to the next, and all channels are named.
+#[test]
+fn all_shard_channels_are_left_at_once_as_in_redis() {
+    assert_as_redis(&SERVER_ARGS, |server, version| {
+        let (mut listener, mut publisher) = (server.connect(), server.connect());
+        listener.call(&format!("HELLO {version}"));
+        listener.send(&["SSUBSCRIBE", "one", "two", "three"]);
+        (0..3).for_each(|_| drop(listener.receive()));
+        listener.call("SUBSCRIBE kept");
+        listener.send(&["SUNSUBSCRIBE"]);
+        let left: Vec<Reply> = (0..3).map(|_| listener.receive()).collect();
+        let mut names: Vec<String> = left.iter().map(|reply| reply.elements()[1].text()).collect();
+        names.sort();
+        let mut lines: Vec<String> =
+            left.iter().map(|reply| format!("{:?} {:?}", reply.elements()[0], reply.elements()[2])).collect();
+        lines.extend(names);
+        for channel in ["one", "two", "three"] {
+            lines.push(format!("{:?}", publisher.call(&format!("SPUBLISH {channel} nobody"))));
+        }
+        lines.push(format!("{:?}", publisher.call("PUBSUB SHARDCHANNELS")));
+        lines.push(format!("{:?}", publisher.call("PUBLISH kept on")));
+        lines.push(format!("{:?}", listener.receive()));
+        lines
+    });
 }
 
 #[test]
@@ -260,18 +385,21 @@ fn all_listeners_hear_a_channel_in_one_order() {
 
 #[test]
 fn listeners_that_vanish_are_forgotten() {
+    const CHANNELS: usize = 100_000;
     for_each_backend(|backend| {
         let mut server = start(backend);
         let mut client = server.connect();
-        let channels: Vec<String> = (0..2000).map(|number| format!("channel:{number}")).collect();
-        for _ in 0..5 {
+        let channels: Vec<String> = (0..CHANNELS).map(|number| format!("channel:{number}")).collect();
+        // The last two vanish while their confirmations are on the way.
+        for reads in [true, false, false] {
             let mut listener = server.connect();
             let words: Vec<&str> = std::iter::once("SUBSCRIBE").chain(channels.iter().map(String::as_str)).collect();
             listener.send(&words);
             listener.send(&["PSUBSCRIBE", "p*"]);
             listener.send(&["SSUBSCRIBE", "shard"]);
-            // All of it has been done before it vanishes.
-            (0..channels.len() + 2).for_each(|_| drop(listener.receive()));
+            if reads {
+                (0..channels.len() + 2).for_each(|_| drop(listener.receive()));
+            }
         }
         let deadline = Instant::now() + PATIENCE;
         let nothing = Reply::Array(Vec::new());
