@@ -1,0 +1,240 @@
+//! Limits of the output that waits for a client: their setting as redis-server does it, and who is closed, when, and with what effect.
+
+use std::time::{Duration, Instant};
+
+use pantala_tests::client::{encode, encode_into};
+use pantala_tests::transcript::assert_as_redis;
+use pantala_tests::{Client, Reply, Server, for_each_backend};
+
+/// Longest wait for something that the server does by itself, on a slow host.
+const PATIENCE: Duration = Duration::from_secs(20);
+const MIB: usize = 1 << 20;
+/// More than the sockets of a connection take by themselves, on both sides.
+const STUCK_BYTES: usize = 16 * MIB;
+/// A server that lets little output wait, and runs commands where they come in.
+const NARROW: [&str; 6] =
+    ["--workers", "2", "--execution", "inline", "--client-output-buffer-limit", "normal 100000 0 0"];
+
+/// Waits until `done` says so.
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn set_limit(client: &mut Client, limit: &str) {
+    assert_eq!(client.command(&["CONFIG", "SET", "client-output-buffer-limit", limit]), Reply::ok());
+}
+
+/// `omem` of the client of that name, or `None` where it is gone.
+fn waiting_bytes(client: &mut Client, name: &str) -> Option<usize> {
+    let list = client.call("CLIENT LIST").text();
+    let line = list.lines().find(|line| line.contains(&format!(" name={name} ")))?;
+    let value = line.split(' ').find_map(|field| field.strip_prefix("omem="));
+    Some(value.expect("omem is there").parse().expect("a number"))
+}
+
+fn used_memory(client: &mut Client) -> usize {
+    let text = client.call("INFO memory").text();
+    let value = text.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("INFO has it");
+    value.trim().parse().expect("a number")
+}
+
+/// A client that has its name, and listens where `channel` is given.
+fn named(server: &Server, name: &str, channel: Option<&str>) -> Client {
+    let mut client = server.connect();
+    assert_eq!(client.command(&["CLIENT", "SETNAME", name]), Reply::ok());
+    if let Some(channel) = channel {
+        client.command(&["SUBSCRIBE", channel]);
+    }
+    client
+}
+
+#[test]
+fn limits_are_set_and_refused_as_by_redis() {
+    assert_as_redis(&[], |server, version| {
+        let mut client = server.connect();
+        client.call(&format!("HELLO {version}"));
+        let mut lines = Vec::new();
+        for value in [
+            "wrong number",
+            "normal 1 2",
+            "invalid_class 10mb 10mb 60",
+            "master 10mb 10mb 60",
+            "normal 10mbs 10mb 60",
+            "replica 10mb 10mbs 60",
+            "pubsub 10mb 10mb 60s",
+            "normal -1 0 0",
+            "slave 0 -1 0",
+            "pubsub 0 0 -1",
+            "pubsub 1 1 1 normal 10mbs 1 1",
+            "normal 1 1 1 pubsub 2 2",
+            "normal 1mb 2mb 60 replica 3mb 4mb 70 pubsub 5mb 6mb 80",
+            "pubsub 1gb 0 0",
+            "slave 1k 1kb 1",
+            "NORMAL 7mb 0 0",
+            "normal 8mb 0 0 normal 9mb 1 2",
+            "normal 0 0 0 slave 256mb 64mb 60 pubsub 32mb 8mb 60",
+        ] {
+            for words in [&["SET", "client-output-buffer-limit", value][..], &["GET", "client-output-buffer-limit"]] {
+                client.send(&[&["CONFIG"], words].concat());
+                lines.push(format!("{value}: {}", client.receive_raw().1.escape_ascii()));
+            }
+        }
+        lines
+    });
+}
+
+/// Below a limit that is set while it listens already, a slow listener stays; by the message that goes above it is closed, with nothing left.
+#[test]
+fn a_slow_listener_is_closed_by_the_message_that_is_too_much() {
+    const ALLOWED_BYTES: usize = 100_000;
+    const MESSAGE_BYTES: usize = 30_000;
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "2"]);
+        let mut publisher = server.connect();
+        let _slow = named(&server, "slow", Some("news"));
+        set_limit(&mut publisher, "pubsub 0 0 0");
+        let before = used_memory(&mut publisher);
+        let payload = "x".repeat(MIB);
+        for _ in 0..STUCK_BYTES / MIB {
+            assert_eq!(publisher.command(&["PUBLISH", "news", &payload]), Reply::Integer(1));
+        }
+        // The sockets take nothing more as soon as it stays the same for some rounds of the server's clock.
+        let (mut stuck, mut since) = (0, Instant::now());
+        eventually("the listener's output is stuck", || {
+            let now = waiting_bytes(&mut publisher, "slow").expect("without a limit it stays");
+            if now != stuck {
+                (stuck, since) = (now, Instant::now());
+            }
+            stuck > MIB && since.elapsed() > Duration::from_millis(350)
+        });
+        let limit = stuck + ALLOWED_BYTES;
+        set_limit(&mut publisher, &format!("pubsub {limit} 0 0"));
+        let payload = "x".repeat(MESSAGE_BYTES);
+        for number in 1..=ALLOWED_BYTES / MESSAGE_BYTES {
+            assert_eq!(publisher.command(&["PUBLISH", "news", &payload]), Reply::Integer(1), "message {number}");
+            let least = stuck + number * MESSAGE_BYTES;
+            let mut seen = 0;
+            eventually("what waits is counted", || {
+                seen = waiting_bytes(&mut publisher, "slow").expect("below its limit it stays");
+                seen >= least
+            });
+            assert!(seen <= limit, "{seen} bytes wait, {limit} may");
+        }
+        publisher.command(&["PUBLISH", "news", &payload]);
+        eventually("it is closed", || waiting_bytes(&mut publisher, "slow").is_none());
+        eventually("nobody listens", || publisher.command(&["PUBLISH", "news", "x"]) == Reply::Integer(0));
+        let after = used_memory(&mut publisher);
+        assert!(after < before + STUCK_BYTES / 4, "{before} bytes of memory before, {after} after");
+        server.assert_sound();
+    });
+}
+
+#[test]
+fn the_soft_limit_waits_its_time_and_no_longer() {
+    const SOFT_SECONDS: u64 = 1;
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "2"]);
+        let mut other = server.connect();
+        let payload = "x".repeat(MIB);
+        assert_eq!(other.command(&["SET", "big", &payload]), Reply::ok());
+        set_limit(&mut other, &format!("normal 0 1mb {SOFT_SECONDS} pubsub 0 1mb {SOFT_SECONDS}"));
+        let _listener = named(&server, "listener", Some("news"));
+        let mut reader = named(&server, "reader", None);
+        let began = Instant::now();
+        reader.send_raw(&encode(&["GET", "big"]).repeat(STUCK_BYTES / MIB));
+        for _ in 0..STUCK_BYTES / MIB {
+            assert_eq!(other.command(&["PUBLISH", "news", &payload]), Reply::Integer(1));
+        }
+        let sent = Instant::now();
+        let mut open = vec!["listener", "reader"];
+        eventually("both are closed", || {
+            open.retain(|name| {
+                let is_there = waiting_bytes(&mut other, name).is_some();
+                let took = began.elapsed();
+                assert!(is_there || took >= Duration::from_secs(SOFT_SECONDS), "{name} is closed after {took:?}");
+                is_there
+            });
+            open.is_empty()
+        });
+        // Twice the time, for a host that is busy with other tests; the clock of the server goes round ten times a second.
+        let took = sent.elapsed();
+        assert!(took < Duration::from_secs(2 * SOFT_SECONDS + 2), "closed only after {took:?}");
+        server.assert_sound();
+    });
+}
+
+/// Nothing of a reply that is too long is sent, and its memory doesn't stay.
+#[test]
+fn a_reply_above_the_limit_is_not_begun() {
+    const ROUNDS: usize = 20;
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &NARROW);
+        let mut other = server.connect();
+        let item = "x".repeat(1000);
+        for number in 1..=150 {
+            assert_eq!(other.command(&["LPUSH", "list", &item]), Reply::Integer(number));
+        }
+        let before = used_memory(&mut other);
+        for round in 0..ROUNDS {
+            let mut client = named(&server, "long", None);
+            client.send(&["LRANGE", "list", "0", "-1"]);
+            assert_eq!(client.read_to_end(), b"", "round {round}");
+        }
+        eventually("all are gone", || waiting_bytes(&mut other, "long").is_none());
+        let after = used_memory(&mut other);
+        // That of three replies, of twenty.
+        assert!(after < before + 3 * 150_000, "{before} bytes of memory before, {after} after");
+        server.assert_sound();
+    });
+}
+
+/// Replies of one write that are too long together: none of them is sent.
+#[test]
+fn a_pipeline_above_the_limit_is_not_answered() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &NARROW);
+        let mut other = server.connect();
+        assert_eq!(other.command(&["SET", "big", &"x".repeat(10_000)]), Reply::ok());
+        let mut client = named(&server, "pipeline", None);
+        let mut requests = Vec::new();
+        for number in 0..15 {
+            let key = format!("key:{number}");
+            for command in [&["SET", &key, "value"][..], &["GET", &key], &["DEL", &key], &["GET", "big"]] {
+                encode_into(&mut requests, command);
+            }
+        }
+        client.send_raw(&requests);
+        assert_eq!(client.read_to_end(), b"");
+        eventually("it is gone", || waiting_bytes(&mut other, "pipeline").is_none());
+        assert_eq!(other.call("PING").text(), "PONG");
+        server.assert_sound();
+    });
+}
+
+#[test]
+fn a_transaction_above_the_limit_is_run_whole() {
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &NARROW);
+        let mut other = server.connect();
+        let item = "x".repeat(1000);
+        for number in 1..=150 {
+            assert_eq!(other.command(&["LPUSH", "list", &item]), Reply::Integer(number));
+        }
+        let mut client = named(&server, "transaction", None);
+        assert_eq!(client.call("SET k1 v1"), Reply::ok());
+        assert_eq!(client.call("MULTI"), Reply::ok());
+        for words in ["SET k2 v2", "GET k2", "LRANGE list 0 -1", "SET k3 v3", "DEL k1"] {
+            assert_eq!(client.call(words).text(), "QUEUED");
+        }
+        client.send(&["EXEC"]);
+        assert_eq!(client.read_to_end(), b"");
+        eventually("it is gone", || waiting_bytes(&mut other, "transaction").is_none());
+        let values = other.call("MGET k1 k2 k3");
+        assert_eq!(values, Reply::Array(vec![Reply::Null, Reply::bulk("v2"), Reply::bulk("v3")]));
+        server.assert_sound();
+    });
+}
