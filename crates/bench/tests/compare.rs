@@ -11,8 +11,10 @@ use serde_json::Value;
 /// Longest comparison here; it takes a few seconds.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
+/// Whoever runs the tests may have signals ignored (`nohup` does); a comparison here has none.
 fn compare(out: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pantala-bench"));
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_pantala-bench"));
     command.arg("compare").args(arguments).arg("--out").arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
