@@ -36,5 +36,9 @@ fn pantala_and_redis_are_measured_side_by_side() {
     assert_eq!(results.matches("\"cluster_mode\": true").count(), 1, "{results}");
     assert_eq!(results.matches("\"cluster_mode\": false").count(), 3, "{results}");
     let summaries = results.matches("\"operations_per_s\": {").count();
-    assert_eq!(summaries, 4 + 2, "a summary for each of four rows, a ratio for each of two:\n{results}");
+    assert_eq!(
+        summaries,
+        4 + 4,
+        "a summary for each of four rows, and a ratio of each to the other peer's:\n{results}"
+    );
 }

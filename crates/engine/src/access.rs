@@ -1,5 +1,7 @@
 //! What a keyed command works with: the shards it holds, and the databases in them.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use pantala_resp::{Args, Version};
 
 use pantala_types::Collection;
@@ -155,6 +157,14 @@ impl<'a> Access<'a> {
     #[inline]
     pub fn notify_at(&mut self, db: u32, class: EventClass, event: &'static str, key: &Key<'_>) {
         self.keyspace.notify(class, event, db, key.bytes);
+    }
+
+    /// Removes the key at which a result would be stored that is empty.
+    pub fn remove_destination(&mut self, key: &Key<'_>) {
+        let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
+        if self.db(key).remove_unseen(key, lazy) {
+            self.notify(EventClass::Generic, "del", key);
+        }
     }
 
     /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. Of one with itself nobody hears anything.

@@ -305,12 +305,24 @@ impl<'s> Db<'s> {
             tell_expired(self.keyspace, self.waiters, self.db, key);
             return false;
         }
+        self.let_go(removed, key, lazy);
+        true
+    }
+
+    /// As [`Self::remove`], as Redis's commands do it with a destination that they haven't looked up: a key whose time is over is there as any
+    /// other.
+    pub fn remove_unseen(&mut self, key: &Key<'_>, lazy: bool) -> bool {
+        let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
+        self.let_go(removed, key, lazy);
+        true
+    }
+
+    fn let_go(&mut self, removed: Removed<Value>, key: &Key<'_>, lazy: bool) {
         uncount(self.figures, &removed);
         if let Some(value) = removed.into_heap() {
             self.keyspace.dispose(value, lazy);
         }
         self.modified(key);
-        true
     }
 
     /// Takes a key out whole, to be put in elsewhere: payload, flags, access word and expiry.

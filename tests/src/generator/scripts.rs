@@ -47,8 +47,17 @@ impl Generator {
                 );
                 if self.random.one_in(2) {
                     // No other library's: which of two that are taken an error names is chance.
-                    let (other, flags) =
-                        (format!("{library}_j"), *self.random.pick(&["", "'no-writes'", "'no-writes'", "'nosuch'"]));
+                    let (other, flags) = (
+                        format!("{library}_j"),
+                        *self.random.pick(&[
+                            "",
+                            "'no-writes'",
+                            "'no-writes'",
+                            "'no-writes'",
+                            "'no-writes'",
+                            "'nosuch'",
+                        ]),
+                    );
                     let body = self.script_body(flags == "'no-writes'");
                     let callback = format!("function(keys, args) {body} end");
                     code += &format!(

@@ -32,10 +32,7 @@ pub fn bitop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         }
     }
     if len_max == 0 {
-        let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(std::sync::atomic::Ordering::Relaxed);
-        if access.db(&destination).remove(&destination, lazy) {
-            access.notify(EventClass::Generic, "del", &destination);
-        }
+        access.remove_destination(&destination);
         return reply.integer(0);
     }
     let stored = combined(access, operation, &sources, len_max)

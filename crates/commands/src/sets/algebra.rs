@@ -11,7 +11,6 @@ use pantala_types::set::{
 };
 use pantala_types::{Collection, Set, SetView};
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::intset_entries_max;
 use crate::arguments::is_option;
@@ -132,10 +131,7 @@ fn store(
         access.db(&destination).put(&destination, result, Expire::Clear);
         access.notify(EventClass::Set, event, &destination);
     } else {
-        let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
-        if access.db(&destination).remove(&destination, lazy) {
-            access.notify(EventClass::Generic, "del", &destination);
-        }
+        access.remove_destination(&destination);
     }
     reply.integer(len as i64);
 }

@@ -21,7 +21,6 @@ use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::list::{ELEMENT_BYTES_MAX, End, NodeLimit};
 use pantala_types::{Collection, List};
-use std::sync::atomic::Ordering::Relaxed;
 
 use elements::{Elements, Source};
 use options::Options;
@@ -99,10 +98,7 @@ fn store_result(
         access.db(destination).put(destination, list, Expire::Clear);
         access.notify(EventClass::List, "sortstore", destination);
     } else {
-        let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
-        if access.db(destination).remove(destination, lazy) {
-            access.notify(EventClass::Generic, "del", destination);
-        }
+        access.remove_destination(destination);
     }
     reply.integer(len as i64);
 }

@@ -103,15 +103,7 @@ pub(crate) fn store(
         access.db(key).put(key, result, Expire::Clear);
         access.notify(EventClass::SortedSet, event, key);
     } else {
-        remove_key(access, key);
+        access.remove_destination(key);
     }
     reply.integer(len as i64);
-}
-
-/// Removes the key that a result without members would be stored at.
-pub(crate) fn remove_key(access: &mut Access<'_>, key: &Key<'_>) {
-    let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
-    if access.db(key).remove(key, lazy) {
-        access.notify(EventClass::Generic, "del", key);
-    }
 }
