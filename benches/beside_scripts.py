@@ -124,6 +124,8 @@ class Load:
         self.pipe, there = multiprocessing.Pipe()
         self.process = multiprocessing.Process(target=run_load, args=(port, *about, there), daemon=True)
         self.process.start()
+        # Of this end only the process has a copy now: should it die, who waits for it is told.
+        there.close()
         self.pipe.recv()
 
     def go(self):

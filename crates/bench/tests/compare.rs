@@ -198,11 +198,11 @@ fn an_interruption_while_a_cluster_forms() {
     let folder = tempfile::tempdir().unwrap();
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
-    let arguments = ["--peer", "redis-cluster:6", "--workload", "dragonfly-get1", "--scale", "0.001"];
+    let arguments = ["--peer", "redis-cluster:24", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut child = compare(&out, &arguments).arg("--dir").arg(&dir).spawn().unwrap();
     // Slots are given to a node when all answer; agreeing takes a second or more from there.
     let has_slots = |entry: &std::path::Path| {
-        std::fs::read_to_string(entry.join("5/nodes.conf")).is_ok_and(|text| text.contains(" 13653-16383"))
+        std::fs::read_to_string(entry.join("23/nodes.conf")).is_ok_and(|text| text.contains("-16383"))
     };
     until(&mut child, "slots", || std::fs::read_dir(&dir).unwrap().flatten().any(|entry| has_slots(&entry.path())));
     let output = interrupted(child, Signal::INT, &dir);
@@ -237,8 +237,8 @@ fn a_report_is_there_after_each_workload() {
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
     let workloads = ["--workload", "dragonfly-get1", "--workload", "dragonfly-set1"];
-    let arguments = ["--peer", "floor", "--scale", "0.001", "--test-time", "1", "--rounds", "1"];
-    // At a rate that the slowest machine keeps.
+    // Time enough to see the first report while the second workload runs; the rate is one that the slowest machine keeps.
+    let arguments = ["--peer", "floor", "--scale", "0.001", "--test-time", "4", "--rounds", "1"];
     let mut command = compare(&out, &arguments);
     command.args(workloads).args(["--rate-limiting", "200", "--dir"]).arg(&dir);
     let mut child = command.spawn().unwrap();
@@ -248,7 +248,8 @@ fn a_report_is_there_after_each_workload() {
     let measured = &results(&out)["workloads"][0];
     assert_measured(&measured["peers"][0], 1);
     let operations = measured["peers"][0]["rounds"][0]["load"]["operations"].as_u64().unwrap();
-    assert!((190..=201).contains(&operations), "{operations} at 200 in a second");
+    // What is due when a starved machine ends the round is not sent any more.
+    assert!((400..=804).contains(&operations), "{operations} at 200 a second in 4 s");
     assert!(measured["parameters"].as_str().unwrap().ends_with("pipeline 1, 200 operations/s"), "{measured:#}");
     interrupted(child, Signal::INT, &dir);
 }

@@ -118,7 +118,8 @@ impl Executor<'_> {
                 connection: request.connection,
                 now_ms,
             };
-            let is_timed = !call.command.is_plain(call.args.len()) || self.keyspace().tuning.times_all.load(Relaxed);
+            let is_timed =
+                WATCHING && (!call.command.is_plain(call.args.len()) || self.keyspace().tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
             self.run_held(&call, &shards, owned, &mut request.reply);
             exec.ran.push(RanQueued { reply_end: request.reply.len(), took: began.map(|began| began.elapsed()) });

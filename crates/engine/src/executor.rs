@@ -34,6 +34,7 @@ use crate::ownership::{Freed, Ownership, Taken};
 use crate::request::{Parcel, Request, Step, Task};
 use crate::tracking::{KeyName, NOBODY, News, Reader, remember, set_origin};
 use crate::transaction::discarded;
+use crate::tuning::WATCHING;
 
 /// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
 /// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
@@ -540,7 +541,8 @@ impl<'k> Executor<'k> {
                 connection: request.connection,
                 now_ms: request.now_ms,
             };
-            let is_timed = !call.command.is_plain(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed);
+            let is_timed =
+                WATCHING && (!call.command.is_plain(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
             let blocked = execute(self.keyspace, &call, request.worker, owned, Blocking::Allowed, &mut reply);
             step.took = began.map(|began| began.elapsed());

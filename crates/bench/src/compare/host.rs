@@ -33,10 +33,15 @@ pub(super) fn look() -> Host {
     }
 }
 
+/// Variables by which git finds a repository without looking around.
+const GIT_PLACES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
+
 /// What git says of the checkout around `folder`; `None` without git, or outside of one.
 fn checkout(folder: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(["describe", "--always", "--dirty", "--abbrev=12"]).env("GIT_OPTIONAL_LOCKS", "0");
+    // A hook of git's has these, for a repository of its own.
+    GIT_PLACES.iter().for_each(|name| _ = git.env_remove(name));
     let output =
         git.stdin(Stdio::null()).stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -95,6 +100,7 @@ mod tests {
         let git = |arguments: &[&str]| {
             let mut git = Command::new("git");
             git.arg("-C").arg(folder.path()).args(["-c", "user.name=a", "-c", "user.email=b"]).args(arguments);
+            GIT_PLACES.iter().for_each(|name| _ = git.env_remove(name));
             git.output().is_ok_and(|output| output.status.success())
         };
         // Where git is not installed there is nothing more to see.

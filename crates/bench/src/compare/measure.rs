@@ -393,7 +393,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         // `tail` keeps that much until the pipe ends.
         let script =
-            format!("(head -c {CHILD_BYTES} /dev/zero; sleep 1) | tail -c {CHILD_BYTES} > tail; exec sleep 600");
+            format!("(head -c {CHILD_BYTES} /dev/zero; sleep 5) | tail -c {CHILD_BYTES} > tail; exec sleep 600");
         let peer = Peer::of_shell(&script, dir.path());
         let mut account = Account::of(&peer);
         let sample = Sample { at_s: 0.0, operations_per_s: 0.0, p99_us: 0.0 };

@@ -56,7 +56,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     let mut ports = Ports::new(options.port, &mut Random::from_entropy());
     let mut results = Results {
         host: host::look(),
-        command: std::env::args().collect(),
+        command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         server_cpus: setup.server_cpus.clone(),
         client_cpus: setup.client_cpus.clone(),
         client_threads: setup.threads,

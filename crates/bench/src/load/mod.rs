@@ -70,9 +70,9 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     let mut progress = Progress::new(plan.requests());
     let outcome = run(&plan, stop, &mut progress)?;
     progress.end();
-    outcome.write_table(&mut io::stdout().lock())?;
     if let Some(mut file) = json {
-        let command = without_secret(std::env::args(), options.authenticate.as_deref());
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let command = without_secret(words, options.authenticate.as_deref());
         serde_json::to_writer_pretty(&mut file, &Report { command, load: plan.described(), outcome: &outcome })?;
         file.flush()?;
     }
@@ -80,6 +80,8 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         outcome.write_percentiles(&mut file)?;
         file.flush()?;
     }
+    // Behind the files, which are there also where nobody reads the table any more.
+    outcome.write_table(&mut io::stdout().lock())?;
     match outcome.trouble() {
         Some(why) => Err(io::Error::other(why)),
         None if outcome.interrupted => Err(io::Error::new(

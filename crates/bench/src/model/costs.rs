@@ -233,6 +233,18 @@ impl Costs {
                 return Err(wrong(&format!("{name}: '{}' isn't in lines.txt", share.line)));
             }
         }
+        let is_sound =
+            |workers: u32, shards: u32| (1..=super::simulate::WORKERS_MAX as u32).contains(&workers) && shards > 0;
+        if costs.engine.ratios.iter().any(|ratio| ratio.shards == 0)
+            || !is_sound(costs.owner.workers, costs.owner.shards)
+        {
+            return Err(wrong("shards or workers of a measured row: out of range"));
+        }
+        if let Some(load) =
+            costs.workloads.iter().find(|load| load.cpu_us.is_some_and(|cpu_us| cpu_us.is_nan() || cpu_us <= 0.0))
+        {
+            return Err(wrong(&format!("{}: cpu_us is not above 0", load.name)));
+        }
         if let Some(row) = costs.owner.rows.iter().find(|row| costs.load(&row.workload).is_none()) {
             return Err(wrong(&format!("owner: no workload '{}'", row.workload)));
         }
@@ -297,6 +309,8 @@ mod tests {
         refused("\"spin_ns\":{\"value\":", "\"spin_ns\":{\"value\":-", "spinning");
         refused("\"source\":\"fitted: ", "\"source\":\"surely ", "source");
         refused("\"line\":\"GET\"", "\"line\":\"GETS\"", "GETS");
+        refused("\"shards\":", "\"shards\":0,\"was\":", "measured row");
+        refused("\"cpu_us\":", "\"cpu_us\":-", "cpu_us");
         refused("\"workload\":\"dragonfly-get1\"", "\"workload\":\"x\"", "no workload 'x'");
         assert!(Costs::parse("{}").is_err());
     }

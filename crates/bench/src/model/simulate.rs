@@ -192,46 +192,59 @@ impl Simulation<'_> {
             return self.at_home(at, worker, wanted, held_ns);
         }
         // Taken one after the other; those that it has stay its own while it waits for the next.
-        let (mut ready, mut fetched, mut line_ns, mut moved, mut last) = (at, 0.0, 0.0, false, worker);
+        let (mut ready, mut last) = (at, worker);
+        for keys in wanted.chunk_by(|a, b| a.shard == b.shard) {
+            let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
+            if free_at > ready {
+                (ready, last) = (free_at, holder);
+            }
+        }
+        let waited = ready - at;
+        let is_left = waited > scene.spin_ns;
+        // The last holder runs what is left at a shard; what it is behind with by then, it has to do before it goes on.
+        let runner = if is_left { last } else { worker };
+        let line_ns = self.lines(at, runner, wanted);
+        if !is_left {
+            let end = ready + line_ns + held_ns;
+            self.hold(wanted, end, worker, held_ns + line_ns);
+            self.outcome.lines += line_ns;
+            self.outcome.waiting += waited;
+            return end;
+        }
+        let message_ns = scene.request_lines * scene.line_ns;
+        let served_ns = held_ns + line_ns + message_ns;
+        let end = ready + served_ns;
+        self.hold(wanted, end, last, served_ns);
+        self.debt[last as usize] += served_ns;
+        self.asked(at, end, message_ns)
+    }
+
+    /// Has `runner` use keys (by shard, ascending) from `at` on: the time that lines of other cores take it.
+    fn lines(&mut self, at: f64, runner: u32, wanted: &[Wanted]) -> f64 {
+        let scene = self.scene;
+        let (mut ready, mut fetched, mut line_ns, mut moved) = (at, 0.0, 0.0, false);
         for keys in wanted.chunk_by(|a, b| a.shard == b.shard) {
             let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
             let waits = free_at > ready;
-            if waits {
-                ready = free_at;
-                last = holder;
-            }
+            ready = ready.max(free_at);
             // Nothing hides the way of a line that somebody waits for.
             let shown = if waits { 1.0 } else { 1.0 - scene.hidden };
-            if holder != worker && holder != u32::MAX {
+            if holder != runner && holder != u32::MAX {
                 moved = true;
                 // The gate's line is fetched ahead, the others of the shard aren't; several keys of one shard write the same ones.
                 fetched += scene.written.shard;
                 line_ns += scene.line_ns * (shown + scene.written.shard - 1.0);
             }
             for wanted in keys {
-                let lines = self.entry_lines(worker, wanted);
+                let lines = self.entry_lines(runner, wanted);
                 fetched += lines;
                 // Fetched ahead with the bucket; another key's holder doesn't take them away again.
                 line_ns += scene.line_ns * (1.0 - scene.hidden) * lines;
             }
         }
-        let waited = ready - at;
         self.outcome.moved += f64::from(u8::from(moved));
-        if waited <= scene.spin_ns {
-            let end = ready + line_ns + held_ns;
-            self.hold(wanted, end, worker, held_ns + line_ns);
-            self.outcome.lines += line_ns;
-            self.outcome.fetched += fetched;
-            self.outcome.waiting += waited;
-            return end;
-        }
-        // The last holder runs it; what it is behind with by then, it has to do before it goes on.
-        let message_ns = scene.request_lines * scene.line_ns;
-        let served_ns = held_ns + message_ns;
-        let end = ready + served_ns;
-        self.hold(wanted, end, last, served_ns);
-        self.debt[last as usize] += served_ns;
-        self.asked(at, end, message_ns)
+        self.outcome.fetched += fetched;
+        line_ns
     }
 
     /// Lines of a key's entry that come from another core, or that another has to give up, when `worker` uses it.
