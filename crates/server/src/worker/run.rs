@@ -440,6 +440,7 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
 #[inline]
 pub(super) fn tell_buffers(session: &Session, input: &Input, pending_bytes: usize) {
     session.client.query_bytes.store(input.waiting_bytes() as u64, Relaxed);
+    session.client.query_capacity_bytes.store(input.capacity_bytes() as u64, Relaxed);
     session.client.output_bytes.store(pending_bytes as u64, Relaxed);
 }
 
