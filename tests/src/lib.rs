@@ -45,6 +45,7 @@ pub mod tidy;
 pub mod tool;
 pub mod transcript;
 pub mod upstream;
+pub mod waiting;
 
 pub use backend::{Backend, for_each_backend};
 pub use client::Client;

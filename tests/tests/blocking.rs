@@ -3,56 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use pantala_tests::{Backend, Client, Random, Reply, Server};
-
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
+use pantala_tests::waiting::{PATIENCE, pantalas, play, wait_until_blocked, waiting};
+use pantala_tests::{Client, Random, Reply};
 
 /// How long nothing must happen where nothing may.
 const A_WHILE: Duration = Duration::from_millis(60);
-
-fn pantalas() -> Vec<Server> {
-    let mut servers = Vec::new();
-    for &backend in Backend::all() {
-        servers.push(Server::pantala(backend, &["--workers", "3", "--shards", "12"]));
-        servers.push(Server::pantala(backend, &["--workers", "3", "--shards", "12", "--execution", "owner"]));
-    }
-    servers
-}
-
-/// Plays a scene on every kind of server.
-fn play(scene: impl Fn(&Server)) {
-    for mut server in pantalas() {
-        scene(&server);
-        server.assert_sound();
-    }
-    if let Some(judge) = Server::redis(&[]) {
-        scene(&judge);
-    }
-}
 
 fn info(client: &mut Client, field: &str) -> i64 {
     let text = client.call("INFO clients").text();
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("no {field}"))
-}
-
-#[track_caller]
-fn wait_until_blocked(client: &mut Client, count: i64) {
-    let began = Instant::now();
-    while info(client, "blocked_clients") != count {
-        assert!(began.elapsed() < PATIENCE, "{} blocked, not {count}", info(client, "blocked_clients"));
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// A client that waits with these words, as number `count` of those that wait.
-fn waiting(server: &Server, words: &str, count: i64) -> Client {
-    let mut client = server.connect();
-    client.set_read_timeout(PATIENCE);
-    client.send(&words.split(' ').collect::<Vec<_>>());
-    wait_until_blocked(&mut server.connect(), count);
-    client
 }
 
 fn words(reply: &Reply) -> String {
@@ -74,11 +34,7 @@ fn served_in_the_order_in_which_they_began_to_wait() {
         let mut pusher = server.connect();
         let mut clients: Vec<Client> = (1..=9)
             .map(|count| {
-                waiting(
-                    server,
-                    ["BLPOP list 0", "BRPOP other list 0", "BLMPOP 0 2 list third LEFT"][count % 3],
-                    count as i64,
-                )
+                waiting(server, ["BLPOP list 0", "BRPOP other list 0", "BLMPOP 0 2 list third LEFT"][count % 3], count)
             })
             .collect();
         for number in 1..=9 {
@@ -129,7 +85,7 @@ fn members_of_sorted_sets() {
             ["BZPOPMIN a z 0", "BZPOPMAX z b 0", "BZMPOP 0 2 b z MAX COUNT 2", "BZPOPMIN z 0"]
                 .iter()
                 .enumerate()
-                .map(|(count, words)| waiting(server, words, count as i64 + 1))
+                .map(|(count, words)| waiting(server, words, count + 1))
                 .collect();
         // A list at a key is nothing for them, and they none for it.
         assert_eq!(adder.call("RPUSH z x").integer(), 1);

@@ -3,48 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use pantala_tests::{Backend, Client, Reply, Server};
-
-/// Longest wait for something that must happen.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn pantalas() -> Vec<Server> {
-    let executions = ["inline", "owner"];
-    let args = |execution| ["--workers", "3", "--shards", "12", "--execution", execution];
-    let start = |&backend| executions.map(|execution| Server::pantala(backend, &args(execution)));
-    Backend::all().iter().flat_map(start).collect()
-}
-
-/// Plays a scene on every kind of server.
-fn play(scene: impl Fn(&Server)) {
-    for mut server in pantalas() {
-        scene(&server);
-        server.assert_sound();
-    }
-    if let Some(judge) = Server::redis(&[]) {
-        scene(&judge);
-    }
-}
-
-#[track_caller]
-fn wait_until_blocked(client: &mut Client, count: usize) {
-    let began = Instant::now();
-    let line = format!("blocked_clients:{count}\r\n");
-    while !client.call("INFO clients").text().contains(&line) {
-        assert!(began.elapsed() < PATIENCE, "not {count} blocked");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// A client that waits with these words, as number `count` of those that wait.
-#[track_caller]
-fn waiting(server: &Server, words: &str, count: usize) -> Client {
-    let mut client = server.connect();
-    client.set_read_timeout(PATIENCE);
-    client.send(&words.split(' ').collect::<Vec<_>>());
-    wait_until_blocked(&mut server.connect(), count);
-    client
-}
+use pantala_tests::waiting::{PATIENCE, pantalas, play, wait_until_blocked, waiting};
+use pantala_tests::{Client, Reply, Server};
 
 /// What a reply says, its aggregates flat.
 fn words(reply: &Reply) -> String {

@@ -1,0 +1,53 @@
+//! Scenes with clients that wait for keys, played on every kind of server and on redis-server, so that they are true of it.
+
+use std::time::{Duration, Instant};
+
+use crate::{Backend, Client, Server};
+
+/// Longest wait for something that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A Pantala of each kind: on each backend, in each way of execution.
+#[must_use]
+pub fn pantalas() -> Vec<Server> {
+    let executions = ["inline", "owner"];
+    let args = |execution| ["--workers", "3", "--shards", "12", "--execution", execution];
+    let start = |&backend| executions.map(|execution| Server::pantala(backend, &args(execution)));
+    Backend::all().iter().flat_map(start).collect()
+}
+
+/// Plays a scene on every kind of server.
+pub fn play(scene: impl Fn(&Server)) {
+    for mut server in pantalas() {
+        scene(&server);
+        server.assert_sound();
+    }
+    if let Some(judge) = Server::redis(&[]) {
+        scene(&judge);
+    }
+}
+
+/// Waits until so many clients wait for a key.
+///
+/// # Panics
+/// When that takes longer than [`PATIENCE`].
+#[track_caller]
+pub fn wait_until_blocked(client: &mut Client, count: usize) {
+    let began = Instant::now();
+    let line = format!("blocked_clients:{count}\r\n");
+    while !client.call("INFO clients").text().contains(&line) {
+        assert!(began.elapsed() < PATIENCE, "not {count} blocked");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A client that waits with these words, as number `count` of those that wait.
+#[track_caller]
+#[must_use]
+pub fn waiting(server: &Server, words: &str, count: usize) -> Client {
+    let mut client = server.connect();
+    client.set_read_timeout(PATIENCE);
+    client.send(&words.split(' ').collect::<Vec<_>>());
+    wait_until_blocked(&mut server.connect(), count);
+    client
+}
