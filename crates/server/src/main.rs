@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-/// Values, buffers and requests come and go at every command; mimalloc measured well below the system's allocator there.
+/// Of large values, collections, buffers and requests; figures in docs/decisions/0009-hot-path.md.
 /// Dictionary entries have an allocator of their own (`pantala_dict`).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
