@@ -88,6 +88,12 @@ impl<'a> Access<'a> {
         Key { bytes, place: self.first_key.unwrap_or_else(|| self.keyspace.place(bytes)) }
     }
 
+    /// Has the entry of a key of the selected database brought near.
+    #[inline]
+    pub fn prefetch(&self, key: &Key<'_>) {
+        self.keyspace.hint(self.session.db, key.place.shard).prefetch_entry(key.place.hash);
+    }
+
     /// The selected database, in the shard of `key`.
     #[inline]
     pub fn db(&mut self, key: &Key<'_>) -> Db<'_> {

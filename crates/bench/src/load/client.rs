@@ -105,10 +105,11 @@ impl Client {
         self.left == Some(0) && self.held.is_none()
     }
 
-    /// Draws nothing more; returns how many operations were drawn and never sent.
-    pub(super) fn stop(&mut self) {
+    /// Draws nothing more, and sends nothing that waits; returns how many requests had been sent and redirected, and go unanswered now.
+    pub(super) fn stop(&mut self) -> u64 {
         self.left = Some(0);
         self.held = None;
-        self.queues.iter_mut().for_each(VecDeque::clear);
+        let waiting = self.queues.iter_mut().flat_map(|queue| queue.drain(..));
+        waiting.filter(|operation| operation.hops > 0).count() as u64
     }
 }

@@ -212,7 +212,10 @@ impl<'a> Driver<'a> {
         }
         if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
             self.stopping = true;
-            self.clients.iter_mut().for_each(Client::stop);
+            for client in &mut self.clients {
+                // What was redirected at the last moment is no failure: time is over.
+                client.stop();
+            }
             self.due.clear();
             self.deadline_ns = self.deadline_ns.min(now_ns);
         }
@@ -312,16 +315,16 @@ impl<'a> Driver<'a> {
         connection.open = false;
         connection.out.clear();
         connection.out_sent = 0;
-        let unanswered = u64::from(std::mem::take(&mut connection.in_flight));
-        self.in_flight -= unanswered;
-        self.tally.lost(why, unanswered);
+        let in_flight = u64::from(std::mem::take(&mut connection.in_flight));
+        self.in_flight -= in_flight;
         let (client, node) = (connection.client, connection.node);
         // Gone from the kernel's list with its last descriptor, which stays open until the end: take it out now.
         let _ = epoll::delete(&self.epoll, &connection.socket);
         let client = &mut self.clients[client];
         client.connections[node] = None;
         // A client without its node can't keep its shares: it ends, and the run counts as failed.
-        client.stop();
+        let redirected = client.stop();
+        self.tally.lost(why, in_flight + redirected);
     }
 
     /// Sends redirected operations to where they were directed.
@@ -378,8 +381,8 @@ impl<'a> Driver<'a> {
         known.or_else(|| {
             let opened = self.open(client, node);
             if let Err(error) = &opened {
-                self.tally.lost(&error.to_string(), 1);
-                self.clients[client].stop();
+                let redirected = self.clients[client].stop();
+                self.tally.lost(&error.to_string(), 1 + redirected);
             }
             opened.ok()
         })

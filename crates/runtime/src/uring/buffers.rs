@@ -6,11 +6,12 @@
 
 use std::alloc::{self, Layout};
 use std::io;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use io_uring::Submitter;
 use io_uring::types::BufRingEntry;
+use rustix::mm::{self, MapFlags, ProtFlags};
 
 use crate::Chunk;
 
@@ -19,7 +20,7 @@ pub(super) const BUFFER_BYTES: usize = 16 * 1024;
 /// Distance of the buffers' beginnings. Not a power of two: a turn reads the first few hundred bytes of many buffers, and at a
 /// distance of 16 KB these would all compete for the same few sets of the first- and second-level caches.
 const BUFFER_STRIDE_BYTES: usize = BUFFER_BYTES + 5 * 64;
-/// Buffers of one loop at the beginning (1 MB), and as many again whenever they run out, up to [`BUFFERS_MAX`].
+/// Buffers of one loop at the beginning (1 MB), and as many again until all have one that starved without, up to [`BUFFERS_MAX`].
 pub(super) const BUFFERS_MIN: u16 = 64;
 /// Buffers of one loop at most: 64 MB. A power of two, as the kernel asks.
 pub(super) const BUFFERS_MAX: u16 = 4096;
@@ -42,10 +43,12 @@ pub(super) struct Buffers {
     lender: u32,
     /// Buffers in the kernel's hands, less those in completions not yet seen.
     provided: u16,
+    /// Buffers at most; below [`BUFFERS_MAX`] in tests only.
+    pub(super) bound: usize,
     /// Beginning of each buffer, by its number.
     starts: Vec<NonNull<u8>>,
-    /// What to give back to the allocator.
-    slabs: Vec<(NonNull<u8>, Layout)>,
+    /// Mappings to give back, with their bytes.
+    slabs: Vec<(NonNull<u8>, usize)>,
 }
 
 impl Buffers {
@@ -65,6 +68,7 @@ impl Buffers {
             lender: LENDERS.fetch_add(1, Ordering::Relaxed),
             tail: 0,
             provided: 0,
+            bound: BUFFERS_MAX.into(),
             starts: Vec::new(),
             slabs: Vec::new(),
         };
@@ -75,26 +79,26 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Whether a receive that starts now may find a buffer.
-    pub(super) fn any_provided(&self) -> bool {
-        self.provided > 0
+    /// How many receives that start now may find a buffer.
+    pub(super) fn provided(&self) -> usize {
+        self.provided.into()
     }
 
     /// Doubles the number of buffers. False if the bound is reached or memory is refused.
     pub(super) fn grow(&mut self) -> bool {
         let present = self.starts.len();
-        let count = present.max(BUFFERS_MIN.into()).min(usize::from(BUFFERS_MAX) - present);
+        let count = present.max(BUFFERS_MIN.into()).min(self.bound - present);
         if count == 0 {
             return false;
         }
-        let layout = Layout::from_size_align(count * BUFFER_STRIDE_BYTES, PAGE_BYTES)
-            .expect("at most BUFFERS_MAX strides, far below isize::MAX");
-        // SAFETY: the layout's size is not zero. Zeroed, because chunks are handed out as initialized bytes;
-        // fresh pages are zero anyway, and untouched ones cost nothing.
-        let Some(slab) = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }) else {
-            return false;
-        };
-        self.slabs.push((slab, layout));
+        // From the kernel and not from the allocator: chunks are handed out as initialized bytes, so the memory must be zeroed, and pages
+        // that no receive touches must cost nothing. Most receives touch the first of a buffer's four or five.
+        let bytes = count * BUFFER_STRIDE_BYTES;
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping, wherever the kernel likes, touches nothing that is there.
+        let Ok(slab) = (unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, access, flags) }) else { return false };
+        let Some(slab) = NonNull::new(slab.cast::<u8>()) else { return false };
+        self.slabs.push((slab, bytes));
         for index in 0..count {
             // SAFETY: index < count, so the offset is inside the slab.
             let start = unsafe { slab.add(index * BUFFER_STRIDE_BYTES) };
@@ -171,9 +175,9 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        for &(slab, layout) in &self.slabs {
-            // SAFETY: allocated with this layout in `grow`, freed once; the kernel's use has ended (contract of `new`).
-            unsafe { alloc::dealloc(slab.as_ptr(), layout) };
+        for &(slab, bytes) in &self.slabs {
+            // SAFETY: mapped with this length in `grow`, given back once; the kernel's use has ended (contract of `new`).
+            let _ = unsafe { mm::munmap(slab.as_ptr().cast(), bytes) };
         }
         // SAFETY: allocated with this layout in `new`, freed once; the kernel's use has ended (contract of `new`).
         unsafe { alloc::dealloc(self.ring.as_ptr().cast(), Self::ring_layout()) };

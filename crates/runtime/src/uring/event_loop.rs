@@ -185,7 +185,8 @@ impl EventLoop for UringLoop {
         if !self.starved.is_empty() {
             self.feed();
         }
-        let mut timeout = timeout;
+        // Those behind have their turn at the next poll: what is armed may have no bytes, and then ends no wait.
+        let mut timeout = if self.must_feed() { Some(Duration::ZERO) } else { timeout };
         if let Some(until) = self.rest_until {
             let rest = until.saturating_duration_since(Instant::now());
             timeout = Some(timeout.map_or(rest, |timeout| timeout.min(rest)));

@@ -9,7 +9,7 @@
 //! | `Off` | nothing in flight; paused, ended or about to be armed | `Armed` |
 //! | `Armed` | in flight | `Off` by its last completion, `Stopping` by a cancel, `Starved` by ENOBUFS |
 //! | `Stopping` | in flight, a cancel is under way | `Off` by its last completion (then `Armed` if wanted again) |
-//! | `Starved` | nothing in flight; in the list of those that wait for buffers | `Armed` by the next poll that has some |
+//! | `Starved` | nothing in flight; in the list of those that wait for buffers | `Armed` by the next poll that has one for it |
 
 mod buffers;
 mod event_loop;
@@ -354,15 +354,12 @@ impl UringLoop {
         self.ring.recycle(drained);
     }
 
-    /// Arms the starved again, if there are buffers for them.
+    /// Arms as many of the starved again as there are buffers for. More would starve once more, each at the price of a submission and a completion:
+    /// with thousands of connections that had been most of a server's work.
     fn feed(&mut self) {
-        if !self.buffers.any_provided() {
-            self.buffers.grow();
-        }
-        if !self.buffers.any_provided() {
-            return;
-        }
-        while let Some(token) = self.starved.pop_front() {
+        while self.buffers.provided() < self.starved.len() && self.buffers.grow() {}
+        for _ in 0..self.buffers.provided() {
+            let Some(token) = self.starved.pop_front() else { return };
             if let Some(connection) = self.connections.value_mut(token)
                 && connection.receive == Flight::Starved
             {
@@ -370,6 +367,12 @@ impl UringLoop {
                 self.arm_receive(token);
             }
         }
+    }
+
+    /// Whether the next poll has something to feed: some are starved, and buffers are there. (Without buffers the caller has all of them, and
+    /// gives some back before it can want more.)
+    fn must_feed(&self) -> bool {
+        !self.starved.is_empty() && self.buffers.provided() > 0
     }
 
     fn end_rests(&mut self) {

@@ -1,4 +1,4 @@
-//! What only older kernels do.
+//! What only io_uring does, and what only older kernels do.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -6,7 +6,66 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::UringLoop;
+use super::buffers::BUFFERS_MIN;
 use crate::{Doorbell, Event, EventLoop};
+
+/// Connections, several times as many as a loop has buffers at first; with the peers' ends below the usual limit of descriptors.
+const MANY: usize = 3 * BUFFERS_MIN as usize;
+
+/// Polls until `wanted` chunks were there, giving all of them back after each poll; says how many polls that took.
+fn polls_for(event_loop: &mut UringLoop, wanted: usize) -> usize {
+    let (mut events, mut chunks, mut polls) = (Vec::new(), 0, 0);
+    while chunks < wanted {
+        event_loop.poll(Some(Duration::from_secs(20)), &mut events).unwrap();
+        polls += 1;
+        for event in events.drain(..) {
+            let Event::Data { chunk, .. } = event else { panic!("{event:?}") };
+            event_loop.release(chunk);
+            chunks += 1;
+        }
+        assert!(polls <= wanted, "{chunks} of {wanted} chunks in {polls} polls");
+    }
+    polls
+}
+
+fn many(event_loop: &mut UringLoop) -> Vec<UnixStream> {
+    let pairs = (0..MANY).map(|_| UnixStream::pair().unwrap());
+    pairs.map(|(here, there)| event_loop.add(here.into()).map(|_| there).unwrap()).collect()
+}
+
+/// Thousands of connections that all want a buffer at once get one each by the second poll, not a few of them with each of many.
+#[test]
+fn buffers_grow_to_what_starves_without() {
+    let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
+    let mut peers = many(&mut event_loop);
+    peers.iter_mut().for_each(|peer| peer.write_all(b"x").unwrap());
+    assert_eq!(polls_for(&mut event_loop, MANY), 2);
+}
+
+/// Where no more buffers are to be had, all get their turn, also behind those that starved and have no bytes.
+#[test]
+fn few_buffers_serve_many_in_turn() {
+    let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
+    event_loop.buffers.bound = BUFFERS_MIN.into();
+    let mut first = many(&mut event_loop);
+    first.iter_mut().for_each(|peer| peer.write_all(b"x").unwrap());
+    let mut held = Vec::new();
+    event_loop.poll(Some(Duration::from_secs(20)), &mut held).unwrap();
+    assert_eq!(held.len(), BUFFERS_MIN.into(), "one buffer each");
+    // These find none, and have nothing to receive either, but for the last.
+    let mut second = many(&mut event_loop);
+    let mut events = Vec::new();
+    event_loop.poll(Some(Duration::ZERO), &mut events).unwrap();
+    assert!(events.is_empty(), "all buffers are held");
+    second.last_mut().unwrap().write_all(b"x").unwrap();
+    let left = MANY - held.len() + 1;
+    for event in held {
+        let Event::Data { chunk, .. } = event else { panic!("{event:?}") };
+        event_loop.release(chunk);
+    }
+    let polls = polls_for(&mut event_loop, left);
+    assert!(polls <= 2 * (2 * MANY).div_ceil(BUFFERS_MIN.into()), "{polls} polls");
+}
 
 /// Before Linux 6.12 a wait can't look beyond the completions of sends: they are collected by a call of their own.
 #[test]

@@ -68,7 +68,7 @@ fn section(text: &mut String, workload: &WorkloadResult) -> io::Result<()> {
         }
         text.push_str("</table></div>\n");
     }
-    for remark in workload.peers.iter().flat_map(remarks) {
+    for remark in remarks(workload) {
         let class = if is_bad(&remark) { "bad" } else { "small" };
         text.push_str(&format!("<p class=\"{class}\">{}</p>\n", escaped(&remark)));
     }

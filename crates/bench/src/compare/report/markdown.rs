@@ -39,7 +39,7 @@ fn section(text: &mut String, workload: &WorkloadResult) {
         }
         text.push('\n');
     }
-    for remark in workload.peers.iter().flat_map(remarks) {
+    for remark in remarks(workload) {
         text.push_str(&format!("- {}\n", emphasized(&escaped(&remark))));
     }
     text.push('\n');

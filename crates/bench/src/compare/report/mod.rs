@@ -92,7 +92,7 @@ pub(super) fn print(result: &WorkloadResult, out: &mut impl Write) -> io::Result
             writeln!(out, "{}", cells.collect::<Vec<_>>().join("  "))?;
         }
     }
-    for remark in result.peers.iter().flat_map(remarks) {
+    for remark in remarks(result) {
         writeln!(out, "  {remark}")?;
     }
     out.flush()
@@ -143,8 +143,16 @@ fn is_bad(text: &str) -> bool {
     text.contains(MISSED) || text.contains(INVALID)
 }
 
+/// What has to be known beside a workload's tables.
+fn remarks(workload: &WorkloadResult) -> Vec<String> {
+    let figureless = |name: &&String| workload.peers.iter().any(|peer| peer.name == **name && peer.summary.is_none());
+    let no_ratios = workload.against.iter().filter(figureless);
+    let no_ratios = no_ratios.map(|name| format!("no ratios to {name}: it has no figures here"));
+    workload.peers.iter().flat_map(peer_remarks).chain(no_ratios).collect()
+}
+
 /// What has to be known beside a peer's figures, or instead of them.
-fn remarks(peer: &PeerResult) -> Vec<String> {
+fn peer_remarks(peer: &PeerResult) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(why) = &peer.invalid {
         remarks.push(format!("{}: {INVALID}: {why}", peer.name));
@@ -279,7 +287,7 @@ mod tests {
         let mut third = peer("third", vec![round(1, 20.0, 1.0, 2_000.0)]);
         third.latency_missed_us = Some(1_000.0);
         let mut workload = workload(vec![first, peer("second", vec![round(1, 10.0, 1.0, 5.0)]), failed, third]);
-        workload.against = vec!["a|b".into(), "second".into()];
+        workload.against = vec!["a|b".into(), "second".into(), "broken <b>".into()];
         workload.summarize();
         let mut host = super::super::host::look();
         host.load_after = "1.5".into();
@@ -342,6 +350,7 @@ mod tests {
             "a|b",
             "broken &lt;b&gt;",
             "a process ended",
+            "no ratios to broken &lt;b&gt;: it has no figures here",
             "1,234,567",
             "interrupted",
             "server --save ''",
@@ -385,7 +394,7 @@ mod tests {
         one.rounds.iter_mut().for_each(|round| round.load.generator_cpu_s = 2.5e-6);
         let mut result = workload(vec![one]);
         result.summarize();
-        let told = remarks(&result.peers[0]).join("\n");
+        let told = peer_remarks(&result.peers[0]).join("\n");
         assert!(told.contains("in 1 of 2 rounds the load generator was the limit"), "{told}");
         assert!(told.contains("in 1 of 2 rounds generator and server both"), "{told}");
         assert!(told.contains("(1.50 + 2.50 µs per operation)"), "{told}");
