@@ -626,10 +626,31 @@ fn a_small_pair_takes_32_bytes() {
     assert_eq!(has(&dict, b"key:12345678").map(|e| e.allocated_bytes()), Some(32));
 }
 
+/// Head 4, length of the key 1, of the value 1, 2 or 9; cells of 16 bytes' steps, and what is longer than any to the byte.
+#[test]
+fn a_length_takes_as_few_bytes_as_it_can() {
+    for (key_len, value_len, bytes) in [
+        (12, 238, 256),
+        (13, 238, 272),
+        (10, 239, 256),
+        (11, 239, 272),
+        (11, 382, 400),
+        (11, 383, 416),
+        (1, 4_095, 4_103),
+        (1, 4_096, 4_111),
+    ] {
+        let mut dict = Dict::new(SEED);
+        let key = vec![b'k'; key_len];
+        put(&mut dict, &key, &vec![b'v'; value_len], None);
+        let found = has(&dict, &key).map(|entry| entry.allocated_bytes());
+        assert_eq!(found, Some(bytes), "a key of {key_len} with a value of {value_len}");
+    }
+}
+
 /// Each form of a length, at its bounds, of keys and of values.
 #[test]
 fn lengths_come_back_at_the_bounds_of_their_forms() {
-    let lengths = [0, 1, 251, 252, 253, 254, 255, 256, 504, 4_000, 65_535, 65_536];
+    let lengths = [0, 1, 238, 239, 240, 255, 256, 511, 512, 4_000, 4_095, 4_096, 65_536];
     let mut dict: Dict<String> = Dict::new(SEED);
     for (i, &len) in lengths.iter().enumerate() {
         for (j, &value_len) in lengths.iter().enumerate() {

@@ -2,12 +2,18 @@
 //!
 //! ```text
 //! head        4 bytes   24 bits of access word, 2 of payload kind, has-expiry, large, 3 of user flags, 1 spare
-//! key length  1, 3 or 9
-//! value length 1, 3 or 9, only of a bytes payload
+//! key length  1, 2 or 9: see below
+//! value length 1, 2 or 9, only of a bytes payload
 //! expiry      8 bytes (ms, signed), only if it has one
 //! key
 //! payload     the bytes, or 8 of integer, or a pointer to the heap value
 //! ```
+//!
+//! | first byte of a length | length |
+//! | --- | --- |
+//! | `00` to `ee` | the byte |
+//! | `ef` | the eight bytes that follow |
+//! | `f0` to `ff` | 12 bits: the lower half of the byte, and the byte that follows. No record of a slab cell has a longer one |
 //!
 //! A record lies in a slab cell or, when it is too long for any (`large`), in memory of the global allocator.
 
@@ -27,10 +33,14 @@ pub(crate) const USER_FLAGS_MASK: u8 = 0b111;
 const HEAD_BYTES: usize = 4;
 const EXPIRY_BYTES: usize = 8;
 const WORD_BYTES: usize = 8;
-/// A first byte of a length that means: two bytes of length follow. Below, it is the length.
-const LENGTH_U16: u8 = 253;
-/// Eight bytes of length follow.
-const LENGTH_U64: u8 = 254;
+/// A first byte of a length that means: eight bytes of length follow. Below, it is the length; above, its upper bits.
+const LENGTH_U64: u8 = 0xef;
+/// What the two bytes of a length of 12 bits have above these.
+const LENGTH_U12: u16 = 0xf000;
+/// The first length that doesn't fit one byte.
+const LENGTH_U12_MIN: usize = LENGTH_U64 as usize;
+/// The first length that doesn't fit 12 bits.
+const LENGTH_U64_MIN: usize = 1 << 12;
 /// Alignment of a record that the global allocator holds.
 const LARGE_ALIGN: usize = 8;
 
@@ -135,8 +145,8 @@ enum Home {
 
 fn length_bytes(len: usize) -> usize {
     match len {
-        0..253 => 1,
-        253..=0xffff => 3,
+        0..LENGTH_U12_MIN => 1,
+        LENGTH_U12_MIN..LENGTH_U64_MIN => 2,
         _ => 9,
     }
 }
@@ -261,9 +271,9 @@ impl Record {
         unsafe {
             let first = self.0.add(at).read();
             match first {
-                LENGTH_U16 => (usize::from(self.0.add(at + 1).cast::<u16>().read_unaligned()), 3),
+                0..LENGTH_U64 => (usize::from(first), 1),
                 LENGTH_U64 => (self.0.add(at + 1).cast::<u64>().read_unaligned() as usize, 9),
-                _ => (usize::from(first), 1),
+                _ => (usize::from(u16::from_be_bytes([first, self.0.add(at + 1).read()]) & !LENGTH_U12), 2),
             }
         }
     }
@@ -305,11 +315,11 @@ impl Record {
     /// As [`Self::head`].
     #[inline(always)]
     pub(crate) unsafe fn has_key(self, key: &[u8]) -> bool {
-        // SAFETY: the caller's word. The short way: a key length below 253 is one byte, and then the value's length
-        // follows right behind it.
+        // SAFETY: the caller's word. The short way: a key length of one byte, and then the value's length follows right
+        // behind it.
         unsafe {
             let first = usize::from(self.0.add(HEAD_BYTES).read());
-            if first >= usize::from(LENGTH_U16) {
+            if first >= LENGTH_U12_MIN {
                 return self.key() == key;
             }
             if first != key.len() {
@@ -319,9 +329,9 @@ impl Record {
             let mut at = HEAD_BYTES + 1;
             if head >> KIND_SHIFT & 0b11 == 0 {
                 at += match self.0.add(at).read() {
-                    LENGTH_U16 => 3,
+                    0..LENGTH_U64 => 1,
                     LENGTH_U64 => 9,
-                    _ => 1,
+                    _ => 2,
                 };
             }
             if head & EXPIRES != 0 {
@@ -402,15 +412,18 @@ impl Record {
         expire_at_ms: Option<i64>,
     ) -> Self {
         // SAFETY: in use and the caller's alone. In place, the record's memory holds the new shape since both have the
-        // same home. The key moves first, by a copy that allows overlap, while everything else is either known already
+        // same home. The key moves first, if at all, by a copy that allows overlap, while everything else is either known already
         // or about to be overwritten. The payload's bytes aren't in this record, which nobody else may read now.
         unsafe {
             let old = self.shape();
             let access = self.access();
             let new =
                 Shape { kind: payload.kind(), expires: expire_at_ms.is_some(), payload_len: payload.len(), ..old };
-            if old.home() == new.home() {
-                self.0.add(old.key_at()).copy_to(self.0.add(new.key_at()), old.key_len);
+            // Mostly nothing but the bytes of the payload is new.
+            if old == new || old.home() == new.home() {
+                if old.key_at() != new.key_at() {
+                    self.0.add(old.key_at()).copy_to(self.0.add(new.key_at()), old.key_len);
+                }
                 self.write_head(new, user_flags, access);
                 self.write_expiry(new, expire_at_ms);
                 self.write_payload(new, payload);
@@ -478,10 +491,7 @@ impl Record {
         unsafe {
             match length_bytes(len) {
                 1 => self.0.add(at).write(len as u8),
-                3 => {
-                    self.0.add(at).write(LENGTH_U16);
-                    self.0.add(at + 1).cast::<u16>().write_unaligned(len as u16);
-                }
+                2 => self.0.add(at).cast::<u16>().write_unaligned((LENGTH_U12 | len as u16).to_be()),
                 _ => {
                     self.0.add(at).write(LENGTH_U64);
                     self.0.add(at + 1).cast::<u64>().write_unaligned(len as u64);
@@ -537,7 +547,7 @@ pub(crate) fn fits_cell(key_len: usize, value_len: usize) -> bool {
 
 /// The longest value that fits a cell with an empty key.
 pub(crate) const fn value_len_max() -> usize {
-    CELL_BYTES_MAX - HEAD_BYTES - 1 - 3 - EXPIRY_BYTES
+    CELL_BYTES_MAX - HEAD_BYTES - 1 - 2 - EXPIRY_BYTES
 }
 
 fn large_layout(len: usize) -> Layout {
