@@ -138,17 +138,11 @@ impl<'a> Pair<'a> {
         let (subject, judge) = (&mut self.subject_clients[connection], &mut self.judge_clients[connection]);
         subject.send_raw(&bytes);
         judge.send_raw(&bytes);
+        let sent = || steps.iter().map(|step| format!("\n    {}", show_args(&step.args))).collect::<String>();
+        let unanswered = |text: String| difference(start, format!("{text}; the burst was:{}", sent()));
         // The marker tells apart a reply too few or too many from a wrong one.
-        let right = until_marker(judge, &marker).map_err(|text| difference(start, format!("the judge: {text}")))?;
-        let given = until_marker(subject, &marker);
-        let (given, broken) = match given {
-            Ok(given) => (given, None),
-            Err(text) => (Vec::new(), Some(text)),
-        };
-        if let Some(text) = broken {
-            let sent: String = steps.iter().map(|step| format!("\n    {}", show_args(&step.args))).collect();
-            return Err(difference(start, format!("{text}; the burst was:{sent}")));
-        }
+        let right = until_marker(judge, &marker).map_err(|text| unanswered(format!("the judge: {text}")))?;
+        let given = until_marker(subject, &marker).map_err(unanswered)?;
         if given.len() != right.len() || right.len() != steps.len() {
             let text =
                 format!("{} replies to a burst of {}, and the judge gave {}", given.len(), steps.len(), right.len());

@@ -53,6 +53,7 @@ mod raw_string;
 pub mod rdb_value;
 pub mod set;
 pub mod sorted_set;
+pub mod sorting;
 pub mod stream;
 pub mod table;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Members around a place.
 
+use std::cmp::Ordering;
+
 use pantala_engine::access::{Access, SessionView};
 use pantala_engine::db::WrongType;
 use pantala_engine::keyspace::Keyspace;
@@ -8,6 +10,7 @@ use pantala_types::SortedSet;
 use pantala_types::geo::Point;
 use pantala_types::pack::Element;
 use pantala_types::sorted_set::{Builder, ScoreRange, SortedSetView};
+use pantala_types::sorting::{sort_all, sort_part};
 
 use super::options::{Kind, Options, Sort};
 use super::{reply_distance, reply_point};
@@ -17,6 +20,7 @@ use crate::errors;
 use crate::sorted_sets::{pack_limits, store};
 
 /// A member inside the shape.
+#[derive(Clone, Copy)]
 struct Hit<'a> {
     member: Element<'a>,
     score: f64,
@@ -104,14 +108,22 @@ fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
             }
         }
     }
-    // Stable, so that equally distant members stay in the order of their scores.
-    match options.sort {
-        Some(Sort::Nearest) => hits.sort_by(|one, two| one.distance_m.total_cmp(&two.distance_m)),
-        Some(Sort::Farthest) => hits.sort_by(|one, two| two.distance_m.total_cmp(&one.distance_m)),
-        None => {}
+    let wanted = options.count.map_or(hits.len(), |count| count.min(hits.len()));
+    if let Some(sort) = options.sort {
+        // As Redis: which of equally distant members come, and in what order, is seen.
+        let order = |one: &Hit<'_>, two: &Hit<'_>| match sort {
+            Sort::Nearest => by_distance(one, two),
+            Sort::Farthest => by_distance(one, two).reverse(),
+        };
+        if wanted < hits.len() { sort_part(&mut hits, 0..wanted, order) } else { sort_all(&mut hits, order) }
     }
-    hits.truncate(options.count.unwrap_or(usize::MAX));
+    hits.truncate(wanted);
     hits
+}
+
+/// The nearer one first. A distance that is no number is less than any other, from either side.
+fn by_distance(one: &Hit<'_>, two: &Hit<'_>) -> Ordering {
+    one.distance_m.partial_cmp(&two.distance_m).unwrap_or(Ordering::Less)
 }
 
 fn reply_hits(hits: &[Hit<'_>], options: &Options, reply: &mut Reply<'_>) {

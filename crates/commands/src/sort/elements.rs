@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::Holds;
 use pantala_types::pack::Element;
+use pantala_types::sorting::sort_part;
 use pantala_types::{List, Set, SortedSet, double};
 
 use super::options::Options;
@@ -106,13 +107,19 @@ impl Elements {
             });
         } else if options.by.is_some() {
             let weights = self.weights(access, options);
-            sort_by(&mut order, options.descending, |one, two| {
+            let compare = |one: u32, two: u32| {
                 let weight = |number: u32| weights.number_of[number as usize].map(|number| weights.texts.get(number));
                 match (weight(one), weight(two)) {
                     (Some(one), Some(two)) => compare(one, two, options),
                     (one, two) => one.is_some().cmp(&two.is_some()),
                 }
-            });
+            };
+            if range == (0..order.len()) {
+                sort_by(&mut order, options.descending, compare);
+            } else {
+                // The order of elements of one weight is seen: as in Redis.
+                sort_part(&mut order, range.clone(), |&one, &two| directed(compare(one, two), options.descending));
+            }
         } else {
             sort_by(&mut order, options.descending, |one, two| compare(self.get(one), self.get(two), options));
         }
@@ -166,10 +173,11 @@ struct Weights {
 
 /// Elements that are equal stay in their order, also when it is turned round.
 fn sort_by(order: &mut [u32], descending: bool, compare: impl Fn(u32, u32) -> Ordering) {
-    order.sort_by(|&one, &two| {
-        let ordering = compare(one, two);
-        if descending { ordering.reverse() } else { ordering }
-    });
+    order.sort_by(|&one, &two| directed(compare(one, two), descending));
+}
+
+fn directed(ordering: Ordering, descending: bool) -> Ordering {
+    if descending { ordering.reverse() } else { ordering }
 }
 
 /// What is answered is compared as C strings (Redis collates them, here by their bytes); what is stored, whole.

@@ -58,9 +58,13 @@ pub fn zrevrank(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 }
 
 fn rank(access: &mut Access<'_>, args: &Args<'_>, reverse: bool, reply: &mut Reply<'_>) {
+    if args.len() > 4 {
+        let name = if reverse { "zrevrank" } else { "zrank" };
+        return reply.error_bytes(format!("ERR wrong number of arguments for '{name}' command").as_bytes());
+    }
     let with_score = match args.get(3) {
         None => false,
-        Some(option) if is_option(option, "WITHSCORE") && args.len() == 4 => true,
+        Some(option) if is_option(option, "WITHSCORE") => true,
         Some(_) => return reply.error(errors::SYNTAX),
     };
     let null = |reply: &mut Reply<'_>| if with_score { reply.null_array() } else { reply.null() };

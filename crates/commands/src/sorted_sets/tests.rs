@@ -67,6 +67,11 @@ fn ranges_in_both_forms() {
         assert_eq!(server.run(&format!("zrank z d{long} withscore")), "*2 :3 2.5");
         assert_eq!(server.run("ZRANK z nosuch WITHSCORE"), "*-1");
         assert_eq!(server.run("ZREVRANK nosuch a WITHSCORE"), "*-1");
+        // As in 7.2, by its source.
+        assert_eq!(server.run("ZRANK nosuch a extra"), "-ERR syntax error");
+        let too_many = |name| format!("-ERR wrong number of arguments for '{name}' command");
+        assert_eq!(server.run("ZRANK nosuch a WITHSCORE extra"), too_many("zrank"));
+        assert_eq!(server.run("zREVRANK z a extra extra"), too_many("zrevrank"));
         assert_eq!(server.run("ZRANK z nosuch"), "$-1");
         assert_eq!(server.run("ZRANK z a WITHSCORES"), "-ERR syntax error");
         assert_eq!(server.run("ZREMRANGEBYSCORE z (1 2.5"), ":1");

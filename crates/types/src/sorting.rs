@@ -1,0 +1,219 @@
+//! Sorting in which equal elements come in the order that Redis leaves them in.
+//!
+//! | function | Redis has for it | equal elements |
+//! | --- | --- | --- |
+//! | [`sort_all`] | `qsort` of the GNU C library: a merge sort | stay in their order |
+//! | [`sort_part`] | a quicksort that leaves out what isn't asked for | come in an order that only its steps explain |
+//!
+//! The second is Bentley's and McIlroy's ("Engineering a sort function", Software: Practice and Experience 23, 1993), without the halves
+//! that aren't wanted. Each compares the elements that Redis compares, so neither needs a total order: a distance that is
+//! no number ends up where it does there.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+/// Fewer elements are sorted by insertion; just as many have the middle one for a pivot.
+const INSERTION_LEN: usize = 7;
+/// Of more elements the pivot is chosen among nine, of fewer among three.
+const PIVOT_OF_THREE_LEN_MAX: usize = 40;
+
+/// Sorts all. Equal elements stay in their order.
+pub fn sort_all<T: Copy>(items: &mut [T], mut compare: impl FnMut(&T, &T) -> Ordering) {
+    merge_sort(items, &mut Vec::with_capacity(items.len()), &mut compare);
+}
+
+/// Sorts by halves; `merged` is room for all.
+fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl FnMut(&T, &T) -> Ordering) {
+    if items.len() < 2 {
+        return;
+    }
+    let (one, two) = items.split_at_mut(items.len() / 2);
+    merge_sort(one, merged, compare);
+    merge_sort(two, merged, compare);
+    merged.clear();
+    let (mut left, mut right) = (&*one, &*two);
+    while let ([first, left_rest @ ..], [second, right_rest @ ..]) = (left, right) {
+        if compare(first, second).is_gt() {
+            merged.push(*second);
+            right = right_rest;
+        } else {
+            merged.push(*first);
+            left = left_rest;
+        }
+    }
+    // What is left of the second half is in its place.
+    merged.extend_from_slice(left);
+    items[..merged.len()].copy_from_slice(merged);
+}
+
+/// Puts those elements in their places that sorting would bring to the indexes `wanted`; the others are left anywhere before or behind.
+pub fn sort_part<T>(items: &mut [T], wanted: Range<usize>, mut compare: impl FnMut(&T, &T) -> Ordering) {
+    // A list, not recursion: who chooses the elements would choose how deep.
+    let mut segments = Vec::new();
+    segments.push(0..items.len());
+    while let Some(segment) = segments.pop() {
+        let part = &mut items[segment.clone()];
+        if part.len() < INSERTION_LEN {
+            insertion_sort(part, &mut compare);
+            continue;
+        }
+        let (less_len, greater_len) = partition(part, &mut compare);
+        let halves = [segment.start..segment.start + less_len, segment.end - greater_len..segment.end];
+        let is_wanted = |half: &Range<usize>| half.start < wanted.end && wanted.start < half.end;
+        segments.extend(halves.into_iter().filter(|half| half.len() > 1 && is_wanted(half)));
+    }
+}
+
+fn insertion_sort<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Ordering) {
+    for sorted_len in 1..items.len() {
+        let mut at = sorted_len;
+        while at > 0 && compare(&items[at - 1], &items[at]).is_gt() {
+            items.swap(at - 1, at);
+            at -= 1;
+        }
+    }
+}
+
+/// Brings what is less than the pivot to the front, what is greater to the end, and says how many these are.
+fn partition<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> (usize, usize) {
+    let (len, last) = (items.len(), items.len() - 1);
+    items.swap(0, pivot(items, compare));
+    // From both ends inwards: equal ones, then less or greater ones, then what hasn't been looked at (from `low` to `high`).
+    let (mut equal_low, mut low, mut high, mut equal_high) = (1, 1, last, last);
+    loop {
+        while low <= high {
+            match compare(&items[low], &items[0]) {
+                Ordering::Greater => break,
+                Ordering::Equal => {
+                    items.swap(equal_low, low);
+                    equal_low += 1;
+                }
+                Ordering::Less => {}
+            }
+            low += 1;
+        }
+        while low <= high {
+            match compare(&items[high], &items[0]) {
+                Ordering::Less => break,
+                Ordering::Equal => {
+                    items.swap(high, equal_high);
+                    equal_high -= 1;
+                }
+                Ordering::Greater => {}
+            }
+            high -= 1;
+        }
+        if low > high {
+            break;
+        }
+        items.swap(low, high);
+        low += 1;
+        high -= 1;
+    }
+    // The equal ones go to the middle, from either end.
+    let (less_len, greater_len) = (low - equal_low, equal_high - high);
+    let moved = equal_low.min(less_len);
+    swap_blocks(items, 0, low - moved, moved);
+    let moved = greater_len.min(last - equal_high);
+    swap_blocks(items, low, len - moved, moved);
+    (less_len, greater_len)
+}
+
+/// Swaps `len` elements from one index on with those from another on.
+fn swap_blocks<T>(items: &mut [T], one: usize, two: usize, len: usize) {
+    for offset in 0..len {
+        items.swap(one + offset, two + offset);
+    }
+}
+
+/// The index of the element that the others are compared with.
+fn pivot<T>(items: &[T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> usize {
+    let len = items.len();
+    let (mut first, mut middle, mut last) = (0, len / 2, len - 1);
+    if len == INSERTION_LEN {
+        return middle;
+    }
+    let mut median = |one: usize, two: usize, three: usize| {
+        let mut compare = |a: usize, b: usize| compare(&items[a], &items[b]);
+        // With equal ones it counts who is asked first.
+        if compare(one, two).is_lt() {
+            if compare(two, three).is_lt() {
+                two
+            } else if compare(one, three).is_lt() {
+                three
+            } else {
+                one
+            }
+        } else if compare(two, three).is_gt() {
+            two
+        } else if compare(one, three).is_lt() {
+            one
+        } else {
+            three
+        }
+    };
+    if len > PIVOT_OF_THREE_LEN_MAX {
+        let step = len / 8;
+        first = median(first, first + step, first + 2 * step);
+        middle = median(middle - step, middle, middle + step);
+        last = median(last - 2 * step, last - step, last);
+    }
+    median(first, middle, last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    /// Numbers of which many are equal, each with its place.
+    fn numbers(random: &mut Random) -> Vec<(u64, usize)> {
+        let (len, values) = (random.below(300), 1 + random.below(40));
+        (0..len as usize).map(|place| (random.below(values), place)).collect()
+    }
+
+    #[test]
+    fn sorted_and_stable() {
+        let mut random = Random::announced("sorting");
+        for _ in 0..500 {
+            let mut items = numbers(&mut random);
+            let mut model = items.clone();
+            model.sort_by_key(|(number, _)| *number);
+            sort_all(&mut items, |one, two| one.0.cmp(&two.0));
+            assert_eq!(items, model);
+        }
+    }
+
+    #[test]
+    fn a_part_is_where_sorting_brings_it() {
+        let mut random = Random::announced("sorting a part");
+        for _ in 0..2_000 {
+            let mut items = numbers(&mut random);
+            let mut sorted = items.clone();
+            sorted.sort_by_key(|(number, _)| *number);
+            let start = random.below(items.len() as u64 + 1) as usize;
+            let end = start + random.below((items.len() - start) as u64 + 1) as usize;
+            sort_part(&mut items, start..end, |one, two| one.0.cmp(&two.0));
+            let values = |items: &[(u64, usize)]| items.iter().map(|(number, _)| *number).collect::<Vec<_>>();
+            assert_eq!(values(&items[start..end]), values(&sorted[start..end]));
+            items.sort_by_key(|(_, place)| *place);
+            assert!(items.iter().enumerate().all(|(place, item)| item.1 == place), "none is lost");
+        }
+    }
+
+    /// An order that is none ends, and loses nothing.
+    #[test]
+    fn comparisons_that_contradict_each_other_do_no_harm() {
+        let mut random = Random::announced("contradictions");
+        for _ in 0..2_000 {
+            let mut items: Vec<usize> = (0..random.below(200) as usize).collect();
+            let wanted = 0..items.len() / 3;
+            let mut any =
+                |_: &usize, _: &usize| [Ordering::Less, Ordering::Equal, Ordering::Greater][random.below(3) as usize];
+            sort_part(&mut items, wanted, &mut any);
+            sort_all(&mut items, &mut any);
+            items.sort_unstable();
+            assert!(items.iter().enumerate().all(|(number, item)| number == *item));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What compares as equal comes in an order that only the steps of sorting explain. Held against redis-server: places at equal
+//! distances, and elements of equal weight, of which only some are wanted.
+
+use pantala_tests::reply::show;
+use pantala_tests::{Client, Random, Server, for_each_backend};
+
+/// Sets and lists, each asked so often.
+const ROUNDS: usize = 60;
+const QUESTIONS: usize = 60;
+/// Lengths at which a step of Redis's quicksort changes, and beyond what is kept in one piece.
+const LENGTHS: &[usize] = &[1, 2, 3, 6, 7, 8, 9, 15, 40, 41, 42, 48, 90, 127, 128, 129, 200, 500, 1_500];
+/// As score anything is a place; far ones are all on the map's edge.
+const FAR_SCORES: &[&str] = &["-1", "inf", "-inf", "1e30", "4503599627370496", "0", "0.5"];
+
+struct Asked {
+    ours: Client,
+    theirs: Client,
+}
+
+impl Asked {
+    fn both(&mut self, args: &[Vec<u8>]) {
+        self.ours.send(args);
+        self.theirs.send(args);
+        let (given, right) = (self.ours.receive_raw().1, self.theirs.receive_raw().1);
+        let shown = || args.iter().take(12).map(|arg| show(arg)).collect::<Vec<_>>().join(" ");
+        assert!(given == right, "{}\n gives   {}\n must be {}", shown(), show(&given), show(&right));
+    }
+
+    fn call(&mut self, words: &str) {
+        self.both(&words.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>());
+    }
+}
+
+fn for_each_pair(test: &str, run: impl Fn(&mut Random, &mut Asked)) {
+    let seed = Random::seed(test);
+    let Some(judge) = Server::redis(&[]) else { return };
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let mut random = Random::from_seed(seed);
+        let mut asked = Asked { ours: server.connect(), theirs: judge.connect() };
+        for _ in 0..ROUNDS {
+            asked.call("FLUSHALL");
+            run(&mut random, &mut asked);
+        }
+        drop(asked);
+        server.assert_sound();
+    });
+}
+
+/// Places, few for many members, or as many.
+fn fill_places(random: &mut Random, asked: &mut Asked, len: usize) {
+    let places = *random.pick(&[1, 2, 3, 10, 1_000]);
+    let center = (random.between(-170, 170), random.between(-80, 80));
+    let mut words = vec![String::from("ZADD"), String::from("places")];
+    let is_far = random.one_in(4);
+    if !is_far {
+        words[0] = String::from("GEOADD");
+    }
+    for member in 0..len {
+        // Around the middle, on circles, so that distances are equal from different places too.
+        let place = random.below(places) as i64;
+        let (east, north) = [(1, 0), (-1, 0), (0, 1), (0, -1), (0, 0)][place as usize % 5];
+        let step = place / 5;
+        if is_far {
+            words.push((*random.pick(FAR_SCORES)).to_owned());
+        } else {
+            words.push(format!("{}.{:04}", center.0 + east, step));
+            words.push(format!("{}.{:04}", center.1 + north, step));
+        }
+        words.push(format!("member:{member}"));
+    }
+    asked.both(&words.into_iter().map(String::into_bytes).collect::<Vec<_>>());
+    // The middle itself, and its opposite: the distance between them may be no number.
+    asked.call(&format!("GEOADD places {} {} middle", center.0, center.1));
+    let opposite = if center.0 > 0 { center.0 - 180 } else { center.0 + 180 };
+    asked.call(&format!("GEOADD places {opposite} {} opposite:1 {opposite} {} opposite:2", -center.1, -center.1));
+}
+
+#[test]
+fn places_at_equal_distances() {
+    for_each_pair("places_at_equal_distances", |random, asked| {
+        let len = *random.pick(LENGTHS);
+        fill_places(random, asked, len);
+        for _ in 0..QUESTIONS {
+            let radius = *random.pick(&["0.5", "1", "111", "150", "300", "20000", "100000"]);
+            let mut words = match random.below(3) {
+                0 => format!("GEORADIUSBYMEMBER places middle {radius} km"),
+                1 => format!("GEOSEARCH places FROMMEMBER middle BYRADIUS {radius} km"),
+                _ => format!("GEOSEARCH places FROMMEMBER opposite:1 BYBOX {radius} {radius} km"),
+            };
+            words += *random.pick(&["", " ASC", " DESC"]);
+            if !random.one_in(5) {
+                words += &format!(" COUNT {}", 1 + random.below(len + 4));
+                words += *random.pick(&["", "", " ANY"]);
+            }
+            words += *random.pick(&["", " WITHDIST", " WITHHASH WITHCOORD"]);
+            asked.call(&words);
+        }
+        // What is stored of a few shows which they are.
+        for order in ["ASC", "DESC"] {
+            asked.call(&format!(
+                "GEOSEARCHSTORE stored places FROMMEMBER middle BYRADIUS 30000 km COUNT {} {order}",
+                1 + len / 2
+            ));
+            asked.call("ZRANGE stored 0 -1 WITHSCORES");
+        }
+    });
+}
+
+#[test]
+fn elements_of_equal_weight() {
+    for_each_pair("elements_of_equal_weight", |random, asked| {
+        let len = *random.pick(LENGTHS);
+        let weights = *random.pick(&[1, 2, 5, 50]);
+        for element in 0..len {
+            // Some have no weight at all.
+            if !random.one_in(6) {
+                asked.call(&format!("SET weight:{element} w{}", random.below(weights)));
+            }
+        }
+        let elements: Vec<String> = (0..len).map(|_| random.below(len).to_string()).collect();
+        asked.call(&format!("RPUSH list {}", elements.join(" ")));
+        for _ in 0..QUESTIONS {
+            let mut words = String::from("SORT list BY weight:* ALPHA");
+            words += *random.pick(&["", " DESC"]);
+            if !random.one_in(5) {
+                words += &format!(" LIMIT {} {}", random.between(-1, len as i64), random.between(-1, len as i64));
+            }
+            words += *random.pick(&["", " GET # GET weight:*", " STORE stored"]);
+            asked.call(&words);
+        }
+        asked.call("LRANGE stored 0 -1");
+    });
+}
