@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags};
 
 use crate::accept::{self, Accepting};
 use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
+use crate::outgoing::Outgoing;
 use crate::pool::Pool;
 use crate::slots::{Slots, Token};
 use crate::{Backend, Doorbell, SEND_BYTES_MAX};
@@ -69,7 +70,7 @@ struct Connection {
 }
 
 struct Sending {
-    buffer: Vec<u8>,
+    outgoing: Outgoing,
     sent_bytes: usize,
     quiet: bool,
     /// Waits for room, which epoll will report.
@@ -83,12 +84,12 @@ impl EpollLoop {
         if blocked { receive | epoll::EventFlags::OUT } else { receive }
     }
 
-    fn start_send(&mut self, conn: ConnId, buffer: Vec<u8>, quiet: bool) {
-        assert!(!buffer.is_empty(), "a send of nothing");
+    fn start_send(&mut self, conn: ConnId, outgoing: Outgoing, quiet: bool) {
+        assert!(!outgoing.bytes().is_empty(), "a send of nothing");
         let connection = self.connections.value_mut(conn.0);
         let connection = connection.expect("a send to a closed connection");
         assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
-        connection.sending = Some(Sending { buffer, sent_bytes: 0, quiet, blocked: false });
+        connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet, blocked: false });
         self.unsent.push(conn.0);
     }
 
@@ -107,8 +108,7 @@ impl EpollLoop {
             match step {
                 Step::Done(result) => {
                     ends_wait |= !sending.quiet || result.is_err();
-                    let mut buffer = sending.buffer;
-                    buffer.clear();
+                    let buffer = sending.outgoing.into_buffer();
                     events.push(Event::Sent { conn: ConnId(token), buffer, result });
                     false
                 }
@@ -314,12 +314,12 @@ enum Step {
 
 /// One `send` of at most [`SEND_BYTES_MAX`].
 fn send_step(socket: &OwnedFd, sending: &mut Sending) -> Step {
-    let rest = &sending.buffer[sending.sent_bytes..];
+    let rest = &sending.outgoing.bytes()[sending.sent_bytes..];
     let piece = &rest[..rest.len().min(SEND_BYTES_MAX)];
     match rustix::net::send(socket, piece, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Ok(taken_bytes) => {
             sending.sent_bytes += taken_bytes;
-            if sending.sent_bytes == sending.buffer.len() { Step::Done(Ok(())) } else { Step::More }
+            if taken_bytes == rest.len() { Step::Done(Ok(())) } else { Step::More }
         }
         Err(Errno::INTR) => Step::More,
         Err(Errno::AGAIN) => Step::Blocked,
@@ -441,12 +441,12 @@ impl EventLoop for EpollLoop {
         }
     }
 
-    fn send(&mut self, conn: ConnId, buffer: Vec<u8>) {
-        self.start_send(conn, buffer, false);
+    fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>) {
+        self.start_send(conn, bytes.into(), false);
     }
 
-    fn send_quiet(&mut self, conn: ConnId, buffer: Vec<u8>) {
-        self.start_send(conn, buffer, true);
+    fn send_quiet(&mut self, conn: ConnId, bytes: impl Into<Outgoing>) {
+        self.start_send(conn, bytes.into(), true);
     }
 
     fn expect_sent(&mut self, conn: ConnId) {

@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use crate::doorbell::Doorbell;
+use crate::outgoing::Outgoing;
 use crate::slots::Token;
 use crate::{Backend, RECEIVE_BYTES_MAX};
 
@@ -89,7 +90,7 @@ pub enum Event {
     Sent {
         /// The connection.
         conn: ConnId,
-        /// The buffer given to the send, emptied, with its capacity.
+        /// The buffer given to the send, emptied, with its capacity; of shared bytes one without.
         buffer: Vec<u8>,
         /// `Ok`: the kernel took all its bytes. An error: some of them were not taken and never will be.
         result: io::Result<()>,
@@ -151,11 +152,11 @@ pub trait EventLoop: Sized {
     /// Receives again after [`pause_receive`](Self::pause_receive). A closed connection is ignored.
     fn resume_receive(&mut self, conn: ConnId);
 
-    /// Sends the whole buffer at the next [`poll`](Self::poll) and gives it back in [`Event::Sent`].
+    /// Sends the whole buffer, or bytes that are shared, at the next [`poll`](Self::poll); a buffer comes back in [`Event::Sent`].
     ///
     /// # Panics
-    /// When the buffer is empty, the connection is closed, or an earlier send of it has not been reported as `Sent` yet.
-    fn send(&mut self, conn: ConnId, buffer: Vec<u8>);
+    /// When it is empty, the connection is closed, or an earlier send of it has not been reported as `Sent` yet.
+    fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
     /// As [`send`](Self::send), but its success does not end a wait: `Sent` comes together with the next other event.
     /// A request-reply server sends so: a wait that its own sends end at once would find too few requests per turn.
@@ -164,7 +165,7 @@ pub trait EventLoop: Sized {
     ///
     /// # Panics
     /// As `send`.
-    fn send_quiet(&mut self, conn: ConnId, buffer: Vec<u8>);
+    fn send_quiet(&mut self, conn: ConnId, bytes: impl Into<Outgoing>);
 
     /// Makes the send in flight on `conn`, if any, end the wait when it is done, as if [`send`](Self::send) had been used.
     fn expect_sent(&mut self, conn: ConnId);

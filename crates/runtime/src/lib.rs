@@ -14,6 +14,7 @@
 //! | a socket | the loop, from `add`/`add_listener` to `close`/`remove_listener`; an accepted one the receiver of `Event::Accepted` |
 //! | memory of received bytes | the loop, always; the caller holds a [`Chunk`] and may read and change its bytes until it releases it |
 //! | the buffer of a send | the loop, from `send` to the `Sent` event, because the kernel may be reading it. A connection that is closed, or a loop that is dropped, in between keeps it until the kernel is done |
+//! | bytes that many sends share ([`SharedBytes`]) | nobody alone: each send has its part of them as long as it would have its buffer |
 //!
 //! # Backends
 //!
@@ -32,6 +33,7 @@ mod choice;
 mod doorbell;
 mod epoll;
 mod event;
+mod outgoing;
 mod pool;
 mod slots;
 mod uring;
@@ -40,6 +42,7 @@ pub use choice::{Backend, Choice, REFUSE_ENV, choose, probe};
 pub use doorbell::Doorbell;
 pub use epoll::EpollLoop;
 pub use event::{Chunk, ConnId, Event, EventLoop, ListenerId};
+pub use outgoing::{Outgoing, SharedBytes};
 pub use uring::UringLoop;
 
 /// Most bytes of one [`Chunk`].

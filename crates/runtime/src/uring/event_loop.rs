@@ -14,6 +14,7 @@ use super::ring::Ring;
 use super::{Connection, Flight, Listener, NO_TOKEN, Operation, UringLoop, number};
 use crate::accept::Accepting;
 use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
+use crate::outgoing::Outgoing;
 use crate::slots::Slots;
 use crate::{Backend, Doorbell};
 
@@ -131,12 +132,12 @@ impl EventLoop for UringLoop {
         }
     }
 
-    fn send(&mut self, conn: ConnId, buffer: Vec<u8>) {
-        self.start_send(conn, buffer, false);
+    fn send(&mut self, conn: ConnId, bytes: impl Into<Outgoing>) {
+        self.start_send(conn, bytes.into(), false);
     }
 
-    fn send_quiet(&mut self, conn: ConnId, buffer: Vec<u8>) {
-        self.start_send(conn, buffer, true);
+    fn send_quiet(&mut self, conn: ConnId, bytes: impl Into<Outgoing>) {
+        self.start_send(conn, bytes.into(), true);
     }
 
     fn expect_sent(&mut self, conn: ConnId) {

@@ -30,6 +30,7 @@ use rustix::net::{SendFlags, SocketFlags};
 
 use crate::accept::{self, Accepting};
 use crate::event::{ConnId, Event, ListenerId};
+use crate::outgoing::Outgoing;
 use crate::slots::{Slots, Token};
 use crate::{Doorbell, SEND_BYTES_MAX};
 use buffers::{Buffers, GROUP};
@@ -85,7 +86,7 @@ struct Connection {
 }
 
 struct Sending {
-    buffer: Vec<u8>,
+    outgoing: Outgoing,
     sent_bytes: usize,
     quiet: bool,
 }
@@ -176,14 +177,15 @@ impl UringLoop {
         self.in_flight += 1;
     }
 
-    fn start_send(&mut self, conn: ConnId, buffer: Vec<u8>, quiet: bool) {
-        assert!(!buffer.is_empty(), "a send of nothing");
+    fn start_send(&mut self, conn: ConnId, outgoing: Outgoing, quiet: bool) {
+        let len_bytes = outgoing.bytes().len();
+        assert!(len_bytes > 0, "a send of nothing");
         let connection = self.open(conn).expect("a send to a closed connection");
         assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
         // What takes several operations has to be continued from here, and an error on a connection that tells nothing any more
         // should be heard: both must end the wait.
-        let quiet = quiet && buffer.len() <= SEND_BYTES_MAX && !connection.ended;
-        connection.sending = Some(Sending { buffer, sent_bytes: 0, quiet });
+        let quiet = quiet && len_bytes <= SEND_BYTES_MAX && !connection.ended;
+        connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet });
         self.quiet_queued += u32::from(quiet);
         self.push_send(conn.0);
     }
@@ -195,7 +197,7 @@ impl UringLoop {
         let Some(sending) = &connection.sending else {
             return;
         };
-        let rest = &sending.buffer[sending.sent_bytes..];
+        let rest = &sending.outgoing.bytes()[sending.sent_bytes..];
         let len_bytes = rest.len().min(SEND_BYTES_MAX);
         // MSG_WAITALL: a short send is continued in the kernel, when there is room.
         let flags = SendFlags::NOSIGNAL.bits() | MSG_WAITALL;
@@ -206,7 +208,8 @@ impl UringLoop {
             .user_data(number(Operation::Send, token));
         // SAFETY: the bytes are in the heap memory of a Vec that stays in `sending` untouched until the completion takes it out
         // (`sent`): a closed connection keeps it, and a dropped loop waits or leaks it. That the Vec itself moves
-        // with its table doesn't move its heap memory. The kernel only reads it.
+        // with its table doesn't move its heap memory. The kernel only reads it. Of shared bytes the same holds, for what stays in `sending`
+        // is a count of an Arc, whose Vec nobody can change: there is no way to it but by a shared reference.
         unsafe { self.ring.push(entry) };
         self.in_flight += 1;
     }
@@ -292,7 +295,7 @@ impl UringLoop {
         let again = match usize::try_from(result) {
             Ok(taken_bytes) => {
                 sending.sent_bytes += taken_bytes;
-                sending.sent_bytes < sending.buffer.len()
+                sending.sent_bytes < sending.outgoing.bytes().len()
             }
             Err(_) => matches!(Errno::from_raw_os_error(-result), Errno::INTR | Errno::AGAIN),
         };
@@ -303,8 +306,7 @@ impl UringLoop {
         }
         let result = if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) };
         self.ends_wait |= !sending.quiet || result.is_err();
-        let mut buffer = sending.buffer;
-        buffer.clear();
+        let buffer = sending.outgoing.into_buffer();
         events.push(Event::Sent { conn: ConnId(token), buffer, result });
     }
 
