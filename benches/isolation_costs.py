@@ -13,7 +13,7 @@ Loads, each from this process, pinned to one set of CPUs while the server has an
 - scripts: EVAL of three commands on two random keys that it declares. One operation is one call.
 - jobs: EVALSHA of nine commands that carry a job through a queue of which it is told the prefix, as BullMQ's do: no key is declared. One
   operation is one call.
-- publish: one client publishes to --subscribers others, --publish-pipeline messages in one write. One operation is one message delivered to
+- publish: one client publishes to --subscribers others, --publish-pipeline messages of --message-size bytes in one write. One operation is one message delivered to
   one subscriber.
 
 Of scripts and jobs --script-pipeline calls stand in one write. Rounds are interleaved as in cpu_per_op.py; ratios are to the first peer in the same round, medians over rounds.
@@ -29,7 +29,6 @@ import sys
 import peers
 from peers import connect, encode, process_cpu_s, process_system_s, receive
 
-MESSAGE = b"m" * 32
 QUEUES = 50
 
 SCRIPT = """
@@ -65,6 +64,7 @@ def parse_arguments():
     parser.add_argument("--data-size", type=int, default=64, help="bytes of a value")
     parser.add_argument("--subscribers", type=int, default=1000)
     parser.add_argument("--messages", type=int, default=800, help="published in one run")
+    parser.add_argument("--message-size", type=int, default=32, help="bytes of a message")
     parser.add_argument("--publish-pipeline", default="1,16", help="messages in one write, by comma")
     parser.add_argument("--server-cpus", default="0", help="taskset list for the server")
     parser.add_argument("--client-cpus", default="1", help="CPUs of this process, by comma")
@@ -153,8 +153,9 @@ def run_publish(arguments, server, pipeline):
         poll.register(client.fileno(), select.EPOLLIN)
         subscribers[client.fileno()] = client
     publisher = connect(server.port)
-    write = encode(b"PUBLISH", b"news", MESSAGE) * pipeline
-    message_bytes = len(encode(b"message", b"news", MESSAGE))
+    message = b"m" * arguments.message_size
+    write = encode(b"PUBLISH", b"news", message) * pipeline
+    message_bytes = len(encode(b"message", b"news", message))
     turns = max(arguments.messages // pipeline, 1)
     spent = Spent(server.process.pid)
     for turn in range(-(turns // 10), turns):

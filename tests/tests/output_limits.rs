@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::client::{encode, encode_into};
 use pantala_tests::transcript::assert_as_redis;
-use pantala_tests::{Client, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 /// Longest wait for something that the server does by itself, on a slow host.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -14,6 +14,15 @@ const STUCK_BYTES: usize = 16 * MIB;
 /// A server that lets little output wait, and runs commands where they come in.
 const NARROW: [&str; 6] =
     ["--workers", "2", "--execution", "inline", "--client-output-buffer-limit", "normal 100000 0 0"];
+
+/// Servers that let little output wait, of each kind.
+fn narrow_ones() -> Vec<Server> {
+    let owners = ["--workers", "2", "--execution", "owner", NARROW[4], NARROW[5]];
+    Backend::all()
+        .iter()
+        .flat_map(|&backend| [Server::pantala(backend, &NARROW), Server::pantala(backend, &owners)])
+        .collect()
+}
 
 /// Waits until `done` says so.
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
@@ -192,18 +201,17 @@ fn a_reply_above_the_limit_is_not_begun() {
     });
 }
 
-/// Replies of one write that are too long together: none of them is sent.
+/// Replies of one write that are too long together: none of them is sent. With owners that holds of commands of one key that stand together.
 #[test]
 fn a_pipeline_above_the_limit_is_not_answered() {
-    for_each_backend(|backend| {
-        let mut server = Server::pantala(backend, &NARROW);
+    for mut server in narrow_ones() {
         let mut other = server.connect();
         assert_eq!(other.command(&["SET", "big", &"x".repeat(10_000)]), Reply::ok());
         let mut client = named(&server, "pipeline", None);
         let mut requests = Vec::new();
         for number in 0..15 {
             let key = format!("key:{number}");
-            for command in [&["SET", &key, "value"][..], &["GET", &key], &["DEL", &key], &["GET", "big"]] {
+            for command in [&["SET", &key, "value"][..], &["GET", &key], &["GETDEL", &key], &["GET", "big"]] {
                 encode_into(&mut requests, command);
             }
         }
@@ -212,6 +220,122 @@ fn a_pipeline_above_the_limit_is_not_answered() {
         eventually("it is gone", || waiting_bytes(&mut other, "pipeline").is_none());
         assert_eq!(other.call("PING").text(), "PONG");
         server.assert_sound();
+    }
+}
+
+/// What stands behind the reply that was too much isn't run; with owners, where it is of the same shard.
+#[test]
+fn what_is_behind_a_reply_above_the_limit_is_not_run() {
+    for server in narrow_ones().into_iter().chain(Server::redis(&NARROW[4..])) {
+        let mut other = server.connect();
+        assert_eq!(other.command(&["SET", "{t}big", &"x".repeat(90_000)]), Reply::ok());
+        let mut client = named(&server, "pipeline", None);
+        let mut requests = Vec::new();
+        for command in ["SET {t}before 1", "GET {t}big", "GET {t}big", "SET {t}after 1", "GET {t}after"] {
+            encode_into(&mut requests, &command.split(' ').collect::<Vec<_>>());
+        }
+        client.send_raw(&requests);
+        assert_eq!(client.read_to_end(), b"");
+        eventually("it is gone", || waiting_bytes(&mut other, "pipeline").is_none());
+        assert_eq!(other.call("MGET {t}before {t}after"), Reply::Array(vec![Reply::bulk("1"), Reply::Null]));
+    }
+}
+
+/// Commands that reply as much as they are asked for stop when it is more than may wait.
+#[test]
+fn a_reply_without_end_is_given_up_on_its_way() {
+    const PICKS: i64 = -50_000_000;
+    const LIMITS: &str = "normal 100000 0 0 pubsub 200000 0 0";
+    let args = ["--client-output-buffer-limit", LIMITS];
+    let pantala = |backend: Backend| {
+        ["inline", "owner"]
+            .map(|execution| Server::pantala(backend, &[&args[..], &["--execution", execution]].concat()))
+    };
+    for server in Backend::all().iter().flat_map(|backend| pantala(*backend)).chain(Server::redis(&args)) {
+        let mut other = server.connect();
+        for words in ["HSET hash a 1 b 2", "SADD set a b", "ZADD zset 1 a 2 b"] {
+            assert_eq!(other.call(words), Reply::Integer(2), "{words}");
+        }
+        let keys: Vec<String> = (0..20_000).flat_map(|key| [format!("key:{key}"), String::new()]).collect();
+        let words: Vec<&str> = std::iter::once("MSET").chain(keys.iter().map(String::as_str)).collect();
+        assert_eq!(other.command(&words), Reply::ok());
+        let peak = server.peak_resident_bytes();
+        for words in [
+            format!("HRANDFIELD hash {PICKS} WITHVALUES"),
+            format!("SRANDMEMBER set {PICKS}"),
+            format!("ZRANDMEMBER zset {PICKS} WITHSCORES"),
+            "KEYS *".to_owned(),
+        ] {
+            let mut client = named(&server, "endless", None);
+            client.send(&words.split(' ').collect::<Vec<_>>());
+            assert_eq!(client.read_to_end(), b"", "{words}");
+            eventually("it is gone", || waiting_bytes(&mut other, "endless").is_none());
+        }
+        let taken = server.peak_resident_bytes().saturating_sub(peak);
+        assert!(taken < 4 * STUCK_BYTES as u64, "{taken} bytes more");
+        // A script has nobody whose output it is.
+        let script = "return #redis.call('SRANDMEMBER', 'set', -100000)";
+        assert_eq!(other.command(&["EVAL", script, "1", "set"]), Reply::Integer(100_000));
+    }
+}
+
+/// In a transaction as well, which is run whole all the same.
+#[test]
+fn a_reply_without_end_ends_no_transaction() {
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let limits =
+                ["--client-output-buffer-limit", "normal 100000 0 0 pubsub 100000 0 0", "--execution", execution];
+            let mut server = Server::pantala(backend, &limits);
+            let mut other = server.connect();
+            assert_eq!(other.call("SADD set a b"), Reply::Integer(2));
+            let mut client = named(&server, "transaction", None);
+            for words in ["MULTI", "INCR before", "SRANDMEMBER set -50000000", "INCR after"] {
+                assert!(!client.call(words).is_error());
+            }
+            client.send(&["EXEC"]);
+            // Whatever it is told, its connection ends.
+            client.read_to_end();
+            eventually("it is gone", || waiting_bytes(&mut other, "transaction").is_none());
+            assert_eq!(other.call("MGET before after"), Reply::Array(vec![Reply::bulk("1"), Reply::bulk("1")]));
+            server.assert_sound();
+        }
+    });
+}
+
+/// Output that falls below the soft limit in between begins its time anew.
+#[test]
+fn the_soft_limit_s_time_begins_anew() {
+    const SOFT_SECONDS: u64 = 3;
+    const ABOVE: Duration = Duration::from_millis(2000);
+    // Some rounds of the server's clock.
+    const BELOW: Duration = Duration::from_millis(500);
+    // Below the limit: Redis looks at it when a reply is added.
+    const REPLY_BYTES: usize = MIB / 4;
+    const REPLIES: usize = STUCK_BYTES / REPLY_BYTES;
+    let soft = format!("normal 0 1mb {SOFT_SECONDS}");
+    let args = ["--client-output-buffer-limit", &soft];
+    let pantala = |backend: &Backend| Server::pantala(*backend, &args);
+    std::thread::scope(|scope| {
+        for server in Backend::all().iter().map(pantala).chain(Server::redis(&args)) {
+            scope.spawn(move || {
+                let mut other = server.connect();
+                assert_eq!(other.command(&["SET", "big", &"x".repeat(REPLY_BYTES)]), Reply::ok());
+                let mut client = named(&server, "reader", None);
+                let requests = encode(&["GET", "big"]).repeat(REPLIES);
+                for round in 0..3 {
+                    client.send_raw(&requests);
+                    std::thread::sleep(ABOVE);
+                    let waiting = waiting_bytes(&mut other, "reader");
+                    assert!(waiting.is_some_and(|bytes| bytes > MIB), "round {round}: {waiting:?} bytes wait");
+                    (0..REPLIES).for_each(|_| assert_eq!(client.receive().text().len(), REPLY_BYTES));
+                    std::thread::sleep(BELOW);
+                }
+                client.send_raw(&requests);
+                std::thread::sleep(Duration::from_secs(SOFT_SECONDS) + BELOW);
+                eventually("it is closed", || waiting_bytes(&mut other, "reader").is_none());
+            });
+        }
     });
 }
 

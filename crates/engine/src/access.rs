@@ -70,6 +70,14 @@ impl<'a> Access<'a> {
         self.keyspace
     }
 
+    /// How long a reply may become, what waits before it in the same buffer included, bytes: who has made more of one gives it up ([`pantala_resp::Reply::give_up`]),
+    /// for its connection will be closed anyway. As in Redis a script may have any reply.
+    pub fn reply_bytes_max(&self) -> usize {
+        let max_bytes =
+            if self.session.in_script { u64::MAX } else { self.keyspace.tuning.reply_bytes_max.load(Relaxed) };
+        usize::try_from(max_bytes).unwrap_or(usize::MAX)
+    }
+
     /// The connection.
     pub fn session(&self) -> &'a SessionView {
         self.session

@@ -179,6 +179,11 @@ impl Waiter {
         }
     }
 
+    /// Bytes of its arguments.
+    pub fn argument_bytes(&self) -> usize {
+        self.bytes.len() + self.ranges.len() * size_of::<ArgRange>()
+    }
+
     /// What waits.
     pub fn command(&self) -> &'static Command {
         self.command

@@ -17,6 +17,9 @@ use crate::pubsub::{KINDS, Kind, Listener, Subscriptions};
 use crate::tracking::{Reader, SessionTracking};
 use crate::transaction::{Transaction, Watch, Watching};
 
+mod memory;
+pub use memory::{ClientMemory, LIMIT_BYTES_MIN};
+
 /// What `CLIENT REPLY` asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReplyMode {
@@ -117,6 +120,13 @@ impl Session {
             let count = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.names(kind).len());
             self.client.subscriptions[kind as usize].store(count as u32, Relaxed);
         }
+    }
+
+    /// Bytes of what it listens to (but for the names, which all share), watches, and wants to hear of.
+    pub fn overhead_bytes(&self) -> usize {
+        let listened = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.bytes());
+        let watched = self.watching.as_ref().map_or(0, |watching| watching.bytes());
+        listened + watched + self.tracking.as_ref().map_or(0, |tracking| tracking.bytes())
     }
 
     /// Whether it may only subscribe, unsubscribe and the like: with RESP2 its replies could not be told from messages.
@@ -286,6 +296,16 @@ pub struct Client {
     pub query_capacity_bytes: AtomicU64,
     /// Bytes of replies not sent.
     pub output_bytes: AtomicU64,
+    /// Bytes of those that other clients have too.
+    pub shared_bytes: AtomicU64,
+    /// Bytes of the arguments of its command, while that waits for a key.
+    pub argument_bytes: AtomicU64,
+    /// Bytes of what it listens to, watches and wants to hear of.
+    pub overhead_bytes: AtomicU64,
+    /// What it weighs ([`ClientMemory`]), bytes.
+    weight_bytes: AtomicU64,
+    /// Where it stands among those who may be closed for that.
+    place: AtomicU64,
     /// The last command; null: none.
     command: AtomicPtr<Command>,
     names: Mutex<Names>,
@@ -323,6 +343,11 @@ impl Client {
             query_bytes: AtomicU64::new(0),
             query_capacity_bytes: AtomicU64::new(0),
             output_bytes: AtomicU64::new(0),
+            shared_bytes: AtomicU64::new(0),
+            argument_bytes: AtomicU64::new(0),
+            overhead_bytes: AtomicU64::new(0),
+            weight_bytes: AtomicU64::new(0),
+            place: AtomicU64::new(0),
             command: AtomicPtr::new(std::ptr::null_mut()),
             names: Mutex::new(Names::default()),
             waiter: Mutex::new(None),
@@ -370,6 +395,18 @@ impl Client {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).upgrade().is_some_and(|watch| watch.is_changed())
     }
 
+    /// What it takes of memory, bytes, as far as its worker has told: its buffers, what it has queued, and what is kept for it.
+    pub fn memory_bytes(&self) -> u64 {
+        let parts = [
+            &self.query_capacity_bytes,
+            &self.output_bytes,
+            &self.queued_bytes,
+            &self.argument_bytes,
+            &self.overhead_bytes,
+        ];
+        size_of::<Self>() as u64 + parts.iter().map(|part| part.load(Relaxed)).sum::<u64>()
+    }
+
     /// Remembers the command it runs.
     #[inline]
     pub fn set_command(&self, command: &'static Command) {
@@ -392,6 +429,7 @@ impl Client {
 pub struct Clients {
     by_id: Mutex<BTreeMap<u64, Arc<Client>>>,
     next_id: AtomicU64,
+    memory: ClientMemory,
 }
 
 impl Clients {
@@ -410,9 +448,23 @@ impl Clients {
         self.lock().insert(client.id, client);
     }
 
-    /// Removes a client.
+    /// Removes a client, whose worker weighs it no more.
     pub fn remove(&self, id: u64) {
-        self.lock().remove(&id);
+        let removed = self.lock().remove(&id);
+        // Behind that, so that who weighs all of the list weighs nobody who was forgotten.
+        if let Some(client) = removed {
+            self.memory.forget(&client);
+        }
+    }
+
+    /// What they take of memory.
+    pub fn memory(&self) -> &ClientMemory {
+        &self.memory
+    }
+
+    /// Sets what they may take together, bytes; 0: anything. Any other limit is at least [`LIMIT_BYTES_MIN`].
+    pub fn limit_memory(&self, limit_bytes: u64) {
+        self.memory.set_limit(limit_bytes, |weigh| self.lock().values().for_each(weigh));
     }
 
     /// How many there are.

@@ -532,6 +532,14 @@ impl<'k> Executor<'k> {
         let mut reply = std::mem::take(&mut request.reply);
         let mut steps = std::mem::take(&mut request.steps);
         for step in &mut steps {
+            // As where a connection's own worker runs its pipeline: what is behind the reply that was too much isn't run.
+            if reply.len() as u64 > request.reply_bytes_max {
+                let mut given_up = Reply::new(&mut reply, request.session.version);
+                given_up.give_up();
+                given_up.finish();
+                step.reply_end = reply.len();
+                continue;
+            }
             let call = Call {
                 command: step.command,
                 args: request.args(step),

@@ -9,8 +9,8 @@
 //! | what a connection listens to | its session ([`Subscriptions`]) |
 //!
 //! A publisher looks at the board, counts, and sends each worker that has listeners one message, whatever their number
-//! ([`Message::Published`]). The worker encodes it once for each protocol version and copies that to its connections' outputs;
-//! messages of one channel that wait one behind the other are encoded and copied together.
+//! ([`Message::Published`]). The worker encodes it once for each protocol version and copies that to its connections' outputs, or has them share it where it is
+//! long (docs/decisions/0010-shared-messages.md); messages of one channel that wait one behind the other are encoded and handed out together.
 //!
 //! Mailboxes are in order, so what one connection publishes arrives everywhere in the order it was published, and after what it wrote
 //! before: its commands run one after the other. Where listeners of several workers are to get a message, a lock of the channel's
@@ -68,6 +68,11 @@ impl Subscriptions {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.names.iter().all(BTreeSet::is_empty)
+    }
+
+    /// Bytes that they take, but for the names, which all listeners share: each its place here and in its room.
+    pub fn bytes(&self) -> usize {
+        self.names.iter().map(BTreeSet::len).sum::<usize>() * (size_of::<Name>() + size_of::<u64>())
     }
 }
 

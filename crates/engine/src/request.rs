@@ -76,6 +76,8 @@ pub struct Request {
     pub blocked: Option<Arc<Waiter>>,
     /// The replies.
     pub reply: Vec<u8>,
+    /// How long they may become, bytes, before the rest of its steps isn't run any more: their connection will be closed.
+    pub reply_bytes_max: u64,
     /// The worker whose connection waits.
     pub worker: u32,
     /// That worker's token of the connection.
@@ -101,6 +103,7 @@ impl Request {
             exec: None,
             blocked: None,
             reply: Vec::new(),
+            reply_bytes_max: u64::MAX,
             worker,
             connection,
             now_ms,

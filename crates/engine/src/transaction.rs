@@ -236,9 +236,16 @@ struct WatchedKey {
 pub struct Watching {
     watch: Arc<Watch>,
     keys: Vec<WatchedKey>,
+    /// Of their names.
+    name_bytes: usize,
 }
 
 impl Watching {
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        self.keys.len() * size_of::<WatchedKey>() + self.name_bytes
+    }
+
     /// Adds the shards of the keys (any order, with repeats).
     pub fn add_shards(&self, shards: &mut Vec<u32>) {
         shards.extend(self.keys.iter().map(|key| key.place.shard));
@@ -266,6 +273,7 @@ impl Watching {
             let existed = access.db(&key).exists(&key);
             access.shard(place.shard).waiters.watches.add(db, bytes, &self.watch);
             self.keys.push(WatchedKey { db, bytes: bytes.clone(), place, existed });
+            self.name_bytes += bytes.len();
         }
     }
 

@@ -32,6 +32,8 @@ pub(crate) const WATCHED: u32 = MONITORS | TRACKS | BROADCASTS;
 pub struct Tuning {
     /// `proto-max-bulk-len`, bytes: also the longest string value.
     pub proto_max_bulk_len: AtomicU64,
+    /// How long any connection's replies may become, bytes: the hard limits of `client-output-buffer-limit`, that of the class that may have more.
+    pub reply_bytes_max: AtomicU64,
     /// `lazyfree-lazy-expire`.
     pub lazyfree_lazy_expire: AtomicBool,
     /// `lazyfree-lazy-server-del`.
@@ -106,6 +108,7 @@ impl Tuning {
     pub fn new() -> Self {
         Tuning {
             proto_max_bulk_len: AtomicU64::new(512 * 1024 * 1024),
+            reply_bytes_max: AtomicU64::new(u64::MAX),
             lazyfree_lazy_expire: AtomicBool::new(false),
             lazyfree_lazy_server_del: AtomicBool::new(false),
             lazyfree_lazy_user_del: AtomicBool::new(false),

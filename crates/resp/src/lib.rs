@@ -41,4 +41,4 @@ pub use double::{DOUBLE_LEN_MAX, format_double};
 pub use inline::{UnbalancedQuotes, quote, split_line};
 pub use parser::{Limits, Parser};
 pub use protocol_error::ProtocolError;
-pub use reply::{Deferred, Reply, Version};
+pub use reply::{Deferred, Reply, Version, is_given_up};

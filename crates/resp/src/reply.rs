@@ -102,8 +102,26 @@ pub struct Reply<'a> {
     version: Version,
     /// Where the reply begins.
     start: usize,
+    refused: Refused,
+}
+
+/// Whether there will be an error in a reply's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    No,
     /// A bulk found no memory.
-    is_refused: bool,
+    Memory,
+    /// It was given up ([`Reply::give_up`]).
+    TooLong,
+}
+
+/// The error in place of a reply that was given up since it is longer than its connection may have waiting.
+const TOO_LONG: &str = "ERR The reply is longer than client-output-buffer-limit allows";
+
+/// Whether an encoded reply is of a command that gave it up ([`Reply::give_up`]): its connection is to be closed.
+#[inline]
+pub fn is_given_up(reply: &[u8]) -> bool {
+    reply.strip_prefix(b"-").and_then(|error| error.strip_suffix(b"\r\n")) == Some(TOO_LONG.as_bytes())
 }
 
 impl<'a> Reply<'a> {
@@ -111,13 +129,13 @@ impl<'a> Reply<'a> {
     #[inline]
     pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
         let start = out.len();
-        Self { out, version, start, is_refused: false }
+        Self { out, version, start, refused: Refused::No }
     }
 
     /// Ends a reply that may hold large bulks: when one of them found no memory, an error takes its place.
     #[inline]
     pub fn finish(mut self) {
-        if self.is_refused {
+        if self.refused != Refused::No {
             self.refuse();
         }
     }
@@ -125,7 +143,18 @@ impl<'a> Reply<'a> {
     #[cold]
     fn refuse(&mut self) {
         self.out.truncate(self.start);
-        self.error("OOM the allocator refused the memory for this reply");
+        match self.refused {
+            Refused::TooLong => self.error(TOO_LONG),
+            _ => self.error("OOM the allocator refused the memory for this reply"),
+        }
+    }
+
+    /// Gives the reply up, in the midst of its elements: it is longer than may wait for its connection, which will be closed. [`finish`](Reply::finish) answers an
+    /// error in its place.
+    #[cold]
+    pub fn give_up(&mut self) {
+        self.out.truncate(self.start);
+        self.refused = Refused::TooLong;
     }
 
     /// The protocol version that is written.
@@ -226,10 +255,12 @@ impl<'a> Reply<'a> {
             // An allocator that makes it larger would copy what was in it before.
             *self.out = Vec::new();
         }
-        let found = !self.is_refused
+        let found = self.refused == Refused::No
             && (len < EXACT_BULK_BYTES && self.out.try_reserve(needed).is_ok()
                 || self.out.try_reserve_exact(needed).is_ok());
-        self.is_refused = !found;
+        if !found {
+            self.refused = Refused::Memory;
+        }
         found
     }
 

@@ -97,6 +97,7 @@ pub struct Server {
     scripting: Scripting,
     stopping: AtomicBool,
     last_accept_warning_ms: AtomicI64,
+    kept_messages: Arc<AtomicU64>,
     /// Figures that are not any one worker's.
     pub stats: ServerStats,
 }
@@ -124,6 +125,7 @@ impl Server {
             scripting: Scripting::new(workers),
             stopping: AtomicBool::new(false),
             last_accept_warning_ms: AtomicI64::new(0),
+            kept_messages: Arc::default(),
             stats: ServerStats::default(),
         };
         let settings = server.config.settings();
@@ -175,6 +177,11 @@ impl Server {
     /// How to reach a worker.
     pub fn port(&self, worker: u32) -> &WorkerPort {
         self.keyspace.port(worker)
+    }
+
+    /// Bytes of published messages that listeners share, of which all is not sent yet.
+    pub fn kept_messages(&self) -> &Arc<AtomicU64> {
+        &self.kept_messages
     }
 
     /// Time that never goes back, ms: for what is due after a while.
@@ -384,6 +391,9 @@ impl Server {
     pub fn tune(&self, settings: &Settings) {
         let tuning = &self.keyspace.tuning;
         tuning.proto_max_bulk_len.store(settings.proto_max_bulk_len_bytes, Relaxed);
+        let hard_bytes = [&settings.output_limit_normal, &settings.output_limit_pubsub].map(|limit| limit.hard_bytes);
+        let reply_bytes_max = if hard_bytes.contains(&0) { u64::MAX } else { hard_bytes[0].max(hard_bytes[1]) };
+        tuning.reply_bytes_max.store(reply_bytes_max, Relaxed);
         tuning.lazyfree_lazy_expire.store(settings.lazyfree_lazy_expire, Relaxed);
         tuning.lazyfree_lazy_server_del.store(settings.lazyfree_lazy_server_del, Relaxed);
         tuning.lazyfree_lazy_user_del.store(settings.lazyfree_lazy_user_del, Relaxed);
@@ -408,6 +418,7 @@ impl Server {
         tuning.tracking_table_max_keys.store(settings.tracking_table_max_keys, Relaxed);
         tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
         tuning.times_all.store(crate::worker::times_all(settings), Relaxed);
+        self.keyspace.clients().limit_memory(settings.clients_memory_bytes());
         tuning.set_events(settings.notify_keyspace_events);
         tuning.set_access_policy(if settings.maxmemory_policy.is_lfu() {
             AccessPolicy::Lfu
@@ -506,6 +517,7 @@ impl Host for Server {
         {
             figure.store(0, Relaxed);
         }
+        self.keyspace.clients().memory().evicted.store(0, Relaxed);
     }
 
     fn clients(&self) -> &Clients {
@@ -545,9 +557,10 @@ impl Host for Server {
     }
 
     fn memory(&self) -> MemoryFigures {
-        let mut clients_bytes = 0;
+        // What clients share is there once.
+        let mut clients_bytes = self.kept_messages.load(Relaxed);
         for client in self.keyspace.clients().all() {
-            clients_bytes += client.query_capacity_bytes.load(Relaxed) + client.output_bytes.load(Relaxed);
+            clients_bytes += client.memory_bytes().saturating_sub(client.shared_bytes.load(Relaxed));
         }
         let startup_bytes = self.facts.startup_bytes;
         let used_bytes = startup_bytes + self.data_bytes() + clients_bytes;

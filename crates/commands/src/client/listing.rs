@@ -89,7 +89,8 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     let query_capacity_bytes = client.query_capacity_bytes.load(Relaxed);
     let output_bytes = client.output_bytes.load(Relaxed);
     let queued_bytes = client.queued_bytes.load(Relaxed);
-    let total_bytes = size_of::<Client>() as u64 + query_capacity_bytes + output_bytes + queued_bytes;
+    let argument_bytes = client.argument_bytes.load(Relaxed);
+    let total_bytes = client.memory_bytes();
     // Writing to a String can't fail.
     let _ = write!(
         text,
@@ -106,7 +107,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     );
     let _ = write!(
         text,
-        " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={} argv-mem=0 multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll=0 \
+        " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={} argv-mem={argument_bytes} multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll=0 \
          omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir={} resp={}",
         client.subscribed(Subscribed::Channel),
         client.subscribed(Subscribed::Pattern),

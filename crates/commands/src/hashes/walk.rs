@@ -107,7 +107,7 @@ pub fn hrandfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     if with_values && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return reply.error(errors::OUT_OF_RANGE);
     }
-    let picks = Picks { count, with_values };
+    let picks = Picks { count, with_values, reply_bytes_max: access.reply_bytes_max() };
     with_view(
         access,
         args,
@@ -121,6 +121,7 @@ pub fn hrandfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
 struct Picks {
     count: i64,
     with_values: bool,
+    reply_bytes_max: usize,
 }
 
 impl Picks {
@@ -140,6 +141,9 @@ impl Picks {
                 let index = random.below(len as u64) as usize;
                 if let Some((field, value)) = all.get(index).copied().or_else(|| hash.nth(index)) {
                     self.write(field, value, reply);
+                }
+                if reply.position() > self.reply_bytes_max {
+                    return reply.give_up();
                 }
             }
         } else if wanted >= len as u64 {

@@ -113,11 +113,12 @@ pub fn srandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
         );
     };
     let Some(count) = signed_count(count, reply) else { return };
-    with_view(access, args, reply, |reply| reply.array(0), |set, reply| pick(set, count, &mut random, reply));
+    let max = access.reply_bytes_max();
+    with_view(access, args, reply, |reply| reply.array(0), |set, reply| pick(set, count, &mut random, max, reply));
 }
 
-/// Replies `count` different members, or `-count` that may repeat.
-fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply: &mut Reply<'_>) {
+/// Replies `count` different members, or `-count` that may repeat, as long as that isn't more than `reply_bytes_max`.
+fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply_bytes_max: usize, reply: &mut Reply<'_>) {
     let (len, wanted) = (set.len(), count.unsigned_abs());
     if count < 0 {
         if wanted > REPEATED_PICKS_MAX {
@@ -127,6 +128,9 @@ fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply: &mut Reply<'_>
         for _ in 0..wanted {
             if let Some(member) = set.nth(random.below(len as u64) as usize) {
                 write(member, reply);
+            }
+            if reply.position() > reply_bytes_max {
+                return reply.give_up();
             }
         }
     } else if wanted >= len as u64 {

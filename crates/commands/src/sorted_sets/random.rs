@@ -2,7 +2,7 @@
 
 use pantala_base::random::Random;
 use pantala_engine::access::Access;
-use pantala_resp::{Args, Reply};
+use pantala_resp::{Args, Reply, Version};
 use pantala_types::pack::Element;
 use pantala_types::sorted_set::SortedSetView;
 
@@ -35,6 +35,7 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     if with_scores && !(-i64::MAX / 2..=i64::MAX / 2).contains(&count) {
         return reply.error(errors::OUT_OF_RANGE);
     }
+    let reply_bytes_max = access.reply_bytes_max();
     with_view(
         access,
         args,
@@ -51,7 +52,7 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
                 reply.error(errors::OUT_OF_RANGE);
             } else {
                 let picks = (0..wanted as usize).map(|_| pick(set, random.below(len as u64) as usize));
-                reply_members(picks, with_scores, reply);
+                reply_repeated(picks, with_scores, reply_bytes_max, reply);
             }
         },
     );
@@ -60,6 +61,29 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
 /// The member of a rank, which must exist.
 fn pick(set: SortedSetView<'_>, rank: usize) -> (Element<'_>, f64) {
     set.range(rank..rank + 1, false).next().unwrap_or((Element::Bytes(b""), 0.0))
+}
+
+/// Replies what may be much more than the set has, as long as that isn't more than `reply_bytes_max`.
+fn reply_repeated<'a>(
+    picks: impl ExactSizeIterator<Item = (Element<'a>, f64)>,
+    with_scores: bool,
+    reply_bytes_max: usize,
+    reply: &mut Reply<'_>,
+) {
+    let is_nested = with_scores && reply.version() == Version::Resp3;
+    reply.array(if with_scores && !is_nested { picks.len() * 2 } else { picks.len() });
+    for (member, score) in picks {
+        if is_nested {
+            reply.array(2);
+        }
+        write(member, reply);
+        if with_scores {
+            reply.double(score);
+        }
+        if reply.position() > reply_bytes_max {
+            return reply.give_up();
+        }
+    }
 }
 
 fn reply_members<'a>(

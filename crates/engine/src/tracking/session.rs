@@ -36,9 +36,16 @@ pub struct SessionTracking {
     pub options: Options,
     /// What it wants to hear of.
     pub prefixes: BTreeSet<Box<[u8]>>,
+    /// Of those.
+    prefix_bytes: usize,
 }
 
 impl SessionTracking {
+    /// Bytes that its prefixes take.
+    pub fn bytes(&self) -> usize {
+        self.prefixes.len() * size_of::<Box<[u8]>>() + self.prefix_bytes
+    }
+
     /// Whether it is the same client, since the same `CLIENT TRACKING ON`.
     pub fn is_of(&self, reader: &Arc<Reader>) -> bool {
         Arc::ptr_eq(&self.reader, reader)
@@ -58,7 +65,7 @@ impl Session {
         let state = self.tracking.get_or_insert_with(|| {
             let reader = Arc::new(Reader::new(&self.client));
             tracking.add(tuning, &reader);
-            Box::new(SessionTracking { reader, options, prefixes: BTreeSet::new() })
+            Box::new(SessionTracking { reader, options, prefixes: BTreeSet::new(), prefix_bytes: 0 })
         });
         state.options = options | Options::ON;
         state.reader.no_loop.store(options.contains(Options::NO_LOOP), Relaxed);
@@ -68,6 +75,7 @@ impl Session {
             let prefixes = if prefixes.is_empty() { &all } else { prefixes };
             for prefix in prefixes {
                 if state.prefixes.insert((*prefix).into()) {
+                    state.prefix_bytes += prefix.len();
                     tracking.add_prefix(tuning, &state.reader, prefix);
                 }
             }

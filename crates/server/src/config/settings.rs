@@ -97,6 +97,15 @@ const POLICIES: [(&str, MaxmemoryPolicy); 8] = [
     ("noeviction", MaxmemoryPolicy::NoEviction),
 ];
 
+/// `maxmemory-clients`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientsLimit {
+    /// So many; 0: any.
+    Bytes(u64),
+    /// A share of `maxmemory`, 1 to 100; where that is 0, any.
+    Percent(u8),
+}
+
 /// Lowest `hz` that has an effect: `CONFIG SET hz 0` means this.
 pub const HZ_MIN: i128 = 1;
 /// Highest `hz` that has an effect.
@@ -191,6 +200,10 @@ pub struct Settings {
     pub lazyfree_lazy_user_del: bool,
     /// `FLUSHDB`, `FLUSHALL` and `SCRIPT FLUSH` work as with `ASYNC`.
     pub lazyfree_lazy_user_flush: bool,
+    /// How much memory the data may take, bytes; 0: any. Only what is a share of it is held to it.
+    pub maxmemory_bytes: u64,
+    /// How much memory all clients may take.
+    pub maxmemory_clients: ClientsLimit,
     /// How accesses are recorded.
     pub maxmemory_policy: MaxmemoryPolicy,
     /// How slowly the access counter grows.
@@ -254,6 +267,16 @@ impl Settings {
         if self.cluster_port != 0 { self.cluster_port } else { self.port.checked_add(BUS_PORT_OFFSET).unwrap_or(0) }
     }
 
+    /// How much memory all clients may take, bytes; 0: any.
+    pub fn clients_memory_bytes(&self) -> u64 {
+        match self.maxmemory_clients {
+            ClientsLimit::Bytes(limit_bytes) => limit_bytes,
+            ClientsLimit::Percent(percent) => {
+                u64::try_from(u128::from(self.maxmemory_bytes) * u128::from(percent) / 100).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
     /// The settings that `values` hold.
     pub fn from_values(values: &Values) -> Self {
         let [output_limit_normal, output_limit_replica, output_limit_pubsub] = output_limits_of(values);
@@ -304,6 +327,11 @@ impl Settings {
             lazyfree_lazy_server_del: values.bool("lazyfree-lazy-server-del"),
             lazyfree_lazy_user_del: values.bool("lazyfree-lazy-user-del"),
             lazyfree_lazy_user_flush: values.bool("lazyfree-lazy-user-flush"),
+            maxmemory_bytes: bytes(values, "maxmemory"),
+            maxmemory_clients: match values.number("maxmemory-clients") {
+                share @ ..0 => ClientsLimit::Percent(u8::try_from(-share).unwrap_or(100)),
+                limit => ClientsLimit::Bytes(u64::try_from(limit).unwrap_or(u64::MAX)),
+            },
             maxmemory_policy: policy(values.text("maxmemory-policy")),
             lfu_log_factor: small(values, "lfu-log-factor"),
             lfu_decay_time_minutes: small(values, "lfu-decay-time"),
@@ -421,6 +449,20 @@ mod tests {
         assert_eq!(settings.output_limit_pubsub, pubsub);
         assert_eq!(settings.maxmemory_policy.name(), "noeviction");
         assert!(!settings.maxmemory_policy.is_lfu());
+    }
+
+    #[test]
+    fn clients_memory_is_in_bytes_or_a_share() {
+        let mut settings = Settings::from_values(&Values::new());
+        assert_eq!((settings.maxmemory_clients, settings.clients_memory_bytes()), (ClientsLimit::Bytes(0), 0));
+        settings.maxmemory_clients = ClientsLimit::Bytes(5_000);
+        assert_eq!(settings.clients_memory_bytes(), 5_000);
+        settings.maxmemory_clients = ClientsLimit::Percent(7);
+        assert_eq!(settings.clients_memory_bytes(), 0);
+        settings.maxmemory_bytes = 6 << 20;
+        assert_eq!(settings.clients_memory_bytes(), 440_401);
+        (settings.maxmemory_bytes, settings.maxmemory_clients) = (u64::MAX, ClientsLimit::Percent(100));
+        assert_eq!(settings.clients_memory_bytes(), u64::MAX);
     }
 
     #[test]

@@ -100,7 +100,7 @@ pub static DIRECTIVES: &[Directive] = &[
         Kind::OutputBufferLimit,
         "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
     ),
-    D::known("maxmemory-clients", MemoryOrPercent, "0"),
+    D::live("maxmemory-clients", MemoryOrPercent, "0"),
     D::live("tracking-table-max-keys", Integer(0, LONG_MAX), "1000000"),
     // Keys.
     D::at_start("databases", Integer(1, DATABASES_MAX as i128), "16"),
@@ -129,7 +129,8 @@ pub static DIRECTIVES: &[Directive] = &[
     ),
     D::live("lfu-log-factor", COUNT, "10"),
     D::live("lfu-decay-time", COUNT, "1"),
-    D::known("maxmemory", Memory(0, ULONG_MAX), "0"),
+    // What maxmemory-clients may be a share of.
+    D::kept("maxmemory", Memory(0, ULONG_MAX), "0"),
     D::known("maxmemory-samples", Integer(1, INT_MAX), "5"),
     D::known("maxmemory-eviction-tenacity", Integer(0, 100), "10"),
     // Redis's default is yes; Pantala's dictionary never rehashes as a whole.

@@ -41,14 +41,9 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
     text.field("expired_keys", over_shards(server, |shard| shard.expired.get()));
     text.field("expired_stale_perc", "0.00");
-    text.zeros(&[
-        "expired_time_cap_reached_count",
-        "expire_cycle_cpu_milliseconds",
-        "evicted_keys",
-        "evicted_clients",
-        "total_eviction_exceeded_time",
-        "current_eviction_exceeded_time",
-    ]);
+    text.zeros(&["expired_time_cap_reached_count", "expire_cycle_cpu_milliseconds", "evicted_keys"]);
+    text.field("evicted_clients", server.keyspace().clients().memory().evicted.load(Relaxed));
+    text.zeros(&["total_eviction_exceeded_time", "current_eviction_exceeded_time"]);
     text.field("keyspace_hits", over_shards(server, |shard| shard.hits.get()));
     text.field("keyspace_misses", over_shards(server, |shard| shard.misses.get()));
     let pubsub = server.keyspace().pubsub();

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::client::{Endpoint, Host};
+use pantala_engine::client::{Client, Endpoint, Host};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_runtime::Backend;
 
@@ -165,16 +165,17 @@ fn figures_are_those_of_the_server() {
     server.worker_stats(1).commands.add(5);
     server.worker_stats(0).reads.add(4);
     server.worker_stats(1).writes.add(3);
+    let clients_bytes = size_of::<Client>() + 320;
     let all = asked(&server, "all");
     for line in [
         "connected_clients:1",
         "client_recent_max_input_buffer:300",
         "client_recent_max_output_buffer:20",
-        "used_memory:2097472",
+        &format!("used_memory:{}", (2 << 20) + clients_bytes),
         "used_memory_human:2.00M",
         "used_memory_startup:1048576",
         "used_memory_dataset:1048576",
-        "mem_clients_normal:320",
+        &format!("mem_clients_normal:{clients_bytes}"),
         "total_commands_processed:15",
         "total_reads_processed:4",
         "total_writes_processed:3",

@@ -4,6 +4,7 @@
 //! when the connection goes. Everything else finds it claimed and does nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pantala_engine::blocking::{Waiter, Woken};
@@ -24,6 +25,7 @@ impl<L: EventLoop> Worker<'_, L> {
         connection.state = State::Blocked;
         connection.release_news();
         *connection.session.client.waiter() = Some(Arc::clone(&waiter));
+        connection.session.client.argument_bytes.store(waiter.argument_bytes() as u64, Relaxed);
         let deadline_us = (waiter.timeout_ms > 0).then(|| {
             self.server.monotonic_us().saturating_add_unsigned((waiter.timeout_ms as u64).saturating_mul(1000))
         });
@@ -130,6 +132,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let connection = self.connections[index as usize].as_mut()?;
         let blocked = connection.blocked.take()?;
         *connection.session.client.waiter() = None;
+        connection.session.client.argument_bytes.store(0, Relaxed);
         if let Some(deadline_us) = blocked.deadline_us {
             self.deadlines.remove(&(deadline_us, blocked.waiter.ticket(), index));
         }

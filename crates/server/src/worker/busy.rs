@@ -136,6 +136,7 @@ impl<L: EventLoop> Worker<'_, L> {
                     self.handle(event);
                 }
             }
+            self.evict_if_due();
             self.receive_messages();
             self.time_out();
             self.resume_paused();

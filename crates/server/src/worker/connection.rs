@@ -1,11 +1,13 @@
 //! One connection, as its worker keeps it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::blocking::{Waiter, Woken};
 use pantala_engine::client::Session;
 use pantala_engine::request::Parcel;
-use pantala_runtime::ConnId;
+use pantala_runtime::{ConnId, Outgoing, SharedBytes};
 
 use super::input::Input;
 use super::transactions::Held;
@@ -33,6 +35,41 @@ pub struct Blocked {
     pub deadline_us: Option<i64>,
 }
 
+/// Output that is sent in pieces, before what is in the connection's own buffer: long messages that others get too, and what was to be sent before them.
+/// Hardly any connection ever has such.
+#[derive(Default)]
+pub struct Ahead {
+    pieces: VecDeque<Outgoing>,
+    len_bytes: usize,
+    shared_bytes: usize,
+}
+
+impl Ahead {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    fn push(&mut self, piece: Outgoing) {
+        self.len_bytes += piece.bytes().len();
+        if let Outgoing::Shared(bytes) = &piece {
+            self.shared_bytes += bytes.len();
+        }
+        self.pieces.push_back(piece);
+    }
+
+    /// Takes the first piece.
+    pub fn pop(&mut self) -> Option<Outgoing> {
+        let piece = self.pieces.pop_front()?;
+        self.len_bytes -= piece.bytes().len();
+        if let Outgoing::Shared(bytes) = &piece {
+            self.shared_bytes -= bytes.len();
+        }
+        Some(piece)
+    }
+}
+
 /// See the head of this module.
 pub struct Connection {
     /// The loop's name for it.
@@ -57,10 +94,14 @@ pub struct Connection {
     pub eof: bool,
     /// Replies that are not given to the loop yet.
     pub output: Vec<u8>,
+    /// What goes before them.
+    pub ahead: Ahead,
     /// What it is to be told of changed keys, encoded, while answers are on their way that come before that.
     pub news: Vec<u8>,
     /// Bytes that the loop is sending; 0: no send is in flight.
     pub sending_bytes: usize,
+    /// Others have those too.
+    pub sends_shared: bool,
     /// Since when its output has been above the soft limit, unix time in ms.
     pub soft_limit_since_ms: Option<i64>,
     /// Nothing is received from it until what waits has run.
@@ -86,8 +127,10 @@ impl Connection {
             input: Input::default(),
             eof: false,
             output: Vec::new(),
+            ahead: Ahead::default(),
             news: Vec::new(),
             sending_bytes: 0,
+            sends_shared: false,
             soft_limit_since_ms: None,
             is_held: false,
             is_ready: false,
@@ -102,7 +145,32 @@ impl Connection {
 
     /// Bytes of replies that are not sent.
     pub fn pending_bytes(&self) -> usize {
-        self.output.len() + self.news.len() + self.sending_bytes
+        self.output.len() + self.news.len() + self.sending_bytes + self.ahead.len_bytes
+    }
+
+    /// Adds bytes to its output that others get too: they aren't copied.
+    pub fn add_shared(&mut self, bytes: &Arc<SharedBytes>) {
+        if !self.output.is_empty() {
+            self.ahead.push(std::mem::take(&mut self.output).into());
+        }
+        self.ahead.push(Arc::clone(bytes).into());
+    }
+
+    /// Makes the figures of its buffers true, which a command may ask for (`CLIENT LIST`): as in Redis, the command itself counts as
+    /// waiting.
+    #[inline]
+    pub fn tell_buffers(&self) {
+        let (session, client) = (&self.session, &self.session.client);
+        client.query_bytes.store(self.input.waiting_bytes() as u64, Relaxed);
+        client.query_capacity_bytes.store(self.input.capacity_bytes() as u64, Relaxed);
+        client.output_bytes.store(self.pending_bytes() as u64, Relaxed);
+        client.shared_bytes.store(self.shared_bytes() as u64, Relaxed);
+        client.overhead_bytes.store(session.overhead_bytes() as u64, Relaxed);
+    }
+
+    /// Bytes among those not sent that others have too.
+    pub fn shared_bytes(&self) -> usize {
+        self.ahead.shared_bytes + if self.sends_shared { self.sending_bytes } else { 0 }
     }
 }
 

@@ -58,10 +58,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 continue;
             }
             let Some(connection) = &mut self.connections[index] else { continue };
-            let client = &connection.session.client;
-            client.query_bytes.store(connection.input.waiting_bytes() as u64, Relaxed);
-            client.query_capacity_bytes.store(connection.input.capacity_bytes() as u64, Relaxed);
-            client.output_bytes.store(connection.pending_bytes() as u64, Relaxed);
+            connection.tell_buffers();
             if idle_too_long(connection, &self.settings, self.now_ms) {
                 tracing::debug!("Closing idle client");
                 self.close(index as u32);

@@ -2,13 +2,14 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use pantala_engine::client::Session;
+use pantala_engine::client::{ReplyMode, Session};
 use pantala_engine::message::Message;
 use pantala_engine::pubsub::{Kind, Published};
 use pantala_engine::request::Parcel;
-use pantala_resp::{Reply, Version};
-use pantala_runtime::{ConnId, Event, EventLoop};
+use pantala_resp::{Reply, Version, is_given_up};
+use pantala_runtime::{ConnId, Event, EventLoop, Outgoing, SharedBytes};
 
 use super::busy::Deferred;
 use super::connection::{Connection, State, token};
@@ -70,11 +71,19 @@ impl<L: EventLoop> Worker<'_, L> {
                 if let Some(index) = self.find(conn) {
                     let connection = self.connections[index as usize].as_mut().expect("found");
                     connection.sending_bytes = 0;
+                    connection.sends_shared = false;
                     connection.session.client.active_ms.store(self.now_ms, std::sync::atomic::Ordering::Relaxed);
                     if result.is_err() {
                         self.close(index);
-                    } else if !connection.output.is_empty() || connection.state != State::Open || connection.eof {
+                    } else if !connection.output.is_empty()
+                        || !connection.ahead.is_empty()
+                        || connection.state != State::Open
+                        || connection.eof
+                    {
                         self.touch(index);
+                    }
+                    if self.weighing.is_on {
+                        self.weigh(index);
                     }
                 }
                 self.recycle(buffer);
@@ -131,6 +140,9 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         debug_assert!(self.connections[index].is_none(), "the loop reuses an index only after close");
         self.connections[index] = Some(Connection::new(id, session));
+        if self.weighing.is_on {
+            self.weigh(index as u32);
+        }
     }
 
     /// Handles what other workers sent, and answers of its own.
@@ -230,6 +242,9 @@ impl<L: EventLoop> Worker<'_, L> {
             replies.extend(parcel.value.replies().map(|(step, reply)| (&parcel.value, step, reply)));
         }
         replies.sort_unstable_by_key(|(_, step, _)| step.sequence);
+        if replies.iter().any(|(.., reply)| is_given_up(reply)) && connection.session.reply_mode == ReplyMode::On {
+            return self.close_over_limit(index);
+        }
         for (request, step, reply) in replies {
             if let Some(took) = step.took {
                 let (client, args) = (&connection.session.client, request.args(step));
@@ -244,6 +259,9 @@ impl<L: EventLoop> Worker<'_, L> {
         if connection.state == State::Parked {
             connection.state = State::Open;
         }
+        if connection.session.close_after_reply {
+            connection.state = State::Closing;
+        }
         connection.release_news();
         if self.closed_over_limit(index) {
             return;
@@ -257,17 +275,19 @@ impl<L: EventLoop> Worker<'_, L> {
     fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
         let Some(first) = published.first() else { return };
         let keyspace = self.executor.keyspace();
-        let mut encoded = Encoded::default();
+        let mut encoded = Encoded::new(self.server.kept_messages());
         keyspace.pubsub().deliver(self.number, first, |wanted, pattern| {
             let Some(index) = self.find_token(wanted) else { return };
             let is_frozen = self.is_frozen(index);
             let Some(connection) = self.connections[index as usize].as_mut() else { return };
-            let version = connection.session.version;
+            let encoded = encoded.of(published, pattern, connection.session.version);
             if is_frozen {
-                let bytes = encoded.of(published, pattern, version).to_vec();
-                return self.deferred.push(Deferred::Output(wanted, bytes));
+                return self.deferred.push(Deferred::Output(wanted, encoded.bytes().to_vec()));
             }
-            connection.output.extend_from_slice(encoded.of(published, pattern, version));
+            match encoded {
+                Outgoing::Own(bytes) => connection.output.extend_from_slice(bytes),
+                Outgoing::Shared(bytes) => connection.add_shared(bytes),
+            }
             if !self.closed_over_limit(index) {
                 self.touch(index);
             }
@@ -308,6 +328,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.stopwatch.set(&self.settings);
             self.tally.tracks_latency = self.settings.latency_tracking;
             self.limit_tracked();
+            self.reload_weighing();
         }
     }
 
@@ -334,36 +355,92 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 }
 
-/// Published messages as their listeners get them, by protocol version, for the pattern that was asked for last.
-#[derive(Default)]
-struct Encoded {
+/// From this length on, bytes, what is published isn't copied to each of its listeners: they share it. Below, a copy is no dearer than a send of its own, and what is
+/// copied can be sent together with what else a listener is to get.
+const SHARED_BYTES_MIN: usize = 16 * 1024;
+
+/// Published messages as their listeners get them, by protocol version, for the pattern that was asked for last. None: not encoded yet.
+struct Encoded<'s> {
     pattern: Option<Vec<u8>>,
-    bytes: [Vec<u8>; 2],
+    bytes: [Option<Outgoing>; 2],
+    kept_messages: &'s Arc<AtomicU64>,
 }
 
-impl Encoded {
-    fn of(&mut self, published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> &[u8] {
+impl<'s> Encoded<'s> {
+    /// Nothing yet. What listeners share is counted in `kept_messages`, in bytes.
+    fn new(kept_messages: &'s Arc<AtomicU64>) -> Self {
+        Encoded { pattern: None, bytes: [None, None], kept_messages }
+    }
+
+    fn of(&mut self, published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> &Outgoing {
         if self.pattern.as_deref() != pattern {
             self.pattern = pattern.map(<[u8]>::to_vec);
-            self.bytes.iter_mut().for_each(Vec::clear);
+            self.bytes = [None, None];
         }
-        let bytes = &mut self.bytes[usize::from(version == Version::Resp3)];
-        if bytes.is_empty() {
-            let mut reply = Reply::new(bytes, version);
-            for message in published {
-                reply.push(if pattern.is_some() { 4 } else { 3 });
-                reply.bulk(match (message.kind, pattern) {
-                    (_, Some(_)) => b"pmessage",
-                    (Kind::Shard, None) => b"smessage",
-                    (_, None) => b"message",
-                });
-                if let Some(pattern) = pattern {
-                    reply.bulk(pattern);
-                }
-                reply.bulk(&message.channel);
-                reply.bulk(&message.payload);
+        self.bytes[usize::from(version == Version::Resp3)].get_or_insert_with(|| {
+            let bytes = encode(published, pattern, version);
+            if bytes.len() < SHARED_BYTES_MIN {
+                bytes.into()
+            } else {
+                SharedBytes::new(bytes, self.kept_messages).into()
             }
+        })
+    }
+}
+
+fn encode(published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut reply = Reply::new(&mut bytes, version);
+    for message in published {
+        reply.push(if pattern.is_some() { 4 } else { 3 });
+        reply.bulk(match (message.kind, pattern) {
+            (_, Some(_)) => b"pmessage",
+            (Kind::Shard, None) => b"smessage",
+            (_, None) => b"message",
+        });
+        if let Some(pattern) = pattern {
+            reply.bulk(pattern);
         }
-        bytes
+        reply.bulk(&message.channel);
+        reply.bulk(&message.payload);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn published(payload_bytes: usize) -> [Arc<Published>; 1] {
+        let payload = vec![b'x'; payload_bytes].into();
+        [Arc::new(Published { kind: Kind::Channel, channel: b"news".as_slice().into(), payload, patterns: Vec::new() })]
+    }
+
+    #[test]
+    fn a_message_is_encoded_once_for_each_version() {
+        let kept_messages = Arc::default();
+        let (short, long) = (published(100), published(SHARED_BYTES_MIN));
+        for (message, is_shared) in [(&short, false), (&long, true)] {
+            let mut encoded = Encoded::new(&kept_messages);
+            let mut address = |version| encoded.of(message, None, version).bytes().as_ptr();
+            let (two, three) = (address(Version::Resp2), address(Version::Resp3));
+            assert!((0..10).all(|_| address(Version::Resp2) == two && address(Version::Resp3) == three));
+            assert_ne!(two, three);
+            assert_eq!(matches!(encoded.of(message, None, Version::Resp2), Outgoing::Shared(_)), is_shared);
+        }
+    }
+
+    #[test]
+    fn messages_are_shared_from_the_named_length_on() {
+        let kept_messages = Arc::default();
+        let around = encode(&published(0), None, Version::Resp2).len();
+        // The payload's length takes four digits more than that of the empty one.
+        let payload_bytes = SHARED_BYTES_MIN - around - 4;
+        for (bytes, is_shared) in [(payload_bytes, true), (payload_bytes - 1, false)] {
+            let message = published(bytes);
+            let mut encoded = Encoded::new(&kept_messages);
+            assert_eq!(matches!(encoded.of(&message, None, Version::Resp2), Outgoing::Shared(_)), is_shared, "{bytes}");
+        }
+        assert_eq!(kept_messages.load(std::sync::atomic::Ordering::Relaxed), 0, "nobody has them any more");
     }
 }

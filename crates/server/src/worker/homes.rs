@@ -7,7 +7,7 @@ use pantala_runtime::EventLoop;
 use super::Worker;
 use super::connection::State;
 use super::refusal::is_restricted;
-use super::run::{may_be_script, session_settles};
+use super::run::{may_be_script, output_limit, session_settles};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window};
 
@@ -58,6 +58,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let mut requests: Vec<Option<Request>> = Vec::new();
         requests.resize_with(keyspace.layout().homes as usize, || None);
         let (view, token) = (connection.session.view(), connection.token());
+        let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
         let bytes = connection.input.bytes(&self.io);
         for (sequence, entry) in entries.iter().enumerate() {
             let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
@@ -66,6 +67,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 .get_or_insert_with(|| {
                     let mut request = Request::new(view, self.number, token, self.now_ms);
                     request.reads_as = connection.session.reads_as.clone();
+                    request.reply_bytes_max = if hard_bytes == 0 { u64::MAX } else { hard_bytes };
                     request
                 })
                 .push_single(command, &args, place, sequence as u32);

@@ -14,6 +14,7 @@ mod busy;
 mod connection;
 mod cron;
 mod events;
+mod eviction;
 mod homes;
 mod input;
 mod refusal;
@@ -33,7 +34,7 @@ use pantala_engine::executor::Executor;
 use pantala_engine::expire::ActiveExpiry;
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::request::Parcel;
-use pantala_runtime::{Event, EventLoop};
+use pantala_runtime::{Event, EventLoop, Outgoing};
 
 use crate::config::Settings;
 use crate::host::Server;
@@ -42,6 +43,7 @@ pub use slow::times_all;
 
 use busy::{Busy, Deferred, Suspended};
 use connection::Connection;
+use eviction::{OutputAlarm, Weighing};
 use slow::Stopwatch;
 use stats::{Tally, WorkerStats};
 use window::Window;
@@ -95,12 +97,15 @@ pub struct Worker<'s, L: EventLoop> {
     busy: Option<Box<Busy>>,
     /// What came for the connection of such a script meanwhile.
     deferred: Vec<Deferred>,
+    weighing: Weighing,
+    output_alarm: OutputAlarm,
 }
 
 impl<'s, L: EventLoop> Worker<'s, L> {
     /// A worker over a loop that this thread has made.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         let settings = server.config().settings();
+        let weighs = server.keyspace().clients().memory().limit_bytes() > 0;
         Worker {
             number,
             server,
@@ -115,6 +120,8 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             shards: Vec::new(),
             spare: Vec::new(),
             settings_generation: server.config().generation(),
+            output_alarm: OutputAlarm::new(&settings, weighs),
+            weighing: Weighing::new(weighs),
             settings,
             now_ms: server.now_ms(),
             next_cron_ms: 0,
@@ -150,6 +157,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             for event in events.drain(..) {
                 self.handle(event);
             }
+            self.evict_if_due();
             self.receive_messages();
             self.time_out();
             self.resume_paused();
@@ -168,7 +176,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
 
     /// How long the next poll may wait; `ZERO`: not at all.
     fn sleep_time(&self) -> Option<Duration> {
-        if !self.ready.is_empty() || self.executor.has_work() {
+        if !self.ready.is_empty() || self.executor.has_work() || self.weighing.is_due() {
             return Some(Duration::ZERO);
         }
         let mut wait_ms = (self.next_cron_ms - self.turn_ran_ms).max(1);
@@ -230,7 +238,9 @@ impl<'s, L: EventLoop> Worker<'s, L> {
                     self.io.resume_receive(connection.id);
                 }
             }
-            if connection.sending_bytes == 0 && !connection.output.is_empty() {
+            if !connection.ahead.is_empty() {
+                self.send_ahead(index);
+            } else if connection.sending_bytes == 0 && !connection.output.is_empty() {
                 let output = std::mem::replace(&mut connection.output, self.spare.pop().unwrap_or_default());
                 connection.sending_bytes = output.len();
                 self.stats.output_bytes.add(output.len() as u64);
@@ -243,9 +253,36 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             } else if !connection.output.is_empty() {
                 self.io.expect_sent(connection.id);
             }
+            if self.weighing.is_on {
+                self.weigh(index);
+            }
             self.close_if_over(index);
         }
         self.touched.extend(untouched);
+        if self.weighing.is_on {
+            self.end_weighing();
+        }
+    }
+
+    /// Sends the next piece of a connection whose output is in pieces, if it can.
+    #[cold]
+    fn send_ahead(&mut self, index: u32) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if connection.sending_bytes > 0 {
+            return self.io.expect_sent(connection.id);
+        }
+        let Some(piece) = connection.ahead.pop() else { return };
+        connection.sending_bytes = piece.bytes().len();
+        connection.sends_shared = matches!(piece, Outgoing::Shared(_));
+        self.stats.output_bytes.add(connection.sending_bytes as u64);
+        self.stats.writes.add(1);
+        // What is behind it is to follow as soon as it is sent.
+        let is_last = connection.ahead.is_empty() && connection.output.is_empty();
+        if !is_last || connection.state == connection::State::Closing || connection.eof {
+            self.io.send(connection.id, piece);
+        } else {
+            self.io.send_quiet(connection.id, piece);
+        }
     }
 
     /// Closes a connection that runs nothing more and has nothing left to send.

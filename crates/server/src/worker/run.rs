@@ -10,12 +10,12 @@ use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
 use pantala_engine::tuning::WATCHING;
-use pantala_resp::{ArgRange, Args, Limits, Reply};
+use pantala_resp::{ArgRange, Args, Limits, Reply, is_given_up};
 use pantala_runtime::EventLoop;
 use pantala_types::table::PREFETCH_KEYS_MAX;
 
 use super::connection::{Connection, State, token};
-use super::input::{Input, Parsed};
+use super::input::Parsed;
 use super::refusal::{forbidden, is_restricted};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
@@ -328,14 +328,14 @@ impl<L: EventLoop> Worker<'_, L> {
     fn call(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) -> Ran {
         let connection = self.connections[entry.connection as usize].as_mut().expect("looked at by the caller");
         let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
-        let (now_ms, output) = (self.now_ms, &mut connection.output);
+        let now_ms = self.now_ms;
         let ran = match (&entry.what, command.handler) {
             (What::Local(_), Handler::Local(handler)) => {
-                tell_buffers(&connection.session, &connection.input, output.len() + connection.sending_bytes);
+                connection.tell_buffers();
                 let (keyspace, host) = (self.executor.keyspace(), self.server);
                 let version = connection.session.version;
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
-                handler(&mut context, &args, &mut Reply::new(output, version));
+                handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
                 if keyspace.monitors().are_there() {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
                 }
@@ -347,6 +347,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 let (session, token) = (connection.session.view(), token(connection.id));
                 let reads_as = connection.session.reads_as.as_ref();
                 let call = Call { command, args, first_key, session, reads_as, connection: token, now_ms };
+                let output = &mut connection.output;
                 match first_key {
                     Some(place) => self.executor.run_single(&call, place, output),
                     None => run_keyed(&mut self.executor, &call, &mut self.shards, output),
@@ -374,7 +375,15 @@ impl<L: EventLoop> Worker<'_, L> {
         let index = entry.connection;
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let reply = &connection.output[before..];
-        let outcome = if reply.first() == Some(&b'-') { self.tally.count_failure(reply) } else { Outcome::Ok };
+        let outcome = if reply.first() == Some(&b'-') {
+            if is_given_up(reply) && connection.session.reply_mode == ReplyMode::On {
+                self.tally.count(command, Outcome::Ok);
+                return self.close_over_limit(index);
+            }
+            self.tally.count_failure(reply)
+        } else {
+            Outcome::Ok
+        };
         let is_large = WATCHING && reply.len() + (entry.end - entry.begin) >= slow::LARGE_BYTES;
         self.tally.count(command, outcome);
         if began.is_some() || is_large {
@@ -396,17 +405,38 @@ impl<L: EventLoop> Worker<'_, L> {
         self.closed_over_limit(index);
     }
 
-    /// Closes a connection whose output is above the hard limit; says whether it did.
+    /// Closes a connection whose output is above the hard limit, or makes clients take too much memory; says whether it did.
     #[inline]
     pub(super) fn closed_over_limit(&mut self, index: u32) -> bool {
         let Some(connection) = &self.connections[index as usize] else { return true };
+        let alarm = &self.output_alarm;
+        let is_listener = connection.session.subscriptions.is_some();
+        let alarm_bytes = if is_listener { alarm.pubsub_bytes } else { alarm.normal_bytes };
+        connection.pending_bytes() > alarm_bytes && self.closed_at_alarm(index)
+    }
+
+    #[cold]
+    fn closed_at_alarm(&mut self, index: u32) -> bool {
+        let Some(connection) = &self.connections[index as usize] else { return true };
         let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
-        let over = hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes;
-        if over {
-            self.server.log_output_limit(&connection.session.client);
+        if hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes {
+            self.close_over_limit(index);
+            return true;
+        }
+        let is_evicted = self.weighing.is_on && self.evicts_for(index);
+        if is_evicted {
             self.close(index);
         }
-        over
+        is_evicted
+    }
+
+    /// Closes a connection for its output.
+    #[cold]
+    pub(super) fn close_over_limit(&mut self, index: u32) {
+        if let Some(connection) = &self.connections[index as usize] {
+            self.server.log_output_limit(&connection.session.client);
+        }
+        self.close(index);
     }
 }
 
@@ -433,15 +463,6 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
         return ran;
     }
     executor.run_many(call, shards, output)
-}
-
-/// Makes the figures of its buffers true, which a command may ask for (`CLIENT LIST`): as in Redis, the command itself counts as
-/// waiting.
-#[inline]
-pub(super) fn tell_buffers(session: &Session, input: &Input, pending_bytes: usize) {
-    session.client.query_bytes.store(input.waiting_bytes() as u64, Relaxed);
-    session.client.query_capacity_bytes.store(input.capacity_bytes() as u64, Relaxed);
-    session.client.output_bytes.store(pending_bytes as u64, Relaxed);
 }
 
 /// The output limit of a connection: that of its class.

@@ -16,7 +16,7 @@ use pantala_engine::ownership::Ownership;
 use pantala_engine::request::Parcel;
 use pantala_engine::transaction::{Queued, Transaction, discarded};
 use pantala_engine::tuning::WATCHING;
-use pantala_resp::{ArgRange, Args, Reply};
+use pantala_resp::{ArgRange, Args, Reply, is_given_up};
 use pantala_runtime::EventLoop;
 
 use super::connection::{Connection, State};
@@ -245,6 +245,9 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn answer_exec(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
         self.tally.begin_window();
         for (queued, ran, part) in exec.replies(reply) {
+            if let Some(connection) = &mut self.connections[index as usize] {
+                connection.session.close_after_reply |= is_given_up(part);
+            }
             let outcome = if part.first() == Some(&b'-') { self.tally.count_failure(part) } else { Outcome::Ok };
             self.tally.count(queued.command, outcome);
             let Some(connection) = &self.connections[index as usize] else { continue };
@@ -483,8 +486,8 @@ impl<L: EventLoop> Worker<'_, L> {
         let (args, now_ms, before) = (transaction.args(queued), self.now_ms, connection.output.len());
         match command.handler {
             Handler::Local(handler) => {
-                let Connection { session, input, output, sending_bytes, .. } = connection;
-                run::tell_buffers(session, input, output.len() + *sending_bytes);
+                connection.tell_buffers();
+                let Connection { session, output, .. } = connection;
                 let (keyspace, host, version) = (self.executor.keyspace(), self.server, session.version);
                 let mut context = LocalContext { session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(output, version));
@@ -519,8 +522,9 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             Handler::Transaction(_) | Handler::Container => unreachable!("runs at once, or not at all: never queued"),
         }
-        let Some(connection) = &self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.connections[index as usize] else { return };
         let reply = &connection.output[before..];
+        connection.session.close_after_reply |= is_given_up(reply);
         let outcome = if reply.first() == Some(&b'-') { self.tally.count_failure(reply) } else { Outcome::Ok };
         self.tally.count(command, outcome);
         if began.is_some() {

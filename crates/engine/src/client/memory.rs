@@ -1,0 +1,251 @@
+//! What all clients take of memory together, and who is closed first where that is too much (`maxmemory-clients`).
+//!
+//! While there is a limit each worker *weighs* its connections at the end of a turn in which something about them has changed: what they take now is what
+//! the sum has of them from then on. Clients of about the same size lie in one *bucket*, as in Redis; those in the bucket of the largest go first, in
+//! the order in which they came to it. While there is no limit, nothing of this is kept.
+//!
+//! | what | changed by |
+//! | --- | --- |
+//! | a client's weight, which the sum has of it | its worker; who sets the limit; who evicts it. Always exchanged, and the sum changed by the difference, so that it is the sum of all weights, whoever comes first |
+//! | the sum | the same, workers with what a turn has made of differences at once |
+//! | the buckets | the same, under a lock that nobody needs for a client that stays in its bucket |
+//!
+//! Evicting is done under that lock, and takes what a client weighs off the sum at once, though its worker has yet to close it: so nobody is closed
+//! for what is on its way out already. (A worker that weighs a client at that very moment makes the sum too high until it closes it.)
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Client;
+
+/// Bytes, as powers of two, below which a client is in the smallest bucket, and from half of which on it is in the largest: Redis's.
+const SMALLEST_LOG: u32 = 15;
+const LARGEST_LOG: u32 = 33;
+
+/// Where the bucket stands in a [`Place`]: beyond all numbers that clients are given in a run of a server.
+const BUCKET_SHIFT: u32 = 56;
+
+/// The least limit, bytes: with less nobody could speak to the server any more, as in Redis.
+pub const LIMIT_BYTES_MIN: u64 = 128 * 1024;
+
+/// A client's bucket, the largest first, and behind it a number that tells when it came there. 0: in none.
+type Place = u64;
+
+/// The bucket of a size: 0 is that of the largest.
+fn bucket_of(bytes: u64) -> u64 {
+    let log = u64::BITS - bytes.leading_zeros();
+    u64::from(LARGEST_LOG - log.clamp(SMALLEST_LOG, LARGEST_LOG))
+}
+
+#[derive(Default)]
+struct Buckets {
+    by_place: BTreeMap<Place, Arc<Client>>,
+    last_number: u64,
+}
+
+impl Buckets {
+    /// Moves a client to the end of a bucket, or out of all.
+    fn put(&mut self, client: &Arc<Client>, bucket: Option<u64>) {
+        self.by_place.remove(&client.place.load(Relaxed));
+        // Whoever has been evicted is in none any more.
+        let place = bucket.filter(|_| !client.killed.load(Relaxed)).map_or(0, |bucket| {
+            self.last_number += 1;
+            let place = bucket << BUCKET_SHIFT | self.last_number;
+            self.by_place.insert(place, Arc::clone(client));
+            place
+        });
+        client.place.store(place, Relaxed);
+    }
+}
+
+/// See the head of this module.
+#[derive(Default)]
+pub struct ClientMemory {
+    limit_bytes: AtomicU64,
+    /// Wraps around where differences come before what they are to.
+    total_bytes: AtomicU64,
+    buckets: Mutex<Buckets>,
+    /// Clients closed since the last reset.
+    pub evicted: AtomicU64,
+}
+
+impl ClientMemory {
+    /// The limit, bytes; 0: none.
+    pub fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Relaxed)
+    }
+
+    /// Sets the limit, bytes (0: none). Where there was none before, `weigh_all` is to weigh all clients, and no client is to go meanwhile.
+    pub(super) fn set_limit(&self, limit_bytes: u64, weigh_all: impl FnOnce(&dyn Fn(&Arc<Client>))) {
+        let limit_bytes = if limit_bytes == 0 { 0 } else { limit_bytes.max(LIMIT_BYTES_MIN) };
+        let before = self.limit_bytes.swap(limit_bytes, Relaxed);
+        if limit_bytes == 0 {
+            let mut buckets = self.lock();
+            std::mem::take(&mut buckets.by_place).into_values().for_each(|client| client.place.store(0, Relaxed));
+        } else if before == 0 {
+            weigh_all(&|client| self.add(self.weigh(client)));
+        }
+    }
+
+    /// Takes what a client takes now for its weight. Gives what the sum is to be changed by ([`ClientMemory::add`]).
+    #[must_use]
+    pub fn weigh(&self, client: &Arc<Client>) -> i64 {
+        // What it weighed has been taken off, or will be in a moment: it is about to be closed.
+        if client.killed.load(Relaxed) {
+            return 0;
+        }
+        let bytes = client.memory_bytes();
+        let bucket = (!client.no_evict.load(Relaxed)).then(|| bucket_of(bytes));
+        let place = client.place.load(Relaxed);
+        if bucket != (place != 0).then_some(place >> BUCKET_SHIFT) {
+            self.lock().put(client, bucket);
+        }
+        if client.weight_bytes.load(Relaxed) == bytes {
+            return 0;
+        }
+        let before = client.weight_bytes.swap(bytes, Relaxed);
+        bytes.wrapping_sub(before) as i64
+    }
+
+    /// Changes the sum.
+    pub fn add(&self, difference: i64) {
+        self.total_bytes.fetch_add(difference as u64, Relaxed);
+    }
+
+    /// Whether the sum, changed by `difference`, is at the limit or above: then it is too much.
+    #[inline]
+    pub fn is_too_much(&self, difference: i64) -> bool {
+        let total = self.total_bytes.load(Relaxed).wrapping_add_signed(difference) as i64;
+        let limit_bytes = self.limit_bytes();
+        limit_bytes > 0 && i128::from(total) >= i128::from(limit_bytes)
+    }
+
+    /// Takes out clients until the sum is below the limit, or nobody is left who may be closed: they are to be closed.
+    pub fn evict(&self) -> Vec<Arc<Client>> {
+        let mut evicted = Vec::new();
+        if !self.is_too_much(0) {
+            return evicted;
+        }
+        let mut buckets = self.lock();
+        while self.is_too_much(0)
+            && let Some((_, client)) = buckets.by_place.pop_first()
+        {
+            client.place.store(0, Relaxed);
+            let is_closing = client.killed.swap(true, Relaxed);
+            self.add((client.weight_bytes.swap(0, Relaxed) as i64).wrapping_neg());
+            if !is_closing {
+                self.evicted.fetch_add(1, Relaxed);
+                evicted.push(client);
+            }
+        }
+        evicted
+    }
+
+    /// A client has gone: its worker weighs it no more.
+    pub(super) fn forget(&self, client: &Arc<Client>) {
+        if client.place.load(Relaxed) != 0 {
+            self.lock().put(client, None);
+        }
+        self.add((client.weight_bytes.swap(0, Relaxed) as i64).wrapping_neg());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Buckets> {
+        // A panic within can't leave more than a client in no bucket, or in one that it has left.
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Clients, Endpoint};
+    use super::*;
+
+    const KIB: u64 = 1024;
+    const MIB: u64 = 1024 * KIB;
+
+    /// Clients of these sizes, numbered from 1.
+    fn clients(sizes: &[u64]) -> Clients {
+        let clients = Clients::new();
+        for size in sizes {
+            let end = || Endpoint::Unix("socket".into());
+            let client = Arc::new(Client::new(clients.next_id(), 0, 9, end(), end(), 0));
+            client.output_bytes.store(*size, Relaxed);
+            clients.add(client);
+        }
+        clients
+    }
+
+    /// The numbers of those who are evicted at that limit.
+    fn evicted(clients: &Clients, limit_bytes: u64) -> Vec<u64> {
+        clients.limit_memory(limit_bytes);
+        clients.memory().evict().iter().map(|client| client.id).collect()
+    }
+
+    #[test]
+    fn the_largest_go_first_and_as_few_as_need_be() {
+        let clients = clients(&[100, 3 * MIB, 200 * KIB, MIB, 3 * MIB + 500 * KIB, 50 * KIB]);
+        assert_eq!(evicted(&clients, 8 * MIB), []);
+        // Both are in one bucket: who was there first goes first, though the other is larger.
+        assert_eq!(evicted(&clients, 7 * MIB), [2]);
+        assert_eq!(evicted(&clients, 7 * MIB), []);
+        assert_eq!(evicted(&clients, MIB), [5, 4]);
+        assert_eq!(clients.memory().evicted.load(Relaxed), 3);
+        // Anything above none is the least limit.
+        assert_eq!(evicted(&clients, 1), [3]);
+        assert_eq!(evicted(&clients, 0), []);
+    }
+
+    #[test]
+    fn at_the_limit_is_too_much_and_one_byte_less_is_not() {
+        let one = clients(&[MIB]);
+        let taken = MIB + size_of::<Client>() as u64;
+        assert_eq!(evicted(&one, taken + 1), []);
+        assert_eq!(evicted(&one, taken), [1]);
+    }
+
+    #[test]
+    fn who_is_not_to_be_evicted_counts_and_stays() {
+        let clients = clients(&[3 * MIB, MIB, 100]);
+        let protected = clients.find(1).expect("it was added");
+        protected.no_evict.store(true, Relaxed);
+        assert_eq!(evicted(&clients, 2 * MIB), [2, 3]);
+        protected.no_evict.store(false, Relaxed);
+        clients.memory().add(clients.memory().weigh(&protected));
+        assert_eq!(evicted(&clients, 2 * MIB), [1]);
+    }
+
+    #[test]
+    fn the_sum_is_that_of_who_is_there() {
+        let all = clients(&[MIB, MIB, MIB]);
+        assert_eq!(evicted(&all, 4 * MIB), []);
+        let first = all.find(1).expect("it was added");
+        first.output_bytes.store(5 * MIB, Relaxed);
+        let difference = all.memory().weigh(&first);
+        assert!(all.memory().is_too_much(difference) && !all.memory().is_too_much(0));
+        all.memory().add(difference);
+        assert!(all.memory().is_too_much(0));
+        all.remove(1);
+        assert!(!all.memory().is_too_much(0));
+        // Another limit after there was none finds each at its size once.
+        all.limit_memory(0);
+        all.find(2).expect("it was added").output_bytes.store(0, Relaxed);
+        assert_eq!(evicted(&all, 2 * MIB), []);
+        assert_eq!(evicted(&all, MIB), [3]);
+        for id in [2, 3] {
+            all.remove(id);
+        }
+        assert_eq!(all.memory().total_bytes.load(Relaxed), 0);
+        assert!(all.memory().lock().by_place.is_empty());
+    }
+
+    #[test]
+    fn buckets_are_powers_of_two() {
+        assert_eq!(bucket_of(0), bucket_of(32 * KIB - 1));
+        for log in SMALLEST_LOG..LARGEST_LOG - 1 {
+            assert_eq!(bucket_of(1 << log), bucket_of((1 << (log + 1)) - 1));
+            assert_eq!(bucket_of((1 << log) - 1), bucket_of(1 << log) + 1);
+        }
+        assert_eq!((bucket_of(1 << (LARGEST_LOG - 1)), bucket_of(u64::MAX)), (0, 0));
+    }
+}

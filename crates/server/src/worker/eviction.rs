@@ -1,0 +1,149 @@
+//! Closing clients where all of them together take more memory than `maxmemory-clients` allows ([`ClientMemory`]).
+//!
+//! Connections are weighed at the end of each turn that they took part in, when a send of theirs has ended, and as soon as much output waits for them. What that changes is
+//! added to the sum of all workers together, so that they don't fight for it. Where it is too much at the end of a turn, the next one doesn't sleep: first what
+//! can be sent is, as in Redis, and then whoever takes most is closed, on whatever worker that is.
+//!
+//! While there is no limit it is a branch for each connection of a turn and each send.
+//!
+//! [`ClientMemory`]: pantala_engine::client::ClientMemory
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::client::Host;
+use pantala_runtime::EventLoop;
+
+use super::Worker;
+use crate::config::{OutputLimit, Settings};
+
+/// How much output a connection may have before it is looked at in the midst of a turn, while there is a limit on all clients' memory, bytes. Redis looks before each
+/// command; what is less than this is counted when the turn ends.
+const UNWEIGHED_OUTPUT_BYTES_MAX: u64 = 16 * 1024;
+
+/// How much a worker's connections may have changed before it tells the others, bytes: small beside the least limit.
+const UNADDED_BYTES_MAX: u64 = 1024;
+
+/// How often the log says at most that there is nobody left to be closed, ms.
+const WARN_EVERY_MS: i64 = 1000;
+
+/// What a worker knows of the limit.
+pub(super) struct Weighing {
+    /// There is one.
+    pub(super) is_on: bool,
+    /// What its connections have changed and the sum doesn't have yet.
+    unadded_bytes: i64,
+    /// A connection was weighed in this turn.
+    has_weighed: bool,
+    /// It was too much when the last turn ended that has weighed any: without any nothing would come of looking again.
+    is_due: bool,
+    last_warning_ms: i64,
+}
+
+impl Weighing {
+    pub(super) fn new(is_on: bool) -> Self {
+        Weighing { is_on, unadded_bytes: 0, has_weighed: false, is_due: false, last_warning_ms: 0 }
+    }
+
+    /// Whether the next turn is to come at once.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due
+    }
+}
+
+/// From how much waiting output on a connection is looked at after each command, bytes: by class.
+pub(super) struct OutputAlarm {
+    pub(super) normal_bytes: usize,
+    pub(super) pubsub_bytes: usize,
+}
+
+impl OutputAlarm {
+    pub(super) fn new(settings: &Settings, weighs: bool) -> Self {
+        let alarm = |limit: &OutputLimit| {
+            let hard_bytes = if limit.hard_bytes == 0 { u64::MAX } else { limit.hard_bytes };
+            let bytes = if weighs { hard_bytes.min(UNWEIGHED_OUTPUT_BYTES_MAX) } else { hard_bytes };
+            usize::try_from(bytes).unwrap_or(usize::MAX)
+        };
+        OutputAlarm {
+            normal_bytes: alarm(&settings.output_limit_normal),
+            pubsub_bytes: alarm(&settings.output_limit_pubsub),
+        }
+    }
+}
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Takes up what the settings say of clients' memory and output.
+    pub(super) fn reload_weighing(&mut self) {
+        let was_on = self.weighing.is_on;
+        self.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
+        if self.weighing.is_on && !was_on {
+            // Who has set the limit knew what they took when that was last told, some hundred milliseconds ago at most.
+            (0..self.connections.len() as u32).for_each(|index| self.weigh(index));
+        }
+        self.output_alarm = OutputAlarm::new(&self.settings, self.weighing.is_on);
+        if self.weighing.is_on {
+            self.evict();
+        }
+    }
+
+    /// Counts what a connection takes now.
+    pub(super) fn weigh(&mut self, index: u32) {
+        let Some(connection) = &self.connections[index as usize] else { return };
+        connection.tell_buffers();
+        let memory = self.executor.keyspace().clients().memory();
+        self.weighing.unadded_bytes += memory.weigh(&connection.session.client);
+        self.weighing.has_weighed = true;
+    }
+
+    /// All connections of a turn are weighed.
+    pub(super) fn end_weighing(&mut self) {
+        let memory = self.executor.keyspace().clients().memory();
+        if self.weighing.unadded_bytes.unsigned_abs() >= UNADDED_BYTES_MAX {
+            memory.add(std::mem::take(&mut self.weighing.unadded_bytes));
+        }
+        self.weighing.is_due =
+            std::mem::take(&mut self.weighing.has_weighed) && memory.is_too_much(self.weighing.unadded_bytes);
+    }
+
+    /// Closes clients if that has become due and still is: what could be sent is.
+    #[inline]
+    pub(super) fn evict_if_due(&mut self) {
+        if self.weighing.is_due {
+            self.weighing.is_due = false;
+            self.evict();
+        }
+    }
+
+    /// Closes clients until what is left takes less than is allowed. They are closed by their workers, with the messages that these get next.
+    #[cold]
+    fn evict(&mut self) {
+        let memory = self.executor.keyspace().clients().memory();
+        memory.add(std::mem::take(&mut self.weighing.unadded_bytes));
+        for client in memory.evict() {
+            tracing::info!(
+                "Evicting client: id={} addr={} name={} tot-mem={}",
+                client.id,
+                client.address,
+                String::from_utf8_lossy(&client.names().name),
+                client.memory_bytes()
+            );
+            self.server.kill(&client);
+        }
+        if memory.is_too_much(0) && self.now_ms - self.weighing.last_warning_ms >= WARN_EVERY_MS {
+            self.weighing.last_warning_ms = self.now_ms;
+            tracing::warn!("Over client maxmemory after evicting all evictable clients");
+        }
+    }
+
+    /// In the midst of a turn: closes clients where a connection that has much output makes it too much. Says whether that one has to go.
+    pub(super) fn evicts_for(&mut self, index: u32) -> bool {
+        self.weigh(index);
+        if self.executor.keyspace().clients().memory().is_too_much(self.weighing.unadded_bytes) {
+            self.evict();
+        }
+        // It, or any other client that was looked at before it, on any worker, has seen to that.
+        self.connections[index as usize]
+            .as_ref()
+            .is_none_or(|connection| connection.session.client.killed.load(Relaxed))
+    }
+}

@@ -1,0 +1,177 @@
+//! One message and many listeners: all get it, and it is there once.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use pantala_tests::client::{READ_MAX, encode};
+use pantala_tests::waiting::PATIENCE;
+use pantala_tests::{Client, Random, Reply, Server, for_each_backend, tool};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const KB: usize = 1024;
+const MB: usize = 1024 * KB;
+
+/// A message on `news` as a listener gets it, with RESP2.
+fn message(payload: &str) -> Vec<u8> {
+    encode(&["message", "news", payload])
+}
+
+/// Lets this process, and the servers that it starts, open so many files. `false`: the host doesn't.
+fn allow_files(count: u64) -> bool {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= count) {
+        return true;
+    }
+    let is_allowed = maximum.is_none_or(|maximum| maximum >= count);
+    is_allowed && setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum }).is_ok()
+}
+
+fn used_memory(client: &mut Client) -> usize {
+    let text = client.call("INFO memory").text();
+    let value = text.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("INFO has it");
+    value.trim().parse().expect("a number")
+}
+
+#[track_caller]
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Ten thousand listeners to one channel get one message each, and the server has made it once: copies would take a third of a gigabyte.
+#[test]
+#[ignore = "takes some seconds for each backend: run by .ci/nightly"]
+fn ten_thousand_listeners_share_a_message() {
+    const LISTENERS: usize = 10_000;
+    const PAYLOAD_BYTES: usize = 32 * KB;
+    if !allow_files(LISTENERS as u64 + 200) {
+        return tool::skipped(format_args!("fan-out: this host allows too few open files"));
+    }
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "2", "--maxclients", "10100"]);
+        let subscribe = encode(&["SUBSCRIBE", "news"]);
+        let answer = b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n";
+        let mut listeners: Vec<TcpStream> = (0..LISTENERS)
+            .map(|_| {
+                let mut listener = TcpStream::connect(("127.0.0.1", server.port())).expect("the server takes it");
+                listener.set_read_timeout(Some(READ_MAX)).expect("a socket takes a timeout");
+                listener.write_all(&subscribe).expect("the server reads");
+                let mut bytes = vec![0; answer.len()];
+                listener.read_exact(&mut bytes).expect("it is answered");
+                assert_eq!(bytes, answer);
+                listener
+            })
+            .collect();
+        let mut publisher = server.connect();
+        let before = server.peak_resident_bytes();
+        let payload = "p".repeat(PAYLOAD_BYTES);
+        assert_eq!(publisher.command(&["PUBLISH", "news", &payload]), Reply::Integer(LISTENERS as i64));
+        let expected = message(&payload);
+        let mut bytes = vec![0; expected.len()];
+        for (number, listener) in listeners.iter_mut().enumerate() {
+            listener.read_exact(&mut bytes).expect("the message comes");
+            assert!(bytes == expected, "listener {number} gets something else");
+        }
+        let taken = server.peak_resident_bytes().saturating_sub(before) as usize;
+        assert!(taken < LISTENERS * PAYLOAD_BYTES / 8, "{taken} bytes more");
+        server.assert_sound();
+    });
+}
+
+/// Long messages that nobody reads are there once, not once for each listener, and gone when they are read. To each listener they count in full, as in Redis.
+#[test]
+fn long_messages_that_wait_are_there_once() {
+    const LISTENERS: usize = 100;
+    const MESSAGES: usize = 6;
+    for_each_backend(|backend| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let path = socket.to_str().expect("a path in ASCII");
+        // Kernel's queues are short on such sockets.
+        let mut server = Server::pantala(backend, &["--workers", "2", "--unixsocket", path]);
+        let mut listeners: Vec<Client> = (0..LISTENERS).map(|_| Client::unix(&socket)).collect();
+        for listener in &mut listeners {
+            listener.call("SUBSCRIBE news");
+        }
+        let mut publisher = server.connect();
+        let (used, peak) = (used_memory(&mut publisher), server.peak_resident_bytes());
+        let payloads: Vec<String> =
+            (0..MESSAGES).map(|number| char::from(b'a' + number as u8).to_string().repeat(MB)).collect();
+        for payload in &payloads {
+            assert_eq!(publisher.command(&["PUBLISH", "news", payload]), Reply::Integer(LISTENERS as i64));
+        }
+        let waiting = |publisher: &mut Client| -> Vec<usize> {
+            let list = publisher.call("CLIENT LIST TYPE pubsub").text();
+            let omem = |line: &str| line.split(' ').find_map(|field| field.strip_prefix("omem=")?.parse().ok());
+            list.lines().map(|line| omem(line).expect("each line has it")).collect()
+        };
+        eventually("it is counted", || waiting(&mut publisher).iter().all(|bytes| *bytes > (MESSAGES - 1) * MB));
+        // Each worker makes its own.
+        let allowed = 4 * MESSAGES * MB;
+        let taken = used_memory(&mut publisher).saturating_sub(used);
+        assert!((MESSAGES * MB..allowed).contains(&taken), "{taken} bytes more are used");
+        let taken = server.peak_resident_bytes().saturating_sub(peak) as usize;
+        assert!(taken < 2 * allowed, "{taken} bytes more are resident");
+        for listener in &mut listeners {
+            for payload in &payloads {
+                assert!(listener.receive_raw().1 == message(payload));
+            }
+        }
+        eventually("all is gone", || used_memory(&mut publisher).saturating_sub(used) < MB);
+        server.assert_sound();
+    });
+}
+
+/// What is shared and what is not comes in one order, replies between them too.
+#[test]
+fn long_and_short_messages_and_replies_keep_their_order() {
+    const MESSAGES: usize = 400;
+    let seed = Random::seed("fan_out_order");
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let mut random = Random::from_seed(seed);
+            let mut server = Server::pantala(backend, &["--workers", "2", "--execution", execution]);
+            let mut listeners: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+            for listener in &mut listeners {
+                listener.call("HELLO 3");
+                listener.call("SUBSCRIBE news");
+                listener.call("PSUBSCRIBE n*");
+            }
+            let mut publisher = server.connect();
+            let mut pings = 0;
+            let payloads: Vec<String> = (0..MESSAGES)
+                .map(|number| {
+                    let len = [0, 100, 15 * KB, 17 * KB, 100 * KB][random.below(5)];
+                    let payload = format!("{number}:{}", "x".repeat(random.below(len + 1)));
+                    assert_eq!(publisher.command(&["PUBLISH", "news", &payload]), Reply::Integer(8));
+                    if random.one_in(3) {
+                        pings += 1;
+                        listeners.iter_mut().for_each(|listener| listener.send(&["PING", &pings.to_string()]));
+                    }
+                    payload
+                })
+                .collect();
+            for listener in &mut listeners {
+                let (mut heard, mut answered) = (Vec::new(), Vec::new());
+                for _ in 0..2 * MESSAGES + pings {
+                    match listener.receive() {
+                        Reply::Push(parts) => heard.push(parts.last().expect("a payload").text()),
+                        reply => answered.push(reply.text()),
+                    }
+                }
+                // By the channel and by the pattern.
+                let twice: Vec<&String> = payloads.iter().flat_map(|payload| [payload; 2]).collect();
+                assert!(heard.iter().eq(twice), "another order than published");
+                assert!(
+                    answered.into_iter().eq((1..=pings).map(|number| number.to_string())),
+                    "replies in another order"
+                );
+            }
+            server.assert_sound();
+        }
+    });
+}
