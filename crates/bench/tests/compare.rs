@@ -271,3 +271,30 @@ fn what_is_missing_is_told() {
     let output = wait(compare(Path::new("/dev/null/x"), &["--peer", "floor"]).spawn().unwrap());
     assert!(text(&output.stderr).contains("the report can't be written: /dev/null/x"), "{}", text(&output.stderr));
 }
+
+/// The workloads on one key: redis-server answers each without an error, and a cluster isn't even started.
+#[test]
+fn collections_of_one_key() {
+    const WORKLOADS: &[&str] =
+        &["hset", "hget", "lpush", "lpush-rpop", "sadd", "sismember", "zadd", "zrange10", "zrank", "xadd"];
+    if redis_server().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let mut command = compare(&out, &["--peer", "redis", "--peer", "redis-cluster:2"]);
+    command.args(["--scale", "0.001", "--rounds", "1", "--test-time", "1"]);
+    command.args(WORKLOADS.iter().flat_map(|workload| ["--workload", workload]));
+    let output = wait(command.spawn().unwrap());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    for (workload, name) in results(&out)["workloads"].as_array().unwrap().iter().zip(WORKLOADS) {
+        let [redis, cluster] = workload["peers"].as_array().unwrap().as_slice() else { panic!("{workload:#}") };
+        assert_eq!(workload["name"], *name);
+        assert_measured(redis, 1);
+        assert!(cluster["skipped"].as_str().unwrap().contains("one key"), "{cluster:#}");
+        assert!(workload["parameters"].as_str().unwrap().contains("1000 members (scaled"), "{workload:#}");
+        if *name == "hget" {
+            assert_eq!(redis["summary"]["hit_rate"], 1.0, "{redis:#}");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use super::peers::{Absent, Ground, Peer, Ports, Spec, heed};
 use super::process::{Spent, Usage};
 use super::results::{PeerResult, Round, WorkloadResult};
 use super::say;
-use super::workloads::{Clients, Workload};
+use super::workloads::{Clients, Needs, Workload};
 use crate::load::control::{Login, Target};
 use crate::load::data::Sizes;
 use crate::load::keys::{Pattern, Range};
@@ -226,11 +226,12 @@ impl Course<'_> {
             Clients::Connections(all) => scaled("connections", u64::from(all), u64::from(clients)),
             _ => format!("{clients} clients"),
         };
+        let numbered = if workload.needs == Needs::OneKey { "members" } else { "keys" };
         let rate = self.setup.rate_per_s.map_or_else(String::new, |rate| format!(", {rate} operations/s"));
         format!(
             "{}; {}, values of {} bytes, {clients} on {} threads, pipeline {}{rate}",
             commands.join(", "),
-            scaled("keys", workload.keys, workload.keys_at(scale)),
+            scaled(numbered, workload.keys, workload.keys_at(scale)),
             workload.data_bytes,
             self.setup.threads,
             workload.pipeline

@@ -38,10 +38,11 @@ pub(crate) use self::options::Options;
 use self::peers::Ports;
 use self::results::{Results, WorkloadResult};
 
-/// Whether a workload has that name.
+/// The names of the workloads that are spread over keys, which is what more workers are for.
 #[cfg(test)]
-pub(crate) fn is_workload(name: &str) -> bool {
-    workloads::Workload::named(name).is_ok()
+pub(crate) fn spread_workloads() -> Vec<&'static str> {
+    let spread = workloads::ALL.iter().filter(|workload| workload.needs != workloads::Needs::OneKey);
+    spread.map(|workload| workload.name).collect()
 }
 
 /// `pantala-bench compare`. Ends with an error when a row is invalid, or when it was interrupted.

@@ -144,6 +144,11 @@ impl Peer {
             Kind::RedisCluster { .. } if workload.needs == Needs::SeveralSlots => {
                 return Err(Absent::Skipped("a Redis cluster runs no command on keys of several slots".into()));
             }
+            Kind::RedisCluster { .. } if workload.needs == Needs::OneKey => {
+                return Err(Absent::Skipped(
+                    "all commands are on one key: of a Redis cluster one process would work".into(),
+                ));
+            }
             Kind::Floor { .. } if workload.needs == Needs::AppendOnlyFile => {
                 return Err(Absent::Skipped("stores nothing".into()));
             }

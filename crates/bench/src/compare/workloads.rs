@@ -50,6 +50,8 @@ pub(crate) enum Needs {
     AppendOnlyFile,
     /// Commands on keys of several slots: no Redis cluster.
     SeveralSlots,
+    /// All commands on one key, whose members are the numbers: more processes would have nothing to do.
+    OneKey,
 }
 
 const SET: &str = "SET __key__ __data__";
@@ -82,6 +84,29 @@ const DRAGONFLY: Workload = Workload {
     ours: "threads, which the source tunes per server: one per client CPU",
     clients: Clients::PerThread(30),
     ..BASE
+};
+
+/// A collection of a million members under one key, as the rows of one collection in `benches/type_costs.py`.
+const COLLECTION: Workload = Workload { key_prefix: "", data_bytes: 12, pipeline: 16, needs: Needs::OneKey, ..BASE };
+const HASH: Workload = Workload {
+    ours: "one hash of 1 M fields, each field of up to 12 bytes with a value of 12, pipeline 16",
+    fill: &["HSET hash field:__key__ __data__"],
+    ..COLLECTION
+};
+const LIST: Workload = Workload {
+    ours: "one list of 1 M elements of up to 14 bytes at first, pipeline 16",
+    fill: &["RPUSH list element:__key__"],
+    ..COLLECTION
+};
+const MEMBERS: Workload = Workload {
+    ours: "one set of 1 M members of up to 14 bytes, all of which it has, pipeline 16",
+    fill: &["SADD set element:__key__"],
+    ..COLLECTION
+};
+const SCORED: Workload = Workload {
+    ours: "one sorted set of 1 M members of up to 14 bytes, scores of up to 6 digits, pipeline 16",
+    fill: &["ZADD zset __key__ element:__same_key__"],
+    ..COLLECTION
 };
 
 /// All of them.
@@ -221,6 +246,27 @@ pub(crate) const ALL: &[Workload] = &[
         pipeline: 10,
         ..BASE
     },
+    Workload { name: "hset", commands: &[uniform("HSET hash field:__key__ __data__", 1)], ..HASH },
+    Workload { name: "hget", commands: &[uniform("HGET hash field:__key__", 1)], ..HASH },
+    Workload { name: "lpush", commands: &[uniform("LPUSH list element:__key__", 1)], ..LIST },
+    // By itself RPOP would find an empty list soon.
+    Workload {
+        name: "lpush-rpop",
+        commands: &[uniform("LPUSH list element:__key__", 1), uniform("RPOP list", 1)],
+        ..LIST
+    },
+    Workload { name: "sadd", commands: &[uniform("SADD set element:__key__", 1)], ..MEMBERS },
+    Workload { name: "sismember", commands: &[uniform("SISMEMBER set element:__key__", 1)], ..MEMBERS },
+    Workload { name: "zadd", commands: &[uniform("ZADD zset __key__ element:__key__", 1)], ..SCORED },
+    Workload { name: "zrange10", commands: &[uniform("ZRANGE zset __key__ inf BYSCORE LIMIT 0 10", 1)], ..SCORED },
+    Workload { name: "zrank", commands: &[uniform("ZRANK zset element:__key__", 1)], ..SCORED },
+    Workload {
+        name: "xadd",
+        ours: "one stream of 1 M entries of two fields at first, pipeline 16",
+        commands: &[uniform("XADD stream * sensor __key__ reading __data__", 1)],
+        fill: &["XADD stream * sensor __key__ reading __data__"],
+        ..COLLECTION
+    },
 ];
 
 impl Workload {
@@ -254,7 +300,7 @@ impl Workload {
 mod tests {
     use super::*;
     use crate::load::keys::Pattern;
-    use crate::load::template::Template;
+    use crate::load::template::{KEY, Template};
 
     #[test]
     fn every_record_is_sound() {
@@ -272,8 +318,16 @@ mod tests {
                 let template = compile(command.text, workload.key_prefix);
                 command.pattern.parse::<Pattern>().unwrap();
                 let several = template.keys > 1 || template.replies > 1;
-                assert_eq!(several, workload.needs == Needs::SeveralSlots, "{}", workload.name);
+                if workload.needs != Needs::OneKey {
+                    assert_eq!(several, workload.needs == Needs::SeveralSlots, "{}", workload.name);
+                }
             }
+            // The second word is the key, of what fills it too.
+            let texts = workload.commands.iter().map(|command| command.text).chain(workload.fill.iter().copied());
+            let mut keys: Vec<&str> = texts.map(|text| text.split(' ').nth(1).unwrap_or_default()).collect();
+            keys.dedup();
+            let is_one = keys.len() == 1 && !keys[0].contains(KEY);
+            assert_eq!(is_one, workload.needs == Needs::OneKey, "{}: {keys:?}", workload.name);
             for text in workload.fill {
                 assert_eq!(compile(text, workload.key_prefix).keys, 1, "{}", workload.name);
             }

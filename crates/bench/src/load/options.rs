@@ -108,8 +108,8 @@ pub(crate) struct Options {
     /// Database
     #[arg(long, default_value_t = 0)]
     select_db: u32,
-    /// A command instead of SET and GET, with __key__, __data__ and __expiry__; again for further ones. A word `;` begins another request of
-    /// the same operation
+    /// A command instead of SET and GET, with __key__, __same_key__ (the one before, once more), __data__ and __expiry__; again for further
+    /// ones. A word `;` begins another request of the same operation
     #[arg(long)]
     command: Vec<String>,
     /// Operations in a row of the command at the same position

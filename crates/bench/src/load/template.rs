@@ -11,6 +11,8 @@ use super::data::Data;
 
 /// Placeholder of a key in `--command`.
 pub(crate) const KEY: &str = "__key__";
+/// Placeholder of the key that was written last, once more: a number that is in two arguments.
+pub(crate) const SAME_KEY: &str = "__same_key__";
 /// Placeholder of a value in `--command`.
 pub(crate) const DATA: &str = "__data__";
 /// Placeholder of a time to live in seconds, from `--expiry-range`.
@@ -39,6 +41,8 @@ enum Piece {
     Key {
         heads: Box<[Box<[u8]>; INTEGER_LEN_MAX + 1]>,
         tail: Box<[u8]>,
+        /// It is the key before, not a further one.
+        is_same: bool,
     },
     Data {
         before: Box<[u8]>,
@@ -71,7 +75,7 @@ impl Template {
     }
 
     fn argument(&mut self, word: &[u8], prefix: &[u8], fixed: &mut Vec<u8>) -> Result<(), String> {
-        let found = [KEY, DATA, EXPIRY].map(|name| find(word, name.as_bytes()).map(|at| (name, at)));
+        let found = [KEY, SAME_KEY, DATA, EXPIRY].map(|name| find(word, name.as_bytes()).map(|at| (name, at)));
         let mut found = found.into_iter().flatten();
         let Some((name, at)) = found.next() else {
             fixed.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -87,8 +91,12 @@ impl Template {
             self.pieces.push(Piece::Fixed(std::mem::take(fixed).into()));
         }
         self.pieces.push(match name {
-            KEY => {
-                self.keys += 1;
+            KEY | SAME_KEY => {
+                let is_same = name == SAME_KEY;
+                if is_same && self.keys == 0 {
+                    return Err(format!("'{}' stands before the first {KEY}", word.escape_ascii()));
+                }
+                self.keys += u32::from(!is_same);
                 let before = [before, prefix].concat();
                 self.around_key.get_or_insert_with(|| (before.clone(), after.to_vec()));
                 let heads = std::array::from_fn(|digits| {
@@ -96,7 +104,7 @@ impl Template {
                     head.extend_from_slice(&before);
                     head.into_boxed_slice()
                 });
-                Piece::Key { heads: Box::new(heads), tail: [after, b"\r\n"].concat().into() }
+                Piece::Key { heads: Box::new(heads), tail: [after, b"\r\n"].concat().into(), is_same }
             }
             DATA => Piece::Data { before: before.into(), after: after.into() },
             _ => Piece::Expiry { before: before.into(), after: after.into() },
@@ -114,12 +122,16 @@ impl Template {
         data: &Data,
         mut next_key: impl FnMut(&mut Random) -> u64,
     ) {
-        let mut key = Some(first_key);
+        let (mut key, mut same_key) = (Some(first_key), first_key);
         for piece in &self.pieces {
             match piece {
                 Piece::Fixed(bytes) => out.extend_from_slice(bytes),
-                Piece::Key { heads, tail } => {
-                    let number = key.take().unwrap_or_else(|| next_key(random));
+                Piece::Key { heads, tail, is_same } => {
+                    let number = match is_same {
+                        true => same_key,
+                        false => key.take().unwrap_or_else(|| next_key(random)),
+                    };
+                    same_key = number;
                     out.extend_from_slice(&heads[digits_u64(number)]);
                     write_number(out, number);
                     out.extend_from_slice(tail);
@@ -213,6 +225,19 @@ mod tests {
         let template = Template::compile(&words("MULTI ; DEL __key__ ; EXEC"), b"").unwrap();
         assert_eq!((template.replies, template.keys, template.reads), (3, 1, false));
         assert!(Template::compile(&words("get __key__"), b"").unwrap().reads);
+    }
+
+    #[test]
+    fn a_key_is_written_again() {
+        let zadd = "*4\r\n$4\r\nZADD\r\n$1\r\nz\r\n$5\r\nkey:7\r\n$6\r\nmkey:7\r\n";
+        assert_eq!(written("ZADD z __key__ m__same_key__", 7), zadd);
+        // The one before, whichever that is.
+        let twice = written("MSET __key__ __same_key__ __key__ __same_key__", 7);
+        assert_eq!(twice.matches("key:7").count(), 2, "{twice}");
+        assert_eq!(twice.matches("key:8").count(), 2, "{twice}");
+        let template = Template::compile(&words("ZADD z __key__ m__same_key__"), b"").unwrap();
+        assert_eq!(template.keys, 1);
+        assert!(Template::compile(&words("GET __same_key__"), b"").unwrap_err().contains("before the first"));
     }
 
     #[test]

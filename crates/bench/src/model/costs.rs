@@ -282,14 +282,11 @@ mod tests {
     fn built_in_costs_are_sound_and_name_known_workloads() {
         let costs = Costs::built_in().unwrap();
         for load in &costs.workloads {
-            assert!(crate::compare::is_workload(&load.name), "{}", load.name);
             assert!(load.cpu_us.is_some() || load.source.starts_with("not modelled: "), "{}", load.name);
         }
-        let mut names: Vec<&str> = costs.workloads.iter().map(|load| load.name.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        // As many as `compare --workload list` tells: all of them known, none twice.
-        assert_eq!((costs.workloads.len(), names.len()), (15, 15));
+        // Of one key's shard more workers make nothing faster: those workloads aren't modelled.
+        let names: Vec<&str> = costs.workloads.iter().map(|load| load.name.as_str()).collect();
+        assert_eq!(names, crate::compare::spread_workloads());
         assert!(costs.engine.ratios.iter().any(|row| !row.fitted), "nothing is left to test the model with");
         assert_eq!(costs.engine.ratios[0].exponent(), 0.0);
         assert_eq!(costs.engine.ratios.last().unwrap().exponent(), 0.99);
