@@ -5,7 +5,7 @@
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --workers 2 --shards 40'
 
-One connection runs a long command on keys of one shard (KEYS: on all); --probes others meanwhile GET a small key that lives in another
+One connection runs a long command on keys of one shard (KEYS, SORT BY and FLUSHALL: on all); --probes others meanwhile GET a small key that lives in another
 shard (the other half of the slots), each every two milliseconds. For each command: how long it took its client, how many of the
 probing connections stood still for at least half of that time (those that share a worker with the client), and of all the others
 together the median, 99th percentile and longest time of a GET, in milliseconds. The first line of a peer is without a command.
@@ -60,11 +60,14 @@ COMMANDS = [
     ("SUNION of two sets", ("SUNION", name("set", 0), name("set", 1))),
     ("ZRANGE of everything", ("ZRANGE", name("zset"), 0, -1)),
     ("SORT of a list, of which 10 are asked", ("SORT", name("list"), "LIMIT", 0, 10)),
+    ("SORT of it BY keys, GET of 10", ("SORT", name("list"), "BY", "key:*", "GET", "key:*", "LIMIT", 0, 10)),
     ("KEYS that match nothing", ("KEYS", "nosuch*x")),
     ("SUNIONSTORE of two sets", ("SUNIONSTORE", name("stored"), name("set", 0), name("set", 1))),
     ("DEL of a set", ("DEL", name("stored"))),
     ("DEL of a sorted set", ("DEL", name("zset"))),
     ("UNLINK of a set", ("UNLINK", name("set", 0))),
+    # Last: of a million keys, a set and a list, nothing is left.
+    ("FLUSHALL", ("FLUSHALL",)),
 ]
 
 

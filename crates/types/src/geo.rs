@@ -2,6 +2,11 @@
 //!
 //! A geohash halves the longitudes and latitudes in turn, 26 times each; the bits of the latitude are the even ones. All members
 //! of a rectangle that has fewer bits (*steps*) lie in one range of scores.
+//!
+//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | --- | --- | --- |
+//! | 20 places of 13 bytes | packed | 25.1 |
+//! | 100,000 places of 13 bytes | LargeSet | 37.4 |
 
 use std::f64::consts::PI;
 

@@ -1,4 +1,11 @@
 //! A growable string of bytes that preallocates as Redis's does and never aborts when memory is refused.
+//!
+//! | what (`tests/sizes.rs`) | | bytes |
+//! | --- | --- | --- |
+//! | a string of 10,000 bytes | as it was set | 10032.0 |
+//! | a string of 10,001 bytes | after APPEND of one | 20034.0 |
+//!
+//! A string that fits a cell of its dictionary (4 KiB) lives in its entry and takes its bytes, an integer 8.
 
 use std::collections::TryReserveError;
 use std::fmt;

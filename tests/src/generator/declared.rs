@@ -14,6 +14,9 @@ const GROUPS: &[&str] =
 /// What isn't built so: what isn't there yet, what takes a second, and what reads a copy (see [`super::sorting`]).
 const LEFT_OUT: &[&str] = &["migrate", "pfselftest", "sort", "sort_ro", "wait"];
 
+/// What picks as many as a negative count says, and as often as that the same.
+const PICKING: &[&[u8]] = &[b"HRANDFIELD", b"SRANDMEMBER", b"ZRANDMEMBER"];
+
 /// Waits of `XREAD` and `XREADGROUP` that are refused, or over soon.
 const BLOCKS_MS: &[&str] = &["-1", "x", "1.5", "", "1", "1"];
 
@@ -123,9 +126,11 @@ impl Generator {
             0 if args.len() > words => args.truncate(words + self.random.below(args.len() - words)),
             1 => {
                 let more = self.value();
-                // Behind a blocking command's timeout it would be the timeout; and ranks have another arity since 7.2.
+                // Behind a blocking command's timeout it would be the timeout; and ranks have another arity since 7.2. As the count of
+                // what is picked with repetitions, redis-server would go on for ever with it.
                 let is_fixed = command.arguments.iter().any(|argument| argument.name == "timeout")
-                    || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..]);
+                    || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..])
+                    || PICKING.contains(&&command.name[0][..]);
                 if !is_fixed {
                     args.push(more);
                 }
@@ -227,7 +232,7 @@ impl Generator {
             (b"XREAD" | b"XREADGROUP", "milliseconds") => text(self.random.pick::<&str>(BLOCKS_MS)),
             (_, "min-idle-time") => text(self.random.pick::<&str>(IDLE_MS)),
             (b"XCLAIM", "ms") => text(self.random.pick::<&str>(CLAIM_IDLE_MS)),
-            (b"HRANDFIELD" | b"SRANDMEMBER" | b"ZRANDMEMBER", "count") => self.pick_count(),
+            (_, "count") if PICKING.contains(&of) => self.pick_count(),
             (b"HSCAN" | b"SCAN" | b"SSCAN" | b"ZSCAN", "cursor") if !self.random.one_in(8) => text("0"),
             (b"RESTORE", "seconds") => self.random.below(5000).to_string().into_bytes(),
             (b"RESTORE", "serialized-value") if self.random.one_in(2) => return self.payload(),

@@ -9,6 +9,10 @@
 //! | [`count_ones`] | a tree of carry-save adders: about 6 operations per word, where counting each word's bits takes 12 |
 //! | [`find_bit`] | one comparison per word |
 //! | [`Combination`] | each source is read once, the result written once to memory |
+//!
+//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | --- | --- | --- |
+//! | 100,000 bits | string | 0.125 |
 
 mod field;
 #[cfg(test)]

@@ -8,6 +8,12 @@
 //!
 //! A packed hash lives inside its dictionary entry while it is short. It becomes a table when a limit is passed, and never
 //! goes back, as in Redis.
+//!
+//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | --- | --- | --- |
+//! | 10 fields of 11 bytes with values of 11 | packed | 26.2 |
+//! | 100,000 fields of 11 bytes with values of 11 | Table | 44.5 |
+//! | 100,000 fields of 11 bytes with values of 11 | Timed, all with a time | 107.0 |
 
 mod timed;
 

@@ -15,6 +15,11 @@
 //! | [`add`] to a dense one | a hash and a register |
 //! | [`add`] to a sparse one | a walk over half of its runs (at most `hll-sparse-max-bytes`), a few bytes moved |
 //! | [`HyperLogLog::count`] | 16,384 registers, and about 60 steps of floating point |
+//!
+//! | holds (`tests/sizes.rs`) | form | bytes |
+//! | --- | --- | --- |
+//! | 20 elements | sparse | 77.0 |
+//! | 100,000 elements | dense | 12304.0 |
 
 mod estimate;
 mod registers;

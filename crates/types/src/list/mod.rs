@@ -7,6 +7,11 @@
 //!
 //! A push or pop at either end costs the same whatever the length; one in the middle moves at most one node's bytes and looks at each
 //! node on the way. An element of the packed form takes its bytes (an integer 1 to 9) and 2.
+//!
+//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | --- | --- | --- |
+//! | 20 elements of 13 bytes | packed | 15.1 |
+//! | 100,000 elements of 13 bytes | Quicklist | 15.1 |
 
 mod node;
 mod quicklist;

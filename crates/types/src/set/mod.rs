@@ -8,6 +8,13 @@
 //!
 //! The first two live inside the dictionary entry while they are short. A set only ever goes down this table: from integers
 //! to a larger form when a string comes or there are too many, and never back, as in Redis.
+//!
+//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | --- | --- | --- |
+//! | 20 integers of 10 digits | IntSet | 4.4 |
+//! | 20 members of 13 bytes | packed | 15.1 |
+//! | 100,000 integers | Table | 20.5 |
+//! | 100,000 members of 13 bytes | Table | 34.5 |
 
 mod algebra;
 mod intset;

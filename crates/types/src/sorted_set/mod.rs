@@ -24,6 +24,11 @@
 //! the set.
 //!
 //! In a packed set everything is a search from one end, as in Redis.
+//!
+//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | --- | --- | --- |
+//! | 20 members of 13 bytes, scores of 6 digits | packed | 19.9 |
+//! | 100,000 members of 13 bytes, scores of 6 digits | LargeSet | 37.8 |
 
 use crate::collection::{Collection, PackedForm};
 use crate::pack::{Element, Pack, PackRef};

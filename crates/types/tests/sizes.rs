@@ -1,0 +1,204 @@
+//! The size tables at the heads of the types' files: each row is measured here and must stand there as it is measured.
+//!
+//! A value's bytes are those that it takes inside its dictionary entry, while it is packed and short, or else its [`Value`] and all that
+//! this points to. Key, entry and slot come on top, as for any value (`pantala-dict` tells of them).
+
+use std::fmt::Write;
+
+use pantala_types::geo::Point;
+use pantala_types::list::{End, NodeLimit};
+use pantala_types::sorted_set::{AddOptions, PackLimits};
+use pantala_types::stream::{NewId, NodeLimits, StreamId};
+use pantala_types::{Collection, Hash, HashLimits, INLINE_PACKED_BYTES_MAX, List, Set, SortedSet, Stream, Value};
+use pantala_types::{RawString, hyperloglog};
+
+const FEW: u64 = 20;
+const MANY: u64 = 100_000;
+/// Spreads consecutive numbers; prime.
+const STEP: u64 = 7_919_317;
+/// By which part of it a figure may be off: it is rounded, and a table's seed is its own.
+const SLACK: f64 = 0.01;
+
+fn bytes_of<C: Collection>(value: C) -> usize {
+    if let Some((_, bytes)) = value.packed()
+        && bytes.len() <= INLINE_PACKED_BYTES_MAX
+    {
+        return bytes.len();
+    }
+    on_heap(&value.into_value())
+}
+
+fn on_heap(value: &Value) -> usize {
+    size_of::<Value>() + value.allocated_bytes()
+}
+
+/// A row of a table: what the value holds, in which form, its bytes, and how many it holds of what.
+struct Row(&'static str, &'static str, usize, u64);
+
+/// Holds the rows against the file's own, which they are to stand in as they are printed.
+fn hold(file: &str, source: &str, rows: &[Row]) {
+    let mut wrong = String::new();
+    for Row(holds, form, bytes, count) in rows {
+        let each = *bytes as f64 / *count as f64;
+        println!("{file}: | {holds} | {form} | {each:.3} |");
+        let written = source.lines().find_map(|line| {
+            let cells: Vec<&str> = line.strip_prefix("//! |")?.split('|').map(str::trim).collect();
+            (cells.len() > 2 && cells[..2] == [*holds, *form]).then(|| cells[2].parse::<f64>().ok())?
+        });
+        if written.is_none_or(|written| (written - each).abs() > written * SLACK) {
+            let _ = writeln!(wrong, "//! | {holds} | {form} | {each:.3} |   and not {written:?}");
+        }
+    }
+    assert!(wrong.is_empty(), "{file} must have\n{wrong}");
+}
+
+fn strings() -> [Row; 2] {
+    let exact = RawString::try_from_slice(&[b'x'; 10_000]).unwrap();
+    let mut appended = RawString::try_from_slice(&[b'x'; 10_000]).unwrap();
+    appended.try_append(b"x").unwrap();
+    [
+        Row("a string of 10,000 bytes", "as it was set", on_heap(&Value::String(exact)), 1),
+        Row("a string of 10,001 bytes", "after APPEND of one", on_heap(&Value::String(appended)), 1),
+    ]
+}
+
+#[test]
+fn strings_take_what_their_file_says() {
+    hold("raw_string.rs", include_str!("../src/raw_string.rs"), &strings());
+}
+
+fn list(elements: u64) -> usize {
+    let mut list = List::empty();
+    (0..elements)
+        .for_each(|number| list.push(End::Right, format!("element:{number:05}").as_bytes(), NodeLimit::of_setting(-2)));
+    bytes_of(list)
+}
+
+#[test]
+fn lists_take_what_their_file_says() {
+    let rows = [
+        Row("20 elements of 13 bytes", "packed", list(FEW), FEW),
+        Row("100,000 elements of 13 bytes", "Quicklist", list(MANY), MANY),
+    ];
+    hold("list/mod.rs", include_str!("../src/list/mod.rs"), &rows);
+}
+
+fn hash(fields: u64, times: bool) -> usize {
+    let mut hash = Hash::empty();
+    for number in 0..fields {
+        let (field, limits) = (format!("field:{number:05}"), HashLimits { entries_max: 512, value_bytes_max: 64 });
+        hash.set(field.as_bytes(), format!("value:{number:05}").as_bytes(), limits);
+        if times {
+            hash.set_time(field.as_bytes(), number as i64);
+        }
+    }
+    bytes_of(hash)
+}
+
+#[test]
+fn hashes_take_what_their_file_says() {
+    let rows = [
+        Row("10 fields of 11 bytes with values of 11", "packed", hash(FEW / 2, false), FEW / 2),
+        Row("100,000 fields of 11 bytes with values of 11", "Table", hash(MANY, false), MANY),
+        Row("100,000 fields of 11 bytes with values of 11", "Timed, all with a time", hash(MANY, true), MANY),
+    ];
+    hold("hash/mod.rs", include_str!("../src/hash/mod.rs"), &rows);
+}
+
+fn set(members: u64, member: impl Fn(u64) -> String) -> usize {
+    let mut set = Set::empty();
+    (0..members).for_each(|number| assert!(set.add(member(number).as_bytes(), 512)));
+    bytes_of(set)
+}
+
+#[test]
+fn sets_take_what_their_file_says() {
+    let integer = |number: u64| (number * STEP % 1_000_000_007).to_string();
+    let text = |number: u64| format!("element:{number:05}");
+    let rows = [
+        Row("20 integers of 10 digits", "IntSet", set(FEW, integer), FEW),
+        Row("20 members of 13 bytes", "packed", set(FEW, text), FEW),
+        Row("100,000 integers", "Table", set(MANY, integer), MANY),
+        Row("100,000 members of 13 bytes", "Table", set(MANY, text), MANY),
+    ];
+    hold("set/mod.rs", include_str!("../src/set/mod.rs"), &rows);
+}
+
+fn sorted_set(members: u64, score: impl Fn(u64) -> f64) -> usize {
+    let mut set = SortedSet::empty();
+    for number in 0..members {
+        let member = format!("element:{number:05}");
+        set.add(member.as_bytes(), score(number), AddOptions::default(), PackLimits::DEFAULT);
+    }
+    bytes_of(set)
+}
+
+#[test]
+fn sorted_sets_take_what_their_file_says() {
+    let score = |number: u64| (number * STEP % 1_000_003) as f64;
+    let rows = [
+        Row("20 members of 13 bytes, scores of 6 digits", "packed", sorted_set(FEW, score), FEW),
+        Row("100,000 members of 13 bytes, scores of 6 digits", "LargeSet", sorted_set(MANY, score), MANY),
+    ];
+    hold("sorted_set/mod.rs", include_str!("../src/sorted_set/mod.rs"), &rows);
+}
+
+#[test]
+fn places_take_what_their_file_says() {
+    let score = |number: u64| {
+        let degrees = (number * STEP % 80_000) as f64 / 1000.0;
+        Point { longitude: degrees + 1.0, latitude: degrees }.score()
+    };
+    let rows = [
+        Row("20 places of 13 bytes", "packed", sorted_set(FEW, score), FEW),
+        Row("100,000 places of 13 bytes", "LargeSet", sorted_set(MANY, score), MANY),
+    ];
+    hold("geo.rs", include_str!("../src/geo.rs"), &rows);
+}
+
+fn stream(groups: usize) -> usize {
+    let mut stream = Stream::default();
+    for number in 0..MANY {
+        let (sensor, value) = ((number % 1000).to_string(), format!("value:{number:05}"));
+        let fields = [(&b"sensor"[..], sensor.as_bytes()), (&b"reading"[..], value.as_bytes())];
+        let limits = NodeLimits { bytes: 4096, entries: 100 };
+        stream.append(NewId::Given(StreamId { ms: number + 1, seq: 0 }), 1, fields.into_iter(), &limits).unwrap();
+    }
+    for group in 0..groups {
+        assert!(stream.create_group(b"group", StreamId::MIN, 0));
+        stream.deliver(group, b"consumer", usize::MAX, 1, false, |_, _| {});
+    }
+    on_heap(&Value::Stream(Box::new(stream))) + size_of::<Stream>()
+}
+
+#[test]
+fn streams_take_what_their_file_says() {
+    let (plain, pending) = (stream(0), stream(1));
+    let rows = [
+        Row("100,000 entries of two fields, 13 bytes of values", "nodes of 100", plain, MANY),
+        Row("100,000 entries that a consumer has", "pending", pending - plain, MANY),
+    ];
+    hold("stream/mod.rs", include_str!("../src/stream/mod.rs"), &rows);
+}
+
+fn counter(elements: u64) -> usize {
+    let mut string = hyperloglog::empty().unwrap();
+    for number in 0..elements {
+        hyperloglog::add(&mut string, number.to_string().as_bytes(), 3000).unwrap();
+    }
+    string.len()
+}
+
+#[test]
+fn hyperloglogs_take_what_their_file_says() {
+    let rows = [Row("20 elements", "sparse", counter(FEW), 1), Row("100,000 elements", "dense", counter(MANY), 1)];
+    hold("hyperloglog/mod.rs", include_str!("../src/hyperloglog/mod.rs"), &rows);
+}
+
+#[test]
+fn bitmaps_take_what_their_file_says() {
+    let mut bits = RawString::try_from_slice(b"").unwrap();
+    bits.try_set_range((MANY / 8) as usize - 1, b"\x01").unwrap();
+    let rows = [Row("100,000 bits", "string", bits.len(), MANY)];
+    hold("bitmap/mod.rs", include_str!("../src/bitmap/mod.rs"), &rows);
+}
