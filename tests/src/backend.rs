@@ -63,3 +63,13 @@ pub fn for_each_backend(mut body: impl FnMut(Backend)) {
         body(*backend);
     }
 }
+
+/// Runs `body` for each backend under test in each way of execution, by its name on the command line, naming both on standard error first.
+pub fn for_each_form(mut body: impl FnMut(Backend, &str)) {
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            eprintln!("-- execution {execution}");
+            body(backend, execution);
+        }
+    });
+}

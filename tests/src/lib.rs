@@ -47,7 +47,7 @@ pub mod transcript;
 pub mod upstream;
 pub mod waiting;
 
-pub use backend::{Backend, for_each_backend};
+pub use backend::{Backend, for_each_backend, for_each_form};
 pub use client::Client;
 pub use random::Random;
 pub use reply::Reply;

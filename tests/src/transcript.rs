@@ -13,6 +13,18 @@ pub fn assert_as_redis(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<St
     }
 }
 
+/// As [`assert_as_redis`], in each way of execution.
+///
+/// # Panics
+/// As there.
+pub fn assert_as_redis_in_each_form(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
+    if let Some(judge) = Server::redis(&[]) {
+        for execution in ["inline", "owner"] {
+            assert_as(&judge, &[args, &["--execution", execution]].concat(), &transcript);
+        }
+    }
+}
+
 /// As [`assert_as_redis`], with a judge that was started already.
 ///
 /// # Panics

@@ -1,6 +1,6 @@
 //! Functions: replies as redis-server gives them, to the byte, and libraries that travel between the two.
 
-use pantala_tests::transcript::assert_as_redis;
+use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
 /// More shards than workers, so that keys of one function live in several.
@@ -100,7 +100,7 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
 
 #[test]
 fn functions_do_as_in_redis() {
-    assert_as_redis(&SERVER_ARGS, transcript);
+    assert_as_redis_in_each_form(&SERVER_ARGS, transcript);
 }
 
 /// A library of the name, with one function that answers a text.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use pantala_tests::client::encode;
 use pantala_tests::differential::Pair;
 use pantala_tests::generator::{CONNECTIONS, Generator, Step};
-use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, for_each_form};
 
 /// Commands of the random comparison, and how many go between two looks at the events.
 const COMMANDS: usize = 12_000;
@@ -183,8 +183,8 @@ const SCRIPT: &[&str] = &[
 #[test]
 fn what_happens_in_time_makes_the_events_of_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
-    for_each_backend(|backend| {
-        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+    for_each_form(|backend, execution| {
+        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
         let [given, right] = [&subject, &judge].map(|server| {
             let (mut client, mut listener, mut publisher) = (server.connect(), listener(server), server.connect());
             client.call("FLUSHALL");
@@ -258,8 +258,8 @@ fn the_setting_reads_and_refuses_as_in_redis() {
 fn events_of_a_key_come_in_the_order_of_its_changes() {
     const CLIENTS: usize = 6;
     const PAIRS: usize = 400;
-    for_each_backend(|backend| {
-        let server = Server::pantala(backend, &["--workers", "3", "--shards", "4"]);
+    for_each_form(|backend, execution| {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "4", "--execution", execution]);
         let (mut listener, mut publisher) = (listener(&server), server.connect());
         set_classes(&mut publisher, "Kg$");
         std::thread::scope(|scope| {
@@ -293,8 +293,8 @@ fn events_of_scripts_are_those_of_redis() {
         for i = 1, 9 do redis.call('SET', 'undeclared:' .. i, i) end return redis.call('DEL', KEYS[1], 'undeclared:3')";
     let fails = "redis.call('SET', KEYS[1], 1) redis.call('LPUSH', KEYS[1], 1)";
     let Some(judge) = Server::redis(&[]) else { return };
-    for_each_backend(|backend| {
-        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+    for_each_form(|backend, execution| {
+        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
         let [given, right] = [&subject, &judge].map(|server| {
             let (mut client, mut listener, mut publisher) = (server.connect(), listener(server), server.connect());
             client.call("FLUSHALL");

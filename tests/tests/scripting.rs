@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use pantala_tests::transcript::assert_as_redis;
+use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 use rustix::process::Signal;
 
@@ -43,7 +43,7 @@ fn transcript(server: &Server, version: u8) -> Vec<String> {
 
 #[test]
 fn scripts_do_as_in_redis() {
-    assert_as_redis(&SERVER_ARGS, transcript);
+    assert_as_redis_in_each_form(&SERVER_ARGS, transcript);
 }
 
 /// Keys in different shards that a script doesn't declare: met by reading, and after writes, which are then made once.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use pantala_tests::client::encode;
-use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend, for_each_form};
 
 /// The last command of a monitored script.
 const END: &str = "ECHO the-end";
@@ -77,8 +77,8 @@ fn a_monitor_sees_what_redis_shows() {
         b"RESET",
         END.as_bytes(),
     ];
-    for_each_backend(|backend| {
-        let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+    for_each_form(|backend, execution| {
+        let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8", "--execution", execution]);
         let [given, right] = [&subject, &judge].map(|server| {
             let (mut monitor, mut client) = (monitor(server), server.connect());
             for command in script {
@@ -130,8 +130,8 @@ fn a_monitor_sees_scripts_as_redis_shows_them() {
         &["EXEC"],
         &["ECHO", "the-end"],
     ];
-    for_each_backend(|backend| {
-        let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8"]);
+    for_each_form(|backend, execution| {
+        let subject = Server::pantala(backend, &["--workers", "3", "--shards", "8", "--execution", execution]);
         let [given, right] = [&subject, &judge].map(|server| {
             let (mut monitor, mut client) = (monitor(server), server.connect());
             client.call("FUNCTION FLUSH");
@@ -239,8 +239,8 @@ fn entries(client: &mut Client, command: &str) -> Vec<Vec<String>> {
 #[test]
 fn the_slow_log_is_that_of_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
-    for_each_backend(|backend| {
-        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "4"]);
+    for_each_form(|backend, execution| {
+        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--execution", execution]);
         let [given, right] = [&subject, &judge].map(|server| {
             let (mut client, mut other) = (server.connect(), server.connect());
             let mut seen = Vec::new();
@@ -355,8 +355,8 @@ fn histograms(reply: &Reply) -> Vec<(String, i64)> {
 #[test]
 fn latencies_are_kept_as_in_redis() {
     let Some(judge) = Server::redis(&[]) else { return };
-    for_each_backend(|backend| {
-        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "4"]);
+    for_each_form(|backend, execution| {
+        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "4", "--execution", execution]);
         let [given, right] = [&subject, &judge].map(|server| {
             let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
             clients[0].call("CONFIG SET latency-tracking yes");
@@ -409,8 +409,11 @@ fn latest(reply: &Reply) -> Vec<(String, bool)> {
 #[test]
 fn latency_events_are_noted_as_in_redis() {
     let Some(judge) = Server::redis(&["--enable-debug-command", "yes"]) else { return };
-    for_each_backend(|backend| {
-        let subject = Server::pantala(backend, &["--workers", "3", "--shards", "4", "--enable-debug-command", "yes"]);
+    for_each_form(|backend, execution| {
+        let subject = Server::pantala(
+            backend,
+            &["--workers", "3", "--shards", "4", "--enable-debug-command", "yes", "--execution", execution],
+        );
         let [given, right] = [&subject, &judge].map(|server| {
             // Connections of all workers.
             let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
@@ -490,8 +493,8 @@ fn forget_latencies(clients: &mut [Client], replies: &mut Vec<Reply>) {
 /// A script that needs more shards than those of its keys runs again; what was put back was never there.
 #[test]
 fn monitors_see_what_a_script_did_once() {
-    for_each_backend(|backend| {
-        let server = Server::pantala(backend, &["--workers", "1", "--shards", "64"]);
+    for_each_form(|backend, execution| {
+        let server = Server::pantala(backend, &["--workers", "1", "--shards", "64", "--execution", execution]);
         let (mut monitor, mut client) = (server.connect(), server.connect());
         monitor.call("MONITOR");
         // Four names that were not declared: at most one of them lies in the declared key's shard.
