@@ -46,6 +46,37 @@ fn scripts_do_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, transcript);
 }
 
+/// A pipeline of another connection that meets scripts which hold all shards, one right behind the other, doesn't lose its turn with each of its commands.
+#[test]
+fn wide_scripts_let_whole_pipelines_between_them() {
+    const SCRIPTS: i64 = 10;
+    // Two or three with a turn for the whole pipeline, seven or more with one for each command.
+    const SEEN_MAX: i64 = 4;
+    // Long enough that a pipeline which comes while it runs finds all shards held.
+    let wide = "for i = 1, 2000000 do end for i = 1, 50 do redis.call('SET', 'key:' .. i, i) end return redis.call('INCR', 'runs')";
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "40"]);
+        let mut calling = server.connect();
+        // From now on it is known to use what it doesn't declare.
+        assert_eq!(calling.command(&["EVAL", wide, "0"]), Reply::Integer(1));
+        // One of them at least is another worker's.
+        let mut others = [server.connect(), server.connect()];
+        let scripts: Vec<Vec<&str>> = (0..SCRIPTS).map(|_| vec!["EVAL", wide, "0"]).collect();
+        calling.send_together(&scripts);
+        while others[0].call("EXISTS key:1") != Reply::Integer(1) {}
+        let mut gets: Vec<Vec<String>> = (1..=20).map(|key| vec!["GET".into(), format!("key:{key}")]).collect();
+        gets.push(vec!["GET".into(), "runs".into()]);
+        let runs = others.each_mut().map(|other| match other.pipeline(&gets).pop() {
+            Some(Reply::Bulk(runs)) => String::from_utf8_lossy(&runs).parse::<i64>().unwrap(),
+            reply => panic!("{reply:?}"),
+        });
+        for run in 0..SCRIPTS {
+            assert_eq!(calling.receive(), Reply::Integer(run + 2));
+        }
+        assert!(runs.iter().any(|runs| *runs <= SEEN_MAX), "{runs:?} of {SCRIPTS} scripts ran before the last GET");
+    });
+}
+
 /// Keys in different shards that a script doesn't declare: met by reading, and after writes, which are then made once.
 #[test]
 fn undeclared_keys_work() {

@@ -2,7 +2,8 @@
 
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 use pantala_base::limits::{DATABASES_MAX, SHARDS_MAX, SLOTS};
@@ -34,6 +35,14 @@ pub enum Execution {
     /// The shard's home.
     Owner,
 }
+
+/// How long a script that holds all shards must have run to be reckoned with again: to have commands wait together costs more than to run them, so it must be
+/// much that they wait for.
+const ALL_HELD_LONG: Duration = Duration::from_micros(100);
+
+/// For how long after such a script another is reckoned with, in ms: many times as long as the way from one to the next of a connection that does nothing
+/// else.
+const ALL_HELD_LATELY_MS: i64 = 10;
 
 /// How a [`Keyspace`] is laid out.
 #[derive(Clone, Debug)]
@@ -119,6 +128,8 @@ pub struct Keyspace {
     /// Requests that found their shard busy, by worker: a count for all would be one more line that goes from core to core just when
     /// they are in each other's way.
     contended: Box<[CachePadded<Counter>]>,
+    /// When a script ended that had held all shards for long, unix time in ms.
+    all_held_ms: CachePadded<AtomicI64>,
     /// How many random numbers were drawn outside of any shard.
     draws: AtomicU64,
     /// The last ticket of a waiter.
@@ -184,6 +195,7 @@ impl Keyspace {
             latency,
             tracking: Tracking::default(),
             tuning: Tuning::new(),
+            all_held_ms: CachePadded::new(AtomicI64::new(0)),
             draws: AtomicU64::new(0),
             tickets: CachePadded::new(AtomicU64::new(0)),
         }
@@ -233,6 +245,19 @@ impl Keyspace {
     #[inline]
     pub fn hint(&self, db: u32, shard: u32) -> Hint {
         self.hints[shard as usize * self.layout.databases as usize + self.physical(db)]
+    }
+
+    /// Notes that a script has held all shards for so long, until `now_ms`, unix time.
+    pub fn note_all_held(&self, took: Duration, now_ms: i64) {
+        if took >= ALL_HELD_LONG {
+            self.all_held_ms.store(now_ms, Relaxed);
+        }
+    }
+
+    /// Whether a script has held all shards for long a moment ago, so that the next may be near.
+    #[inline]
+    pub fn were_all_held(&self, now_ms: i64) -> bool {
+        now_ms - self.all_held_ms.load(Relaxed) < ALL_HELD_LATELY_MS
     }
 
     /// Figures of a shard, readable at any time.

@@ -78,6 +78,8 @@ pub struct Connection {
     pub session: Session,
     /// Whether it runs commands.
     pub state: State,
+    /// Its last command that was run one by one had to wait for its shards.
+    pub has_waited: bool,
     /// Requests that are on their way.
     pub requests: u32,
     /// What it does with the shards that it has asked for.
@@ -119,6 +121,7 @@ impl Connection {
             id,
             session,
             state: State::Open,
+            has_waited: false,
             requests: 0,
             held: None,
             answers: Vec::new(),

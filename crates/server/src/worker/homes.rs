@@ -1,5 +1,7 @@
-//! With `--execution owner`: commands of one key are run by their shards' homes, those of a pipeline together.
+//! Commands of one key that follow each other in a pipeline, on their way together. With `--execution owner` always: their shards' homes run them. Otherwise
+//! while long scripts hold all shards: one by one, each would meet the next such script.
 
+use pantala_engine::keyspace::Execution;
 use pantala_engine::request::Request;
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
@@ -24,10 +26,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 at += 1;
                 continue;
             }
-            let alike = window.entries[at..]
-                .iter()
-                .take_while(|next| next.connection == entry.connection && matches!(next.what, What::Single(..)))
-                .count();
+            let alike = alike(&window.entries[at..]);
             if alike > 1 && self.send_to_homes(&window.entries[at..at + alike], &window) {
                 at += alike;
             } else {
@@ -38,8 +37,19 @@ impl<L: EventLoop> Worker<'_, L> {
         Some(window)
     }
 
-    /// Sends commands of one key of a connection to the homes of their shards. `false`: they have to be run one by one, since something is
-    /// out of the ordinary.
+    /// Has what a connection has in the window as commands of one key from `at` on wait together, if its last one had to wait. Says how many those are;
+    /// 0: they are to be run one by one.
+    #[cold]
+    pub(super) fn wait_together(&mut self, window: &Window, at: usize) -> usize {
+        let entries = &window.entries[at..];
+        let alike = alike(entries);
+        let Some(connection) = &mut self.connections[entries[0].connection as usize] else { return 0 };
+        let has_waited = std::mem::take(&mut connection.has_waited);
+        if has_waited && alike > 1 && self.send_to_homes(&entries[..alike], window) { alike } else { 0 }
+    }
+
+    /// Sends commands of one key of a connection to the homes of their shards, or, where commands run on any thread, leaves them together with who
+    /// holds the shards. `false`: they have to be run one by one, since something is out of the ordinary.
     fn send_to_homes(&mut self, entries: &[Entry], window: &Window) -> bool {
         let index = entries[0].connection;
         let Some(connection) = &mut self.connections[index as usize] else { return true };
@@ -55,15 +65,16 @@ impl<L: EventLoop> Worker<'_, L> {
             return false;
         }
         let keyspace = self.executor.keyspace();
+        let has_homes = keyspace.layout().execution == Execution::Owner;
         let mut requests: Vec<Option<Request>> = Vec::new();
-        requests.resize_with(keyspace.layout().homes as usize, || None);
+        requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
         let (view, token) = (connection.session.view(), connection.token());
         let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
         let bytes = connection.input.bytes(&self.io);
         for (sequence, entry) in entries.iter().enumerate() {
             let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
             let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
-            requests[keyspace.home(place.shard) as usize]
+            requests[if has_homes { keyspace.home(place.shard) as usize } else { 0 }]
                 .get_or_insert_with(|| {
                     let mut request = Request::new(view, self.number, token, self.now_ms);
                     request.reads_as = connection.session.reads_as.clone();
@@ -85,4 +96,10 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         true
     }
+}
+
+/// How many entries from the first on are commands of one key of the same connection.
+fn alike(entries: &[Entry]) -> usize {
+    let is_alike = |next: &&Entry| next.connection == entries[0].connection && matches!(next.what, What::Single(..));
+    entries.iter().take_while(is_alike).count()
 }

@@ -144,7 +144,8 @@ impl<L: EventLoop> Worker<'_, L> {
                 None => return self.tally.begin_window(),
             }
         } else {
-            let is_shared = self.server.keyspace().ports().len() > 1;
+            let keyspace = self.server.keyspace();
+            let is_shared = keyspace.ports().len() > 1;
             let (mut at, mut looked_ahead) = (0, 0);
             while let Some(entry) = window.entries.get(at) {
                 if at >= looked_ahead {
@@ -158,9 +159,18 @@ impl<L: EventLoop> Worker<'_, L> {
                     at += 1;
                     continue;
                 }
-                // Another worker may have written the next shard's gate last: it comes while this command runs.
-                if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
-                    self.server.keyspace().prefetch_gate(next.shard);
+                if is_shared {
+                    if keyspace.were_all_held(self.now_ms) {
+                        let waiting = self.wait_together(&window, at);
+                        if waiting > 0 {
+                            at += waiting;
+                            continue;
+                        }
+                    }
+                    // Another worker may have written the next shard's gate last: it comes while this command runs.
+                    if let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
+                        keyspace.prefetch_gate(next.shard);
+                    }
                 }
                 self.run_entry(entry, window.ranges_of(entry));
                 if faults::hits(Fault::Overtaking) {
@@ -358,6 +368,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if ran == Ran::Parked {
             connection.state = State::Parked;
             connection.requests = 1;
+            connection.has_waited = true;
         }
         ran
     }

@@ -7,6 +7,7 @@
 mod caller;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::SessionView;
@@ -266,6 +267,7 @@ impl<L: EventLoop> Worker<'_, L> {
             Program::Script(script) => _ = state.compile(script),
             Program::Function(library, _) => _ = state.load_again(library),
         }
+        let server = self.server;
         let running = self.server.scripting().running(self.number);
         running.begin(kind, self.server.monotonic_ms());
         let mut caller = ScriptCaller {
@@ -287,12 +289,16 @@ impl<L: EventLoop> Worker<'_, L> {
             events: Vec::new(),
         };
         let (keys, args) = (call.keys(), call.args());
+        let began = call.is_wide.then(Instant::now);
         let ended = match &call.program {
             Program::Script(script) => state.run(script, &keys, &args, &mut caller),
             Program::Function(library, index) => state.run_function(library, *index, &keys, &args, &mut caller),
         };
         if ended != Ended::Abandoned {
             caller.keep();
+        }
+        if let Some(began) = began {
+            server.keyspace().note_all_held(began.elapsed(), server.now_ms());
         }
         let is_large = caller.is_large;
         running.end(kind, state.used_bytes());
