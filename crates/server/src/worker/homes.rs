@@ -44,6 +44,10 @@ impl<L: EventLoop> Worker<'_, L> {
         let entries = &window.entries[at..];
         let alike = alike(entries);
         let Some(connection) = &mut self.connections[entries[0].connection as usize] else { return 0 };
+        // Those behind one that waits in this window are parsed again when it has run.
+        if connection.state != State::Open {
+            return 0;
+        }
         let has_waited = std::mem::take(&mut connection.has_waited);
         if has_waited && alike > 1 && self.send_to_homes(&entries[..alike], window) { alike } else { 0 }
     }
