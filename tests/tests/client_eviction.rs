@@ -372,8 +372,10 @@ fn the_largest_are_closed_and_only_until_it_is_enough() {
                     .map(|one| one.1)
                     .collect();
                 let taken: usize = all.iter().map(|(_, bytes)| bytes).sum();
+                let left_bytes: usize = left.iter().map(|(_, bytes)| bytes).sum();
                 let scene = format!("round {round}: limit {limit}, gone {gone:?}, left {left:?}");
-                assert!(taken < limit + SLACK, "too much is left. {scene}");
+                // Without the one that asks, which takes more while it asks.
+                assert!(left_bytes < limit, "too much is left. {scene}");
                 if let (Some(smallest), Some(largest)) = (gone.iter().min(), gone.iter().max()) {
                     assert!(taken + largest + SLACK >= limit, "too many have gone. {scene}");
                     assert!(left.iter().all(|(_, bytes)| bucket(*bytes) <= bucket(*smallest)), "{scene}");

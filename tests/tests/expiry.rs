@@ -158,3 +158,39 @@ fn the_time_to_live_goes_where_the_key_goes() {
         assert_eq!(client.call("TTL e"), Reply::Integer(-1));
     });
 }
+
+/// A lock that is taken for less than what its taker had to wait for a script: its time counts from when the command runs, alone and in a transaction.
+#[test]
+fn times_count_from_when_a_command_runs() {
+    const TURNS: u64 = 20_000_000;
+    let script = "for i = 1, tonumber(ARGV[1]) do end redis.call('INCR', 'some') return redis.call('INCR', 'other')";
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let mut calling = server.connect();
+        // One of them is another worker's, and waits for the shards.
+        let mut others = [server.connect(), server.connect()];
+        // The first run finds out that it uses keys which it doesn't declare.
+        let began = Instant::now();
+        assert_eq!(calling.command(&["EVAL", script, "0", &TURNS.to_string()]), Reply::Integer(1));
+        // It ran twice. The next ones are to take three times as long as what is locked.
+        let turns = TURNS as f64 * 2.0 * 0.9 / began.elapsed().as_secs_f64();
+        let long = ["EVAL", script, "0", &format!("{turns:.0}")];
+        for transaction in [false, true] {
+            calling.send(&long);
+            std::thread::sleep(Duration::from_millis(200));
+            let commands = |name: &str| {
+                let set = vec!["SET".to_owned(), name.to_owned(), "v".to_owned(), "PX".to_owned(), "300".to_owned()];
+                if transaction { vec![vec!["MULTI".to_owned()], set, vec!["EXEC".to_owned()]] } else { vec![set] }
+            };
+            for (other, name) in others.iter_mut().zip(["one", "two"]) {
+                other.send_together(&commands(name));
+            }
+            for (other, name) in others.iter_mut().zip(["one", "two"]) {
+                commands(name).iter().for_each(|_| _ = other.receive());
+                let Reply::Integer(left_ms) = other.call(&format!("PTTL {name}")) else { panic!() };
+                assert!((1..=300).contains(&left_ms), "{name}, transaction: {transaction}: {left_ms} ms left");
+            }
+            assert!(matches!(calling.receive(), Reply::Integer(_)));
+        }
+    });
+}

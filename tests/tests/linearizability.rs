@@ -78,8 +78,17 @@ const PIPELINES_OF_KEYS: Workload = Workload {
     scope: Scope::Key,
 };
 
-fn workloads(execution: &str) -> [Workload; 5] {
-    [EVERYTHING, STRINGS, WAITING, SCRIPTS, if execution == "owner" { PIPELINES_OF_KEYS } else { PIPELINES }]
+/// Pipelines of single keys beside scripts that hold all shards: what waits for those goes together.
+const PIPELINES_BESIDE_SCRIPTS: Workload = Workload {
+    name: "pipelines beside scripts",
+    mix: mix(&[Kind::Texts, Kind::Writes, Kind::Texts, Kind::Lists, Kind::UndeclaredScripts], 5, 8, 5),
+    ..PIPELINES
+};
+
+fn workloads(execution: &str) -> Vec<Workload> {
+    let pipelines: &[Workload] =
+        if execution == "owner" { &[PIPELINES_OF_KEYS] } else { &[PIPELINES, PIPELINES_BESIDE_SCRIPTS] };
+    [&[EVERYTHING, STRINGS, WAITING, SCRIPTS], pipelines].concat()
 }
 
 /// Asks for a fault. `false`: this build has none.

@@ -54,7 +54,7 @@
 //! Where nobody waits in a shard: one branch at each change, and one after each command. Waiting takes some 300 bytes and the
 //! arguments' length, and no time.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -138,6 +138,9 @@ pub(crate) struct Origin {
     pub(crate) session: SessionView,
 }
 
+/// Up to how many keys repeats are found by comparing each with each: shards are held meanwhile.
+const FEW_KEYS_MAX: usize = 16;
+
 impl Waiter {
     pub(crate) fn new(
         origin: &Origin,
@@ -156,10 +159,13 @@ impl Waiter {
             None => args.iter().for_each(add),
         }
         let mut keys: Vec<(usize, KeyPlace)> = Vec::with_capacity(block.keys.len());
+        let (are_few, mut seen) = (block.keys.len() <= FEW_KEYS_MAX, HashSet::new());
         for index in block.keys.clone() {
+            let key = args.at(index);
             // Standing twice in a queue would be being served twice.
-            if !keys.iter().any(|&(known, _)| args.at(known) == args.at(index)) {
-                keys.push((index, place(args.at(index))));
+            let is_new = if are_few { keys.iter().all(|&(known, _)| args.at(known) != key) } else { seen.insert(key) };
+            if is_new {
+                keys.push((index, place(key)));
             }
         }
         Waiter {

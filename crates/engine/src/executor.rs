@@ -481,6 +481,7 @@ impl<'k> Executor<'k> {
     /// Runs a request that has all its shards, and sends the answer.
     fn complete(&mut self, mut parcel: Parcel) {
         let mut owned = std::mem::take(&mut parcel.value.owned);
+        parcel.value.catch_up();
         let now_ms = parcel.value.now_ms;
         match std::mem::replace(&mut parcel.value.task, Task::Commands) {
             Task::Commands => {}

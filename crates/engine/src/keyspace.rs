@@ -128,7 +128,7 @@ pub struct Keyspace {
     /// Requests that found their shard busy, by worker: a count for all would be one more line that goes from core to core just when
     /// they are in each other's way.
     contended: Box<[CachePadded<Counter>]>,
-    /// When a script ended that had held all shards for long, unix time in ms.
+    /// When a script ended that had held all shards for long, in ms of the clock that never goes back.
     all_held_ms: CachePadded<AtomicI64>,
     /// How many random numbers were drawn outside of any shard.
     draws: AtomicU64,
@@ -195,7 +195,7 @@ impl Keyspace {
             latency,
             tracking: Tracking::default(),
             tuning: Tuning::new(),
-            all_held_ms: CachePadded::new(AtomicI64::new(0)),
+            all_held_ms: CachePadded::new(AtomicI64::new(i64::MIN / 2)),
             draws: AtomicU64::new(0),
             tickets: CachePadded::new(AtomicU64::new(0)),
         }
@@ -247,7 +247,7 @@ impl Keyspace {
         self.hints[shard as usize * self.layout.databases as usize + self.physical(db)]
     }
 
-    /// Notes that a script has held all shards for so long, until `now_ms`, unix time.
+    /// Notes that a script has held all shards for so long, until `now_ms`, in the clock that never goes back.
     pub fn note_all_held(&self, took: Duration, now_ms: i64) {
         if took >= ALL_HELD_LONG {
             self.all_held_ms.store(now_ms, Relaxed);

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pantala_base::mailbox::Node;
 use pantala_resp::{ArgRange, Args, Version};
@@ -82,8 +82,10 @@ pub struct Request {
     pub worker: u32,
     /// That worker's token of the connection.
     pub connection: u64,
-    /// Unix time at which it was sent, ms.
+    /// Unix time that its commands see, ms: when it was sent, and once it has its shards, that moment.
     pub now_ms: i64,
+    /// When that was.
+    sent: Instant,
 }
 
 impl Request {
@@ -107,7 +109,15 @@ impl Request {
             worker,
             connection,
             now_ms,
+            sent: Instant::now(),
         }
+    }
+
+    /// To be called when it has its shards: times count from when a command runs, however long it had to wait.
+    pub(crate) fn catch_up(&mut self) {
+        let now = Instant::now();
+        self.now_ms += (now - self.sent).as_millis() as i64;
+        self.sent = now;
     }
 
     /// Has it run a transaction, on whatever thread has the shards.

@@ -323,7 +323,7 @@ impl<'a> Driver<'a> {
         let client = &mut self.clients[client];
         client.connections[node] = None;
         // A client without its node can't keep its shares: it ends, and the run counts as failed.
-        let redirected = client.stop();
+        let redirected = client.stop() + self.redirected.drain(..).len() as u64;
         self.tally.lost(why, in_flight + redirected);
     }
 

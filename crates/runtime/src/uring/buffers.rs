@@ -41,7 +41,7 @@ pub(super) struct Buffers {
     tail: u16,
     /// Tells this loop's chunks from those of others, which would name memory that is not lent here.
     lender: u32,
-    /// Buffers in the kernel's hands, less those in completions not yet seen.
+    /// Buffers in the kernel's hands, with those in completions not yet seen.
     provided: u16,
     /// Buffers at most; below [`BUFFERS_MAX`] in tests only.
     pub(super) bound: usize,
@@ -75,6 +75,7 @@ impl Buffers {
         // SAFETY: the address is page-aligned and has room for BUFFERS_MAX entries; it stays allocated until `buffers`
         // is dropped, which by this function's contract is after the kernel's use of it.
         unsafe { submitter.register_buf_ring_with_flags(ring.as_ptr() as u64, BUFFERS_MAX, GROUP, 0) }?;
+        // Where memory is refused, whoever starves asks again.
         buffers.grow();
         Ok(buffers)
     }

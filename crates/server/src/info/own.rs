@@ -35,12 +35,13 @@ pub(super) fn workers(text: &mut Text, server: &Server) {
     text.field("io_workers", server.facts().workers - server.keyspace().layout().homes);
     for (number, stats) in server.all_worker_stats().iter().enumerate() {
         text.line(format_args!(
-            "worker{number}:connections={},commands={},errors={},turns={},windows={},input_bytes={},output_bytes={},cpu_us={}",
+            "worker{number}:connections={},commands={},errors={},turns={},windows={},joined={},input_bytes={},output_bytes={},cpu_us={}",
             stats.connections.get(),
             stats.commands.get(),
             stats.errors.get(),
             stats.turns.get(),
             stats.windows.get(),
+            stats.joined.get(),
             stats.input_bytes.get(),
             stats.output_bytes.get(),
             stats.cpu_us.get(),

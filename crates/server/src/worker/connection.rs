@@ -78,7 +78,7 @@ pub struct Connection {
     pub session: Session,
     /// Whether it runs commands.
     pub state: State,
-    /// Its last command that was run one by one had to wait for its shards.
+    /// Commands of it have waited for their shards since those behind them last went together ([`super::Worker::wait_together`]).
     pub has_waited: bool,
     /// Requests that are on their way.
     pub requests: u32,

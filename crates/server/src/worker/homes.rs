@@ -48,8 +48,10 @@ impl<L: EventLoop> Worker<'_, L> {
         if connection.state != State::Open {
             return 0;
         }
-        let has_waited = std::mem::take(&mut connection.has_waited);
-        if has_waited && alike > 1 && self.send_to_homes(&entries[..alike], window) { alike } else { 0 }
+        let is_joined =
+            alike > 1 && std::mem::take(&mut connection.has_waited) && self.send_to_homes(&entries[..alike], window);
+        self.stats.joined.add(u64::from(is_joined));
+        if is_joined { alike } else { 0 }
     }
 
     /// Sends commands of one key of a connection to the homes of their shards, or, where commands run on any thread, leaves them together with who
@@ -94,6 +96,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         connection.input.done(entries[entries.len() - 1].end);
         connection.state = State::Parked;
+        connection.has_waited = !has_homes;
         connection.requests = requests.iter().flatten().count() as u32;
         for request in requests.into_iter().flatten() {
             self.executor.start(request);

@@ -160,7 +160,7 @@ impl<L: EventLoop> Worker<'_, L> {
                     continue;
                 }
                 if is_shared {
-                    if keyspace.were_all_held(self.now_ms) {
+                    if keyspace.were_all_held(self.turn_ran_ms) {
                         let waiting = self.wait_together(&window, at);
                         if waiting > 0 {
                             at += waiting;

@@ -52,6 +52,8 @@ pub struct WorkerStats {
     pub turns: Counter,
     /// Windows that ran.
     pub windows: Counter,
+    /// Parts of pipelines that waited together for a script's shards.
+    pub joined: Counter,
     /// Commands that ran.
     pub commands: Counter,
     /// Error replies.
@@ -267,6 +269,7 @@ impl WorkerStats {
         WorkerStats {
             turns: Counter::new(),
             windows: Counter::new(),
+            joined: Counter::new(),
             commands: Counter::new(),
             errors: Counter::new(),
             input_bytes: Counter::new(),

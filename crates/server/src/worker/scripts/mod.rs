@@ -298,7 +298,7 @@ impl<L: EventLoop> Worker<'_, L> {
             caller.keep();
         }
         if let Some(began) = began {
-            server.keyspace().note_all_held(began.elapsed(), server.now_ms());
+            server.keyspace().note_all_held(began.elapsed(), server.monotonic_ms());
         }
         let is_large = caller.is_large;
         running.end(kind, state.used_bytes());
