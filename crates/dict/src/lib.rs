@@ -55,7 +55,7 @@
 //!                                                                                                     about 41.6
 //! ```
 //!
-//! An expiry is 8 bytes more, an integer's payload 8 in all, a heap value's pointer 8; lengths from 239 on take 2. Cells
+//! An expiry is 8 bytes more, an integer's payload 8 in all, a heap value's pointer 8; lengths from 239 on take 2, from 4,096 on 9. Cells
 //! are cut in steps of 4 bytes up to 64, of 8 to 128, of 16 to 512, then of at most an eighth: a 16-byte key with a value of
 //! 256 bytes is 4 + 1 + 2 + 272 = 279 in a cell of 288, 26 beyond key and value with its slot. A segment, even of one
 //! entry, takes a page; so do the cells of each size in use. An empty dictionary takes a cache line.
