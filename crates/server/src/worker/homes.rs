@@ -42,14 +42,17 @@ impl<L: EventLoop> Worker<'_, L> {
     #[cold]
     pub(super) fn wait_together(&mut self, window: &Window, at: usize) -> usize {
         let entries = &window.entries[at..];
-        let alike = alike(entries);
         let Some(connection) = &mut self.connections[entries[0].connection as usize] else { return 0 };
         // Those behind one that waits in this window are parsed again when it has run.
-        if connection.state != State::Open {
+        if connection.state != State::Open || !connection.has_waited {
             return 0;
         }
-        let is_joined =
-            alike > 1 && std::mem::take(&mut connection.has_waited) && self.send_to_homes(&entries[..alike], window);
+        let alike = alike(entries);
+        if alike < 2 {
+            return 0;
+        }
+        connection.has_waited = false;
+        let is_joined = self.send_to_homes(&entries[..alike], window);
         self.stats.joined.add(u64::from(is_joined));
         if is_joined { alike } else { 0 }
     }
@@ -75,7 +78,11 @@ impl<L: EventLoop> Worker<'_, L> {
         let mut requests: Vec<Option<Request>> = Vec::new();
         requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
         let (view, token) = (connection.session.view(), connection.token());
-        let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
+        // What waits to be sent counts too.
+        let reply_bytes_max = match output_limit(connection, &self.settings).hard_bytes {
+            0 => u64::MAX,
+            hard_bytes => hard_bytes.saturating_sub(connection.pending_bytes() as u64),
+        };
         let bytes = connection.input.bytes(&self.io);
         for (sequence, entry) in entries.iter().enumerate() {
             let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
@@ -84,7 +91,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 .get_or_insert_with(|| {
                     let mut request = Request::new(view, self.number, token, self.now_ms);
                     request.reads_as = connection.session.reads_as.clone();
-                    request.reply_bytes_max = if hard_bytes == 0 { u64::MAX } else { hard_bytes };
+                    request.reply_bytes_max = reply_bytes_max;
                     request
                 })
                 .push_single(command, &args, place, sequence as u32);

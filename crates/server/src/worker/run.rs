@@ -146,6 +146,7 @@ impl<L: EventLoop> Worker<'_, L> {
         } else {
             let keyspace = self.server.keyspace();
             let is_shared = keyspace.ports().len() > 1;
+            let is_beside_scripts = is_shared && keyspace.were_all_held(self.turn_ran_ms);
             let (mut at, mut looked_ahead) = (0, 0);
             while let Some(entry) = window.entries.get(at) {
                 if at >= looked_ahead {
@@ -159,18 +160,16 @@ impl<L: EventLoop> Worker<'_, L> {
                     at += 1;
                     continue;
                 }
-                if is_shared {
-                    if keyspace.were_all_held(self.turn_ran_ms) {
-                        let waiting = self.wait_together(&window, at);
-                        if waiting > 0 {
-                            at += waiting;
-                            continue;
-                        }
+                if is_beside_scripts {
+                    let waiting = self.wait_together(&window, at);
+                    if waiting > 0 {
+                        at += waiting;
+                        continue;
                     }
-                    // Another worker may have written the next shard's gate last: it comes while this command runs.
-                    if let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
-                        keyspace.prefetch_gate(next.shard);
-                    }
+                }
+                // Another worker may have written the next shard's gate last: it comes while this command runs.
+                if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
+                    keyspace.prefetch_gate(next.shard);
                 }
                 self.run_entry(entry, window.ranges_of(entry));
                 if faults::hits(Fault::Overtaking) {
