@@ -1,12 +1,13 @@
 //! A pack: short byte strings and integers, one after the other in one piece of memory, by the encoding of Redis's listpack.
 //!
-//! Small lists, hashes, sets and sorted sets are packs. What differs from a listpack is only its frame: a pack has two bytes
-//! of count in front, where a listpack has six bytes of header there and a byte at its end ([`PackRef::entries`] are the
-//! same bytes in both).
+//! Small lists, hashes, sets and sorted sets are packs. What differs from a listpack is its frame: a pack has two bytes
+//! of count in front, where a listpack has six bytes of header there and a byte at its end; and a pack that is never read
+//! backwards ([`OneWay`]: all but lists) has no lengths at its entries' ends, which saves a byte for each. ([`PackRef::entries`] of a
+//! [`TwoWay`] pack are the same bytes in both.)
 //!
 //! ```text
 //! count       2 bytes, little-endian; 65,535 means: that many or more, to be counted
-//! entry       encoding, data, then the length of both (1 to 5 bytes, to be read backwards)
+//! entry       encoding, data, then, in a two-way pack, the length of both (1 to 5 bytes, to be read backwards)
 //! ```
 //!
 //! | first byte | entry | bytes of encoding and data |
@@ -24,6 +25,9 @@
 //! A *position* is an entry's offset in [`PackRef::as_bytes`]; the end's is their length. Changes behind a position leave it
 //! valid. A wrong position is a bug of the caller's: it panics or finds nonsense, but nothing unsound.
 
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
 use pantala_base::number::Decimal;
 
 use crate::{OutOfMemory, parse_i64};
@@ -36,6 +40,28 @@ const COUNT_UNKNOWN: u16 = u16::MAX;
 const HEAD_BYTES_MAX: usize = 9;
 /// Bytes of the longest length at an entry's end.
 const BACK_BYTES_MAX: usize = 5;
+
+/// In which directions a pack can be read.
+pub trait Ways: Copy + Debug + Eq {
+    /// Whether an entry ends with its length, by which it is found from behind.
+    const HAS_LENGTHS: bool;
+}
+
+/// From both ends, as a listpack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TwoWay;
+
+/// From the first entry on only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OneWay;
+
+impl Ways for TwoWay {
+    const HAS_LENGTHS: bool = true;
+}
+
+impl Ways for OneWay {
+    const HAS_LENGTHS: bool = false;
+}
 
 /// What an entry holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,16 +186,21 @@ pub(crate) struct Encoded<'a> {
 }
 
 impl<'a> Encoded<'a> {
-    /// The entry of an element.
+    /// The entry of an element in a two-way pack.
     #[inline]
     pub(crate) fn of(element: Element<'a>) -> Self {
+        Self::in_pack::<TwoWay>(element)
+    }
+
+    #[inline]
+    fn in_pack<W: Ways>(element: Element<'a>) -> Self {
         let tail = match element {
             Element::Int(_) => &[][..],
             Element::Bytes(bytes) => bytes,
         };
         let head = Head::of(element);
         let mut back = [0; BACK_BYTES_MAX];
-        let back_len = write_back(head.len + tail.len(), &mut back);
+        let back_len = if W::HAS_LENGTHS { write_back(head.len + tail.len(), &mut back) } else { 0 };
         Encoded { head, tail, back, back_len }
     }
 
@@ -190,13 +221,13 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// Puts an entry (or nothing) in place of the bytes from one position to another.
-pub(crate) fn splice_entry(bytes: &mut Vec<u8>, from: usize, to: usize, element: Option<Element<'_>>) {
+/// Puts an entry (or nothing) in place of the bytes of a pack from one position to another.
+pub(crate) fn splice_entry<W: Ways>(bytes: &mut Vec<u8>, from: usize, to: usize, element: Option<Element<'_>>) {
     let Some(element) = element else {
         bytes.drain(from..to);
         return;
     };
-    let entry = Encoded::of(element);
+    let entry = Encoded::in_pack::<W>(element);
     let (old, new) = (to - from, entry.len());
     let len = bytes.len();
     if new > old {
@@ -243,25 +274,21 @@ pub(crate) fn write_entry(element: Element<'_>, out: &mut Vec<u8>) {
 
 /// A pack, to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PackRef<'a> {
+pub struct PackRef<'a, W: Ways = TwoWay> {
     bytes: &'a [u8],
+    ways: PhantomData<W>,
 }
 
-impl<'a> PackRef<'a> {
-    /// The pack that these bytes are. They must have come from [`Pack`] or [`PackRef::as_bytes`].
+impl<'a, W: Ways> PackRef<'a, W> {
+    /// The pack that these bytes are. They must have come from a [`Pack`] of as many ways, or its [`PackRef::as_bytes`].
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
-        PackRef { bytes }
+        PackRef { bytes, ways: PhantomData }
     }
 
     /// All its bytes.
     pub fn as_bytes(self) -> &'a [u8] {
         self.bytes
-    }
-
-    /// Its entries' bytes: those of a listpack between its header and its end.
-    pub fn entries(self) -> &'a [u8] {
-        &self.bytes[HEADER_BYTES..]
     }
 
     /// Entries. Constant time below 65,535 of them.
@@ -330,11 +357,11 @@ impl<'a> PackRef<'a> {
     #[inline]
     pub fn next(self, at: usize) -> usize {
         let len = self.body_len(at);
-        at + len + back_bytes(len)
+        at + len + if W::HAS_LENGTHS { back_bytes(len) } else { 0 }
     }
 
-    /// The position before a position that isn't the first (the end's is the last entry's).
-    pub fn previous(self, at: usize) -> usize {
+    /// As [`Self::previous`], of a pack that has the lengths.
+    fn before(self, at: usize) -> usize {
         let (mut len, mut shift, mut end) = (0, 0, at);
         loop {
             end -= 1;
@@ -347,13 +374,13 @@ impl<'a> PackRef<'a> {
         }
     }
 
-    /// The position of the entry of an index, from the nearer end. `None`: there are fewer.
+    /// The position of the entry of an index, from the nearer end that it can be read from. `None`: there are fewer.
     pub fn nth(self, index: usize) -> Option<usize> {
         let len = self.len();
         if index >= len {
             return None;
         }
-        if index <= len / 2 {
+        if !W::HAS_LENGTHS || index <= len / 2 {
             let mut at = self.first();
             for _ in 0..index {
                 at = self.next(at);
@@ -362,7 +389,7 @@ impl<'a> PackRef<'a> {
         } else {
             let mut at = self.end();
             for _ in index..len {
-                at = self.previous(at);
+                at = self.before(at);
             }
             Some(at)
         }
@@ -402,18 +429,55 @@ impl<'a> PackRef<'a> {
     }
 
     /// All entries in order.
-    pub fn iter(self) -> PackIter<'a> {
+    pub fn iter(self) -> PackIter<'a, W> {
         PackIter { pack: self, front: self.first(), back: self.end() }
     }
 
     /// The entries from one position up to another.
-    pub fn range(self, from: usize, to: usize) -> PackIter<'a> {
+    pub fn range(self, from: usize, to: usize) -> PackIter<'a, W> {
         PackIter { pack: self, front: from, back: to }
     }
 
     /// An owned copy.
-    pub fn to_pack(self) -> Pack {
-        Pack { bytes: self.bytes.to_vec() }
+    pub fn to_pack(self) -> Pack<W> {
+        Pack::of(self.bytes.to_vec())
+    }
+
+    /// Appends its entries as a pack of other ways has them.
+    pub(crate) fn write_entries<V: Ways>(self, out: &mut Vec<u8>) {
+        let mut at = self.first();
+        while at < self.end() {
+            let len = self.body_len(at);
+            out.extend_from_slice(&self.bytes[at..at + len]);
+            if V::HAS_LENGTHS {
+                let mut back = [0; BACK_BYTES_MAX];
+                let back_len = write_back(len, &mut back);
+                out.extend_from_slice(&back[..back_len]);
+            }
+            at = self.next(at);
+        }
+    }
+}
+
+impl<'a> PackRef<'a> {
+    /// Its entries' bytes: those of a listpack between its header and its end.
+    pub fn entries(self) -> &'a [u8] {
+        &self.bytes[HEADER_BYTES..]
+    }
+
+    /// The position before a position that isn't the first (the end's is the last entry's).
+    pub fn previous(self, at: usize) -> usize {
+        self.before(at)
+    }
+
+    /// A copy that is only read forwards.
+    pub(crate) fn try_to_one_way(self) -> Result<Pack<OneWay>, OutOfMemory> {
+        // A bit more than is needed.
+        let mut pack = Pack::try_with_capacity(self.entries().len())?;
+        self.write_entries::<OneWay>(&mut pack.bytes);
+        pack.bytes[..HEADER_BYTES].copy_from_slice(&self.bytes[..HEADER_BYTES]);
+        pack.shrink();
+        Ok(pack)
     }
 }
 
@@ -447,7 +511,7 @@ impl CheckedEntries<'_> {
             return Pack::try_from_entries(self.bytes, self.count);
         }
         let mut pack = Pack::try_with_capacity(self.bytes.len())?;
-        for element in PackRef::new(self.bytes).range(0, self.bytes.len()) {
+        for element in <PackRef<'_>>::new(self.bytes).range(0, self.bytes.len()) {
             element.with_bytes(|bytes| pack.push_back(bytes));
         }
         pack.shrink();
@@ -457,7 +521,7 @@ impl CheckedEntries<'_> {
 
 /// Checks bytes from outside: `None` unless they are entries, one after the other, to their end.
 pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
-    let pack = PackRef::new(bytes);
+    let pack = <PackRef<'_>>::new(bytes);
     let (mut at, mut count, mut unique) = (0, 0, true);
     while at < bytes.len() {
         let len = checked_body_len(&bytes[at..])?;
@@ -493,15 +557,15 @@ fn checked_body_len(bytes: &[u8]) -> Option<usize> {
     (len <= bytes.len()).then_some(len)
 }
 
-/// Entries of a pack, from either end.
+/// Entries of a pack, from either end if it is two-way.
 #[derive(Clone, Debug)]
-pub struct PackIter<'a> {
-    pack: PackRef<'a>,
+pub struct PackIter<'a, W: Ways = TwoWay> {
+    pack: PackRef<'a, W>,
     front: usize,
     back: usize,
 }
 
-impl<'a> Iterator for PackIter<'a> {
+impl<'a, W: Ways> Iterator for PackIter<'a, W> {
     type Item = Element<'a>;
 
     #[inline]
@@ -527,20 +591,25 @@ impl DoubleEndedIterator for PackIter<'_> {
 
 /// A pack that can be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pack {
+pub struct Pack<W: Ways = TwoWay> {
     bytes: Vec<u8>,
+    ways: PhantomData<W>,
 }
 
-impl Default for Pack {
+impl<W: Ways> Default for Pack<W> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Pack {
+impl<W: Ways> Pack<W> {
+    fn of(bytes: Vec<u8>) -> Self {
+        Pack { bytes, ways: PhantomData }
+    }
+
     /// An empty pack.
     pub fn new() -> Self {
-        Pack { bytes: vec![0; HEADER_BYTES] }
+        Pack::of(vec![0; HEADER_BYTES])
     }
 
     /// The pack that these bytes are, as [`PackRef::new`]; an empty vector becomes an empty pack.
@@ -549,12 +618,12 @@ impl Pack {
             bytes.clear();
             bytes.resize(HEADER_BYTES, 0);
         }
-        Pack { bytes }
+        Pack::of(bytes)
     }
 
     /// An empty pack with room for so many bytes of entries.
     pub(crate) fn try_with_capacity(bytes: usize) -> Result<Self, OutOfMemory> {
-        let mut pack = Pack { bytes: Vec::new() };
+        let mut pack = Pack::of(Vec::new());
         pack.bytes.try_reserve_exact(HEADER_BYTES + bytes)?;
         pack.bytes.resize(HEADER_BYTES, 0);
         Ok(pack)
@@ -575,8 +644,8 @@ impl Pack {
 
     /// To be read.
     #[inline]
-    pub fn as_ref(&self) -> PackRef<'_> {
-        PackRef { bytes: &self.bytes }
+    pub fn as_ref(&self) -> PackRef<'_, W> {
+        PackRef::new(&self.bytes)
     }
 
     /// Bytes of heap it takes.
@@ -641,8 +710,8 @@ impl Pack {
     }
 
     /// Takes all entries from a position on out and gives them back as a pack of their own.
-    pub fn split_off(&mut self, at: usize) -> Pack {
-        let mut tail = Pack { bytes: Vec::with_capacity(HEADER_BYTES + self.bytes.len() - at) };
+    pub fn split_off(&mut self, at: usize) -> Self {
+        let mut tail = Pack::of(Vec::with_capacity(HEADER_BYTES + self.bytes.len() - at));
         tail.bytes.extend_from_slice(&[0; HEADER_BYTES]);
         tail.bytes.extend_from_slice(&self.bytes[at..]);
         self.bytes.truncate(at);
@@ -652,8 +721,8 @@ impl Pack {
     }
 
     /// Adds all entries of another pack at the end.
-    pub fn append(&mut self, other: PackRef<'_>) {
-        self.bytes.extend_from_slice(other.entries());
+    pub fn append(&mut self, other: PackRef<'_, W>) {
+        self.bytes.extend_from_slice(&other.bytes[HEADER_BYTES..]);
         self.recount();
     }
 
@@ -678,7 +747,7 @@ impl Pack {
 
     /// Puts an entry (or nothing) in place of the bytes from one position to another.
     fn splice(&mut self, from: usize, to: usize, element: Option<Element<'_>>) {
-        splice_entry(&mut self.bytes, from, to, element);
+        splice_entry::<W>(&mut self.bytes, from, to, element);
     }
 }
 
@@ -718,7 +787,7 @@ mod tests {
             (i64::MIN, 9),
             (i64::MAX, 9),
         ] {
-            let mut pack = Pack::new();
+            let mut pack = <Pack>::new();
             pack.push_back(value.to_string().as_bytes());
             assert_eq!(pack.as_ref().entries().len(), bytes + 1, "{value}");
             assert_eq!(pack.as_ref().get(2), Element::Int(value));
@@ -728,7 +797,7 @@ mod tests {
     /// Bytes as `lpAppend` of redis-server 7.0.15 makes them (`DUMP` of a hash shows them).
     #[test]
     fn entries_are_those_of_a_listpack() {
-        let mut pack = Pack::new();
+        let mut pack = <Pack>::new();
         for value in [&b"f1"[..], b"300", b"", b"-5"] {
             pack.push_back(value);
         }
@@ -736,11 +805,9 @@ mod tests {
         assert_eq!(pack.as_ref().entries(), expected);
     }
 
-    #[test]
-    fn random_changes_agree_with_a_plain_model() {
-        let mut random = Random::announced("pack");
+    fn change_at_random<W: Ways>(random: &mut Random, check: impl Fn(PackRef<'_, W>, &[Vec<u8>])) {
         for _ in 0..200 {
-            let (mut pack, mut model) = (Pack::new(), Vec::<Vec<u8>>::new());
+            let (mut pack, mut model) = (Pack::<W>::new(), Vec::<Vec<u8>>::new());
             for _ in 0..120 {
                 let index = random.below(model.len() as u64 + 1) as usize;
                 let at = if index == model.len() { pack.as_ref().end() } else { pack.as_ref().nth(index).unwrap() };
@@ -751,7 +818,7 @@ mod tests {
                         model.drain(index..index + count);
                     }
                     1 if index < model.len() => {
-                        let value = text(&mut random);
+                        let value = text(random);
                         pack.replace(at, &value);
                         model[index] = value;
                     }
@@ -763,7 +830,7 @@ mod tests {
                         model.extend(rest);
                     }
                     _ => {
-                        let value = text(&mut random);
+                        let value = text(random);
                         pack.insert(at, &value);
                         model.insert(index, value);
                     }
@@ -771,20 +838,38 @@ mod tests {
                 assert_eq!(pack.as_ref().len(), model.len());
             }
             let forward: Vec<_> = pack.as_ref().iter().map(Element::to_vec).collect();
-            let mut backward: Vec<_> = pack.as_ref().iter().rev().map(Element::to_vec).collect();
-            backward.reverse();
             assert_eq!(forward, model);
-            assert_eq!(backward, model);
             for value in &model {
                 let found = pack.as_ref().find(value, 2, 0).unwrap();
                 assert_eq!(pack.as_ref().get(found).to_vec(), *value);
             }
+            check(pack.as_ref(), &model);
         }
     }
 
     #[test]
+    fn random_changes_agree_with_a_plain_model() {
+        let mut random = Random::announced("pack");
+        change_at_random::<TwoWay>(&mut random, |pack, model| {
+            let backward: Vec<_> = pack.iter().rev().map(Element::to_vec).collect();
+            assert!(backward.iter().eq(model.iter().rev()));
+            let one_way = pack.try_to_one_way().unwrap();
+            assert!(one_way.as_ref().iter().map(Element::to_vec).eq(model.iter().cloned()));
+            assert_eq!(one_way.as_ref().len(), model.len());
+        });
+        change_at_random::<OneWay>(&mut random, |pack, model| {
+            let mut entries = Vec::new();
+            pack.write_entries::<TwoWay>(&mut entries);
+            let checked = check_entries(&entries).expect("as a listpack has them");
+            assert_eq!(checked.count(), model.len());
+            let two_way = checked.into_pack().unwrap();
+            assert!(two_way.as_ref().iter().map(Element::to_vec).eq(model.iter().cloned()));
+        });
+    }
+
+    #[test]
     fn a_search_that_skips_sees_only_its_own() {
-        let mut pack = Pack::new();
+        let mut pack = <Pack>::new();
         for value in [&b"a"[..], b"b", b"b", b"c"] {
             pack.push_back(value);
         }
@@ -796,7 +881,7 @@ mod tests {
 
     #[test]
     fn more_entries_than_the_count_holds() {
-        let mut pack = Pack::new();
+        let mut pack = <Pack>::new();
         for _ in 0..70_000 {
             let end = pack.as_ref().end();
             pack.splice(end, end, Some(Element::Int(1)));

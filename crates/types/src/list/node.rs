@@ -12,7 +12,7 @@
 //! their LZF form. It has to be decompressed before it is changed; who reads it decompresses into memory of its own.
 
 use crate::lzf;
-use crate::pack::{Element, Encoded, PackRef, splice_entry};
+use crate::pack::{Element, Encoded, PackRef, TwoWay, splice_entry};
 
 /// The first room of a node that is pushed to, bytes.
 const FIRST_ROOM_BYTES: usize = 512;
@@ -230,14 +230,14 @@ impl Node {
 
     /// Adds an entry before a position.
     pub(super) fn insert(&mut self, at: usize, element: Element<'_>) {
-        splice_entry(&mut self.bytes, at, at, Some(element));
+        splice_entry::<TwoWay>(&mut self.bytes, at, at, Some(element));
         self.count += 1;
     }
 
     /// Puts another entry in place of the one at a position.
     pub(super) fn replace(&mut self, at: usize, element: Element<'_>) {
         let end = self.pack().next(at);
-        splice_entry(&mut self.bytes, at, end, Some(element));
+        splice_entry::<TwoWay>(&mut self.bytes, at, end, Some(element));
         self.give_back();
     }
 

@@ -33,8 +33,8 @@ pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, 
         kind::STREAM_LISTPACKS_2 => Loaded::Stream(stream::of_nodes(reader, true)?),
         kind::HASH => Loaded::Hash(hash_of_fields(reader, limits)?),
         kind::HASH_ZIPMAP => Loaded::Hash(hash_of_zipmap(reader, limits)?),
-        kind::HASH_ZIPLIST => Loaded::Hash(hash_of_pack(ziplist::read(&reader.string()?)?, limits)?),
-        kind::HASH_LISTPACK => Loaded::Hash(hash_of_pack(listpack::read(&reader.string()?)?, limits)?),
+        kind::HASH_ZIPLIST => Loaded::Hash(hash_of_pack(&ziplist::read(&reader.string()?)?, limits)?),
+        kind::HASH_LISTPACK => Loaded::Hash(hash_of_pack(&listpack::read(&reader.string()?)?, limits)?),
         _ => return Err(Error::Corrupt("type")),
     })
 }
@@ -129,12 +129,12 @@ fn set_new(hash: &mut Hash, field: &[u8], value: &[u8], limits: &Limits) -> Resu
     if hash.set(field, value, limits.hash) { Ok(()) } else { Err(Error::Corrupt("a field twice")) }
 }
 
-fn hash_of_pack(pack: Pack, limits: &Limits) -> Result<Hash, Error> {
+fn hash_of_pack(pack: &Pack, limits: &Limits) -> Result<Hash, Error> {
     if pack.as_ref().is_empty() {
         return Err(EMPTY);
     }
     if !listpack::is_of_different_pairs(pack.as_ref()) {
         return Err(Error::Corrupt("fields of a hash"));
     }
-    Ok(Hash::from_pack(pack, limits.hash))
+    Ok(Hash::from_pack(pack.as_ref().try_to_one_way()?, limits.hash))
 }

@@ -3,7 +3,7 @@
 use super::{LISTPACK_BYTES_MAX, NODE_PACKED, NODE_PLAIN, ValueRef, Writer, kind, listpack};
 use crate::hash::HashView;
 use crate::list::{ListView, Run};
-use crate::pack::{Element, Pack, PackRef};
+use crate::pack::{Element, Pack, TwoWay};
 use crate::set::SetView;
 use crate::sorted_set::SortedSetView;
 use crate::stream::{Group, Stream, StreamId};
@@ -60,7 +60,9 @@ fn write_set(set: SetView<'_>, writer: &mut Writer<'_>) {
 fn write_hash(hash: HashView<'_>, writer: &mut Writer<'_>) {
     if let HashView::Packed(pack) = hash {
         writer.put(&[kind::HASH_LISTPACK]);
-        return write_pack(pack, writer);
+        let mut entries = Vec::with_capacity(pack.end() + pack.len());
+        pack.write_entries::<TwoWay>(&mut entries);
+        return writer.string(&listpack::of(&entries, pack.len()));
     }
     writer.put(&[kind::HASH]);
     writer.length(hash.len() as u64);
@@ -70,15 +72,11 @@ fn write_hash(hash: HashView<'_>, writer: &mut Writer<'_>) {
     });
 }
 
-fn write_pack(pack: PackRef<'_>, writer: &mut Writer<'_>) {
-    writer.string(&listpack::of(pack.entries(), pack.len()));
-}
-
 fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
     if let SortedSetView::Packed(_) = set {
         writer.put(&[kind::ZSET_LISTPACK]);
         // Scores that aren't integers stand in a listpack as text.
-        let mut pack = Pack::new();
+        let mut pack = <Pack>::new();
         for (member, score) in set.iter() {
             member.with_bytes(|member| pack.push_back(member));
             match set.stored_integer(score) {
@@ -86,7 +84,7 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
                 None => pack.push_back(format!("{score:?}").as_bytes()),
             }
         }
-        return write_pack(pack.as_ref(), writer);
+        return writer.string(&listpack::of(pack.as_ref().entries(), pack.as_ref().len()));
     }
     writer.put(&[kind::ZSET_2]);
     writer.length(set.len() as u64);

@@ -3,7 +3,7 @@
 //! | form | `OBJECT ENCODING` | what | bytes per member |
 //! | --- | --- | --- | --- |
 //! | [`IntSet`] | intset | integers only, up to `set-max-intset-entries` | 2, 4 or 8 |
-//! | packed | hashtable | up to [`PACKED_MEMBERS_MAX`] members in at most [`INLINE_PACKED_BYTES_MAX`] bytes | 2 + length |
+//! | packed | hashtable | up to [`PACKED_MEMBERS_MAX`] members in at most [`INLINE_PACKED_BYTES_MAX`] bytes | 1 + length |
 //! | [`Table`] | hashtable | any | 20 to 25; and 1 + length (rounded up by the allocator) beyond 7 bytes |
 //!
 //! The first two live inside the dictionary entry while they are short. A set only ever goes down this table: from integers
@@ -12,7 +12,7 @@
 //! | holds (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
 //! | 20 integers of 10 digits | IntSet | 4.4 |
-//! | 20 members of 13 bytes | packed | 15.1 |
+//! | 20 members of 13 bytes | packed | 14.1 |
 //! | 100,000 integers | Table | 20.5 |
 //! | 100,000 members of 13 bytes | Table | 34.5 |
 
@@ -26,7 +26,7 @@ pub use intset::{IntSet, IntSetRef};
 
 use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
 use crate::member::{Member, MemberKey};
-use crate::pack::{Element, Pack, PackRef};
+use crate::pack::{Element, OneWay, Pack, PackRef};
 use crate::table::{Table, has_room};
 use crate::{Encoding, OutOfMemory, Value};
 
@@ -45,7 +45,7 @@ pub enum Set {
     /// Integers, sorted.
     IntSet(IntSet),
     /// A few strings in one piece.
-    Packed(Pack),
+    Packed(Pack<OneWay>),
     /// Any number of strings.
     Table(Box<Table<Member>>),
 }
@@ -56,7 +56,7 @@ pub enum SetView<'a> {
     /// Integers, sorted.
     IntSet(IntSetRef<'a>),
     /// A few strings in one piece.
-    Packed(PackRef<'a>),
+    Packed(PackRef<'a, OneWay>),
     /// Any number of strings.
     Table(&'a Table<Member>),
 }

@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use crate::pack::{Element, Pack, PackRef};
+use crate::pack::{Element, OneWay, Pack, PackRef};
 
 /// Integers up to this magnitude are kept as such: Redis's limit.
 const INTEGER_MAX: f64 = 4_611_686_018_427_387_904.0;
@@ -29,7 +29,7 @@ pub(super) fn score_of(element: Element<'_>) -> f64 {
     }
 }
 
-fn insert_score(pack: &mut Pack, at: usize, score: f64) {
+fn insert_score(pack: &mut Pack<OneWay>, at: usize, score: f64) {
     let single = score as f32;
     if let Some(integer) = integer_of(score) {
         pack.insert_int(at, integer);
@@ -42,24 +42,24 @@ fn insert_score(pack: &mut Pack, at: usize, score: f64) {
 
 /// Members.
 #[inline]
-pub(super) fn len(pack: PackRef<'_>) -> usize {
+pub(super) fn len(pack: PackRef<'_, OneWay>) -> usize {
     pack.len() / 2
 }
 
 /// The position of a member.
 #[inline]
-pub(super) fn find(pack: PackRef<'_>, member: &[u8]) -> Option<usize> {
+pub(super) fn find(pack: PackRef<'_, OneWay>, member: &[u8]) -> Option<usize> {
     pack.find(member, pack.first(), 1)
 }
 
 /// The score of the member at a position.
 #[inline]
-pub(super) fn score_at(pack: PackRef<'_>, at: usize) -> f64 {
+pub(super) fn score_at(pack: PackRef<'_, OneWay>, at: usize) -> f64 {
     score_of(pack.get(pack.next(at)))
 }
 
 /// Members and scores, from a position on.
-pub(super) fn pairs(pack: PackRef<'_>) -> impl Iterator<Item = (Element<'_>, f64)> {
+pub(super) fn pairs(pack: PackRef<'_, OneWay>) -> impl Iterator<Item = (Element<'_>, f64)> {
     let mut at = pack.first();
     std::iter::from_fn(move || {
         (at < pack.end()).then(|| {
@@ -72,22 +72,20 @@ pub(super) fn pairs(pack: PackRef<'_>) -> impl Iterator<Item = (Element<'_>, f64
 }
 
 /// Adds a member that isn't there.
-pub(super) fn insert(pack: &mut Pack, member: &[u8], score: f64) {
+pub(super) fn insert(pack: &mut Pack<OneWay>, member: &[u8], score: f64) {
     let view = pack.as_ref();
-    // Members often come in order: the last one is looked at first.
-    let mut at = view.end();
-    while at > view.first() {
-        let score_at = view.previous(at);
-        let member_at = view.previous(score_at);
+    let mut at = view.first();
+    while at < view.end() {
+        let score_at = view.next(at);
         let is_before = match score_of(view.get(score_at)).partial_cmp(&score) {
             Some(Ordering::Less) => true,
             Some(Ordering::Greater) | None => false,
-            Some(Ordering::Equal) => view.get(member_at).with_bytes(|other| other < member),
+            Some(Ordering::Equal) => view.get(at).with_bytes(|other| other < member),
         };
-        if is_before {
+        if !is_before {
             break;
         }
-        at = member_at;
+        at = view.next(score_at);
     }
     pack.insert(at, member);
     let score_at = pack.as_ref().next(at);
@@ -95,7 +93,7 @@ pub(super) fn insert(pack: &mut Pack, member: &[u8], score: f64) {
 }
 
 /// Takes so many members out, from a rank on. They must be there.
-pub(super) fn remove(pack: &mut Pack, rank: usize, count: usize) {
+pub(super) fn remove(pack: &mut Pack<OneWay>, rank: usize, count: usize) {
     if let Some(at) = pack.as_ref().nth(rank * 2) {
         pack.remove(at, count * 2);
     }

@@ -2,7 +2,7 @@
 
 use super::tree::Place;
 use super::{LargeSet, SortedSetView, packed};
-use crate::pack::{Element, PackRef};
+use crate::pack::{Element, OneWay, PackRef};
 
 /// Members and their scores, from either end. See [`SortedSetView::range`].
 #[derive(Clone, Debug)]
@@ -14,8 +14,10 @@ pub struct Range<'a> {
 
 #[derive(Clone, Debug)]
 enum Source<'a> {
-    /// The position of the next member; in reverse, that after the next one's score.
-    Packed(PackRef<'a>, usize),
+    /// The position of the next member.
+    Packed(PackRef<'a, OneWay>, usize),
+    /// The positions of the members, the next one last: a pack can't be read backwards.
+    PackedReverse(PackRef<'a, OneWay>, Vec<usize>),
     /// The next one's place.
     Large(&'a LargeSet, Place),
     Nothing,
@@ -29,8 +31,13 @@ impl<'a> Range<'a> {
         let left = ranks.len();
         let source = match view {
             SortedSetView::Packed(pack) => {
-                let entry = if reverse { ranks.end * 2 } else { ranks.start * 2 };
-                Source::Packed(pack, pack.nth(entry).unwrap_or(pack.end()))
+                let first = pack.nth(ranks.start * 2).unwrap_or(pack.end());
+                if reverse {
+                    let positions = std::iter::successors(Some(first), |&at| Some(pack.next(pack.next(at))));
+                    Source::PackedReverse(pack, positions.take(left).collect())
+                } else {
+                    Source::Packed(pack, first)
+                }
             }
             SortedSetView::Large(set) => Source::Large(set, set.nth(if reverse { ranks.end - 1 } else { ranks.start })),
         };
@@ -46,17 +53,13 @@ impl<'a> Iterator for Range<'a> {
         self.left = self.left.checked_sub(1)?;
         match &mut self.source {
             Source::Packed(pack, at) => {
-                let (member_at, score_at);
-                if self.reverse {
-                    score_at = pack.previous(*at);
-                    member_at = pack.previous(score_at);
-                    *at = member_at;
-                } else {
-                    member_at = *at;
-                    score_at = pack.next(member_at);
-                    *at = pack.next(score_at);
-                }
+                let (member_at, score_at) = (*at, pack.next(*at));
+                *at = pack.next(score_at);
                 Some((pack.get(member_at), packed::score_of(pack.get(score_at))))
+            }
+            Source::PackedReverse(pack, positions) => {
+                let at = positions.pop()?;
+                Some((pack.get(at), packed::score_at(*pack, at)))
             }
             Source::Large(set, place) => {
                 let (member, score) = set.at(*place);

@@ -203,7 +203,7 @@ impl<'b> Source<'b> {
         if rest.len() < head {
             return Err(Corrupt);
         }
-        let pack = PackRef::new(rest);
+        let pack = <PackRef<'_>>::new(rest);
         let body = pack.body_len(0);
         let end = body.checked_add(back_bytes(body)).filter(|&end| end <= rest.len()).ok_or(Corrupt)?;
         let element = pack.get(0);

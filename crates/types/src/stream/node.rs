@@ -136,7 +136,7 @@ impl<'n> Reader<'n> {
     /// From where the next entry stands, and the id of the one before it.
     fn new(node: &'n Node, at: Option<(usize, StreamId)>) -> Self {
         let (names, names_at) = read_varint(&node.bytes, 0);
-        let pack = PackRef::new(&node.bytes);
+        let pack = <PackRef<'_>>::new(&node.bytes);
         let names = names as usize;
         let (at, previous) = at.unwrap_or_else(|| {
             let at = (0..names).fold(names_at, |at, _| at + pack.body_len(at));
@@ -264,7 +264,7 @@ impl Node {
     /// Whether the names of an entry are the node's.
     fn has_names<'f>(&self, mut names: impl ExactSizeIterator<Item = &'f [u8]>) -> bool {
         let (count, mut at) = read_varint(&self.bytes, 0);
-        let pack = PackRef::new(&self.bytes);
+        let pack = <PackRef<'_>>::new(&self.bytes);
         count == names.len() as u64
             && names.all(|name| {
                 let known = pack.get(at);
@@ -315,7 +315,7 @@ impl Node {
     /// Names of its first entry.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = Element<'_>> {
         let (count, mut at) = read_varint(&self.bytes, 0);
-        let pack = PackRef::new(&self.bytes);
+        let pack = <PackRef<'_>>::new(&self.bytes);
         (0..count as usize).map(move |_| {
             let name = pack.get(at);
             at += pack.body_len(at);
