@@ -20,15 +20,23 @@ const BAD_DATA: &str = "ERR Bad data format";
 /// `DUMP key`.
 pub fn dump(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
+    match payload_of(access, &key) {
+        Some((payload, _)) => reply.bulk(&payload),
+        None => reply.null(),
+    }
+}
+
+/// What `DUMP` answers for a key, and when its time is over (Unix time, ms). `None`: there is no such key.
+pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<u8>, Option<i64>)> {
     let compress = access.keyspace().tuning.rdb_compression.load(Relaxed);
-    let mut db = access.db(&key);
-    let Some(entry) = db.read(&key) else { return reply.null() };
-    // Every type is written.
-    let Some(value) = entry.held().to_write() else { return reply.null() };
+    let mut db = access.db(key);
+    let entry = db.read(key)?;
+    let at_ms = entry.expire_at_ms();
     let mut bytes = Vec::new();
-    write(value, &mut Writer::new(&mut bytes, compress));
+    // Every type is written.
+    write(entry.held().to_write()?, &mut Writer::new(&mut bytes, compress));
     payload::seal(&mut bytes);
-    reply.bulk(&bytes);
+    Some((bytes, at_ms))
 }
 
 /// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`.

@@ -47,6 +47,7 @@ pub mod lists;
 mod lolwut;
 pub mod memory;
 pub mod memory_usage;
+pub mod migrate;
 pub mod object;
 mod populate;
 pub mod pubsub;

@@ -11,7 +11,7 @@ use crate::reply::Reply;
 const GROUPS: &[&str] =
     &["bitmap", "generic", "geo", "hash", "hyperloglog", "list", "set", "sorted-set", "stream", "string"];
 
-/// What isn't built so: what isn't there yet, what takes a second, and what reads a copy (see [`super::sorting`]).
+/// What isn't built so: what needs another server, what takes a second, and what reads a copy (see [`super::sorting`]).
 const LEFT_OUT: &[&str] = &["migrate", "pfselftest", "sort", "sort_ro", "wait"];
 
 /// What picks as many as a negative count says, and as often as that the same.

@@ -1,6 +1,6 @@
-//! `DUMP`, `RESTORE`, `RESTORE-ASKING`.
+//! `DUMP`, `MIGRATE`, `RESTORE`, `RESTORE-ASKING`.
 
-use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, Route};
+use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route};
 
 use super::{acl, flags};
 
@@ -19,6 +19,59 @@ pub(crate) const DUMP: Command = Command {
     arguments: &[Argument::key("key", 0)],
     route: Route::Keys,
     handler: Handler::Keyed(crate::dump::dump),
+    ..Command::BLANK
+};
+
+pub(crate) const MIGRATE: Command = Command {
+    name: "migrate",
+    full_name: "migrate",
+    summary: "Sends keys to another server, and deletes them here",
+    since: "2.6.0",
+    complexity: "What DUMP and DEL take here and RESTORE there, for each key, and the way between",
+    history: &[
+        ("3.0.0", "Options `COPY` and `REPLACE`"),
+        ("3.0.6", "Option `KEYS`"),
+        ("4.0.7", "Option `AUTH`"),
+        ("6.0.0", "Option `AUTH2`"),
+    ],
+    group: "generic",
+    arity: -6,
+    acl: acl![KEYSPACE, DANGEROUS],
+    flags: flags![WRITE],
+    tips: &["nondeterministic_output"],
+    key_specs: &[
+        KeySpec::at(3, &["RW", "access", "delete"]),
+        KeySpec {
+            notes: "",
+            flags: &["RW", "access", "delete", "incomplete"],
+            begin: BeginSearch::Keyword("KEYS", -2),
+            find: FindKeys::Range { last: -1, step: 1, limit: 0 },
+        },
+    ],
+    arguments: &[
+        Argument::string("host"),
+        Argument::integer("port"),
+        Argument::one_of("key_or_empty_string", &[Argument::key("key", 0), Argument::word("empty_string", "")]),
+        Argument::integer("destination-db"),
+        Argument::integer("timeout"),
+        Argument::word("copy", "COPY").optional().since("3.0.0"),
+        Argument::word("replace", "REPLACE").optional().since("3.0.0"),
+        Argument::one_of(
+            "authentication",
+            &[
+                Argument::string("password").token("AUTH").optional().since("4.0.7"),
+                Argument::block("username_password", &[Argument::string("username"), Argument::string("password")])
+                    .token("AUTH2")
+                    .optional()
+                    .since("6.0.0"),
+            ],
+        )
+        .optional(),
+        Argument::key("key", 1).token("KEYS").optional().multiple().since("3.0.6"),
+    ],
+    route: Route::Custom(crate::migrate::migrate_shards),
+    handler: Handler::Keyed(crate::migrate::migrate),
+    own_keys: Some(crate::migrate::migrate_keys),
     ..Command::BLANK
 };
 

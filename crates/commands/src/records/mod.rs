@@ -161,6 +161,7 @@ pub static COMMANDS: &[Command] = &[
     lists::LTRIM,
     server::MEMORY,
     strings::MGET,
+    dump::MIGRATE,
     watching::MONITOR,
     generic::MOVE,
     strings::MSET,

@@ -15,7 +15,7 @@ pub(super) static NOT_BUILT: &[&str] = &[
     "cluster|addslots", "cluster|addslotsrange", "cluster|bumpepoch", "cluster|count-failure-reports",
     "cluster|delslots", "cluster|delslotsrange", "cluster|failover", "cluster|flushslots", "cluster|forget",
     "cluster|meet", "cluster|replicas", "cluster|replicate", "cluster|reset", "cluster|saveconfig",
-    "cluster|set-config-epoch", "cluster|setslot", "cluster|slaves", "failover", "lastsave", "migrate", "module",
+    "cluster|set-config-epoch", "cluster|setslot", "cluster|slaves", "failover", "lastsave", "module",
     "module|help", "module|list", "module|load", "module|loadex", "module|unload", "psync", "replconf", "replicaof",
     "role",
     "save", "slaveof", "sync", "wait",

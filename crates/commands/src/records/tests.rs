@@ -168,14 +168,19 @@ fn key_specifications_fit_flags_arguments_and_route() {
         for spec in command.key_specs {
             let access = spec.flags.iter().filter(|flag| ["RW", "RO", "OW", "RM"].contains(flag)).count();
             assert_eq!(access, 1, "{name}");
-            let known = ["RW", "RO", "OW", "RM", "access", "update", "insert", "delete", "variable_flags"];
+            let known =
+                ["RW", "RO", "OW", "RM", "access", "update", "insert", "delete", "variable_flags", "incomplete"];
             assert!(spec.flags.iter().all(|flag| known.contains(flag)), "{name}");
+            assert!(!spec.flags.contains(&"incomplete") || command.own_keys.is_some(), "{name}");
             assert_eq!(spec.flags.contains(&"variable_flags"), command.key_flags.is_some(), "{name}");
             let BeginSearch::Index(first) = spec.begin else {
                 // Where the word stands is seen in a call's arguments only: from behind those that must be there.
                 let is_option = |from: i32| (1..=command.arity.abs()).contains(&from);
-                let is_own = matches!(spec.begin, BeginSearch::Unknown) && command.own_keys.is_some();
-                assert!(is_own || matches!(spec.begin, BeginSearch::Keyword(_, from) if is_option(from)), "{name}");
+                assert!(
+                    command.own_keys.is_some()
+                        || matches!(spec.begin, BeginSearch::Keyword(_, from) if is_option(from)),
+                    "{name}"
+                );
                 continue;
             };
             let (last, step) = match spec.find {

@@ -1,0 +1,285 @@
+//! `MIGRATE`: keys go to another server and are deleted here when it has them.
+//!
+//! As in Redis the payloads of all keys go out in one piece, a `RESTORE` for each, and each is deleted when its reply is there. Their shards are held until
+//! then, so nobody changes what is under way; the worker stands still, so the timeout is what its connections may have to wait. Unlike Redis each call
+//! makes a connection of its own.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use pantala_engine::access::{Access, Key, SessionView};
+use pantala_engine::keyspace::Keyspace;
+use pantala_engine::notify::EventClass;
+use pantala_resp::{Args, Reply, Version};
+
+use crate::arguments::{integer, is_option};
+use crate::dump::payload_of;
+use crate::errors;
+
+/// The argument that is the key, or empty before `KEYS`.
+const KEY_AT: usize = 3;
+/// The first option.
+const OPTIONS_AT: usize = 6;
+/// The number of the key specification that has the flags of every key, also of those behind `KEYS`.
+const SPEC: usize = 0;
+/// What a timeout of zero or less means.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes that are written within one timeout.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// A reply's first line is no longer: it is no reply otherwise.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+const CONNECTING: &str = "IOERR error or timeout connecting to the client";
+const WRITING: &str = "IOERR error or timeout writing to target instance";
+const READING: &str = "IOERR error or timeout reading to target instance";
+
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password] [KEYS key [key …]]`.
+pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(options) = Options::parse(args, reply) else { return };
+    let Some(timeout_ms) = integer(args.at(5), reply) else { return };
+    let Some(db) = integer(args.at(4), reply) else { return };
+    let timeout = match u64::try_from(timeout_ms) {
+        Ok(0) | Err(_) => DEFAULT_TIMEOUT,
+        Ok(timeout_ms) => Duration::from_millis(timeout_ms),
+    };
+    let mut commands = Commands::new();
+    options.introduce(db, &mut commands);
+    let introductions = commands.count;
+    let mut keys = Vec::new();
+    for index in options.keys.clone() {
+        let key = access.key(args, index);
+        if let Some((payload, at_ms)) = payload_of(access, &key) {
+            // A key whose time is over isn't found.
+            let ttl_ms = at_ms.map_or(0, |at_ms| at_ms - access.now_ms());
+            commands.restore(key.bytes, ttl_ms, &payload, options.replace, access.keyspace().is_cluster());
+            keys.push(key);
+        }
+    }
+    if keys.is_empty() {
+        return reply.simple("NOKEY");
+    }
+    let mut target = match Target::connect(args.at(1), args.at(2), timeout) {
+        Ok(target) => target,
+        // Redis finds out when it writes.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return reply.error(WRITING),
+        Err(_) => return reply.error(CONNECTING),
+    };
+    if target.write(&commands.bytes).is_err() {
+        return reply.error(WRITING);
+    }
+    let mut refused: Option<Vec<u8>> = None;
+    for _ in 0..introductions {
+        match target.read_reply() {
+            Ok(Err(error)) => _ = refused.get_or_insert(error),
+            Ok(Ok(())) => {}
+            Err(_) => return reply.error(READING),
+        }
+    }
+    let is_unknown = refused.is_some();
+    for key in &keys {
+        match target.read_reply() {
+            Ok(Err(error)) => _ = refused.get_or_insert(error),
+            Ok(Ok(())) if is_unknown || options.copy => {}
+            Ok(Ok(())) => delete(access, key),
+            Err(_) if refused.is_some() => break,
+            Err(_) => return reply.error(READING),
+        }
+    }
+    match refused {
+        Some(error) => reply.error_bytes(&[b"ERR Target instance replied with error: ".as_slice(), &error].concat()),
+        None => reply.ok(),
+    }
+}
+
+fn delete(access: &mut Access<'_>, key: &Key<'_>) {
+    let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
+    if access.db(key).remove(key, lazy) {
+        access.notify(EventClass::Generic, "del", key);
+    }
+}
+
+/// Where the keys of `MIGRATE` stand; nowhere if there is a key as well as `KEYS`.
+pub fn migrate_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
+    let mut index = OPTIONS_AT;
+    while let Some(word) = args.get(index) {
+        if is_option(word, "KEYS") {
+            if args.at(KEY_AT).is_empty() {
+                (index + 1..args.len()).for_each(|key| visit(key, SPEC));
+            }
+            return;
+        }
+        index += 1 + values_of(word);
+    }
+    if args.len() > KEY_AT {
+        visit(KEY_AT, SPEC);
+    }
+}
+
+/// Arguments that belong to an option.
+fn values_of(option: &[u8]) -> usize {
+    if is_option(option, "AUTH2") { 2 } else { usize::from(is_option(option, "AUTH")) }
+}
+
+/// The shards of the keys. Not by [`Route::Keys`](pantala_engine::command::Route::Keys), since no script can take back what another server has been sent:
+/// in one this makes it hold all shards.
+pub fn migrate_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
+    migrate_keys(args, &mut |index, _| shards.push(keyspace.place(args.at(index)).shard));
+}
+
+/// What stands behind the timeout.
+struct Options<'a> {
+    copy: bool,
+    replace: bool,
+    /// Name, if one was given, and password.
+    auth: Option<(Option<&'a [u8]>, &'a [u8])>,
+    /// Indexes of the keys.
+    keys: Range<usize>,
+}
+
+impl<'a> Options<'a> {
+    /// `None`: the reply says what is wrong.
+    fn parse(args: &Args<'a>, reply: &mut Reply<'_>) -> Option<Self> {
+        let mut options = Options { copy: false, replace: false, auth: None, keys: KEY_AT..KEY_AT + 1 };
+        let mut index = OPTIONS_AT;
+        while let Some(option) = args.get(index) {
+            if is_option(option, "COPY") {
+                options.copy = true;
+            } else if is_option(option, "REPLACE") {
+                options.replace = true;
+            } else if let (true, Some(password)) = (is_option(option, "AUTH"), args.get(index + 1)) {
+                options.auth = Some((None, password));
+            } else if let (true, Some(password)) = (is_option(option, "AUTH2"), args.get(index + 2)) {
+                options.auth = Some((Some(args.at(index + 1)), password));
+            } else if is_option(option, "KEYS") {
+                if !args.at(KEY_AT).is_empty() {
+                    reply.error("ERR When using MIGRATE KEYS option, the key argument must be set to the empty string");
+                    return None;
+                }
+                options.keys = index + 1..args.len();
+                break;
+            } else {
+                reply.error(errors::SYNTAX);
+                return None;
+            }
+            index += 1 + values_of(option);
+        }
+        Some(options)
+    }
+
+    /// What is sent before the keys.
+    fn introduce(&self, db: i64, commands: &mut Commands) {
+        match self.auth {
+            Some((Some(name), password)) => commands.add(&[b"AUTH", name, password]),
+            Some((None, password)) => commands.add(&[b"AUTH", password]),
+            None => {}
+        }
+        commands.add(&[b"SELECT", db.to_string().as_bytes()]);
+    }
+}
+
+/// Commands in RESP, one after the other.
+struct Commands {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Commands {
+    fn new() -> Self {
+        Commands { bytes: Vec::new(), count: 0 }
+    }
+
+    fn add(&mut self, words: &[&[u8]]) {
+        // A command is an array of bulks, as a reply may be.
+        let mut out = Reply::new(&mut self.bytes, Version::Resp2);
+        out.array(words.len());
+        words.iter().for_each(|word| out.bulk(word));
+        out.finish();
+        self.count += 1;
+    }
+
+    fn restore(&mut self, key: &[u8], ttl_ms: i64, payload: &[u8], replace: bool, asking: bool) {
+        let name: &[u8] = if asking { b"RESTORE-ASKING" } else { b"RESTORE" };
+        let ttl_ms = ttl_ms.to_string();
+        let words = [name, key, ttl_ms.as_bytes(), payload, b"REPLACE"];
+        self.add(&words[..if replace { 5 } else { 4 }]);
+    }
+}
+
+/// The other server.
+struct Target {
+    stream: TcpStream,
+    timeout: Duration,
+    /// What was read and not yet looked at.
+    unread: Vec<u8>,
+}
+
+impl Target {
+    fn connect(host: &[u8], port: &[u8], timeout: Duration) -> io::Result<Self> {
+        let text = |bytes| std::str::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidInput);
+        let (host, port) = (text(host)?, text(port)?.parse::<u16>().map_err(|_| io::ErrorKind::InvalidInput)?);
+        let mut failure = io::ErrorKind::AddrNotAvailable.into();
+        for address in (host, port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, timeout) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(Target { stream, timeout, unread: Vec::new() });
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    /// What is left of the time until `deadline`, as what a socket takes for one.
+    fn left(deadline: Instant) -> io::Result<Option<Duration>> {
+        match deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        for mut chunk in bytes.chunks(CHUNK_BYTES) {
+            let deadline = Instant::now() + self.timeout;
+            while !chunk.is_empty() {
+                self.stream.set_write_timeout(Self::left(deadline)?)?;
+                match self.stream.write(chunk) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(written) => chunk = &chunk[written..],
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A reply of one line: its text without the dash if it is an error.
+    fn read_reply(&mut self) -> io::Result<Result<(), Vec<u8>>> {
+        let deadline = Instant::now() + self.timeout;
+        let end = loop {
+            if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
+                break end;
+            }
+            if self.unread.len() > LINE_BYTES_MAX {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            self.stream.set_read_timeout(Self::left(deadline)?)?;
+            let mut read = [0; 4096];
+            match self.stream.read(&mut read) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(len) => self.unread.extend_from_slice(&read[..len]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        };
+        let line: Vec<u8> = self.unread.drain(..=end).collect();
+        Ok(match line.split_first() {
+            Some((b'-', text)) => Err(text.trim_ascii_end().to_vec()),
+            _ => Ok(()),
+        })
+    }
+}

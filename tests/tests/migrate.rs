@@ -1,0 +1,233 @@
+//! `MIGRATE` between Pantala and redis-server, both ways: the same replies as redis-server gives, and each key in the end where
+//! it is there. Against servers that refuse, stop in the middle or say nothing, too.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use pantala_tests::{Backend, Client, Server, for_each_form};
+
+/// What is sent to the source (`s`) or the target (`t`; `T`: and the reply is passed over), in order; `@`: host and port of the target.
+const SCENES: &[&str] = &[
+    // One key, of every type.
+    "s SET string value",
+    "s SET number 17 PX 100000000",
+    "s RPUSH list a b c",
+    "s SADD set a b 1",
+    "s HSET hash field value",
+    "s ZADD zset 1 a 2.5 b",
+    "s XADD stream 1-1 field value",
+    "s MIGRATE @ string 0 5000",
+    "s EXISTS string",
+    "t GET string",
+    "s MIGRATE @ number 0 5000",
+    "t GET number",
+    "t OBJECT ENCODING number",
+    "s MIGRATE @ \"\" 3 5000 KEYS list set none hash zset stream",
+    "s DBSIZE",
+    "t DBSIZE",
+    "t SELECT 3",
+    "t DBSIZE",
+    "t LRANGE list 0 -1",
+    "t XRANGE stream - +",
+    "t ZRANGE zset 0 -1 WITHSCORES",
+    "t SELECT 0",
+    // What is there already stays on both sides; the others of the call go.
+    "s MSET a 1 b 2 c 3",
+    "t SET b there",
+    "s MIGRATE @ \"\" 0 5000 KEYS a b c",
+    "s MGET a b c",
+    "t MGET a b c",
+    "s MIGRATE @ b 0 5000 REPLACE",
+    "s MGET a b c",
+    "t GET b",
+    "s SET copied here",
+    "s MIGRATE @ copied 0 5000 COPY",
+    "s MIGRATE @ copied 0 5000 COPY",
+    "s MIGRATE @ copied 0 5000 copy replace",
+    "s GET copied",
+    "t GET copied",
+    // Nothing to send.
+    "s MIGRATE @ none 0 5000",
+    "s MIGRATE @ \"\" 0 5000",
+    "s MIGRATE @ \"\" 0 5000 KEYS",
+    "s MIGRATE @ \"\" 0 5000 KEYS none never",
+    // The same key twice.
+    "s SET twice 1",
+    "s MIGRATE @ \"\" 0 5000 KEYS twice twice",
+    "s EXISTS twice",
+    "t GET twice",
+    // No such database there.
+    "s SET far 1",
+    "s MIGRATE @ far 99 5000",
+    "s EXISTS far",
+    "t EXISTS far",
+    // Passwords: one that nobody asks for, a wrong one, the right one, and none.
+    "s MIGRATE @ far 0 5000 AUTH secret",
+    "s EXISTS far",
+    "t DEL far",
+    "t CONFIG SET requirepass secret",
+    // Redis keeps connections for its next call, which need no password any more.
+    "T CLIENT KILL TYPE normal",
+    "s MIGRATE @ far 0 5000",
+    "s MIGRATE @ far 0 5000 AUTH wrong",
+    "s MIGRATE @ far 0 5000 AUTH2 default wrong",
+    "s EXISTS far",
+    "s MIGRATE @ far 0 5000 AUTH2 default secret",
+    "T CLIENT KILL TYPE normal",
+    "s EXISTS far",
+    "s SET far 2",
+    "s MIGRATE @ far 0 5000 REPLACE AUTH secret",
+    "s EXISTS far",
+    "t GET far",
+    "t CONFIG SET requirepass nothing",
+    // Within a transaction and from a script, whose key isn't declared.
+    "t CONFIG SET requirepass \"\"",
+    "s MSET m 1 n 2",
+    "s MULTI",
+    "s SET m 3",
+    "s MIGRATE @ \"\" 0 5000 KEYS m n",
+    "s EXISTS m n",
+    "s EXEC",
+    "t MGET m n",
+    "s MSET o 1 p 2",
+    "s EVAL redis.call('SET',KEYS[1],'x');return{redis.call('MIGRATE',ARGV[1],ARGV[2],'',0,5000,'KEYS','o','p')} 1 o @",
+    "s EXISTS o p",
+    "t MGET o p",
+    // Wrong words.
+    "s MIGRATE @ a 0",
+    "s MIGRATE @ a x 5000",
+    "s MIGRATE @ a 0 x",
+    "s MIGRATE @ a x x",
+    "s MIGRATE @ a 0 5000 FAST",
+    "s MIGRATE @ a 0 5000 AUTH",
+    "s MIGRATE @ a 0 5000 AUTH2 user",
+    "s MIGRATE @ a 0 5000 KEYS b",
+    "s MIGRATE 127.0.0.1 1 string 0 100",
+    "s MIGRATE 127.0.0.1 1 copied 0 100",
+    "s MIGRATE nowhere.invalid 1 copied 0 100",
+    "s COMMAND GETKEYS MIGRATE @ a 0 5000",
+    "s COMMAND GETKEYS MIGRATE @ \"\" 0 5000 COPY AUTH KEYS KEYS b c",
+    "s COMMAND GETKEYS MIGRATE @ a 0 5000 KEYS b c",
+    "s COMMAND GETKEYSANDFLAGS MIGRATE @ \"\" 0 5000 REPLACE AUTH2 u KEYS KEYS b",
+];
+
+/// What the servers reply to the scenes, a line each.
+fn play(source: &Server, target: &Server) -> Vec<String> {
+    let (mut from, mut to) = (source.connect(), target.connect());
+    let place = format!("127.0.0.1 {}", target.port());
+    let mut lines = Vec::new();
+    for scene in SCENES {
+        let (server, command) = scene.split_once(' ').expect("a server and a command");
+        let words: Vec<String> =
+            command.replace('@', &place).split(' ').map(|word| if word == "\"\"" { "" } else { word }.into()).collect();
+        let reply = if server == "s" { from.command(&words) } else { to.command(&words) };
+        if server != "T" {
+            lines.push(format!("{scene} -> {reply:?}"));
+        }
+    }
+    lines
+}
+
+#[test]
+fn keys_go_both_ways_as_between_two_redis_servers() {
+    let (Some(one), Some(two)) = (Server::redis(&[]), Server::redis(&[])) else { return };
+    let right = play(&one, &two);
+    for_each_form(|backend, execution| {
+        let pantala = || Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
+        let redis = || Server::redis(&[]).expect("was there a moment ago");
+        for (mut source, mut target) in [(pantala(), pantala()), (pantala(), redis()), (redis(), pantala())] {
+            let given = play(&source, &target);
+            for (given, right) in given.iter().zip(&right) {
+                assert_eq!(given, right);
+            }
+            source.assert_sound();
+            target.assert_sound();
+        }
+    });
+}
+
+/// A server that reads until it has been sent as many `RESTORE`s, says `answer`, waits and goes. Twice, since Redis may try again.
+fn scripted(restores: usize, answer: &'static str, wait: Duration) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().take(2).flatten() {
+            serve(stream, restores, answer, wait);
+        }
+    });
+    port
+}
+
+fn serve(mut stream: TcpStream, restores: usize, answer: &str, wait: Duration) {
+    let (mut got, mut read) = (Vec::new(), [0; 4096]);
+    while got.windows(7).filter(|window| window == b"RESTORE").count() < restores {
+        match stream.read(&mut read) {
+            Ok(0) | Err(_) => return,
+            Ok(len) => got.extend_from_slice(&read[..len]),
+        }
+    }
+    // Who has asked may have gone.
+    let _ = stream.write_all(answer.as_bytes());
+    std::thread::sleep(wait);
+}
+
+/// What a call to move three keys to such a server replies, and which of them are left.
+fn moved(client: &mut Client, answer: &'static str, wait: Duration) -> String {
+    client.call("FLUSHALL");
+    client.call("MSET a 1 b 2 c 3");
+    let port = scripted(3, answer, wait).to_string();
+    let reply = client.command(&["MIGRATE", "127.0.0.1", &port, "", "0", "300", "KEYS", "a", "b", "c"]);
+    format!("{answer:?} -> {reply:?}, {:?}", client.call("MGET a b c"))
+}
+
+#[test]
+fn what_the_target_has_not_acknowledged_stays() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    // The first line answers SELECT.
+    let answers: &[(&str, u64)] = &[
+        ("", 0),
+        ("", 1000),
+        ("+OK\r\n", 1000),
+        ("+OK\r\n+OK\r\n", 0),
+        ("+OK\r\n+OK\r\n", 1000),
+        ("+OK\r\n+OK\r\n-ERR no\r\n", 0),
+        ("+OK\r\n+OK\r\n-ERR no\r\n+OK\r\n", 0),
+        ("+OK\r\n-ERR one\r\n-ERR two\r\n+OK\r\n", 0),
+        ("-ERR which\r\n+OK\r\n+OK\r\n+OK\r\n", 0),
+        ("+OK\r\n+OK\r\n+OK\r\n+OK\r\n", 0),
+        ("+OK\r\n+OK\r\n+OK\r\n+O", 1000),
+    ];
+    let play = |server: &Server| -> Vec<String> {
+        let mut client = server.connect();
+        answers.iter().map(|(answer, wait_ms)| moved(&mut client, answer, Duration::from_millis(*wait_ms))).collect()
+    };
+    let right = play(&judge);
+    for_each_form(|backend, execution| {
+        let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
+        assert_eq!(play(&server), right);
+        server.assert_sound();
+    });
+}
+
+/// Others go on while a worker waits for a server that says nothing, but for those who want the keys that are under way.
+#[test]
+fn others_go_on_meanwhile() {
+    let server = Server::pantala(Backend::Epoll, &["--workers", "2", "--shards", "8"]);
+    let mut clients: Vec<Client> = (0..8).map(|_| server.connect()).collect();
+    clients[0].call("SET under-way 1");
+    let port = scripted(1, "", Duration::from_secs(4)).to_string();
+    clients[0].send(&["MIGRATE", "127.0.0.1", &port, "under-way", "0", "2000"]);
+    std::thread::sleep(Duration::from_millis(300));
+    // Half of the connections are the other worker's.
+    let mut served = 0;
+    for (number, client) in clients.iter_mut().enumerate().skip(1) {
+        client.set_read_timeout(Duration::from_millis(100));
+        client.send(&["SET", &format!("another:{number}"), "2"]);
+        served += usize::from(client.try_receive().is_ok());
+    }
+    assert!(served > 0, "nobody was served");
+    let reply = format!("{:?}", clients[0].receive());
+    assert!(reply.contains("IOERR error or timeout reading"), "{reply}");
+    assert_eq!(clients[0].call("GET under-way").text(), "1");
+}
