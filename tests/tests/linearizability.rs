@@ -9,6 +9,7 @@
 
 use std::time::{Duration, Instant};
 
+use pantala_tests::history::operation::library;
 use pantala_tests::history::plan::{self, Kind, Mix, Planner};
 use pantala_tests::history::record::{self, Sending};
 use pantala_tests::history::{Scope, Verdict, check};
@@ -38,7 +39,12 @@ struct Workload {
 }
 
 const fn mix(kinds: &'static [Kind], clients: usize, operations: usize, keys: usize) -> Mix {
-    Mix { kinds, clients, operations, keys }
+    Mix { kinds, within: plan::WITHIN, clients, operations, keys }
+}
+
+/// Transactions and scripts of nothing else.
+const fn within(kinds: &'static [Kind], mix: Mix) -> Mix {
+    Mix { within: kinds, ..mix }
 }
 
 const EVERYTHING: Workload =
@@ -46,26 +52,70 @@ const EVERYTHING: Workload =
 
 const STRINGS: Workload = Workload {
     name: "strings",
-    mix: mix(&[Kind::Texts, Kind::Several, Kind::Rename, Kind::Watching], 7, 8, 4),
+    mix: mix(&[Kind::Texts, Kind::Several, Kind::Rename, Kind::Expiring, Kind::Watching], 7, 8, 4),
     ..EVERYTHING
 };
 
 const WAITING: Workload = Workload {
     name: "waiting",
-    mix: mix(&[Kind::Blocking, Kind::Blocking, Kind::Lists, Kind::Rename, Kind::Transactions, Kind::Scripts], 7, 6, 4),
+    mix: mix(
+        &[
+            Kind::Blocking,
+            Kind::Blocking,
+            Kind::Blocking,
+            Kind::Lists,
+            Kind::Moves,
+            Kind::Rename,
+            Kind::Flush,
+            Kind::Swap,
+            Kind::Transactions,
+            Kind::Functions,
+        ],
+        7,
+        6,
+        4,
+    ),
     ..EVERYTHING
 };
 
 const SCRIPTS: Workload = Workload {
     name: "scripts",
-    mix: mix(&[Kind::Texts, Kind::Scripts, Kind::UndeclaredScripts, Kind::Watching, Kind::Transactions], 6, 7, 5),
+    mix: mix(
+        &[
+            Kind::Texts,
+            Kind::Texts,
+            Kind::Scripts,
+            Kind::UndeclaredScripts,
+            Kind::Functions,
+            Kind::UndeclaredFunctions,
+            Kind::Watching,
+            Kind::Transactions,
+        ],
+        6,
+        7,
+        5,
+    ),
     ..EVERYTHING
 };
 
 /// All of a connection's commands in one write: its order holds over all keys.
 const PIPELINES: Workload = Workload {
     name: "pipelines",
-    mix: mix(&[Kind::Texts, Kind::Writes, Kind::Several, Kind::Lists, Kind::Transactions, Kind::Scripts], 5, 6, 6),
+    mix: mix(
+        &[
+            Kind::Texts,
+            Kind::Writes,
+            Kind::Several,
+            Kind::Lists,
+            Kind::Moves,
+            Kind::Transactions,
+            Kind::Scripts,
+            Kind::Functions,
+        ],
+        5,
+        6,
+        6,
+    ),
     sending: Sending::Pipelined,
     scope: Scope::Connection,
 };
@@ -81,7 +131,12 @@ const PIPELINES_OF_KEYS: Workload = Workload {
 /// Pipelines of single keys beside scripts that hold all shards: what waits for those goes together.
 const PIPELINES_BESIDE_SCRIPTS: Workload = Workload {
     name: "pipelines beside scripts",
-    mix: mix(&[Kind::Texts, Kind::Writes, Kind::Texts, Kind::Lists, Kind::UndeclaredScripts], 5, 8, 5),
+    mix: mix(
+        &[Kind::Texts, Kind::Writes, Kind::Texts, Kind::Lists, Kind::UndeclaredScripts, Kind::UndeclaredFunctions],
+        5,
+        8,
+        5,
+    ),
     ..PIPELINES
 };
 
@@ -135,6 +190,7 @@ impl Tally {
 fn explore(server: &Server, workload: &Workload, limit: Duration, seed: u64) -> Result<Tally, String> {
     let (mut planner, deadline) = (Planner::new(workload.mix, seed), Instant::now() + limit);
     let mut clients: Vec<Client> = (0..workload.mix.clients).map(|_| server.connect()).collect();
+    assert_eq!(clients[0].command(&["FUNCTION", "LOAD", "REPLACE", &library()]), Reply::bulk("history"));
     let mut tally = Tally::default();
     while tally.windows == 0 || Instant::now() < deadline {
         // One server runs several workloads: each window's names are its own.
@@ -219,24 +275,43 @@ fn histories_for_long() {
     }
 }
 
-/// Rules that are broken on purpose, how often, and the workload that must show it.
-const BROKEN: [(&str, u32, Workload); 5] = [
-    (
-        "torn-mset",
-        300,
-        Workload { name: "torn", mix: mix(&[Kind::Several, Kind::Several, Kind::Texts], 6, 7, 4), ..EVERYTHING },
-    ),
+/// What a workload is of that must show a broken rule.
+const fn broken(name: &'static str, mix: Mix) -> Workload {
+    Workload { name, mix, ..EVERYTHING }
+}
+
+const TRANSACTIONS: Mix = mix(&[Kind::Transactions, Kind::Several], 6, 7, 4);
+const LISTS: Mix = mix(&[Kind::Transactions, Kind::Lists], 6, 7, 3);
+const SCRIPTS_AND_WRITES: Mix = mix(&[Kind::Scripts, Kind::Several, Kind::Writes], 6, 7, 3);
+const FUNCTIONS_AND_WRITES: Mix = Mix { kinds: &[Kind::Functions, Kind::Several, Kind::Writes], ..SCRIPTS_AND_WRITES };
+const UNDECLARED: Mix = mix(&[Kind::UndeclaredScripts, Kind::Texts], 5, 7, 4);
+const UNDECLARED_FUNCTIONS: Mix = Mix { kinds: &[Kind::UndeclaredFunctions, Kind::Texts], ..UNDECLARED };
+const STRINGS_WITHIN: &[Kind] = &[Kind::Texts, Kind::Several];
+const RENAMES_WITHIN: &[Kind] = &[Kind::Rename];
+
+/// Rules that are broken on purpose, how often, and the workload that must show it: of what the rule is about, and little else.
+const BROKEN: [(&str, u32, Workload); 18] = [
+    ("torn-mset", 300, broken("MSET", mix(&[Kind::Several, Kind::Several, Kind::Texts], 6, 7, 4))),
+    ("torn-exec", 500, broken("strings in MULTI", within(STRINGS_WITHIN, TRANSACTIONS))),
+    ("torn-exec", 500, broken("RENAME in MULTI", within(RENAMES_WITHIN, TRANSACTIONS))),
+    ("torn-exec", 500, broken("BLPOP in MULTI", within(&[Kind::Blocking], LISTS))),
+    ("torn-exec", 500, broken("BLMOVE in MULTI", within(&[Kind::Moves], LISTS))),
     (
         "torn-exec",
         500,
-        Workload { name: "torn", mix: mix(&[Kind::Transactions, Kind::Several], 6, 7, 4), ..EVERYTHING },
+        broken("MULTI that stays with its client", within(&[Kind::Local, Kind::Several, Kind::Several], TRANSACTIONS)),
     ),
-    ("blind-exec", 500, Workload { name: "blind", mix: mix(&[Kind::Watching, Kind::Writes], 6, 7, 3), ..EVERYTHING }),
-    (
-        "kept-undo",
-        1000,
-        Workload { name: "kept", mix: mix(&[Kind::UndeclaredScripts, Kind::Texts], 5, 7, 4), ..EVERYTHING },
-    ),
+    ("blind-exec", 500, broken("WATCH", within(STRINGS_WITHIN, mix(&[Kind::Watching, Kind::Writes], 6, 7, 3)))),
+    ("torn-script", 300, broken("scripts", within(STRINGS_WITHIN, SCRIPTS_AND_WRITES))),
+    ("torn-script", 300, broken("RENAME in scripts", within(RENAMES_WITHIN, SCRIPTS_AND_WRITES))),
+    ("torn-script", 300, broken("functions", within(STRINGS_WITHIN, FUNCTIONS_AND_WRITES))),
+    ("torn-script", 300, broken("scripts in MULTI", within(&[Kind::Scripts], TRANSACTIONS))),
+    ("kept-undo", 1000, broken("scripts that declare no keys", within(STRINGS_WITHIN, UNDECLARED))),
+    ("kept-undo", 1000, broken("functions that declare no keys", within(STRINGS_WITHIN, UNDECLARED_FUNCTIONS))),
+    ("kept-undo", 1000, broken("RENAME in scripts that declare no keys", within(RENAMES_WITHIN, UNDECLARED))),
+    ("repeated", 1000, broken("FLUSHALL", mix(&[Kind::Flush, Kind::Writes, Kind::Texts], 6, 8, 4))),
+    ("repeated", 1000, broken("SWAPDB", mix(&[Kind::Swap, Kind::Writes, Kind::Texts], 6, 8, 4))),
+    ("kept-expired", 1000, broken("PEXPIRE", mix(&[Kind::Expiring, Kind::Texts, Kind::Several], 6, 16, 4))),
     (
         "overtaking",
         1000,
@@ -254,6 +329,7 @@ fn every_broken_rule_is_seen() {
             if execution == "owner" && !fault.ends_with("-exec") {
                 continue;
             }
+            let what = workload.name;
             let server = start(backend, execution);
             if !ask_for(&server, fault, permille) {
                 eprintln!("SKIPPED: {fault}: this build has no faults");
@@ -261,8 +337,8 @@ fn every_broken_rule_is_seen() {
             }
             let began = Instant::now();
             let seen = explore(&server, &workload, NOTICE_MAX, seed);
-            let Err(text) = seen else { panic!("{fault}, execution {execution}, wasn't seen in {seen:?}") };
-            eprintln!("{fault}, execution {execution}, was seen after {:?}: {text}", began.elapsed());
+            let Err(text) = seen else { panic!("{fault} ({what}), execution {execution}, wasn't seen in {seen:?}") };
+            eprintln!("{fault} ({what}), execution {execution}, was seen after {:?}: {text}", began.elapsed());
         }
     });
 }

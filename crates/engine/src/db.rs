@@ -10,6 +10,7 @@ use pantala_types::{OutOfMemory, Value, access};
 
 use crate::access::Key;
 use crate::blocking::{Waiters, WakesOn};
+use crate::faults::{self, Fault};
 use crate::fields::{Watched, is_timed};
 use crate::keyspace::Keyspace;
 use crate::latency;
@@ -41,7 +42,7 @@ pub enum Expire {
 /// told; then `$gone` follows, which leaves the function. No function, since that would borrow the whole view for as long as the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, else $gone:expr) => {{
-        if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) {
+        if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
             if !$view.keyspace.tuning.is_paused($view.now_ms) {
                 let removed = $found.remove();
                 forget($view.keyspace, $view.stats, $view.figures, removed, $view.now_ms);

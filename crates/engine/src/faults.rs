@@ -31,9 +31,15 @@ pub enum Fault {
     BlindExec,
     /// What a script has changed before it is run again with all shards is not put back.
     KeptUndo,
+    /// A script gives its shards back before a command, and takes them anew.
+    TornScript,
+    /// `FLUSHALL` and `SWAPDB` happen three times, and what comes in between.
+    Repeated,
+    /// What looks a key up finds it though its time is over.
+    KeptExpired,
 }
 
-const ALL: [(&str, Fault); 8] = [
+const ALL: [(&str, Fault); 11] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -42,10 +48,16 @@ const ALL: [(&str, Fault); 8] = [
     ("overtaking", Fault::Overtaking),
     ("blind-exec", Fault::BlindExec),
     ("kept-undo", Fault::KeptUndo),
+    ("torn-script", Fault::TornScript),
+    ("repeated", Fault::Repeated),
+    ("kept-expired", Fault::KeptExpired),
 ];
 
 /// How often a fault can hit: always.
 const PERMILLE_MAX: u32 = 1000;
+
+/// How often happens what is repeated: of an even number of times `SWAPDB` nothing would be left.
+const TIMES: usize = 3;
 
 /// Longest pause, µs: some dozen times what a command takes.
 const PAUSE_US_MAX: u64 = 400;
@@ -131,6 +143,21 @@ impl Executor<'_> {
         rest.extend_from_slice(others);
         let (bytes, ranges) = joined(&rest);
         Some(self.run_many(&with_args(call, Args::new(&bytes, &ranges)), &shards, reply))
+    }
+
+    /// [`Fault::Repeated`]: as [`Executor::run_many`].
+    #[cold]
+    pub fn run_repeated(&mut self, call: &Call<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
+        let before = reply.len();
+        for _ in 1..TIMES {
+            // Where a shard is busy it comes once only, later.
+            if self.run_many(call, shards, reply) == Ran::Parked {
+                return Ran::Parked;
+            }
+            reply.truncate(before);
+            stall();
+        }
+        self.run_many(call, shards, reply)
     }
 
     /// Runs a command on the shard of its first key, by itself and at once, and throws its reply away. `false`: the shard is busy.

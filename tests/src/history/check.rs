@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
 use super::model::State;
-use super::{Event, Key};
+use super::{Event, Key, Operation};
 
 /// Places that one search looks at before it gives up. A history of fifty events has mostly some hundred.
 pub const PLACES_MAX: usize = 200_000;
@@ -61,24 +61,26 @@ fn parts(events: &[Event]) -> Vec<Vec<usize>> {
         if above == key { key } else { find(leader, above) }
     }
     let mut watched: BTreeMap<usize, Key> = BTreeMap::new();
+    let mut firsts = Vec::new();
     for event in events {
         let mut keys = event.operation.keys();
         match event.operation {
-            super::Operation::Watch(_) => {
+            Operation::Watch(_) => {
                 keys.extend(watched.get(&event.client));
                 watched.insert(event.client, keys[0]);
             }
-            super::Operation::Exec(_) => keys.extend(watched.remove(&event.client)),
+            Operation::Exec(_) => keys.extend(watched.remove(&event.client)),
             _ => {}
         }
         for two in keys.windows(2) {
             let (one, other) = (find(&mut leader, two[0]), find(&mut leader, two[1]));
             leader.insert(one, other);
         }
+        // What has no keys can happen among those of any.
+        firsts.push(keys.first().copied().unwrap_or_default());
     }
     let mut parts: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
-    for (index, event) in events.iter().enumerate() {
-        let first = event.operation.keys()[0];
+    for (index, first) in firsts.into_iter().enumerate() {
         parts.entry(find(&mut leader, first)).or_default().push(index);
     }
     parts.into_values().collect()
@@ -133,7 +135,12 @@ impl<'e> Search<'e> {
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
         // What can happen now, and changes nothing wherever it happens, is as well here as later: no other choice need be looked at.
-        if let Some(at) = possible.iter().position(|(_, index, _)| self.events[*index].changes_nothing()) {
+        let changes_nothing = |(_, index, after): &(usize, usize, State)| {
+            let event = &self.events[*index];
+            // Nor does the end of a time to live which no key has any more: none gets it again.
+            event.changes_nothing() || matches!(event.operation, Operation::Expires(..)) && after == state
+        };
+        if let Some(at) = possible.iter().position(changes_nothing) {
             possible = vec![possible.swap_remove(at)];
         }
         for (client, index, after) in possible {

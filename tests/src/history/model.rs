@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::{Command, Event, Key, Operation};
+use super::operation::EXPIRIES_MAX;
+use super::{Command, Event, Key, Operation, record};
 use crate::Reply;
 
 /// What a key holds.
@@ -14,6 +15,17 @@ pub enum Value {
     /// A list, never empty.
     List(VecDeque<String>),
 }
+
+/// A key that is there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Entry {
+    value: Value,
+    /// Which time to live it has.
+    expiry: Option<u8>,
+}
+
+/// By key, up to the last one that is there.
+type Database = Vec<Option<Rc<Entry>>>;
 
 /// Keys that a client watches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,8 +43,12 @@ pub const KEYS_MAX: usize = 64;
 /// All that one thread would know. A search makes many of them, so that to make another is cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
-    /// By key, up to the last one that was ever there.
-    keys: Vec<Option<Rc<Value>>>,
+    /// The database of all clients.
+    keys: Database,
+    /// The one that it is swapped with.
+    other: Database,
+    /// A bit for each time to live that was set.
+    expiries: u64,
     /// In order of the clients.
     watching: Vec<Watched>,
 }
@@ -62,10 +78,23 @@ impl State {
                 let is_changed = at.is_ok_and(|at| self.watching.remove(at).is_changed);
                 if is_changed { *reply == Reply::Null } else { self.all(commands) == *reply }
             }
-            Operation::Script(_, commands) => through_lua(self.all(commands)) == *reply,
             Operation::BlockingPop(keys) => self.blocking_pop(keys, reply),
             Operation::BlockingMove(from, to) => self.blocking_move(*from, *to, reply),
+            Operation::Expires(_, number) => self.expires(*number),
         }
+    }
+
+    /// A time to live is over, if it has begun: what has it is gone.
+    fn expires(&mut self, number: u8) -> bool {
+        let has_it = |entry: &Option<Rc<Entry>>| entry.as_ref().is_some_and(|entry| entry.expiry == Some(number));
+        if let Some(key) = self.keys.iter().position(has_it) {
+            self.put(key, None);
+        }
+        if let Some(key) = self.other.iter().position(has_it) {
+            self.other[key] = None;
+            trim(&mut self.other);
+        }
+        self.expiries & (1 << number) != 0
     }
 
     fn all(&mut self, commands: &[Command]) -> Reply {
@@ -81,9 +110,8 @@ impl State {
                 reply_is(reply, WRONG_TYPE) && keys.iter().any(|key| matches!(self.value(*key), Some(Value::Text(_))))
             }
             Reply::Array(items) => {
-                // The window's name of the key ends with its number (see `record`).
                 let [Reply::Bulk(name), item] = items.as_slice() else { return false };
-                let key = super::record::key_of(name);
+                let key = record::key_of(name);
                 keys.contains(&key)
                     && matches!(self.value(key), Some(Value::List(_)))
                     && self.apply(&Command::Pop(key)) == *item
@@ -98,12 +126,7 @@ impl State {
             (None, _) => *reply == Reply::Null,
             (Some(Value::Text(_)), _) => *reply == Reply::Null || reply_is(reply, WRONG_TYPE),
             (Some(Value::List(_)), Some(Value::Text(_))) => reply_is(reply, WRONG_TYPE),
-            (Some(Value::List(_)), _) => {
-                let Reply::Bulk(moved) = self.apply(&Command::Pop(from)) else { return false };
-                let element = String::from_utf8_lossy(&moved).into_owned();
-                self.apply(&Command::Push(to, element));
-                *reply == Reply::Bulk(moved)
-            }
+            (Some(Value::List(_)), _) => self.apply(&Command::Move(from, to)) == *reply,
         }
     }
 
@@ -123,8 +146,9 @@ impl State {
                     Some(Value::List(_)) => return Reply::Error(WRONG_TYPE.into()),
                 };
                 text.push_str(value);
-                self.set(*key, &text);
-                Reply::Integer(text.len() as i64)
+                let len = text.len();
+                self.change(*key, Value::Text(text));
+                Reply::Integer(len as i64)
             }
             Command::Del(keys) => Reply::Integer(keys.iter().filter(|key| self.del(**key)).count() as i64),
             Command::Mset(pairs) => {
@@ -146,6 +170,17 @@ impl State {
                 Some(Value::List(items)) => Reply::Array(items.iter().map(Reply::bulk).collect()),
                 Some(Value::Text(_)) => Reply::Error(WRONG_TYPE.into()),
             },
+            Command::Move(from, to) => self.move_between(*from, *to),
+            Command::PopFirst(keys) => self.pop_first(keys),
+            Command::Expire(key, number) => self.expire(*key, *number),
+            Command::Flush(count) => {
+                (0..*count).for_each(|key| _ = self.del(key));
+                self.other.clear();
+                Reply::ok()
+            }
+            Command::Swap(count) => self.swap(*count),
+            Command::Ping => Reply::Simple("PONG".into()),
+            Command::Script(_, commands) => through_lua(self.all(commands)),
         }
     }
 
@@ -158,7 +193,13 @@ impl State {
     }
 
     fn set(&mut self, key: Key, value: &str) {
-        self.put(key, Some(Rc::new(Value::Text(value.to_owned()))));
+        self.put(key, Some(Rc::new(Entry { value: Value::Text(value.to_owned()), expiry: None })));
+    }
+
+    /// Gives a key another value, with the time to live that it has.
+    fn change(&mut self, key: Key, value: Value) {
+        let expiry = self.keys.get(key).and_then(|entry| entry.as_ref()?.expiry);
+        self.put(key, Some(Rc::new(Entry { value, expiry })));
     }
 
     fn del(&mut self, key: Key) -> bool {
@@ -178,15 +219,15 @@ impl State {
                 Err(_) => return Reply::Error(NO_INTEGER.into()),
             },
         };
-        self.set(key, &(number + 1).to_string());
+        self.change(key, Value::Text((number + 1).to_string()));
         Reply::Integer(number + 1)
     }
 
     fn rename(&mut self, from: Key, to: Key) -> Reply {
-        let Some(Some(value)) = self.keys.get(from).cloned() else { return Reply::Error(NO_SUCH_KEY.into()) };
+        let Some(Some(entry)) = self.keys.get(from).cloned() else { return Reply::Error(NO_SUCH_KEY.into()) };
         if from != to {
             self.put(from, None);
-            self.put(to, Some(value));
+            self.put(to, Some(entry));
         }
         Reply::ok()
     }
@@ -199,7 +240,7 @@ impl State {
         };
         items.push_back(value.to_owned());
         let len = items.len();
-        self.put(key, Some(Rc::new(Value::List(items))));
+        self.change(key, Value::List(items));
         Reply::Integer(len as i64)
     }
 
@@ -210,24 +251,75 @@ impl State {
             Some(Value::List(items)) => items.clone(),
         };
         let first = items.pop_front().unwrap_or_default();
-        self.put(key, (!items.is_empty()).then(|| Rc::new(Value::List(items))));
+        if items.is_empty() {
+            self.put(key, None);
+        } else {
+            self.change(key, Value::List(items));
+        }
         Reply::bulk(first)
     }
 
+    fn move_between(&mut self, from: Key, to: Key) -> Reply {
+        match (self.value(from), self.value(to)) {
+            (None, _) => Reply::Null,
+            (Some(Value::Text(_)), _) | (_, Some(Value::Text(_))) => Reply::Error(WRONG_TYPE.into()),
+            (Some(Value::List(items)), _) if from == to => {
+                let mut items = items.clone();
+                items.rotate_left(1);
+                let moved = Reply::bulk(items.back().expect("no list is empty"));
+                self.change(from, Value::List(items));
+                moved
+            }
+            _ => {
+                let Reply::Bulk(moved) = self.pop(from) else { unreachable!("it is a list") };
+                self.push(to, &String::from_utf8_lossy(&moved));
+                Reply::Bulk(moved)
+            }
+        }
+    }
+
+    fn pop_first(&mut self, keys: &[Key]) -> Reply {
+        let Some(key) = keys.iter().copied().find(|key| self.value(*key).is_some()) else { return Reply::Null };
+        match self.pop(key) {
+            error @ Reply::Error(_) => error,
+            element => Reply::Array(vec![Reply::bulk(record::model_name(key)), element]),
+        }
+    }
+
+    fn expire(&mut self, key: Key, number: u8) -> Reply {
+        assert!(number < EXPIRIES_MAX, "a window has at most {EXPIRIES_MAX} times to live");
+        self.expiries |= 1 << number;
+        let Some(value) = self.value(key).cloned() else { return Reply::Integer(0) };
+        self.put(key, Some(Rc::new(Entry { value, expiry: Some(number) })));
+        Reply::Integer(1)
+    }
+
+    /// The databases change places: a key was changed if it was in either.
+    fn swap(&mut self, keys: usize) -> Reply {
+        for key in 0..keys {
+            if self.keys.get(key).is_some_and(Option::is_some) || self.other.get(key).is_some_and(Option::is_some) {
+                self.is_changed(key);
+            }
+        }
+        std::mem::swap(&mut self.keys, &mut self.other);
+        Reply::ok()
+    }
+
     fn value(&self, key: Key) -> Option<&Value> {
-        self.keys.get(key)?.as_deref()
+        Some(&self.keys.get(key)?.as_ref()?.value)
     }
 
     /// Changes a key: whoever watches it is told.
-    fn put(&mut self, key: Key, value: Option<Rc<Value>>) {
+    fn put(&mut self, key: Key, entry: Option<Rc<Entry>>) {
         if key >= self.keys.len() {
             self.keys.resize(key + 1, None);
         }
-        self.keys[key] = value;
-        // What is gone is as if it had never been.
-        while self.keys.last().is_some_and(Option::is_none) {
-            self.keys.pop();
-        }
+        self.keys[key] = entry;
+        trim(&mut self.keys);
+        self.is_changed(key);
+    }
+
+    fn is_changed(&mut self, key: Key) {
         for watched in &mut self.watching {
             watched.is_changed |= watched.keys & (1 << key) != 0;
         }
@@ -242,6 +334,13 @@ impl State {
             assert!(*key < KEYS_MAX, "a window has at most {KEYS_MAX} keys");
             self.watching[at].keys |= 1 << key;
         }
+    }
+}
+
+/// What is gone is as if it had never been.
+fn trim(database: &mut Database) {
+    while database.last().is_some_and(Option::is_none) {
+        database.pop();
     }
 }
 

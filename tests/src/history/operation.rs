@@ -32,17 +32,56 @@ pub enum Command {
     Pop(Key),
     /// `LRANGE` of all
     Range(Key),
+    /// `LMOVE` from the left of one list to the right of another; in a transaction `BLMOVE`, which doesn't wait there
+    Move(Key, Key),
+    /// `BLPOP` in a transaction, where it doesn't wait: of the first key that is there
+    PopFirst(Vec<Key>),
+    /// `PEXPIRE` in [`EXPIRE_MS`]. The time to live has this number among those of its window, below [`EXPIRIES_MAX`]
+    Expire(Key, u8),
+    /// `FLUSHALL`: so many keys does the window have
+    Flush(usize),
+    /// `SWAPDB 0 1`: so many keys does the window have
+    Swap(usize),
+    /// `PING`: no key at all
+    Ping,
+    /// A script or a function that runs these commands
+    Script(Script, Vec<Command>),
 }
 
-/// How a script is called.
+/// How a script or a function is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
-    /// Its keys are declared.
+    /// `EVAL`, its keys are declared.
     Declared,
-    /// None is; the server has met the script before.
+    /// `EVAL`, none is; the server has met the script before.
     Undeclared,
-    /// The first key only is, and the script is one that the server hasn't met: of this number.
+    /// `EVAL`, those of the first command only are, and the script is one that the server hasn't met: of this number.
     Unmet(u64),
+    /// `FCALL` of a function of [`library`], its keys are declared.
+    Function,
+    /// `FCALL` of another one, none is.
+    UndeclaredFunction,
+    /// `FCALL`, those of the first command only are, and the function was loaded anew just before, into the library of this number. Not within a transaction.
+    UnmetFunction(usize),
+}
+
+/// What a script does: it gives the replies to the commands in its first argument.
+const RUN: &str = "local replies = {} \
+    for i, words in ipairs(cjson.decode(ARGV[1])) do replies[i] = redis.pcall(unpack(words)) end \
+    return replies";
+
+/// The library of functions that [`Script::Function`] and [`Script::UndeclaredFunction`] need.
+#[must_use]
+pub fn library() -> String {
+    library_of("history", &["declared", "undeclared"])
+}
+
+fn library_of(name: &str, functions: &[&str]) -> String {
+    let mut text = format!("#!lua name={name}\nlocal function run(KEYS, ARGV) {RUN} end\n");
+    for function in functions {
+        let _ = writeln!(text, "redis.register_function('{function}', run)");
+    }
+    text
 }
 
 /// What takes effect at one moment.
@@ -54,16 +93,22 @@ pub enum Operation {
     Watch(Vec<Key>),
     /// `MULTI`, commands, `EXEC`
     Exec(Vec<Command>),
-    /// `EVAL` of a script that runs these commands
-    Script(Script, Vec<Command>),
     /// `BLPOP`
     BlockingPop(Vec<Key>),
     /// `BLMOVE` from the left of one list to the right of another
     BlockingMove(Key, Key),
+    /// Nobody's doing: the time to live of this number is over, which was set of this key. Whatever has it now is gone
+    Expires(Key, u8),
 }
 
 /// Longest wait of a blocking command, seconds: some dozen commands' time.
 const BLOCKING_S: &str = "0.02";
+
+/// Time to live that is set, ms: a few commands' time.
+pub const EXPIRE_MS: u64 = 3;
+
+/// Most times to live that are set in a window: bits of what the model remembers.
+pub const EXPIRIES_MAX: u8 = 64;
 
 impl Command {
     /// The keys that it touches.
@@ -76,10 +121,14 @@ impl Command {
             | Command::Append(key, _)
             | Command::Push(key, _)
             | Command::Pop(key)
+            | Command::Expire(key, _)
             | Command::Range(key) => vec![*key],
-            Command::Del(keys) | Command::Mget(keys) => keys.clone(),
+            Command::Del(keys) | Command::Mget(keys) | Command::PopFirst(keys) => keys.clone(),
+            Command::Flush(count) | Command::Swap(count) => (0..*count).collect(),
+            Command::Ping => Vec::new(),
+            Command::Script(_, commands) => commands.iter().flat_map(Command::keys).collect(),
             Command::Mset(pairs) => pairs.iter().map(|(key, _)| *key).collect(),
-            Command::Rename(from, to) => vec![*from, *to],
+            Command::Rename(from, to) | Command::Move(from, to) => vec![*from, *to],
         }
     }
 
@@ -105,18 +154,58 @@ impl Command {
             Command::Push(key, value) => vec!["RPUSH".into(), name(key), value.clone()],
             Command::Pop(key) => over("LPOP", &[*key]),
             Command::Range(key) => vec!["LRANGE".into(), name(key), "0".into(), "-1".into()],
+            Command::Move(from, to) => with(over("LMOVE", &[*from, *to]), &["LEFT", "RIGHT"]),
+            Command::PopFirst(keys) => with(over("BLPOP", keys), &[BLOCKING_S]),
+            Command::Expire(key, _) => with(over("PEXPIRE", &[*key]), &[&EXPIRE_MS.to_string()]),
+            Command::Flush(_) => vec!["FLUSHALL".into()],
+            Command::Swap(_) => ["SWAPDB", "0", "1"].map(str::to_owned).to_vec(),
+            Command::Ping => vec!["PING".into()],
+            Command::Script(script, commands) => script.words(commands, names),
         }
     }
+
+    /// Its words in a transaction.
+    fn queued_words(&self, names: &[String]) -> Vec<String> {
+        let words = self.words(names);
+        match self {
+            Command::Move(..) => [vec!["BLMOVE".to_owned()], with(words[1..].to_vec(), &[BLOCKING_S])].concat(),
+            _ => words,
+        }
+    }
+
+    /// The times to live that it has set, when it was answered so.
+    fn expiries(&self, reply: &Reply) -> Vec<(Key, u8)> {
+        match (self, reply) {
+            (Command::Expire(key, number), Reply::Integer(1)) => vec![(*key, *number)],
+            (Command::Script(_, commands), Reply::Array(replies)) => expiries(commands, replies),
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn with(mut words: Vec<String>, more: &[&str]) -> Vec<String> {
+    words.extend(more.iter().map(|word| (*word).to_owned()));
+    words
+}
+
+fn expiries(commands: &[Command], replies: &[Reply]) -> Vec<(Key, u8)> {
+    commands.iter().zip(replies).flat_map(|(command, reply)| command.expiries(reply)).collect()
 }
 
 /// Whether a command that was answered so has changed nothing, whatever the keys held.
 fn changes_nothing(command: &Command, reply: &Reply) -> bool {
     match (command, reply) {
-        (Command::Get(_) | Command::Mget(_) | Command::Range(_), _) | (_, Reply::Error(_)) => true,
-        (Command::Del(_), Reply::Integer(count)) => *count == 0,
-        (Command::Pop(_), Reply::Null) => true,
+        (Command::Script(_, commands), Reply::Array(replies)) => all_change_nothing(commands, replies),
+        (Command::Script(..), _) => false,
+        (Command::Get(_) | Command::Mget(_) | Command::Range(_) | Command::Ping, _) | (_, Reply::Error(_)) => true,
+        (Command::Del(_) | Command::Expire(..), Reply::Integer(count)) => *count == 0,
+        (Command::Pop(_) | Command::Move(..) | Command::PopFirst(_), Reply::Null) => true,
         _ => false,
     }
+}
+
+fn all_change_nothing(commands: &[Command], replies: &[Reply]) -> bool {
+    commands.iter().zip(replies).all(|(command, reply)| changes_nothing(command, reply))
 }
 
 impl Operation {
@@ -125,14 +214,12 @@ impl Operation {
     pub fn changes_nothing(&self, reply: &Reply) -> bool {
         match (self, reply) {
             (Operation::One(command), _) => changes_nothing(command, reply),
-            (Operation::Exec(commands) | Operation::Script(_, commands), Reply::Array(replies)) => {
-                commands.iter().zip(replies).all(|(command, reply)| changes_nothing(command, reply))
-            }
+            (Operation::Exec(commands), Reply::Array(replies)) => all_change_nothing(commands, replies),
             // A transaction that is refused could have been refused at any later moment, too.
             (Operation::Exec(_) | Operation::BlockingPop(_) | Operation::BlockingMove(..), _) => {
                 matches!(reply, Reply::Null | Reply::Error(_))
             }
-            (Operation::Watch(_) | Operation::Script(..), _) => false,
+            (Operation::Watch(_) | Operation::Expires(..), _) => false,
         }
     }
 
@@ -142,62 +229,71 @@ impl Operation {
         match self {
             Operation::One(command) => command.keys(),
             Operation::Watch(keys) | Operation::BlockingPop(keys) => keys.clone(),
-            Operation::Exec(commands) | Operation::Script(_, commands) => {
-                commands.iter().flat_map(Command::keys).collect()
-            }
+            Operation::Exec(commands) => commands.iter().flat_map(Command::keys).collect(),
             Operation::BlockingMove(from, to) => vec![*from, *to],
+            Operation::Expires(key, _) => vec![*key],
+        }
+    }
+
+    /// The times to live that it has set, when it was answered so: of which key, and which they are.
+    #[must_use]
+    pub fn expiries(&self, reply: &Reply) -> Vec<(Key, u8)> {
+        match (self, reply) {
+            (Operation::One(command), _) => command.expiries(reply),
+            (Operation::Exec(commands), Reply::Array(replies)) => expiries(commands, replies),
+            _ => Vec::new(),
         }
     }
 
     /// The commands that make it up, of which the last one's reply is its own.
+    ///
+    /// # Panics
+    /// Of what no client does.
     #[must_use]
     pub fn requests(&self, names: &[String]) -> Vec<Vec<String>> {
         let over = |command: &str, keys: &[Key]| {
             std::iter::once(command.to_owned()).chain(keys.iter().map(|key| names[*key].clone())).collect::<Vec<_>>()
         };
         match self {
+            Operation::One(Command::Script(script @ Script::UnmetFunction(number), commands)) => {
+                let name = format!("unmet{number}");
+                let load = ["FUNCTION", "LOAD", "REPLACE", &library_of(&name, &[&name])];
+                vec![load.map(str::to_owned).to_vec(), script.words(commands, names)]
+            }
             Operation::One(command) => vec![command.words(names)],
             Operation::Watch(keys) => vec![over("WATCH", keys)],
             Operation::Exec(commands) => {
                 let mut requests = vec![vec!["MULTI".to_owned()]];
-                requests.extend(commands.iter().map(|command| command.words(names)));
+                requests.extend(commands.iter().map(|command| command.queued_words(names)));
                 requests.push(vec!["EXEC".to_owned()]);
                 requests
             }
-            Operation::Script(script, commands) => vec![script.words(commands, names)],
-            Operation::BlockingPop(keys) => {
-                let mut words = over("BLPOP", keys);
-                words.push(BLOCKING_S.to_owned());
-                vec![words]
-            }
+            Operation::BlockingPop(keys) => vec![with(over("BLPOP", keys), &[BLOCKING_S])],
             Operation::BlockingMove(from, to) => {
-                let mut words = over("BLMOVE", &[*from, *to]);
-                words.extend(["LEFT", "RIGHT", BLOCKING_S].map(str::to_owned));
-                vec![words]
+                vec![with(over("BLMOVE", &[*from, *to]), &["LEFT", "RIGHT", BLOCKING_S])]
             }
+            Operation::Expires(..) => unreachable!("it happens by itself"),
         }
     }
 }
 
 impl Script {
     fn words(self, commands: &[Command], names: &[String]) -> Vec<String> {
-        let mut text = "local replies = {} \
-            for i, words in ipairs(cjson.decode(ARGV[1])) do replies[i] = redis.pcall(unpack(words)) end \
-            return replies"
-            .to_owned();
-        let mut keys: Vec<Key> = commands.iter().flat_map(Command::keys).collect();
-        match self {
-            Script::Declared => {}
-            Script::Undeclared => {
-                text.push_str(" -- its keys aren't declared");
-                keys.clear();
-            }
-            Script::Unmet(number) => {
-                let _ = write!(text, " -- {number}");
-                keys.truncate(1);
-            }
-        }
-        let mut words = vec!["EVAL".to_owned(), text, keys.len().to_string()];
+        let declared = match self {
+            Script::Declared | Script::Function => commands,
+            Script::Undeclared | Script::UndeclaredFunction => &[],
+            Script::Unmet(_) | Script::UnmetFunction(_) => &commands[..1],
+        };
+        let keys: Vec<Key> = declared.iter().flat_map(Command::keys).collect();
+        let (command, called) = match self {
+            Script::Declared => ("EVAL", RUN.to_owned()),
+            Script::Undeclared => ("EVAL", format!("{RUN} -- its keys aren't declared")),
+            Script::Unmet(number) => ("EVAL", format!("{RUN} -- {number}")),
+            Script::Function => ("FCALL", "declared".to_owned()),
+            Script::UndeclaredFunction => ("FCALL", "undeclared".to_owned()),
+            Script::UnmetFunction(number) => ("FCALL", format!("unmet{number}")),
+        };
+        let mut words = vec![command.to_owned(), called, keys.len().to_string()];
         words.extend(keys.iter().map(|key| names[*key].clone()));
         let json: Vec<String> = commands
             .iter()

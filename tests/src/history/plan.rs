@@ -1,5 +1,6 @@
 //! What the clients of a window are to do, at random: few keys, so that they meet.
 
+use super::operation::EXPIRIES_MAX;
 use super::{Command, Key, Operation, Script};
 use crate::Random;
 
@@ -16,8 +17,18 @@ pub enum Kind {
     Rename,
     /// `RPUSH`, `LPOP`, `LRANGE`.
     Lists,
-    /// `BLPOP`, `BLMOVE`, and what they wait for.
+    /// `LMOVE`.
+    Moves,
+    /// `BLPOP`, `BLMOVE`, and what they wait for. In a transaction: the same, which don't wait there.
     Blocking,
+    /// `PEXPIRE`, and a look whether it is over.
+    Expiring,
+    /// `FLUSHALL`, and more often a look at many keys.
+    Flush,
+    /// `SWAPDB`, and more often a look at many keys.
+    Swap,
+    /// `PING`: in a transaction, it has that run by its client's worker.
+    Local,
     /// `MULTI` … `EXEC`.
     Transactions,
     /// `WATCH`, a look, `MULTI` … `EXEC`.
@@ -26,6 +37,10 @@ pub enum Kind {
     Scripts,
     /// Scripts that don't.
     UndeclaredScripts,
+    /// Functions that declare their keys.
+    Functions,
+    /// Functions that don't.
+    UndeclaredFunctions,
 }
 
 /// All kinds.
@@ -34,11 +49,37 @@ pub const ALL: &[Kind] = &[
     Kind::Several,
     Kind::Rename,
     Kind::Lists,
+    Kind::Moves,
     Kind::Blocking,
+    Kind::Expiring,
+    Kind::Flush,
+    Kind::Swap,
     Kind::Transactions,
     Kind::Watching,
     Kind::Scripts,
     Kind::UndeclaredScripts,
+    Kind::Functions,
+    Kind::UndeclaredFunctions,
+];
+
+/// What transactions and scripts are of, if nothing else is said. Scripts have lists where these have what waits, and strings where these have scripts.
+pub const WITHIN: &[Kind] = &[
+    Kind::Texts,
+    Kind::Texts,
+    Kind::Texts,
+    Kind::Several,
+    Kind::Several,
+    Kind::Rename,
+    Kind::Lists,
+    Kind::Lists,
+    Kind::Moves,
+    Kind::Blocking,
+    Kind::Expiring,
+    Kind::Flush,
+    Kind::Swap,
+    Kind::Local,
+    Kind::Scripts,
+    Kind::Functions,
 ];
 
 /// A workload.
@@ -46,6 +87,8 @@ pub const ALL: &[Kind] = &[
 pub struct Mix {
     /// What it is of.
     pub kinds: &'static [Kind],
+    /// What its transactions and scripts are of.
+    pub within: &'static [Kind],
     /// Clients.
     pub clients: usize,
     /// Operations of each, about.
@@ -60,6 +103,8 @@ pub struct Planner {
     random: Random,
     /// Every value is another, so that a reply tells whose write it saw.
     next_value: u64,
+    /// The number of the window's next time to live.
+    next_expiry: u8,
 }
 
 /// The first value: numbers of four digits, which `INCR` can count on and `APPEND` make longer.
@@ -69,56 +114,61 @@ impl Planner {
     /// One that replays from its seed.
     #[must_use]
     pub fn new(mix: Mix, seed: u64) -> Self {
-        Planner { mix, random: Random::from_seed(seed), next_value: 0 }
+        Planner { mix, random: Random::from_seed(seed), next_value: 0, next_expiry: 0 }
     }
 
     /// What each client does in the next window.
     pub fn plan(&mut self) -> Vec<Vec<Operation>> {
+        self.next_expiry = 0;
         (0..self.mix.clients)
-            .map(|_| {
+            .map(|client| {
                 let mut operations = Vec::new();
                 while operations.len() < self.mix.operations {
-                    self.add(&mut operations);
+                    self.add(client, &mut operations);
                 }
                 operations
             })
             .collect()
     }
 
-    fn add(&mut self, operations: &mut Vec<Operation>) {
+    fn add(&mut self, client: usize, operations: &mut Vec<Operation>) {
         let kind = *self.random.pick(self.mix.kinds);
         let operation = match kind {
-            Kind::Texts | Kind::Writes | Kind::Several | Kind::Rename | Kind::Lists => {
-                Operation::One(self.command(kind))
-            }
             Kind::Blocking if self.random.one_in(2) => Operation::One(self.command(Kind::Lists)),
             Kind::Blocking if self.random.one_in(2) => {
                 let count = 1 + self.random.below(2);
                 Operation::BlockingPop((0..count).map(|_| self.list()).collect())
             }
             Kind::Blocking => Operation::BlockingMove(self.list(), self.list()),
-            Kind::Transactions => Operation::Exec(self.commands()),
+            Kind::Transactions => Operation::Exec(self.commands(true)),
             Kind::Watching => {
                 let keys = self.keys(1, 2);
                 operations.push(Operation::Watch(keys.clone()));
                 operations.push(Operation::One(Command::Mget(keys)));
-                Operation::Exec(self.commands())
+                Operation::Exec(self.commands(true))
             }
-            Kind::Scripts => Operation::Script(Script::Declared, self.commands()),
-            Kind::UndeclaredScripts if self.random.one_in(2) => Operation::Script(Script::Undeclared, self.commands()),
-            Kind::UndeclaredScripts => {
-                let number = self.random.next_u64();
-                Operation::Script(Script::Unmet(number), self.commands())
+            // A library of its own: nobody else calls one that is just being replaced.
+            Kind::UndeclaredFunctions if self.random.one_in(2) => {
+                Operation::One(Command::Script(Script::UnmetFunction(client), self.commands(false)))
             }
+            _ => Operation::One(self.command(kind)),
         };
         operations.push(operation);
     }
 
-    fn commands(&mut self) -> Vec<Command> {
+    /// What a transaction or a script is of.
+    fn commands(&mut self, is_transaction: bool) -> Vec<Command> {
         let count = 2 + self.random.below(2);
         (0..count)
             .map(|_| {
-                let kind = *self.random.pick(&[Kind::Texts, Kind::Texts, Kind::Several, Kind::Lists]);
+                let kind = match *self.random.pick(self.mix.within) {
+                    kind if is_transaction => kind,
+                    Kind::Blocking => Kind::Lists,
+                    Kind::Scripts | Kind::UndeclaredScripts | Kind::Functions | Kind::UndeclaredFunctions => {
+                        Kind::Texts
+                    }
+                    kind => kind,
+                };
                 self.command(kind)
             })
             .collect()
@@ -143,14 +193,36 @@ impl Planner {
                 let keys = self.keys(2, 2);
                 Command::Rename(keys[0], keys[1])
             }
-            (Kind::Lists | Kind::Blocking, 0..3) => Command::Push(self.list(), self.value()),
-            (Kind::Lists | Kind::Blocking, 3) => Command::Pop(self.list()),
-            (Kind::Lists | Kind::Blocking, _) => Command::Range(self.list()),
-            (_, 0) => Command::Get(self.text()),
-            (_, 1) => Command::Set(self.text(), self.value()),
-            (_, 2) => Command::Incr(self.text()),
-            (_, 3) => Command::Append(self.text(), self.value()),
-            _ => Command::Del(vec![self.text()]),
+            (Kind::Lists, 0..3) => Command::Push(self.list(), self.value()),
+            (Kind::Lists, 3) => Command::Pop(self.list()),
+            (Kind::Lists, _) => Command::Range(self.list()),
+            (Kind::Blocking, 0..3) => {
+                let count = 1 + self.random.below(2);
+                Command::PopFirst((0..count).map(|_| self.list()).collect())
+            }
+            (Kind::Moves | Kind::Blocking, _) => Command::Move(self.list(), self.list()),
+            (Kind::Expiring, 0..3) if self.next_expiry < EXPIRIES_MAX => {
+                self.next_expiry += 1;
+                Command::Expire(self.random.below(self.mix.keys), self.next_expiry - 1)
+            }
+            (Kind::Flush, 0) => Command::Flush(self.mix.keys),
+            (Kind::Swap, 0) => Command::Swap(self.mix.keys),
+            (Kind::Expiring | Kind::Flush | Kind::Swap, _) => Command::Mget(self.keys(2, self.mix.keys)),
+            (Kind::Local, _) => Command::Ping,
+            (Kind::Scripts, _) => Command::Script(Script::Declared, self.commands(false)),
+            (Kind::UndeclaredScripts, 0..3) => Command::Script(Script::Undeclared, self.commands(false)),
+            (Kind::UndeclaredScripts, _) => {
+                let number = self.random.next_u64();
+                Command::Script(Script::Unmet(number), self.commands(false))
+            }
+            (Kind::Functions, _) => Command::Script(Script::Function, self.commands(false)),
+            (Kind::UndeclaredFunctions, _) => Command::Script(Script::UndeclaredFunction, self.commands(false)),
+            (Kind::Transactions | Kind::Watching, _) => unreachable!("no commands"),
+            (Kind::Texts, 0) => Command::Get(self.text()),
+            (Kind::Texts, 1) => Command::Set(self.text(), self.value()),
+            (Kind::Texts, 2) => Command::Incr(self.text()),
+            (Kind::Texts, 3) => Command::Append(self.text(), self.value()),
+            (Kind::Texts, _) => Command::Del(vec![self.text()]),
         }
     }
 

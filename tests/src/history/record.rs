@@ -1,8 +1,9 @@
 //! Runs a window: what each client is to do, all at the same time, with the times of it.
 
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::operation::EXPIRE_MS;
 use super::{Event, Key, Operation};
 use crate::client::encode;
 use crate::{Client, Reply};
@@ -11,6 +12,21 @@ use crate::{Client, Reply};
 #[must_use]
 pub fn names(window: u64, keys: usize) -> Vec<String> {
     (0..keys).map(|key| format!("window{window}:{key}")).collect()
+}
+
+/// What the model calls a key: as every window does, but for the window.
+#[must_use]
+pub fn model_name(key: Key) -> String {
+    format!(":{key}")
+}
+
+/// A reply with the model's names of keys: no value has a colon.
+fn in_model(reply: Reply) -> Reply {
+    match reply {
+        Reply::Bulk(bytes) if bytes.contains(&b':') => Reply::bulk(model_name(key_of(&bytes))),
+        Reply::Array(items) => Reply::Array(items.into_iter().map(in_model).collect()),
+        other => other,
+    }
 }
 
 /// The key of a name.
@@ -23,6 +39,11 @@ pub fn key_of(name: &[u8]) -> Key {
     text.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("a key named {text}"))
 }
 
+/// The time to live that is set, as long as two clocks can find it to be that began at the same moment: the server's has milliseconds only.
+const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
+const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
+const CLOCKS_MS: u64 = 2;
+
 /// How clients send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
@@ -32,14 +53,14 @@ pub enum Sending {
     Pipelined,
 }
 
-/// Runs what is planned for each client, and gives what happened, in order of the clients.
+/// Runs what is planned for each client, and gives what happened, in order of the clients, and after that what time has done.
 ///
 /// # Panics
 /// When the server closes a connection or is silent.
 pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], sending: Sending) -> Vec<Event> {
     let (barrier, began) = (Barrier::new(clients.len()), Instant::now());
     let now_ns = || began.elapsed().as_nanos() as u64;
-    std::thread::scope(|scope| {
+    let mut events: Vec<Event> = std::thread::scope(|scope| {
         let threads: Vec<_> = clients
             .iter_mut()
             .zip(plans)
@@ -66,7 +87,7 @@ pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], s
                             client.send_raw(bytes);
                         }
                         let reply = (0..*replies).map(|_| client.receive()).last().expect("an operation has a reply");
-                        let (operation, returned_ns) = (operation.clone(), now_ns());
+                        let (operation, reply, returned_ns) = (operation.clone(), in_model(reply), now_ns());
                         events.push(Event { client: number, operation, reply, called_ns, returned_ns });
                     }
                     events
@@ -74,7 +95,25 @@ pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], s
             })
             .collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a client's thread ends")).collect()
-    })
+    });
+    events.extend(expiries(&events, clients.len()));
+    events
+}
+
+/// What becomes of the times to live that were set: each ends at some moment, as if a client did it that does nothing else. Not earlier than
+/// if it was set as soon as that was sent, and not later than if it was set when that was answered.
+fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
+    let set =
+        events.iter().flat_map(|event| event.operation.expiries(&event.reply).into_iter().map(move |set| (event, set)));
+    set.enumerate()
+        .map(|(at, (event, (key, number)))| Event {
+            client: clients + at,
+            operation: Operation::Expires(key, number),
+            reply: Reply::Null,
+            called_ns: event.called_ns + EXPIRE_MIN.as_nanos() as u64,
+            returned_ns: event.returned_ns + EXPIRE_MAX.as_nanos() as u64,
+        })
+        .collect()
 }
 
 /// A reply for a reader.

@@ -472,6 +472,9 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
     {
         return ran;
     }
+    if faults::hits(Fault::Repeated) && matches!(call.command.name, "flushall" | "swapdb") {
+        return executor.run_repeated(call, shards, output);
+    }
     executor.run_many(call, shards, output)
 }
 

@@ -455,6 +455,12 @@ impl<L: EventLoop> Worker<'_, L> {
         if !transaction.find_shards(last, &mut needed) {
             return;
         }
+        self.take_anew(&needed, owned);
+    }
+
+    /// Gives shards back, and takes those (ascending) when others have had them. Whatever came for this worker meanwhile is seen to.
+    #[cold]
+    pub(super) fn take_anew(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
         self.executor.give_back(std::mem::take(owned), self.now_ms);
         faults::stall();
         loop {

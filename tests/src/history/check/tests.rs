@@ -100,6 +100,90 @@ fn who_waits_gets_each_element_once() {
     assert!(!is_explained(&[moved, push, range(&[])]));
 }
 
+#[test]
+fn what_has_a_time_to_live_is_there_until_it_is_over_and_no_longer() {
+    let one = |client, times, command, reply| event(client, times, Operation::One(command), reply);
+    let expire = one(0, (2, 3), Command::Expire(0, 7), Reply::Integer(1));
+    let over = event(9, (10, 20), Operation::Expires(0, 7), Reply::Null);
+    let begun = [set(0, (0, 1), 0, "v"), expire, over];
+    let is_explained_with = |more: &[Event]| is_explained(&[begun.as_slice(), more].concat());
+    for (times, value, possible) in [
+        ((5, 6), Some("v"), true),
+        ((5, 6), None, false),
+        ((12, 13), Some("v"), true),
+        ((12, 13), None, true),
+        ((21, 22), Some("v"), false),
+        ((21, 22), None, true),
+    ] {
+        assert_eq!(is_explained_with(&[get(1, times, 0, value)]), possible, "{times:?} {value:?}");
+    }
+    // What is gone doesn't come back.
+    assert!(!is_explained_with(&[get(1, (12, 13), 0, None), get(2, (14, 15), 0, Some("v"))]));
+    // It goes where the key goes, stays with it while it is changed, and ends with it.
+    let renamed = one(1, (4, 5), Command::Rename(0, 1), Reply::ok());
+    assert!(is_explained_with(&[renamed.clone(), get(1, (21, 22), 1, None)]));
+    assert!(!is_explained_with(&[renamed, get(1, (21, 22), 1, Some("v"))]));
+    let longer = one(1, (4, 5), Command::Append(0, "w".into()), Reply::Integer(2));
+    assert!(is_explained_with(&[longer.clone(), get(1, (21, 22), 0, None)]));
+    assert!(!is_explained_with(&[longer, get(1, (21, 22), 0, Some("vw"))]));
+    assert!(is_explained_with(&[set(1, (4, 5), 0, "w"), get(1, (21, 22), 0, Some("w"))]));
+    assert!(!is_explained_with(&[set(1, (4, 5), 0, "w"), get(1, (21, 22), 0, None)]));
+    // Who watches hears of it.
+    let watch = event(1, (4, 5), Operation::Watch(vec![0]), Reply::ok());
+    let exec = |times, reply| event(1, times, Operation::Exec(vec![Command::Ping]), reply);
+    let done = Reply::Array(vec![Reply::Simple("PONG".into())]);
+    assert!(!is_explained_with(&[watch.clone(), exec((6, 7), Reply::Null)]));
+    assert!(is_explained_with(&[watch.clone(), exec((21, 22), Reply::Null)]));
+    assert!(!is_explained_with(&[watch, exec((21, 22), done)]));
+}
+
+#[test]
+fn databases_change_places_and_are_emptied_at_one_moment() {
+    let swap = |client, times| event(client, times, Operation::One(Command::Swap(2)), Reply::ok());
+    let write = mset(0, (0, 1), "v");
+    for (values, possible) in [([None, None], true), ([Some("v"); 2], true), ([Some("v"), None], false)] {
+        assert_eq!(is_explained(&[write.clone(), swap(0, (2, 10)), mget(1, (3, 9), values)]), possible, "{values:?}");
+    }
+    // There and back.
+    let twice = [write.clone(), swap(0, (2, 3)), swap(0, (6, 7))];
+    let seen = |times, value| get(1, times, 0, value);
+    assert!(is_explained(&[&twice, [seen((4, 5), None), seen((8, 9), Some("v"))].as_slice()].concat()));
+    assert!(!is_explained(&[&twice, [seen((4, 5), Some("v"))].as_slice()].concat()));
+    // Both are emptied.
+    let flush = event(0, (4, 5), Operation::One(Command::Flush(2)), Reply::ok());
+    let emptied = [write, swap(0, (2, 3)), flush, swap(0, (6, 7))];
+    assert!(is_explained(&[&emptied, [seen((8, 9), None)].as_slice()].concat()));
+    assert!(!is_explained(&[&emptied, [seen((8, 9), Some("v"))].as_slice()].concat()));
+    // Who watches a key that is in either hears of it, and nobody else.
+    for (written, refused) in [(true, true), (false, false)] {
+        let mut events = vec![
+            event(1, (2, 3), Operation::Watch(vec![0]), Reply::ok()),
+            swap(0, (4, 5)),
+            event(1, (6, 7), Operation::Exec(vec![]), if refused { Reply::Null } else { Reply::Array(vec![]) }),
+        ];
+        events.extend(written.then(|| set(0, (0, 1), 0, "v")));
+        events.sort_by_key(|event| event.called_ns);
+        assert!(is_explained(&events), "{events:?}");
+    }
+}
+
+#[test]
+fn nothing_waits_in_a_transaction() {
+    let exec = |command, reply| {
+        let push = event(0, (0, 1), Operation::One(Command::Push(1, "e".into())), Reply::Integer(1));
+        is_explained(&[push, event(1, (2, 3), Operation::Exec(vec![command]), Reply::Array(vec![reply]))])
+    };
+    let popped = |name: &str| Reply::Array(vec![Reply::bulk(name), Reply::bulk("e")]);
+    assert!(exec(Command::PopFirst(vec![0, 1]), popped(":1")));
+    assert!(!exec(Command::PopFirst(vec![0, 1]), popped(":0")));
+    assert!(!exec(Command::PopFirst(vec![0, 1]), Reply::Null));
+    assert!(exec(Command::PopFirst(vec![0]), Reply::Null));
+    assert!(exec(Command::Move(1, 0), Reply::bulk("e")));
+    assert!(exec(Command::Move(1, 1), Reply::bulk("e")));
+    assert!(exec(Command::Move(0, 1), Reply::Null));
+    assert!(!exec(Command::Move(1, 0), Reply::Null));
+}
+
 /// The plain way: every order of the events, held against times and model.
 fn brute_force(events: &[Event], left: &mut Vec<usize>, state: &State) -> bool {
     if left.is_empty() {
@@ -140,9 +224,9 @@ fn the_search_agrees_with_the_plain_way() {
     assert!(explained > 50 && violated > 50, "{explained} explained, {violated} violated: it proves nothing");
 }
 
-/// Three clients with three operations each, whose times overlap.
+/// Three clients with three operations each, whose times overlap, and what becomes of times to live.
 fn at_random(random: &mut Random) -> Vec<Event> {
-    let mut events = Vec::new();
+    let (mut events, mut expiries) = (Vec::new(), Vec::new());
     for client in 0..3 {
         let mut now_ns = random.below(4) as u64;
         for number in 0..3 {
@@ -154,7 +238,14 @@ fn at_random(random: &mut Random) -> Vec<Event> {
                 0 => Reply::Null,
                 _ => Reply::bulk(format!("{}{}", random.below(3), random.below(3))),
             };
-            let (operation, reply) = match random.below(6) {
+            let (operation, reply) = match random.below(8) {
+                7 => (Operation::One(Command::Swap(2)), Reply::ok()),
+                6 if expiries.len() < 2 => {
+                    let (set, over_ns) = (expiries.len() as u8, called_ns + random.below(9) as u64);
+                    let over = Operation::Expires(key, set);
+                    expiries.push(event(3 + expiries.len(), (over_ns, over_ns + took_ns), over, Reply::Null));
+                    (Operation::One(Command::Expire(key, set)), Reply::Integer(1))
+                }
                 5 => {
                     // It leaves no trace of itself, but of what was there before neither.
                     let set_and_del = vec![Command::Set(key, value), Command::Del(vec![key])];
@@ -165,11 +256,15 @@ fn at_random(random: &mut Random) -> Vec<Event> {
                 3 => (Operation::One(Command::Get(key)), seen(random)),
                 _ => {
                     let read = vec![Command::Get(key), Command::Set(key, value)];
-                    (Operation::Script(Script::Declared, read), Reply::Array(vec![seen(random), Reply::ok()]))
+                    (
+                        Operation::One(Command::Script(Script::Declared, read)),
+                        Reply::Array(vec![seen(random), Reply::ok()]),
+                    )
                 }
             };
             events.push(Event { client, operation, reply, called_ns, returned_ns: called_ns + took_ns });
         }
     }
+    events.append(&mut expiries);
     events
 }

@@ -74,6 +74,9 @@ pub(super) fn slots_of_keys(keys: &Args<'_>) -> Slots {
 impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     fn call(&mut self, args: &Args<'_>, version: Version, reply: &mut Vec<u8>) -> Called {
         faults::pause(Fault::PauseHolding);
+        if faults::hits(Fault::TornScript) {
+            self.tear();
+        }
         let command = match self.resolve(args) {
             Ok(command) => command,
             Err(why) => {
@@ -369,6 +372,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if !self.owned.is_empty() {
             undo.keep(&mut self.worker.executor.look(&self.view, self.owned, self.worker.now_ms));
         }
+    }
+
+    /// [`Fault::TornScript`]: what it has changed so far stands, and everybody sees it.
+    #[cold]
+    fn tear(&mut self) {
+        self.keep();
+        let shards: Vec<u32> = self.owned.iter().map(Ownership::shard).collect();
+        self.worker.take_anew(&shards, self.owned);
     }
 
     fn roll_back(&mut self) {
