@@ -38,12 +38,12 @@ use crate::tuning::WATCHING;
 
 /// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
 /// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
-const SPINS_MAX: u32 = 60;
+const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
 
 /// How many requests one owner runs for others at a time, and for how long, before it passes the shard to its home, or, being
 /// the home, puts it off to its next turn: its own connections don't wait for everybody else's.
-const COMBINE_MAX: u32 = 64;
-const COMBINE_TIME_MAX: Duration = Duration::from_micros(200);
+const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
+const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
 /// What became of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -709,3 +709,6 @@ fn wait(access: &mut Access<'_>, call: &Call<'_>, worker: u32) -> Option<Arc<Wai
 pub(crate) fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
     owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_news())
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -70,6 +70,9 @@ struct ShardCell {
     gate: Gate<Request>,
     stats: ShardStats,
     state: CachePadded<UnsafeCell<Shard>>,
+    /// Touched with the state: loom reports who isn't its only owner, or doesn't see what the last one wrote.
+    #[cfg(loom)]
+    touched: loom::cell::UnsafeCell<()>,
 }
 
 const _: () = {
@@ -171,6 +174,8 @@ impl Keyspace {
                     gate: Gate::new(number, id),
                     stats: ShardStats::new(databases),
                     state: CachePadded::new(UnsafeCell::new(Shard::new(databases, layout.seed, seed))),
+                    #[cfg(loom)]
+                    touched: loom::cell::UnsafeCell::new(()),
                 })
             })
             .collect();
@@ -414,6 +419,8 @@ impl Keyspace {
     pub(crate) fn shard<'o>(&'o self, ownership: &'o mut Ownership) -> &'o mut Shard {
         assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
         let cell = &self.shards[ownership.shard() as usize];
+        #[cfg(loom)]
+        cell.touched.with_mut(|_| ());
         // SAFETY: at most one Ownership of a shard exists (module `ownership`), it is made only by this keyspace's gate of
         // that number (gates are crate-private and called with their own index), and it is borrowed mutably for as long as the
         // reference lives: no second reference to the state can be made meanwhile. The gate's acquire made the previous
@@ -424,6 +431,8 @@ impl Keyspace {
     /// As [`Keyspace::shard`], to be read.
     pub(crate) fn shard_ref<'o>(&'o self, ownership: &'o Ownership) -> &'o Shard {
         assert_eq!(ownership.keyspace(), self.id, "the ownership of another keyspace's shard");
+        #[cfg(loom)]
+        self.shards[ownership.shard() as usize].touched.with(|_| ());
         // SAFETY: as in `shard`; the ownership is borrowed for as long as the reference lives, so no mutable reference to
         // the state can be made meanwhile, and shared ones don't conflict.
         unsafe { &*self.shards[ownership.shard() as usize].state.get() }
