@@ -415,6 +415,55 @@ fn listeners_that_vanish_are_forgotten() {
     });
 }
 
+/// Who listens to very many patterns leaves them soon, in whatever way, and nobody waits for it: not even on the same worker.
+#[test]
+fn very_many_patterns_are_left_soon() {
+    const PATTERNS: usize = 100_000;
+    /// How many one command names.
+    const TOGETHER: usize = 1000;
+    /// Many times what it takes, in a debug build beside other tests; with a look at all patterns for each that goes it is many times this.
+    const SOON: Duration = Duration::from_secs(5);
+    let patterns: Vec<String> = (0..PATTERNS).map(|number| format!("pattern:{number}:*")).collect();
+    let exchange = |client: &mut Client, verb: &str, together: usize| {
+        for part in patterns.chunks(TOGETHER) {
+            let command =
+                |names: &[String]| encode(&[&[verb], &*names.iter().map(String::as_str).collect::<Vec<_>>()].concat());
+            client.send_raw(&part.chunks(together).flat_map(command).collect::<Vec<u8>>());
+            part.iter().for_each(|_| drop(client.receive_raw()));
+        }
+    };
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &["--workers", "1"]);
+        let mut other = server.connect();
+        for way in ["one by one", "together", "all", "gone"] {
+            let mut listener = server.connect();
+            let began = Instant::now();
+            exchange(&mut listener, "PSUBSCRIBE", TOGETHER);
+            let came = began.elapsed();
+            assert_eq!(other.call("PUBSUB NUMPAT"), Reply::Integer(PATTERNS as i64));
+            assert_eq!(other.call("PUBLISH pattern:7:x y"), Reply::Integer(1));
+            assert_eq!(listener.receive().elements()[1].text(), "pattern:7:*");
+            let began = Instant::now();
+            match way {
+                "one by one" => exchange(&mut listener, "PUNSUBSCRIBE", 1),
+                "together" => exchange(&mut listener, "PUNSUBSCRIBE", TOGETHER),
+                "all" => {
+                    listener.send(&["PUNSUBSCRIBE"]);
+                    (0..PATTERNS).for_each(|_| drop(listener.receive_raw()));
+                }
+                _ => drop(listener),
+            }
+            while other.call("PUBSUB NUMPAT") != Reply::Integer(0) {
+                assert!(began.elapsed() < SOON, "{way}: they are never left");
+            }
+            let left = began.elapsed();
+            println!("{backend:?}: {PATTERNS} patterns in {came:?}, left {way} in {left:?}");
+            assert!(came < SOON && left < SOON, "{way}: {came:?} to come, {left:?} to go");
+        }
+        server.assert_sound();
+    });
+}
+
 /// A listener that doesn't read is closed at the limit of its class; others get everything.
 #[test]
 fn a_silent_listener_is_closed_at_its_limit() {

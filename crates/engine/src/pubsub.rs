@@ -5,7 +5,7 @@
 //! | what | held by |
 //! | --- | --- |
 //! | which connections of a worker listen to a channel or pattern | that worker's *room*, behind a lock that only it takes often |
-//! | how many of each worker's connections listen | the *board*, by channel, in stripes; and a list of patterns |
+//! | how many of each worker's connections listen | the *board*, by channel, in stripes; and all patterns, in order |
 //! | what a connection listens to | its session ([`Subscriptions`]) |
 //!
 //! A publisher looks at the board, counts, and sends each worker that has listeners one message, whatever their number
@@ -24,6 +24,9 @@ use pantala_base::glob;
 
 use crate::keyspace::Keyspace;
 use crate::message::Message;
+
+mod patterns;
+use patterns::Patterns;
 
 /// Parts of the board, so that publishers on different channels don't meet: a power of two.
 const STRIPES: usize = 64;
@@ -121,8 +124,7 @@ pub struct PubSub {
     board: [Vec<RwLock<HashMap<Name, Counts>>>; 2],
     /// By kind and stripe, as the board: held while a message goes to more than one worker.
     order: [Vec<Mutex<()>>; 2],
-    /// In the order in which they were first listened to.
-    patterns: RwLock<Vec<(Name, Counts)>>,
+    patterns: RwLock<Patterns>,
     /// By worker and kind.
     rooms: Box<[[Mutex<Room>; KINDS.len()]]>,
 }
@@ -159,14 +161,7 @@ impl PubSub {
         match kind {
             Kind::Pattern => {
                 let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
-                match patterns.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, counts)) => counts[worker] += 1,
-                    None => {
-                        let mut counts = vec![0; self.workers].into_boxed_slice();
-                        counts[worker] = 1;
-                        patterns.push((Arc::clone(&name), counts));
-                    }
-                }
+                patterns.add(&name, worker, self.workers);
             }
             Kind::Channel | Kind::Shard => {
                 let mut stripe = self.stripe(kind, &name).write().unwrap_or_else(PoisonError::into_inner);
@@ -187,12 +182,7 @@ impl PubSub {
         match kind {
             Kind::Pattern => {
                 let mut patterns = self.patterns.write().unwrap_or_else(PoisonError::into_inner);
-                if let Some(at) = patterns.iter().position(|(known, _)| **known == *name) {
-                    patterns[at].1[worker] -= 1;
-                    if patterns[at].1.iter().all(|count| *count == 0) {
-                        patterns.remove(at);
-                    }
-                }
+                patterns.remove(name, worker);
             }
             Kind::Channel | Kind::Shard => {
                 let mut stripe = self.stripe(kind, name).write().unwrap_or_else(PoisonError::into_inner);

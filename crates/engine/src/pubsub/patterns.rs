@@ -1,0 +1,80 @@
+//! The patterns that are listened to: found by name, walked in the order in which they were first listened to.
+//!
+//! A publisher walks all of them for each message, whatever they are kept in. To come and to go takes logarithmic time: clients listen to a hundred thousand, and leave
+//! them one by one, under the lock that all publishers want.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::{Counts, Name};
+
+/// See the head of this module.
+#[derive(Default)]
+pub(super) struct Patterns {
+    /// By number.
+    known: BTreeMap<u64, (Name, Counts)>,
+    numbers: HashMap<Name, u64>,
+    /// The next one: each is given once.
+    next_number: u64,
+}
+
+impl Patterns {
+    /// One listener more, of that worker among so many.
+    pub(super) fn add(&mut self, name: &Name, worker: usize, workers: usize) {
+        let number = *self.numbers.entry(Name::clone(name)).or_insert_with(|| {
+            self.next_number += 1;
+            self.next_number
+        });
+        let (_, counts) =
+            self.known.entry(number).or_insert_with(|| (Name::clone(name), vec![0; workers].into_boxed_slice()));
+        counts[worker] += 1;
+    }
+
+    /// One listener less, of those that were added.
+    pub(super) fn remove(&mut self, name: &[u8], worker: usize) {
+        let Some(number) = self.numbers.get(name) else { return };
+        let Some((_, counts)) = self.known.get_mut(number) else { return };
+        counts[worker] -= 1;
+        if counts.iter().all(|count| *count == 0) {
+            self.known.remove(number);
+            self.numbers.remove(name);
+        }
+    }
+
+    /// All of them, each with its listeners by worker.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Name, Counts)> {
+        self.known.values()
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(patterns: &Patterns) -> Vec<(&str, &[u32])> {
+        let text = |name| std::str::from_utf8(name).expect("ASCII");
+        patterns.iter().map(|(name, counts)| (text(name), &**counts)).collect()
+    }
+
+    #[test]
+    fn patterns_stand_in_the_order_in_which_they_came_for_as_long_as_anybody_listens() {
+        let mut patterns = Patterns::default();
+        let name = |name: &str| Name::from(name.as_bytes());
+        for (added, worker) in [("b", 0), ("a", 1), ("b", 1), ("c", 0)] {
+            patterns.add(&name(added), worker, 2);
+        }
+        assert_eq!(all(&patterns), [("b", &[1, 1][..]), ("a", &[0, 1]), ("c", &[1, 0])]);
+        for (removed, worker) in [("b", 0), ("a", 1), ("nosuch", 0)] {
+            patterns.remove(removed.as_bytes(), worker);
+        }
+        assert_eq!(all(&patterns), [("b", &[0, 1][..]), ("c", &[1, 0])]);
+        patterns.remove(b"b", 1);
+        patterns.add(&name("b"), 0, 2);
+        assert_eq!(all(&patterns), [("c", &[1, 0][..]), ("b", &[1, 0])]);
+        assert_eq!((patterns.len(), patterns.numbers.len()), (2, 2));
+    }
+}
