@@ -33,6 +33,13 @@ fn control(server: &Server) -> Client {
     control
 }
 
+/// What `INFO` says that all clients take.
+fn used_by_clients(control: &mut Client) -> usize {
+    let text = control.call("INFO memory").text();
+    let value = text.lines().find_map(|line| line.strip_prefix("mem_clients_normal:")).expect("INFO has it");
+    value.trim().parse().expect("a number")
+}
+
 fn named(server: &Server, name: &str) -> Client {
     let mut client = server.connect();
     assert_eq!(client.command(&["CLIENT", "SETNAME", name]), Reply::ok());
@@ -181,6 +188,71 @@ fn arguments_of_a_command_that_waits_count() {
         assert_eq!(control.call("LLEN list"), Reply::Integer(1));
         assert!(waiting.ends_within(PATIENCE));
     });
+}
+
+/// What is on its way to a shard that a script holds has left the query buffer, and counts all the same: commands, pipelines, transactions, scripts and watches.
+#[test]
+fn arguments_of_commands_that_wait_for_their_shards_count() {
+    const WORKERS: usize = 3;
+    const HELD: &str = "local function now() local time = redis.call('TIME') return time[1] * 1000 + time[2] / 1000 end \
+                        local stop = now() + tonumber(ARGV[1]) while now() < stop do end return redis.call('INCR', KEYS[1])";
+    const HELD_MS: u128 = 3000;
+    let big = "x".repeat(500 * KB);
+    let part = "x".repeat(100 * KB);
+    let append = encode(&["APPEND", "held", &part]);
+    let requests = [
+        ("command", encode(&["APPEND", "held", &big])),
+        ("pipeline", append.repeat(5)),
+        ("transaction", [encode(&["MULTI"]), append.repeat(5), encode(&["EXEC"])].concat()),
+        ("script", encode(&["EVAL", "return redis.call('GET', KEYS[1])", "1", "held", &big])),
+        ("watch", encode(&["WATCH", &big, "held"])),
+    ];
+    for mut server in pantalas() {
+        // One of each on each worker.
+        let mut controls: Vec<Client> = (0..WORKERS).map(|_| control(&server)).collect();
+        let mut script = server.connect();
+        let mut clients: Vec<Client> = Vec::new();
+        for (name, _) in &requests {
+            clients.extend((0..WORKERS).map(|_| named(&server, name)));
+        }
+        let before = used_by_clients(&mut controls[0]);
+        let began = Instant::now();
+        script.send(&["EVAL", HELD, "1", "held", &HELD_MS.to_string()]);
+        std::thread::sleep(Duration::from_millis(50));
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.send_raw(&requests[number / WORKERS].1);
+        }
+        // The script's own worker does nothing else for as long.
+        let is_served = |control: &mut Client| {
+            control.send(&["PING"]);
+            control.set_read_timeout(Duration::from_millis(300));
+            control.try_receive().is_ok()
+        };
+        let control = controls.iter_mut().find_map(|control| is_served(control).then_some(control));
+        let control = control.expect("the other workers answer");
+        control.set_read_timeout(PATIENCE);
+        for (name, _) in &requests {
+            eventually(name, || {
+                fields(control, name, "tot-mem").iter().filter(|(_, bytes)| *bytes > 500 * KB).count() == 2
+            });
+        }
+        let taken = used_by_clients(control).saturating_sub(before);
+        assert!(taken > 2 * requests.len() * 500 * KB, "{taken} bytes more");
+        set_limit(control, SMALL_LIMIT);
+        for (name, _) in &requests {
+            eventually(name, || fields(control, name, "tot-mem").iter().all(|(_, bytes)| *bytes < SMALL_LIMIT));
+            assert_eq!(
+                fields(control, name, "tot-mem").len(),
+                1,
+                "{name}: only who has not been listened to yet is left"
+            );
+        }
+        let took = began.elapsed().as_millis();
+        assert!(took < HELD_MS, "the script had ended: {took} ms");
+        drop(clients);
+        assert_eq!(script.receive(), Reply::Integer(1));
+        server.assert_sound();
+    }
 }
 
 #[test]

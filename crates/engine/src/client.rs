@@ -298,7 +298,7 @@ pub struct Client {
     pub output_bytes: AtomicU64,
     /// Bytes of those that other clients have too.
     pub shared_bytes: AtomicU64,
-    /// Bytes of the arguments of its command, while that waits for a key.
+    /// Bytes of the arguments of its commands, while they wait for a key or are on their way to their shards.
     pub argument_bytes: AtomicU64,
     /// Bytes of what it listens to, watches and wants to hear of.
     pub overhead_bytes: AtomicU64,

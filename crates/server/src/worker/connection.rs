@@ -159,14 +159,31 @@ impl Connection {
         self.ahead.push(Arc::clone(bytes).into());
     }
 
+    /// Has others see that so many requests with so many bytes of arguments are on their way, of which it waits for the answers.
+    pub fn park(&mut self, requests: u32, argument_bytes: usize) {
+        self.state = State::Parked;
+        self.requests = requests;
+        self.session.client.argument_bytes.store(argument_bytes as u64, Relaxed);
+    }
+
+    /// Has others see that it has all answers, or the shards that it has asked for.
+    pub fn unpark(&mut self) {
+        if self.state == State::Parked {
+            self.state = State::Open;
+        }
+        self.requests = 0;
+        self.session.client.argument_bytes.store(0, Relaxed);
+    }
+
     /// Makes the figures of its buffers true, which a command may ask for (`CLIENT LIST`): as in Redis, the command itself counts as
     /// waiting.
     #[inline]
     pub fn tell_buffers(&self) {
         let (session, client) = (&self.session, &self.session.client);
+        let answered_bytes: usize = self.answers.iter().map(|parcel| parcel.value.reply.len()).sum();
         client.query_bytes.store(self.input.waiting_bytes() as u64, Relaxed);
         client.query_capacity_bytes.store(self.input.capacity_bytes() as u64, Relaxed);
-        client.output_bytes.store(self.pending_bytes() as u64, Relaxed);
+        client.output_bytes.store((self.pending_bytes() + answered_bytes) as u64, Relaxed);
         client.shared_bytes.store(self.shared_bytes() as u64, Relaxed);
         client.overhead_bytes.store(session.overhead_bytes() as u64, Relaxed);
     }

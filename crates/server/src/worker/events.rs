@@ -226,7 +226,8 @@ impl<L: EventLoop> Worker<'_, L> {
         connection.answers.push(parcel);
         connection.requests -= 1;
         if connection.requests > 0 {
-            return;
+            // It takes more than before.
+            return self.touch(index);
         }
         let keyspace = self.executor.keyspace();
         let answers = std::mem::take(&mut connection.answers);
@@ -256,9 +257,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 connection.output.extend_from_slice(reply);
             }
         }
-        if connection.state == State::Parked {
-            connection.state = State::Open;
-        }
+        connection.unpark();
         if connection.session.close_after_reply {
             connection.state = State::Closing;
         }

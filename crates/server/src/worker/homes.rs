@@ -2,7 +2,7 @@
 //! while long scripts hold all shards: one by one, each would meet the next such script.
 
 use pantala_engine::keyspace::Execution;
-use pantala_engine::request::Request;
+use pantala_engine::request::{Request, Step};
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
 
@@ -101,10 +101,12 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.tally.expect_time();
             }
         }
-        connection.input.done(entries[entries.len() - 1].end);
-        connection.state = State::Parked;
+        let end = entries[entries.len() - 1].end;
+        connection.input.done(end);
+        // Commands may be shorter than what says where they are to run.
+        let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
+        connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.has_waited = !has_homes;
-        connection.requests = requests.iter().flatten().count() as u32;
         for request in requests.into_iter().flatten() {
             self.executor.start(request);
         }

@@ -365,8 +365,8 @@ impl<L: EventLoop> Worker<'_, L> {
         };
         connection.input.done(entry.end);
         if ran == Ran::Parked {
-            connection.state = State::Parked;
-            connection.requests = 1;
+            // Its bytes as they came are some more than those of its arguments, which are what others see.
+            connection.park(1, entry.end - entry.begin);
             connection.has_waited = true;
         }
         ran

@@ -39,6 +39,17 @@ pub enum Held {
 /// `EXEC` as the client spells it, for who sees every command.
 type ExecName = [u8; 4];
 
+impl Held {
+    /// Bytes of the arguments that are kept here. Those of a transaction stay with its session.
+    fn argument_bytes(&self) -> usize {
+        match self {
+            Held::Watch(words) => words.iter().map(|word| word.len()).sum(),
+            Held::Exec(_) => 0,
+            Held::Script(call) => call.kept_bytes(),
+        }
+    }
+}
+
 /// The answer to a command that has been queued.
 const QUEUED: &str = "QUEUED";
 
@@ -222,18 +233,19 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
         // A transaction that goes on without its watch would be worse than one that waits.
         let may_be_refused = !matches!(held, Held::Watch(_));
+        let mut argument_bytes = held.argument_bytes();
         connection.held = Some(held);
         let (view, token) = (connection.session.view(), connection.token());
         match self.executor.gather(&self.shards, view, token, self.now_ms, may_be_refused) {
             Ok(owned) => self.run_held(index, owned, has_waited),
             Err(mut parcel) => {
                 if let Some(connection) = &mut self.connections[index as usize] {
-                    connection.state = State::Parked;
-                    connection.requests = 1;
                     parcel.value.reads_as = connection.session.reads_as.clone();
                     if let Some(exec) = take_exec(connection) {
+                        argument_bytes += exec.transaction.bytes();
                         parcel.value.run_exec(exec);
                     }
+                    connection.park(1, argument_bytes);
                 }
                 self.executor.resume(parcel);
                 Ran::Parked
@@ -282,10 +294,7 @@ impl<L: EventLoop> Worker<'_, L> {
         };
         let connection = self.connections[index as usize].as_mut().expect("found");
         let before = connection.output.len();
-        if connection.state == State::Parked {
-            connection.state = State::Open;
-        }
-        connection.requests = 0;
+        connection.unpark();
         let script = match &connection.held {
             Some(Held::Script(call)) => Some(call.command()),
             _ => None,

@@ -93,6 +93,11 @@ pub struct ScriptCall {
 }
 
 impl ScriptCall {
+    /// Bytes of the words that it keeps.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.bytes.len() + self.shown.as_ref().map_or(0, |(bytes, _)| bytes.len())
+    }
+
     fn keys(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges[1..=self.keys])
     }
