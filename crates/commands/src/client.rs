@@ -141,20 +141,15 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
         _ => return wrong_arguments(args, reply),
     };
     let now_ms = context.host.now_us().div_euclid(1000);
-    let until_ms = match parse_i64(args.at(2)) {
+    let timeout_ms = match parse_i64(args.at(2)) {
         None => return reply.error("ERR timeout is not an integer or out of range"),
         Some(..0) => return reply.error("ERR timeout is negative"),
-        Some(0) => 0,
-        // Beyond the end of time is for ever.
-        Some(timeout_ms) => timeout_ms.saturating_add(now_ms),
+        Some(timeout_ms) => timeout_ms,
     };
-    let tuning = &context.keyspace.tuning;
-    let paused_until_ms = tuning.paused_until_ms.load(Relaxed);
-    let is_paused = paused_until_ms > now_ms;
-    // Two clients that pause at the same instant may each miss the other's: the later store then holds, as if the
-    // earlier one had ended.
-    tuning.pause_all.store(all || is_paused && tuning.pause_all.load(Relaxed), Relaxed);
-    tuning.paused_until_ms.store(if is_paused { until_ms.max(paused_until_ms) } else { until_ms }, Relaxed);
+    let pause = context.keyspace.tuning.pause(timeout_ms, all, now_ms);
+    if timeout_ms > 0 {
+        context.session.pause = Some(Box::new(pause));
+    }
     reply.ok();
 }
 

@@ -13,6 +13,7 @@ use crate::blocking::Waiter;
 use crate::command::Command;
 use crate::functions::Functions;
 use crate::keyspace::Keyspace;
+use crate::pause::Pause;
 use crate::pubsub::{KINDS, Kind, Listener, Subscriptions};
 use crate::tracking::{Reader, SessionTracking};
 use crate::transaction::{Transaction, Watch, Watching};
@@ -66,6 +67,8 @@ pub struct Session {
     pub tracking: Option<Box<SessionTracking>>,
     /// `EXEC` runs its commands now.
     pub in_exec: bool,
+    /// `CLIENT PAUSE` has run, and its worker hasn't seen to the answer yet.
+    pub pause: Option<Box<Pause>>,
 }
 
 impl Session {
@@ -87,6 +90,7 @@ impl Session {
             reads_as: None,
             tracking: None,
             in_exec: false,
+            pause: None,
         }
     }
 

@@ -224,6 +224,19 @@ impl<'k> Executor<'k> {
         Err(Node::new(request))
     }
 
+    /// Has the given shards (any order, repeats allowed) brought to a connection of this worker, which waits for them: free or not, they come as [`Executor::gather`] says.
+    pub fn bring(&mut self, shards: &[u32], session: SessionView, connection: u64, now_ms: i64, may_be_refused: bool) {
+        match self.gather(shards, session, connection, now_ms, may_be_refused) {
+            Err(parcel) => self.resume(parcel),
+            Ok(owned) => {
+                let mut request = Request::new(session, self.worker, connection, now_ms);
+                request.shards.extend_from_slice(&self.shards);
+                request.owned = owned;
+                self.brought.push(Node::new(request));
+            }
+        }
+    }
+
     /// Runs a command of a transaction on those of the shards held that it needs (ascending, without repeats).
     pub fn run_held(&mut self, call: &Call<'_>, shards: &[u32], owned: &mut Vec<Ownership>, reply: &mut Vec<u8>) {
         // A handler sees the shards of its own route and no others. Most have one: nothing is moved for it.

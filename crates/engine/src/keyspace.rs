@@ -137,6 +137,8 @@ pub struct Keyspace {
     draws: AtomicU64,
     /// The last ticket of a waiter.
     tickets: CachePadded<AtomicU64>,
+    /// Waiters that are to be served when their destination's shard is free.
+    served_later: AtomicI64,
 }
 
 // SAFETY: everything in a Keyspace may be shared but the `UnsafeCell`s in the shards. Those are reached only through
@@ -203,6 +205,7 @@ impl Keyspace {
             all_held_ms: CachePadded::new(AtomicI64::new(i64::MIN / 2)),
             draws: AtomicU64::new(0),
             tickets: CachePadded::new(AtomicU64::new(0)),
+            served_later: AtomicI64::new(0),
         }
     }
 
@@ -257,6 +260,17 @@ impl Keyspace {
         if took >= ALL_HELD_LONG {
             self.all_held_ms.store(now_ms, Relaxed);
         }
+    }
+
+    /// A waiter is to be served later (`by` 1), or that was tried (-1). Called while a shard is held.
+    pub(crate) fn count_served_later(&self, by: i64) {
+        self.served_later.fetch_add(by, Relaxed);
+    }
+
+    /// Whether waiters are on their way to be served: exact for who holds all shards.
+    pub fn serves_later(&self) -> bool {
+        // Relaxed: it is changed by who holds a shard, which has been handed over since.
+        self.served_later.load(Relaxed) > 0
     }
 
     /// Whether a script has held all shards for long a moment ago, so that the next may be near.

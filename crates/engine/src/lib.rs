@@ -46,6 +46,7 @@ pub mod message;
 pub mod monitor;
 pub mod notify;
 pub mod ownership;
+pub mod pause;
 pub mod pubsub;
 mod rdb;
 pub mod request;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::blocking::{Waiter, Woken};
 use crate::ownership::Ownership;
-use crate::pubsub::Published;
+use crate::pubsub::{Listener, Published};
 use crate::request::Parcel;
 use crate::tracking::News;
 
@@ -41,6 +41,10 @@ pub enum Message {
     Monitored(u64, Arc<[u8]>),
     /// Connections of this worker are to be told of keys that have changed.
     Told(Vec<News>),
+    /// Say that no command is being run just now ([`Message::Settled`]), to that connection of another worker: it waits to tell its client that a pause has begun.
+    Settle(Listener),
+    /// A worker has settled, for a connection (token) of this one.
+    Settled(u64),
     /// Look at the settings again.
     Reload,
     /// Stop.

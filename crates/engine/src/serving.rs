@@ -122,6 +122,7 @@ impl Executor<'_> {
         let mut request = Request::new(waiter.session, self.worker(), waiter.connection, now_ms);
         request.shards.extend([shard.min(destination), shard.max(destination)]);
         request.task = Task::Serve(shard, key);
+        self.keyspace().count_served_later(1);
         self.to_start.push(Node::new(request));
     }
 
@@ -133,6 +134,7 @@ impl Executor<'_> {
             waiters.note(key.0, &key.1);
         }
         self.serve(owned, now_ms);
+        self.keyspace().count_served_later(-1);
     }
 
     /// Takes a waiter that was claimed out of the queues it is still in.

@@ -33,24 +33,6 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    /// Lets held-back connections go on when the pause is over.
-    pub(super) fn resume_paused(&mut self) {
-        if self.paused.is_empty() || self.server.paused_until_ms() > self.now_ms {
-            return;
-        }
-        for index in std::mem::take(&mut self.paused) {
-            if let Some(connection) = &mut self.connections[index as usize]
-                && connection.state == State::Paused
-            {
-                connection.state = State::Open;
-                connection.session.client.paused.store(false, Relaxed);
-                self.stats.paused.sub(1);
-                self.make_ready(index);
-                self.touch(index);
-            }
-        }
-    }
-
     fn look_after_clients(&mut self) {
         for index in 0..self.connections.len() {
             // The one that runs a script is looked at when that has ended.

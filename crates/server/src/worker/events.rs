@@ -170,6 +170,8 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Monitored(wanted, line) => self.show(wanted, &line),
                 Message::Told(news) => self.tell_all(news),
                 Message::Kill(wanted, client) => self.kill(wanted, client),
+                Message::Settle(to) => self.settle_for(to),
+                Message::Settled(wanted) => self.settled(wanted),
                 // It has woken this worker, whose turn begins with the settings. What it listens on may be others though they are not.
                 Message::Reload => self.listen_if_changed(),
                 Message::Stop => self.stopping = true,

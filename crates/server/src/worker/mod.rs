@@ -17,6 +17,7 @@ mod events;
 mod eviction;
 mod homes;
 mod input;
+mod pause;
 mod refusal;
 mod run;
 mod scripts;

@@ -16,6 +16,7 @@ use pantala_types::table::PREFETCH_KEYS_MAX;
 
 use super::connection::{Connection, State, token};
 use super::input::Parsed;
+use super::pause::PauseAnswer;
 use super::refusal::{forbidden, is_restricted};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
@@ -293,11 +294,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 &Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges),
             )
         }) {
-            connection.state = State::Paused;
-            connection.session.client.set_command(command);
-            connection.session.client.paused.store(true, Relaxed);
-            self.stats.paused.add(1);
-            self.paused.push(entry.connection);
+            self.put_off(entry.connection, command);
             return false;
         }
         if let Some(transaction) = &session.transaction {
@@ -342,11 +339,16 @@ impl<L: EventLoop> Worker<'_, L> {
             (What::Local(_), Handler::Local(handler)) => {
                 connection.tell_buffers();
                 let (keyspace, host) = (self.executor.keyspace(), self.server);
-                let version = connection.session.version;
+                let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
                 if keyspace.monitors().are_there() {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
+                }
+                if let Some(pause) = connection.session.pause.take() {
+                    connection.input.done(entry.end);
+                    let answer = PauseAnswer::new(*pause, Some((command, ranges.len())), true);
+                    return self.answer_paused(entry.connection, before, Box::new(answer));
                 }
                 Ran::Done
             }

@@ -20,6 +20,7 @@ use pantala_resp::{ArgRange, Args, Reply, is_given_up};
 use pantala_runtime::EventLoop;
 
 use super::connection::{Connection, State};
+use super::pause::PauseAnswer;
 use super::scripts::{ScriptCall, copied};
 use super::slow::Words;
 use super::stats::Outcome;
@@ -34,6 +35,8 @@ pub enum Held {
     Exec(ExecName),
     /// Runs a script.
     Script(Box<ScriptCall>),
+    /// Is told that a pause has begun.
+    Pause(Box<PauseAnswer>),
 }
 
 /// `EXEC` as the client spells it, for who sees every command.
@@ -44,7 +47,7 @@ impl Held {
     fn argument_bytes(&self) -> usize {
         match self {
             Held::Watch(words) => words.iter().map(|word| word.len()).sum(),
-            Held::Exec(_) => 0,
+            Held::Exec(_) | Held::Pause(_) => 0,
             Held::Script(call) => call.kept_bytes(),
         }
     }
@@ -329,6 +332,7 @@ impl<L: EventLoop> Worker<'_, L> {
     /// it is that of its work.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
         let now_ms = self.now_ms;
+        let before = self.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
         if let Some(why) = self.busy_reply()
             && self.would_run_script(index)
         {
@@ -339,6 +343,22 @@ impl<L: EventLoop> Worker<'_, L> {
         let held = self.connections[index as usize].as_mut().and_then(|connection| connection.held.take());
         let began = (has_waited && WATCHING).then(Instant::now);
         match held {
+            Some(Held::Script(call)) if self.is_script_paused(index, &call) => {
+                self.executor.give_back(owned, now_ms);
+                self.put_off(index, call.command());
+                if let Some(connection) = &mut self.connections[index as usize] {
+                    connection.held = Some(Held::Script(call));
+                }
+                return Ran::Parked;
+            }
+            Some(Held::Pause(answer)) => {
+                let ran = self.end_pause_answer(index, answer);
+                self.executor.give_back(owned, now_ms);
+                if ran == Ran::Parked {
+                    self.take_all_for_pause(index);
+                }
+                return ran;
+            }
             Some(Held::Script(call)) => {
                 let scripted = self.run_script(index, &call, &mut owned);
                 let took = began.map(|began| began.elapsed());
@@ -367,11 +387,23 @@ impl<L: EventLoop> Worker<'_, L> {
                     self.tally.end_window(began.elapsed());
                 }
                 self.end_held(index, "exec", || copied(std::iter::once(name.as_slice())), began);
+                if let Some(answer) = self.take_pause(index, has_waited) {
+                    self.executor.give_back(owned, now_ms);
+                    return self.answer_paused(index, before, answer);
+                }
             }
             None => {}
         }
         self.executor.give_back(owned, now_ms);
         self.executor.done()
+    }
+
+    /// The pause that a transaction has begun, which has run.
+    fn take_pause(&mut self, index: u32, has_waited: bool) -> Option<Box<PauseAnswer>> {
+        let pause = self.connections[index as usize].as_mut()?.session.pause.take()?;
+        // That of one that has waited was told.
+        let timed = if has_waited { None } else { pantala_commands::lookup(b"exec") };
+        Some(Box::new(PauseAnswer::new(*pause, timed.map(|command| (command, 1)), false)))
     }
 
     /// Whether what a connection has asked for shards for is a script, or has one.
@@ -397,7 +429,12 @@ impl<L: EventLoop> Worker<'_, L> {
                 session.discard();
                 Reply::new(output, session.version).error_bytes(&discarded(why.as_bytes()));
             }
-            _ => Reply::new(output, session.version).error(why),
+            held => {
+                Reply::new(output, session.version).error(why);
+                if let Some(Held::Pause(answer)) = held {
+                    self.refuse_pause(&answer);
+                }
+            }
         }
     }
 

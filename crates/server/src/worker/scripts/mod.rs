@@ -13,6 +13,7 @@ use pantala_base::number::parse_i64;
 use pantala_engine::access::SessionView;
 use pantala_engine::command::{Command, Flags, Handler, ScriptForm, ScriptNamed, TransactionPart};
 use pantala_engine::executor::Ran;
+use pantala_engine::keyspace::Keyspace;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::undo::Undo;
 use pantala_resp::{ArgRange, Args, Reply};
@@ -138,11 +139,15 @@ pub(super) fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> F
             scripting.libraries.table().function(args.at(1)).map(|(library, index)| library.functions[index].flags)
         }
     };
-    match declared {
-        Some(flags) if flags.contains(ScriptFlags::NO_WRITES) => {
-            command.flags.difference(Flags::WRITE | Flags::MAY_REPLICATE)
-        }
-        _ => command.flags,
+    declared.map_or(command.flags, |declared| of_declared(command, declared))
+}
+
+/// The flags of a call of a script that has declared these.
+fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
+    if declared.contains(ScriptFlags::NO_WRITES) {
+        command.flags.difference(Flags::WRITE | Flags::MAY_REPLICATE)
+    } else {
+        command.flags
     }
 }
 
@@ -243,13 +248,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Asks for the shards of a script: those of its keys, or all.
     pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>, has_waited: bool) -> Ran {
-        let keyspace = self.executor.keyspace();
-        self.shards.clear();
-        if call.is_wide {
-            self.shards.extend(0..keyspace.shard_count());
-        } else {
-            self.shards.extend(call.keys().iter().map(|key| keyspace.place(key).shard));
-        }
+        call.find_shards(self.executor.keyspace(), &mut self.shards);
         self.gather_for(index, Held::Script(call), has_waited)
     }
 
@@ -379,6 +378,21 @@ impl ScriptCall {
     /// What to count it as.
     pub(super) fn command(&self) -> &'static Command {
         self.command
+    }
+
+    /// The flags of the call, as [`flags_of`] has them.
+    pub(super) fn command_flags(&self) -> Flags {
+        of_declared(self.command, self.program.flags())
+    }
+
+    /// Leaves in `shards` those that it needs (any order, with repeats): those of its keys, or all.
+    pub(super) fn find_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
+        shards.clear();
+        if self.is_wide {
+            shards.extend(0..keyspace.shard_count());
+        } else {
+            shards.extend(self.keys().iter().map(|key| keyspace.place(key).shard));
+        }
     }
 
     /// The same call, with all shards.

@@ -1,0 +1,170 @@
+//! `CLIENT PAUSE`: what it holds back, and when who has asked for it is told.
+//!
+//! Every command is looked at before it is let run ([`Worker::run_one`]). A failover counts on more: from the moment that `CLIENT PAUSE WRITE` is answered nothing changes any
+//! more. In Redis that is so because nothing else runs meanwhile. Here the answer waits, when the pause has begun, for whatever was let run before:
+//!
+//! 1. Each other worker is asked to settle, and says that it has when it comes by: not in the midst of a window, so what it has let through by then has run, holds a shard or is on its
+//!    way to one, and what it looks at later is held back.
+//! 2. Then all shards are taken, as any command takes them. Whatever holds one keeps it until it has run. Whatever waits at a gate or in a home's mailbox came there before, and is served
+//!    before: gates and mailboxes are in order.
+//! 3. Two things take shards anew that had none in between. A script that is run again with all shards asks once more whether it may, and is put off if it may not: nothing
+//!    of its first run is there. And a waiter whose destination was busy (`BLMOVE`) is served later: as long as there is such a one, the shards are given back and taken again.
+//!
+//! While a script is busy who needs what it holds gets `-BUSY`: so does `CLIENT PAUSE`, as in Redis, and the pause is taken back. (Not in a transaction, which has run: that answer waits.)
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use pantala_engine::access::SessionView;
+use pantala_engine::command::Command;
+use pantala_engine::executor::Ran;
+use pantala_engine::message::Message;
+use pantala_engine::pause::Pause;
+use pantala_engine::pubsub::Listener;
+use pantala_runtime::EventLoop;
+
+use super::Worker;
+use super::connection::{Connection, State};
+use super::scripts::ScriptCall;
+use super::transactions::Held;
+
+/// The answer to `CLIENT PAUSE`, or to a transaction with it, which waits.
+pub struct PauseAnswer {
+    pause: Pause,
+    /// How many workers haven't settled yet.
+    unsettled: usize,
+    /// What is answered then.
+    reply: Vec<u8>,
+    /// What is to be timed, and with how many arguments, if its time isn't told yet.
+    timed: Option<(&'static Command, usize)>,
+    may_be_refused: bool,
+}
+
+impl PauseAnswer {
+    /// The answer of `CLIENT PAUSE` itself, or of a transaction, which can't be refused any more.
+    pub(super) fn new(pause: Pause, timed: Option<(&'static Command, usize)>, may_be_refused: bool) -> Self {
+        PauseAnswer { pause, unsettled: 0, reply: Vec::new(), timed, may_be_refused }
+    }
+}
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// A pause has begun. What its connection was answered from `before` on in its output waits until all that was let run has run.
+    #[cold]
+    pub(super) fn answer_paused(&mut self, index: u32, before: usize, mut answer: Box<PauseAnswer>) -> Ran {
+        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
+        answer.reply = connection.output.split_off(before);
+        answer.unsettled = self.server.keyspace().ports().len() - 1;
+        let is_alone = answer.unsettled == 0;
+        let to = connection.session.listener();
+        connection.held = Some(Held::Pause(answer));
+        connection.park(1, 0);
+        for worker in (0..self.server.keyspace().ports().len() as u32).filter(|worker| *worker != self.number) {
+            self.server.port(worker).send(Message::Settle(to));
+        }
+        if is_alone {
+            self.take_all_for_pause(index);
+        }
+        Ran::Parked
+    }
+
+    /// Another worker asks, for a connection of its own: between two windows, as now, it is told so.
+    pub(super) fn settle_for(&mut self, to: Listener) {
+        self.server.port(to.worker).send(Message::Settled(to.connection));
+    }
+
+    /// Another worker has settled.
+    pub(super) fn settled(&mut self, wanted: u64) {
+        let Some(index) = self.find_token(wanted) else { return };
+        let Some(Connection { held: Some(Held::Pause(answer)), .. }) = &mut self.connections[index as usize] else {
+            return;
+        };
+        answer.unsettled -= 1;
+        if answer.unsettled == 0 {
+            self.take_all_for_pause(index);
+        }
+    }
+
+    pub(super) fn take_all_for_pause(&mut self, index: u32) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(Held::Pause(answer)) = &connection.held else { return };
+        let (may_be_refused, view, token) = (answer.may_be_refused, connection.session.view(), connection.token());
+        self.shards.clear();
+        self.shards.extend(0..self.executor.keyspace().shard_count());
+        self.bring(view, token, may_be_refused);
+    }
+
+    /// Has the shards in `self.shards` brought to a connection that is parked for them.
+    pub(super) fn bring(&mut self, view: SessionView, token: u64, may_be_refused: bool) {
+        self.executor.bring(&self.shards, view, token, self.now_ms, may_be_refused);
+    }
+
+    /// All shards are held: whether that means that nothing is on its way any more. If so its client is answered; otherwise they are to be given back and taken again.
+    pub(super) fn end_pause_answer(&mut self, index: u32, answer: Box<PauseAnswer>) -> Ran {
+        let keyspace = self.executor.keyspace();
+        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
+        if keyspace.serves_later() {
+            connection.held = Some(Held::Pause(answer));
+            connection.park(1, 0);
+            return Ran::Parked;
+        }
+        keyspace.tuning.tell_paused(&answer.pause, self.server.now_ms());
+        connection.output.extend_from_slice(&answer.reply);
+        if let Some((command, arguments)) = answer.timed
+            && self.stopwatch.times(command, arguments)
+        {
+            // Its work was that of a moment: it waited for others.
+            self.tally.time_late(command, Duration::ZERO);
+        }
+        Ran::Done
+    }
+
+    /// `CLIENT PAUSE` is refused: a script is busy.
+    pub(super) fn refuse_pause(&mut self, answer: &PauseAnswer) {
+        if self.executor.keyspace().tuning.take_pause_back(&answer.pause) {
+            // Workers sleep until the pause was to end: have them look again.
+            self.server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
+        }
+    }
+
+    /// Whether a pause holds back a script that has come to its shards.
+    pub(super) fn is_script_paused(&self, index: u32, call: &ScriptCall) -> bool {
+        let Some(connection) = &self.connections[index as usize] else { return false };
+        self.server.is_paused(call.command(), &connection.session, self.now_ms, || call.command_flags())
+    }
+
+    /// Puts a command off until the pause has ended.
+    pub(super) fn put_off(&mut self, index: u32, command: &'static Command) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        connection.state = State::Paused;
+        connection.session.client.set_command(command);
+        connection.session.client.paused.store(true, Relaxed);
+        self.stats.paused.add(1);
+        self.paused.push(index);
+    }
+
+    /// Lets connections that were held back go on when the pause is over.
+    pub(super) fn resume_paused(&mut self) {
+        if self.paused.is_empty() || self.server.paused_until_ms() > self.now_ms {
+            return;
+        }
+        for index in std::mem::take(&mut self.paused) {
+            let Some(connection) = &mut self.connections[index as usize] else { continue };
+            if connection.state != State::Paused {
+                continue;
+            }
+            connection.state = State::Open;
+            connection.session.client.paused.store(false, Relaxed);
+            self.stats.paused.sub(1);
+            if let Some(Held::Script(call)) = &connection.held {
+                let argument_bytes = call.kept_bytes();
+                call.find_shards(self.executor.keyspace(), &mut self.shards);
+                connection.park(1, argument_bytes);
+                let (view, token) = (connection.session.view(), connection.token());
+                self.bring(view, token, true);
+                continue;
+            }
+            self.make_ready(index);
+            self.touch(index);
+        }
+    }
+}
