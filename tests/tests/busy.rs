@@ -225,6 +225,60 @@ fn the_script_s_own_connection_waits_for_its_end() {
     });
 }
 
+/// What is published to the client of a busy script waits for its end, up to the client's limit: beyond, nothing is kept and the client is closed.
+#[test]
+fn what_comes_for_the_script_s_own_connection_is_bounded() {
+    const MESSAGE_BYTES: usize = 100_000;
+    const MESSAGES: usize = 1500;
+    const TOGETHER: usize = 20;
+    each_layout(|server| {
+        let [mut client, mut script] = [(); 2].map(|()| server.connect());
+        // On each worker.
+        let mut others = [(); 3].map(|()| server.connect());
+        client.command(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 4mb 0 0"]);
+        script.call("HELLO 3");
+        script.call("SUBSCRIBE news");
+        script.send(&["EVAL", ENDLESS, "1", "held"]);
+        wait_until_busy(&mut client, "held", "SCRIPT");
+        let before = server.peak_resident_bytes();
+        let message = "m".repeat(MESSAGE_BYTES);
+        for _ in 0..MESSAGES / TOGETHER {
+            client.send_together(&vec![vec!["PUBLISH", "news", &message]; TOGETHER]);
+            (0..TOGETHER).for_each(|_| assert_eq!(client.receive(), Reply::Integer(1)));
+            // The script's worker has got what was sent to it before.
+            assert!(others.iter_mut().all(|other| other.call("PING") == pong()));
+        }
+        let taken = server.peak_resident_bytes().saturating_sub(before);
+        // What is on its way, and what the allocator keeps of what came and went, is a third of all.
+        assert!(taken < (MESSAGES * MESSAGE_BYTES * 2 / 3) as u64, "{taken} bytes more");
+        assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
+        assert!(script.ends_within(LIMIT));
+        let began = Instant::now();
+        while client.call("PUBLISH news x") != Reply::Integer(0) {
+            assert!(began.elapsed() < LIMIT, "it still listens");
+        }
+        // Less than the limit is kept, and comes in order.
+        let mut script = server.connect();
+        script.call("HELLO 3");
+        script.call("SUBSCRIBE news");
+        script.send(&["EVAL", ENDLESS, "1", "held"]);
+        wait_until_busy(&mut client, "held", "SCRIPT");
+        for number in 0..30 {
+            let long = format!("{number}:{}", &message[..if number % 2 == 0 { 0 } else { MESSAGE_BYTES }]);
+            assert_eq!(client.command(&["PUBLISH", "news", &long]), Reply::Integer(1));
+        }
+        assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
+        let heard: Vec<String> = (0..31)
+            .filter_map(|_| match script.receive() {
+                Reply::Push(parts) => Some(parts[2].text()),
+                _ => None,
+            })
+            .collect();
+        assert!(heard.iter().enumerate().all(|(at, text)| text.starts_with(&format!("{at}:"))) && heard.len() == 30);
+        server.assert_sound();
+    });
+}
+
 /// A script's keys hold large values: while it changes one that is copied soon enough it holds what it declares, and a call that has changed a
 /// larger one doesn't make the next one hold more.
 #[test]
@@ -264,9 +318,17 @@ fn nothing_is_put_off_while_a_script_is_busy() {
         }
         let event = listener.receive();
         assert_eq!(event.elements()[2], other);
-        client.call("CLIENT PAUSE 200 WRITE");
-        paused.send(&["SET", &other.text(), "2"]);
-        assert_eq!(paused.receive(), Reply::ok());
+        // As in Redis no pause begins meanwhile, but one ends.
+        assert_eq!(client.call("CLIENT PAUSE 100000 WRITE"), busy("SCRIPT"));
+        assert_eq!(paused.command(&["SET", &other.text(), "2"]), Reply::ok());
+        kill(&mut client, &mut script);
+        assert_eq!(client.call("CLIENT PAUSE 2000 WRITE"), Reply::ok());
+        let began = Instant::now();
+        let reads = format!("#!lua flags=no-writes\n{ENDLESS}");
+        script.send(&["EVAL", &reads, "1", "held"]);
+        wait_until_busy(&mut client, "held", "SCRIPT");
+        assert_eq!(paused.command(&["SET", &other.text(), "3"]), Reply::ok());
+        assert!(began.elapsed() >= Duration::from_millis(1900), "it was not paused: {:?}", began.elapsed());
         assert_eq!(client.call("GET held"), busy("SCRIPT"));
         kill(&mut client, &mut script);
         server.assert_sound();

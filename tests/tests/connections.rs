@@ -1,6 +1,7 @@
 //! What one connection does to another, and what CLIENT tells of them: over all workers.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
@@ -146,6 +147,137 @@ fn client_pause_holds_commands_back() {
         clients[0].send(&["INCR", "a"]);
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(clients[0].receive(), Reply::Integer(2));
+    });
+}
+
+/// Has a client pause writes, alone or in a transaction.
+fn pause_writes(client: &mut Client, in_transaction: bool) {
+    if in_transaction {
+        client.call("MULTI");
+        client.call("CLIENT PAUSE 100000 WRITE");
+        assert_eq!(client.call("EXEC"), Reply::Array(vec![Reply::ok()]));
+    } else {
+        assert_eq!(client.call("CLIENT PAUSE 100000 WRITE"), Reply::ok());
+    }
+}
+
+/// What was let run before a pause has run when that is answered, however long it takes: scripts, and what waits for what they hold. What comes later waits for its end.
+#[test]
+fn nothing_changes_any_more_when_a_pause_is_answered() {
+    const WORKERS: usize = 3;
+    const SPIN: &str = "local function now() local time = redis.call('TIME') return time[1] * 1000 + time[2] / 1000 end \
+                        local stop = now() + 400 while now() < stop do end";
+    // Keys of their own, so that their number tells what has run: it can be asked for while shards are held.
+    let long = format!("{SPIN} redis.call('SET', '{{held}}long', 1) redis.call('SET', ARGV[1], 1)");
+    for_each_backend(|backend| {
+        for (execution, in_transaction) in [("inline", false), ("inline", true), ("owner", false), ("owner", true)] {
+            let args = ["--workers", "3", "--shards", "8", "--execution", execution];
+            let mut server = Server::pantala(backend, &args);
+            let mut admins: Vec<Client> = (0..WORKERS).map(|_| server.connect()).collect();
+            let mut script = server.connect();
+            let mut writers: Vec<Client> = (0..4 * WORKERS).map(|_| server.connect()).collect();
+            // Its second key isn't declared: it runs once more, with all shards.
+            script.send(&["EVAL", &long, "1", "{held}long", "undeclared"]);
+            std::thread::sleep(Duration::from_millis(50));
+            for (number, writer) in writers.iter_mut().enumerate() {
+                let key = format!("{{held}}{number}");
+                let commands = match number / WORKERS {
+                    0 => vec![vec!["SET", &key, "1"]],
+                    1 => vec![vec!["SET", &key, "1"], vec!["GET", "other"], vec!["INCR", &key]],
+                    2 => vec![vec!["MULTI"], vec!["SET", &key, "1"], vec!["EXEC"]],
+                    _ => vec![vec!["EVAL", "return redis.call('SET', KEYS[1], 1)", "1", &key]],
+                };
+                writer.send_together(&commands);
+            }
+            // The script's worker is busy with it.
+            let is_served = |admin: &mut Client| {
+                admin.send(&["PING"]);
+                admin.set_read_timeout(Duration::from_millis(100));
+                let is_served = admin.try_receive().is_ok();
+                admin.set_read_timeout(PATIENCE);
+                is_served
+            };
+            let admin = admins.iter_mut().find_map(|admin| is_served(admin).then_some(admin));
+            let admin = admin.expect("the other workers answer");
+            pause_writes(admin, in_transaction);
+            let keys = admin.call("DBSIZE");
+            std::thread::sleep(Duration::from_millis(1000));
+            assert_eq!(admin.call("DBSIZE"), keys, "{execution}, in a transaction: {in_transaction}");
+            assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
+            assert_eq!(script.receive(), Reply::Null);
+            for (number, writer) in writers.iter_mut().enumerate() {
+                let replies = [1, 3, 3, 1][number / WORKERS];
+                assert!((0..replies).all(|_| !writer.receive().is_error()), "writer {number}");
+            }
+            assert_eq!(admin.call("DBSIZE"), Reply::Integer(2 + writers.len() as i64));
+            server.assert_sound();
+        }
+    });
+}
+
+/// The same for short commands of all kinds from all sides, at any moment.
+#[test]
+fn nothing_changes_any_more_whatever_was_on_its_way_when_a_pause_came() {
+    const WRITERS: usize = 6;
+    const MOVERS: usize = 3;
+    const ROUNDS: usize = 60;
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let args = ["--workers", "3", "--shards", "12", "--execution", execution];
+            let mut server = Server::pantala(backend, &args);
+            let mut admins: Vec<Client> = (0..3).map(|_| server.connect()).collect();
+            let is_over = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for writer in 0..WRITERS {
+                    let (mut client, is_over) = (server.connect(), &is_over);
+                    scope.spawn(move || {
+                        for number in 0.. {
+                            if is_over.load(Relaxed) {
+                                break;
+                            }
+                            let keys = [0, 1, 2].map(|part| format!("{writer}:{number}:{part}"));
+                            let [one, two, three] = keys.each_ref().map(String::as_str);
+                            let undeclared = "return redis.call('SET', ARGV[1], redis.call('INCR', KEYS[1]))";
+                            client.send_together(&[
+                                vec!["SET", one, "1"],
+                                vec!["RPUSH", "from", "x", "y"],
+                                vec!["MSET", two, "1", three, "1"],
+                                vec!["MULTI"],
+                                vec!["SET", one, "2"],
+                                vec!["APPEND", "appended", "x"],
+                                vec!["EXEC"],
+                                vec!["EVAL", undeclared, "1", two, &format!("undeclared:{one}")],
+                            ]);
+                            (0..8).for_each(|_| assert!(!client.receive().is_error()));
+                        }
+                    });
+                }
+                for mover in 0..MOVERS {
+                    let (mut client, is_over) = (server.connect(), &is_over);
+                    scope.spawn(move || {
+                        for number in 0.. {
+                            if is_over.load(Relaxed) {
+                                break;
+                            }
+                            client.call(&format!("BLMOVE from to:{mover}:{number} LEFT RIGHT 0.5"));
+                        }
+                    });
+                }
+                for round in 0..ROUNDS {
+                    let admin = &mut admins[round % 3];
+                    pause_writes(admin, round % 4 == 3);
+                    let keys = admin.call("DBSIZE");
+                    for _ in 0..5 {
+                        std::thread::sleep(Duration::from_millis(1));
+                        assert_eq!(admin.call("DBSIZE"), keys, "round {round}, {execution}");
+                    }
+                    assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                is_over.store(true, Relaxed);
+            });
+            server.assert_sound();
+        }
     });
 }
 

@@ -4,7 +4,8 @@
 //! Why that is sound:
 //!
 //! * The connection that runs the script is *frozen*: nothing of it is parsed, sent, closed or written to; what comes for it waits in [`Deferred`]
-//!   until the script has ended and the worker is back at its loop.
+//!   until the script has ended and the worker is back at its loop, or another script begins to be busy before that. What is to be sent to it waits there up to its hard output limit:
+//!   beyond, nothing more is kept and it is closed instead. (The soft limit, and `maxmemory-clients`, look at it again when its script has ended.)
 //! * The window that the script stands in is given up: what is behind the script in it is parsed again, that of other connections in the turn
 //!   within, that of the script's own when it has ended. So no position in any input is held across a turn within, but that of the frozen one.
 //! * No script runs in a turn within (it gets `-BUSY`), so the Lua state isn't entered again; and the hook is called between instructions of Lua,
@@ -19,10 +20,11 @@ use pantala_engine::command::Command;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::tracking::News;
 use pantala_resp::ArgRange;
-use pantala_runtime::{Event, EventLoop};
+use pantala_runtime::{Event, EventLoop, Outgoing};
 
 use super::Worker;
 use super::connection::State;
+use super::run::output_limit;
 use super::window::{Entry, What, Window};
 use crate::scripting::Kind;
 
@@ -40,14 +42,27 @@ pub(super) struct Suspended {
 
 /// What came for a frozen connection.
 pub(super) enum Deferred {
-    /// From the loop.
+    /// From the loop. Nothing is received meanwhile, so these are few.
     Event(Event),
-    /// A message to be sent to it: by the worker's token of it.
-    Output(u64, Vec<u8>),
+    /// A message to be sent to it: by the worker's token of it. Bounded by [`Worker::defer_output`], as is the next.
+    Output(u64, Outgoing),
     /// What has become invalid for it.
     News(News),
+    /// There would have been more of these two than its output limit allows: the token.
+    OverLimit(u64),
     /// `CLIENT KILL`: the token, and the number of the client.
     Kill(u64, u64),
+}
+
+impl Deferred {
+    /// Whether it is to be sent to a connection.
+    fn is_output_of(&self, wanted: u64) -> bool {
+        match self {
+            Deferred::Output(token, _) => *token == wanted,
+            Deferred::News(news) => news.connection == wanted,
+            Deferred::Event(_) | Deferred::OverLimit(_) | Deferred::Kill(..) => false,
+        }
+    }
 }
 
 /// See the head of this module.
@@ -56,6 +71,10 @@ pub(super) struct Busy {
     index: u32,
     kind: Kind,
     suspended: Option<Suspended>,
+    /// Bytes of output that were deferred for it.
+    deferred_bytes: usize,
+    /// They were too many.
+    is_over_limit: bool,
 }
 
 impl<L: EventLoop> Worker<'_, L> {
@@ -105,7 +124,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
             }
         }
-        self.busy = Some(Box::new(Busy { index, kind, suspended }));
+        self.busy = Some(Box::new(Busy { index, kind, suspended, deferred_bytes: 0, is_over_limit: false }));
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
             if other == index as usize {
@@ -118,6 +137,8 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.ready.push(other as u32);
             }
         }
+        // What came for a connection that was frozen before in this turn comes before what it gets in the turns within.
+        self.replay_deferred();
     }
 
     /// One turn within a script, which holds these shards.
@@ -182,6 +203,25 @@ impl<L: EventLoop> Worker<'_, L> {
         None
     }
 
+    /// Keeps what is to be sent to the frozen connection, so many bytes, unless that is more than its output limit allows.
+    pub(super) fn defer_output(&mut self, output: Deferred, bytes: usize) {
+        let Some(busy) = &mut self.busy else { return };
+        let Some(connection) = &self.connections[busy.index as usize] else { return };
+        if busy.is_over_limit {
+            return;
+        }
+        busy.deferred_bytes += bytes;
+        let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
+        busy.is_over_limit = hard_bytes > 0 && (connection.pending_bytes() + busy.deferred_bytes) as u64 > hard_bytes;
+        if busy.is_over_limit {
+            let wanted = connection.token();
+            self.deferred.retain(|deferred| !deferred.is_output_of(wanted));
+            self.deferred.push(Deferred::OverLimit(wanted));
+        } else {
+            self.deferred.push(output);
+        }
+    }
+
     /// Handles what came for a connection while it was frozen. `false`: nothing did.
     #[inline]
     pub(super) fn replay_deferred(&mut self) -> bool {
@@ -196,19 +236,23 @@ impl<L: EventLoop> Worker<'_, L> {
     fn replay_all(&mut self) {
         for deferred in std::mem::take(&mut self.deferred) {
             match deferred {
-                Deferred::Event(event) => self.handle(event),
-                Deferred::Kill(wanted, client) => self.kill(wanted, client),
-                Deferred::News(news) => self.tell_all(vec![news]),
-                Deferred::Output(wanted, bytes) => {
-                    if let Some(index) = self.find_token(wanted)
-                        && let Some(connection) = &mut self.connections[index as usize]
-                    {
-                        connection.output.extend_from_slice(&bytes);
-                        if !self.closed_over_limit(index) {
-                            self.touch(index);
-                        }
+                Deferred::Event(event) => {
+                    if let Some(event) = self.deferred_event(event) {
+                        self.handle(event);
                     }
                 }
+                Deferred::Kill(wanted, client) => self.kill(wanted, client),
+                Deferred::News(news) => self.tell_all(vec![news]),
+                Deferred::Output(wanted, output) => {
+                    if let Some(index) = self.find_token(wanted) {
+                        self.hand(index, &output);
+                    }
+                }
+                Deferred::OverLimit(wanted) => match self.find_token(wanted) {
+                    Some(index) if self.is_frozen(index) => self.deferred.push(Deferred::OverLimit(wanted)),
+                    Some(index) => self.close_over_limit(index),
+                    None => {}
+                },
             }
         }
     }

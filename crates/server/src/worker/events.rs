@@ -279,21 +279,32 @@ impl<L: EventLoop> Worker<'_, L> {
         let mut encoded = Encoded::new(self.server.kept_messages());
         keyspace.pubsub().deliver(self.number, first, |wanted, pattern| {
             let Some(index) = self.find_token(wanted) else { return };
-            let is_frozen = self.is_frozen(index);
-            let Some(connection) = self.connections[index as usize].as_mut() else { return };
-            let encoded = encoded.of(published, pattern, connection.session.version);
-            if is_frozen {
-                return self.deferred.push(Deferred::Output(wanted, encoded.bytes().to_vec()));
-            }
-            match encoded {
-                Outgoing::Own(bytes) => connection.output.extend_from_slice(bytes),
-                Outgoing::Shared(bytes) => connection.add_shared(bytes),
-            }
-            if !self.closed_over_limit(index) {
-                self.touch(index);
-            }
+            let Some(connection) = &self.connections[index as usize] else { return };
+            let version = connection.session.version;
+            self.hand(index, encoded.of(published, pattern, version));
         });
         published.clear();
+    }
+
+    /// Adds a message to what a connection is to be sent.
+    pub(super) fn hand(&mut self, index: u32, message: &Outgoing) {
+        let is_frozen = self.is_frozen(index);
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if is_frozen {
+            let copy = match message {
+                Outgoing::Own(bytes) => bytes.clone().into(),
+                Outgoing::Shared(bytes) => Arc::clone(bytes).into(),
+            };
+            let deferred = Deferred::Output(connection.token(), copy);
+            return self.defer_output(deferred, message.bytes().len());
+        }
+        match message {
+            Outgoing::Own(bytes) => connection.output.extend_from_slice(bytes),
+            Outgoing::Shared(bytes) => connection.add_shared(bytes),
+        }
+        if !self.closed_over_limit(index) {
+            self.touch(index);
+        }
     }
 
     /// Shows a command to a monitor, unless it is none any more.

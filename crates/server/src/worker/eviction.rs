@@ -4,6 +4,9 @@
 //! added to the sum of all workers together, so that they don't fight for it. Where it is too much at the end of a turn, the next one doesn't sleep: first what
 //! can be sent is, as in Redis, and then whoever takes most is closed, on whatever worker that is.
 //!
+//! So within a turn the sum is that of the end of the last one, but for the connections with much output. What it doesn't know of is bounded: by what a turn receives of each connection, and the
+//! [`UNWEIGHED_OUTPUT_BYTES_MAX`] of output of each that run in it. While a script is busy each turn within it weighs, all connections but the script's own.
+//!
 //! While there is no limit it is a branch for each connection of a turn and each send.
 //!
 //! [`ClientMemory`]: pantala_engine::client::ClientMemory

@@ -114,7 +114,14 @@ impl<L: EventLoop> Worker<'_, L> {
             return;
         };
         if self.is_frozen(index) {
-            return self.deferred.push(Deferred::News(News { connection: wanted, reader, subject }));
+            let bytes = match &subject {
+                Subject::Invalid(what) | Subject::Redirected(what) => {
+                    what.names().map_or(0, |names| names.iter().map(|name| name.len()).sum())
+                }
+                Subject::Broken => 0,
+            };
+            let news = News { connection: wanted, reader, subject };
+            return self.defer_output(Deferred::News(news), bytes + size_of::<News>());
         }
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let is_resp3 = connection.session.version == Version::Resp3;
