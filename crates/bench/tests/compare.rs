@@ -67,6 +67,11 @@ fn redis_server() -> Option<PathBuf> {
 }
 
 fn assert_measured(row: &Value, rounds: usize) {
+    assert_measured_of(row, rounds, 1_000);
+}
+
+/// `filled`: operations that made the data.
+fn assert_measured_of(row: &Value, rounds: usize, filled: u64) {
     assert!(row["invalid"].is_null() && row["skipped"].is_null(), "{row:#}");
     assert_eq!(row["rounds"].as_array().unwrap().len(), rounds);
     let summary = &row["summary"];
@@ -80,7 +85,7 @@ fn assert_measured(row: &Value, rounds: usize) {
     let bytes = |name: &str| row[name].as_u64().unwrap();
     assert!(bytes("resident_loaded_bytes") > 1_000_000, "{row:#}");
     assert!(bytes("resident_peak_bytes") >= bytes("resident_loaded_bytes"), "{row:#}");
-    assert_eq!(bytes("loaded_keys"), 1_000);
+    assert_eq!(bytes("loaded_keys"), filled);
 }
 
 #[test]
@@ -297,4 +302,104 @@ fn collections_of_one_key() {
             assert_eq!(redis["summary"]["hit_rate"], 1.0, "{redis:#}");
         }
     }
+}
+
+/// The workloads whose rounds are so many operations, each held to have had its effect; and hand-overs.
+#[test]
+fn counted_workloads() {
+    /// Name, operations that fill at a thousandth, and operations of a round.
+    const WORKLOADS: &[(&str, u64, Option<u64>)] = &[
+        ("xreadgroup", 1_000, Some(100)),
+        ("xack", 1_000, Some(1_000)),
+        ("xadd-xreadgroup-xack", 0, Some(1_000)),
+        ("sunionstore", 1_000, Some(5)),
+        ("sunionstore-integers", 1_000, Some(5)),
+        ("zunionstore", 1_000, Some(5)),
+        ("blpop", 0, None),
+    ];
+    if redis_server().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let bench = env!("CARGO_BIN_EXE_pantala-bench");
+    // It answers everything and stores nothing; compare doesn't know that it does.
+    let hollow = format!("hollow={bench} floor --threads 1 --port {{port}}");
+    let mut command = compare(&out, &["--peer", "redis", "--peer", "floor", "--peer", "redis-cluster:2"]);
+    command.args(["--peer", &hollow, "--scale", "0.001", "--rounds", "2", "--test-time", "1"]);
+    command.args(WORKLOADS.iter().flat_map(|workload| ["--workload", workload.0]));
+    let output = wait(command.spawn().unwrap());
+    assert!(text(&output.stderr).contains("7 rows are invalid"), "{}", text(&output.stderr));
+    for (workload, (name, filled, operations)) in results(&out)["workloads"].as_array().unwrap().iter().zip(WORKLOADS) {
+        let [redis, floor, cluster, hollow] = workload["peers"].as_array().unwrap().as_slice() else {
+            panic!("{workload:#}")
+        };
+        assert_eq!(workload["name"], *name);
+        assert_measured_of(redis, 2, *filled);
+        for round in redis["rounds"].as_array().unwrap() {
+            let done = round["load"]["operations"].as_u64().unwrap();
+            assert!(operations.map_or(done > 0, |operations| done == operations), "{name}: {done}");
+        }
+        assert_eq!(floor["skipped"], "stores nothing", "{floor:#}");
+        assert!(cluster["skipped"].is_string(), "{cluster:#}");
+        let why = hollow["invalid"].as_str().unwrap_or_else(|| panic!("{hollow:#}"));
+        assert!(why.contains("no number") || why.contains("was answered"), "{name}: {why}");
+    }
+}
+
+/// Collections that are weighed, not asked: a hundredth of them.
+#[test]
+fn resident_memory() {
+    const WORKLOADS: &[(&str, &str, u64)] = &[
+        ("memory-hashes", "hashes", 10_000),
+        ("memory-lists", "lists", 10_000),
+        ("memory-sets", "sets", 10_000),
+        ("memory-zset", "members", 100_000),
+        ("memory-zsets", "sorted sets", 10_000),
+        ("memory-streams", "entries", 100_000),
+    ];
+    if redis_server().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let again = "again=redis-server --port {port} --save ''";
+    let mut command =
+        compare(&out, &["--peer", "redis", "--peer", again, "--peer", "redis-cluster:2", "--peer", "floor"]);
+    command.args(["--peer", "dead=/bin/false {port}", "--scale", "0.01"]);
+    command.args(WORKLOADS.iter().flat_map(|workload| ["--workload", workload.0]));
+    let output = wait(command.spawn().unwrap());
+    assert!(text(&output.stderr).contains("6 rows are invalid"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("again / redis"));
+    let markdown = std::fs::read_to_string(out.join("report.md")).unwrap();
+    for (workload, (name, what, count)) in results(&out)["workloads"].as_array().unwrap().iter().zip(WORKLOADS) {
+        let [redis, again, cluster, floor, dead] = workload["peers"].as_array().unwrap().as_slice() else {
+            panic!("{workload:#}")
+        };
+        assert_eq!(workload["name"], *name);
+        assert!(workload["parameters"].as_str().unwrap().contains(&format!("{count} {what} (scaled")), "{workload:#}");
+        let has_figures = |row: &Value| {
+            let footprint = &row["footprint"];
+            assert!(
+                row["invalid"].is_null() && row["skipped"].is_null() && row["rounds"] == Value::from(Vec::<u8>::new())
+            );
+            assert_eq!((&footprint["what"], &footprint["count"]), (&Value::from(*what), &Value::from(*count)));
+            assert!(footprint["each_bytes"].as_f64().unwrap() > 0.0, "{row:#}");
+        };
+        has_figures(redis);
+        has_figures(again);
+        let ratio = &again["footprint"]["ratios"][0];
+        assert_eq!(ratio["against"], "redis");
+        let of_itself = ratio["each_bytes"].as_f64().unwrap();
+        assert!((0.8..1.25).contains(&of_itself), "{name}: {of_itself} of the same server's");
+        assert_eq!(cluster["skipped"], "the memory of one process is weighed");
+        assert_eq!(floor["skipped"], "stores nothing");
+        assert!(dead["invalid"].is_string() && dead["footprint"].is_null(), "{dead:#}");
+        assert!(markdown.contains(&format!("{} {what} |", thousands(*count))), "{markdown}");
+    }
+}
+
+/// As a report has it.
+fn thousands(number: u64) -> String {
+    format!("{},{:03}", number / 1_000, number % 1_000)
 }

@@ -8,24 +8,24 @@ use std::time::Duration;
 use super::options::Setup;
 use super::peers::{Absent, Ground, Peer, Ports, Spec, heed};
 use super::process::{Spent, Usage};
+use super::report::rate;
 use super::results::{PeerResult, Round, WorkloadResult};
 use super::say;
-use super::workloads::{Clients, Needs, Workload};
+use super::workloads::{Clients, Measured, Needs, Step, Workload, expanded};
 use crate::load::control::{Login, Target};
 use crate::load::data::Sizes;
 use crate::load::keys::{Pattern, Range};
 use crate::load::outcome::{Outcome, Sample};
 use crate::load::plan::{Amount, CommandPlan, Plan};
+use crate::load::template::DATA;
 use crate::load::{self, Watch};
 
-/// Clients that load the keys, of each thread.
-const FILL_CLIENTS: u32 = 10;
-/// Their pipeline.
-const FILL_PIPELINE: u32 = 30;
 /// Before the first round every peer is driven this long, unmeasured: buffers grow, connections' memory is there.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// A server that answers nothing for this long is given up.
 const STALL_MAX: Duration = Duration::from_secs(30);
+/// The same where a single command takes seconds.
+const LONG_STALL_MAX: Duration = Duration::from_secs(300);
 /// A rate counts as kept from this part of it on: the last answers come after the last second.
 const RATE_KEPT: f64 = 0.97;
 /// Steps of a latency curve between one half of the distance to 100% and the next.
@@ -50,7 +50,8 @@ impl Course<'_> {
     pub(super) fn run(&self, workload: &Workload, ports: &mut Ports) -> WorkloadResult {
         let mut entrants: Vec<Entrant> =
             self.setup.peers.iter().map(|spec| self.enter(spec, workload, ports)).collect();
-        for round in 0..=self.setup.rounds {
+        let has_rounds = !matches!(workload.measured, Measured::Resident(..));
+        for round in (0..=self.setup.rounds).filter(|_| has_rounds) {
             for entrant in &mut entrants {
                 if heed(self.stop).is_ok() {
                     self.turn(entrant, workload, round);
@@ -103,9 +104,20 @@ impl Course<'_> {
         result.cluster_mode = peer.cluster_mode;
         result.clients = workload.clients_at(self.setup.scale, self.setup.threads, peer.nodes);
         let nodes = if peer.cluster_mode { peer.nodes } else { 1 };
-        result.in_flight_max = u64::from(result.clients) * u64::from(nodes) * u64::from(workload.pipeline);
+        let pushers = if workload.measured == Measured::HandOvers { 1 } else { result.clients };
+        let pipeline = workload.pipeline_of(result.clients);
+        result.in_flight_max = u64::from(pushers) * u64::from(nodes) * u64::from(pipeline);
         result.notes.append(&mut peer.notes);
-        let filled = self.fill(&peer, workload);
+        let filled = match workload.measured {
+            Measured::Resident(what, each) => {
+                self.fill_and_weigh(&peer, workload, what, each).map(|(keys, footprint)| {
+                    say(&format!("{}: {}: {:.1} bytes each", workload.name, spec.name, footprint.each_bytes));
+                    result.footprint = Some(footprint);
+                    keys
+                })
+            }
+            _ => self.take(&peer, workload, workload.fill),
+        };
         (result.resident_loaded_bytes, result.resident_peak_bytes) = peer.resident_bytes();
         match filled {
             Ok(keys) => result.loaded_keys = keys,
@@ -116,75 +128,78 @@ impl Course<'_> {
         Entrant { peer: Some(peer), result }
     }
 
-    /// Loads the workload's keys, one command after the other. Returns how many operations that took.
-    fn fill(&self, peer: &Peer, workload: &Workload) -> io::Result<u64> {
-        let mut keys = 0;
-        for text in workload.fill {
-            let mut plan = self.plan(peer, workload);
-            plan.commands = vec![CommandPlan::new("fill", text, Pattern::Parallel, 1)];
-            plan.clients = FILL_CLIENTS * self.setup.threads;
-            plan.pipeline = FILL_PIPELINE;
-            plan.amount = Amount::AllKeys;
-            let outcome = load::run(&plan, self.stop, &mut ())?;
-            heed(self.stop)?;
-            if let Some(trouble) = outcome.trouble() {
-                return Err(io::Error::other(trouble));
-            }
-            keys += outcome.operations;
-        }
-        Ok(keys)
-    }
-
     /// One measurement; round 0 warms up.
     fn turn(&self, entrant: &mut Entrant, workload: &Workload, round: u64) {
         let Entrant { peer: Some(peer), result } = entrant else { return };
         if result.invalid.is_some() {
             return;
         }
+        peer.pause(false);
+        let driven = self.drive(peer, result, workload, round);
+        peer.pause(true);
+        match driven {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                result.invalid = Some(death_or(peer, &format!("round {round}: {error}")));
+                say_trouble(result);
+            }
+            _ => {}
+        }
+    }
+
+    /// What comes before the round, the round, and what comes after it.
+    fn drive(&self, peer: &Peer, result: &mut PeerResult, workload: &Workload, round: u64) -> io::Result<()> {
+        self.take(peer, workload, workload.before)?;
         let mut plan = self.plan(peer, workload);
         plan.seed = plan.seed.wrapping_add(round.wrapping_mul(u64::from(plan.clients)));
         plan.rate_per_s = self.setup.rate_per_s;
-        plan.amount = Amount::Time(if round == 0 { WARM_UP } else { Duration::from_secs(self.seconds) });
-        peer.pause(false);
+        plan.amount = self.amount(workload, round);
         let mut account = Account::of(peer);
         let driven = load::run(&plan, self.stop, &mut account);
         let spent = account.spent;
         result.resident_peak_bytes = result.resident_peak_bytes.max(account.peak_bytes);
-        peer.pause(true);
-        let trouble = match driven {
-            Err(error) => Some(error.to_string()),
-            Ok(outcome) if outcome.interrupted => None,
-            Ok(outcome) => {
-                let trouble = outcome.trouble();
-                if round > 0 {
-                    say_round(workload, &result.name, round, &outcome, &spent);
-                    result.rounds.push(measured(round, outcome, &spent));
-                }
-                trouble
-            }
-        };
+        let outcome = driven?;
+        heed(self.stop)?;
+        let trouble = outcome.trouble();
+        if round > 0 {
+            say_round(workload, &result.name, round, &outcome, &spent);
+            result.rounds.push(measured(round, outcome, &spent));
+        }
         if let Some(trouble) = trouble {
-            result.invalid = Some(death_or(peer, &format!("round {round}: {trouble}")));
-            say_trouble(result);
+            return Err(io::Error::other(trouble));
+        }
+        let after = self.take(peer, workload, workload.after);
+        after.map(|_| ()).map_err(|error| io::Error::new(error.kind(), format!("after it {error}")))
+    }
+
+    /// How long a round is; round 0 warms up.
+    fn amount(&self, workload: &Workload, round: u64) -> Amount {
+        let keys = workload.keys_at(self.setup.scale);
+        match workload.measured {
+            Measured::EachNumber => Amount::AllKeys,
+            Measured::EveryNumbers(numbers) => Amount::Shared(keys.div_ceil(numbers)),
+            Measured::Operations(operations) => Amount::Shared(if round == 0 { 1 } else { operations }),
+            _ => Amount::Time(if round == 0 { WARM_UP } else { Duration::from_secs(self.seconds) }),
         }
     }
 
-    fn plan(&self, peer: &Peer, workload: &Workload) -> Plan {
+    pub(super) fn plan(&self, peer: &Peer, workload: &Workload) -> Plan {
         let (minimum, keys) = (workload.key_minimum, workload.keys_at(self.setup.scale));
         let maximum = minimum + keys - 1;
+        let clients = workload.clients_at(self.setup.scale, self.setup.threads, peer.nodes);
         let commands = workload.commands.iter().map(|command| {
             // The table's patterns are tested.
             let pattern = command.pattern.parse().unwrap_or(Pattern::Uniform);
             let name = command.text.split(' ').next().unwrap_or_default();
-            CommandPlan::new(name, command.text, pattern, command.weight)
+            CommandPlan::new(name, &expanded(command.text), pattern, command.weight)
         });
         Plan {
-            target: Target::Tcp(peer.address),
+            target: Target::Tcp(peer.addresses[0]),
             login: Login::default(),
-            threads: self.setup.threads,
-            clients: workload.clients_at(self.setup.scale, self.setup.threads, peer.nodes),
-            pipeline: workload.pipeline,
+            threads: workload.threads_of(self.setup.threads),
+            clients,
+            pipeline: workload.pipeline_of(clients),
             commands: commands.collect(),
+            hand_over: workload.measured == Measured::HandOvers,
             prefix: workload.key_prefix.to_owned(),
             range: Range {
                 minimum,
@@ -202,18 +217,13 @@ impl Course<'_> {
             distinct_client_seed: true,
             seed: self.seed,
             cpus: self.setup.client_cpus.clone(),
-            stall_max: STALL_MAX,
+            stall_max: if let Measured::Operations(_) = workload.measured { LONG_STALL_MAX } else { STALL_MAX },
         }
     }
 
     /// What was driven, in a line.
     fn parameters(&self, workload: &Workload) -> String {
-        let scale = self.setup.scale;
-        let commands: Vec<String> = workload
-            .commands
-            .iter()
-            .map(|command| format!("{} × {} ({})", command.weight, shortened(command.text), command.pattern))
-            .collect();
+        let (scale, threads) = (self.setup.scale, workload.threads_of(self.setup.threads));
         let scaled = |what: &str, published: u64, used: u64| {
             if published == used {
                 format!("{used} {what}")
@@ -221,20 +231,48 @@ impl Course<'_> {
                 format!("{used} {what} (scaled: {published} × {scale})")
             }
         };
-        let clients = workload.clients_at(scale, self.setup.threads, 1);
+        let (published, keys) = (workload.keys, workload.keys_at(scale));
+        if let Measured::Resident(what, each) = workload.measured {
+            let fills = workload.fill.iter().filter(|step| !matches!(step, Step::Count(..)));
+            let fill: Vec<&str> = fills.map(Step::text).collect();
+            return format!("{}; {}, no other load", fill.join(", "), scaled(what, published * each, keys * each));
+        }
+        let commands: Vec<String> = workload
+            .commands
+            .iter()
+            .map(|command| format!("{} × {} ({})", command.weight, command.text, command.pattern))
+            .collect();
+        let clients = workload.clients_at(scale, threads, 1);
+        let pipeline = workload.pipeline_of(clients);
         let clients = match workload.clients {
             Clients::Connections(all) => scaled("connections", u64::from(all), u64::from(clients)),
-            _ => format!("{clients} clients"),
+            _ => count_of(clients, "client"),
         };
-        let numbered = if workload.needs == Needs::OneKey { "members" } else { "keys" };
+        let clients = format!("{clients} on {}", count_of(threads, "thread"));
+        if workload.measured == Measured::HandOvers {
+            return format!("{}; {clients}, {pipeline} elements pushed at once by another", commands.join(", "));
+        }
+        let numbered = match (workload.measured, workload.needs) {
+            (Measured::Operations(_), _) | (_, Needs::OneKey) => "members",
+            _ => "keys",
+        };
+        let texts = workload.fill.iter().map(Step::text).chain(workload.commands.iter().map(|command| command.text));
+        let values = if texts.into_iter().any(|text| text.contains(DATA)) {
+            format!(", values of {} bytes", workload.data_bytes)
+        } else {
+            String::new()
+        };
+        let round = match workload.measured {
+            Measured::EachNumber => format!(", {keys} operations a round"),
+            Measured::EveryNumbers(numbers) => format!(", {} operations a round", keys.div_ceil(numbers)),
+            Measured::Operations(operations) => format!(", {operations} operations a round"),
+            _ => String::new(),
+        };
         let rate = self.setup.rate_per_s.map_or_else(String::new, |rate| format!(", {rate} operations/s"));
         format!(
-            "{}; {}, values of {} bytes, {clients} on {} threads, pipeline {}{rate}",
+            "{}; {}{values}, {clients}, pipeline {pipeline}{round}{rate}",
             commands.join(", "),
-            scaled(numbered, workload.keys, workload.keys_at(scale)),
-            workload.data_bytes,
-            self.setup.threads,
-            workload.pipeline
+            scaled(numbered, published, keys),
         )
     }
 }
@@ -252,7 +290,7 @@ impl Entrant {
             result.resident_peak_bytes = result.resident_peak_bytes.max(peer.resident_bytes().1);
             peer.stop();
         }
-        if result.skipped.is_none() && result.invalid.is_none() && result.rounds.is_empty() {
+        if result.skipped.is_none() && result.invalid.is_none() && !result.is_measured() {
             result.skipped = Some("interrupted".into());
         }
         result.percentiles = curve(&result.rounds);
@@ -302,15 +340,9 @@ fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
     }
 }
 
-/// Ten keys and values in a row are better counted than read.
-fn shortened(text: &str) -> String {
-    const PAIR: &str = " __key__ __data__";
-    match text.matches(PAIR).count() {
-        count @ 5.. => {
-            text.replacen(PAIR, &format!("{PAIR} … ({count} times)"), 1).replace(&PAIR.repeat(count - 1), "")
-        }
-        _ => text.to_owned(),
-    }
+/// `1 thread`, `2 threads`
+fn count_of(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// The latencies of all rounds: quantile and microseconds.
@@ -360,9 +392,9 @@ fn say_trouble(result: &PeerResult) {
 
 fn say_round(workload: &Workload, peer: &str, round: u64, outcome: &Outcome, spent: &Spent) {
     say(&format!(
-        "{}: round {round}, {peer}: {:.0} ops/s, {:.2} us of CPU per operation, p99 {:.0} us",
+        "{}: round {round}, {peer}: {} ops/s, {:.2} us of CPU per operation, p99 {:.0} us",
         workload.name,
-        outcome.operations_per_s,
+        rate(outcome.operations_per_s),
         spent.cpu_s * 1e6 / outcome.operations.max(1) as f64,
         outcome.latency.p99_us
     ));
@@ -423,12 +455,5 @@ mod tests {
         };
         assert_eq!((told(None), told(Some(980))), (String::new(), String::new()));
         assert!(told(Some(1_000)).contains("didn't keep the rate of 1000"));
-    }
-
-    #[test]
-    fn long_commands_are_shortened() {
-        let text = |name| Workload::named(name).unwrap().commands[0].text;
-        assert_eq!(shortened(text("mset10")), "MSET __key__ __data__ … (10 times)");
-        assert_eq!(shortened(text("dragonfly-set1")), "SET __key__ __data__");
     }
 }

@@ -10,7 +10,8 @@
 //! | invalid | a row whose server answered errors, lost connections or died: it has no figures |
 //! | skipped | a row whose server can't do what the workload needs |
 //!
-//! For each workload all peers are started anew, loaded with the same keys, driven for a second unmeasured, and then measured. Who waits
+//! For each workload all peers are started anew, loaded with the same keys, driven for a second unmeasured, and then measured; or what was loaded is weighed
+//! ([`resident`]). Who waits
 //! for its turn is stopped (SIGSTOP), so that forty idle processes cost the others nothing. CPU time is what the kernel counted for all
 //! threads of all processes of a peer, and of what these started, between the first request and the last answer.
 //!
@@ -24,7 +25,9 @@ mod options;
 mod peers;
 mod process;
 mod report;
+mod resident;
 mod results;
+mod steps;
 mod workloads;
 
 use std::io::{self, Write};
@@ -38,11 +41,9 @@ pub(crate) use self::options::Options;
 use self::peers::Ports;
 use self::results::{Results, WorkloadResult};
 
-/// The names of the workloads that are spread over keys, which is what more workers are for.
-#[cfg(test)]
-pub(crate) fn spread_workloads() -> Vec<&'static str> {
-    let spread = workloads::ALL.iter().filter(|workload| workload.needs != workloads::Needs::OneKey);
-    spread.map(|workload| workload.name).collect()
+/// Every workload, and why the model of bigger machines says nothing of it, where it doesn't.
+pub(crate) fn modelled_workloads() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
+    workloads::ALL.iter().map(|workload| (workload.name, workload.unmodelled()))
 }
 
 /// `pantala-bench compare`. Ends with an error when a row is invalid, or when it was interrupted.
@@ -107,12 +108,9 @@ fn list(out: &mut impl Write) -> io::Result<()> {
     for workload in workloads::ALL {
         writeln!(
             out,
-            "{:<18} {} keys, {} bytes, pipeline {}, {:?}. {}{}",
+            "{:<20} {}. {}{}",
             workload.name,
-            workload.keys,
-            workload.data_bytes,
-            workload.pipeline,
-            workload.clients,
+            workload.shape(),
             if workload.source.is_empty() { String::new() } else { format!("Source: {}. ", workload.source) },
             if workload.source.is_empty() {
                 format!("Ours: {}", workload.ours)

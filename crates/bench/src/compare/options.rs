@@ -38,10 +38,10 @@ pub(crate) struct Options {
     /// A named workload, again for each (`--workload list` tells them) [default: the four of Dragonfly]
     #[arg(long)]
     workload: Vec<String>,
-    /// Rounds; in each every peer is measured once, in turn
+    /// Rounds; in each every peer is measured once, in turn. Of the workloads memory-… there is one
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: u64,
-    /// Seconds of one measurement
+    /// Seconds of one measurement, of workloads that don't end by themselves
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     pub(super) test_time: u64,
     /// Operations per second of all clients together, the same for every peer; latency then counts from the time an operation was due
@@ -125,7 +125,11 @@ impl Options {
         }
         let workloads =
             default(&self.workload, &["dragonfly-get1", "dragonfly-get30", "dragonfly-set1", "dragonfly-set30"]);
-        let workloads = workloads.iter().map(|name| Workload::named(name)).collect::<Result<Vec<_>, _>>()?;
+        let workloads: Vec<&'static Workload> =
+            workloads.iter().map(|name| Workload::named(name)).collect::<Result<_, _>>()?;
+        if let Some(driven) = workloads.iter().find(|workload| self.rate_limiting.is_some() && !workload.has_rate()) {
+            return Err(format!("--rate-limiting has no effect on {}", driven.name));
+        }
         let cpus = |list: &Option<List>| list.clone().unwrap_or_default().0;
         let client_cpus = cpus(&self.client_cpus);
         let threads = if client_cpus.is_empty() { available_cpus() } else { client_cpus.len() };
@@ -258,6 +262,8 @@ mod tests {
             ("--peer|floor|--scale|0", "--scale"),
             ("--peer|floor|--rounds|0", "0 is not in"),
             ("--peer|floor|--rate-limiting|0", "0 is not in"),
+            ("--peer|floor|--rate-limiting|9|--workload|hset|--workload|blpop", "no effect on blpop"),
+            ("--peer|floor|--rate-limiting|9|--workload|memory-zset", "no effect on memory-zset"),
             ("--peer|floor|--server-cpus|x", "'x'"),
         ] {
             let error = setup(options).unwrap_err();

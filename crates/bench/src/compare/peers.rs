@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::cluster;
 use super::process::{Process, Spent, Usage, resident_bytes};
-use super::workloads::{Clients, Needs, Workload};
+use super::workloads::{Clients, Measured, Needs, Workload};
 use crate::load::control::{Control, Login, Target};
 
 /// How long a server may take until it answers.
@@ -100,7 +100,8 @@ fn is_free(port: u16) -> bool {
 pub(super) struct Peer {
     /// The first process's.
     pub(super) command: Vec<String>,
-    pub(super) address: SocketAddr,
+    /// Of each process.
+    pub(super) addresses: Vec<SocketAddr>,
     pub(super) version: String,
     /// Driven in cluster mode.
     pub(super) cluster_mode: bool,
@@ -141,6 +142,9 @@ impl Peer {
         ground: &Ground<'_>,
     ) -> Result<Self, Absent> {
         let nodes = match spec.kind {
+            Kind::RedisCluster { .. } if matches!(workload.measured, Measured::Resident(..)) => {
+                return Err(Absent::Skipped("the memory of one process is weighed".into()));
+            }
             Kind::RedisCluster { .. } if workload.needs == Needs::SeveralSlots => {
                 return Err(Absent::Skipped("a Redis cluster runs no command on keys of several slots".into()));
             }
@@ -149,7 +153,7 @@ impl Peer {
                     "all commands are on one key: of a Redis cluster one process would work".into(),
                 ));
             }
-            Kind::Floor { .. } if workload.needs == Needs::AppendOnlyFile => {
+            Kind::Floor { .. } if workload.needs == Needs::AppendOnlyFile || workload.is_counted() => {
                 return Err(Absent::Skipped("stores nothing".into()));
             }
             Kind::RedisCluster { nodes, .. } => nodes as u32,
@@ -181,8 +185,8 @@ impl Peer {
         }
         let mut peer = Self {
             command,
-            address: addresses[0],
             version: version(addresses[0]),
+            addresses,
             cluster_mode: in_cluster,
             nodes,
             notes: Vec::new(),
@@ -195,7 +199,7 @@ impl Peer {
 
     /// Looks whether it can do what `workload` needs.
     fn suit(&mut self, workload: &Workload) -> Result<(), Absent> {
-        let mut control = Control::open(&Target::Tcp(self.address), &Login::default())?;
+        let mut control = Control::open(&Target::Tcp(self.addresses[0]), &Login::default())?;
         match workload.needs {
             Needs::ClusterMode if !self.cluster_mode => {
                 let answer = control.ask(&["CLUSTER", "SLOTS"])?;
@@ -223,7 +227,7 @@ impl Peer {
         Self {
             processes: vec![Process::start(&words, dir, &[]).unwrap()],
             command: words.to_vec(),
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            addresses: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
             version: String::new(),
             cluster_mode: false,
             nodes: 1,

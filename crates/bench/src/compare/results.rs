@@ -90,10 +90,39 @@ pub(super) struct PeerResult {
     /// With the keys loaded, before the first round.
     pub(super) resident_loaded_bytes: u64,
     pub(super) resident_peak_bytes: u64,
+    /// Of collections that were only to be there.
+    pub(super) footprint: Option<Footprint>,
     pub(super) rounds: Vec<Round>,
     pub(super) summary: Option<Summary>,
     /// Latencies of all rounds together: quantile and microseconds.
     pub(super) percentiles: Vec<(f64, f64)>,
+}
+
+/// What collections take of resident memory.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Footprint {
+    /// What was counted.
+    pub(super) what: &'static str,
+    pub(super) count: u64,
+    /// After requests like the filling's that were refused.
+    pub(super) before_bytes: u64,
+    pub(super) each_bytes: f64,
+    /// To every other measured peer.
+    pub(super) ratios: Vec<FootprintRatio>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct FootprintRatio {
+    /// The other's name.
+    pub(super) against: String,
+    pub(super) each_bytes: f64,
+}
+
+impl Footprint {
+    pub(super) fn new(what: &'static str, count: u64, before_bytes: u64, loaded_bytes: u64) -> Self {
+        let each_bytes = (loaded_bytes as f64 - before_bytes as f64) / count as f64;
+        Self { what, count, before_bytes, each_bytes, ratios: Vec::new() }
+    }
 }
 
 /// One measurement.
@@ -203,13 +232,33 @@ impl WorkloadResult {
         for at in 0..self.peers.len() {
             let summary = self.peers[at].summary(&self.peers);
             self.peers[at].summary = summary;
+            let ratios = self.peers[at].footprint_ratios(&self.peers);
+            if let Some(footprint) = &mut self.peers[at].footprint {
+                footprint.ratios = ratios;
+            }
         }
     }
 }
 
 impl PeerResult {
     pub(super) fn is_measured(&self) -> bool {
-        self.skipped.is_none() && self.invalid.is_none() && !self.rounds.is_empty()
+        let is_sound = self.skipped.is_none() && self.invalid.is_none();
+        is_sound && (!self.rounds.is_empty() || self.footprint.is_some())
+    }
+
+    /// What its collections take, where that is what was measured.
+    pub(super) fn weighed(&self) -> Option<&Footprint> {
+        self.footprint.as_ref().filter(|_| self.is_measured())
+    }
+
+    fn footprint_ratios(&self, all: &[Self]) -> Vec<FootprintRatio> {
+        let Some(own) = self.weighed() else { return Vec::new() };
+        let others = all.iter().filter(|other| other.name != self.name);
+        let ratio = |other: &Self| {
+            let each_bytes = own.each_bytes / other.weighed()?.each_bytes;
+            each_bytes.is_finite().then(|| FootprintRatio { against: other.name.clone(), each_bytes })
+        };
+        others.filter_map(ratio).collect()
     }
 
     fn summary(&self, all: &[Self]) -> Option<Summary> {
@@ -357,6 +406,30 @@ pub(super) mod tests {
         assert_eq!(workload.against, ["b"]);
         let ratios = &workload.peers[2].summary.as_ref().unwrap().ratios;
         assert_eq!((ratios.len(), ratios[0].against.as_str(), ratios[0].operations_per_s.median), (1, "b", 3.0));
+    }
+
+    #[test]
+    fn footprints_are_held_against_each_other() {
+        let weighed = |name: &str, loaded_bytes| {
+            let footprint = Some(Footprint::new("sets", 10, 1_000, loaded_bytes));
+            PeerResult { footprint, ..peer(name, Vec::new()) }
+        };
+        let mut broken = weighed("broken", 9_000);
+        broken.invalid = Some("errors".into());
+        let mut workload = workload(vec![broken, weighed("a", 3_000), weighed("b", 2_500), weighed("none", 1_000)]);
+        workload.summarize();
+        let [broken, a, b, _] = workload.peers.as_slice() else { panic!() };
+        assert!(!broken.is_measured() && broken.footprint.as_ref().unwrap().ratios.is_empty());
+        assert!(a.is_measured() && a.summary.is_none());
+        let ratios = |peer: &PeerResult| -> Vec<(String, f64)> {
+            let ratios = &peer.weighed().unwrap().ratios;
+            ratios.iter().map(|ratio| (ratio.against.clone(), ratio.each_bytes)).collect()
+        };
+        assert_eq!(a.weighed().unwrap().each_bytes, 200.0);
+        // A ratio to nothing is none.
+        assert_eq!(ratios(b), [("a".to_owned(), 0.75)]);
+        // It could grow smaller: that is no reason to fail.
+        assert_eq!(Footprint::new("sets", 10, 1_000, 900).each_bytes, -10.0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Values and times to live.
+//! Values, times to live, random numbers.
 
 use pantala_base::Random;
 
@@ -20,6 +20,8 @@ pub(crate) struct Sizes {
 pub(crate) struct Data {
     sizes: Sizes,
     expiry_seconds: (u64, u64),
+    /// Least and greatest of a random number.
+    numbers: (u64, u64),
     /// `x` throughout, or random.
     pool: Vec<u8>,
     random: bool,
@@ -28,7 +30,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    pub(crate) fn new(sizes: Sizes, expiry_seconds: (u64, u64), random: bool, seed: u64) -> Self {
+    pub(crate) fn new(sizes: Sizes, expiry_seconds: (u64, u64), numbers: (u64, u64), random: bool, seed: u64) -> Self {
         let longest = sizes.maximum as usize;
         let mut pool = vec![b'x'; longest + if random { POOL_EXTRA_BYTES } else { 0 }];
         if random {
@@ -36,7 +38,7 @@ impl Data {
         }
         let whole = (!random && sizes.minimum == sizes.maximum)
             .then(|| [format!("${longest}\r\n").as_bytes(), &pool, b"\r\n"].concat());
-        Self { sizes, expiry_seconds, pool, random, whole }
+        Self { sizes, expiry_seconds, numbers, pool, random, whole }
     }
 
     /// Appends an argument: a value between `before` and `after`.
@@ -61,6 +63,11 @@ impl Data {
     pub(super) fn expiry(&self, random: &mut Random) -> u64 {
         between(self.expiry_seconds.0, self.expiry_seconds.1, random)
     }
+
+    /// A random number.
+    pub(super) fn number(&self, random: &mut Random) -> u64 {
+        between(self.numbers.0, self.numbers.1, random)
+    }
 }
 
 fn between(minimum: u64, maximum: u64, random: &mut Random) -> u64 {
@@ -72,7 +79,7 @@ mod tests {
     use super::*;
 
     fn lengths(sizes: Sizes, random: bool) -> Vec<Vec<u8>> {
-        let data = Data::new(sizes, (1, 9), random, 5);
+        let data = Data::new(sizes, (1, 9), (0, 0), random, 5);
         let mut generator = Random::from_seed(2);
         (0..1_000)
             .map(|_| {
@@ -107,11 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn times_to_live_fill_their_range() {
-        let data = Data::new(Sizes { minimum: 1, maximum: 1 }, (3, 5), false, 1);
+    fn numbers_fill_their_range() {
+        let data = Data::new(Sizes { minimum: 1, maximum: 1 }, (3, 5), (6, 8), false, 1);
         let mut random = Random::from_seed(1);
-        let mut seen = [0u32; 9];
-        (0..3_000).for_each(|_| seen[data.expiry(&mut random) as usize] += 1);
-        assert!(seen[3] > 800 && seen[4] > 800 && seen[5] > 800, "{seen:?}");
+        for (drawn, first) in [(Data::expiry as fn(&Data, &mut Random) -> u64, 3), (Data::number, 6)] {
+            let mut seen = [0u32; 9];
+            (0..3_000).for_each(|_| seen[drawn(&data, &mut random) as usize] += 1);
+            assert!(seen[first..first + 3].iter().all(|count| *count > 800), "{seen:?}");
+        }
     }
 }

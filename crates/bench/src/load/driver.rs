@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use socket2::Socket;
 
 use super::client::{Client, Next, Operation};
 use super::cluster::Topology;
@@ -30,7 +31,7 @@ const READ_BYTES: usize = 256 * 1024;
 /// Events taken at once.
 const EVENTS: usize = 256;
 /// How often counts are published, and limits looked at.
-const PUBLISH_NS: u64 = 200_000_000;
+pub(super) const PUBLISH_NS: u64 = 200_000_000;
 /// At the end of the time: longest wait for answers still on their way.
 const DRAIN_NS: u64 = 5_000_000_000;
 /// Operations drawn ahead for a node, by each client.
@@ -80,7 +81,7 @@ pub(super) struct Driven {
     /// Stopped from outside.
     pub(super) interrupted: bool,
     /// Still open: closing them is no part of the load.
-    pub(super) connections: Vec<Connection>,
+    pub(super) sockets: Vec<Socket>,
 }
 
 impl<'a> Driver<'a> {
@@ -99,7 +100,13 @@ impl<'a> Driver<'a> {
             clock,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             templates,
-            data: Data::new(plan.sizes, plan.expiry_seconds, plan.random_data, plan.seed ^ thread as u64),
+            data: Data::new(
+                plan.sizes,
+                plan.expiry_seconds,
+                (plan.range.minimum, plan.range.maximum),
+                plan.random_data,
+                plan.seed ^ thread as u64,
+            ),
             clients: Vec::new(),
             connections: Vec::new(),
             topology,
@@ -181,7 +188,8 @@ impl<'a> Driver<'a> {
         self.tally.unanswered += self.in_flight;
         let interrupted = self.shared.stop.load(Ordering::Relaxed);
         let elapsed_ns = self.last_answer_ns.max(start_ns + 1) - start_ns;
-        Ok(Driven { tally: self.tally, elapsed_ns, interrupted, connections: self.connections })
+        let sockets = self.connections.into_iter().map(|connection| connection.socket).collect();
+        Ok(Driven { tally: self.tally, elapsed_ns, interrupted, sockets })
     }
 
     /// Everything begins now: clients were made before all were connected.
@@ -228,10 +236,7 @@ impl<'a> Driver<'a> {
     }
 
     fn publish(&mut self) {
-        // A thread that panicked while it held the lock has ended the run anyway.
-        let mut interval = self.shared.interval.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let moved = self.tally.settle(&mut interval);
-        self.shared.operations.fetch_add(moved, Ordering::Relaxed);
+        self.shared.publish(&mut self.tally);
     }
 
     /// Waits for events: until something else is due.
@@ -499,7 +504,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-fn ignore_interrupt(result: Result<(), Errno>) -> io::Result<()> {
+pub(super) fn ignore_interrupt(result: Result<(), Errno>) -> io::Result<()> {
     match result {
         Err(Errno::INTR) => Ok(()),
         other => Ok(other?),

@@ -23,6 +23,7 @@ mod connection;
 pub(crate) mod control;
 pub(crate) mod data;
 mod driver;
+mod hand_over;
 pub(crate) mod keys;
 pub(crate) mod options;
 pub(crate) mod outcome;
@@ -47,6 +48,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use self::driver::{Driven, Driver};
+use self::hand_over::HandOver;
 use self::options::Options;
 use self::outcome::{Outcome, Sample, ThreadCost};
 use self::plan::Plan;
@@ -158,7 +160,7 @@ pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn Watch) ->
                     sum.add(&driven.tally);
                     interrupted |= driven.interrupted;
                     costs.push(cost);
-                    drop(driven.connections);
+                    drop(driven.sockets);
                 }
                 Ok(None) => {}
                 Err(why) => error = Some(why),
@@ -198,26 +200,39 @@ fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::
             // The kernel may let a timer be late by 50 us, which would count as latency.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
         }
-        Driver::connect(plan, shared, index, start.clock)
+        connect(plan, shared, index, start.clock)
     };
-    let driver = prepare();
-    if driver.is_err() {
+    let run = prepare();
+    if run.is_err() {
         start.failed.store(true, Ordering::SeqCst);
     }
     start.connected.wait();
     start.go.wait();
-    let driver = driver?;
+    let run = run?;
     if start.failed.load(Ordering::SeqCst) {
         return Ok(None);
     }
     let (cpu_s, wait_s) = (thread_cpu_s(), thread_wait_s());
-    let driven = driver.run()?;
+    let driven = run()?;
     let cost = ThreadCost {
         cpu_s: thread_cpu_s() - cpu_s,
         wait_s: thread_wait_s() - wait_s,
         elapsed_s: driven.elapsed_ns as f64 / 1e9,
     };
     Ok(Some((driven, cost)))
+}
+
+/// What a thread does once all are connected.
+type Run<'a> = Box<dyn FnOnce() -> io::Result<Driven> + 'a>;
+
+/// Connects the clients of thread `index`.
+fn connect<'a>(plan: &'a Plan, shared: &'a Shared, index: usize, clock: Instant) -> io::Result<Run<'a>> {
+    if plan.hand_over {
+        let hand_over = HandOver::connect(plan, shared, clock)?;
+        return Ok(Box::new(|| hand_over.run()));
+    }
+    let driver = Driver::connect(plan, shared, index, clock)?;
+    Ok(Box::new(|| driver.run()))
 }
 
 fn thread_cpu_s() -> f64 {

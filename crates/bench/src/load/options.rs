@@ -108,8 +108,8 @@ pub(crate) struct Options {
     /// Database
     #[arg(long, default_value_t = 0)]
     select_db: u32,
-    /// A command instead of SET and GET, with __key__, __same_key__ (the one before, once more), __data__ and __expiry__; again for further
-    /// ones. A word `;` begins another request of the same operation
+    /// A command instead of SET and GET, with __key__, __same_key__ (the one before, once more), __random__ (a number between --key-minimum and
+    /// --key-maximum, whatever the pattern), __data__ and __expiry__; again for further ones. A word `;` begins another request of the same operation
     #[arg(long)]
     command: Vec<String>,
     /// Operations in a row of the command at the same position
@@ -162,6 +162,7 @@ impl Options {
             clients: clients as u32,
             pipeline: self.pipeline,
             commands,
+            hand_over: false,
             prefix: self.key_prefix.clone(),
             range: self.range()?,
             sizes: Sizes { minimum: sizes.0, maximum: sizes.1 },
@@ -452,6 +453,11 @@ mod tests {
         for clients in [1, 7, 200] {
             assert!(all("S", clients).iter().all(|keys| *keys == range), "S, {clients} clients: each asks for all");
             assert!(all("R", clients).iter().all(|keys| keys.len() == 1003));
+        }
+        for (all, clients) in [(0, 3), (7, 1), (7, 3), (2, 5)] {
+            let mut plan = plan("--command|PING").unwrap();
+            (plan.amount, plan.clients) = (Amount::Shared(all), clients);
+            assert_eq!((plan.requests(), keys_of_clients(&plan).concat().len()), (Some(all), all as usize));
         }
         // With other patterns beside it P has no part of the requests for itself.
         assert_eq!(plan("--requests|allkeys|--key-maximum|99|--key-pattern|P:R").unwrap().requests_of(3), Some(100));

@@ -253,7 +253,7 @@ fn row(out: &mut impl Write, name: &str, rates: [f64; 3], latency: &Latency) -> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::control::{Login, Target};
     use super::super::data::Sizes;
     use super::super::keys::{Pattern, Range};
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    pub(super) fn plan(commands: &[&str]) -> Plan {
+    pub(crate) fn plan(commands: &[&str]) -> Plan {
         Plan {
             target: Target::Unix("/".into()),
             login: Login::default(),
@@ -269,6 +269,7 @@ mod tests {
             clients: 1,
             pipeline: 1,
             commands: commands.iter().map(|text| CommandPlan::new(text, text, Pattern::Uniform, 1)).collect(),
+            hand_over: false,
             prefix: String::new(),
             range: Range { minimum: 0, maximum: 0, median: 0.0, stddev: 1.0, zipf_exponent: 1.0 },
             sizes: Sizes { minimum: 0, maximum: 0 },

@@ -36,6 +36,8 @@ pub(crate) enum Amount {
     Requests(u64),
     /// Of each client as many as the range has keys; where all commands give each client its own part of the keys, as many as that has.
     AllKeys,
+    /// Operations of all clients together.
+    Shared(u64),
     Time(Duration),
 }
 
@@ -49,6 +51,8 @@ pub(crate) struct Plan {
     /// Requests that a connection has on their way at most.
     pub(crate) pipeline: u32,
     pub(crate) commands: Vec<CommandPlan>,
+    /// In place of the commands: the clients wait on a list, and one more pushes `pipeline` elements at a time. On one thread, for a time.
+    pub(crate) hand_over: bool,
     pub(crate) prefix: String,
     pub(crate) range: Range,
     pub(crate) sizes: Sizes,
@@ -88,6 +92,10 @@ impl Plan {
         match self.amount {
             Amount::Requests(requests) => Some(requests),
             Amount::Time(_) => None,
+            Amount::Shared(all) => {
+                let clients = u64::from(self.clients);
+                Some(all / clients + u64::from(client < all % clients))
+            }
             Amount::AllKeys => {
                 let (clients, keys) = (u64::from(self.clients), self.range.count());
                 if self.commands.iter().any(|command| command.pattern != Pattern::Parallel) {
@@ -121,6 +129,7 @@ impl Plan {
         let (requests_of_each, seconds) = match self.amount {
             Amount::Requests(requests) => (Some(json!(requests)), None),
             Amount::AllKeys => (Some(json!("allkeys")), None),
+            Amount::Shared(all) => (Some(json!(format!("{all} shared out"))), None),
             Amount::Time(time) => (None, Some(time.as_secs())),
         };
         json!({

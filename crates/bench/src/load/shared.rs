@@ -1,11 +1,11 @@
 //! What the threads of a load share with who watches them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hdrhistogram::Histogram;
 
-use super::tally::histogram;
+use super::tally::{Tally, histogram};
 
 pub(super) struct Shared {
     /// Set from outside: no request is begun any more.
@@ -19,5 +19,13 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(stop: Arc<AtomicBool>) -> Self {
         Self { stop, operations: AtomicU64::new(0), interval: Mutex::new(histogram()) }
+    }
+
+    /// Tells the watcher what a thread has counted since it last did.
+    pub(super) fn publish(&self, tally: &mut Tally) {
+        // A thread that panicked while it held the lock has ended the run anyway.
+        let mut interval = self.interval.lock().unwrap_or_else(PoisonError::into_inner);
+        let moved = tally.settle(&mut interval);
+        self.operations.fetch_add(moved, Ordering::Relaxed);
     }
 }

@@ -17,8 +17,10 @@ pub(crate) const SAME_KEY: &str = "__same_key__";
 pub(crate) const DATA: &str = "__data__";
 /// Placeholder of a time to live in seconds, from `--expiry-range`.
 pub(crate) const EXPIRY: &str = "__expiry__";
+/// Placeholder of a random number between the lowest and the highest of a key, whatever the command's pattern, without the prefix.
+pub(crate) const RANDOM: &str = "__random__";
 /// The word between two requests of one operation.
-const SEPARATOR: &str = ";";
+pub(crate) const SEPARATOR: &str = ";";
 
 /// One kind of operation.
 #[derive(Debug)]
@@ -48,9 +50,10 @@ enum Piece {
         before: Box<[u8]>,
         after: Box<[u8]>,
     },
-    Expiry {
+    Number {
         before: Box<[u8]>,
         after: Box<[u8]>,
+        drawn: fn(&Data, &mut Random) -> u64,
     },
 }
 
@@ -75,7 +78,7 @@ impl Template {
     }
 
     fn argument(&mut self, word: &[u8], prefix: &[u8], fixed: &mut Vec<u8>) -> Result<(), String> {
-        let found = [KEY, SAME_KEY, DATA, EXPIRY].map(|name| find(word, name.as_bytes()).map(|at| (name, at)));
+        let found = [KEY, SAME_KEY, DATA, EXPIRY, RANDOM].map(|name| find(word, name.as_bytes()).map(|at| (name, at)));
         let mut found = found.into_iter().flatten();
         let Some((name, at)) = found.next() else {
             fixed.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
@@ -107,7 +110,8 @@ impl Template {
                 Piece::Key { heads: Box::new(heads), tail: [after, b"\r\n"].concat().into(), is_same }
             }
             DATA => Piece::Data { before: before.into(), after: after.into() },
-            _ => Piece::Expiry { before: before.into(), after: after.into() },
+            EXPIRY => Piece::Number { before: before.into(), after: after.into(), drawn: Data::expiry },
+            _ => Piece::Number { before: before.into(), after: after.into(), drawn: Data::number },
         });
         Ok(())
     }
@@ -137,14 +141,14 @@ impl Template {
                     out.extend_from_slice(tail);
                 }
                 Piece::Data { before, after } => data.write(out, before, after, random),
-                Piece::Expiry { before, after } => {
-                    let seconds = data.expiry(random);
-                    let len = before.len() + digits_u64(seconds) + after.len();
+                Piece::Number { before, after, drawn } => {
+                    let number = drawn(data, random);
+                    let len = before.len() + digits_u64(number) + after.len();
                     out.push(b'$');
                     write_number(out, len as u64);
                     out.extend_from_slice(b"\r\n");
                     out.extend_from_slice(before);
-                    write_number(out, seconds);
+                    write_number(out, number);
                     out.extend_from_slice(after);
                     out.extend_from_slice(b"\r\n");
                 }
@@ -194,7 +198,7 @@ mod tests {
         let template = Template::compile(&words(text), b"key:").unwrap();
         let mut out = Vec::new();
         let mut next = key;
-        let data = Data::new(Sizes { minimum: 3, maximum: 3 }, (60, 60), false, 1);
+        let data = Data::new(Sizes { minimum: 3, maximum: 3 }, (60, 60), (42, 42), false, 1);
         template.write(&mut out, key, &mut Random::from_seed(1), &data, |_| {
             next += 1;
             next
@@ -238,6 +242,13 @@ mod tests {
         let template = Template::compile(&words("ZADD z __key__ m__same_key__"), b"").unwrap();
         assert_eq!(template.keys, 1);
         assert!(Template::compile(&words("GET __same_key__"), b"").unwrap_err().contains("before the first"));
+    }
+
+    #[test]
+    fn a_random_number_has_no_prefix() {
+        let zadd = "*4\r\n$4\r\nZADD\r\n$1\r\nz\r\n$2\r\n42\r\n$6\r\nmkey:7\r\n";
+        assert_eq!(written("ZADD z __random__ m__key__", 7), zadd);
+        assert_eq!(written("GET <__random__07>", 7), "*2\r\n$3\r\nGET\r\n$6\r\n<4207>\r\n");
     }
 
     #[test]

@@ -71,7 +71,10 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     }
     let mut out = io::stdout().lock();
     if let Some(path) = &options.report {
-        writeln!(out, "taken from {}: {}\n", path.display(), costs.take_report(path)?.join(", "))?;
+        let taken = costs.take_report(path)?;
+        writeln!(out, "taken from {}: {}", path.display(), taken.modelled.join(", "))?;
+        taken.unmodelled.iter().try_for_each(|why| writeln!(out, "not modelled, {why}"))?;
+        writeln!(out)?;
     }
     if let Some(path) = &options.write_costs {
         costs.write(path)?;

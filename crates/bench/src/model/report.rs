@@ -52,6 +52,15 @@ struct Spread {
     max: f64,
 }
 
+/// What became of the workloads of a report.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Their names.
+    pub(super) modelled: Vec<String>,
+    /// Their names, and why not.
+    pub(super) unmodelled: Vec<String>,
+}
+
 impl Peer {
     fn has_one_worker(&self) -> bool {
         let pairs = self.command.iter().zip(self.command.iter().skip(1));
@@ -60,20 +69,24 @@ impl Peer {
 }
 
 impl Costs {
-    /// Takes the CPU time per operation of the peer `pantala` from a `results.json` of `compare`. The names of those taken.
+    /// Takes the CPU time per operation of the peer `pantala` from a `results.json` of `compare`.
     ///
     /// # Errors
     /// No such file, or one of something else; a peer `pantala` that had more than one worker, whose time has the cost of
     /// meeting others in it, which the model adds.
-    pub(super) fn take_report(&mut self, path: &Path) -> io::Result<Vec<String>> {
+    pub(super) fn take_report(&mut self, path: &Path) -> io::Result<Taken> {
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
         let text = std::fs::read(path)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         let report: Report = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
         let Report { host, rounds, seconds, workloads } = report;
-        let mut taken = Vec::new();
+        let mut taken = Taken::default();
         for workload in workloads {
             let Workload { name, scale, peers } = workload;
+            if let Some((_, Some(why))) = crate::compare::modelled_workloads().find(|(other, _)| *other == name) {
+                taken.unmodelled.push(format!("{name}: {why}"));
+                continue;
+            }
             let Some(peer) = peers.into_iter().find(|peer| peer.name == PEER) else { continue };
             if !peer.has_one_worker() {
                 return Err(wrong(format!("{name}: {PEER} ran without '--workers 1': {}", peer.command.join(" "))));
@@ -88,9 +101,9 @@ impl Costs {
                 "measured: compare, {} ({min:.2} to {max:.2} in {rounds} rounds of {seconds} s, scale {scale}, load {} to {})",
                 host.began, host.load_before, host.load_after
             );
-            taken.push(name);
+            taken.modelled.push(name);
         }
-        if taken.is_empty() {
+        if taken.modelled.is_empty() {
             return Err(wrong(format!("no workload with figures of a peer called '{PEER}'")));
         }
         Ok(taken)
@@ -110,11 +123,12 @@ mod tests {
         let skipped = format!(r#"[{{"name": "{peer}", "command": {command}, "summary": null}}]"#);
         format!(
             r#"{{"host": {{"began": "one day", "load_before": "1.5", "load_after": "2.5", "cpu": "x"}}, "rounds": 3, "seconds": 1, "workloads": [
-                {{"name": "dragonfly-get30", "scale": 0.2, "peers": {peers}}}, {{"name": "mset10", "scale": 0.2, "peers": {skipped}}}]}}"#
+                {{"name": "dragonfly-get30", "scale": 0.2, "peers": {peers}}}, {{"name": "mset10", "scale": 0.2, "peers": {skipped}}},
+                {{"name": "memory-sets", "scale": 0.2, "peers": {skipped}}}]}}"#
         )
     }
 
-    fn take(text: &str) -> (Costs, io::Result<Vec<String>>) {
+    fn take(text: &str) -> (Costs, io::Result<Taken>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("results.json");
         std::fs::write(&path, text).unwrap();
@@ -127,7 +141,9 @@ mod tests {
     fn a_report_replaces_what_it_measured() {
         let before = Costs::built_in().unwrap();
         let (costs, taken) = take(&report("1", "pantala"));
-        assert_eq!(taken.unwrap(), ["dragonfly-get30"]);
+        let taken = taken.unwrap();
+        assert_eq!(taken.modelled, ["dragonfly-get30"]);
+        assert_eq!(taken.unmodelled, ["memory-sets: memory, without a load"]);
         for (load, before) in costs.workloads.iter().zip(&before.workloads) {
             let wanted = if load.name == "dragonfly-get30" { Some(0.5) } else { before.cpu_us };
             assert_eq!(load.cpu_us, wanted, "{}", load.name);

@@ -1,5 +1,6 @@
 //! What `model` prints: the lines, the errors, the workloads, the assumptions.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::costs::{Costs, Load, Ratio, Written};
@@ -115,11 +116,23 @@ fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io
             None => writeln!(out, "{:<16} {}", load.name, load.source)?,
         }
     }
+    print_unmodelled(out)?;
     writeln!(
         out,
         "\nmillions of operations per second; `owner` with --execution owner, `law` as sigma and kappa have it. Lines of an operation: `written`, of its\n\
          shards and entries as the table above has them, and `fetched`, those that came from another core, mean.\n"
     )
+}
+
+/// The workloads of `compare` that more workers don't change, by the reason.
+fn print_unmodelled(out: &mut impl Write) -> io::Result<()> {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, why) in crate::compare::modelled_workloads() {
+        if let Some(why) = why {
+            by_reason.entry(why).or_default().push(name);
+        }
+    }
+    by_reason.iter().try_for_each(|(why, names)| writeln!(out, "not modelled, {why}: {}", names.join(" ")))
 }
 
 fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: &Load, cpu_us: f64) -> io::Result<()> {
@@ -211,6 +224,11 @@ mod tests {
             let rows = text.lines().filter(|line| line.split_whitespace().next() == Some(load.name.as_str())).count();
             let errors = costs.owner.rows.iter().filter(|row| row.workload == load.name).count();
             assert_eq!(rows, 2 + errors, "{}:\n{text}", load.name);
+        }
+        for (name, why) in crate::compare::modelled_workloads() {
+            let told =
+                |why: &str| text.lines().any(|line| line.contains(why) && line.split(' ').any(|word| word == name));
+            assert!(why.is_none_or(|why| told(&format!("not modelled, {why}: "))), "{name}");
         }
         for (_, input) in costs.inputs() {
             assert!(text.contains(&input.source), "{}", input.source);

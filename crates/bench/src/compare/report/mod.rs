@@ -17,8 +17,8 @@ type RatioColumn = (&'static str, fn(&Ratios) -> &Spread);
 
 /// The first table has these behind the peer's name.
 const COLUMNS: &[Column] = &[
-    ("ops/s", |_, s| thousands(s.operations_per_s.median)),
-    ("min–max", |_, s| format!("{}–{}", thousands(s.operations_per_s.min), thousands(s.operations_per_s.max))),
+    ("ops/s", |_, s| rate(s.operations_per_s.median)),
+    ("min–max", |_, s| format!("{}–{}", rate(s.operations_per_s.min), rate(s.operations_per_s.max))),
     ("CPU µs/op", |_, s| format!("{:.2}", s.cpu_us_per_operation.median)),
     ("p50 µs", |_, s| microseconds(s.p50_us)),
     ("p99 µs", p99),
@@ -51,6 +51,7 @@ const READING: &[&str] = &[
     "gen is the load generator: its CPU time per operation, and how much of the time its busiest thread was on a CPU or waited for one. What servers and generator share, both have less of.",
     "CPU is user and system time of all threads of all processes of a peer, and of what these started, between the first request and the last answer.",
     "MB are resident memory, summed over a peer's processes (pages that these share count once in each): with the keys loaded before the first round, and at each process's peak.",
+    "Of memory-… workloads bytes are resident memory two seconds after the filling, less what it was after 25,000 requests like the filling's that were refused (before), by what was filled.",
     "Clients and servers share this host and talk over loopback: no network is measured, and where they share CPUs, throughput depends on the generator's cost too.",
     "A row with errors, lost connections or a process that ended has no figures.",
 ];
@@ -106,6 +107,9 @@ struct Table {
 
 /// The figures of who has some, and behind them the ratios, where there are any.
 fn tables(workload: &WorkloadResult) -> Vec<Table> {
+    if workload.peers.iter().any(|peer| peer.footprint.is_some()) {
+        return footprints(workload);
+    }
     let measured = || workload.peers.iter().filter_map(|peer| Some((peer, peer.summary.as_ref()?)));
     let figures = measured().map(|(peer, summary)| {
         std::iter::once(peer.name.clone()).chain(COLUMNS.iter().map(|column| column.1(peer, summary))).collect()
@@ -129,6 +133,36 @@ fn tables(workload: &WorkloadResult) -> Vec<Table> {
     tables
 }
 
+/// The same of a workload that weighs collections.
+fn footprints(workload: &WorkloadResult) -> Vec<Table> {
+    let weighed = || workload.peers.iter().filter_map(|peer| Some((peer, peer.weighed()?)));
+    let figures = weighed().map(|(peer, footprint)| {
+        vec![
+            peer.name.clone(),
+            format!("{:.1}", footprint.each_bytes),
+            format!("{} {}", thousands(footprint.count as f64), footprint.what),
+            megabytes(footprint.before_bytes),
+            megabytes(peer.resident_loaded_bytes),
+            megabytes(peer.resident_peak_bytes),
+        ]
+    });
+    let head = vec!["peer", "bytes each", "of", "MB before", "MB loaded", "MB peak"];
+    let mut tables = vec![Table { head, rows: figures.collect() }];
+    let mut ratios = Vec::new();
+    for against in &workload.against {
+        for (peer, footprint) in weighed() {
+            let of_it = footprint.ratios.iter().filter(|ratio| ratio.against == *against);
+            ratios.extend(
+                of_it.map(|ratio| vec![format!("{} / {against}", peer.name), format!("{:.3}", ratio.each_bytes)]),
+            );
+        }
+    }
+    if !ratios.is_empty() {
+        tables.push(Table { head: vec!["ratio", "× bytes"], rows: ratios });
+    }
+    tables
+}
+
 /// With a word, where the workload demands less.
 fn p99(peer: &PeerResult, summary: &Summary) -> String {
     let time = microseconds(summary.p99_us);
@@ -145,7 +179,7 @@ fn is_bad(text: &str) -> bool {
 
 /// What has to be known beside a workload's tables.
 fn remarks(workload: &WorkloadResult) -> Vec<String> {
-    let figureless = |name: &&String| workload.peers.iter().any(|peer| peer.name == **name && peer.summary.is_none());
+    let figureless = |name: &&String| workload.peers.iter().any(|peer| peer.name == **name && !peer.is_measured());
     let no_ratios = workload.against.iter().filter(figureless);
     let no_ratios = no_ratios.map(|name| format!("no ratios to {name}: it has no figures here"));
     workload.peers.iter().flat_map(peer_remarks).chain(no_ratios).collect()
@@ -195,6 +229,11 @@ fn peer_remarks(peer: &PeerResult) -> Vec<String> {
         }
     }
     remarks
+}
+
+/// `12,345`, and `0.31` of what takes seconds.
+pub(super) fn rate(per_s: f64) -> String {
+    if per_s < 10.0 { format!("{per_s:.2}") } else { thousands(per_s) }
 }
 
 /// `12,345`
@@ -334,6 +373,7 @@ mod tests {
     fn numbers_are_readable() {
         assert_eq!([0.0, 999.4, 1000.0, 1_234_567.0].map(thousands), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([9.99, 100.0, 12_345.6].map(microseconds), ["10.0", "100", "12,346"]);
+        assert_eq!([0.314, 10.0, 12_345.6].map(rate), ["0.31", "10", "12,346"]);
     }
 
     #[test]
@@ -383,6 +423,26 @@ mod tests {
             assert!(table.contains(told), "{told}: {table}");
         }
         assert!(!table.contains("second / third"), "not asked for: {table}");
+    }
+
+    #[test]
+    fn footprints_have_tables_of_their_own() {
+        use super::super::results::Footprint;
+        let weighed = |name: &str, loaded_bytes| {
+            let footprint = Some(Footprint::new("sorted sets", 10_000, 2_000_000, loaded_bytes));
+            PeerResult { footprint, resident_loaded_bytes: loaded_bytes, ..peer(name, Vec::new()) }
+        };
+        let mut broken = peer("c", Vec::new());
+        broken.invalid = Some("errors".into());
+        let mut result = workload(vec![weighed("a", 7_000_000), weighed("b", 5_000_000), broken]);
+        result.against = vec!["a".into(), "c".into()];
+        result.summarize();
+        let [figures, ratios] = tables(&result).try_into().unwrap_or_else(|_| panic!("not two"));
+        let rows = |table: &Table| table.rows.iter().map(|row| row.join("; ")).collect::<Vec<_>>();
+        assert_eq!(rows(&figures), ["a; 500.0; 10,000 sorted sets; 2; 7; 0", "b; 300.0; 10,000 sorted sets; 2; 5; 0"]);
+        assert_eq!((rows(&ratios), ratios.head), (vec!["b / a; 0.600".to_owned()], vec!["ratio", "× bytes"]));
+        assert_eq!(remarks(&result), ["c: INVALID: errors", "no ratios to c: it has no figures here"]);
+        assert_eq!(plots::of(&result).unwrap().len(), 1);
     }
 
     #[test]

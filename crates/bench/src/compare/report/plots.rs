@@ -51,7 +51,7 @@ pub(super) fn of(workload: &WorkloadResult) -> io::Result<Vec<String>> {
         .filter_map(|(at, peer)| peer.summary.as_ref().map(|summary| (at, peer, summary)))
         .collect();
     if measured.is_empty() {
-        return Ok(Vec::new());
+        return footprints(workload);
     }
     let throughput = measured.iter().map(|(at, peer, summary)| {
         let s = &summary.operations_per_s;
@@ -93,7 +93,25 @@ pub(super) fn of(workload: &WorkloadResult) -> io::Result<Vec<String>> {
             bars("Resident memory, MB", &memory.collect::<Vec<_>>())?,
         ])
     };
-    drawn().map_err(|error| io::Error::other(format!("a plot can't be drawn: {error}")))
+    drawn().map_err(|error| undrawn(&*error))
+}
+
+/// What collections take, where that was measured.
+fn footprints(workload: &WorkloadResult) -> io::Result<Vec<String>> {
+    let bar = |(at, peer): (usize, &PeerResult)| {
+        let each_bytes = peer.weighed()?.each_bytes;
+        let text = format!("{}: {each_bytes:.1}", peer.name);
+        Some(Bar { peer: at, text, value: each_bytes.max(0.0), whisker: None, behind: 0.0 })
+    };
+    let weighed: Vec<Bar> = workload.peers.iter().enumerate().filter_map(bar).collect();
+    if weighed.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(vec![bars("Resident bytes each", &weighed).map_err(|error| undrawn(&*error))?])
+}
+
+fn undrawn(error: &dyn Error) -> io::Error {
+    io::Error::other(format!("a plot can't be drawn: {error}"))
 }
 
 fn color(peer: usize) -> RGBColor {

@@ -1,58 +1,7 @@
-//! The named workloads: published ones with their parameters, and ours.
+//! The records.
 
-/// Which commands with which weights, keys, sizes and clients. What its source leaves open says so in `ours`.
-#[derive(Debug)]
-pub(crate) struct Workload {
-    pub(crate) name: &'static str,
-    /// Where the parameters were published; empty for our own.
-    pub(crate) source: &'static str,
-    /// What the source leaves open, and what is taken here.
-    pub(crate) ours: &'static str,
-    pub(crate) commands: &'static [Command],
-    /// Commands that make the data, each once for every key.
-    pub(crate) fill: &'static [&'static str],
-    pub(crate) keys: u64,
-    pub(crate) key_prefix: &'static str,
-    pub(crate) key_minimum: u64,
-    pub(crate) data_bytes: u64,
-    pub(crate) clients: Clients,
-    pub(crate) pipeline: u32,
-    pub(crate) zipf_exponent: f64,
-    pub(crate) needs: Needs,
-    /// The latency that it was published with as its condition, in microseconds; held against p99.
-    pub(crate) latency_max_us: Option<f64>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Command {
-    pub(crate) text: &'static str,
-    /// As in `--key-pattern`.
-    pub(crate) pattern: &'static str,
-    pub(crate) weight: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clients {
-    PerThread(u32),
-    /// Of all threads.
-    Total(u32),
-    /// Connections of all threads, in a cluster divided by its nodes; scaled.
-    Connections(u32),
-}
-
-/// What a peer must be capable of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Needs {
-    Nothing,
-    /// Cluster mode is used where a peer has it.
-    ClusterMode,
-    /// An append-only file, synchronized every second.
-    AppendOnlyFile,
-    /// Commands on keys of several slots: no Redis cluster.
-    SeveralSlots,
-    /// All commands on one key, whose members are the numbers: more processes would have nothing to do.
-    OneKey,
-}
+use super::Step::{Count, Each, Every, InOrder, Once};
+use super::{Clients, Command, Measured, Needs, Step, Workload};
 
 const SET: &str = "SET __key__ __data__";
 const GET: &str = "GET __key__";
@@ -61,13 +10,21 @@ const fn uniform(text: &'static str, weight: u32) -> Command {
     Command { text, pattern: "R", weight }
 }
 
+/// Each client has its own part of the numbers.
+const fn parallel(text: &'static str) -> Command {
+    Command { text, pattern: "P", weight: 1 }
+}
+
 /// What most have; the records below say what differs.
 const BASE: Workload = Workload {
     name: "",
     source: "",
     ours: "",
     commands: &[],
-    fill: &[SET],
+    measured: Measured::Time,
+    fill: &[Each(SET)],
+    before: &[],
+    after: &[],
     keys: 1_000_000,
     key_prefix: "memtier-",
     key_minimum: 0,
@@ -86,28 +43,46 @@ const DRAGONFLY: Workload = Workload {
     ..BASE
 };
 
-/// A collection of a million members under one key, as the rows of one collection in `benches/type_costs.py`.
+/// A collection of a million members under one key.
 const COLLECTION: Workload = Workload { key_prefix: "", data_bytes: 12, pipeline: 16, needs: Needs::OneKey, ..BASE };
 const HASH: Workload = Workload {
     ours: "one hash of 1 M fields, each field of up to 12 bytes with a value of 12, pipeline 16",
-    fill: &["HSET hash field:__key__ __data__"],
+    fill: &[Each("HSET hash field:__key__ __data__")],
     ..COLLECTION
 };
 const LIST: Workload = Workload {
     ours: "one list of 1 M elements of up to 14 bytes at first, pipeline 16",
-    fill: &["RPUSH list element:__key__"],
+    fill: &[Each("RPUSH list element:__key__")],
     ..COLLECTION
 };
 const MEMBERS: Workload = Workload {
     ours: "one set of 1 M members of up to 14 bytes, all of which it has, pipeline 16",
-    fill: &["SADD set element:__key__"],
+    fill: &[Each("SADD set element:__key__")],
     ..COLLECTION
 };
 const SCORED: Workload = Workload {
     ours: "one sorted set of 1 M members of up to 14 bytes, scores of up to 6 digits, pipeline 16",
-    fill: &["ZADD zset __key__ element:__same_key__"],
+    fill: &[Each("ZADD zset __key__ element:__same_key__")],
     ..COLLECTION
 };
+const XADD: &str = "XADD stream * sensor __key__ reading __data__";
+const READ_TEN: &str = "XREADGROUP GROUP group consumer COUNT 10 STREAMS stream >";
+/// The group's entries that are read and not acknowledged.
+const PENDING: &str = "XPENDING stream group";
+/// One that has read nothing.
+const NEW_GROUP: &[Step] = &[Once("XGROUP DESTROY stream group"), Once("XGROUP CREATE stream group 0")];
+
+/// A command over two collections of a million, whose keys lie in different halves of the slots.
+const UNION: Workload = Workload {
+    measured: Measured::Operations(5),
+    keys: 500_000,
+    key_prefix: "",
+    clients: Clients::One,
+    needs: Needs::SeveralSlots,
+    ..BASE
+};
+/// Many collections, or one of many members, that nobody asks for anything.
+const MEMORY: Workload = Workload { key_prefix: "", ..BASE };
 
 /// All of them.
 pub(crate) const ALL: &[Workload] = &[
@@ -166,10 +141,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "mset10",
         ours: "MSET of 10 uniform keys over all slots, pipeline 10",
-        commands: &[uniform(
-            "MSET __key__ __data__ __key__ __data__ __key__ __data__ __key__ __data__ __key__ __data__ __key__ __data__ __key__ __data__ __key__ __data__ __key__ __data__ __key__ __data__",
-            1,
-        )],
+        commands: &[uniform("MSET [10 __key__ __data__]", 1)],
         pipeline: 10,
         needs: Needs::SeveralSlots,
         ..BASE
@@ -177,10 +149,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "transactions",
         ours: "MULTI, SET of 4 uniform keys over all slots, EXEC: one operation; 4 of them on their way per client",
-        commands: &[uniform(
-            "MULTI ; SET __key__ __data__ ; SET __key__ __data__ ; SET __key__ __data__ ; SET __key__ __data__ ; EXEC",
-            1,
-        )],
+        commands: &[uniform("MULTI ; [4 SET __key__ __data__ ;] EXEC", 1)],
         pipeline: 4,
         needs: Needs::SeveralSlots,
         ..BASE
@@ -234,11 +203,11 @@ pub(crate) const ALL: &[Workload] = &[
             uniform("ZRANGE z:__key__ 0 9", 1),
         ],
         fill: &[
-            "SET s:__key__ __data__",
-            "HSET h:__key__ f1 __data__ f2 __data__ f3 __data__",
-            "RPUSH l:__key__ __data__ __data__ __data__ __data__",
-            "SADD t:__key__ a b c __data__",
-            "ZADD z:__key__ 1 a 2 b 3 c 4 __data__",
+            Each("SET s:__key__ __data__"),
+            Each("HSET h:__key__ f1 __data__ f2 __data__ f3 __data__"),
+            Each("RPUSH l:__key__ __data__ __data__ __data__ __data__"),
+            Each("SADD t:__key__ a b c __data__"),
+            Each("ZADD z:__key__ 1 a 2 b 3 c 4 __data__"),
         ],
         keys: 100_000,
         key_prefix: "",
@@ -263,103 +232,137 @@ pub(crate) const ALL: &[Workload] = &[
     Workload {
         name: "xadd",
         ours: "one stream of 1 M entries of two fields at first, pipeline 16",
-        commands: &[uniform("XADD stream * sensor __key__ reading __data__", 1)],
-        fill: &["XADD stream * sensor __key__ reading __data__"],
+        commands: &[uniform(XADD, 1)],
+        fill: &[Each(XADD)],
         ..COLLECTION
     },
+    Workload {
+        name: "xreadgroup",
+        ours: "one stream of 1 M entries of two fields; in each round a new group of one consumer reads all of it by tens, pipeline 16",
+        commands: &[uniform(READ_TEN, 1)],
+        measured: Measured::EveryNumbers(10),
+        fill: &[Each(XADD)],
+        before: NEW_GROUP,
+        after: &[Count(PENDING, 1)],
+        ..COLLECTION
+    },
+    Workload {
+        name: "xack",
+        ours: "one stream of 1 M entries, in each round all pending in a new group of one consumer and acknowledged one by one, each client its part in the order of the stream, pipeline 16",
+        commands: &[parallel("XACK stream group __key__-1")],
+        measured: Measured::EachNumber,
+        fill: &[InOrder("XADD stream __key__-1 sensor __same_key__ reading __data__")],
+        before: &[NEW_GROUP[0], NEW_GROUP[1], Every(10, READ_TEN), Count(PENDING, 1)],
+        after: &[Count(PENDING, 0)],
+        ..COLLECTION
+    },
+    Workload {
+        name: "xadd-xreadgroup-xack",
+        ours: "1 M entries in each round, each added to a stream, read by a group of one consumer, and acknowledged: one operation; one client, 16 of them on their way",
+        commands: &[parallel(
+            "XADD stream __key__-1 sensor __same_key__ reading __data__ ; XREADGROUP GROUP group consumer COUNT 1 STREAMS stream > ; XACK stream group __same_key__-1",
+        )],
+        measured: Measured::EachNumber,
+        fill: &[],
+        before: &[Once("DEL stream"), Once("XGROUP CREATE stream group 0 MKSTREAM")],
+        // What was read and isn't pending was acknowledged.
+        after: &[Count("EVAL return(redis.call('XINFO','GROUPS','stream')[1][10]) 0", 1), Count(PENDING, 0)],
+        clients: Clients::One,
+        ..COLLECTION
+    },
+    Workload {
+        name: "sunionstore",
+        ours: "two sets of 1 M strings of up to 14 bytes, half of them in both, whose keys lie in different shards; one client, one command at a time, 5 in a round, over what the one before stored",
+        commands: &[uniform("SUNIONSTORE union first second", 1)],
+        fill: &[
+            Each("SADD first element:__key__ first:__same_key__"),
+            Each("SADD second element:__key__ second:__same_key__"),
+        ],
+        after: &[Count("SCARD union", 3)],
+        ..UNION
+    },
+    Workload {
+        name: "sunionstore-integers",
+        ours: "as sunionstore, of integers",
+        commands: &[uniform("SUNIONSTORE union first second", 1)],
+        fill: &[Each("SADD first __key__ -__same_key__"), Each("SADD second __key__ -9__same_key__")],
+        after: &[Count("SCARD union", 3)],
+        // So that none with a minus is another's with -9, at any scale.
+        key_minimum: 1_000_000,
+        ..UNION
+    },
+    Workload {
+        name: "zunionstore",
+        ours: "as sunionstore, of sorted sets with random scores",
+        commands: &[uniform("ZUNIONSTORE union 2 first second", 1)],
+        fill: &[
+            Each("ZADD first __random__ element:__key__ __random__ first:__same_key__"),
+            Each("ZADD second __random__ element:__key__ __random__ second:__same_key__"),
+        ],
+        after: &[Count("ZCARD union", 3)],
+        ..UNION
+    },
+    Workload {
+        name: "blpop",
+        ours: "1,000 clients wait on one list; another pushes 64 elements in one write, and the next when all have arrived. An operation is a push, the element's way to who waits longest, and that client's next BLPOP; one thread",
+        commands: &[uniform("BLPOP queue 0", 1)],
+        measured: Measured::HandOvers,
+        fill: &[],
+        after: &[Count("LLEN queue", 0)],
+        keys: 1,
+        clients: Clients::Connections(1_000),
+        pipeline: 64,
+        ..COLLECTION
+    },
+    Workload {
+        name: "memory-hashes",
+        ours: "1 M hashes of 10 fields of 7 bytes with values of up to 11",
+        fill: &[Each("HSET hash:__key__ [10 field{at} value__same_key__]"), Count("DBSIZE", 1)],
+        measured: Measured::Resident("hashes", 1),
+        ..MEMORY
+    },
+    Workload {
+        name: "memory-lists",
+        ours: "1 M lists of 20 elements of up to 13 bytes",
+        fill: &[Each("RPUSH list:__key__ [20 item:__same_key__{at}]"), Count("DBSIZE", 1)],
+        measured: Measured::Resident("lists", 1),
+        ..MEMORY
+    },
+    Workload {
+        name: "memory-sets",
+        ours: "1 M sets of 20 random integers of up to 8 digits",
+        fill: &[Each("SADD set:__key__ [20 __random__{at}]"), Count("DBSIZE", 1)],
+        measured: Measured::Resident("sets", 1),
+        ..MEMORY
+    },
+    Workload {
+        name: "memory-zset",
+        ours: "one sorted set of 10 M members of 15 bytes, random scores",
+        fill: &[Each("ZADD zset __random__ member:__key__"), Count("ZCARD zset", 1)],
+        measured: Measured::Resident("members", 1),
+        keys: 10_000_000,
+        key_minimum: 10_000_000,
+        needs: Needs::OneKey,
+        ..MEMORY
+    },
+    Workload {
+        name: "memory-zsets",
+        ours: "1 M sorted sets of 20 members of up to 12 bytes, random scores of up to 6 digits",
+        fill: &[Each("ZADD zset:__key__ [20 __random__ mem:__same_key__{at}]"), Count("DBSIZE", 1)],
+        measured: Measured::Resident("sorted sets", 1),
+        ..MEMORY
+    },
+    Workload {
+        name: "memory-streams",
+        ours: "100 streams of 100 k entries of two fields, which grow together",
+        fill: &[
+            Each("[100 XADD stream:{at} * sensor 7{at} reading value:__random__ ;]"),
+            Count("XLEN stream:00", 1),
+            Count("XLEN stream:99", 1),
+        ],
+        measured: Measured::Resident("entries", 100),
+        keys: 100_000,
+        needs: Needs::SeveralSlots,
+        ..MEMORY
+    },
 ];
-
-impl Workload {
-    /// The one called `name`.
-    pub(crate) fn named(name: &str) -> Result<&'static Workload, String> {
-        ALL.iter().find(|workload| workload.name == name).ok_or_else(|| {
-            let names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
-            format!("no workload '{name}': {}", names.join(", "))
-        })
-    }
-
-    /// Keys at `scale`.
-    pub(crate) fn keys_at(&self, scale: f64) -> u64 {
-        ((self.keys as f64 * scale).round() as u64).max(1)
-    }
-
-    /// Clients of all `threads` at `scale`, against a peer of `nodes` nodes that are each connected to.
-    pub(crate) fn clients_at(&self, scale: f64, threads: u32, nodes: u32) -> u32 {
-        match self.clients {
-            Clients::PerThread(clients) => clients.saturating_mul(threads),
-            Clients::Total(clients) => clients.max(threads),
-            Clients::Connections(all) => {
-                let all = (f64::from(all) * scale).round() as u32;
-                (all / nodes.max(1)).max(threads)
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::load::keys::Pattern;
-    use crate::load::template::{KEY, Template};
-
-    #[test]
-    fn every_record_is_sound() {
-        let mut names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), ALL.len(), "two have the same name");
-        let compile = |text: &str, prefix: &str| {
-            let words: Vec<Vec<u8>> = text.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-            Template::compile(&words, prefix.as_bytes()).unwrap_or_else(|why| panic!("{text}: {why}"))
-        };
-        for workload in ALL {
-            assert!(!workload.source.is_empty() || !workload.ours.is_empty(), "{}", workload.name);
-            for command in workload.commands {
-                let template = compile(command.text, workload.key_prefix);
-                command.pattern.parse::<Pattern>().unwrap();
-                let several = template.keys > 1 || template.replies > 1;
-                if workload.needs != Needs::OneKey {
-                    assert_eq!(several, workload.needs == Needs::SeveralSlots, "{}", workload.name);
-                }
-            }
-            // The second word is the key, of what fills it too.
-            let texts = workload.commands.iter().map(|command| command.text).chain(workload.fill.iter().copied());
-            let mut keys: Vec<&str> = texts.map(|text| text.split(' ').nth(1).unwrap_or_default()).collect();
-            keys.dedup();
-            let is_one = keys.len() == 1 && !keys[0].contains(KEY);
-            assert_eq!(is_one, workload.needs == Needs::OneKey, "{}: {keys:?}", workload.name);
-            for text in workload.fill {
-                assert_eq!(compile(text, workload.key_prefix).keys, 1, "{}", workload.name);
-            }
-        }
-    }
-
-    #[test]
-    fn published_parameters() {
-        let figures = |name: &str| {
-            let w = Workload::named(name).unwrap();
-            (w.keys, w.data_bytes, w.pipeline, w.clients)
-        };
-        assert_eq!(figures("dragonfly-get30"), (1_000_000, 256, 30, Clients::PerThread(30)));
-        assert_eq!(figures("dragonfly-set1"), (1_000_000, 256, 1, Clients::PerThread(30)));
-        assert_eq!(figures("elasticache"), (3_000_000, 512, 1, Clients::Total(500)));
-        assert_eq!(figures("enterprise"), (10_000_000, 100, 9, Clients::PerThread(50)));
-        assert_eq!(figures("aof"), (20_000, 10_240, 25, Clients::Total(50)));
-        assert_eq!(figures("flash"), (2_000_000, 500, 11, Clients::Total(20)));
-        let elasticache = Workload::named("elasticache").unwrap();
-        let most = elasticache.keys_at(super::super::options::SCALE_MAX);
-        for key in [elasticache.key_minimum, elasticache.key_minimum + most - 1] {
-            assert_eq!(format!("{}{key}", elasticache.key_prefix).len(), 16);
-        }
-        assert!(Workload::named("x").unwrap_err().contains("hot-key"));
-    }
-
-    #[test]
-    fn scaling() {
-        let many = Workload::named("many-connections").unwrap();
-        assert_eq!((many.keys_at(0.5), many.clients_at(0.5, 2, 1), many.clients_at(1.0, 2, 40)), (50_000, 5_000, 250));
-        assert_eq!(many.clients_at(0.00001, 2, 40), 2);
-        let get = Workload::named("dragonfly-get1").unwrap();
-        assert_eq!((get.keys_at(1e-9), get.clients_at(0.1, 2, 40)), (1, 60));
-    }
-}

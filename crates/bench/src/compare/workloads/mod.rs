@@ -1,0 +1,310 @@
+//! The named workloads: published ones with their parameters, and ours (`table`).
+
+mod table;
+
+pub(crate) use self::table::ALL;
+
+/// Which commands with which weights, keys, sizes and clients. What its source leaves open says so in `ours`.
+#[derive(Debug)]
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    /// Where the parameters were published; empty for our own.
+    pub(crate) source: &'static str,
+    /// What the source leaves open, and what is taken here.
+    pub(crate) ours: &'static str,
+    pub(crate) commands: &'static [Command],
+    pub(crate) measured: Measured,
+    /// What makes the data.
+    pub(crate) fill: &'static [Step],
+    /// What comes before each round, and after it: not measured.
+    pub(crate) before: &'static [Step],
+    pub(crate) after: &'static [Step],
+    /// Numbers, of which keys or members are made.
+    pub(crate) keys: u64,
+    pub(crate) key_prefix: &'static str,
+    pub(crate) key_minimum: u64,
+    pub(crate) data_bytes: u64,
+    pub(crate) clients: Clients,
+    pub(crate) pipeline: u32,
+    pub(crate) zipf_exponent: f64,
+    pub(crate) needs: Needs,
+    /// The latency that it was published with as its condition, in microseconds; held against p99.
+    pub(crate) latency_max_us: Option<f64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// As [`expanded`] reads it.
+    pub(crate) text: &'static str,
+    /// As in `--key-pattern`.
+    pub(crate) pattern: &'static str,
+    pub(crate) weight: u32,
+}
+
+/// What is measured, and how long a round is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measured {
+    /// The commands, for as long as `--test-time` says.
+    Time,
+    /// The commands, an operation for each number; they have pattern `P`.
+    EachNumber,
+    /// The commands, an operation for so many numbers.
+    EveryNumbers(u64),
+    /// The commands, so many operations.
+    Operations(u64),
+    /// Elements on their way to clients that wait, for as long as `--test-time` says.
+    HandOvers,
+    /// What the filling leaves resident: how many of these for each number. There are no rounds.
+    Resident(&'static str, u64),
+}
+
+/// A part of what is done beside what is measured. Texts are as [`expanded`] reads them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// An operation for each number, by many clients.
+    Each(&'static str),
+    /// The same by one client, one number after the other.
+    InOrder(&'static str),
+    /// An operation for so many numbers, by many clients.
+    Every(u64, &'static str),
+    /// One command.
+    Once(&'static str),
+    /// A command that must answer so much for each number, as an integer or as the first element of an array. In a cluster the nodes together.
+    Count(&'static str, u64),
+}
+
+impl Step {
+    /// What is sent.
+    pub(crate) fn text(&self) -> &'static str {
+        match self {
+            Self::Each(text) | Self::InOrder(text) | Self::Every(_, text) | Self::Once(text) | Self::Count(text, _) => {
+                text
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clients {
+    /// On one thread.
+    One,
+    PerThread(u32),
+    /// Of all threads.
+    Total(u32),
+    /// Connections of all threads, in a cluster divided by its nodes; scaled.
+    Connections(u32),
+}
+
+/// What a peer must be capable of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    Nothing,
+    /// Cluster mode is used where a peer has it.
+    ClusterMode,
+    /// An append-only file, synchronized every second.
+    AppendOnlyFile,
+    /// Commands on keys of several slots: no Redis cluster.
+    SeveralSlots,
+    /// All commands on one key, whose members are the numbers: more processes would have nothing to do.
+    OneKey,
+}
+
+impl Workload {
+    /// The one called `name`.
+    pub(crate) fn named(name: &str) -> Result<&'static Workload, String> {
+        ALL.iter().find(|workload| workload.name == name).ok_or_else(|| {
+            let names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
+            format!("no workload '{name}': {}", names.join(", "))
+        })
+    }
+
+    /// Keys at `scale`.
+    pub(crate) fn keys_at(&self, scale: f64) -> u64 {
+        ((self.keys as f64 * scale).round() as u64).max(1)
+    }
+
+    /// Of `threads`, those that drive it.
+    pub(crate) fn threads_of(&self, threads: u32) -> u32 {
+        if self.clients == Clients::One || self.measured == Measured::HandOvers { 1 } else { threads }
+    }
+
+    /// Clients of all its threads, of `threads`, at `scale`, against a peer of `nodes` nodes that are each connected to.
+    pub(crate) fn clients_at(&self, scale: f64, threads: u32, nodes: u32) -> u32 {
+        let threads = self.threads_of(threads);
+        match self.clients {
+            Clients::One => 1,
+            Clients::PerThread(clients) => clients.saturating_mul(threads),
+            Clients::Total(clients) => clients.max(threads),
+            Clients::Connections(all) => {
+                let all = (f64::from(all) * scale).round() as u32;
+                (all / nodes.max(1)).max(threads)
+            }
+        }
+    }
+
+    /// Operations that a connection has on its way, of `clients`. Elements that are pushed together find somebody who waits.
+    pub(crate) fn pipeline_of(&self, clients: u32) -> u32 {
+        if self.measured == Measured::HandOvers { self.pipeline.min(clients / 2).max(1) } else { self.pipeline }
+    }
+
+    /// Whether a server that answers everything and stores nothing would be found out.
+    pub(crate) fn is_counted(&self) -> bool {
+        let mut steps = self.fill.iter().chain(self.before).chain(self.after);
+        steps.any(|step| matches!(step, Step::Count(..)))
+    }
+
+    /// Its size in a few words.
+    pub(crate) fn shape(&self) -> String {
+        let Self { keys, data_bytes, pipeline, clients, .. } = self;
+        match self.measured {
+            Measured::Resident(what, each) => format!("{} {what}", keys * each),
+            _ => format!("{keys} keys, {data_bytes} bytes, pipeline {pipeline}, {clients:?}"),
+        }
+    }
+
+    /// Whether operations can be sent at a rate.
+    pub(crate) fn has_rate(&self) -> bool {
+        !matches!(self.measured, Measured::HandOvers | Measured::Resident(..))
+    }
+
+    /// Why the model of bigger machines says nothing of it, where it doesn't.
+    pub(crate) fn unmodelled(&self) -> Option<&'static str> {
+        match (self.measured, self.needs) {
+            (Measured::Resident(..), _) => Some("memory, without a load"),
+            (_, Needs::OneKey) => Some("all on one key, whose shard has all the work"),
+            (Measured::Operations(_), _) => Some("one command at a time"),
+            _ => None,
+        }
+    }
+}
+
+/// What a text stands for: `[3 a{at} b]` is what stands between three times, with `{at}` as 00, 01, 02. A `;` with nothing behind it is none.
+pub(crate) fn expanded(text: &str) -> String {
+    let group = text.split_once('[').and_then(|(before, behind)| {
+        let (group, after) = behind.split_once(']')?;
+        let (times, words) = group.split_once(' ')?;
+        Some((before, times.parse::<u32>().ok()?, words, after))
+    });
+    let Some((before, times, words, after)) = group else { return text.to_owned() };
+    let repeated: Vec<String> = (0..times).map(|at| words.replace("{at}", &format!("{at:02}"))).collect();
+    let whole = format!("{before}{}{}", repeated.join(" "), expanded(after));
+    whole.strip_suffix(" ;").map(str::to_owned).unwrap_or(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::keys::Pattern;
+    use crate::load::template::{KEY, Template};
+
+    #[test]
+    fn every_record_is_sound() {
+        let mut names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len(), "two have the same name");
+        let compile = |text: &str, prefix: &str| {
+            let words: Vec<Vec<u8>> = expanded(text).split(' ').map(|word| word.as_bytes().to_vec()).collect();
+            Template::compile(&words, prefix.as_bytes()).unwrap_or_else(|why| panic!("{text}: {why}"))
+        };
+        for workload in ALL {
+            let name = workload.name;
+            assert!(!workload.source.is_empty() || !workload.ours.is_empty(), "{name}");
+            for command in workload.commands {
+                let template = compile(command.text, workload.key_prefix);
+                let pattern = command.pattern.parse::<Pattern>().unwrap();
+                if workload.measured == Measured::Time && workload.needs != Needs::OneKey {
+                    let several = template.keys > 1 || template.replies > 1;
+                    assert_eq!(several, workload.needs == Needs::SeveralSlots, "{name}");
+                }
+                assert!(workload.measured != Measured::EachNumber || pattern == Pattern::Parallel, "{name}");
+            }
+            let is_resident = matches!(workload.measured, Measured::Resident(..));
+            assert_eq!(workload.commands.is_empty(), is_resident, "{name}");
+            assert!(
+                !is_resident || workload.is_counted() && workload.before.len() + workload.after.len() == 0,
+                "{name}"
+            );
+            let steps = || workload.fill.iter().chain(workload.before).chain(workload.after);
+            for step in steps() {
+                let template = compile(step.text(), workload.key_prefix);
+                match step {
+                    Step::Each(_) => assert!(template.keys <= 1, "{name}: {step:?}"),
+                    Step::InOrder(_) => assert_eq!(template.keys, 1, "{name}: {step:?}"),
+                    Step::Every(numbers, _) => assert!(template.keys == 0 && *numbers > 0, "{name}: {step:?}"),
+                    Step::Once(_) | Step::Count(..) => {
+                        assert_eq!((template.keys, template.replies), (0, 1), "{name}: {step:?}");
+                    }
+                }
+            }
+            let fills = steps().filter(|step| matches!(step, Step::Each(_) | Step::InOrder(_) | Step::Every(..)));
+            let texts = workload.commands.iter().map(|command| command.text).chain(fills.map(Step::text));
+            let mut keys: Vec<&str> = texts.map(key_of).collect();
+            keys.dedup();
+            let is_one = keys.len() == 1 && !keys[0].contains(KEY) && !keys[0].contains("{at}");
+            assert_eq!(is_one, workload.needs == Needs::OneKey, "{name}: {keys:?}");
+        }
+    }
+
+    /// The first key of a command, repeated or not.
+    fn key_of(text: &'static str) -> &'static str {
+        let words: Vec<&str> = text.split(' ').skip(usize::from(text.starts_with('['))).collect();
+        if words[0] == "XREADGROUP" { words[words.len() - 2] } else { words[1] }
+    }
+
+    #[test]
+    fn groups_are_repeated() {
+        assert_eq!(expanded("GET __key__"), "GET __key__");
+        assert_eq!(expanded("RPUSH l [3 a{at} b] c"), "RPUSH l a00 b a01 b a02 b c");
+        assert_eq!(expanded("MULTI ; [2 SET a 1 ;] EXEC"), "MULTI ; SET a 1 ; SET a 1 ; EXEC");
+        assert_eq!(expanded("[2 XADD s{at} * a b ;]"), "XADD s00 * a b ; XADD s01 * a b");
+        assert_eq!(expanded("[2 a] [1 b]"), "a a b");
+        assert_eq!(expanded("SET [x 1]"), "SET [x 1]");
+    }
+
+    /// With any number of shards above one: a shard is a range of slots.
+    #[test]
+    fn unions_are_of_different_shards() {
+        use pantala_base::{key_slot, limits::SLOTS};
+        for workload in ALL.iter().filter(|workload| workload.name.contains("unionstore")) {
+            let words: Vec<&str> = workload.commands[0].text.rsplit(' ').take(2).collect();
+            assert_eq!(words, ["second", "first"]);
+            let [second, first] = [words[0], words[1]].map(|word| usize::from(key_slot(word.as_bytes())));
+            assert!(second < SLOTS / 2 && first >= SLOTS / 2, "{first} {second}");
+        }
+    }
+
+    #[test]
+    fn published_parameters() {
+        let figures = |name: &str| {
+            let w = Workload::named(name).unwrap();
+            (w.keys, w.data_bytes, w.pipeline, w.clients)
+        };
+        assert_eq!(figures("dragonfly-get30"), (1_000_000, 256, 30, Clients::PerThread(30)));
+        assert_eq!(figures("dragonfly-set1"), (1_000_000, 256, 1, Clients::PerThread(30)));
+        assert_eq!(figures("elasticache"), (3_000_000, 512, 1, Clients::Total(500)));
+        assert_eq!(figures("enterprise"), (10_000_000, 100, 9, Clients::PerThread(50)));
+        assert_eq!(figures("aof"), (20_000, 10_240, 25, Clients::Total(50)));
+        assert_eq!(figures("flash"), (2_000_000, 500, 11, Clients::Total(20)));
+        let elasticache = Workload::named("elasticache").unwrap();
+        let most = elasticache.keys_at(super::super::options::SCALE_MAX);
+        for key in [elasticache.key_minimum, elasticache.key_minimum + most - 1] {
+            assert_eq!(format!("{}{key}", elasticache.key_prefix).len(), 16);
+        }
+        assert!(Workload::named("x").unwrap_err().contains("hot-key"));
+    }
+
+    #[test]
+    fn scaling() {
+        let many = Workload::named("many-connections").unwrap();
+        assert_eq!((many.keys_at(0.5), many.clients_at(0.5, 2, 1), many.clients_at(1.0, 2, 40)), (50_000, 5_000, 250));
+        assert_eq!(many.clients_at(0.00001, 2, 40), 2);
+        let get = Workload::named("dragonfly-get1").unwrap();
+        assert_eq!((get.keys_at(1e-9), get.clients_at(0.1, 2, 40), get.pipeline_of(60)), (1, 60, 1));
+        let union = Workload::named("sunionstore").unwrap();
+        assert_eq!((union.keys_at(0.1), union.clients_at(0.1, 2, 1), union.threads_of(2)), (50_000, 1, 1));
+        let blpop = Workload::named("blpop").unwrap();
+        assert_eq!((blpop.clients_at(1.0, 2, 1), blpop.clients_at(0.05, 2, 1), blpop.threads_of(2)), (1_000, 50, 1));
+        assert_eq!([1_000, 50, 1].map(|clients| blpop.pipeline_of(clients)), [64, 25, 1]);
+    }
+}
