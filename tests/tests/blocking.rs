@@ -182,6 +182,32 @@ fn unblocked_by_another_client() {
     });
 }
 
+/// Who compares each key with each takes minutes for these, [`PATIENCE`] is much shorter.
+#[test]
+fn waits_at_very_many_keys() {
+    const KEYS: usize = 100_000;
+    play(|server| {
+        let keys = (0..KEYS).map(|number| format!("list:{number}"));
+        let words: Vec<String> =
+            ["BLPOP".into()].into_iter().chain(keys.clone()).chain(keys).chain(["0".into()]).collect();
+        let mut other = server.connect();
+        let mut client = server.connect();
+        client.set_read_timeout(PATIENCE);
+        client.send(&words);
+        wait_until_blocked(&mut other, 1);
+        assert_eq!(other.command(&["RPUSH", "list:54321", "1", "2"]).integer(), 2);
+        assert_eq!(self::words(&client.receive()), "list:54321 1");
+        assert_eq!(other.command(&["DEL", "list:54321"]).integer(), 1);
+        // It waits once more, and goes.
+        client.send(&words);
+        wait_until_blocked(&mut other, 1);
+        drop(client);
+        wait_until_blocked(&mut other, 0);
+        assert_eq!(other.command(&["RPUSH", "list:1", "1"]).integer(), 1);
+        assert_eq!(other.call("LLEN list:1").integer(), 1);
+    });
+}
+
 #[test]
 fn who_goes_gets_nothing() {
     play(|server| {
