@@ -57,8 +57,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use pantala_base::sync::{AtomicBool, AtomicU32, Ordering};
 use pantala_resp::{ArgRange, Args};
 
 use crate::access::{Access, Key, KeyPlace, SessionView};

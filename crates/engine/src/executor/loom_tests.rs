@@ -1,17 +1,17 @@
 //! The executor itself, with its gates, backlogs and mailboxes, through every interleaving of a few workers: commands on one shard and on
-//! several, transactions that whoever frees their last shard runs, requests that bring their shards, shards that are handed over, and requests
-//! that are refused. Whatever happens, each is answered once, has run once and alone on all its shards, in one order on all of
-//! them, and in the end every shard is free.
+//! several, transactions that whoever frees their last shard runs, requests that bring their shards, shards that are handed over, requests
+//! that are refused, and commands that wait for what others bring. Whatever happens, each is answered once, has run once and alone on all its
+//! shards, in one order on all of them, and in the end every shard is free and nobody waits.
 //!
 //! # What is modelled
 //!
-//! Loom sees each access to the words of gates and mailboxes, in all orders that the memory model allows, and each touch of a shard's state
-//! ([`Keyspace::shard`]), which must happen after the last owner's. The code is the server's, but for three bounds (see [`SPINS_MAX`],
+//! Loom sees each access to the words of gates and mailboxes and to who waits, in all orders that the memory model allows, and each touch of a
+//! shard's state ([`Keyspace::shard`]), which must happen after the last owner's. The code is the server's, but for three bounds (see [`SPINS_MAX`],
 //! [`COMBINE_MAX`], [`COMBINE_TIME_MAX`]): a busy shard isn't looked at again, and a shard is handed over when one request was run for others.
 //!
 //! A worker's loop is written out here: it runs what its connections send, sees once to its messages while others still run, and again and again
-//! when they are done. Not modelled: the doorbell (`pantala_base::mailbox` has a model of that), commands that wait for keys, who watches and who
-//! tracks, figures, and the server above the executor.
+//! when they are done. Not modelled: the doorbell (`pantala_base::mailbox` has a model of that), who watches and who tracks, figures, and the
+//! server above the executor.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -20,7 +20,8 @@ use pantala_base::sync::thread;
 use pantala_resp::{ArgRange, Version};
 
 use super::*;
-use crate::command::{Flags, KeySpec, Route};
+use crate::blocking::{Block, WakesOn};
+use crate::command::{Flags, KeySpec, KeyedHandler, Route};
 use crate::exec::Exec;
 use crate::keyspace::{Layout, WorkerPort};
 use crate::shard::ShardStats;
@@ -35,14 +36,63 @@ fn note(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-static NOTE: Command = Command {
-    name: "note",
-    full_name: "note",
-    handler: Handler::Keyed(note),
-    route: Route::Keys,
-    key_specs: &[KeySpec::at(1, &[])],
-    ..Command::BLANK
-};
+/// What [`put`] leaves beside its name, for somebody who waits.
+const ITEM: u8 = u8::MAX;
+
+/// Writes down who it is, and leaves an item.
+fn put(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let shard = access.keyspace.place(args.at(1)).shard;
+    let state = access.shard(shard);
+    state.scratch.extend([args.at(0)[0], ITEM]);
+    state.waiters.note(0, args.at(1));
+    reply.ok();
+}
+
+/// Takes an item from the shard of its first key, and writes down there and on the shard of its second who it is; or waits for one.
+fn take(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let block = Block { destination: Some(2), ..Block::on(1..2, WakesOn::AnyChange, 0) };
+    take_from(access, args, block, reply);
+}
+
+/// Takes an item from the shard of any of its keys, and writes down there who it is; or waits for one.
+fn take_any(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    take_from(access, args, Block::on(1..args.len(), WakesOn::AnyChange, 0), reply);
+}
+
+fn take_from(access: &mut Access<'_>, args: &Args<'_>, block: Block, reply: &mut Reply<'_>) {
+    let (who, keyspace) = (args.at(0)[0], access.keyspace);
+    for key in block.keys.clone().map(|index| args.at(index)) {
+        let shard = keyspace.place(key).shard;
+        if !access.concerns(key) {
+            continue;
+        }
+        let Some(at) = access.shard(shard).scratch.iter().position(|note| *note == ITEM) else { continue };
+        if !access.claim() {
+            return;
+        }
+        let notes = &mut access.shard(shard).scratch;
+        notes.remove(at);
+        notes.push(who);
+        if let Some(index) = block.destination {
+            access.shard(keyspace.place(args.at(index)).shard).scratch.push(who);
+        }
+        return reply.ok();
+    }
+    if access.may_block() {
+        access.block(block);
+    }
+}
+
+/// A command whose arguments are who it is, and keys.
+const fn command(name: &'static str, handler: KeyedHandler) -> Command {
+    let key_specs = const { &[KeySpec::at(1, &[])] };
+    Command { name, full_name: name, handler: Handler::Keyed(handler), route: Route::Keys, key_specs, ..Command::BLANK }
+}
+
+static NOTE: Command = command("note", note);
+static PUT: Command = command("put", put);
+static TAKE: Command = command("take", take);
+static TAKE_ANY: Command = command("take-any", take_any);
 static EXEC: Command = Command { name: "exec", full_name: "exec", ..Command::BLANK };
 
 /// Why a request is refused.
@@ -61,6 +111,14 @@ enum Work {
     Brought(&'static [u32]),
     /// As that, and it refuses whoever waits for its shards meanwhile.
     Busy(&'static [u32]),
+    /// Leaves an item on a shard.
+    Put(u32),
+    /// Takes an item from the first shard, waiting for one, with the second shard held, too.
+    Take(u32, u32),
+    /// Takes an item from any of these shards, waiting for one.
+    TakeAny(&'static [u32]),
+    /// As [`Work::Take`], but it waits no longer than until its worker sees that it waits.
+    TakeNow(u32, u32),
     /// Against the rules: a command that takes its shards in this order.
     Unordered(&'static [u32]),
 }
@@ -97,13 +155,35 @@ impl Model {
         keys.into_iter().find(|key| self.keyspace.place(key.as_bytes()).shard == shard).expect("there are enough")
     }
 
+    /// Runs `body` with the call of a connection's command.
+    fn with_call<R>(&self, connection: u64, body: impl FnOnce(&Call<'_>) -> R) -> R {
+        let (command, shards) = match self.work[connection as usize] {
+            Work::Put(shard) => (&PUT, vec![shard]),
+            Work::Take(from, to) | Work::TakeNow(from, to) => (&TAKE, vec![from, to]),
+            Work::TakeAny(shards) => (&TAKE_ANY, shards.to_vec()),
+            _ => (&NOTE, Vec::new()),
+        };
+        let (mut bytes, mut ranges) = (vec![connection as u8], vec![ArgRange::new(0, 1)]);
+        for key in shards.into_iter().map(|shard| self.key(shard)) {
+            ranges.push(ArgRange::new(bytes.len(), key.len()));
+            bytes.extend_from_slice(key.as_bytes());
+        }
+        let session =
+            SessionView { client: connection, db: 0, version: Version::Resp2, no_touch: false, in_script: false };
+        let args = Args::new(&bytes, &ranges);
+        body(&Call { command, args, first_key: None, session, reads_as: None, connection, now_ms: 0 })
+    }
+
     /// Has a connection send what it is to send.
     fn send(&self, executor: &mut Executor<'_>, connection: u64) {
         let work = self.work[connection as usize];
         let mut reply = Vec::new();
-        let ran = with_call(connection, |call| match work {
-            Work::Single(shard) => executor.run_single(call, KeyPlace { hash: 0, shard }, &mut reply),
-            Work::Many(shards) => executor.run_many(call, shards, &mut reply),
+        let ran = self.with_call(connection, |call| match work {
+            Work::Put(shard) | Work::Single(shard) => {
+                executor.run_single(call, KeyPlace { hash: 0, shard }, &mut reply)
+            }
+            Work::Many(shards) | Work::TakeAny(shards) => executor.run_many(call, shards, &mut reply),
+            Work::Take(from, to) | Work::TakeNow(from, to) => executor.run_many(call, &[from, to], &mut reply),
             Work::Unordered(shards) => {
                 executor.shards = shards.to_vec();
                 let request = executor.request(call);
@@ -126,10 +206,32 @@ impl Model {
                 }
             }
         });
-        if ran != Ran::Parked {
-            assert_eq!(reply, b"+OK\r\n");
-            self.answer(connection, Answer::Ran);
+        match ran {
+            Ran::Parked => {}
+            Ran::Blocked => {
+                let waiter = executor.take_blocked().expect("it waits");
+                self.blocked(executor, &waiter);
+            }
+            Ran::Done | Ran::DoneTold => {
+                assert_eq!(reply, b"+OK\r\n");
+                self.answer(connection, Answer::Ran);
+            }
         }
+    }
+
+    /// A connection waits.
+    fn blocked(&self, executor: &mut Executor<'_>, waiter: &Arc<Waiter>) {
+        if matches!(self.work[waiter.connection as usize], Work::TakeNow(..)) && waiter.claim() {
+            self.answer(waiter.connection, Answer::Refused);
+            executor.withdraw(waiter);
+        }
+    }
+
+    /// A connection has waited.
+    fn woken(&self, executor: &mut Executor<'_>, woken: &Woken) {
+        assert_eq!(woken.reply, b"+OK\r\n");
+        self.answer(woken.waiter.connection, Answer::Ran);
+        executor.withdraw(&woken.waiter);
     }
 
     fn exec(&self, call: &Call<'_>, shards: &[u32]) -> Exec {
@@ -147,7 +249,7 @@ impl Model {
     fn run_held(&self, executor: &mut Executor<'_>, connection: u64, mut owned: Vec<Ownership>) {
         let work = self.work[connection as usize];
         let (Work::Exec(shards) | Work::Brought(shards) | Work::Busy(shards)) = work else { unreachable!() };
-        with_call(connection, |call| {
+        self.with_call(connection, |call| {
             for &shard in shards {
                 executor.run_held(call, &[shard], &mut owned, &mut Vec::new());
             }
@@ -159,8 +261,11 @@ impl Model {
         executor.give_back(owned, 0);
     }
 
-    fn answered(&self, parcel: &Parcel) {
+    fn answered(&self, executor: &mut Executor<'_>, parcel: &Parcel) {
         let request = &parcel.value;
+        if let Some(waiter) = &request.blocked {
+            return self.blocked(executor, waiter);
+        }
         let is_refused = request.refused.is_some();
         assert_eq!(is_refused, request.reply.windows(BUSY.len()).any(|part| part == BUSY.as_bytes()));
         self.answer(request.connection, if is_refused { Answer::Refused } else { Answer::Ran });
@@ -182,8 +287,9 @@ impl Model {
         for node in self.keyspace.port(executor.worker()).mailbox().receive() {
             is_idle = false;
             match node.value {
-                Message::Answer(parcel) => self.answered(&parcel),
+                Message::Answer(parcel) => self.answered(executor, &parcel),
                 Message::Brought(parcel) => self.brought(executor, parcel),
+                Message::Woken(woken) => self.woken(executor, &woken),
                 Message::Run(parcel) => executor.resume(parcel),
                 Message::Shard(ownership) => executor.adopt(ownership),
                 _ => unreachable!("nobody sends that"),
@@ -192,7 +298,12 @@ impl Model {
         while executor.has_work() || executor.has_answers() {
             is_idle = false;
             executor.go_on();
-            executor.take_answers().iter().for_each(|parcel| self.answered(parcel));
+            for parcel in executor.take_answers() {
+                self.answered(executor, &parcel);
+            }
+            for woken in executor.take_woken() {
+                self.woken(executor, &woken);
+            }
             for parcel in executor.take_brought() {
                 self.brought(executor, parcel);
             }
@@ -213,7 +324,8 @@ impl Model {
         for shard in 0..self.keyspace.shard_count() {
             let mut ownership = self.keyspace.gate(shard).try_take().expect("every shard is free");
             let state = self.keyspace.shard(&mut ownership);
-            assert!(state.backlog.is_empty(), "somebody waits for ever");
+            assert!(state.backlog.is_empty(), "a request waits for ever");
+            assert!(state.waiters.is_empty(), "who was answered stands in a queue");
             logs.push(state.scratch.clone());
             assert!(matches!(self.keyspace.gate(shard).free(ownership), Freed::Free));
         }
@@ -222,7 +334,16 @@ impl Model {
                 let notes: Vec<usize> = (0..log.len()).filter(|at| u64::from(log[*at]) == connection).collect();
                 let expected = match self.work[connection as usize] {
                     _ if answer == Answer::Refused => 0,
-                    Work::Single(of) => usize::from(of as usize == shard),
+                    // On any one of them.
+                    Work::TakeAny(shards) => {
+                        let is_here = |of: &&u32| logs[**of as usize].iter().any(|who| u64::from(*who) == connection);
+                        assert_eq!(shards.iter().filter(is_here).count(), 1);
+                        notes.len().min(1)
+                    }
+                    Work::Take(from, to) | Work::TakeNow(from, to) => {
+                        [from, to].iter().filter(|of| **of as usize == shard).count()
+                    }
+                    Work::Put(of) | Work::Single(of) => usize::from(of as usize == shard),
                     Work::Many(shards)
                     | Work::Exec(shards)
                     | Work::Brought(shards)
@@ -238,7 +359,8 @@ impl Model {
         for (first, log) in logs.iter().enumerate() {
             for other in &logs[first + 1..] {
                 let common = |log: &[u8], others: &[u8]| -> Vec<u8> {
-                    let mut common: Vec<u8> = log.iter().copied().filter(|who| others.contains(who)).collect();
+                    let is_common = |who: &u8| *who != ITEM && others.contains(who);
+                    let mut common: Vec<u8> = log.iter().copied().filter(is_common).collect();
                     common.dedup();
                     common
                 };
@@ -246,21 +368,6 @@ impl Model {
             }
         }
     }
-}
-
-/// Runs `body` with the call of a connection's command.
-fn with_call<R>(connection: u64, body: impl FnOnce(&Call<'_>) -> R) -> R {
-    let (bytes, ranges) = ([connection as u8], [ArgRange::new(0, 1)]);
-    let session = SessionView { client: connection, db: 0, version: Version::Resp2, no_touch: false, in_script: false };
-    body(&Call {
-        command: &NOTE,
-        args: Args::new(&bytes, &ranges),
-        first_key: None,
-        session,
-        reads_as: None,
-        connection,
-        now_ms: 0,
-    })
 }
 
 /// In how many interleavings something has happened: what never does isn't proved by the model.
@@ -332,7 +439,7 @@ fn is_seen(count: &AtomicU64) -> bool {
 }
 
 use Execution::{Inline, Owner};
-use Work::{Brought, Busy, Exec as Transacts, Many, Single, Unordered};
+use Work::{Brought, Busy, Exec as Transacts, Many, Put, Single, Take, TakeAny, TakeNow, Unordered};
 
 #[test]
 fn two_commands_over_the_same_shards() {
@@ -389,6 +496,23 @@ fn who_waits_for_a_busy_script_is_refused_or_runs() {
 fn owners_take_their_shards_one_after_the_other() {
     assert!(is_seen(&explore(Owner, 2, &[&[Many(&[0, 1])], &[Many(&[0, 1])]]).ran_elsewhere));
     assert!(is_seen(&explore(Owner, 2, &[&[Transacts(&[0, 1, 0])], &[Single(0), Single(1)]]).ran_elsewhere));
+}
+
+#[test]
+fn who_waits_is_served_also_where_a_second_shard_is_busy() {
+    explore(Inline, 2, &[&[Take(0, 1)], &[Put(0)], &[Single(1)]]);
+    explore(Inline, 2, &[&[Take(0, 1)], &[Put(0), Put(0)], &[Take(0, 1)]]);
+    explore(Owner, 2, &[&[Take(0, 1)], &[Put(0)]]);
+}
+
+#[test]
+fn who_waits_on_two_shards_is_served_once() {
+    explore(Inline, 2, &[&[TakeAny(&[0, 1])], &[Put(0)], &[Put(1)]]);
+}
+
+#[test]
+fn who_waits_no_longer_is_answered_once() {
+    assert!(is_seen(&explore(Inline, 2, &[&[TakeNow(0, 1)], &[Put(0)]]).refused));
 }
 
 /// The models can fail: two that take their shards in different orders wait for each other.
