@@ -236,6 +236,7 @@ mod loom_tests {
                 thread.join().unwrap();
             }
             let ownership = cell.gate.try_take().expect("everyone has finished");
+            // SAFETY: as in `add`.
             assert_eq!(cell.value.with(|value| unsafe { *value }), expected);
             finish(&cell, ownership);
         });

@@ -194,7 +194,7 @@ impl Model {
                 match executor.gather(shards, call.session, connection, 0, true) {
                     Ok(owned) => {
                         self.run_held(executor, connection, owned);
-                        return Ran::Parked;
+                        Ran::Parked
                     }
                     Err(mut parcel) => {
                         if let Work::Exec(shards) = work {
