@@ -38,7 +38,7 @@ pub(crate) struct Options {
     /// A named workload, again for each (`--workload list` tells them) [default: the four of Dragonfly]
     #[arg(long)]
     workload: Vec<String>,
-    /// Rounds; in each every peer is measured once, in turn. Of the workloads memory-… there is one
+    /// Rounds; in each every peer is measured once, in turn. Workloads memory-… have none: they are filled once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: u64,
     /// Seconds of one measurement, of workloads that don't end by themselves
