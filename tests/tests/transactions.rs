@@ -303,6 +303,66 @@ fn a_client_that_goes_leaves_nothing_behind() {
     });
 }
 
+/// What clients that vanish between `MULTI` and `EXEC` had queued and watched is free soon, however long the names were.
+#[test]
+fn who_goes_before_exec_leaves_no_memory_taken() {
+    const CLIENTS: usize = 400;
+    const LONG_BYTES: usize = 100_000;
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &SERVER_ARGS);
+        let mut other = server.connect();
+        let used = |other: &mut Client| {
+            let text = other.call("INFO memory").text();
+            let value = text.lines().find_map(|line| line.strip_prefix("mem_clients_normal:")).expect("INFO has it");
+            value.trim().parse::<usize>().expect("a number")
+        };
+        let (before, resident) = (used(&mut other), server.resident_bytes());
+        for number in 0..CLIENTS {
+            let mut client = server.connect();
+            client.command(&["WATCH", &format!("{number}{}", "w".repeat(LONG_BYTES))]);
+            client.call("MULTI");
+            assert_eq!(client.command(&["SET", "a", &"v".repeat(LONG_BYTES)]).text(), "QUEUED");
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !other.call("INFO clients").text().contains("connected_clients:1\r\n") {
+            assert!(Instant::now() < deadline, "clients that have gone are still there");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let after = used(&mut other);
+        assert!(after < before + LONG_BYTES, "{before} bytes before, {after} after");
+        let taken = server.resident_bytes().saturating_sub(resident) as usize;
+        assert!(taken < CLIENTS * LONG_BYTES / 2, "{taken} bytes more are resident");
+        assert_eq!(other.call("EXISTS a"), Reply::Integer(0));
+        server.assert_sound();
+    });
+}
+
+#[test]
+fn very_many_keys_are_watched_soon() {
+    const KEYS: usize = 100_000;
+    /// Many times what it takes; to compare each with each takes longer.
+    const SOON: Duration = Duration::from_secs(4);
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, &SERVER_ARGS);
+        let (mut client, mut other) = (server.connect(), server.connect());
+        let keys: Vec<String> = (0..KEYS).map(|number| format!("key:{number}")).collect();
+        // Each of them twice.
+        let words: Vec<&str> = std::iter::once("WATCH").chain(keys.iter().chain(&keys).map(String::as_str)).collect();
+        let began = Instant::now();
+        assert_eq!(client.command(&words), Reply::ok());
+        let took = began.elapsed();
+        println!("{backend:?}: {KEYS} keys are watched in {took:?}");
+        assert!(took < SOON, "{took:?}");
+        for (key, is_watched) in [(&*keys[KEYS - 1], true), ("other", false)] {
+            client.command(&words);
+            assert_eq!(other.command(&["SET", key, "1"]), Reply::ok());
+            client.call("MULTI");
+            assert_eq!(client.call("EXEC") == Reply::Null, is_watched, "{key}");
+        }
+        server.assert_sound();
+    });
+}
+
 /// A transaction takes its turn with what waits for a key: who waits is served when all of it has run.
 #[test]
 fn waiting_clients_are_served_after_the_transaction() {

@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
+use hashbrown::HashTable;
 use pantala_resp::{ArgRange, Args};
 
 use crate::access::{Access, Key, KeyPlace};
@@ -236,6 +237,8 @@ struct WatchedKey {
 pub struct Watching {
     watch: Arc<Watch>,
     keys: Vec<WatchedKey>,
+    /// Where in `keys` each is: who watches very many doesn't compare each with each.
+    by_hash: HashTable<usize>,
     /// Of their names.
     name_bytes: usize,
 }
@@ -243,7 +246,7 @@ pub struct Watching {
 impl Watching {
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        self.keys.len() * size_of::<WatchedKey>() + self.name_bytes
+        self.keys.len() * (size_of::<WatchedKey>() + size_of::<usize>()) + self.name_bytes
     }
 
     /// Adds the shards of the keys (any order, with repeats).
@@ -265,13 +268,15 @@ impl Watching {
     pub fn add(&mut self, access: &mut Access<'_>, keys: &[Box<[u8]>]) {
         let db = access.session().db;
         for bytes in keys {
-            if self.keys.iter().any(|key| key.db == db && key.bytes == *bytes) {
+            let place = access.keyspace().place(bytes);
+            let is_known = |at: &usize| self.keys[*at].db == db && self.keys[*at].bytes == *bytes;
+            if self.by_hash.find(place.hash, is_known).is_some() {
                 continue;
             }
-            let place = access.keyspace().place(bytes);
             let key = Key { bytes, place };
             let existed = access.db(&key).exists(&key);
             access.shard(place.shard).waiters.watches.add(db, bytes, &self.watch);
+            self.by_hash.insert_unique(place.hash, self.keys.len(), |at| self.keys[*at].place.hash);
             self.keys.push(WatchedKey { db, bytes: bytes.clone(), place, existed });
             self.name_bytes += bytes.len();
         }
@@ -292,6 +297,9 @@ impl Watching {
 /// How many entries a shard has before it looks for those whose session watches no more.
 const SWEEP_FROM: usize = 64;
 
+/// How long, bytes, the names of the keys are before it does so.
+const SWEEP_FROM_BYTES: usize = 64 * 1024;
+
 /// The watches of one database's keys.
 type ByKey = HashMap<Box<[u8]>, Vec<Weak<Watch>>>;
 
@@ -310,6 +318,10 @@ pub(crate) struct Watches {
     entries: usize,
     /// With how many the next sweep begins.
     sweep_at: usize,
+    /// Of the keys' names.
+    name_bytes: usize,
+    /// With how many of those.
+    sweep_at_bytes: usize,
 }
 
 impl Watches {
@@ -320,7 +332,8 @@ impl Watches {
     }
 
     fn add(&mut self, db: u32, key: &[u8], watch: &Arc<Watch>) {
-        if self.entries >= self.sweep_at.max(SWEEP_FROM) {
+        if self.entries >= self.sweep_at.max(SWEEP_FROM) || self.name_bytes >= self.sweep_at_bytes.max(SWEEP_FROM_BYTES)
+        {
             self.sweep();
         }
         let keys = self.by_database.entry(db).or_default();
@@ -328,6 +341,7 @@ impl Watches {
             Some(watches) => watches.push(Arc::downgrade(watch)),
             None => {
                 keys.insert(key.into(), vec![Arc::downgrade(watch)]);
+                self.name_bytes += key.len();
             }
         }
         self.entries += 1;
@@ -338,6 +352,7 @@ impl Watches {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         let Some(watches) = keys.remove(key) else { return };
         self.entries -= watches.len();
+        self.name_bytes -= key.len();
         raise(&watches);
     }
 
@@ -362,8 +377,10 @@ impl Watches {
     /// The changes were put back: nobody hears of them.
     pub(crate) fn put_back(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
         self.entries += watches.held.len();
-        let before = self.by_database.entry(db).or_default().insert(key.into(), watches.held);
-        self.entries -= before.map_or(0, |instead| instead.len());
+        match self.by_database.entry(db).or_default().insert(key.into(), watches.held) {
+            Some(instead) => self.entries -= instead.len(),
+            None => self.name_bytes += key.len(),
+        }
     }
 
     /// A database gets another content: tells who watches a key of which `concerned` is true.
@@ -376,18 +393,19 @@ impl Watches {
         }
     }
 
-    /// Forgets the watches that have ended. Their number doubles at least between two sweeps: constant work for each.
+    /// Forgets the watches that have ended. Their number, or the length of their names, doubles at least between two sweeps: constant work for each entry or byte.
     fn sweep(&mut self) {
-        self.entries = 0;
+        (self.entries, self.name_bytes) = (0, 0);
         for keys in self.by_database.values_mut() {
-            keys.retain(|_, watches| {
+            keys.retain(|key, watches| {
                 watches.retain(|watch| watch.strong_count() > 0);
                 self.entries += watches.len();
+                self.name_bytes += if watches.is_empty() { 0 } else { key.len() };
                 !watches.is_empty()
             });
         }
         self.by_database.retain(|_, keys| !keys.is_empty());
-        self.sweep_at = self.entries * 2;
+        (self.sweep_at, self.sweep_at_bytes) = (self.entries * 2, self.name_bytes * 2);
     }
 }
 
