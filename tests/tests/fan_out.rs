@@ -44,7 +44,6 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Ten thousand listeners to one channel get one message each, and the server has made it once: copies would take a third of a gigabyte.
 #[test]
-#[ignore = "takes some seconds for each backend: run by .ci/nightly"]
 fn ten_thousand_listeners_share_a_message() {
     const LISTENERS: usize = 10_000;
     const PAYLOAD_BYTES: usize = 32 * KB;
