@@ -11,10 +11,13 @@
 //! | the buckets | the same, under a lock that nobody needs for a client that stays in its bucket |
 //!
 //! Evicting is done under that lock, and takes what a client weighs off the sum at once, though its worker has yet to close it: so nobody is closed
-//! for what is on its way out already. (A worker that weighs a client at that very moment makes the sum too high until it closes it.)
+//! for what is on its way out already, not even where its worker weighs it at that very moment.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Client;
@@ -104,8 +107,11 @@ impl ClientMemory {
         if client.weight_bytes.load(Relaxed) == bytes {
             return 0;
         }
-        let before = client.weight_bytes.swap(bytes, Relaxed);
-        bytes.wrapping_sub(before) as i64
+        let before = client.weight_bytes.swap(bytes, SeqCst);
+        // It may be evicted at this very moment. Either who does so takes off what was stored just now, or that is taken back here: with sequentially consistent
+        // accesses, since one of the two sees what the other has done first.
+        let taken_back = if client.killed.load(SeqCst) { client.weight_bytes.swap(0, SeqCst) } else { 0 };
+        bytes.wrapping_sub(before).wrapping_sub(taken_back) as i64
     }
 
     /// Changes the sum.
@@ -132,8 +138,8 @@ impl ClientMemory {
             && let Some((_, client)) = buckets.by_place.pop_first()
         {
             client.place.store(0, Relaxed);
-            let is_closing = client.killed.swap(true, Relaxed);
-            self.add((client.weight_bytes.swap(0, Relaxed) as i64).wrapping_neg());
+            let is_closing = client.killed.swap(true, SeqCst);
+            self.add((client.weight_bytes.swap(0, SeqCst) as i64).wrapping_neg());
             if !is_closing {
                 self.evicted.fetch_add(1, Relaxed);
                 evicted.push(client);
@@ -237,6 +243,29 @@ mod tests {
         }
         assert_eq!(all.memory().total_bytes.load(Relaxed), 0);
         assert!(all.memory().lock().by_place.is_empty());
+    }
+
+    #[test]
+    fn who_is_weighed_while_it_is_evicted_takes_nobody_along() {
+        const ROUNDS: usize = 2000;
+        for round in 0..ROUNDS {
+            let all = clients(&[3 * MIB, 100 * KIB]);
+            let (first, second) = (all.find(1).expect("it was added"), all.find(2).expect("it was added"));
+            all.limit_memory(2 * MIB);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for step in 0..100 {
+                        first.output_bytes.store(3 * MIB + step, Relaxed);
+                        all.memory().add(all.memory().weigh(&first));
+                    }
+                });
+                scope.spawn(|| (0..20).for_each(|_| drop(all.memory().evict())));
+            });
+            all.memory().evict();
+            assert!(first.killed.load(Relaxed) && !second.killed.load(Relaxed), "round {round}");
+            all.remove(1);
+            assert_eq!(all.memory().total_bytes.load(Relaxed), second.memory_bytes(), "round {round}");
+        }
     }
 
     #[test]
