@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use pantala_tests::waiting::wait_until_blocked;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
 const LAYOUTS: [&[&str]; 3] = [
@@ -331,6 +332,53 @@ fn nothing_is_put_off_while_a_script_is_busy() {
         assert!(began.elapsed() >= Duration::from_millis(1900), "it was not paused: {:?}", began.elapsed());
         assert_eq!(client.call("GET held"), busy("SCRIPT"));
         kill(&mut client, &mut script);
+        server.assert_sound();
+    });
+}
+
+/// Who waits for what a busy script holds, and isn't refused, holds nothing meanwhile that others need.
+#[test]
+fn who_waits_for_a_busy_script_holds_up_nobody() {
+    const MOVERS: usize = 12;
+    each_layout(|server| {
+        let mut client = server.connect();
+        let mut script = server.connect();
+        let mut movers: Vec<Client> = (0..MOVERS).map(|_| server.connect()).collect();
+        for (number, mover) in movers.iter_mut().enumerate() {
+            mover.send(&["BLMOVE", &format!("from:{number}"), "to", "LEFT", "RIGHT", "0"]);
+        }
+        wait_until_blocked(&mut client, MOVERS);
+        script.send(&["EVAL", ENDLESS, "1", "to"]);
+        wait_until_busy(&mut client, "to", "SCRIPT");
+        let free = served(&mut client);
+        assert!(free > 0, "no other shard is served");
+        // A pause would hold back everybody, so it is refused, and the transaction around it.
+        let mut pausing = server.connect();
+        pausing.call("MULTI");
+        pausing.call("CLIENT PAUSE 100000 ALL");
+        let reply = pausing.call("EXEC");
+        assert!(
+            matches!(&reply, Reply::Error(text) if text.starts_with("EXECABORT") && text.contains("BUSY")),
+            "{reply:?}"
+        );
+        let mut watcher = server.connect();
+        watcher.send(&[["WATCH"].as_slice(), &OTHERS, &["to"]].concat());
+        let mut pusher = server.connect();
+        for number in 0..MOVERS {
+            pusher.send(&["RPUSH", &format!("from:{number}"), "x"]);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        for _ in 0..3 {
+            assert_eq!(served(&mut client), free);
+            assert_eq!(client.call("FLUSHALL"), busy("SCRIPT"));
+            assert_eq!(client.call("CLIENT PAUSE 100000 WRITE"), busy("SCRIPT"));
+        }
+        kill(&mut client, &mut script);
+        assert_eq!(watcher.receive(), Reply::ok());
+        // Where a list was in the script's shard, its push was refused.
+        let pushed = (0..MOVERS).filter(|_| pusher.receive() == Reply::Integer(1)).count();
+        wait_until_blocked(&mut client, MOVERS - pushed);
+        assert_eq!(client.call("LLEN to"), Reply::Integer(pushed as i64));
         server.assert_sound();
     });
 }

@@ -155,9 +155,7 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 
 /// `CLIENT UNPAUSE`.
 pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    let tuning = &context.keyspace.tuning;
-    tuning.pause_all.store(false, Relaxed);
-    if tuning.paused_until_ms.swap(0, Relaxed) != 0 {
+    if context.keyspace.tuning.end_pause() {
         // Workers sleep until the pause was to end: have them look again.
         for port in context.keyspace.ports() {
             port.send(Message::Reload);

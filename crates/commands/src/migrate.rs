@@ -1,8 +1,8 @@
 //! `MIGRATE`: keys go to another server and are deleted here when it has them.
 //!
 //! As in Redis the payloads of all keys go out in one piece, a `RESTORE` for each, and each is deleted when its reply is there. Their shards are held until
-//! then, so nobody changes what is under way; the worker stands still, so the timeout is what its connections may have to wait. Unlike Redis each call
-//! makes a connection of its own.
+//! then, so nobody changes what is under way; the worker stands still meanwhile. As in Redis the timeout is that of a single step (to connect, to write a
+//! part, to read a reply), and to find a host by its name has none. Unlike Redis each call makes a connection of its own.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};

@@ -279,7 +279,8 @@ impl<'k> Executor<'k> {
         self.finish(owned, now_ms);
     }
 
-    /// Answers the requests that wait for shards which are held on with an error (code included), but for those that nobody would hear of.
+    /// Answers the requests that wait for shards which are held on with an error (code included), but for those that nobody would hear of, or that may not
+    /// be refused: these give back what they have, so that nobody waits behind them for what a script holds.
     pub fn refuse_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
         let mut refused = Vec::new();
         for ownership in owned {
@@ -290,8 +291,14 @@ impl<'k> Executor<'k> {
                 matches!(request.task, Task::Commands | Task::Exec)
                     || matches!(request.task, Task::Bring) && request.may_be_refused
             };
-            for parcel in std::mem::take(backlog) {
-                if is_refused(&parcel.value) { refused.push(parcel) } else { backlog.push_back(parcel) }
+            for mut parcel in std::mem::take(backlog) {
+                if is_refused(&parcel.value) {
+                    refused.push(parcel);
+                    continue;
+                }
+                parcel.value.is_set_back |= !parcel.value.owned.is_empty();
+                self.to_free.append(&mut parcel.value.owned);
+                backlog.push_back(parcel);
             }
         }
         for mut parcel in refused {
@@ -603,6 +610,10 @@ impl<'k> Executor<'k> {
             loop {
                 let state = self.keyspace.shard(&mut ownership);
                 if let Some(mut parcel) = state.backlog.pop_front() {
+                    if std::mem::take(&mut parcel.value.is_set_back) {
+                        self.to_start.push(parcel);
+                        continue;
+                    }
                     let began = *began.get_or_insert_with(Instant::now);
                     if granted >= COMBINE_MAX || granted > 0 && began.elapsed() > COMBINE_TIME_MAX {
                         state.backlog.push_front(parcel);

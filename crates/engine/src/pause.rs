@@ -7,6 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::tuning::Tuning;
 
+/// The end of a pause whose client isn't told yet.
+const UNTOLD_MS: i64 = i64::MAX;
+
 /// A pause that has begun, whose client isn't told yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
@@ -32,22 +35,46 @@ impl Tuning {
         Pause { timeout_ms, until_ms, before: (paused_until_ms, pauses_all) }
     }
 
-    /// Its client is told now: its time counts from here, unless it has ended meanwhile.
-    pub fn tell_paused(&self, pause: &Pause, now_ms: i64) {
-        let until_ms = pause.timeout_ms.saturating_add(now_ms);
-        let longer = |paused_until_ms| (paused_until_ms > now_ms).then(|| until_ms.max(paused_until_ms));
-        // An error says that nobody is paused any more: then it stays so.
-        let _ = self.paused_until_ms.fetch_update(Relaxed, Relaxed, longer);
+    /// Its client has to wait before it is told: a pause that has just begun lasts until then at least.
+    pub fn hold_pause(&self) {
+        self.untold_pauses.fetch_add(1, Relaxed);
+        self.paused_until_ms.store(UNTOLD_MS, Relaxed);
     }
 
-    /// Its client is refused: takes it back, unless another came or it was ended meanwhile. Whether it did.
-    pub fn take_pause_back(&self, pause: &Pause) -> bool {
+    /// The client of a held pause is told now: its time counts from here, unless it was ended meanwhile (`CLIENT UNPAUSE`).
+    pub fn tell_paused(&self, pause: &Pause, now_ms: i64) {
+        let own_until_ms = pause.timeout_ms.saturating_add(now_ms).min(UNTOLD_MS - 1);
+        // Of one that another client was told of before, it has the time.
+        let until_ms = if pause.until_ms == UNTOLD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
+        self.told_until_ms.fetch_max(until_ms, Relaxed);
+        self.release_pause();
+    }
+
+    /// The client of a held pause is refused: takes it back.
+    pub fn take_pause_back(&self, pause: &Pause) {
         let (until_ms, pauses_all) = pause.before;
-        let is_last = self.paused_until_ms.compare_exchange(pause.until_ms, until_ms, Relaxed, Relaxed).is_ok();
-        if is_last {
+        if until_ms != UNTOLD_MS {
+            self.told_until_ms.fetch_max(until_ms, Relaxed);
             self.pause_all.store(pauses_all, Relaxed);
         }
-        is_last
+        self.release_pause();
+    }
+
+    /// One held pause less: after the last, it is until when their clients were told.
+    fn release_pause(&self) {
+        if self.untold_pauses.fetch_sub(1, Relaxed) > 1 {
+            return;
+        }
+        let told_until_ms = self.told_until_ms.swap(0, Relaxed);
+        // Anything else is a zero: it was ended.
+        let _ = self.paused_until_ms.compare_exchange(UNTOLD_MS, told_until_ms, Relaxed, Relaxed);
+    }
+
+    /// Ends all pauses. Whether there was any.
+    pub fn end_pause(&self) -> bool {
+        self.pause_all.store(false, Relaxed);
+        self.told_until_ms.store(0, Relaxed);
+        self.paused_until_ms.swap(0, Relaxed) != 0
     }
 }
 
@@ -64,30 +91,55 @@ mod tests {
         let tuning = Tuning::new();
         let pause = tuning.pause(100, false, 1000);
         assert_eq!(state(&tuning), (1100, false));
-        tuning.tell_paused(&pause, 1090);
-        assert_eq!(state(&tuning), (1190, false));
-        // A longer one stays.
-        tuning.pause(500, false, 1090);
-        tuning.tell_paused(&pause, 1100);
-        assert_eq!(state(&tuning), (1590, false));
-        // What has ended, by its time or by a client, stays ended.
-        tuning.tell_paused(&pause, 1590);
-        assert_eq!(state(&tuning), (1590, false));
-        tuning.paused_until_ms.store(0, Relaxed);
-        tuning.tell_paused(&pause, 1500);
+        tuning.hold_pause();
+        assert!(tuning.is_paused(5000), "however long that takes");
+        tuning.tell_paused(&pause, 5000);
+        assert_eq!(state(&tuning), (5100, false));
+        // A longer one that its client was told of stays.
+        let pause = tuning.pause(10, true, 5000);
+        tuning.hold_pause();
+        tuning.tell_paused(&pause, 5050);
+        assert_eq!(state(&tuning), (5100, true));
+        // What a client has ended stays ended.
+        let pause = tuning.pause(100, false, 6000);
+        tuning.hold_pause();
+        assert!(tuning.end_pause());
+        tuning.tell_paused(&pause, 6000);
         assert_eq!(state(&tuning), (0, false));
+    }
+
+    #[test]
+    fn it_lasts_until_all_clients_are_told() {
+        let tuning = Tuning::new();
+        let first = tuning.pause(300, false, 1000);
+        tuning.hold_pause();
+        let second = tuning.pause(100, false, 1000);
+        tuning.hold_pause();
+        tuning.tell_paused(&first, 1010);
+        assert!(tuning.is_paused(9000));
+        tuning.tell_paused(&second, 1100);
+        assert_eq!(state(&tuning), (1310, false));
     }
 
     #[test]
     fn a_pause_that_is_taken_back_leaves_what_was() {
         let tuning = Tuning::new();
-        let first = tuning.pause(100, false, 1000);
+        tuning.pause(100, false, 1000);
         let second = tuning.pause(200, true, 1000);
-        assert!(tuning.take_pause_back(&second));
+        tuning.hold_pause();
+        tuning.take_pause_back(&second);
         assert_eq!(state(&tuning), (1100, false));
+        let only = tuning.pause(200, true, 2000);
+        tuning.hold_pause();
+        tuning.take_pause_back(&only);
+        assert!(!tuning.is_paused(2000));
         // Another has come meanwhile.
-        tuning.pause(300, true, 1000);
-        assert!(!tuning.take_pause_back(&first));
-        assert_eq!(state(&tuning), (1300, true));
+        let first = tuning.pause(200, true, 3000);
+        tuning.hold_pause();
+        let second = tuning.pause(50, false, 3000);
+        tuning.hold_pause();
+        tuning.tell_paused(&second, 3010);
+        tuning.take_pause_back(&first);
+        assert!(tuning.is_paused(3059) && !tuning.is_paused(3060));
     }
 }

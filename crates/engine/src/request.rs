@@ -68,6 +68,8 @@ pub struct Request {
     pub(crate) task: Task,
     /// Whether it may be refused while a script holds one of its shards for too long.
     pub(crate) may_be_refused: bool,
+    /// It isn't refused, and has given back what it had: when it is granted a shard, that is free for others, and it takes its shards from the first on.
+    pub(crate) is_set_back: bool,
     /// Why it was refused, if it was: then it has brought nothing.
     pub refused: Option<&'static str>,
     /// The transaction that it is there for, instead of steps.
@@ -101,6 +103,7 @@ impl Request {
             owned: Vec::new(),
             task: Task::Commands,
             may_be_refused: true,
+            is_set_back: false,
             refused: None,
             exec: None,
             blocked: None,

@@ -97,6 +97,10 @@ pub struct Tuning {
     pub scripts_may_debug: AtomicBool,
     /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
     pub paused_until_ms: AtomicI64,
+    /// Pauses that have begun and whose clients aren't told yet.
+    pub(crate) untold_pauses: AtomicU32,
+    /// Until when those last whose clients were told while others weren't (unix time, ms; 0: there are none).
+    pub(crate) told_until_ms: AtomicI64,
     /// Whether the pause holds back all commands, not only writes.
     pub pause_all: AtomicBool,
     /// `cluster-enabled`: set before the first command, never changed.
@@ -140,6 +144,8 @@ impl Tuning {
             cron_is_paused: AtomicBool::new(false),
             scripts_may_debug: AtomicBool::new(false),
             paused_until_ms: AtomicI64::new(0),
+            untold_pauses: AtomicU32::new(0),
+            told_until_ms: AtomicI64::new(0),
             pause_all: AtomicBool::new(false),
             cluster: AtomicBool::new(false),
         }

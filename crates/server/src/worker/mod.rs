@@ -311,6 +311,9 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         if connection.state == connection::State::Paused {
             self.stats.paused.sub(1);
         }
+        if let Some(transactions::Held::Pause(answer)) = connection.held.take() {
+            self.tell_paused(&answer);
+        }
         connection.session.leave_channels(self.executor.keyspace());
         connection.session.set_monitors(self.executor.keyspace(), false);
         connection.session.untrack(self.executor.keyspace());

@@ -10,7 +10,7 @@
 //! 3. Two things take shards anew that had none in between. A script that is run again with all shards asks once more whether it may, and is put off if it may not: nothing
 //!    of its first run is there. And a waiter whose destination was busy (`BLMOVE`) is served later: as long as there is such a one, the shards are given back and taken again.
 //!
-//! While a script is busy who needs what it holds gets `-BUSY`: so does `CLIENT PAUSE`, as in Redis, and the pause is taken back. (Not in a transaction, which has run: that answer waits.)
+//! While a script is busy who needs what it holds gets `-BUSY`: so does `CLIENT PAUSE`, as in Redis, and the pause is taken back. A transaction with it needs all shards, and is refused as a whole.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -56,6 +56,7 @@ impl<L: EventLoop> Worker<'_, L> {
         answer.unsettled = self.server.keyspace().ports().len() - 1;
         let is_alone = answer.unsettled == 0;
         let to = connection.session.listener();
+        self.server.keyspace().tuning.hold_pause();
         connection.held = Some(Held::Pause(answer));
         connection.park(1, 0);
         for worker in (0..self.server.keyspace().ports().len() as u32).filter(|worker| *worker != self.number) {
@@ -107,7 +108,6 @@ impl<L: EventLoop> Worker<'_, L> {
             connection.park(1, 0);
             return Ran::Parked;
         }
-        keyspace.tuning.tell_paused(&answer.pause, self.server.now_ms());
         connection.output.extend_from_slice(&answer.reply);
         if let Some((command, arguments)) = answer.timed
             && self.stopwatch.times(command, arguments)
@@ -115,15 +115,25 @@ impl<L: EventLoop> Worker<'_, L> {
             // Its work was that of a moment: it waited for others.
             self.tally.time_late(command, Duration::ZERO);
         }
+        self.tell_paused(&answer);
         Ran::Done
     }
 
     /// `CLIENT PAUSE` is refused: a script is busy.
     pub(super) fn refuse_pause(&mut self, answer: &PauseAnswer) {
-        if self.executor.keyspace().tuning.take_pause_back(&answer.pause) {
-            // Workers sleep until the pause was to end: have them look again.
-            self.server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
-        }
+        self.executor.keyspace().tuning.take_pause_back(&answer.pause);
+        self.look_at_pause();
+    }
+
+    /// The client of a pause is told, or has gone: its time counts from now.
+    pub(super) fn tell_paused(&self, answer: &PauseAnswer) {
+        self.executor.keyspace().tuning.tell_paused(&answer.pause, self.server.now_ms());
+        self.look_at_pause();
+    }
+
+    /// Workers sleep until a pause is to end: has them look again.
+    fn look_at_pause(&self) {
+        self.server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
     }
 
     /// Whether a pause holds back a script that has come to its shards.
