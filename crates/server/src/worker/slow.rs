@@ -8,6 +8,7 @@
 //!   the threshold, one of them is logged with it: the one with the longest arguments;
 //! * with a threshold below [`FINE_US`] every command has its own time taken: nothing else would tell them apart.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pantala_engine::client::Client;
@@ -107,15 +108,16 @@ pub(super) fn note(
     took: Duration,
     now_ms: i64,
 ) {
-    if is_logged(settings, command, took) {
+    if is_logged(keyspace, command, took) {
         let took_us = took.as_micros() as i64;
         keyspace.slowlog().note(client, command, args, now_ms / 1000, took_us, settings.slowlog_max_len);
     }
     note_latency(keyspace, client, command, took, now_ms);
 }
 
-fn is_logged(settings: &Settings, command: &Command, took: Duration) -> bool {
-    let slower_than_us = settings.slowlog_log_slower_than_us;
+/// By the threshold of this moment: the `CONFIG SET` that raises it isn't logged any more, as in Redis.
+fn is_logged(keyspace: &Keyspace, command: &Command, took: Duration) -> bool {
+    let slower_than_us = keyspace.tuning.slowlog_slower_than_us.load(Relaxed);
     slower_than_us >= 0 && took.as_micros() as i64 >= slower_than_us && !command.flags.contains(Flags::SKIP_SLOWLOG)
 }
 
@@ -137,7 +139,7 @@ impl<L: EventLoop> Worker<'_, L> {
         self.tally.time_late(command, took);
         let Some(connection) = &self.connections[index as usize] else { return };
         let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
-        if is_logged(&self.settings, command, took) {
+        if is_logged(keyspace, command, took) {
             let (bytes, ranges) = words();
             note(keyspace, &self.settings, client, command, &Args::new(&bytes, &ranges), took, self.now_ms);
         } else {
