@@ -41,6 +41,23 @@ pub fn wait_until_blocked(client: &mut Client, count: usize) {
     }
 }
 
+/// Which of these clients is answered first, while the worker of some stands still: each but the last has so long.
+///
+/// # Panics
+/// When even the last isn't answered within [`PATIENCE`].
+#[track_caller]
+pub fn first_served(clients: &mut [Client], within: Duration) -> usize {
+    let last = clients.len() - 1;
+    let served = clients.iter_mut().enumerate().position(|(number, client)| {
+        client.send(&["PING"]);
+        client.set_read_timeout(if number < last { within } else { PATIENCE });
+        client.try_receive().is_ok()
+    });
+    let number = served.expect("the last one waits for its answer");
+    clients[number].set_read_timeout(PATIENCE);
+    number
+}
+
 /// A client that waits with these words, as number `count` of those that wait.
 #[track_caller]
 #[must_use]

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::{encode, encode_into};
-use pantala_tests::waiting::{PATIENCE, pantalas, play, wait_until_blocked};
+use pantala_tests::waiting::{PATIENCE, first_served, pantalas, play, wait_until_blocked};
 use pantala_tests::{Backend, Client, Random, Reply, Server};
 
 const KB: usize = 1024;
@@ -224,14 +224,8 @@ fn arguments_of_commands_that_wait_for_their_shards_count() {
             client.send_raw(&requests[number / WORKERS].1);
         }
         // The script's own worker does nothing else for as long.
-        let is_served = |(number, control): (usize, &mut Client)| {
-            control.send(&["PING"]);
-            control.set_read_timeout(if number + 1 < WORKERS { Duration::from_millis(300) } else { PATIENCE });
-            control.try_receive().is_ok()
-        };
-        let number = controls.iter_mut().enumerate().position(is_served).expect("the last one waits for its answer");
+        let number = first_served(&mut controls, Duration::from_millis(300));
         let control = &mut controls[number];
-        control.set_read_timeout(PATIENCE);
         for (name, _) in &requests {
             eventually(name, || {
                 fields(control, name, "tot-mem").iter().filter(|(_, bytes)| *bytes > 500 * KB).count() == 2

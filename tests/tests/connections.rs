@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use pantala_tests::waiting::pantalas;
+use pantala_tests::waiting::{first_served, pantalas};
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 /// Longest wait for the effect of a command on another connection.
@@ -222,14 +222,8 @@ fn nothing_changes_any_more_when_a_pause_is_answered() {
                 writer.send_together(&commands);
             }
             // The script's worker is busy with it.
-            let is_served = |(number, admin): (usize, &mut Client)| {
-                admin.send(&["PING"]);
-                admin.set_read_timeout(if number + 1 < WORKERS { Duration::from_millis(100) } else { PATIENCE });
-                admin.try_receive().is_ok()
-            };
-            let number = admins.iter_mut().enumerate().position(is_served).expect("the last one waits for its answer");
+            let number = first_served(&mut admins, Duration::from_millis(100));
             let admin = &mut admins[number];
-            admin.set_read_timeout(PATIENCE);
             pause_writes(admin, in_transaction);
             let keys = admin.call("DBSIZE");
             std::thread::sleep(Duration::from_millis(1000));

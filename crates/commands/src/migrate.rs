@@ -4,11 +4,11 @@
 //! then, so nobody changes what is under way; the worker stands still meanwhile. As in Redis the timeout is that of a single step (to connect, to write a
 //! part, to read a reply), and to find a host by its name has none. Unlike Redis each call makes a connection of its own.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pantala_engine::access::{Access, Key, SessionView};
 use pantala_engine::keyspace::Keyspace;
@@ -27,10 +27,8 @@ const OPTIONS_AT: usize = 6;
 const SPEC: usize = 0;
 /// What a timeout of zero or less means.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes that are written within one timeout.
-const CHUNK_BYTES: usize = 64 * 1024;
 /// A reply's first line is no longer: it is no reply otherwise.
-const LINE_BYTES_MAX: usize = 64 * 1024;
+const LINE_BYTES_MAX: u64 = 64 * 1024;
 
 const CONNECTING: &str = "IOERR error or timeout connecting to the client";
 const WRITING: &str = "IOERR error or timeout writing to target instance";
@@ -210,10 +208,7 @@ impl Commands {
 
 /// The other server.
 struct Target {
-    stream: TcpStream,
-    timeout: Duration,
-    /// What was read and not yet looked at.
-    unread: Vec<u8>,
+    stream: BufReader<TcpStream>,
 }
 
 impl Target {
@@ -225,7 +220,9 @@ impl Target {
             match TcpStream::connect_timeout(&address, timeout) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
-                    return Ok(Target { stream, timeout, unread: Vec::new() });
+                    stream.set_read_timeout(Some(timeout))?;
+                    stream.set_write_timeout(Some(timeout))?;
+                    return Ok(Target { stream: BufReader::new(stream) });
                 }
                 Err(error) => failure = error,
             }
@@ -233,50 +230,17 @@ impl Target {
         Err(failure)
     }
 
-    /// What is left of the time until `deadline`, as what a socket takes for one.
-    fn left(deadline: Instant) -> io::Result<Option<Duration>> {
-        match deadline.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
-            left => Ok(Some(left)),
-        }
-    }
-
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        for mut chunk in bytes.chunks(CHUNK_BYTES) {
-            let deadline = Instant::now() + self.timeout;
-            while !chunk.is_empty() {
-                self.stream.set_write_timeout(Self::left(deadline)?)?;
-                match self.stream.write(chunk) {
-                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(written) => chunk = &chunk[written..],
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(())
+        self.stream.get_mut().write_all(bytes)
     }
 
     /// A reply of one line: its text without the dash if it is an error.
     fn read_reply(&mut self) -> io::Result<Result<(), Vec<u8>>> {
-        let deadline = Instant::now() + self.timeout;
-        let end = loop {
-            if let Some(end) = self.unread.iter().position(|&byte| byte == b'\n') {
-                break end;
-            }
-            if self.unread.len() > LINE_BYTES_MAX {
-                return Err(io::ErrorKind::InvalidData.into());
-            }
-            self.stream.set_read_timeout(Self::left(deadline)?)?;
-            let mut read = [0; 4096];
-            match self.stream.read(&mut read) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(len) => self.unread.extend_from_slice(&read[..len]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        };
-        let line: Vec<u8> = self.unread.drain(..=end).collect();
+        let mut line = Vec::new();
+        self.stream.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if !line.ends_with(b"\n") {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         Ok(match line.split_first() {
             Some((b'-', text)) => Err(text.trim_ascii_end().to_vec()),
             _ => Ok(()),

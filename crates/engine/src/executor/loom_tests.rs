@@ -14,7 +14,7 @@
 //! server above the executor.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use pantala_base::sync::thread;
 use pantala_resp::{ArgRange, Version};
@@ -109,7 +109,9 @@ enum Work {
     Exec(&'static [u32]),
     /// The same, but it must be run by its own worker.
     Brought(&'static [u32]),
-    /// As that, and it refuses whoever waits for its shards meanwhile.
+    /// As that, and it may not be refused.
+    Stubborn(&'static [u32]),
+    /// As [`Work::Brought`], and it refuses whoever waits for its shards meanwhile and may be.
     Busy(&'static [u32]),
     /// Leaves an item on a shard.
     Put(u32),
@@ -136,13 +138,20 @@ struct Model {
     work: Vec<Work>,
     /// Connections that were answered. No lock of loom's: nothing hangs on its order.
     answers: Mutex<Vec<(u64, Answer)>>,
+    /// Who may not be refused had to give shards back.
+    set_back: AtomicBool,
 }
 
 impl Model {
     fn new(execution: Execution, shards: u32, workers: u32, work: Vec<Work>) -> Self {
         let layout = Layout { shards, databases: 1, homes: workers, workers, execution, seed: 1, random_seed: 1 };
         let ports = (0..workers).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
-        Model { keyspace: Keyspace::new(layout, ports), work, answers: Mutex::default() }
+        Model {
+            keyspace: Keyspace::new(layout, ports),
+            work,
+            answers: Mutex::default(),
+            set_back: AtomicBool::default(),
+        }
     }
 
     fn answer(&self, connection: u64, answer: Answer) {
@@ -190,8 +199,9 @@ impl Model {
                 executor.start(request);
                 Ran::Parked
             }
-            Work::Exec(shards) | Work::Brought(shards) | Work::Busy(shards) => {
-                match executor.gather(shards, call.session, connection, 0, true) {
+            Work::Exec(shards) | Work::Brought(shards) | Work::Stubborn(shards) | Work::Busy(shards) => {
+                let may_be_refused = !matches!(work, Work::Stubborn(_));
+                match executor.gather(shards, call.session, connection, 0, may_be_refused) {
                     Ok(owned) => {
                         self.run_held(executor, connection, owned);
                         Ran::Parked
@@ -248,7 +258,9 @@ impl Model {
     /// What a connection's own worker does with the shards that the connection asked for.
     fn run_held(&self, executor: &mut Executor<'_>, connection: u64, mut owned: Vec<Ownership>) {
         let work = self.work[connection as usize];
-        let (Work::Exec(shards) | Work::Brought(shards) | Work::Busy(shards)) = work else { unreachable!() };
+        let (Work::Exec(shards) | Work::Brought(shards) | Work::Stubborn(shards) | Work::Busy(shards)) = work else {
+            unreachable!("nothing else asks for shards")
+        };
         self.with_call(connection, |call| {
             for &shard in shards {
                 executor.run_held(call, &[shard], &mut owned, &mut Vec::new());
@@ -256,6 +268,10 @@ impl Model {
         });
         if matches!(work, Work::Busy(_)) {
             executor.refuse_waiting(&mut owned, BUSY);
+            for ownership in &mut owned {
+                let backlog = &self.keyspace.shard(ownership).backlog;
+                self.set_back.fetch_or(backlog.iter().any(|parcel| parcel.value.is_set_back), Relaxed);
+            }
         }
         self.answer(connection, Answer::Ran);
         executor.give_back(owned, 0);
@@ -347,6 +363,7 @@ impl Model {
                     Work::Many(shards)
                     | Work::Exec(shards)
                     | Work::Brought(shards)
+                    | Work::Stubborn(shards)
                     | Work::Busy(shards)
                     | Work::Unordered(shards) => shards.iter().filter(|of| **of as usize == shard).count(),
                 };
@@ -379,6 +396,7 @@ struct Seen {
     /// A shard was handed over to its home.
     handed_over: AtomicU64,
     refused: AtomicU64,
+    set_back: AtomicU64,
 }
 
 impl Seen {
@@ -391,6 +409,7 @@ impl Seen {
         self.ran_elsewhere.fetch_add(u64::from(sum_of(|stats| stats.combined.get()) > 0), Relaxed);
         self.handed_over.fetch_add(u64::from(sum_of(|stats| stats.handovers.get()) > 0), Relaxed);
         self.refused.fetch_add(u64::from(was_refused), Relaxed);
+        self.set_back.fetch_add(u64::from(model.set_back.load(Relaxed)), Relaxed);
     }
 }
 
@@ -439,7 +458,7 @@ fn is_seen(count: &AtomicU64) -> bool {
 }
 
 use Execution::{Inline, Owner};
-use Work::{Brought, Busy, Exec as Transacts, Many, Put, Single, Take, TakeAny, TakeNow, Unordered};
+use Work::{Brought, Busy, Exec as Transacts, Many, Put, Single, Stubborn, Take, TakeAny, TakeNow, Unordered};
 
 #[test]
 fn two_commands_over_the_same_shards() {
@@ -490,6 +509,13 @@ fn shards_are_brought_to_who_asked() {
 fn who_waits_for_a_busy_script_is_refused_or_runs() {
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[0, 1])], &[Many(&[0, 1])]]).refused));
     assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Transacts(&[0, 1])], &[Single(0)]]).refused));
+}
+
+/// Who isn't refused gives back shard 0, for which another waits, and takes both when the script has ended.
+#[test]
+fn who_may_not_be_refused_is_set_back_and_runs() {
+    assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])], &[Single(0)]]).set_back));
+    assert!(is_seen(&explore(Owner, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])]]).set_back));
 }
 
 #[test]

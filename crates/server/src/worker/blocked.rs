@@ -104,7 +104,7 @@ impl<L: EventLoop> Worker<'_, L> {
         answer(&mut connection.output, connection.session.version);
         // As in Redis it is logged when it has its answer, and the time that it waited isn't counted.
         let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
-        slow::note(keyspace, &self.settings, client, waiter.command(), &waiter.args(), Duration::ZERO, self.now_ms);
+        slow::note(keyspace, client, waiter.command(), &waiter.args(), Duration::ZERO, self.now_ms);
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
         if !run::replies_wanted(&mut connection.session) {
             connection.output.truncate(before);

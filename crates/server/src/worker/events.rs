@@ -251,7 +251,7 @@ impl<L: EventLoop> Worker<'_, L> {
         for (request, step, reply) in replies {
             if let Some(took) = step.took {
                 let (client, args) = (&connection.session.client, request.args(step));
-                slow::note(keyspace, &self.settings, client, step.command, &args, took, self.now_ms);
+                slow::note(keyspace, client, step.command, &args, took, self.now_ms);
                 self.tally.time_late(step.command, took);
             }
             self.tally.count_late_reply(step.command, reply);

@@ -7,6 +7,7 @@
 //!    way to one, and what it looks at later is held back.
 //! 2. Then all shards are taken, as any command takes them. Whatever holds one keeps it until it has run. Whatever waits at a gate or in a home's mailbox came there before, and is served
 //!    before: gates and mailboxes are in order.
+//!    (Who has given its shards back for a busy script, [`pantala_engine::executor::Executor::refuse_waiting`], comes anew, but changes nothing, or is of those of 3.)
 //! 3. Two things take shards anew that had none in between. A script that is run again with all shards asks once more whether it may, and is put off if it may not: nothing
 //!    of its first run is there. And a waiter whose destination was busy (`BLMOVE`) is served later: as long as there is such a one, the shards are given back and taken again.
 //!

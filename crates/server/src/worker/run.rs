@@ -403,7 +403,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.time_last(took);
             let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
             let client = &connection.session.client;
-            slow::note(self.executor.keyspace(), &self.settings, client, command, &args, took, self.now_ms);
+            slow::note(self.executor.keyspace(), client, command, &args, took, self.now_ms);
         }
         if session_settles(&connection.session) {
             let is_pushed = is_pushed(command) && outcome == Outcome::Ok;

@@ -101,7 +101,6 @@ impl Stopwatch {
 /// Logs a command if it took long, and makes it an event of `LATENCY` if it took too long for that.
 pub(super) fn note(
     keyspace: &Keyspace,
-    settings: &Settings,
     client: &Client,
     command: &Command,
     args: &Args<'_>,
@@ -110,7 +109,8 @@ pub(super) fn note(
 ) {
     if is_logged(keyspace, command, took) {
         let took_us = took.as_micros() as i64;
-        keyspace.slowlog().note(client, command, args, now_ms / 1000, took_us, settings.slowlog_max_len);
+        let max_len = keyspace.tuning.slowlog_max_len.load(Relaxed);
+        keyspace.slowlog().note(client, command, args, now_ms / 1000, took_us, max_len);
     }
     note_latency(keyspace, client, command, took, now_ms);
 }
@@ -141,7 +141,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
         if is_logged(keyspace, command, took) {
             let (bytes, ranges) = words();
-            note(keyspace, &self.settings, client, command, &Args::new(&bytes, &ranges), took, self.now_ms);
+            note(keyspace, client, command, &Args::new(&bytes, &ranges), took, self.now_ms);
         } else {
             note_latency(keyspace, client, command, took, self.now_ms);
         }
@@ -173,6 +173,6 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(bytes) = connection.input.bytes(&self.io).get(entry.begin..entry.end) else { return };
         let args = Args::new(bytes, window.ranges_of(entry));
         let client = &connection.session.client;
-        note(self.executor.keyspace(), &self.settings, client, command, &args, took, self.now_ms);
+        note(self.executor.keyspace(), client, command, &args, took, self.now_ms);
     }
 }

@@ -271,7 +271,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.tally.time_last(took);
                 let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
                 let args = exec.transaction.args(queued);
-                super::slow::note(keyspace, &self.settings, client, queued.command, &args, took, self.now_ms);
+                super::slow::note(keyspace, client, queued.command, &args, took, self.now_ms);
             }
         }
         // Refused, it has one reply, and took no time.
@@ -584,7 +584,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.time_last(took);
             let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
             let args = transaction.args(queued);
-            super::slow::note(keyspace, &self.settings, client, command, &args, took, now_ms);
+            super::slow::note(keyspace, client, command, &args, took, now_ms);
         }
     }
 }
