@@ -101,4 +101,4 @@ pub use dict::Dict;
 pub use entry::{Entry, EntryMut, EntryRef, Extracted, NewPayload, OwnedPayload, Payload, Removed, VacantEntry};
 pub use hash::hash_key;
 pub use hint::{BucketHint, Hint};
-pub use memory::prefetch;
+pub use memory::{prefetch, prefetch_all};

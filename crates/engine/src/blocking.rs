@@ -54,12 +54,15 @@
 //! Where nobody waits in a shard: one branch at each change, and one after each command. Waiting takes some 300 bytes and the
 //! arguments' length, and no time.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use pantala_base::sync::{AtomicBool, AtomicU32, Ordering};
+use pantala_dict::prefetch_all;
 use pantala_resp::{ArgRange, Args};
+use smallvec::SmallVec;
 
 use crate::access::{Access, Key, KeyPlace, SessionView};
 use crate::command::Command;
@@ -107,6 +110,10 @@ impl Block {
     }
 }
 
+/// Arguments and bytes of them up to which a waiter is one piece of memory: those of `BLPOP` of a key and its like.
+const FEW_ARGUMENTS: usize = 4;
+const FEW_BYTES: usize = 64;
+
 /// A command that waits. See the head of this module.
 pub struct Waiter {
     ticket: u64,
@@ -114,15 +121,15 @@ pub struct Waiter {
     /// Queues that it stands in.
     queues: AtomicU32,
     command: &'static Command,
-    bytes: Vec<u8>,
-    ranges: Vec<ArgRange>,
+    bytes: SmallVec<[u8; FEW_BYTES]>,
+    ranges: SmallVec<[ArgRange; FEW_ARGUMENTS]>,
     pub(crate) session: SessionView,
     /// The worker of its connection.
     pub(crate) worker: u32,
     /// That worker's token of the connection.
     pub connection: u64,
     /// The keys it waits at, without repeats: which argument, and where it lives.
-    keys: Vec<(usize, KeyPlace)>,
+    keys: SmallVec<[(usize, KeyPlace); 1]>,
     /// Where the further key lives that it needs.
     pub(crate) destination: Option<KeyPlace>,
     wakes_on: WakesOn,
@@ -149,7 +156,7 @@ impl Waiter {
         block: &Block,
         place: &dyn Fn(&[u8]) -> KeyPlace,
     ) -> Self {
-        let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(args.len()));
+        let (mut bytes, mut ranges) = (SmallVec::new(), SmallVec::with_capacity(args.len()));
         let mut add = |argument: &[u8]| {
             ranges.push(ArgRange::new(bytes.len(), argument.len()));
             bytes.extend_from_slice(argument);
@@ -158,7 +165,7 @@ impl Waiter {
             Some(args) => args.iter().for_each(|argument| add(argument)),
             None => args.iter().for_each(add),
         }
-        let mut keys: Vec<(usize, KeyPlace)> = Vec::with_capacity(block.keys.len());
+        let mut keys: SmallVec<[(usize, KeyPlace); 1]> = SmallVec::with_capacity(block.keys.len());
         let (are_few, mut seen) = (block.keys.len() <= FEW_KEYS_MAX, HashSet::new());
         for index in block.keys.clone() {
             let key = args.at(index);
@@ -244,16 +251,33 @@ pub struct Woken {
     pub reply: Vec<u8>,
 }
 
+/// A place in a queue.
+struct Place {
+    /// The waiter's own: a search that reads it here touches none that it passes.
+    ticket: u64,
+    waiter: Arc<Waiter>,
+}
+
 /// The waiters of one key.
 #[derive(Default)]
 struct Queue {
-    waiters: VecDeque<Arc<Waiter>>,
+    waiters: VecDeque<Place>,
     /// How many of them wait for what.
     kinds: [u32; KINDS],
     /// The key stands in the list of those that are ready.
     is_ready: bool,
     /// A request is on its way to serve its first waiter.
     stands_still: bool,
+}
+
+impl Queue {
+    /// Where the first stands whose ticket is that or a later one. Mostly it is the first of all.
+    fn first_from(&self, ticket: u64) -> usize {
+        match self.waiters.front() {
+            Some(front) if front.ticket < ticket => self.waiters.partition_point(|place| place.ticket < ticket),
+            _ => 0,
+        }
+    }
 }
 
 /// A key by its database and bytes.
@@ -295,11 +319,11 @@ impl Waiters {
     pub(crate) fn add(&mut self, shard: u32, waiter: &Arc<Waiter>) {
         let queues = self.by_database.entry(waiter.session.db).or_default();
         for key in waiter.keys_in(shard) {
-            if !queues.contains_key(key) {
-                queues.insert(Arc::from(key), Queue::default());
-            }
-            let Some(queue) = queues.get_mut(key) else { continue };
-            queue.waiters.push_back(Arc::clone(waiter));
+            let queue = match queues.get_mut(key) {
+                Some(queue) => queue,
+                None => queues.entry(Arc::from(key)).or_default(),
+            };
+            queue.waiters.push_back(Place { ticket: waiter.ticket, waiter: Arc::clone(waiter) });
             queue.kinds[waiter.wakes_on as usize] += 1;
             self.entries += 1;
             waiter.queues.fetch_add(1, Ordering::AcqRel);
@@ -311,7 +335,10 @@ impl Waiters {
         let Some(queues) = self.by_database.get_mut(&waiter.session.db) else { return };
         for key in waiter.keys_in(shard) {
             let Some(queue) = queues.get_mut(key) else { continue };
-            let Ok(at) = queue.waiters.binary_search_by_key(&waiter.ticket, |other| other.ticket) else { continue };
+            let at = queue.first_from(waiter.ticket);
+            if queue.waiters.get(at).is_none_or(|place| place.ticket != waiter.ticket) {
+                continue;
+            }
             queue.waiters.remove(at);
             queue.kinds[waiter.wakes_on as usize] -= 1;
             self.entries -= 1;
@@ -365,12 +392,10 @@ impl Waiters {
     #[cold]
     pub(crate) fn note(&mut self, db: u32, key: &[u8]) {
         let Some(queues) = self.by_database.get_mut(&db) else { return };
-        let Some((name, _)) = queues.get_key_value(key) else { return };
-        let name = Arc::clone(name);
-        if let Some(queue) = queues.get_mut(key)
+        if let Some((name, queue)) = queues.get_key_value_mut(key)
             && !std::mem::replace(&mut queue.is_ready, true)
         {
-            self.ready.push_back((db, name));
+            self.ready.push_back((db, Arc::clone(name)));
         }
     }
 
@@ -412,9 +437,14 @@ impl Waiters {
         if queue.stands_still || count + queue.kinds[WakesOn::AnyChange as usize] == 0 {
             return None;
         }
-        let from = queue.waiters.partition_point(|waiter| waiter.ticket < ticket);
-        let wanted = |waiter: &&Arc<Waiter>| waiter.wakes_on == WakesOn::AnyChange || Some(waiter.wakes_on) == kind;
-        queue.waiters.range(from..).find(wanted).cloned()
+        let wanted = |waiter: &Waiter| waiter.wakes_on == WakesOn::AnyChange || Some(waiter.wakes_on) == kind;
+        let mut places = queue.waiters.range(queue.first_from(ticket)..);
+        let found = places.find(|place| wanted(&place.waiter))?;
+        // Who comes after that one is likely to be served soon.
+        if let Some(after) = places.next() {
+            prefetch_all(Arc::as_ptr(&after.waiter));
+        }
+        Some(Arc::clone(&found.waiter))
     }
 
     /// Has a queue stand still, or go on.

@@ -99,6 +99,19 @@ pub enum Event {
     Woken,
 }
 
+impl Event {
+    /// The connection that it is of.
+    #[inline]
+    pub fn conn(&self) -> Option<ConnId> {
+        match self {
+            Event::Data { conn, .. } | Event::Eof { conn } | Event::Failed { conn, .. } | Event::Sent { conn, .. } => {
+                Some(*conn)
+            }
+            Event::Accepted { .. } | Event::Woken => None,
+        }
+    }
+}
+
 /// An event loop: used by one thread, the one that created it.
 ///
 /// A turn of a worker is [`poll`](Self::poll), the handling of its events, and the sends that follow from them,

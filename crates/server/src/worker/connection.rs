@@ -198,3 +198,8 @@ impl Connection {
 pub fn token(id: ConnId) -> u64 {
     u64::from(id.generation()) << 32 | id.index() as u64
 }
+
+/// Where the connection of a token stands among its worker's.
+pub fn index_of(token: u64) -> usize {
+    (token & u64::from(u32::MAX)) as usize
+}

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use pantala_dict::prefetch_all;
 use pantala_engine::client::{ReplyMode, Session};
 use pantala_engine::message::Message;
 use pantala_engine::pubsub::{Kind, Published};
@@ -12,9 +13,12 @@ use pantala_resp::{Reply, Version, is_given_up};
 use pantala_runtime::{ConnId, Event, EventLoop, Outgoing, SharedBytes};
 
 use super::busy::Deferred;
-use super::connection::{Connection, State, token};
+use super::connection::{Connection, State, index_of, token};
 use super::{Worker, run, slow};
 use crate::net;
+
+/// Of what is handled one after the other, memory is fetched so far ahead: some hundred nanoseconds before it is used.
+const FETCHED_AHEAD: usize = 4;
 
 impl<L: EventLoop> Worker<'_, L> {
     /// Accepts from the sockets that the server listens on now, if it is this worker that accepts.
@@ -34,6 +38,29 @@ impl<L: EventLoop> Worker<'_, L> {
             self.listeners.push(listener);
         }
         Ok(())
+    }
+
+    /// Handles what the loop has reported.
+    pub(super) fn handle_all(&mut self, events: &mut Vec<Event>) {
+        let mut events = events.drain(..);
+        while let Some(event) = events.next() {
+            self.fetch_ahead(events.as_slice(), |event| event.conn().map(ConnId::index));
+            self.handle(event);
+        }
+    }
+
+    /// Asks the processor for the connections of what is handled soon. Of many, few are in its caches.
+    #[inline]
+    fn fetch_ahead<T>(&self, following: &[T], connection: impl Fn(&T) -> Option<usize>) {
+        if let Some(index) = following.get(FETCHED_AHEAD).and_then(&connection) {
+            prefetch_all(self.connections.as_ptr().wrapping_add(index));
+        }
+        // It was asked for when this was the furthest: what others see of it can be found now.
+        if let Some(index) = following.get(FETCHED_AHEAD / 2).and_then(&connection)
+            && let Some(Some(connection)) = self.connections.get(index)
+        {
+            prefetch_all(Arc::as_ptr(&connection.session.client));
+        }
     }
 
     /// Handles one event.
@@ -98,7 +125,7 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     pub(super) fn find_token(&self, wanted: u64) -> Option<u32> {
-        let index = (wanted & u64::from(u32::MAX)) as usize;
+        let index = index_of(wanted);
         let connection = self.connections.get(index)?.as_ref()?;
         (token(connection.id) == wanted).then_some(index as u32)
     }
@@ -204,8 +231,10 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.answer(parcel);
             }
             self.brought.extend(self.executor.take_brought());
-            for woken in self.executor.take_woken() {
-                self.woken(woken);
+            let mut woken = self.executor.take_woken().into_iter();
+            while let Some(next) = woken.next() {
+                self.fetch_ahead(woken.as_slice(), |later| Some(index_of(later.waiter.connection)));
+                self.woken(next);
             }
             self.run_brought();
             // Behind all answers: what is in them may be what has changed since.

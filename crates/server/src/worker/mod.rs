@@ -155,9 +155,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             self.stats.turns.add(1);
             // Whoever has seen CONFIG SET's answer finds every worker with the new settings, whatever it sends next.
             self.reload_if_changed();
-            for event in events.drain(..) {
-                self.handle(event);
-            }
+            self.handle_all(&mut events);
             self.evict_if_due();
             self.receive_messages();
             self.time_out();
