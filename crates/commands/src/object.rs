@@ -6,7 +6,7 @@ use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
 use pantala_engine::db::{FLAG_RAW, FLAG_UNSHARED, Held, Holds};
 use pantala_engine::keyspace::Keyspace;
-use pantala_engine::tuning::AccessPolicy;
+use pantala_engine::tuning::{AccessPolicy, Tuning};
 use pantala_engine::{EntryMut, Payload};
 use pantala_resp::{Args, Reply};
 use pantala_types::access::{idle_time_s, lfu_decay};
@@ -26,7 +26,9 @@ pub fn encoding(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 
 /// `OBJECT REFCOUNT key`.
 pub fn refcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    with_entry(access, args, reply, |entry, _, _, reply| reply.integer(refcount_of(entry)));
+    with_entry(access, args, reply, |entry, keyspace, _, reply| {
+        reply.integer(refcount_of(entry, &keyspace.tuning));
+    });
 }
 
 /// `OBJECT IDLETIME key`, seconds.
@@ -96,10 +98,12 @@ pub(crate) fn encoding_of(entry: &EntryMut<'_, Value>) -> Encoding {
     }
 }
 
-/// How many share an entry's value. Nothing is shared here, but Redis shares small integers and says so.
-pub(crate) fn refcount_of(entry: &EntryMut<'_, Value>) -> i64 {
+/// How many share an entry's value. Nothing is shared here, but Redis shares small integers and says so, unless it evicts by what it knows of each key.
+pub(crate) fn refcount_of(entry: &EntryMut<'_, Value>, tuning: &Tuning) -> i64 {
     match entry.payload() {
-        Payload::Int(value) if is_shared_integer(value) && entry.user_flags() & FLAG_UNSHARED == 0 => {
+        Payload::Int(value)
+            if is_shared_integer(value) && entry.user_flags() & FLAG_UNSHARED == 0 && tuning.shares_integers() =>
+        {
             SHARED_INTEGER_REFCOUNT
         }
         _ => 1,

@@ -104,6 +104,13 @@ impl<V> Dict<V> {
         }
     }
 
+    /// An entry by its key's hash alone, as [`hash_key`](crate::hash_key) makes it: for who remembers keys without keeping copies of them. Of two keys with
+    /// the same hash it is either.
+    pub fn find_by_hash(&mut self, h: u64) -> Option<EntryMut<'_, V>> {
+        // SAFETY: the slot is in use, and `h` is its key's hash.
+        self.table.find_by_hash(h).map(|slot| unsafe { EntryMut::new(&mut self.table, slot, h) })
+    }
+
     /// The place of a key, by one search: to change its entry or to put one in. Best after a [`Hint`] has fetched it.
     #[inline]
     pub fn entry<'d>(&'d mut self, h: u64, key: &'d [u8]) -> Entry<'d, V> {

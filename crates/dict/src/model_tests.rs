@@ -685,3 +685,66 @@ fn lengths_come_back_at_the_bounds_of_their_forms() {
         }
     }
 }
+
+/// A sample is of neighbours that are there, each once, as many as were asked for; going on from its cursor comes by all of them.
+#[test]
+fn samples_are_of_what_is_there() {
+    let mut random = Random::new(seed("samples_are_of_what_is_there"));
+    for n in [1, 7, sized(3000, 60), sized(40_000, 100)] {
+        let mut dict = Dict::<u64>::new(SEED);
+        let expires = |i: usize| i % 50 == n % 50 / 2;
+        for i in 0..n {
+            put(&mut dict, &key(i), b"v", expires(i).then_some(5));
+        }
+        for expiring in [false, true] {
+            for _ in 0..50 {
+                let there = if expiring { dict.expiring() } else { n };
+                let mut seen = HashSet::new();
+                dict.sample(random.next(), 100_000, expiring, 5, &mut |entry| {
+                    assert!(!expiring || entry.expire_at_ms().is_some());
+                    assert!(seen.insert(entry.key().to_vec()) || there < 10, "twice in one sample");
+                });
+                assert!(
+                    seen.len() == there.min(5) || there < 10 && seen.len() > there / 2,
+                    "{} of {there}",
+                    seen.len()
+                );
+            }
+            let (mut all, mut cursor) = (HashSet::new(), 0);
+            loop {
+                cursor =
+                    dict.sample(cursor, 1, expiring, usize::MAX, &mut |entry| _ = all.insert(entry.key().to_vec()));
+                if cursor == 0 {
+                    break;
+                }
+            }
+            assert_eq!(all.len(), if expiring { dict.expiring() } else { n });
+        }
+    }
+    assert_eq!(Dict::<u64>::new(SEED).sample(77, 10, false, 5, &mut |_| panic!("nothing is there")), 0);
+}
+
+#[test]
+fn a_hash_finds_its_key() {
+    let n = sized(20_000, 100);
+    let mut dict = filled(n);
+    for i in (0..n).step_by(3) {
+        let h = hash_key(SEED, &key(i));
+        let entry = dict.find_by_hash(h).expect("it is there");
+        assert_eq!(entry.key(), key(i));
+        let _ = entry.remove();
+        assert!(dict.find_by_hash(h).is_none());
+    }
+    dict.check();
+    // Half of these lie in the stash.
+    let mut colliding = Dict::<u64>::new(COLLIDING_SEED);
+    let n = sized(9000, 95);
+    (0..n).for_each(|i| put(&mut colliding, &key(i), b"v", None));
+    for h in [key(0), b"odd".to_vec(), b"even".to_vec()].map(|key| hash_key(COLLIDING_SEED, &key)) {
+        while let Some(entry) = colliding.find_by_hash(h) {
+            let _ = entry.remove();
+        }
+    }
+    assert!(colliding.is_empty());
+    colliding.check();
+}

@@ -94,6 +94,55 @@ impl<V> Dict<V> {
         cursor
     }
 
+    /// Visits neighbours from a cursor on, beginning again at the end: `count` of them, or as many as there are in `max_buckets` buckets; with `expiring` only
+    /// those that have an expiry, and the others aren't touched (a segment without any counts as one bucket). Gives the cursor to go on with. A cursor
+    /// may be any number: from a random one on, that is a sample. Where there are fewer than asked for, those at the cursor may come twice.
+    pub fn sample(
+        &self,
+        cursor: u64,
+        max_buckets: usize,
+        expiring: bool,
+        count: usize,
+        visit: &mut dyn FnMut(EntryRef<'_, V>),
+    ) -> u64 {
+        let mut left = count;
+        let mut visit = |slot: &AtomicU64| {
+            let word = slot.load(Relaxed);
+            if left > 0 && (!expiring || word & EXPIRES_BIT != 0) {
+                left -= 1;
+                // SAFETY: a slot in use, and the dictionary is borrowed.
+                visit(unsafe { EntryRef::new(Record::from_slot(word)) });
+            }
+            left > 0
+        };
+        let begin = cursor & CURSOR_MASK;
+        let (mut cursor, mut is_round) = (begin, false);
+        for _ in 0..max_buckets.max(1) {
+            if is_round && cursor > begin {
+                break;
+            }
+            if cursor == 0 && !self.table.stash.iter().all(&mut visit) {
+                break;
+            }
+            let Some(stop) = self.table.stop(cursor) else { return 0 };
+            if expiring && stop.segment.expiring() == 0 {
+                cursor = self.table.cursor(stop.segment, cursor << (64 - CURSOR_BITS), TAGS);
+            } else {
+                let mut wants_more = true;
+                stop.for_each(|slot| wants_more = visit(slot));
+                cursor = stop.next;
+                if !wants_more {
+                    break;
+                }
+            }
+            // Begun at its beginning, a round is over at the end.
+            if cursor == 0 && core::mem::replace(&mut is_round, true) | (begin == 0) {
+                break;
+            }
+        }
+        cursor
+    }
+
     /// Visits the entries that have an expiry in at most `max_buckets` buckets (at least one) from a cursor on, removes
     /// those for which `visit` says so, handing over what is left of each, and gives the cursor to go on with, as
     /// [`Self::scan`]. A segment without such entries counts as one bucket. Entries without an expiry aren't touched.

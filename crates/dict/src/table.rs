@@ -9,6 +9,7 @@ use core::sync::atomic::{
 
 use crate::arena::{self, Root};
 use crate::bucket::{Bucket, EXPIRES_BIT, SLOTS, address_of, tag_of, with_tag};
+use crate::hash::hash_key;
 use crate::memory::prefetch;
 use crate::record::{Content, Kind, Record};
 use crate::segment::Segment;
@@ -177,6 +178,30 @@ impl Table {
     fn stash_search(&self, key: &[u8]) -> Option<NonNull<AtomicU64>> {
         // SAFETY: the stash holds slots in use.
         self.stash.iter().map(NonNull::from).find(|&slot| unsafe { Self::record(slot).has_key(key) })
+    }
+
+    /// The slot of a key that has this hash, all 64 bits of it.
+    pub(crate) fn find_by_hash(&self, h: u64) -> Option<NonNull<AtomicU64>> {
+        let is_it = |slot: &&AtomicU64| {
+            let word = slot.load(Relaxed);
+            // SAFETY: a slot that isn't zero leads to a record in use, and it isn't written during this call.
+            word != 0 && hash_key(self.seed, unsafe { Record::from_slot(word).key() }) == h
+        };
+        let segment = self.segment(h)?;
+        let tag = segment.tag(h);
+        let mut bucket = segment.home(tag);
+        loop {
+            let line = segment.bucket(bucket);
+            // SAFETY: as in `find_in`.
+            if let Some(slot) = unsafe { line.matches(tag) }.map(|i| &line.slots[i]).find(is_it) {
+                return Some(NonNull::from(slot));
+            }
+            // Ends as in `probe`.
+            if !line.is_full() {
+                return self.stash.iter().find(is_it).map(NonNull::from);
+            }
+            bucket = segment.next(bucket);
+        }
     }
 
     /// The slot that leads to the same record as the word `slot`; `h` as in [`Self::unhook`]. Not of the stash.

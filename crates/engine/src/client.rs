@@ -399,6 +399,11 @@ impl Client {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner).upgrade().is_some_and(|watch| watch.is_changed())
     }
 
+    /// As [`Client::memory_bytes`], without what it shares with others.
+    pub fn unshared_bytes(&self) -> u64 {
+        self.memory_bytes().saturating_sub(self.shared_bytes.load(Relaxed))
+    }
+
     /// What it takes of memory, bytes, as far as its worker has told: its buffers, what it has queued, and what is kept for it.
     pub fn memory_bytes(&self) -> u64 {
         let parts = [

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use pantala_resp::{ArgRange, Args, Reply};
 
 use crate::command::Command;
+use crate::eviction::OUT_OF_MEMORY;
 use crate::executor::{Call, Executor, has_news};
 use crate::faults::{self, Fault};
 use crate::ownership::Ownership;
 use crate::request::{Parcel, Request, Task};
-use crate::transaction::{Queued, Transaction, Watching};
+use crate::transaction::{Queued, Transaction, Watching, discarded};
 use crate::tuning::WATCHING;
 
 /// A transaction that any thread can run, and what became of it.
@@ -90,6 +91,11 @@ impl Executor<'_> {
     fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
         let (session, now_ms) = (request.session, request.now_ms);
         let is_begun = exec.heading_bytes > 0;
+        let flags = exec.transaction.flags();
+        if !is_begun && self.keyspace().tuning.is_limited() && !self.has_room(flags, owned, now_ms) {
+            Reply::new(&mut request.reply, session.version).error_bytes(&discarded(OUT_OF_MEMORY.as_bytes()));
+            return false;
+        }
         let watching = exec.watching.take();
         let is_intact = watching.is_none_or(|watching| watching.is_intact(&mut self.look(&session, owned, now_ms)));
         if !is_intact && !faults::hits(Fault::BlindExec) {

@@ -20,13 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use pantala_base::Random;
 use pantala_base::mailbox::Node;
 use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
 
 use crate::access::{Access, Key, KeyPlace, SessionView};
 use crate::blocking::{Blocking, Origin, Waiter, Woken};
-use crate::command::{Command, Handler};
+use crate::command::{Command, Handler, Route};
+use crate::eviction::{OUT_OF_MEMORY, Weights};
 use crate::faults::{self, Fault};
 use crate::keyspace::{Execution, Keyspace};
 use crate::message::Message;
@@ -87,7 +89,7 @@ pub struct Executor<'k> {
     /// Scratch: ownerships of the command at hand.
     owned: Vec<Ownership>,
     /// Shards to be given back.
-    to_free: Vec<Ownership>,
+    pub(crate) to_free: Vec<Ownership>,
     /// Shards with waiting requests, put off to the next turn.
     put_off: Vec<Ownership>,
     /// Answers to requests of this worker's own connections.
@@ -104,6 +106,8 @@ pub struct Executor<'k> {
     pub(crate) told: Vec<News>,
     /// Changed keys, for who wants to hear of their prefixes, with who has changed each one last: told once a turn.
     pub(crate) changed: BTreeMap<KeyName, u64>,
+    /// From which shards keys are evicted.
+    pub(crate) weights: Weights,
 }
 
 impl<'k> Executor<'k> {
@@ -123,6 +127,7 @@ impl<'k> Executor<'k> {
             woken: Vec::new(),
             told: Vec::new(),
             changed: BTreeMap::new(),
+            weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
         }
     }
 
@@ -561,6 +566,15 @@ impl<'k> Executor<'k> {
                 step.reply_end = reply.len();
                 continue;
             }
+            // They have waited; with `--execution owner` nobody else can evict anything in front of them.
+            if self.keyspace.tuning.is_limited() && !self.has_room(step.command.flags, owned, request.now_ms) {
+                Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
+                step.reply_end = reply.len();
+                if has_news(self.keyspace, owned) {
+                    self.serve(owned, request.now_ms);
+                }
+                continue;
+            }
             let call = Call {
                 command: step.command,
                 args: request.args(step),
@@ -593,7 +607,7 @@ impl<'k> Executor<'k> {
 
     /// Gives back all of `to_free`: grants each shard to the requests that wait for it, which may run and leave more to
     /// be freed. A loop and not a recursion, since that chain has no bound.
-    fn free_all(&mut self) {
+    pub(crate) fn free_all(&mut self) {
         loop {
             self.free_those();
             // Such a request may want the very shards that were just given back.
@@ -663,7 +677,7 @@ fn execute(
     if access.block.is_some() { wait(&mut access, call, worker) } else { None }
 }
 
-/// As [`execute`], where somebody sees every command, or has what it reads noted.
+/// As [`execute`], where somebody sees every command, has what it reads noted, or wants to know what it makes of memory.
 #[cold]
 fn execute_watched(
     keyspace: &Keyspace,
@@ -685,8 +699,16 @@ fn execute_watched(
         }
     }
     remember(keyspace, call, access.owned);
+    if keyspace.tuning.is_limited() {
+        keyspace.meter(access.owned, stays_in_database(call.command).then_some(call.session.db));
+    }
     set_origin(keyspace, access.owned, NOBODY);
     if access.block.is_some() { wait(&mut access, call, worker) } else { None }
+}
+
+/// Whether a command changes nothing but in the selected database.
+fn stays_in_database(command: &Command) -> bool {
+    matches!(command.route, Route::Keys) && !matches!(command.name, "copy" | "move")
 }
 
 #[inline]

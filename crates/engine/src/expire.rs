@@ -62,7 +62,7 @@ impl ActiveExpiry {
         let keyspace = executor.keyspace();
         self.turns = (self.turns + 1) % TURNS_PER_MEASURE;
         if self.turns == 0 {
-            measure(executor, worker, now_ms);
+            executor.measure();
         }
         if !keyspace.tuning.active_expire.load(Relaxed) {
             return;
@@ -100,18 +100,6 @@ impl ActiveExpiry {
                 return;
             }
         }
-    }
-}
-
-/// Publishes what the dictionaries of a worker's shards take.
-fn measure(executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
-    let keyspace = executor.keyspace();
-    for shard in (0..keyspace.shard_count()).filter(|&shard| keyspace.home(shard) == worker) {
-        let Some(mut ownership) = executor.try_take(shard) else { continue };
-        for db in 0..keyspace.databases() {
-            Db::new(keyspace, keyspace.shard(&mut ownership), shard, db, now_ms, true).publish_bytes();
-        }
-        executor.free(ownership);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::access::KeyPlace;
 use crate::client::Clients;
 use crate::latency::LatencyMonitor;
 use crate::lazyfree::{Garbage, LazyFree};
+use crate::memory::Memory;
 use crate::message::Message;
 use crate::monitor::Monitors;
 use crate::ownership::{Gate, Ownership};
@@ -126,6 +127,7 @@ pub struct Keyspace {
     slowlog: SlowLog,
     latency: LatencyMonitor,
     tracking: Tracking,
+    memory: Memory,
     /// Live settings.
     pub tuning: Tuning,
     /// Requests that found their shard busy, by worker: a count for all would be one more line that goes from core to core just when
@@ -201,6 +203,7 @@ impl Keyspace {
             slowlog,
             latency,
             tracking: Tracking::default(),
+            memory: Memory::new(),
             tuning: Tuning::new(),
             all_held_ms: CachePadded::new(AtomicI64::new(i64::MIN / 2)),
             draws: AtomicU64::new(0),
@@ -370,6 +373,12 @@ impl Keyspace {
         &self.tracking
     }
 
+    /// What the data takes, and what it may.
+    #[inline]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// Tracked keys, and the readers of all of them together.
     pub fn tracked(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(keys, readers), cell| {
@@ -413,6 +422,11 @@ impl Keyspace {
     #[inline]
     pub(crate) fn physical(&self, db: u32) -> usize {
         self.physical[db as usize].load(Relaxed) as usize
+    }
+
+    /// The number by which clients know the database that stands there in each shard's table.
+    pub(crate) fn logical(&self, physical: usize) -> u32 {
+        (0..self.layout.databases).find(|&db| self.physical(db) == physical).expect("each one has a number")
     }
 
     /// Asks the processor for a shard's gate, to be written soon. A hint: it takes nothing from a thread that is about to free it

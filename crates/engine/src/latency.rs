@@ -18,6 +18,10 @@ pub const COMMAND: &str = "command";
 pub const EXPIRE_CYCLE: &str = "expire-cycle";
 /// A key that was met after its time, and freed.
 pub const EXPIRE_DEL: &str = "expire-del";
+/// What one command, or one turn, has spent on evicting keys.
+pub const EVICTION_CYCLE: &str = "eviction-cycle";
+/// A key that was evicted, and freed.
+pub const EVICTION_DEL: &str = "eviction-del";
 
 /// Samples that are kept of a kind of event, as in Redis.
 pub const SAMPLES_MAX: usize = 160;

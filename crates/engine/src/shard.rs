@@ -1,10 +1,13 @@
 //! A shard: a partition of the slots, and all state of its keys.
 
+use std::sync::atomic::AtomicU64;
+
 use pantala_base::{Counter, Gauge, Random};
 use pantala_dict::Dict;
 use pantala_types::Value;
 
 use crate::blocking::Waiters;
+use crate::eviction::Pool;
 use crate::fields::Watched;
 use crate::request::Backlog;
 
@@ -20,6 +23,8 @@ pub struct Shard {
     pub(crate) backlog: Backlog,
     /// Commands that wait for its keys.
     pub(crate) waiters: Waiters,
+    /// Who is to be evicted next, once something has been.
+    pub(crate) eviction: Option<Box<Pool>>,
     /// For LFU counters and random keys.
     pub(crate) random: Random,
     /// Where packed collections are changed before they go back into their entries: kept for its memory.
@@ -34,6 +39,7 @@ impl Shard {
             watched: (0..databases).map(|_| Watched::default()).collect(),
             backlog: Backlog::new(),
             waiters: Waiters::default(),
+            eviction: None,
             random: Random::from_seed(seed),
             scratch: Vec::new(),
         }
@@ -55,6 +61,8 @@ pub struct ShardStats {
     pub databases: Box<[DatabaseStats]>,
     /// Keys that expired.
     pub expired: Counter,
+    /// Keys that were evicted.
+    pub evicted: Counter,
     /// Requests that its owner ran for others.
     pub combined: Counter,
     /// Times its owner passed it to its home because too many requests waited.
@@ -84,6 +92,8 @@ pub struct DatabaseStats {
     pub dict_bytes: Gauge,
     /// Bytes of values outside the dictionary's own memory.
     pub heap_bytes: Gauge,
+    /// What the sum of all shards ([`Memory`](crate::memory::Memory)) has of the two.
+    pub(crate) told_bytes: AtomicU64,
 }
 
 impl ShardStats {
@@ -94,6 +104,7 @@ impl ShardStats {
             hits: Counter::default(),
             misses: Counter::default(),
             expired: Counter::default(),
+            evicted: Counter::default(),
             combined: Counter::default(),
             handovers: Counter::default(),
             expire_visited: Counter::default(),

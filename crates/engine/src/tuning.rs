@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, A
 
 use pantala_types::list::{ALONE_BYTES_DEFAULT, NodeLimit};
 
+use crate::eviction::{EvictionPolicy, Rank};
+
 /// How the access word of an entry is kept (`maxmemory-policy`, as far as `OBJECT IDLETIME` and `FREQ` need it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -18,14 +20,16 @@ pub enum AccessPolicy {
 /// every command's way, for measuring what they cost while nobody watches; no server is built so to serve.
 pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
-/// Bits of [`Tuning::events`] above those of events: there are monitors.
+/// Bits of [`Tuning::events`] above those of events: memory is limited (`maxmemory`).
+const LIMITED: u32 = 1 << 28;
+/// There are monitors.
 const MONITORS: u32 = 1 << 29;
 /// Clients track what they read.
 const TRACKS: u32 = 1 << 30;
 /// Clients are told of prefixes.
 const BROADCASTS: u32 = 1 << 31;
 /// All of them.
-pub(crate) const WATCHED: u32 = MONITORS | TRACKS | BROADCASTS;
+pub(crate) const WATCHED: u32 = LIMITED | MONITORS | TRACKS | BROADCASTS;
 
 /// Live settings, each an atomic: read on the hot path with a plain load. Every one is independent of the others, so relaxed
 /// ordering is enough.
@@ -34,6 +38,8 @@ pub struct Tuning {
     pub proto_max_bulk_len: AtomicU64,
     /// How long any connection's replies may become, bytes: the hard limits of `client-output-buffer-limit`, that of the class that may have more.
     pub reply_bytes_max: AtomicU64,
+    /// `lazyfree-lazy-eviction`.
+    pub lazyfree_lazy_eviction: AtomicBool,
     /// `lazyfree-lazy-expire`.
     pub lazyfree_lazy_expire: AtomicBool,
     /// `lazyfree-lazy-server-del`.
@@ -44,6 +50,12 @@ pub struct Tuning {
     pub lazyfree_lazy_user_flush: AtomicBool,
     /// `maxmemory-policy` as an [`AccessPolicy`].
     access_policy: AtomicU8,
+    /// `maxmemory-policy` as it is, by [`EvictionPolicy::bits`].
+    eviction_policy: AtomicU8,
+    /// `maxmemory-samples`, at least 1.
+    pub maxmemory_samples: AtomicU32,
+    /// `maxmemory-eviction-tenacity`, 0 to 100.
+    pub maxmemory_eviction_tenacity: AtomicU32,
     /// `lfu-log-factor`.
     pub lfu_log_factor: AtomicU32,
     /// `lfu-decay-time`, minutes.
@@ -113,11 +125,15 @@ impl Tuning {
         Tuning {
             proto_max_bulk_len: AtomicU64::new(512 * 1024 * 1024),
             reply_bytes_max: AtomicU64::new(u64::MAX),
+            lazyfree_lazy_eviction: AtomicBool::new(false),
             lazyfree_lazy_expire: AtomicBool::new(false),
             lazyfree_lazy_server_del: AtomicBool::new(false),
             lazyfree_lazy_user_del: AtomicBool::new(false),
             lazyfree_lazy_user_flush: AtomicBool::new(false),
             access_policy: AtomicU8::new(AccessPolicy::Lru as u8),
+            eviction_policy: AtomicU8::new(EvictionPolicy::Nothing.bits()),
+            maxmemory_samples: AtomicU32::new(5),
+            maxmemory_eviction_tenacity: AtomicU32::new(10),
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_time_minutes: AtomicU32::new(1),
             list_max_listpack_size: AtomicI32::new(-2),
@@ -161,11 +177,40 @@ impl Tuning {
         }
     }
 
-    /// Whether somebody sees every command (`MONITOR`), or has what it reads noted (`CLIENT TRACKING`).
+    /// Whether somebody sees every command (`MONITOR`), has what it reads noted (`CLIENT TRACKING`), or wants to know what it makes of memory
+    /// (`maxmemory`): one look for all of them, since mostly nobody does.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         // Relaxed, as all here: who has seen the command answered that set it sees it, by whatever brought it the answer.
-        WATCHING && self.events.load(Relaxed) & (MONITORS | TRACKS) != 0
+        const ALL: u32 = if WATCHING { LIMITED | MONITORS | TRACKS } else { LIMITED };
+        self.events.load(Relaxed) & ALL != 0
+    }
+
+    /// Whether memory is limited (`maxmemory` isn't 0).
+    #[inline]
+    pub fn is_limited(&self) -> bool {
+        self.events.load(Relaxed) & LIMITED != 0
+    }
+
+    pub(crate) fn set_limited(&self, is_limited: bool) {
+        self.set_watched(LIMITED, is_limited);
+    }
+
+    /// What is evicted where memory is limited.
+    pub fn eviction_policy(&self) -> EvictionPolicy {
+        EvictionPolicy::from_bits(self.eviction_policy.load(Relaxed))
+    }
+
+    /// Sets what is evicted, and how access words are kept for it.
+    pub fn set_eviction_policy(&self, policy: EvictionPolicy) {
+        self.eviction_policy.store(policy.bits(), Relaxed);
+        self.set_access_policy(if policy.rank() == Some(Rank::Lfu) { AccessPolicy::Lfu } else { AccessPolicy::Lru });
+    }
+
+    /// Whether Redis would share small integers among keys: not where it needs each key's access word to evict by.
+    #[inline]
+    pub fn shares_integers(&self) -> bool {
+        !self.is_limited() || !matches!(self.eviction_policy().rank(), Some(Rank::Lru | Rank::Lfu))
     }
 
     /// Whether clients are told of changes of all keys with a prefix (`CLIENT TRACKING … BCAST`).

@@ -10,7 +10,6 @@ use pantala_engine::command::{Command, Flags};
 use pantala_engine::functions::Functions;
 use pantala_engine::keyspace::{Keyspace, WorkerPort};
 use pantala_engine::message::Message;
-use pantala_engine::tuning::AccessPolicy;
 use pantala_runtime::Backend;
 
 use crate::config::{ConfigStore, Refusal, Settings};
@@ -129,6 +128,7 @@ impl Server {
             stats: ServerStats::default(),
         };
         let settings = server.config.settings();
+        server.keyspace.memory().add_other(server.facts.startup_bytes as i64);
         server.keyspace.tuning.cluster.store(settings.cluster_enabled, Relaxed);
         server.tune(&settings);
         server
@@ -384,6 +384,13 @@ impl Server {
         }
         process::set_log_level(new.loglevel);
         self.tune(new);
+        let (used, limit) = (self.keyspace.memory().used_bytes(), new.maxmemory_bytes);
+        if limit != old.maxmemory_bytes && limit > 0 && used > limit {
+            tracing::warn!(
+                "The new maxmemory value set via CONFIG SET ({limit}) is smaller than the current memory usage ({used}). \
+                 Keys will be evicted, or new commands that may take memory refused, depending on the maxmemory-policy."
+            );
+        }
         Ok(())
     }
 
@@ -394,6 +401,7 @@ impl Server {
         let hard_bytes = [&settings.output_limit_normal, &settings.output_limit_pubsub].map(|limit| limit.hard_bytes);
         let reply_bytes_max = if hard_bytes.contains(&0) { u64::MAX } else { hard_bytes[0].max(hard_bytes[1]) };
         tuning.reply_bytes_max.store(reply_bytes_max, Relaxed);
+        tuning.lazyfree_lazy_eviction.store(settings.lazyfree_lazy_eviction, Relaxed);
         tuning.lazyfree_lazy_expire.store(settings.lazyfree_lazy_expire, Relaxed);
         tuning.lazyfree_lazy_server_del.store(settings.lazyfree_lazy_server_del, Relaxed);
         tuning.lazyfree_lazy_user_del.store(settings.lazyfree_lazy_user_del, Relaxed);
@@ -420,11 +428,10 @@ impl Server {
         tuning.times_all.store(crate::worker::times_all(settings), Relaxed);
         self.keyspace.clients().limit_memory(settings.clients_memory_bytes());
         tuning.set_events(settings.notify_keyspace_events);
-        tuning.set_access_policy(if settings.maxmemory_policy.is_lfu() {
-            AccessPolicy::Lfu
-        } else {
-            AccessPolicy::Lru
-        });
+        tuning.set_eviction_policy(settings.maxmemory_policy.eviction());
+        tuning.maxmemory_samples.store(settings.maxmemory_samples, Relaxed);
+        tuning.maxmemory_eviction_tenacity.store(settings.maxmemory_eviction_tenacity, Relaxed);
+        self.keyspace.limit_memory(settings.maxmemory_bytes);
     }
 }
 
@@ -504,6 +511,7 @@ impl Host for Server {
                 &stats.hits,
                 &stats.misses,
                 &stats.expired,
+                &stats.evicted,
                 &stats.combined,
                 &stats.handovers,
                 &stats.expire_visited,
@@ -512,6 +520,7 @@ impl Host for Server {
             }
         }
         self.keyspace.lazy_free().reset();
+        self.keyspace.memory().reset();
         for figure in
             [&self.stats.connections_received, &self.stats.connections_rejected, &self.stats.output_limit_closed]
         {
@@ -560,7 +569,7 @@ impl Host for Server {
         // What clients share is there once.
         let mut clients_bytes = self.kept_messages.load(Relaxed);
         for client in self.keyspace.clients().all() {
-            clients_bytes += client.memory_bytes().saturating_sub(client.shared_bytes.load(Relaxed));
+            clients_bytes += client.unshared_bytes();
         }
         let startup_bytes = self.facts.startup_bytes;
         let used_bytes = startup_bytes + self.data_bytes() + clients_bytes;

@@ -10,8 +10,6 @@ pub enum State {
     /// Known to Redis 7.0, not served. Its value is always the default; another one in the file makes a warning, and by
     /// `CONFIG SET` an error.
     Known,
-    /// As [`State::Known`], but the value in the file is kept: another directive builds on it.
-    Kept,
 }
 
 /// Type of a directive's value, with its range.
@@ -119,11 +117,6 @@ impl Directive {
     /// Not served.
     pub const fn known(name: &'static str, kind: Kind, default: &'static str) -> Self {
         Self::new(State::Known, name, kind, default)
-    }
-
-    /// Not served, but kept for another directive.
-    pub const fn kept(name: &'static str, kind: Kind, default: &'static str) -> Self {
-        Self::new(State::Kept, name, kind, default)
     }
 
     /// With a second name.

@@ -1,6 +1,6 @@
 //! Reading the configuration: file, standard input and options, in this order, the last word on a directive winning.
 
-use super::directive::{Kind, State};
+use super::directive::Kind;
 use super::host::{Host, expand, has_wildcards, reason};
 use super::quote::{split, trim};
 use super::settings::{HZ_MAX, HZ_MIN, Settings};
@@ -290,11 +290,6 @@ impl Loader<'_> {
             return Ok(());
         }
         let (name, default) = (found.name(), directive.default);
-        if directive.state == State::Kept {
-            self.values.set(found.index, value);
-            self.warn(name, format!("Directive '{name}' isn't served yet, but for what is a share of it"));
-            return Ok(());
-        }
         let default = if default.is_empty() { "\"\"" } else { default };
         self.warn(name, format!("Directive '{name}' isn't served yet: the server runs as with its default, {default}"));
         Ok(())

@@ -3,6 +3,7 @@
 use super::value::{OutputLimit, output_limits};
 use super::values::Values;
 use pantala_engine::client::PreferredEndpoint;
+use pantala_engine::eviction::{EvictionPolicy, Rank};
 use pantala_engine::notify::EventClasses;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -60,7 +61,7 @@ pub enum IoBackend {
     Epoll,
 }
 
-/// `maxmemory-policy`: as far as served, how accesses of keys are recorded for `OBJECT IDLETIME` and `OBJECT FREQ`.
+/// `maxmemory-policy`: what is evicted, and how accesses of keys are recorded for it, and for `OBJECT IDLETIME` and `OBJECT FREQ`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants are Redis's names of its policies")]
 pub enum MaxmemoryPolicy {
@@ -75,9 +76,18 @@ pub enum MaxmemoryPolicy {
 }
 
 impl MaxmemoryPolicy {
-    /// Whether accesses are counted (`OBJECT FREQ`) rather than timed (`OBJECT IDLETIME`).
-    pub fn is_lfu(self) -> bool {
-        matches!(self, MaxmemoryPolicy::VolatileLfu | MaxmemoryPolicy::AllkeysLfu)
+    /// What it evicts.
+    pub fn eviction(self) -> EvictionPolicy {
+        match self {
+            MaxmemoryPolicy::VolatileLru => EvictionPolicy::Volatile(Rank::Lru),
+            MaxmemoryPolicy::VolatileLfu => EvictionPolicy::Volatile(Rank::Lfu),
+            MaxmemoryPolicy::VolatileRandom => EvictionPolicy::Volatile(Rank::Random),
+            MaxmemoryPolicy::VolatileTtl => EvictionPolicy::Volatile(Rank::Ttl),
+            MaxmemoryPolicy::AllkeysLru => EvictionPolicy::All(Rank::Lru),
+            MaxmemoryPolicy::AllkeysLfu => EvictionPolicy::All(Rank::Lfu),
+            MaxmemoryPolicy::AllkeysRandom => EvictionPolicy::All(Rank::Random),
+            MaxmemoryPolicy::NoEviction => EvictionPolicy::Nothing,
+        }
     }
 
     /// Its name, as `INFO` prints it.
@@ -200,12 +210,16 @@ pub struct Settings {
     pub lazyfree_lazy_user_del: bool,
     /// `FLUSHDB`, `FLUSHALL` and `SCRIPT FLUSH` work as with `ASYNC`.
     pub lazyfree_lazy_user_flush: bool,
-    /// How much memory the data may take, bytes; 0: any. Only what is a share of it is held to it.
+    /// How much memory may be taken before keys are evicted, bytes; 0: any.
     pub maxmemory_bytes: u64,
     /// How much memory all clients may take.
     pub maxmemory_clients: ClientsLimit,
-    /// How accesses are recorded.
+    /// What is evicted, and how accesses are recorded.
     pub maxmemory_policy: MaxmemoryPolicy,
+    /// Keys looked at for each that is evicted, at least 1.
+    pub maxmemory_samples: u32,
+    /// How long one command may evict, 0 to 100; 100: until it is enough.
+    pub maxmemory_eviction_tenacity: u32,
     /// How slowly the access counter grows.
     pub lfu_log_factor: u32,
     /// Minutes after which the access counter falls by one.
@@ -333,6 +347,8 @@ impl Settings {
                 limit => ClientsLimit::Bytes(u64::try_from(limit).unwrap_or(u64::MAX)),
             },
             maxmemory_policy: policy(values.text("maxmemory-policy")),
+            maxmemory_samples: small(values, "maxmemory-samples"),
+            maxmemory_eviction_tenacity: small(values, "maxmemory-eviction-tenacity"),
             lfu_log_factor: small(values, "lfu-log-factor"),
             lfu_decay_time_minutes: small(values, "lfu-decay-time"),
             list_max_listpack_size: i32::try_from(values.number("list-max-listpack-size")).unwrap_or(-2),
@@ -448,7 +464,7 @@ mod tests {
         let pubsub = OutputLimit { hard_bytes: 32 << 20, soft_bytes: 8 << 20, soft_seconds: 60 };
         assert_eq!(settings.output_limit_pubsub, pubsub);
         assert_eq!(settings.maxmemory_policy.name(), "noeviction");
-        assert!(!settings.maxmemory_policy.is_lfu());
+        assert_eq!(settings.maxmemory_policy.eviction(), EvictionPolicy::Nothing);
     }
 
     #[test]

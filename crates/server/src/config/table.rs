@@ -112,7 +112,6 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("lazyfree-lazy-server-del", Bool, "no"),
     D::live("lazyfree-lazy-user-del", Bool, "no"),
     D::live("lazyfree-lazy-user-flush", Bool, "no"),
-    // Served as far as OBJECT FREQ and IDLETIME are concerned; nothing is evicted, since maxmemory isn't served.
     D::live(
         "maxmemory-policy",
         Choice(&[
@@ -129,10 +128,9 @@ pub static DIRECTIVES: &[Directive] = &[
     ),
     D::live("lfu-log-factor", COUNT, "10"),
     D::live("lfu-decay-time", COUNT, "1"),
-    // What maxmemory-clients may be a share of.
-    D::kept("maxmemory", Memory(0, ULONG_MAX), "0"),
-    D::known("maxmemory-samples", Integer(1, INT_MAX), "5"),
-    D::known("maxmemory-eviction-tenacity", Integer(0, 100), "10"),
+    D::live("maxmemory", Memory(0, ULONG_MAX), "0"),
+    D::live("maxmemory-samples", Integer(1, INT_MAX), "5"),
+    D::live("maxmemory-eviction-tenacity", Integer(0, 100), "10"),
     // Redis's default is yes; Pantala's dictionary never rehashes as a whole.
     D::known("activerehashing", Bool, "no"),
     // Redis's default is yes; Pantala's allocator is another one.

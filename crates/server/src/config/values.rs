@@ -67,7 +67,7 @@ impl Values {
 
     /// Whether `value` can't be had, since the directive isn't served.
     pub fn is_unserved(&self, index: usize, value: &Value) -> bool {
-        matches!(DIRECTIVES[index].state, State::Known | State::Kept) && *value != self.values[index]
+        DIRECTIVES[index].state == State::Known && *value != self.values[index]
     }
 
     /// The directive's place in the table. `name` is one the program spells, so a missing one is its mistake.

@@ -27,9 +27,9 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("allocator_resident", resident);
     text.bytes("total_system_memory", system_bytes());
     scripts(text, server);
-    // There is no bound on memory yet.
-    text.field("maxmemory", 0);
-    text.field("maxmemory_human", human(0));
+    let limit_bytes = server.keyspace().memory().limit_bytes();
+    text.field("maxmemory", limit_bytes);
+    text.field("maxmemory_human", human(limit_bytes));
     text.field("maxmemory_policy", server.config().settings().maxmemory_policy.name());
     text.field("allocator_frag_ratio", "1.00");
     text.field("allocator_frag_bytes", 0);

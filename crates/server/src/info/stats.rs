@@ -41,9 +41,12 @@ pub(super) fn stats(text: &mut Text, server: &Server) {
     text.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
     text.field("expired_keys", over_shards(server, |shard| shard.expired.get()));
     text.field("expired_stale_perc", "0.00");
-    text.zeros(&["expired_time_cap_reached_count", "expire_cycle_cpu_milliseconds", "evicted_keys"]);
+    text.zeros(&["expired_time_cap_reached_count", "expire_cycle_cpu_milliseconds"]);
+    text.field("evicted_keys", over_shards(server, |shard| shard.evicted.get()));
     text.field("evicted_clients", server.keyspace().clients().memory().evicted.load(Relaxed));
-    text.zeros(&["total_eviction_exceeded_time", "current_eviction_exceeded_time"]);
+    let (all_us, current_us) = server.keyspace().memory().exceeded_us();
+    text.field("total_eviction_exceeded_time", all_us / 1000);
+    text.field("current_eviction_exceeded_time", current_us / 1000);
     text.field("keyspace_hits", over_shards(server, |shard| shard.hits.get()));
     text.field("keyspace_misses", over_shards(server, |shard| shard.misses.get()));
     let pubsub = server.keyspace().pubsub();

@@ -370,6 +370,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.tracks_latency = self.settings.latency_tracking;
             self.limit_tracked();
             self.reload_weighing();
+            self.look_after_memory();
         }
     }
 

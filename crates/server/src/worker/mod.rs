@@ -17,6 +17,7 @@ mod events;
 mod eviction;
 mod homes;
 mod input;
+mod memory;
 mod pause;
 mod refusal;
 mod run;
@@ -45,6 +46,7 @@ pub use slow::times_all;
 use busy::{Busy, Deferred, Suspended};
 use connection::Connection;
 use eviction::{OutputAlarm, Weighing};
+use memory::MemoryState;
 use slow::Stopwatch;
 use stats::{Tally, WorkerStats};
 use window::Window;
@@ -99,6 +101,7 @@ pub struct Worker<'s, L: EventLoop> {
     /// What came for the connection of such a script meanwhile.
     deferred: Vec<Deferred>,
     weighing: Weighing,
+    memory: MemoryState,
     output_alarm: OutputAlarm,
 }
 
@@ -123,6 +126,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             settings_generation: server.config().generation(),
             output_alarm: OutputAlarm::new(&settings, weighs),
             weighing: Weighing::new(weighs),
+            memory: MemoryState::default(),
             settings,
             now_ms: server.now_ms(),
             next_cron_ms: 0,
@@ -157,6 +161,9 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             self.reload_if_changed();
             self.handle_all(&mut events);
             self.evict_if_due();
+            if self.memory.is_behind() {
+                self.go_on_evicting();
+            }
             self.receive_messages();
             self.time_out();
             self.resume_paused();
@@ -175,7 +182,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
 
     /// How long the next poll may wait; `ZERO`: not at all.
     fn sleep_time(&self) -> Option<Duration> {
-        if !self.ready.is_empty() || self.executor.has_work() || self.weighing.is_due() {
+        if !self.ready.is_empty() || self.executor.has_work() || self.weighing.is_due() || self.memory.is_behind() {
             return Some(Duration::ZERO);
         }
         let mut wait_ms = (self.next_cron_ms - self.turn_ran_ms).max(1);

@@ -265,6 +265,9 @@ impl<L: EventLoop> Worker<'_, L> {
     /// As [`Worker::run_entry`]. Says whether `CLIENT CACHING` was for this command.
     #[inline(always)]
     fn run_one(&mut self, entry: &Entry, ranges: &[ArgRange]) -> bool {
+        if self.server.keyspace().tuning.is_limited() && !self.has_room(entry, ranges) {
+            return true;
+        }
         let Some(connection) = &mut self.connections[entry.connection as usize] else { return false };
         if connection.state != State::Open {
             return false;

@@ -156,10 +156,9 @@ impl<'s> Tally<'s> {
     /// The outcome of a command that has written an error, which is counted.
     #[cold]
     pub fn count_failure(&mut self, reply: &[u8]) -> Outcome {
-        if std::mem::take(&mut self.is_counted) {
-            return Outcome::Ok;
+        if !std::mem::take(&mut self.is_counted) {
+            self.count_reply(reply);
         }
-        self.count_reply(reply);
         Outcome::Failed
     }
 

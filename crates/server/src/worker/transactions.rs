@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use pantala_engine::client::{LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
+use pantala_engine::eviction::OUT_OF_MEMORY;
 use pantala_engine::exec::Exec;
 use pantala_engine::executor::{Call, Ran};
 use pantala_engine::faults::{self, Fault};
@@ -338,6 +339,11 @@ impl<L: EventLoop> Worker<'_, L> {
         {
             self.executor.give_back(owned, now_ms);
             self.refuse_held(index, why);
+            return Ran::Done;
+        }
+        if has_waited && !self.has_room_for_held(index, &mut owned) {
+            self.executor.give_back(owned, now_ms);
+            self.refuse_held(index, OUT_OF_MEMORY);
             return Ran::Done;
         }
         let held = self.connections[index as usize].as_mut().and_then(|connection| connection.held.take());

@@ -182,11 +182,10 @@ fn renames_are_checked_in_order() {
     assert!(check("rename-command get x\nrename-command set x").is_err());
 }
 
-/// What isn't served itself but is what a share of is served is kept, and still warned of.
 #[test]
-fn maxmemory_is_kept_for_its_shares() {
+fn maxmemory_is_a_limit_and_what_shares_are_of() {
     let loaded = load_text("maxmemory 1gb\nmaxmemory-clients 5%\nmaxmemory 100mb").expect("both are fine");
+    assert_eq!(loaded.settings.maxmemory_bytes, 100 << 20);
     assert_eq!(loaded.settings.clients_memory_bytes(), 5 << 20);
-    assert_eq!(loaded.warnings.len(), 1);
-    assert!(loaded.warnings[0].text.contains("'maxmemory' isn't served yet"), "{:?}", loaded.warnings);
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
 }

@@ -8,6 +8,7 @@ use pantala_commands::Unresolved;
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{Client, LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, add_shards, for_each_key};
+use pantala_engine::eviction::OUT_OF_MEMORY;
 use pantala_engine::executor::Call;
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::notify::hold_events;
@@ -58,6 +59,8 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     /// Index of its connection.
     pub(super) index: u32,
     pub(super) call: &'c ScriptCall,
+    /// There was no memory left when it came, and it has not begun to write: it may not begin with what may take memory.
+    pub(super) is_out_of_memory: bool,
     /// It was abandoned since it would have changed more than is remembered, and for nothing else.
     pub(super) is_large: bool,
     /// When the worker is to serve its other connections again, in the clock that never goes back, ms.
@@ -169,7 +172,9 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             worker.server.scripting().running(worker.number).tell(named);
             worker.begin_busy(self.index, kind);
         }
+        let is_out = worker.is_out_of_memory();
         worker.turn_within(self.owned, &mut self.events);
+        worker.set_out_of_memory(is_out);
     }
 
     /// The command of a call, if a script may run it.
@@ -193,6 +198,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             Some("ERR This Redis command is not allowed from script")
         } else if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.is_read_only {
             Some("ERR Write commands are not allowed from read-only scripts.")
+        } else if self.is_out_of_memory && command.flags.contains(Flags::DENYOOM) {
+            Some(OUT_OF_MEMORY)
         } else if self.worker.executor.keyspace().is_cluster() {
             self.crossing(command, args)
         } else {
@@ -203,7 +210,11 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 self.worker.tally.count(command, Outcome::Rejected);
                 Err(why)
             }
-            None => Ok(command),
+            None => {
+                // As in Redis what has begun to write goes on.
+                self.is_out_of_memory &= !command.flags.contains(Flags::WRITE);
+                Ok(command)
+            }
         }
     }
 

@@ -30,6 +30,10 @@ use caller::{ScriptCaller, slots_of_keys};
 /// The answer to `EVALSHA` of a script that isn't known.
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
 
+/// The answer to a script that may take memory where there is none left, and that isn't refused as a command: what it is was not known yet when it was queued.
+const SCRIPT_OUT_OF_MEMORY: &str =
+    "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'";
+
 /// What a call runs.
 enum Program {
     /// A script.
@@ -99,6 +103,11 @@ impl ScriptCall {
         self.bytes.len() + self.shown.as_ref().map_or(0, |(bytes, _)| bytes.len())
     }
 
+    /// The flags of its command, as far as it doesn't say otherwise itself.
+    pub(super) fn flags(&self) -> Flags {
+        of_declared(self.command, self.program.flags())
+    }
+
     fn keys(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges[1..=self.keys])
     }
@@ -144,10 +153,14 @@ pub(super) fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> F
 
 /// The flags of a call of a script that has declared these.
 fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
-    if declared.contains(ScriptFlags::NO_WRITES) {
-        command.flags.difference(Flags::WRITE | Flags::MAY_REPLICATE)
-    } else {
+    if declared.contains(ScriptFlags::COMPATIBLE) {
         command.flags
+    } else if declared.contains(ScriptFlags::NO_WRITES) {
+        command.flags.difference(Flags::WRITE | Flags::MAY_REPLICATE | Flags::DENYOOM)
+    } else if declared.contains(ScriptFlags::ALLOW_OOM) {
+        command.flags.difference(Flags::DENYOOM)
+    } else {
+        command.flags | Flags::DENYOOM
     }
 }
 
@@ -202,6 +215,10 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         if form.is_read_only && !flags.intersects(ScriptFlags::COMPATIBLE | ScriptFlags::NO_WRITES) {
             return Err(b"ERR Can not execute a script with write flag using *_ro command.".to_vec());
+        }
+        let needs_memory = of_declared(command, flags).contains(Flags::DENYOOM);
+        if needs_memory && !flags.contains(ScriptFlags::COMPATIBLE) && self.is_out_of_memory() {
+            return Err(SCRIPT_OUT_OF_MEMORY.as_bytes().to_vec());
         }
         let (bytes, ranges) = copied(args.iter().take(1).chain(args.iter().skip(3)));
         let is_read_only = form.is_read_only || flags.contains(ScriptFlags::NO_WRITES);
@@ -274,6 +291,8 @@ impl<L: EventLoop> Worker<'_, L> {
         let server = self.server;
         let running = self.server.scripting().running(self.number);
         running.begin(kind, self.server.monotonic_ms());
+        let allows_oom = call.program.flags().contains(ScriptFlags::ALLOW_OOM);
+        let is_out_of_memory = !allows_oom && self.is_out_of_memory();
         let mut caller = ScriptCaller {
             reads_as,
             keys: call.keys(),
@@ -288,6 +307,7 @@ impl<L: EventLoop> Worker<'_, L> {
             keeps_slot: !call.program.flags().intersects(ScriptFlags::COMPATIBLE | ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
             index,
             call,
+            is_out_of_memory,
             is_large: false,
             next_turn_ms: 0,
             events: Vec::new(),

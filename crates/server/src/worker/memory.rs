@@ -1,0 +1,160 @@
+//! `maxmemory` as a worker keeps to it: what it looks at before each command, and what it does between.
+//!
+//! Before a command runs, keys are evicted where memory is above its limit ([`pantala_engine::eviction`]); where nothing more can be, commands that may take
+//! memory are refused, as in Redis. What has waited for its shards is looked at again when it has them, by whoever runs it. Some times a second, and as long as
+//! there is something left to evict with each turn, the worker goes on by itself.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::command::{Command, Flags, Handler, TransactionPart};
+use pantala_engine::eviction::{OUT_OF_MEMORY, Room};
+use pantala_engine::ownership::Ownership;
+use pantala_resp::{ArgRange, Args, Reply};
+use pantala_runtime::EventLoop;
+
+use super::connection::State;
+use super::refusal::{forbidden, is_restricted};
+use super::stats::Outcome;
+use super::transactions::Held;
+use super::window::{Entry, What};
+use super::{Worker, run, scripts, transactions};
+
+/// What a client in a transaction may send whatever memory there is, beside `EXEC`.
+const ENDS_TRANSACTION: [&str; 3] = ["discard", "quit", "reset"];
+
+/// What a worker remembers.
+#[derive(Default)]
+pub(super) struct MemoryState {
+    /// There was no memory, and nothing to evict, when the last command came: what a script goes by that it has sent.
+    is_out: bool,
+    /// There is more to evict, in the next turn.
+    is_behind: bool,
+    /// What the sum of all memory has of this worker's connections, bytes.
+    told_bytes: u64,
+}
+
+impl MemoryState {
+    /// Whether the next turn is to come at once.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
+    }
+}
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Whether there was no memory left, and nothing to evict, when the command came that runs now.
+    pub(super) fn is_out_of_memory(&self) -> bool {
+        self.executor.keyspace().tuning.is_limited() && self.memory.is_out
+    }
+
+    /// Takes up again what [`Worker::is_out_of_memory`] said, when others have sent commands meanwhile.
+    pub(super) fn set_out_of_memory(&mut self, is_out: bool) {
+        self.memory.is_out = is_out;
+    }
+
+    fn make_room(&mut self, held: &mut [Ownership]) {
+        let room = self.executor.make_room(held, self.now_ms);
+        self.memory.is_out = room == Room::None;
+        self.memory.is_behind |= self.executor.goes_on_evicting();
+    }
+
+    /// Evicts what has to go before a command may run, and refuses that if it isn't enough: then it says no, and the command is answered. Of what won't run anyway
+    /// it says yes.
+    #[inline(never)]
+    pub(super) fn has_room(&mut self, entry: &Entry, ranges: &[ArgRange]) -> bool {
+        let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else { return true };
+        if !self.may_run(entry, command) {
+            return true;
+        }
+        self.make_room(&mut []);
+        // Who has copies of keys that are gone hears of it before the reply.
+        self.tell_own();
+        if !self.memory.is_out {
+            return true;
+        }
+        let Some(connection) = &mut self.connections[entry.connection as usize] else { return true };
+        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+        let session = &mut connection.session;
+        let needs_memory = match &mut session.transaction {
+            Some(transaction) if matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) => {
+                transaction.flags().contains(Flags::DENYOOM)
+            }
+            // What is queued takes memory, whatever it does later.
+            Some(transaction) => {
+                let needs_memory = !ENDS_TRANSACTION.contains(&command.name);
+                transaction.aborted |= needs_memory;
+                needs_memory
+            }
+            None => scripts::flags_of(self.server, command, &args).contains(Flags::DENYOOM),
+        };
+        if !needs_memory {
+            return true;
+        }
+        let before = connection.output.len();
+        let why = transactions::refusal(command, session, OUT_OF_MEMORY.as_bytes());
+        Reply::new(&mut connection.output, session.version).error_bytes(&why);
+        self.tally.count_reply(&connection.output[before..]);
+        self.tally.count(command, Outcome::Rejected);
+        if !run::replies_wanted(session) {
+            connection.output.truncate(before);
+        }
+        connection.input.done(entry.end);
+        false
+    }
+
+    /// Whether nothing else is in a command's way.
+    fn may_run(&self, entry: &Entry, command: &Command) -> bool {
+        let Some(connection) = &self.connections[entry.connection as usize] else { return false };
+        let is_watched_over = is_restricted(&connection.session) || command.flags.contains(Flags::PROTECTED);
+        connection.state == State::Open
+            && !(is_watched_over && forbidden(command, &connection.session, self.server).is_some())
+            // Nothing is evicted while writes are paused, so there is nothing to see to.
+            && self.server.paused_until_ms() <= self.now_ms
+    }
+
+    /// As [`Worker::has_room`], for what a connection wanted shards for that it has had to wait for.
+    pub(super) fn has_room_for_held(&mut self, index: u32, held: &mut [Ownership]) -> bool {
+        if !self.executor.keyspace().tuning.is_limited() {
+            return true;
+        }
+        self.make_room(held);
+        let Some(connection) = &self.connections[index as usize] else { return true };
+        let flags = match &connection.held {
+            Some(Held::Script(call)) => call.flags(),
+            Some(Held::Exec(_)) => {
+                connection.session.transaction.as_ref().map_or(Flags::empty(), |transaction| transaction.flags())
+            }
+            _ => Flags::empty(),
+        };
+        !self.memory.is_out || !flags.contains(Flags::DENYOOM)
+    }
+
+    /// Some times a second: makes the sum of all memory true, and evicts what is too much.
+    pub(super) fn look_after_memory(&mut self) {
+        let mut clients_bytes = 0;
+        for connection in self.connections.iter().flatten() {
+            clients_bytes += connection.session.client.unshared_bytes();
+        }
+        if self.number == 0 {
+            clients_bytes += self.server.kept_messages().load(Relaxed);
+        }
+        let told_bytes = std::mem::replace(&mut self.memory.told_bytes, clients_bytes);
+        self.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(told_bytes) as i64);
+        if self.executor.keyspace().tuning.is_limited() {
+            self.executor.measure();
+            self.go_on_evicting();
+        }
+    }
+
+    /// Evicts what is left, as far as one turn goes.
+    #[cold]
+    pub(super) fn go_on_evicting(&mut self) {
+        self.memory.is_behind = false;
+        if self.executor.keyspace().tuning.is_limited() {
+            let is_out = self.memory.is_out;
+            self.make_room(&mut []);
+            self.memory.is_out = is_out;
+            self.tell_own();
+        }
+    }
+}

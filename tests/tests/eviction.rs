@@ -1,0 +1,761 @@
+//! `maxmemory`: what is refused, what is evicted, how close memory is kept to its limit, and who hears of it. The scenes are also about what Redis's unit/maxmemory is
+//! about, which can't be run against a server that it hasn't started itself; where figures don't depend on the allocator they are played on redis-server too.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use pantala_tests::client::encode;
+use pantala_tests::waiting::{PATIENCE, pantalas, play, waiting};
+use pantala_tests::{Backend, Client, Random, Reply, Server};
+
+const KB: usize = 1024;
+const MB: usize = 1024 * KB;
+
+const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
+/// By which part of the limit memory may be above it: what docs/semantics.md promises.
+const EXCESS_PART: usize = 16;
+
+/// The same where only other workers could evict.
+const BUSY_EXCESS_PART: usize = 4;
+
+/// Policies that evict, and whether they evict keys without a time to live.
+const POLICIES: [(&str, bool); 7] = [
+    ("allkeys-random", true),
+    ("allkeys-lru", true),
+    ("allkeys-lfu", true),
+    ("volatile-lru", false),
+    ("volatile-lfu", false),
+    ("volatile-random", false),
+    ("volatile-ttl", false),
+];
+
+#[track_caller]
+fn set(client: &mut Client, pairs: &[(&str, &str)]) {
+    let words = ["CONFIG", "SET"].into_iter().chain(pairs.iter().flat_map(|(name, value)| [*name, *value]));
+    assert_eq!(client.command(&words.collect::<Vec<_>>()), Reply::ok());
+}
+
+/// A figure of `INFO`.
+#[track_caller]
+fn figure(client: &mut Client, name: &str) -> usize {
+    let text = client.call("INFO everything").text();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.unwrap_or_else(|| panic!("INFO has no {name}")).trim().parse().expect("a number")
+}
+
+/// Lets the server take so much more than it takes now. Gives the limit.
+fn allow_more(client: &mut Client, bytes: usize, policy: &str) -> usize {
+    let limit = figure(client, "used_memory") + bytes;
+    set(client, &[("maxmemory", &limit.to_string()), ("maxmemory-policy", policy)]);
+    limit
+}
+
+fn allow_any(client: &mut Client) {
+    set(client, &[("maxmemory", "0"), ("maxmemory-policy", "noeviction")]);
+}
+
+#[track_caller]
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What one of several clients sends (`!`: sets the limit to that), while nothing can be evicted.
+const REFUSALS: &[(usize, &str)] = &[
+    (0, "FUNCTION LOAD #!lua_name=lib"),
+    (0, "SET there 1"),
+    (0, "RPUSH list a b c"),
+    (0, "!1"),
+    // Single commands, of every kind.
+    (0, "SET k v"),
+    (0, "GET there"),
+    (0, "GETSET there 2"),
+    (0, "GETDEL nothing"),
+    (0, "GETEX there EX 1000"),
+    (0, "INCR there"),
+    (0, "APPEND there x"),
+    (0, "SETRANGE there 5 x"),
+    (0, "SETBIT k 7 1"),
+    (0, "MSET a 1 b 2"),
+    (0, "MSETNX a 1 b 2"),
+    (0, "LPUSH list d"),
+    (0, "LPOP list"),
+    (0, "RPOPLPUSH list other"),
+    (0, "LMOVE list other LEFT LEFT"),
+    (0, "BLPOP list 0"),
+    (0, "BLMOVE list other LEFT LEFT 0"),
+    (0, "LTRIM list 0 0"),
+    (0, "SADD s 1"),
+    (0, "SREM s 1"),
+    (0, "SUNIONSTORE s t u"),
+    (0, "ZADD z 1 m"),
+    (0, "ZRANGESTORE z y 0 -1"),
+    (0, "HSET h f v"),
+    (0, "HDEL h f"),
+    (0, "HINCRBY h f 1"),
+    (0, "XADD x * f v"),
+    (0, "XTRIM x MAXLEN 3"),
+    (0, "XGROUP CREATE x g $ MKSTREAM"),
+    (0, "XDEL x 1-1"),
+    (0, "PFADD p a"),
+    (0, "PFCOUNT p"),
+    (0, "GEOADD g 1 1 m"),
+    (0, "BITOP AND k there there"),
+    (0, "BITFIELD there GET u8 0"),
+    (0, "BITFIELD_RO there GET u8 0"),
+    (0, "SORT list STORE k"),
+    (0, "SORT_RO list"),
+    (0, "COPY there k"),
+    (0, "RENAME there there2"),
+    (0, "RENAME there2 there"),
+    (0, "MOVE there 3"),
+    (0, "RESTORE k 0 x"),
+    (0, "DUMP nothing"),
+    (0, "EXPIRE there 100"),
+    (0, "PERSIST there"),
+    (0, "TOUCH there"),
+    (0, "OBJECT ENCODING list"),
+    (0, "PUBLISH channel message"),
+    (0, "SCRIPT LOAD return_1"),
+    (0, "FUNCTION LOAD #!lua_name=lib2"),
+    (0, "FUNCTION RESTORE x"),
+    (0, "FUNCTION STATS"),
+    (0, "SWAPDB 0 1"),
+    (0, "SWAPDB 0 1"),
+    (0, "SELECT 1"),
+    (0, "SELECT 0"),
+    (0, "SET k"),
+    (0, "SET"),
+    (0, "NOSUCHCOMMAND"),
+    // In a transaction nothing is queued any more.
+    (0, "MULTI"),
+    (0, "GET there"),
+    (0, "PING"),
+    (0, "MULTI"),
+    (0, "WATCH there"),
+    (0, "EXEC"),
+    (0, "GET there"),
+    (0, "MULTI"),
+    (0, "GET there"),
+    (0, "DISCARD"),
+    (0, "MULTI"),
+    (0, "RESET"),
+    (0, "PING"),
+    (0, "EXEC"),
+    // What was queued before is judged by what it needs.
+    (0, "!0"),
+    (0, "MULTI"),
+    (0, "GET there"),
+    (0, "DEL nothing"),
+    (1, "!1"),
+    (0, "EXEC"),
+    (1, "!0"),
+    (0, "MULTI"),
+    (0, "GET there"),
+    (0, "SET there 2"),
+    (1, "!1"),
+    (0, "EXEC"),
+    (0, "GET there"),
+    (0, "EXEC"),
+    (1, "!0"),
+    (0, "MULTI"),
+    (0, "SET there 3"),
+    (1, "!1"),
+    (0, "SET there 4"),
+    (1, "!0"),
+    (0, "SET there 5"),
+    (0, "EXEC"),
+    (0, "GET there"),
+    // A transaction that lifts its own limit, or sets it.
+    (1, "!0"),
+    (0, "MULTI"),
+    (0, "SET there 6"),
+    (0, "CONFIG SET maxmemory 1"),
+    (0, "SET there 7"),
+    (0, "EXEC"),
+    (0, "SET there 8"),
+    (0, "GET there"),
+    // Scripts that say nothing of themselves.
+    (0, "EVAL return_redis.call('set',KEYS[1],'x') 1 there"),
+    (0, "EVAL return_redis.call('get',KEYS[1]) 1 there"),
+    (0, "EVAL return_redis.pcall('set',KEYS[1],'x') 1 there"),
+    (0, "EVAL return_redis.pcall('set',KEYS[1],'x').err 1 there"),
+    (0, "EVAL return_redis.call('set','there','x') 0"),
+    // What has begun to write goes on.
+    (0, "EVAL redis.call('del',KEYS[1]);return_redis.call('set',KEYS[1],'begun') 1 begun"),
+    (0, "EVAL redis.call('get',KEYS[1]);return_redis.call('set',KEYS[1],'begun2') 1 begun"),
+    (0, "EVAL redis.pcall('set',KEYS[1],'x');return_redis.call('get',KEYS[1]) 1 begun"),
+    (0, "EVAL_RO return_redis.call('get',KEYS[1]) 1 begun"),
+    (0, "EVAL_RO return_redis.call('set',KEYS[1],'x') 1 begun"),
+    // Scripts that do.
+    (0, "EVAL #!lua|return_1 0"),
+    (0, "EVAL #!lua_flags=no-writes|return_redis.call('get',KEYS[1]) 1 begun"),
+    (0, "EVAL #!lua_flags=no-writes|return_redis.call('set',KEYS[1],'x') 1 begun"),
+    (0, "EVAL #!lua_flags=allow-oom|return_redis.call('set',KEYS[1],'allowed') 1 begun"),
+    (0, "EVAL #!lua_flags=allow-oom,no-writes|return_redis.call('get',KEYS[1]) 1 begun"),
+    (0, "EVAL #!lua_flags=nonsense|return_1 0"),
+    (0, "EVAL_RO #!lua|return_1 0"),
+    (0, "EVAL_RO #!lua_flags=no-writes|return_1 0"),
+    (0, "EVALSHA ffffffffffffffffffffffffffffffffffffffff 0"),
+    // The script that was loaded above: it says nothing of itself.
+    (0, "EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0"),
+    // Functions.
+    (0, "FCALL writes 1 there"),
+    (0, "FCALL reads 1 begun"),
+    (0, "FCALL_RO reads 1 begun"),
+    (0, "FCALL allowed 1 begun"),
+    (0, "FCALL_RO allowed 1 begun"),
+    (0, "FCALL nothing 0"),
+    // In a transaction that was queued before: scripts as their flags say.
+    (1, "!0"),
+    (0, "MULTI"),
+    (0, "EVAL return_redis.call('set',KEYS[1],'x') 1 there"),
+    (0, "EVAL #!lua_flags=allow-oom|return_redis.call('set',KEYS[1],'allowed2') 1 begun"),
+    (0, "FCALL reads 1 begun"),
+    (1, "!1"),
+    (0, "EXEC"),
+    (1, "!0"),
+    (0, "MULTI"),
+    (0, "EVAL #!lua|return_1 0"),
+    (1, "!1"),
+    (0, "EXEC"),
+    // One that wasn't known when it was queued.
+    (1, "!0"),
+    (0, "MULTI"),
+    (0, "EVALSHA 121982a2098f0a549345ef911e130b9242ec5d83 0"),
+    (1, "SCRIPT LOAD #!lua|return_9"),
+    (1, "!1"),
+    (0, "EXEC"),
+    (1, "CLIENT REPLY ON"),
+    (0, "DBSIZE"),
+    (0, "GET begun"),
+    (1, "!0"),
+    (0, "SET k v"),
+];
+
+/// The words of a line: `_` and `|` stand for what separates words and lines within one.
+fn words(line: &str) -> Vec<String> {
+    let library = "#!lua name=lib\nredis.register_function('writes', function(keys) return redis.call('set', keys[1], 'f') end)\n\
+        redis.register_function{function_name='reads', callback=function(keys) return redis.call('get', keys[1]) end, flags={'no-writes'}}\n\
+        redis.register_function{function_name='allowed', callback=function(keys) return redis.call('set', keys[1], 'g') end, flags={'allow-oom'}}";
+    let word = |word: &str| match word {
+        "#!lua_name=lib" => library.to_owned(),
+        word => word.replace('_', " ").replace('|', "\n"),
+    };
+    let mut all = line.split(' ');
+    let name = all.next().unwrap_or_default().to_owned();
+    std::iter::once(name).chain(all.map(word)).collect()
+}
+
+/// What the clients get, and what the server counts.
+fn refusals(server: &Server) -> Vec<String> {
+    let mut clients = [server.connect(), server.connect()];
+    let mut got = Vec::new();
+    for (number, line) in REFUSALS {
+        let client = &mut clients[*number];
+        let reply = match line.strip_prefix('!') {
+            Some(limit) => client.command(&["CONFIG", "SET", "maxmemory", limit]),
+            None => client.command(&words(line)),
+        };
+        got.push(format!("{line}: {reply:?}"));
+    }
+    let [client, _] = &mut clients;
+    let text = client.call("INFO commandstats errorstats").text();
+    // Not how long it took, nor what was called while a difference was looked for.
+    let counts = text.lines().filter(|line| line.contains(':') && !line.starts_with("cmdstat_info"));
+    got.extend(
+        counts.map(|line| line.split(',').filter(|field| !field.starts_with("usec")).collect::<Vec<_>>().join(",")),
+    );
+    got.sort_by_key(|line| line.starts_with("cmdstat") || line.starts_with("errorstat"));
+    let at = got.iter().position(|line| line.starts_with("cmdstat") || line.starts_with("errorstat"));
+    got[at.unwrap_or(0)..].sort();
+    got
+}
+
+#[test]
+fn what_is_refused_is_refused_as_by_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let expected = refusals(&judge);
+    let count = expected.iter().filter(|line| line.contains(OUT_OF_MEMORY)).count();
+    assert!(count > 40, "{count} refusals");
+    for mut server in pantalas() {
+        for (got, expected) in refusals(&server).iter().zip(&expected) {
+            assert_eq!(got, expected);
+        }
+        server.assert_sound();
+    }
+}
+
+/// Random keys with values of about 100 bytes, till so many bytes were written, through a pipeline. Gives the errors.
+fn fill(client: &mut Client, random: &mut Random, bytes: usize, is_volatile: bool) -> usize {
+    const PIPELINE: usize = 50;
+    let (mut errors, mut written) = (0, 0);
+    while written < bytes {
+        let commands: Vec<Vec<String>> = (0..PIPELINE)
+            .map(|_| {
+                let (key, value) = (format!("key:{}", random.below(1 << 40)), "v".repeat(50 + random.below(100)));
+                written += value.len();
+                let mut words = vec!["SET".to_owned(), key, value];
+                if is_volatile {
+                    words.extend(["EX".into(), (1000 + random.below(100_000)).to_string()]);
+                }
+                words
+            })
+            .collect();
+        errors += client.pipeline(&commands).iter().filter(|reply| reply.is_error()).count();
+    }
+    errors
+}
+
+#[test]
+fn memory_is_kept_to_its_limit() {
+    let seed = Random::seed("memory_is_kept_to_its_limit");
+    play(|server| {
+        let mut random = Random::from_seed(seed);
+        let mut control = server.connect();
+        // A database that isn't the first one takes part.
+        assert_eq!(control.call("SELECT 3"), Reply::ok());
+        for (policy, _) in POLICIES {
+            assert_eq!(control.call("FLUSHALL"), Reply::ok());
+            assert_eq!(control.call("CONFIG RESETSTAT"), Reply::ok());
+            let limit = allow_more(&mut control, 2 * MB, policy);
+            let mut others = [server.connect(), server.connect()];
+            for _ in 0..4 {
+                assert_eq!(fill(&mut control, &mut random, MB, true), 0, "{policy}");
+                for other in &mut others {
+                    assert_eq!(fill(other, &mut random, MB, true), 0, "{policy}");
+                }
+                let used = figure(&mut control, "used_memory");
+                assert!(used < limit + limit / EXCESS_PART, "{policy}: {used} of {limit}");
+            }
+            assert!(figure(&mut control, "evicted_keys") > 10_000, "{policy}");
+            // The rest is seen to: commands evict what they find.
+            eventually("within the limit", || figure(&mut control, "used_memory") <= limit + 4 * KB);
+            assert!(figure(&mut control, "used_memory") > limit - MB, "{policy}: too much was evicted");
+            allow_any(&mut control);
+        }
+    });
+}
+
+#[test]
+fn only_keys_with_a_time_to_live_are_volatile() {
+    const STAYING: usize = 2000;
+    let seed = Random::seed("only_keys_with_a_time_to_live_are_volatile");
+    play(|server| {
+        let mut random = Random::from_seed(seed);
+        let mut control = server.connect();
+        for (policy, evicts_all) in POLICIES {
+            assert_eq!(control.call("FLUSHALL"), Reply::ok());
+            let value = "v".repeat(100);
+            let staying = |number: usize| format!("stays:{number}");
+            let sets: Vec<Vec<String>> =
+                (0..STAYING).map(|number| vec!["SET".into(), staying(number), value.clone()]).collect();
+            control.pipeline(&sets);
+            let limit = allow_more(&mut control, MB, policy);
+            assert_eq!(fill(&mut control, &mut random, 3 * MB, true), 0, "{policy}");
+            let exist: Vec<String> = std::iter::once("EXISTS".into()).chain((0..STAYING).map(staying)).collect();
+            let left = control.command(&exist).integer() as usize;
+            assert_eq!(left < STAYING, evicts_all, "{policy}: {left} left");
+            // What nothing can be evicted for is refused.
+            let errors = fill(&mut control, &mut random, 3 * MB, false);
+            assert_eq!(errors > 0, !evicts_all, "{policy}: {errors} errors");
+            if !evicts_all {
+                assert_eq!(control.command(&exist).integer() as usize, STAYING, "{policy}");
+                assert_eq!(control.call("DEL stays:1").integer(), 1, "{policy}");
+            }
+            assert!(figure(&mut control, "used_memory") < limit + limit / EXCESS_PART);
+            allow_any(&mut control);
+        }
+    });
+}
+
+/// How many of 100 of each kind are left when half of all keys had to go: those that were used, and those that weren't.
+fn left(server: &Server, policy: &str, uses: usize) -> (usize, usize) {
+    const KEYS: usize = 6000;
+    let mut client = server.connect();
+    assert_eq!(client.call("FLUSHALL"), Reply::ok());
+    allow_any(&mut client);
+    set(&mut client, &[("maxmemory-policy", policy)]);
+    let before = figure(&mut client, "used_memory");
+    // One in five is used, or lives for long.
+    let is_used = |number: usize| number.is_multiple_of(5);
+    let value = "v".repeat(200);
+    let sets: Vec<Vec<String>> = (0..KEYS)
+        .map(|number| {
+            let ttl_s = if is_used(number) { 1_000_000 + number } else { 1000 + number };
+            vec!["SET".into(), format!("k{number}"), value.clone(), "EX".into(), ttl_s.to_string()]
+        })
+        .collect();
+    client.pipeline(&sets);
+    // Access times are whole seconds.
+    std::thread::sleep(Duration::from_millis(2100));
+    let used: Vec<usize> = (0..KEYS).filter(|number| is_used(*number)).collect();
+    for _ in 0..uses {
+        client.pipeline(&used.iter().map(|number| vec!["GET".into(), format!("k{number}")]).collect::<Vec<_>>());
+    }
+    let full = figure(&mut client, "used_memory");
+    let limit = before + (full - before) / 2;
+    set(&mut client, &[("maxmemory", &limit.to_string())]);
+    // The client that asks takes some itself.
+    eventually("half of them are gone", || figure(&mut client, "used_memory") <= limit + 32 * KB);
+    // Without being touched they are found.
+    let alive = |client: &mut Client, wanted: bool| {
+        let keys: Vec<String> =
+            (0..KEYS).filter(|&number| is_used(number) == wanted).map(|n| format!("k{n}")).collect();
+        let all = keys.len();
+        let words: Vec<String> = std::iter::once("EXISTS".into()).chain(keys).collect();
+        client.command(&words).integer() as usize * 100 / all
+    };
+    (alive(&mut client, true), alive(&mut client, false))
+}
+
+#[test]
+fn what_is_used_stays_and_what_is_not_goes() {
+    play(|server| {
+        // Half of all go, so of those that aren't used 5 of 8, where all that are used stay.
+        for (policy, uses) in
+            [("allkeys-lru", 1), ("volatile-lru", 1), ("allkeys-lfu", 40), ("volatile-lfu", 40), ("volatile-ttl", 0)]
+        {
+            let (used, unused) = left(server, policy, uses);
+            assert!(used >= 90 && unused <= 55, "{policy}: {used} % of those used are left, {unused} % of the others");
+        }
+        for policy in ["allkeys-random", "volatile-random"] {
+            let (used, unused) = left(server, policy, 1);
+            assert!(used.abs_diff(unused) < 12, "{policy}: {used} % of those used are left, {unused} % of the others");
+        }
+    });
+}
+
+#[test]
+fn a_pipeline_of_large_values_does_not_run_away() {
+    const VALUE_BYTES: usize = 512 * KB;
+    const VALUES: usize = 900;
+    for mut server in pantalas() {
+        let mut control = server.connect();
+        let limit = allow_more(&mut control, 16 * MB, "allkeys-lru");
+        let before = server.resident_bytes() as usize;
+        let value = "v".repeat(VALUE_BYTES);
+        let (highest, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for part in 0..3 {
+                let (server, value, done) = (&server, &value, &done);
+                scope.spawn(move || {
+                    let mut client = server.connect();
+                    let sets: Vec<Vec<u8>> =
+                        (0..VALUES / 3).map(|n| encode(&["SET", &format!("{part}:{n}"), value])).collect();
+                    for some in sets.chunks(20) {
+                        client.send_raw(&some.concat());
+                        (0..some.len()).for_each(|_| assert_eq!(client.receive(), Reply::ok()));
+                    }
+                    done.fetch_add(1, Relaxed);
+                });
+            }
+            while done.load(Relaxed) < 3 {
+                highest.fetch_max(figure(&mut control, "used_memory"), Relaxed);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        // Above the limit by a sixteenth, and one command of each worker. What has been received and not run is apart, as clients' memory.
+        let clients = 3 * 20 * (VALUE_BYTES + KB);
+        let is_owner = control.call("CONFIG GET execution").elements()[1] == Reply::bulk("owner");
+        let excess = limit / if is_owner { BUSY_EXCESS_PART } else { EXCESS_PART };
+        let bound = limit + excess + 3 * VALUE_BYTES + clients;
+        let highest = highest.into_inner();
+        assert!(highest > limit / 2 && highest < bound, "{highest} used at most, of {limit}");
+        let resident = server.peak_resident_bytes() as usize - before;
+        assert!(
+            resident < 3 * clients + 32 * MB,
+            "{resident} bytes more resident, for {} written",
+            VALUES * VALUE_BYTES
+        );
+        server.assert_sound();
+    }
+}
+
+#[test]
+fn the_sum_of_memory_does_not_drift() {
+    let seed = Random::seed("the_sum_of_memory_does_not_drift");
+    for mut server in pantalas() {
+        let mut control = server.connect();
+        for round in 0..3 {
+            allow_more(&mut control, MB, "allkeys-random");
+            std::thread::scope(|scope| {
+                for part in 0..4u64 {
+                    let server = &server;
+                    scope.spawn(move || {
+                        let (mut client, mut random) = (server.connect(), Random::from_seed(seed ^ part));
+                        for _ in 0..300 {
+                            let (a, b) = (random.below(500), random.below(500));
+                            let (db, size) = (random.below(3), 10 + random.below(4000));
+                            client.call(&format!("SELECT {db}"));
+                            let value = "v".repeat(size);
+                            for words in [
+                                vec!["SET", &format!("s{a}"), &value],
+                                vec!["RPUSH", &format!("l{a}"), &value],
+                                vec!["HSET", &format!("h{b}"), "f", &value],
+                                vec!["MSET", &format!("s{a}"), "1", &format!("s{b}"), &value],
+                                vec!["MOVE", &format!("l{a}"), &(3 + db).to_string()],
+                                vec!["COPY", &format!("h{b}"), &format!("s{a}"), "DB", "5", "REPLACE"],
+                                vec!["DEL", &format!("l{b}"), &format!("s{b}")],
+                                vec!["EVAL", "redis.call('SET', KEYS[1], ARGV[1])", "1", &format!("e{a}"), &value],
+                                vec!["SWAPDB", "0", "1"],
+                            ] {
+                                client.command(&words);
+                            }
+                            if random.one_in(100) {
+                                client.call("FLUSHDB");
+                            }
+                        }
+                    });
+                }
+            });
+            assert!(figure(&mut control, "evicted_keys") > 0);
+            // What is gone isn't counted any more: half of what is allowed has room without any eviction, and twice that hasn't.
+            assert_eq!(control.call("FLUSHALL"), Reply::ok());
+            allow_more(&mut control, 4 * MB, "allkeys-random");
+            assert_eq!(control.call("CONFIG RESETSTAT"), Reply::ok());
+            let mut random = Random::from_seed(seed ^ round);
+            fill(&mut control, &mut random, MB, false);
+            assert_eq!(figure(&mut control, "evicted_keys"), 0);
+            fill(&mut control, &mut random, 4 * MB, false);
+            assert!(figure(&mut control, "evicted_keys") > 0);
+            assert_eq!(control.call("FLUSHALL"), Reply::ok());
+            allow_any(&mut control);
+        }
+        server.assert_sound();
+    }
+}
+
+/// Has all keys evicted.
+fn evict_all(control: &mut Client) {
+    set(control, &[("maxmemory-policy", "allkeys-lru"), ("maxmemory", "1")]);
+    eventually("all are gone", || control.call("DBSIZE").integer() == 0);
+}
+
+#[test]
+fn a_limit_is_live_and_shown() {
+    play(|server| {
+        let mut control = server.connect();
+        for number in 0..3000 {
+            control.send(&["SET", &format!("k{number}"), "v"]);
+        }
+        (0..3000).for_each(|_| assert_eq!(control.receive(), Reply::ok()));
+        assert_eq!(figure(&mut control, "maxmemory"), 0);
+        evict_all(&mut control);
+        let info = control.call("INFO everything").text();
+        for line in
+            ["maxmemory:1\r\n", "maxmemory_human:1B\r\n", "maxmemory_policy:allkeys-lru\r\n", "evicted_keys:3000\r\n"]
+        {
+            assert!(info.contains(line), "{line}: {info}");
+        }
+        assert_eq!(control.call("SET k v"), Reply::Error(OUT_OF_MEMORY.into()));
+        eventually("time above the limit is counted", || figure(&mut control, "current_eviction_exceeded_time") > 0);
+        allow_any(&mut control);
+        assert_eq!(control.call("SET k v"), Reply::ok());
+        assert_eq!(control.call("CONFIG RESETSTAT"), Reply::ok());
+        for name in ["evicted_keys", "total_eviction_exceeded_time", "current_eviction_exceeded_time"] {
+            assert_eq!(figure(&mut control, name), 0, "{name}");
+        }
+        let got = control.call("CONFIG GET maxmemory*");
+        for (name, value) in [("maxmemory", "0"), ("maxmemory-samples", "5"), ("maxmemory-eviction-tenacity", "10")] {
+            assert_eq!(got.field(name), Some(&Reply::bulk(value)), "{got:?}");
+        }
+        for (name, value) in
+            [("maxmemory-samples", "0"), ("maxmemory-eviction-tenacity", "101"), ("maxmemory-policy", "x")]
+        {
+            assert!(control.command(&["CONFIG", "SET", name, value]).is_error(), "{name} {value}");
+        }
+        for tenacity in ["0", "100"] {
+            set(&mut control, &[("maxmemory-eviction-tenacity", tenacity), ("maxmemory-samples", "64")]);
+            control.call("MSET a 1 b 2 c 3");
+            evict_all(&mut control);
+            allow_any(&mut control);
+        }
+    });
+}
+
+#[test]
+fn a_limit_in_the_file_is_one_from_the_start() {
+    let args = ["--maxmemory", "1", "--maxmemory-policy", "volatile-lru"];
+    for server in Backend::all().iter().map(|backend| Server::pantala(*backend, &args)).chain(Server::redis(&args)) {
+        let mut client = server.connect();
+        assert_eq!(client.call("SET k v"), Reply::Error(OUT_OF_MEMORY.into()));
+        assert_eq!(client.call("CONFIG GET maxmemory").elements()[1], Reply::bulk("1"));
+        assert!(!server.log().contains("isn't served"), "{}", server.log());
+    }
+}
+
+#[test]
+fn small_integers_are_not_shared_where_each_key_counts() {
+    play(|server| {
+        let mut control = server.connect();
+        for (policy, is_shared) in [("allkeys-random", true), ("allkeys-lru", false), ("volatile-lfu", false)] {
+            set(&mut control, &[("maxmemory", "1gb"), ("maxmemory-policy", policy)]);
+            assert_eq!(control.call("SET a 1"), Reply::ok());
+            assert_eq!(control.call("OBJECT REFCOUNT a").integer() > 1, is_shared, "{policy}");
+        }
+        allow_any(&mut control);
+        assert_eq!(control.call("SET a 1"), Reply::ok());
+        assert!(control.call("OBJECT REFCOUNT a").integer() > 1);
+    });
+}
+
+#[test]
+fn events_of_evicted_keys_follow_those_of_their_changes() {
+    const KEYS: usize = 500;
+    play(|server| {
+        let mut control = server.connect();
+        set(&mut control, &[("notify-keyspace-events", "KE$e")]);
+        let mut listener = server.connect();
+        listener.call("PSUBSCRIBE __key*__:*");
+        assert_eq!(control.call("SELECT 2"), Reply::ok());
+        (0..KEYS).for_each(|number| assert_eq!(control.call(&format!("SET k{number} v")), Reply::ok()));
+        evict_all(&mut control);
+        allow_any(&mut control);
+        let (mut there, mut gone) = (BTreeSet::new(), BTreeSet::new());
+        // Of each of the two that happen to a key there are two messages.
+        for _ in 0..4 * KEYS {
+            let message = listener.receive();
+            let [_, _, channel, payload] = message.elements() else { panic!("no message: {message:?}") };
+            match (channel.text().as_str(), payload.text()) {
+                ("__keyevent@2__:set", key) => assert!(there.insert(key)),
+                ("__keyevent@2__:evicted", key) => {
+                    assert!(there.contains(&key), "{key} went before it came");
+                    assert!(gone.insert(key), "twice");
+                }
+                (channel, event) => {
+                    assert!(channel.starts_with("__keyspace@2__:k") && ["set", "evicted"].contains(&&*event));
+                }
+            }
+        }
+        assert_eq!((there.len(), gone.len()), (KEYS, KEYS));
+    });
+}
+
+#[test]
+fn who_watches_or_waits_hears_of_eviction() {
+    play(|server| {
+        let mut control = server.connect();
+        let mut watcher = server.connect();
+        assert_eq!(control.call("MSET watched 1 other 2"), Reply::ok());
+        assert!(!control.call("XGROUP CREATE stream group $ MKSTREAM").is_error());
+        let mut waiter = waiting(server, "XREADGROUP GROUP group consumer BLOCK 0 STREAMS stream >", 1);
+        assert_eq!(watcher.call("WATCH watched"), Reply::ok());
+        assert_eq!(watcher.call("MULTI"), Reply::ok());
+        assert_eq!(watcher.call("GET watched"), Reply::Simple("QUEUED".into()));
+        evict_all(&mut control);
+        let got = waiter.receive();
+        assert!(got.text().starts_with("UNBLOCKED"), "{got:?}");
+        assert_eq!(watcher.call("EXEC"), Reply::Null);
+        allow_any(&mut control);
+    });
+}
+
+#[test]
+fn who_has_a_copy_hears_of_eviction_before_the_reply() {
+    play(|server| {
+        let mut control = server.connect();
+        let mut client = server.connect();
+        client.call("HELLO 3");
+        assert_eq!(client.call("CLIENT TRACKING on"), Reply::ok());
+        allow_more(&mut control, 200 * KB, "volatile-random");
+        assert_eq!(client.call("SETEX volatile 10000 x"), Reply::ok());
+        assert_eq!(client.call("GET volatile"), Reply::bulk("x"));
+        let told = Reply::Push(vec![Reply::bulk("invalidate"), Reply::Array(vec![Reply::bulk("volatile")])]);
+        let (big, bit) = (["SETBIT", "big", "3200000", "0"], ["GETBIT", "big", "0"]);
+        // Where a key's home evicts it, nothing of the kind is promised (docs/semantics.md).
+        if control.call("CONFIG GET execution").elements().get(1) == Some(&Reply::bulk("owner")) {
+            client.send(&big);
+            client.send(&bit);
+            let got: Vec<Reply> = (0..3).map(|_| client.receive()).collect();
+            assert!(got.contains(&told), "{got:?}");
+            return;
+        }
+        assert_eq!(control.call("DEBUG PAUSE-CRON 1"), Reply::ok());
+        assert_eq!(client.command(&big), Reply::Integer(0));
+        client.send(&bit);
+        assert_eq!([client.receive(), client.receive()], [told, Reply::Integer(0)]);
+        assert_eq!(control.call("DEBUG PAUSE-CRON 0"), Reply::ok());
+        allow_any(&mut control);
+    });
+}
+
+#[test]
+fn what_is_evicted_is_freed_in_the_background_if_wanted() {
+    play(|server| {
+        let mut control = server.connect();
+        let members: Vec<String> = (0..5000).map(|number| format!("member:{number}")).collect();
+        for lazy in ["no", "yes"] {
+            set(&mut control, &[("lazyfree-lazy-eviction", lazy)]);
+            let words = ["SADD", "set"].into_iter().chain(members.iter().map(String::as_str));
+            control.command(&words.collect::<Vec<_>>());
+            let before = figure(&mut control, "lazyfreed_objects");
+            evict_all(&mut control);
+            allow_any(&mut control);
+            eventually("it is freed", || figure(&mut control, "lazyfree_pending_objects") == 0);
+            assert_eq!(figure(&mut control, "lazyfreed_objects") > before, lazy == "yes");
+        }
+    });
+}
+
+#[test]
+fn long_evictions_are_latency_events() {
+    play(|server| {
+        let mut control = server.connect();
+        set(&mut control, &[("latency-monitor-threshold", "1"), ("maxmemory-eviction-tenacity", "100")]);
+        eventually("both events", || {
+            for from in (0..400_000).step_by(20_000) {
+                let members = (from..from + 20_000).map(|number| format!("member:{number}"));
+                let words: Vec<String> = ["SADD".into(), "set".into()].into_iter().chain(members).collect();
+                control.command(&words);
+            }
+            evict_all(&mut control);
+            allow_any(&mut control);
+            let events = control.call("LATENCY LATEST");
+            let has = |name: &str| events.elements().iter().any(|event| event.elements()[0] == Reply::bulk(name));
+            has("eviction-cycle") && has("eviction-del")
+        });
+    });
+}
+
+#[test]
+fn what_clients_take_is_evicted_for() {
+    play(|server| {
+        let mut control = server.connect();
+        (0..50).for_each(|number| _ = control.call(&format!("SETRANGE {number} 100000 x")));
+        allow_more(&mut control, 2 * MB, "allkeys-lru");
+        assert_eq!(control.call("DBSIZE").integer(), 50);
+        // Commands that never end.
+        let mut clients: Vec<Client> = (0..30).map(|_| server.connect()).collect();
+        for client in &mut clients {
+            client.send_raw(b"*250\r\n");
+            client.send_raw(&encode(&["x".repeat(1000)])[4..].repeat(249));
+        }
+        eventually("keys make room", || control.call("DBSIZE").integer() < 50);
+        allow_any(&mut control);
+    });
+}
+
+#[test]
+fn nothing_is_evicted_or_refused_while_writes_are_paused() {
+    play(|server| {
+        let mut control = server.connect();
+        assert_eq!(control.call("SET k v"), Reply::ok());
+        set(&mut control, &[("maxmemory-policy", "allkeys-lru")]);
+        assert_eq!(control.call("CLIENT PAUSE 400 WRITE"), Reply::ok());
+        set(&mut control, &[("maxmemory", "1")]);
+        assert_eq!(control.call("GET k"), Reply::bulk("v"));
+        let mut writer = server.connect();
+        writer.send(&["SET", "other", "v"]);
+        assert_eq!(control.call("DBSIZE").integer(), 1);
+        // Then everything goes, and is refused.
+        assert_eq!(writer.receive(), Reply::Error(OUT_OF_MEMORY.into()));
+        eventually("all are gone", || control.call("DBSIZE").integer() == 0);
+        allow_any(&mut control);
+    });
+}
