@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::transcript::assert_as_redis;
-use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend, for_each_form};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -290,6 +290,44 @@ fn messages_keep_their_order() {
         for _ in 0..MESSAGES {
             assert_eq!(publisher.receive(), Reply::ok());
             assert_eq!(publisher.receive(), Reply::Integer(6));
+        }
+    });
+}
+
+/// What a transaction or a script publishes may come before its end; who then looks at its keys finds them as it has left them.
+#[test]
+fn who_hears_of_a_transaction_finds_it_done() {
+    const ROUNDS: usize = 200;
+    const SCRIPT: &str =
+        "redis.call('PUBLISH', 'news', ARGV[1]) for _, key in ipairs(KEYS) do redis.call('SET', key, ARGV[1]) end";
+    // In several shards, most likely.
+    const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+    for_each_form(|backend, execution| {
+        let server = Server::pantala(backend, &[&SERVER_ARGS[..], &["--execution", execution]].concat());
+        if server.connect().call("DEBUG FAULT pause-holding 500") != Reply::ok() {
+            eprintln!("SKIPPED: pauses between commands: this build has no faults");
+        }
+        let (mut publisher, mut listener, mut reader) = (server.connect(), server.connect(), server.connect());
+        listener.call("SUBSCRIBE news");
+        for round in 0..ROUNDS {
+            let number = round.to_string();
+            let replies = if round % 2 == 0 {
+                let sets = KEYS.map(|key| vec!["SET", key, &number]);
+                let transaction = [&[vec!["MULTI"], vec!["PUBLISH", "news", &number]], &sets[..], &[vec!["EXEC"]]];
+                publisher.send_together(&transaction.concat());
+                3 + KEYS.len()
+            } else {
+                publisher.send(&[&["EVAL", SCRIPT, "4"], &KEYS[..], &[&number]].concat());
+                1
+            };
+            assert_eq!(listener.receive(), Reply::Array(["message", "news", &number].map(Reply::bulk).to_vec()));
+            // The one that it sets last first.
+            for key in KEYS.iter().rev() {
+                assert_eq!(reader.call(&format!("GET {key}")), Reply::bulk(&number), "round {round}");
+            }
+            for _ in 0..replies {
+                publisher.receive();
+            }
         }
     });
 }
