@@ -292,6 +292,36 @@ fn every_way_in_which_a_list_comes_wakes() {
     });
 }
 
+/// What a transaction or a script fills, and what expires before that has ended, serves nobody.
+#[test]
+fn what_has_expired_when_its_transaction_ends_wakes_nobody() {
+    const SCRIPT: &str = "redis.call('RPUSH', KEYS[1], 'x') redis.call('PEXPIRE', KEYS[1], 1) \
+                          local sum = 0 for number = 1, 1e7 do sum = sum + number end";
+    play(|server| {
+        let mut other = server.connect();
+        let scenes = [
+            ("BLPOP key 0", "RPUSH key x", "RPUSH key y", "key y"),
+            ("BLMOVE key to LEFT LEFT 0", "RPUSH key x", "RPUSH key y", "y"),
+            ("BZPOPMIN key 0", "ZADD key 1 x", "ZADD key 2 y", "key y 2"),
+            ("XREAD BLOCK 0 STREAMS key 0", "XADD key 1-1 a x", "XADD key 1-1 a y", "key 1-1 a y"),
+        ];
+        for (wait, fill, fill_again, expected) in scenes {
+            let mut client = waiting(server, wait, 1);
+            for command in ["MULTI", fill, "PEXPIRE key 1", "DEBUG SLEEP 0.03", "EXEC"] {
+                other.call(command);
+            }
+            assert_still_waits(&mut client);
+            assert_eq!(info(&mut other, "blocked_clients"), 1, "{wait}");
+            other.call(fill_again);
+            assert_eq!(words(&client.receive()), expected, "{wait}");
+            other.call("FLUSHALL");
+        }
+        let mut client = waiting(server, "BLPOP key 0", 1);
+        other.command(&["EVAL", SCRIPT, "1", "key"]);
+        assert_still_waits(&mut client);
+    });
+}
+
 #[test]
 fn moves_go_on_from_list_to_list() {
     play(|server| {

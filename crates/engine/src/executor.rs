@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use pantala_base::Random;
 use pantala_base::mailbox::Node;
+use pantala_base::{Random, SystemClock};
 use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
 
@@ -86,6 +86,8 @@ pub struct Executor<'k> {
     worker: u32,
     /// Scratch: shards of the command at hand.
     shards: Vec<u32>,
+    /// The time when who waits is served, which may be long after the command began.
+    pub(crate) clock: SystemClock,
     /// Scratch: ownerships of the command at hand.
     owned: Vec<Ownership>,
     /// Shards to be given back.
@@ -117,6 +119,7 @@ impl<'k> Executor<'k> {
             keyspace,
             worker,
             shards: Vec::new(),
+            clock: SystemClock::new(),
             owned: Vec::new(),
             to_free: Vec::new(),
             put_off: Vec::new(),

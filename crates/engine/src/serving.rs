@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use pantala_base::Clock;
 use pantala_base::mailbox::Node;
 use pantala_resp::Reply;
 
@@ -21,7 +22,8 @@ use crate::request::{Request, Task};
 use crate::tracking::{NOBODY, set_origin};
 
 impl Executor<'_> {
-    /// Serves the keys that are ready in shards that are held. More shards may be held afterwards.
+    /// Serves the keys that are ready in shards that are held. More shards may be held afterwards. What has expired since what made them ready
+    /// began, at `now_ms`, is there for nobody, as in Redis.
     pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
         let mut at = 0;
         while at < owned.len() {
@@ -29,7 +31,7 @@ impl Executor<'_> {
             match self.keyspace().shard(&mut owned[at]).waiters.take_ready() {
                 None => at += 1,
                 Some(key) => {
-                    self.serve_key(owned, shard, &key, now_ms);
+                    self.serve_key(owned, shard, &key, now_ms.max(self.clock.now_ms()));
                     at = 0;
                 }
             }

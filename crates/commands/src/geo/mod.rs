@@ -47,9 +47,13 @@ fn parse_unit(text: &[u8]) -> Result<f64, String> {
     unit.map(|(_, metres)| *metres).ok_or_else(|| "ERR unsupported unit provided. please use M, KM, FT, MI".to_owned())
 }
 
-/// Replies a distance: four decimals, a bulk in both protocols.
+/// Replies a distance: four decimals, a bulk in both protocols. As in Redis a half of the last one is rounded when the distance has been multiplied, and not as the
+/// digits of the distance itself would have it.
 fn reply_distance(distance: f64, reply: &mut Reply<'_>) {
-    reply.bulk(format!("{distance:.4}").as_bytes());
+    /// The last decimal's part of the whole.
+    const UNITS: f64 = 10_000.0;
+    let rounded = (distance * UNITS).round_ties_even() / UNITS;
+    reply.bulk(format!("{rounded:.4}").as_bytes());
 }
 
 /// Replies longitude and latitude.

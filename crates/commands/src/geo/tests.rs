@@ -19,6 +19,9 @@ fn places() {
         ("GEODIST Sicily Palermo Catania", "166274.1516"),
         ("GEODIST Sicily Palermo Catania KM", "166.2742"),
         ("GEODIST Sicily Palermo nosuch", "$-1"),
+        // A half of the last decimal: 9830317.17665, or a little more, but for rounding.
+        ("ZADD far 2075282280908570 a 1125889133641687 b", ":2"),
+        ("GEODIST far a b", "9830317.1766"),
         ("GEODIST Sicily Palermo Catania x", "-ERR unsupported unit provided. please use M, KM, FT, MI"),
         ("GEOHASH Sicily Palermo nosuch", "*2 sqc8b49rny0 $-1"),
         ("GEOPOS Sicily Palermo nosuch", "*2 *2 13.36138933897018433 38.11555639549629859 *-1"),

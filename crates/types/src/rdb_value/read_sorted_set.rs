@@ -71,7 +71,8 @@ pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> 
 }
 
 fn score_of(text: &[u8]) -> Result<f64, Error> {
-    double::parse_as_c(text).filter(|_| !text.is_empty()).ok_or(NOT_A_SCORE)
+    // To C the text ends at a NUL, and an empty one is no number.
+    double::parse_as_c(text).filter(|_| text.first().is_some_and(|first| *first != 0)).ok_or(NOT_A_SCORE)
 }
 
 /// Members that are all different, and none of whose scores is not a number.
