@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::waiting::{PATIENCE, pantalas, play, waiting};
-use pantala_tests::{Backend, Client, Random, Reply, Server};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const KB: usize = 1024;
 const MB: usize = 1024 * KB;
@@ -535,6 +535,54 @@ fn the_sum_of_memory_does_not_drift() {
 fn evict_all(control: &mut Client) {
     set(control, &[("maxmemory-policy", "allkeys-lru"), ("maxmemory", "1")]);
     eventually("all are gone", || control.call("DBSIZE").integer() == 0);
+}
+
+/// A limit that is set right behind writes has them counted, and so has who asks.
+#[test]
+fn a_limit_counts_what_was_written_just_before() {
+    const KEYS: usize = 300;
+    const VALUE: usize = 200;
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let mut client = server.connect();
+        let before = figure(&mut client, "used_memory");
+        let value = "x".repeat(VALUE);
+        for db in 0..4 {
+            client.call(&format!("SELECT {db}"));
+            for key in 0..KEYS {
+                client.command(&["SET", &format!("k{key}"), &value]);
+            }
+        }
+        let after = figure(&mut client, "used_memory");
+        assert!(after >= before + 4 * KEYS * VALUE, "{before} {after}");
+        allow_more(&mut client, 50_000, "allkeys-lru");
+        std::thread::sleep(Duration::from_millis(200));
+        client.call("PING");
+        assert_eq!(figure(&mut client, "evicted_keys"), 0);
+    });
+}
+
+/// What a client has given up, nobody is refused for any more, on whatever worker.
+#[test]
+fn who_was_in_the_way_is_so_no_longer() {
+    const MIB: usize = 1 << 20;
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+        allow_more(&mut clients[0], 2 * MIB, "noeviction");
+        let value = "x".repeat(MIB);
+        for round in 0..3 {
+            clients[0].call("MULTI");
+            for _ in 0..3 {
+                clients[0].command(&["SET", "a", &value]);
+            }
+            eventually("it is seen", || clients[1].call("SET b 1") != Reply::ok());
+            clients[0].call("DISCARD");
+            for client in &mut clients {
+                assert_eq!(client.call("SET b 1"), Reply::ok(), "round {round}");
+            }
+        }
+    });
 }
 
 #[test]

@@ -303,7 +303,20 @@ impl Executor<'_> {
     /// Has the sum of all memory know exactly what the shards take that this worker is home of and that are free.
     pub fn measure(&mut self) {
         let (keyspace, worker) = (self.keyspace(), self.worker());
-        for shard in (0..keyspace.shard_count()).filter(|&shard| keyspace.home(shard) == worker) {
+        self.measure_free(|shard| keyspace.home(shard) == worker);
+    }
+
+    /// As [`Executor::measure`], of all shards that this worker may take: for who asks, or is about to set a limit. Without one they tell about once a second only.
+    pub fn measure_all(&mut self) {
+        let (keyspace, worker) = (self.keyspace(), self.worker());
+        let is_inline = keyspace.layout().execution == Execution::Inline;
+        self.measure_free(|shard| is_inline || keyspace.home(shard) == worker);
+        self.free_all();
+    }
+
+    fn measure_free(&mut self, is_wanted: impl Fn(u32) -> bool) {
+        let keyspace = self.keyspace();
+        for shard in (0..keyspace.shard_count()).filter(|&shard| is_wanted(shard)) {
             let Some(mut ownership) = self.try_take(shard) else { continue };
             let state = keyspace.shard(&mut ownership);
             for (dict, figures) in state.databases.iter().zip(&keyspace.shard_stats(shard).databases) {

@@ -22,6 +22,9 @@ use super::{Worker, run, scripts, transactions};
 /// What a client in a transaction may send whatever memory there is, beside `EXEC`.
 const ENDS_TRANSACTION: [&str; 3] = ["discard", "quit", "reset"];
 
+/// Commands that tell how much memory is taken, or set how much may be: before them shards tell what they take, which they else do about once a second.
+pub(super) const TOLD_BEFORE: [&str; 4] = ["info", "memory|stats", "memory|doctor", "config|set"];
+
 /// What a worker remembers.
 #[derive(Default)]
 pub(super) struct MemoryState {
@@ -31,6 +34,8 @@ pub(super) struct MemoryState {
     is_behind: bool,
     /// What the sum of all memory has of this worker's connections, bytes.
     told_bytes: u64,
+    /// Since when, unix time in ms.
+    told_ms: i64,
 }
 
 impl MemoryState {
@@ -53,7 +58,12 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     fn make_room(&mut self, held: &mut [Ownership]) {
-        let room = self.executor.make_room(held, self.now_ms);
+        let mut room = self.executor.make_room(held, self.now_ms);
+        // What clients took when they last told may be free by now (a transaction that has run, say).
+        if room == Room::None && self.memory.told_ms != self.now_ms {
+            self.tell_clients();
+            room = self.executor.make_room(held, self.now_ms);
+        }
         self.memory.is_out = room == Room::None;
         self.memory.is_behind |= self.executor.goes_on_evicting();
     }
@@ -129,8 +139,8 @@ impl<L: EventLoop> Worker<'_, L> {
         !self.memory.is_out || !flags.contains(Flags::DENYOOM)
     }
 
-    /// Some times a second: makes the sum of all memory true, and evicts what is too much.
-    pub(super) fn look_after_memory(&mut self) {
+    /// Has the sum of all memory know what this worker's connections take.
+    fn tell_clients(&mut self) {
         let mut clients_bytes = 0;
         for connection in self.connections.iter().flatten() {
             clients_bytes += connection.session.client.unshared_bytes();
@@ -139,7 +149,22 @@ impl<L: EventLoop> Worker<'_, L> {
             clients_bytes += self.server.kept_messages().load(Relaxed);
         }
         let told_bytes = std::mem::replace(&mut self.memory.told_bytes, clients_bytes);
+        self.memory.told_ms = self.now_ms;
         self.executor.keyspace().memory().add_other(clients_bytes.wrapping_sub(told_bytes) as i64);
+    }
+
+    /// At the end of a turn: where memory is above its limit nobody is to be refused for what clients don't take any more.
+    #[inline]
+    pub(super) fn tell_clients_if_over(&mut self) {
+        let keyspace = self.executor.keyspace();
+        if keyspace.tuning.is_limited() && keyspace.memory().is_over() {
+            self.tell_clients();
+        }
+    }
+
+    /// Some times a second: makes the sum of all memory true, and evicts what is too much.
+    pub(super) fn look_after_memory(&mut self) {
+        self.tell_clients();
         if self.executor.keyspace().tuning.is_limited() {
             self.executor.measure();
             self.go_on_evicting();

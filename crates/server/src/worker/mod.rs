@@ -173,6 +173,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
                 self.cron();
             }
             self.tell_changed();
+            self.tell_clients_if_over();
             // What CONFIG SET has asked for of the data is done before it is answered.
             self.reload_if_changed();
             self.finish_turn();

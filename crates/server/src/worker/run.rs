@@ -20,7 +20,7 @@ use super::pause::PauseAnswer;
 use super::refusal::{forbidden, is_restricted};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
-use super::{COMMANDS_PER_TURN_MAX, Worker, scripts, slow, transactions};
+use super::{COMMANDS_PER_TURN_MAX, Worker, memory, scripts, slow, transactions};
 use crate::config::{OutputLimit, Settings};
 
 /// Fewest commands of one key in a row for which it pays to take its shard and find it once more, to have what they look for fetched
@@ -335,6 +335,9 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Calls the handler of a command, on the shards that it needs.
     #[inline]
     fn call(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) -> Ran {
+        if matches!(entry.what, What::Local(_)) && memory::TOLD_BEFORE.contains(&command.full_name) {
+            self.executor.measure_all();
+        }
         let connection = self.connections[entry.connection as usize].as_mut().expect("looked at by the caller");
         let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
         let now_ms = self.now_ms;
