@@ -27,6 +27,19 @@ pub fn play(scene: impl Fn(&Server)) {
     }
 }
 
+/// Asks again and again until something is so.
+///
+/// # Panics
+/// When that takes longer than [`PATIENCE`].
+#[track_caller]
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Waits until so many clients wait for a key.
 ///
 /// # Panics

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::{encode, encode_into};
-use pantala_tests::waiting::{PATIENCE, first_served, pantalas, play, wait_until_blocked};
+use pantala_tests::waiting::{PATIENCE, eventually, first_served, pantalas, play, wait_until_blocked};
 use pantala_tests::{Backend, Client, Random, Reply, Server};
 
 const KB: usize = 1024;
@@ -65,15 +65,6 @@ fn field(control: &mut Client, name: &str, field: &str) -> Option<usize> {
 
 fn exists(control: &mut Client, name: &str) -> bool {
     field(control, name, "tot-mem").is_some()
-}
-
-#[track_caller]
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// The beginning of a command, with so many bytes of an argument that doesn't end.

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pantala_tests::client::encode;
-use pantala_tests::waiting::{PATIENCE, pantalas, play, waiting};
+use pantala_tests::waiting::{eventually, pantalas, play, waiting};
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const KB: usize = 1024;
@@ -54,15 +54,6 @@ fn allow_more(client: &mut Client, bytes: usize, policy: &str) -> usize {
 
 fn allow_any(client: &mut Client) {
     set(client, &[("maxmemory", "0"), ("maxmemory-policy", "noeviction")]);
-}
-
-#[track_caller]
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// What one of several clients sends (`!`: sets the limit to that), while nothing can be evicted.

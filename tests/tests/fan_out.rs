@@ -2,10 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
 use pantala_tests::client::{READ_MAX, encode};
-use pantala_tests::waiting::PATIENCE;
+use pantala_tests::waiting::eventually;
 use pantala_tests::{Client, Random, Reply, Server, for_each_backend, tool};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -31,15 +30,6 @@ fn used_memory(client: &mut Client) -> usize {
     let text = client.call("INFO memory").text();
     let value = text.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("INFO has it");
     value.trim().parse().expect("a number")
-}
-
-#[track_caller]
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Ten thousand listeners to one channel get one message each, and the server has made it once: copies would take a third of a gigabyte.

@@ -10,7 +10,7 @@
 //! | the sum | the same |
 //! | limit, step, ceiling | who sets the limit; the ceiling falls, too, as memory does that was above the limit when that was set |
 //!
-//! Without a limit nobody looks here, and shards tell about once a second.
+//! Without a limit nobody looks here, and shards tell about once a second, and when somebody asks or is about to set one.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
