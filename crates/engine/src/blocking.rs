@@ -166,11 +166,14 @@ impl Waiter {
             None => args.iter().for_each(add),
         }
         let mut keys: SmallVec<[(usize, KeyPlace); 1]> = SmallVec::with_capacity(block.keys.len());
-        let (are_few, mut seen) = (block.keys.len() <= FEW_KEYS_MAX, HashSet::new());
+        let mut seen = (block.keys.len() > FEW_KEYS_MAX).then(HashSet::new);
         for index in block.keys.clone() {
             let key = args.at(index);
             // Standing twice in a queue would be being served twice.
-            let is_new = if are_few { keys.iter().all(|&(known, _)| args.at(known) != key) } else { seen.insert(key) };
+            let is_new = match &mut seen {
+                None => keys.iter().all(|&(known, _)| args.at(known) != key),
+                Some(seen) => seen.insert(key),
+            };
             if is_new {
                 keys.push((index, place(key)));
             }
@@ -230,8 +233,8 @@ impl Waiter {
     }
 
     /// The shards of its keys, without repeats.
-    pub(crate) fn shards(&self) -> Vec<u32> {
-        let mut shards: Vec<u32> = self.keys.iter().map(|(_, place)| place.shard).collect();
+    pub(crate) fn shards(&self) -> SmallVec<[u32; 4]> {
+        let mut shards: SmallVec<[u32; 4]> = self.keys.iter().map(|(_, place)| place.shard).collect();
         shards.sort_unstable();
         shards.dedup();
         shards

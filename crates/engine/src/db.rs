@@ -374,9 +374,8 @@ impl<'s> Db<'s> {
     }
 
     /// Whom a key, as it is now, can wake.
-    pub(crate) fn wakes(&mut self, key: &[u8]) -> Option<WakesOn> {
-        let key = Key { bytes: key, place: self.keyspace.place(key) };
-        match self.find(&key)?.held() {
+    pub(crate) fn wakes(&mut self, key: &Key<'_>) -> Option<WakesOn> {
+        match self.find(key)?.held() {
             Held::Packed(PackedForm::List, _) | Held::Heap(Value::List(_)) => Some(WakesOn::List),
             Held::Packed(PackedForm::SortedSet, _) | Held::Heap(Value::SortedSet(_)) => Some(WakesOn::SortedSet),
             Held::Heap(Value::Stream(_)) => Some(WakesOn::Stream),

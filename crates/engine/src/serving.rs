@@ -9,7 +9,7 @@ use pantala_base::Clock;
 use pantala_base::mailbox::Node;
 use pantala_resp::Reply;
 
-use crate::access::Access;
+use crate::access::{Access, Key};
 use crate::blocking::{Blocking, ReadyKey, Waiter, Woken};
 use crate::command::Handler;
 use crate::db::Db;
@@ -20,6 +20,9 @@ use crate::message::Message;
 use crate::ownership::Ownership;
 use crate::request::{Request, Task};
 use crate::tracking::{NOBODY, set_origin};
+
+/// What the reply to a waiter has room for to begin with: a key, and an element that isn't long.
+const REPLY_BYTES: usize = 64;
 
 impl Executor<'_> {
     /// Serves the keys that are ready in shards that are held. More shards may be held afterwards. What has expired since what made them ready
@@ -40,11 +43,12 @@ impl Executor<'_> {
 
     fn serve_key(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
         let keyspace = self.keyspace();
+        let looked_for = Key { bytes: &key.1, place: keyspace.place(&key.1) };
         let mut ticket = 0;
         // Serving one may hold more shards, hence the search each time.
         while let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let state = keyspace.shard(&mut owned[index]);
-            let kind = Db::new(keyspace, state, shard, key.0, now_ms, true).wakes(&key.1);
+            let kind = Db::new(keyspace, state, shard, key.0, now_ms, true).wakes(&looked_for);
             let waiters = &mut keyspace.shard(&mut owned[index]).waiters;
             let Some(waiter) = waiters.next(key, ticket, kind) else { return };
             ticket = waiter.ticket() + 1;
@@ -73,7 +77,7 @@ impl Executor<'_> {
     /// Calls a waiter's handler for a key. Whether it was answered.
     fn wake(&mut self, owned: &mut [Ownership], waiter: &Arc<Waiter>, key: &ReadyKey, now_ms: i64) -> bool {
         let Handler::Keyed(handler) = waiter.command().handler else { return false };
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(REPLY_BYTES);
         set_origin(self.keyspace(), owned, waiter.session.client);
         let mut access = Access {
             keyspace: self.keyspace(),

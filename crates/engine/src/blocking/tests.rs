@@ -79,7 +79,7 @@ fn a_key_named_twice_is_waited_for_once() {
     let waiter = waiter(1, &["a", "b", "a"], WakesOn::List);
     waiters.add(SHARD, &waiter);
     assert_eq!(waiters.entries, 2);
-    assert_eq!(waiter.shards(), [SHARD, SHARD + 1]);
+    assert_eq!(waiter.shards().as_slice(), [SHARD, SHARD + 1]);
     waiters.remove(SHARD, &waiter);
     assert!(waiters.is_empty());
 }

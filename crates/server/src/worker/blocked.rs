@@ -112,7 +112,10 @@ impl<L: EventLoop> Worker<'_, L> {
         if self.closed_over_limit(index) {
             return;
         }
-        self.make_ready(index);
+        // Most have sent nothing while they waited.
+        if self.connections[index as usize].as_ref().is_some_and(|connection| connection.input.waiting_bytes() > 0) {
+            self.make_ready(index);
+        }
         self.touch(index);
     }
 
