@@ -14,7 +14,7 @@ Loads, each from this process, pinned to one set of CPUs while the server has an
 - jobs: EVALSHA of nine commands that carry a job through a queue of which it is told the prefix, as BullMQ's do: no key is declared. One
   operation is one call.
 - publish: one client publishes to --subscribers others, --publish-pipeline messages of --message-size bytes in one write. One operation is one message delivered to
-  one subscriber.
+  one subscriber. In "lockstep" it goes on when all subscribers have got what it has published, else when it has its answers, as clients do: it is a process of its own then.
 
 Of scripts and jobs --script-pipeline calls stand in one write. Rounds are interleaved as in cpu_per_op.py; ratios are to the first peer in the same round, medians over rounds.
 """
@@ -141,36 +141,69 @@ def run_writes(arguments, server, make, pipeline=1):
     return spent.each_us(turns * len(clients) * pipeline)
 
 
-def run_publish(arguments, server, pipeline):
-    subscribe = encode(b"SUBSCRIBE", b"news")
-    subscribers = {}
-    poll = select.epoll()
-    for _ in range(arguments.subscribers):
-        client = connect(server.port)
-        client.sendall(subscribe)
-        receive(client, len(b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n"))
-        client.setblocking(False)
-        poll.register(client.fileno(), select.EPOLLIN)
-        subscribers[client.fileno()] = client
-    publisher = connect(server.port)
-    message = b"m" * arguments.message_size
-    write = encode(b"PUBLISH", b"news", message) * pipeline
-    message_bytes = len(encode(b"message", b"news", message))
-    turns = max(arguments.messages // pipeline, 1)
-    spent = Spent(server.process.pid)
-    for turn in range(-(turns // 10), turns):
-        if turn == 0:
-            spent.begin()
-        publisher.sendall(write)
-        receive(publisher, len(b":%d\r\n" % arguments.subscribers) * pipeline)
-        missing = arguments.subscribers * pipeline * message_bytes
+class Audience:
+    """Subscribers of one channel, and what they have to get."""
+
+    def __init__(self, arguments, server):
+        subscribe = encode(b"SUBSCRIBE", b"news")
+        self.poll = select.epoll()
+        self.subscribers = {}
+        for _ in range(arguments.subscribers):
+            client = connect(server.port)
+            client.sendall(subscribe)
+            receive(client, len(b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n"))
+            client.setblocking(False)
+            self.poll.register(client.fileno(), select.EPOLLIN)
+            self.subscribers[client.fileno()] = client
+        self.message_bytes = arguments.subscribers * len(encode(b"message", b"news", message_of(arguments)))
+
+    def hear(self, messages):
+        """Receives so many messages as each subscriber."""
+        missing = messages * self.message_bytes
         while missing > 0:
-            for number, _ in poll.poll(10):
-                missing -= len(subscribers[number].recv(1 << 16))
+            for number, _ in self.poll.poll(10):
+                missing -= len(self.subscribers[number].recv(1 << 16))
+
+    def close(self):
+        for client in self.subscribers.values():
+            client.close()
+
+
+def message_of(arguments):
+    return b"m" * arguments.message_size
+
+
+def run_publish(arguments, server, pipeline, is_lockstep):
+    write = encode(b"PUBLISH", b"news", message_of(arguments)) * pipeline
+    answer_bytes = len(b":%d\r\n" % arguments.subscribers) * pipeline
+    turns = max(arguments.messages // pipeline, 1)
+    audience = Audience(arguments, server)
+    publisher = connect(server.port)
+
+    def publish():
+        publisher.sendall(write)
+        receive(publisher, answer_bytes)
+
+    for _ in range(turns // 10):
+        publish()
+        audience.hear(pipeline)
+    spent = Spent(server.process.pid)
+    if is_lockstep:
+        for _ in range(turns):
+            publish()
+            audience.hear(pipeline)
+    else:
+        child = os.fork()
+        if child == 0:
+            for _ in range(turns):
+                publish()
+            os._exit(0)
+        audience.hear(pipeline * turns)
+        if os.waitpid(child, 0)[1] != 0:
+            raise RuntimeError("the publisher has failed")
     spent.end()
     publisher.close()
-    for client in subscribers.values():
-        client.close()
+    audience.close()
     return spent.each_us(turns * pipeline * arguments.subscribers)
 
 
@@ -178,8 +211,10 @@ def runs(arguments):
     """Name and function of each load."""
     for load in arguments.load.split(","):
         if load == "publish":
-            for depth in arguments.publish_pipeline.split(","):
-                yield f"publish p{depth}", lambda server, depth=int(depth): run_publish(arguments, server, depth)
+            for depth in map(int, arguments.publish_pipeline.split(",")):
+                for pace in ("", " lockstep"):
+                    is_lockstep = bool(pace)
+                    yield f"publish p{depth}{pace}", lambda server, depth=depth, is_lockstep=is_lockstep: run_publish(arguments, server, depth, is_lockstep)
         elif load in ("transactions", "sets"):
             make = {"transactions": transaction, "sets": sets}[load]
             yield load, lambda server, make=make: run_writes(arguments, server, make)
@@ -210,7 +245,7 @@ def print_table(arguments, results):
     for (load, name), taken in results.items():
         cpu, system = zip(*taken)
         base = [one for one, _ in results[load, first]]
-        print(f"{load:<16} {name:<16} {peers.columns(cpu, base)} {peers.spread(system)[0]:>9}")
+        print(f"{load:<20} {name:<16} {peers.columns(cpu, base)} {peers.spread(system)[0]:>9}")
 
 
 def main():

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use pantala_tests::client::{READ_MAX, encode};
 use pantala_tests::waiting::eventually;
-use pantala_tests::{Client, Random, Reply, Server, for_each_backend, tool};
+use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, tool};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const KB: usize = 1024;
@@ -161,6 +161,100 @@ fn long_and_short_messages_and_replies_keep_their_order() {
                 );
             }
             server.assert_sound();
+        }
+    });
+}
+
+/// Listeners of `news` on a server of one worker, and its figure of writes to sockets.
+struct Audience {
+    server: Server,
+    listeners: Vec<Client>,
+    publisher: Client,
+}
+
+/// More commands of one connection than run in two turns of a worker: messages are handed on in the second.
+const PINGS_OF_TWO_TURNS: usize = 2 * 1024;
+
+impl Audience {
+    fn new(backend: Backend, listeners: usize, options: &[&str]) -> Audience {
+        let server = Server::pantala(backend, &[&["--workers", "1"], options].concat());
+        let mut listeners: Vec<Client> = (0..listeners).map(|_| server.connect()).collect();
+        listeners.iter_mut().for_each(|listener| drop(listener.call("SUBSCRIBE news")));
+        let publisher = server.connect();
+        Audience { server, listeners, publisher }
+    }
+
+    fn writes(&mut self) -> usize {
+        let text = self.publisher.call("INFO stats").text();
+        let value = text.lines().find_map(|line| line.strip_prefix("total_writes_processed:")).expect("INFO has it");
+        value.trim().parse().expect("a number")
+    }
+
+    /// Has all listeners get these, in order, and nothing else.
+    fn hear(&mut self, payloads: &[String]) {
+        for listener in &mut self.listeners {
+            for payload in payloads {
+                assert!(listener.receive_raw().1 == message(payload));
+            }
+            listener.send(&["PING"]);
+            assert_eq!(listener.receive_raw().1, encode(&["pong", ""]));
+        }
+    }
+}
+
+/// A message to very many is sent to some of them at a time: what others send runs in between.
+#[test]
+fn a_message_to_many_holds_nobody_up() {
+    const LISTENERS: usize = 3000;
+    if !allow_files(LISTENERS as u64 + 200) {
+        return tool::skipped(format_args!("fan-out: this host allows too few open files"));
+    }
+    for_each_backend(|backend| {
+        let mut audience = Audience::new(backend, LISTENERS, &[]);
+        let before = audience.writes();
+        let mut commands = encode(&["PUBLISH", "news", "short"]);
+        (0..PINGS_OF_TWO_TURNS).for_each(|_| commands.extend(encode(&["PING"])));
+        commands.extend(encode(&["INFO", "stats"]));
+        audience.publisher.send_raw(&commands);
+        assert_eq!(audience.publisher.receive(), Reply::Integer(LISTENERS as i64));
+        (0..PINGS_OF_TWO_TURNS).for_each(|_| drop(audience.publisher.receive()));
+        let text = audience.publisher.receive().text();
+        let value = text.lines().find_map(|line| line.strip_prefix("total_writes_processed:")).expect("INFO has it");
+        let sent = value.trim().parse::<usize>().expect("a number") - before;
+        assert!((1..LISTENERS / 2).contains(&sent), "{sent} were sent it before the next turn");
+        audience.hear(&["short".to_owned()]);
+        audience.server.assert_sound();
+    });
+}
+
+/// Messages that come faster than they are sent go together, in their order; and who reads them is not taken for one who doesn't.
+#[test]
+fn messages_that_have_to_wait_go_together() {
+    const LISTENERS: usize = 1000;
+    const MESSAGES: usize = 100;
+    if !allow_files(LISTENERS as u64 + 200) {
+        return tool::skipped(format_args!("fan-out: this host allows too few open files"));
+    }
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            // Three messages are above this.
+            let limit = ["--client-output-buffer-limit", "pubsub 1200 0 0", "--execution", execution];
+            let mut audience = Audience::new(backend, LISTENERS, &limit);
+            for is_long in [false, true] {
+                let before = audience.writes();
+                let padding = "x".repeat(if is_long { 450 } else { 10 });
+                let payloads: Vec<String> = (0..MESSAGES).map(|number| format!("{number}:{padding}")).collect();
+                for payload in &payloads {
+                    let published = audience.publisher.command(&["PUBLISH", "news", payload]);
+                    assert_eq!(published, Reply::Integer(LISTENERS as i64));
+                }
+                audience.hear(&payloads);
+                let writes = audience.writes() - before;
+                // Of the long ones two go together, at most.
+                let most = if is_long { MESSAGES * LISTENERS } else { MESSAGES * LISTENERS / 2 };
+                assert!(writes < most, "{writes} writes");
+            }
+            audience.server.assert_sound();
         }
     });
 }

@@ -112,6 +112,8 @@ pub struct Connection {
     pub is_ready: bool,
     /// It stands in the worker's list of connections whose turn is to be finished.
     pub is_touched: bool,
+    /// It stands in the worker's list of connections that are to be sent messages.
+    pub is_listed: bool,
 }
 
 impl Connection {
@@ -138,6 +140,7 @@ impl Connection {
             is_held: false,
             is_ready: false,
             is_touched: false,
+            is_listed: false,
         }
     }
 

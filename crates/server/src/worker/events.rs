@@ -2,15 +2,14 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use pantala_dict::prefetch_all;
 use pantala_engine::client::{ReplyMode, Session};
 use pantala_engine::message::Message;
-use pantala_engine::pubsub::{Kind, Published};
+use pantala_engine::pubsub::Published;
 use pantala_engine::request::Parcel;
-use pantala_resp::{Reply, Version, is_given_up};
-use pantala_runtime::{ConnId, Event, EventLoop, Outgoing, SharedBytes};
+use pantala_resp::is_given_up;
+use pantala_runtime::{ConnId, Event, EventLoop};
 
 use super::busy::Deferred;
 use super::connection::{Connection, State, index_of, token};
@@ -300,42 +299,6 @@ impl<L: EventLoop> Worker<'_, L> {
         self.touch(index);
     }
 
-    /// Hands published messages to this worker's listeners, and forgets them: each is encoded once for each protocol version. With several, all but the
-    /// first go with the one before ([`Published::goes_with`]).
-    fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
-        let Some(first) = published.first() else { return };
-        let keyspace = self.executor.keyspace();
-        let mut encoded = Encoded::new(self.server.kept_messages());
-        keyspace.pubsub().deliver(self.number, first, |wanted, pattern| {
-            let Some(index) = self.find_token(wanted) else { return };
-            let Some(connection) = &self.connections[index as usize] else { return };
-            let version = connection.session.version;
-            self.hand(index, encoded.of(published, pattern, version));
-        });
-        published.clear();
-    }
-
-    /// Adds a message to what a connection is to be sent.
-    pub(super) fn hand(&mut self, index: u32, message: &Outgoing) {
-        let is_frozen = self.is_frozen(index);
-        let Some(connection) = &mut self.connections[index as usize] else { return };
-        if is_frozen {
-            let copy = match message {
-                Outgoing::Own(bytes) => bytes.clone().into(),
-                Outgoing::Shared(bytes) => Arc::clone(bytes).into(),
-            };
-            let deferred = Deferred::Output(connection.token(), copy);
-            return self.defer_output(deferred, message.bytes().len());
-        }
-        match message {
-            Outgoing::Own(bytes) => connection.output.extend_from_slice(bytes),
-            Outgoing::Shared(bytes) => connection.add_shared(bytes),
-        }
-        if !self.closed_over_limit(index) {
-            self.touch(index);
-        }
-    }
-
     /// Shows a command to a monitor, unless it is none any more.
     fn show(&mut self, wanted: u64, line: &[u8]) {
         let Some(index) = self.find_token(wanted) else { return };
@@ -389,100 +352,13 @@ impl<L: EventLoop> Worker<'_, L> {
             self.io.remove_listener(listener);
         }
         self.finish_turn();
+        while !self.listed.is_empty() {
+            self.finish_turn();
+        }
         self.io.poll(Some(std::time::Duration::ZERO), events)?;
         for index in 0..self.connections.len() {
             self.close(index as u32);
         }
         Ok(())
-    }
-}
-
-/// From this length on, bytes, what is published isn't copied to each of its listeners: they share it. Below, a copy is no dearer than a send of its own, and what is
-/// copied can be sent together with what else a listener is to get.
-const SHARED_BYTES_MIN: usize = 16 * 1024;
-
-/// Published messages as their listeners get them, by protocol version, for the pattern that was asked for last. None: not encoded yet.
-struct Encoded<'s> {
-    pattern: Option<Vec<u8>>,
-    bytes: [Option<Outgoing>; 2],
-    kept_messages: &'s Arc<AtomicU64>,
-}
-
-impl<'s> Encoded<'s> {
-    /// Nothing yet. What listeners share is counted in `kept_messages`, in bytes.
-    fn new(kept_messages: &'s Arc<AtomicU64>) -> Self {
-        Encoded { pattern: None, bytes: [None, None], kept_messages }
-    }
-
-    fn of(&mut self, published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> &Outgoing {
-        if self.pattern.as_deref() != pattern {
-            self.pattern = pattern.map(<[u8]>::to_vec);
-            self.bytes = [None, None];
-        }
-        self.bytes[usize::from(version == Version::Resp3)].get_or_insert_with(|| {
-            let bytes = encode(published, pattern, version);
-            if bytes.len() < SHARED_BYTES_MIN {
-                bytes.into()
-            } else {
-                SharedBytes::new(bytes, self.kept_messages).into()
-            }
-        })
-    }
-}
-
-fn encode(published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut reply = Reply::new(&mut bytes, version);
-    for message in published {
-        reply.push(if pattern.is_some() { 4 } else { 3 });
-        reply.bulk(match (message.kind, pattern) {
-            (_, Some(_)) => b"pmessage",
-            (Kind::Shard, None) => b"smessage",
-            (_, None) => b"message",
-        });
-        if let Some(pattern) = pattern {
-            reply.bulk(pattern);
-        }
-        reply.bulk(&message.channel);
-        reply.bulk(&message.payload);
-    }
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn published(payload_bytes: usize) -> [Arc<Published>; 1] {
-        let payload = vec![b'x'; payload_bytes].into();
-        [Arc::new(Published { kind: Kind::Channel, channel: b"news".as_slice().into(), payload, patterns: Vec::new() })]
-    }
-
-    #[test]
-    fn a_message_is_encoded_once_for_each_version() {
-        let kept_messages = Arc::default();
-        let (short, long) = (published(100), published(SHARED_BYTES_MIN));
-        for (message, is_shared) in [(&short, false), (&long, true)] {
-            let mut encoded = Encoded::new(&kept_messages);
-            let mut address = |version| encoded.of(message, None, version).bytes().as_ptr();
-            let (two, three) = (address(Version::Resp2), address(Version::Resp3));
-            assert!((0..10).all(|_| address(Version::Resp2) == two && address(Version::Resp3) == three));
-            assert_ne!(two, three);
-            assert_eq!(matches!(encoded.of(message, None, Version::Resp2), Outgoing::Shared(_)), is_shared);
-        }
-    }
-
-    #[test]
-    fn messages_are_shared_from_the_named_length_on() {
-        let kept_messages = Arc::default();
-        let around = encode(&published(0), None, Version::Resp2).len();
-        // The payload's length takes four digits more than that of the empty one.
-        let payload_bytes = SHARED_BYTES_MIN - around - 4;
-        for (bytes, is_shared) in [(payload_bytes, true), (payload_bytes - 1, false)] {
-            let message = published(bytes);
-            let mut encoded = Encoded::new(&kept_messages);
-            assert_eq!(matches!(encoded.of(&message, None, Version::Resp2), Outgoing::Shared(_)), is_shared, "{bytes}");
-        }
-        assert_eq!(kept_messages.load(std::sync::atomic::Ordering::Relaxed), 0, "nobody has them any more");
     }
 }

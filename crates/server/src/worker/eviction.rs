@@ -17,6 +17,7 @@ use pantala_engine::client::Host;
 use pantala_runtime::EventLoop;
 
 use super::Worker;
+use super::listeners::WAITING_OUTPUT_BYTES_MAX;
 use crate::config::{OutputLimit, Settings};
 
 /// How much output a connection may have before it is looked at in the midst of a turn, while there is a limit on all clients' memory, bytes. Redis looks before each
@@ -58,6 +59,8 @@ impl Weighing {
 pub(super) struct OutputAlarm {
     pub(super) normal_bytes: usize,
     pub(super) pubsub_bytes: usize,
+    /// From how much on the messages of a listener aren't waited with.
+    pub(super) waiting_bytes_max: usize,
 }
 
 impl OutputAlarm {
@@ -67,9 +70,12 @@ impl OutputAlarm {
             let bytes = if weighs { hard_bytes.min(UNWEIGHED_OUTPUT_BYTES_MAX) } else { hard_bytes };
             usize::try_from(bytes).unwrap_or(usize::MAX)
         };
+        let pubsub_bytes = alarm(&settings.output_limit_pubsub);
         OutputAlarm {
             normal_bytes: alarm(&settings.output_limit_normal),
-            pubsub_bytes: alarm(&settings.output_limit_pubsub),
+            pubsub_bytes,
+            // Nobody who reads what comes gets near its limit for having been waited with.
+            waiting_bytes_max: (pubsub_bytes / 4).min(WAITING_OUTPUT_BYTES_MAX),
         }
     }
 }

@@ -17,6 +17,7 @@ mod events;
 mod eviction;
 mod homes;
 mod input;
+mod listeners;
 mod memory;
 mod pause;
 mod refusal;
@@ -69,6 +70,8 @@ pub struct Worker<'s, L: EventLoop> {
     ready: Vec<u32>,
     /// Indexes of connections that took part in this turn.
     touched: Vec<u32>,
+    /// Indexes of connections that have only got messages since they were last sent any ([`listeners`]).
+    listed: VecDeque<u32>,
     /// Indexes of connections that `CLIENT PAUSE` holds back.
     paused: Vec<u32>,
     /// When connections that wait for a key have waited enough: deadline in µs of the clock that never goes back, ticket
@@ -118,6 +121,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             connections: Vec::new(),
             ready: Vec::new(),
             touched: Vec::new(),
+            listed: VecDeque::new(),
             paused: Vec::new(),
             deadlines: BTreeSet::new(),
             window: Window::default(),
@@ -183,7 +187,8 @@ impl<'s, L: EventLoop> Worker<'s, L> {
 
     /// How long the next poll may wait; `ZERO`: not at all.
     fn sleep_time(&self) -> Option<Duration> {
-        if !self.ready.is_empty() || self.executor.has_work() || self.weighing.is_due() || self.memory.is_behind() {
+        let is_behind = !self.listed.is_empty() || self.weighing.is_due() || self.memory.is_behind();
+        if is_behind || !self.ready.is_empty() || self.executor.has_work() {
             return Some(Duration::ZERO);
         }
         let mut wait_ms = (self.next_cron_ms - self.turn_ran_ms).max(1);
@@ -219,6 +224,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
     /// Ends the turn: keeps what is left of the input, gives replies to the loop, closes what is to be closed.
     fn finish_turn(&mut self) {
         faults::pause(Fault::PauseReplying);
+        self.touch_listed();
         let mut untouched = None;
         while let Some(index) = self.touched.pop() {
             if self.is_frozen(index) {

@@ -1,0 +1,174 @@
+//! Published messages, handed to this worker's listeners.
+//!
+//! A message goes into the output of all who listen in the turn in which it comes. It is sent to so many of them a turn ([`SENT_TO_PER_TURN`]), in the order in which they got their
+//! first: a send takes a hundred times what the rest does, so a message to ten thousand would hold up everybody else for as long as their sends take. What is published meanwhile
+//! is sent with it, where those who publish are faster than the sends are. Who has something else to be sent, or much, isn't waited with.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use pantala_engine::pubsub::{Kind, Published};
+use pantala_resp::{Reply, Version};
+use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
+
+use super::Worker;
+use super::busy::Deferred;
+
+/// To how many connections, that have only got messages, a turn sends them: about a millisecond's work.
+const SENT_TO_PER_TURN: usize = 128;
+
+/// How much output doesn't wait, bytes. Beyond it a send of more would hardly be cheaper by the byte.
+pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Hands published messages to this worker's listeners, and forgets them: each is encoded once for each protocol version. With several, all but the
+    /// first go with the one before ([`Published::goes_with`]).
+    pub(super) fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
+        let Some(first) = published.first() else { return };
+        let keyspace = self.executor.keyspace();
+        let mut encoded = Encoded::new(self.server.kept_messages());
+        keyspace.pubsub().deliver(self.number, first, |wanted, pattern| {
+            let Some(index) = self.find_token(wanted) else { return };
+            let Some(connection) = &self.connections[index as usize] else { return };
+            let version = connection.session.version;
+            self.hand(index, encoded.of(published, pattern, version));
+        });
+        published.clear();
+    }
+
+    /// Adds a message to what a connection is to be sent.
+    pub(super) fn hand(&mut self, index: u32, message: &Outgoing) {
+        let is_frozen = self.is_frozen(index);
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if is_frozen {
+            let copy = match message {
+                Outgoing::Own(bytes) => bytes.clone().into(),
+                Outgoing::Shared(bytes) => Arc::clone(bytes).into(),
+            };
+            let deferred = Deferred::Output(connection.token(), copy);
+            return self.defer_output(deferred, message.bytes().len());
+        }
+        match message {
+            Outgoing::Own(bytes) => connection.output.extend_from_slice(bytes),
+            Outgoing::Shared(bytes) => connection.add_shared(bytes),
+        }
+        if !self.closed_over_limit(index) {
+            self.send_in_its_turn(index);
+        }
+    }
+
+    /// Marks a connection that has got a message as one that is to be sent it.
+    fn send_in_its_turn(&mut self, index: u32) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let has_much = connection.is_listed && connection.pending_bytes() > self.output_alarm.waiting_bytes_max;
+        // With a limit on all clients' memory, every turn's end knows what its connections take.
+        if has_much || self.weighing.is_on {
+            self.touch(index);
+        } else if !connection.is_touched && !connection.is_listed {
+            connection.is_listed = true;
+            self.listed.push_back(index);
+        }
+    }
+
+    /// At the end of a turn: takes those in who are to be sent their messages in this one.
+    pub(super) fn touch_listed(&mut self) {
+        for _ in 0..SENT_TO_PER_TURN {
+            let Some(index) = self.listed.pop_front() else { return };
+            // Or one that has come in the place of one that has gone: then there is nothing to send, or all that there is.
+            if let Some(connection) = &mut self.connections[index as usize] {
+                connection.is_listed = false;
+                self.touch(index);
+            }
+        }
+    }
+}
+
+/// From this length on, bytes, what is published isn't copied to each of its listeners: they share it. Below, a copy is no dearer than a send of its own, and what is
+/// copied can be sent together with what else a listener is to get.
+const SHARED_BYTES_MIN: usize = 16 * 1024;
+
+/// Published messages as their listeners get them, by protocol version, for the pattern that was asked for last. None: not encoded yet.
+struct Encoded<'s> {
+    pattern: Option<Vec<u8>>,
+    bytes: [Option<Outgoing>; 2],
+    kept_messages: &'s Arc<AtomicU64>,
+}
+
+impl<'s> Encoded<'s> {
+    /// Nothing yet. What listeners share is counted in `kept_messages`, in bytes.
+    fn new(kept_messages: &'s Arc<AtomicU64>) -> Self {
+        Encoded { pattern: None, bytes: [None, None], kept_messages }
+    }
+
+    fn of(&mut self, published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> &Outgoing {
+        if self.pattern.as_deref() != pattern {
+            self.pattern = pattern.map(<[u8]>::to_vec);
+            self.bytes = [None, None];
+        }
+        self.bytes[usize::from(version == Version::Resp3)].get_or_insert_with(|| {
+            let bytes = encode(published, pattern, version);
+            if bytes.len() < SHARED_BYTES_MIN {
+                bytes.into()
+            } else {
+                SharedBytes::new(bytes, self.kept_messages).into()
+            }
+        })
+    }
+}
+
+fn encode(published: &[Arc<Published>], pattern: Option<&[u8]>, version: Version) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut reply = Reply::new(&mut bytes, version);
+    for message in published {
+        reply.push(if pattern.is_some() { 4 } else { 3 });
+        reply.bulk(match (message.kind, pattern) {
+            (_, Some(_)) => b"pmessage",
+            (Kind::Shard, None) => b"smessage",
+            (_, None) => b"message",
+        });
+        if let Some(pattern) = pattern {
+            reply.bulk(pattern);
+        }
+        reply.bulk(&message.channel);
+        reply.bulk(&message.payload);
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn published(payload_bytes: usize) -> [Arc<Published>; 1] {
+        let payload = vec![b'x'; payload_bytes].into();
+        [Arc::new(Published { kind: Kind::Channel, channel: b"news".as_slice().into(), payload, patterns: Vec::new() })]
+    }
+
+    #[test]
+    fn a_message_is_encoded_once_for_each_version() {
+        let kept_messages = Arc::default();
+        let (short, long) = (published(100), published(SHARED_BYTES_MIN));
+        for (message, is_shared) in [(&short, false), (&long, true)] {
+            let mut encoded = Encoded::new(&kept_messages);
+            let mut address = |version| encoded.of(message, None, version).bytes().as_ptr();
+            let (two, three) = (address(Version::Resp2), address(Version::Resp3));
+            assert!((0..10).all(|_| address(Version::Resp2) == two && address(Version::Resp3) == three));
+            assert_ne!(two, three);
+            assert_eq!(matches!(encoded.of(message, None, Version::Resp2), Outgoing::Shared(_)), is_shared);
+        }
+    }
+
+    #[test]
+    fn messages_are_shared_from_the_named_length_on() {
+        let kept_messages = Arc::default();
+        let around = encode(&published(0), None, Version::Resp2).len();
+        // The payload's length takes four digits more than that of the empty one.
+        let payload_bytes = SHARED_BYTES_MIN - around - 4;
+        for (bytes, is_shared) in [(payload_bytes, true), (payload_bytes - 1, false)] {
+            let message = published(bytes);
+            let mut encoded = Encoded::new(&kept_messages);
+            assert_eq!(matches!(encoded.of(&message, None, Version::Resp2), Outgoing::Shared(_)), is_shared, "{bytes}");
+        }
+        assert_eq!(kept_messages.load(std::sync::atomic::Ordering::Relaxed), 0, "nobody has them any more");
+    }
+}
