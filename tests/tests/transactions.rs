@@ -286,6 +286,58 @@ fn a_watched_key_that_expires_spoils_the_transaction() {
     });
 }
 
+/// Whether a transaction runs whose connection watches `k` of database 0, where it isn't, after another database took that place in which it is, for ever or with its time
+/// over, and after `commands`.
+fn runs_after_swap(server: &Server, is_over: bool, commands: &[&[&str]]) -> bool {
+    let (mut client, mut other) = (server.connect(), server.connect());
+    for command in ["FLUSHALL", "DEBUG SET-ACTIVE-EXPIRE 0", "SELECT 1", "SET k v"] {
+        other.call(command);
+    }
+    if is_over {
+        other.call("PEXPIRE k 1");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    client.call("WATCH k");
+    other.call("SELECT 0");
+    commands.iter().for_each(|command| drop(other.command(command)));
+    client.call("MULTI");
+    client.call("PING");
+    client.call("EXEC") != Reply::Null
+}
+
+/// What lies in a key's place with its time over isn't there, whether it comes by `SWAPDB` or goes for good.
+#[test]
+fn what_was_not_there_is_not_changed_by_what_is_over() {
+    const SWAP: &[&str] = &["SWAPDB", "0", "1"];
+    const IN_SCRIPT: &[&str] = &["EVAL", "redis.call('SWAPDB', 0, 1) return redis.call('DEL', KEYS[1])", "1", "k"];
+    let play = |server: &Server| {
+        for (is_over, commands, runs) in [
+            (true, &[SWAP][..], true),
+            (true, &[SWAP, &["GET", "k"]], true),
+            (true, &[SWAP, &["DEL", "k"]], true),
+            (true, &[IN_SCRIPT], true),
+            (true, &[SWAP, SWAP], true),
+            (true, &[SWAP, &["FLUSHDB"]], true),
+            (true, &[SWAP, &["SET", "k", "new"]], false),
+            (true, &[SWAP, &["SET", "k", "new"], &["DEL", "k"]], false),
+            (false, &[SWAP], false),
+            (false, &[SWAP, SWAP], false),
+            (false, &[IN_SCRIPT], false),
+        ] {
+            assert_eq!(runs_after_swap(server, is_over, commands), runs, "is over: {is_over}, {commands:?}");
+        }
+    };
+    if let Some(judge) = Server::redis(&["--enable-debug-command", "yes"]) {
+        play(&judge);
+    }
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let args = [&SERVER_ARGS[..], &["--execution", execution, "--enable-debug-command", "yes"]].concat();
+            play(&Server::pantala(backend, &args));
+        }
+    });
+}
+
 #[test]
 fn a_client_that_goes_leaves_nothing_behind() {
     for_each_backend(|backend| {

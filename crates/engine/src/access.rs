@@ -196,15 +196,13 @@ impl<'a> Access<'a> {
             let Shard { waiters, databases, .. } = self.keyspace.shard(ownership);
             waiters.note_all(a);
             waiters.note_all(b);
-            // A key that isn't there, and of which one takes the place whose time is over, is still not there.
-            let concerned = |key: &[u8], before: usize, after: usize| {
-                let hash = self.keyspace.place(key).hash;
-                let lives = |at_ms: Option<i64>| at_ms.is_none_or(|at_ms| at_ms > self.now_ms);
-                databases[before].find(hash, key).is_some()
-                    || databases[after].find(hash, key).is_some_and(|entry| lives(entry.expire_at_ms()))
+            // What lies in a key's place with its time over isn't there.
+            let is_there = |key: &[u8], after: usize| {
+                let found = databases[after].find(self.keyspace.place(key).hash, key);
+                found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
             };
-            waiters.watches.replaced(a, |key| concerned(key, physical[0], physical[1]));
-            waiters.watches.replaced(b, |key| concerned(key, physical[1], physical[0]));
+            waiters.watches.replaced(a, |key| is_there(key, physical[1]));
+            waiters.watches.replaced(b, |key| is_there(key, physical[0]));
         }
     }
 

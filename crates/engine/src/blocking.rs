@@ -379,7 +379,7 @@ impl Waiters {
     /// Notes that a key is gone whose time was over.
     pub(crate) fn expired(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
         self.note(db, key.bytes);
-        self.watches.changed(db, key.bytes);
+        self.watches.expired(db, key.bytes);
         self.tracked.expired(key.place.hash, key.bytes, tuning.broadcasts());
     }
 

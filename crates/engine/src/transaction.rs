@@ -277,7 +277,7 @@ impl Watching {
             }
             let key = Key { bytes, place };
             let existed = access.db(&key).exists(&key);
-            access.shard(place.shard).waiters.watches.add(db, bytes, &self.watch);
+            access.shard(place.shard).waiters.watches.add(db, bytes, &self.watch, existed);
             self.by_hash.insert_unique(place.hash, self.keys.len(), |at| self.keys[*at].place.hash);
             self.keys.push(WatchedKey { db, bytes: bytes.clone(), place, existed });
             self.name_bytes += bytes.len();
@@ -302,14 +302,22 @@ const SWEEP_FROM: usize = 64;
 /// How long, bytes, the names of the keys are before it does so.
 const SWEEP_FROM_BYTES: usize = 64 * 1024;
 
+/// Who watches a key.
+struct Watcher {
+    watch: Weak<Watch>,
+    /// The key was there when the watch began. As long as it wasn't and hasn't been changed since, it is of no account that what lies in its place is removed because its
+    /// time is over.
+    existed: bool,
+}
+
 /// The watches of one database's keys.
-type ByKey = HashMap<Box<[u8]>, Vec<Weak<Watch>>>;
+type ByKey = HashMap<Box<[u8]>, Vec<Watcher>>;
 
 /// The watches of a key that are held back.
 pub(crate) struct HeldWatches {
-    held: Vec<Weak<Watch>>,
-    /// What is told instead.
-    instead: Arc<Watch>,
+    held: Vec<Watcher>,
+    /// What is told instead of those to whom the key wasn't there, and of those to whom it was.
+    instead: [Arc<Watch>; 2],
 }
 
 /// The watches of one shard's keys. Belongs to the shard.
@@ -333,16 +341,17 @@ impl Watches {
         self.entries == 0
     }
 
-    fn add(&mut self, db: u32, key: &[u8], watch: &Arc<Watch>) {
+    fn add(&mut self, db: u32, key: &[u8], watch: &Arc<Watch>, existed: bool) {
         if self.entries >= self.sweep_at.max(SWEEP_FROM) || self.name_bytes >= self.sweep_at_bytes.max(SWEEP_FROM_BYTES)
         {
             self.sweep();
         }
         let keys = self.by_database.entry(db).or_default();
+        let watcher = Watcher { watch: Arc::downgrade(watch), existed };
         match keys.get_mut(key) {
-            Some(watches) => watches.push(Arc::downgrade(watch)),
+            Some(watches) => watches.push(watcher),
             None => {
-                keys.insert(key.into(), vec![Arc::downgrade(watch)]);
+                keys.insert(key.into(), vec![watcher]);
                 self.name_bytes += key.len();
             }
         }
@@ -355,24 +364,50 @@ impl Watches {
         let Some(watches) = keys.remove(key) else { return };
         self.entries -= watches.len();
         self.name_bytes -= key.len();
-        raise(&watches);
+        watches.iter().for_each(Watcher::raise);
+    }
+
+    /// A key was removed whose time was over: tells those to whom it was there.
+    pub(crate) fn expired(&mut self, db: u32, key: &[u8]) {
+        let Some(keys) = self.by_database.get_mut(&db) else { return };
+        let Some(watches) = keys.get_mut(key) else { return };
+        let before = watches.len();
+        watches.retain(|watcher| {
+            if watcher.existed {
+                watcher.raise();
+            }
+            !watcher.existed
+        });
+        self.entries -= before - watches.len();
+        if watches.is_empty() {
+            keys.remove(key);
+            self.name_bytes -= key.len();
+        }
     }
 
     /// Has who watches a key not told of its changes until [`Watches::let_go`]: what changes it may be put back. `None`: nobody watches it.
     pub(crate) fn hold(&mut self, db: u32, key: &[u8]) -> Option<HeldWatches> {
         let watches = self.by_database.get_mut(&db)?.get_mut(key)?;
-        let instead = Arc::default();
-        let held = std::mem::replace(watches, vec![Arc::downgrade(&instead)]);
-        self.entries = self.entries + 1 - held.len();
+        let instead: [Arc<Watch>; 2] = Default::default();
+        let told_instead = |existed: bool| {
+            let is_needed = watches.iter().any(|watcher| watcher.existed == existed);
+            is_needed.then(|| Watcher { watch: Arc::downgrade(&instead[usize::from(existed)]), existed })
+        };
+        let those: Vec<Watcher> = [false, true].into_iter().filter_map(told_instead).collect();
+        self.entries += those.len();
+        let held = std::mem::replace(watches, those);
+        self.entries -= held.len();
         Some(HeldWatches { held, instead })
     }
 
     /// The changes stand: who watches the key is told, if there were any.
     pub(crate) fn let_go(&mut self, db: u32, key: &[u8], watches: HeldWatches) {
-        if watches.instead.is_changed() {
-            raise(&watches.held);
-        } else {
-            self.put_back(db, key, watches);
+        let HeldWatches { held, instead } = watches;
+        let (told, held): (Vec<Watcher>, Vec<Watcher>) =
+            held.into_iter().partition(|watcher| instead[usize::from(watcher.existed)].is_changed());
+        told.iter().for_each(Watcher::raise);
+        if !held.is_empty() {
+            self.put_back(db, key, HeldWatches { held, instead });
         }
     }
 
@@ -385,13 +420,12 @@ impl Watches {
         }
     }
 
-    /// A database gets another content: tells who watches a key of which `concerned` is true.
-    pub(crate) fn replaced(&mut self, db: u32, mut concerned: impl FnMut(&[u8]) -> bool) {
+    /// A database gets another content, in which a key is there if `is_there`: tells who watches one that is there, or was.
+    pub(crate) fn replaced(&mut self, db: u32, mut is_there: impl FnMut(&[u8]) -> bool) {
         let Some(keys) = self.by_database.get_mut(&db) else { return };
         for (key, watches) in keys {
-            if concerned(key) {
-                raise(watches);
-            }
+            let is_there = is_there(key);
+            watches.iter().filter(|watcher| is_there || watcher.existed).for_each(Watcher::raise);
         }
     }
 
@@ -400,7 +434,7 @@ impl Watches {
         (self.entries, self.name_bytes) = (0, 0);
         for keys in self.by_database.values_mut() {
             keys.retain(|key, watches| {
-                watches.retain(|watch| watch.strong_count() > 0);
+                watches.retain(|watcher| watcher.watch.strong_count() > 0);
                 self.entries += watches.len();
                 self.name_bytes += if watches.is_empty() { 0 } else { key.len() };
                 !watches.is_empty()
@@ -411,8 +445,10 @@ impl Watches {
     }
 }
 
-fn raise(watches: &[Weak<Watch>]) {
-    for watch in watches.iter().filter_map(Weak::upgrade) {
-        watch.changed.store(true, Relaxed);
+impl Watcher {
+    fn raise(&self) {
+        if let Some(watch) = self.watch.upgrade() {
+            watch.changed.store(true, Relaxed);
+        }
     }
 }

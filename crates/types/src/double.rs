@@ -5,8 +5,26 @@
 /// `None` where Redis says "value is not a valid float": anything else (also NaN and blanks), a number too large for the format, one so
 /// small that it becomes zero.
 pub fn parse(text: &[u8]) -> Option<f64> {
-    let (value, is_exact) = number(text)?;
-    (is_exact && !value.is_nan()).then_some(value)
+    let (value, fit) = number(text)?;
+    (fit != Fit::OutOfRange && !value.is_nan()).then_some(value)
+}
+
+/// As [`parse`], and `None` too where C's `strtod` sets `ERANGE` though there is a value: a number so small that the format has fewer digits for it, and those don't hold it.
+/// (One that is written in decimal and held all the same has some 750 digits; it is taken for one that isn't.)
+pub fn parse_without_underflow(text: &[u8]) -> Option<f64> {
+    let (value, fit) = number(text)?;
+    let is_in_range = fit == Fit::Exact || fit == Fit::Rounded && !value.is_subnormal();
+    (is_in_range && !value.is_nan()).then_some(value)
+}
+
+/// How a text's number and its double differ.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Exact,
+    /// By less than a half of the last digit; in decimal also where they don't.
+    Rounded,
+    /// It overflowed, or vanished.
+    OutOfRange,
 }
 
 /// The number that a C string is, as bounds of ranges are read: blanks in front, nothing at all (0), and numbers out of range
@@ -21,32 +39,33 @@ pub fn parse_as_c(text: &[u8]) -> Option<f64> {
     (!value.is_nan()).then_some(value)
 }
 
-/// A number, and whether it neither overflowed nor vanished.
-fn number(text: &[u8]) -> Option<(f64, bool)> {
+/// A number, and how it fits.
+fn number(text: &[u8]) -> Option<(f64, Fit)> {
     // The usual score: a short integer.
     if let Some(integer) = short_integer(text) {
-        return Some((integer, true));
+        return Some((integer, Fit::Exact));
     }
     let (negative, unsigned) = match text {
         [b'-', rest @ ..] => (true, rest),
         [b'+', rest @ ..] => (false, rest),
         rest => (false, rest),
     };
-    let (value, is_exact) = match unsigned {
+    let (value, fit) = match unsigned {
         [b'0', b'x' | b'X', rest @ ..] => hexadecimal(rest)?,
         // A second sign is none for C.
         [b'0'..=b'9' | b'.', ..] => {
             let value: f64 = std::str::from_utf8(unsigned).ok()?.parse().ok()?;
             let mantissa = unsigned.iter().take_while(|byte| !matches!(byte, b'e' | b'E'));
             let is_zero = mantissa.into_iter().all(|byte| matches!(byte, b'0' | b'.'));
-            (value, value.is_finite() && (value != 0.0 || is_zero))
+            let is_in_range = value.is_finite() && (value != 0.0 || is_zero);
+            (value, if is_in_range { Fit::Rounded } else { Fit::OutOfRange })
         }
         [b'i' | b'I', ..] if unsigned.eq_ignore_ascii_case(b"inf") || unsigned.eq_ignore_ascii_case(b"infinity") => {
-            (f64::INFINITY, true)
+            (f64::INFINITY, Fit::Exact)
         }
         _ => return None,
     };
-    Some((if negative { -value } else { value }, is_exact))
+    Some((if negative { -value } else { value }, fit))
 }
 
 /// Longest integer that a double always holds exactly, digits.
@@ -76,7 +95,7 @@ const EXPONENT_MIN: i64 = -1074;
 const EXPONENT_READ_MAX: i64 = 1 << 40;
 
 /// What follows `0x`. Digits that don't fit a word only round.
-fn hexadecimal(text: &[u8]) -> Option<(f64, bool)> {
+fn hexadecimal(text: &[u8]) -> Option<(f64, Fit)> {
     let (mut mantissa, mut exponent, mut sticky) = (0u64, 0i64, false);
     let (mut any, mut point, mut at) = (false, false, 0);
     while let Some(&byte) = text.get(at) {
@@ -105,7 +124,7 @@ fn hexadecimal(text: &[u8]) -> Option<(f64, bool)> {
         return None;
     }
     if mantissa == 0 {
-        return Some((0.0, true));
+        return Some((0.0, Fit::Exact));
     }
     Some(rounded(mantissa, exponent, sticky))
 }
@@ -125,37 +144,51 @@ fn binary_exponent(text: &[u8]) -> Option<i64> {
 }
 
 /// `mantissa * 2^exponent` (and a bit more, when `sticky`), rounded to the nearest double, half way to the even one.
-fn rounded(mantissa: u64, exponent: i64, sticky: bool) -> (f64, bool) {
+fn rounded(mantissa: u64, exponent: i64, sticky: bool) -> (f64, Fit) {
     let bits = i64::from(u64::BITS - mantissa.leading_zeros());
     // The place of the lowest bit that a double of this size has.
     let lowest = (exponent + bits - MANTISSA_BITS).max(EXPONENT_MIN);
     let drop = lowest - exponent;
-    let (kept, is_up) = match drop {
-        ..=0 => (mantissa, false),
+    let (kept, is_up, is_exact) = match drop {
+        ..=0 => (mantissa, false, !sticky),
         1..=63 => {
             let rest = mantissa & ((1 << drop) - 1);
             let (kept, half) = (mantissa >> drop, 1u64 << (drop - 1));
-            (kept, rest > half || (rest == half && (sticky || kept & 1 == 1)))
+            (kept, rest > half || (rest == half && (sticky || kept & 1 == 1)), rest == 0 && !sticky)
         }
-        64 => (0, mantissa > 1 << 63 || (mantissa == 1 << 63 && sticky)),
-        _ => (0, false),
+        64 => (0, mantissa > 1 << 63 || (mantissa == 1 << 63 && sticky), false),
+        _ => (0, false, false),
     };
     let kept = kept + u64::from(is_up);
     if kept == 0 {
-        return (0.0, false);
+        return (0.0, Fit::OutOfRange);
     }
     let place = if drop > 0 { lowest } else { exponent };
     if place + i64::from(u64::BITS - kept.leading_zeros()) > 1024 {
-        return (f64::INFINITY, false);
+        return (f64::INFINITY, Fit::OutOfRange);
     }
     // `kept` is exact; so are both factors and, since it was rounded to the place already, their product.
     let half = place / 2;
-    ((kept as f64) * 2f64.powi(half as i32) * 2f64.powi((place - half) as i32), true)
+    let value = (kept as f64) * 2f64.powi(half as i32) * 2f64.powi((place - half) as i32);
+    (value, if is_exact { Fit::Exact } else { Fit::Rounded })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_too_small_for_all_its_digits_underflows() {
+        for text in ["5e-324", "-1e-320", "0x1.8p-1074", "0x1.1p-1074", "2.2250738585072011e-308", "1e-400", "1e400"] {
+            assert_eq!(parse_without_underflow(text.as_bytes()), None, "{text}");
+        }
+        for text in
+            ["0x1p-1074", "0x1.8p-1073", "0x0.fffffffffffffp-1022", "2.2250738585072014e-308", "0", "0e-999", "1.5"]
+        {
+            assert_eq!(parse_without_underflow(text.as_bytes()), parse(text.as_bytes()), "{text}");
+            assert!(parse(text.as_bytes()).is_some(), "{text}");
+        }
+    }
 
     #[test]
     fn as_strtod_reads() {

@@ -185,7 +185,7 @@ fn compare(one: &[u8], two: &[u8], options: &Options<'_>) -> Ordering {
     if options.store.is_some() { one.cmp(two) } else { c_string(one).cmp(c_string(two)) }
 }
 
-/// The number that a text is, as C's `strtod` reads it in full: blanks in front, a zero byte behind and nothing at all pass.
+/// The number that a text is, as C's `strtod` reads it in full: blanks in front, a zero byte behind and nothing at all pass, what underflows doesn't.
 fn score_of(text: StringRef<'_>) -> Option<f64> {
     let bytes = match text {
         StringRef::Int(value) => return Some(value as f64),
@@ -195,5 +195,5 @@ fn score_of(text: StringRef<'_>) -> Option<f64> {
         return Some(0.0);
     }
     let start = bytes.iter().position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r')).unwrap_or(bytes.len());
-    double::parse(&bytes[start..])
+    double::parse_without_underflow(&bytes[start..])
 }

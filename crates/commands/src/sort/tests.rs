@@ -135,7 +135,7 @@ fn numbers_as_c_reads_them() {
         server.raw(&[b"RPUSH", b"odd", text]);
     }
     assert_eq!(server.run("SORT odd"), "*7 -inf $0 +.5  5 7\\x00seven 0x10 1e2");
-    for text in [&b" "[..], b"nan", b"1e400", b"5 ", b"1-"] {
+    for text in [&b" "[..], b"nan", b"1e400", b"5e-324", b"5 ", b"1-"] {
         server.run("DEL odd");
         server.raw(&[b"RPUSH", b"odd", text]);
         assert!(server.run("SORT odd").starts_with("-ERR One or more scores"), "{}", text.escape_ascii());
