@@ -1,5 +1,7 @@
 //! Limits of the output that waits for a client: their setting as redis-server does it, and who is closed, when, and with what effect.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::{encode, encode_into};
@@ -336,6 +338,54 @@ fn the_soft_limit_s_time_begins_anew() {
                 eventually("it is closed", || waiting_bytes(&mut other, "reader").is_none());
             });
         }
+    });
+}
+
+/// What has come in a turn and is sent at its end doesn't wait: who takes what comes is never above the soft limit, however much it is.
+#[test]
+fn who_reads_what_comes_is_not_above_the_soft_limit() {
+    const LISTENERS: usize = 20;
+    const MESSAGES_AT_ONCE: usize = 40;
+    const WRITES_AHEAD: usize = 10;
+    const LASTS: Duration = Duration::from_millis(3000);
+    let last = encode(&["message", "news", "last"]);
+    for_each_backend(|backend| {
+        let limit = ["--workers", "1", "--client-output-buffer-limit", "pubsub 0 1000 1"];
+        let mut server = Server::pantala(backend, &limit);
+        std::thread::scope(|scope| {
+            for _ in 0..LISTENERS {
+                let mut listener = TcpStream::connect(("127.0.0.1", server.port())).expect("the server takes it");
+                listener.write_all(&encode(&["SUBSCRIBE", "news"])).expect("the server reads");
+                let last = &last;
+                scope.spawn(move || {
+                    let (mut buffer, mut tail) = (vec![0; MIB], Vec::new());
+                    while !tail.ends_with(last) {
+                        let count = listener.read(&mut buffer).expect("it is sent something");
+                        assert!(count > 0, "it was closed");
+                        tail.extend_from_slice(&buffer[..count]);
+                        tail.drain(..tail.len().saturating_sub(last.len()));
+                    }
+                });
+            }
+            let mut publisher = server.connect();
+            eventually("all listen", || {
+                publisher.call("PUBSUB NUMSUB news")
+                    == Reply::Array(vec![Reply::bulk("news"), Reply::Integer(LISTENERS as i64)])
+            });
+            let write = encode(&["PUBLISH", "news", &"x".repeat(100)]).repeat(MESSAGES_AT_ONCE);
+            let (began, mut ahead) = (Instant::now(), 0);
+            while began.elapsed() < LASTS || ahead > 0 {
+                if began.elapsed() < LASTS && ahead < WRITES_AHEAD {
+                    publisher.send_raw(&write);
+                    ahead += 1;
+                } else {
+                    (0..MESSAGES_AT_ONCE).for_each(|_| drop(publisher.receive()));
+                    ahead -= 1;
+                }
+            }
+            publisher.call("PUBLISH news last");
+        });
+        server.assert_sound();
     });
 }
 

@@ -257,6 +257,46 @@ fn who_may_not_read_may_not_by_a_pipeline_either() {
     });
 }
 
+/// What is published before a listener leaves is for it, also where it publishes itself and leaves in one write; and comes before the answer to the leaving.
+#[test]
+fn who_leaves_gets_what_was_published_before() {
+    let play = |server: &Server| {
+        for (listens, commands) in [
+            ("SUBSCRIBE c", ["PUBLISH c told", "UNSUBSCRIBE c"]),
+            ("SUBSCRIBE c", ["PUBLISH c told", "UNSUBSCRIBE"]),
+            ("SUBSCRIBE c", ["PUBLISH c told", "RESET"]),
+            ("SUBSCRIBE c", ["PUBLISH c told", "QUIT"]),
+            ("PSUBSCRIBE c*", ["PUBLISH c told", "PUNSUBSCRIBE c*"]),
+            ("SSUBSCRIBE c", ["SPUBLISH c told", "SUNSUBSCRIBE c"]),
+            ("MONITOR", ["ECHO told", "RESET"]),
+        ] {
+            for round in 0..20 {
+                let mut client = server.connect();
+                client.call("HELLO 3");
+                client.call(listens);
+                let words = commands.map(|command| command.split(' ').collect::<Vec<_>>());
+                client.send_together(&words);
+                // What publishes, what is published, and what leaves, which is the last: RESET and QUIT are answered in a word.
+                let replies: Vec<String> = (0..3).map(|_| format!("{:?}", client.receive())).collect();
+                let told = |reply: &String| {
+                    reply.contains("told") || reply.contains(&format!("{:?}", b"told").replace(['[', ']'], ""))
+                };
+                // The answer to ECHO says it too.
+                let wanted = if listens == "MONITOR" { 2 } else { 1 };
+                let count = replies[..2].iter().filter(|reply| told(reply)).count();
+                assert_eq!(count, wanted, "{listens}, {commands:?}, round {round}: {replies:?}");
+                assert!(!told(&replies[2]), "{listens}, {commands:?}, round {round}: {replies:?}");
+            }
+        }
+    };
+    if let Some(judge) = Server::redis(&[]) {
+        play(&judge);
+    }
+    for_each_form(|backend, execution| {
+        play(&Server::pantala(backend, &["--workers", "2", "--execution", execution]));
+    });
+}
+
 /// What one connection publishes comes in order, after what it wrote before, to listeners on every worker.
 #[test]
 fn messages_keep_their_order() {

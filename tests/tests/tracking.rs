@@ -59,6 +59,25 @@ fn transcript(server: &Server, script: &[(usize, &str)]) -> Vec<Vec<String>> {
 /// Keys with one tag, so that a script or a transaction would work in a cluster; `t` stands in one shard.
 const SESSIONS: &[(&str, &[(usize, &str)])] = &[
     (
+        "what a transaction says of caching ends with it",
+        &[
+            (0, "HELLO 3"),
+            (0, "CLIENT TRACKING ON OPTOUT"),
+            (0, "MULTI"),
+            (0, "GET a{t}"),
+            (0, "CLIENT CACHING NO"),
+            (0, "GET b{t}"),
+            (0, "EXEC"),
+            (0, "GET c{t}"),
+            (1, "SET a{t} 1"),
+            (0, "PING"),
+            (1, "SET b{t} 1"),
+            (0, "PING"),
+            (1, "SET c{t} 1"),
+            (0, "PING"),
+        ],
+    ),
+    (
         "what the commands answer",
         &[
             (0, "CLIENT TRACKING"),

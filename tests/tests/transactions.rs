@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pantala_tests::transcript::assert_as;
+use pantala_tests::transcript::{assert_as, assert_as_redis_in_each_form};
 use pantala_tests::{Client, Reply, Server, for_each_backend};
 
 /// Shards of the servers here: more than workers, so that keys of one transaction live in several.
@@ -284,6 +284,53 @@ fn a_watched_key_that_expires_spoils_the_transaction() {
             assert_eq!(done, expires_before);
         }
     });
+}
+
+/// What a client is answered, and what `CLIENT LIST` says of its last command. The subcommand `RESET` of others is none of the commands that end a transaction or
+/// a subscription.
+fn last_commands(server: &Server, version: u8) -> Vec<String> {
+    let (mut client, mut other) = (server.connect(), server.connect());
+    let id = client.call("CLIENT ID").integer();
+    client.call(&format!("HELLO {version}"));
+    let commands = [
+        "MULTI",
+        "SET a 1",
+        "SLOWLOG RESET",
+        "LATENCY RESET",
+        "CONFIG RESETSTAT",
+        "EXEC",
+        "NOSUCH",
+        "GET",
+        "CLIENT NOSUCH",
+        "LPUSH list",
+        "PING",
+        "MULTI",
+        "LATENCY RESET",
+        "NOSUCH",
+        "EXEC",
+        "SUBSCRIBE channel",
+        "SLOWLOG RESET",
+        "LATENCY RESET",
+        "GET a",
+        "UNSUBSCRIBE channel",
+        "GET a",
+        "RESET",
+        "GET a",
+    ];
+    commands
+        .iter()
+        .map(|command| {
+            let reply = client.call(command);
+            let line = other.call(&format!("CLIENT LIST ID {id}")).text();
+            let last = line.split(' ').find(|field| field.starts_with("cmd=")).unwrap_or_default().to_owned();
+            format!("{command}: {reply:?}, {last}")
+        })
+        .collect()
+}
+
+#[test]
+fn last_commands_are_those_of_redis() {
+    assert_as_redis_in_each_form(&SERVER_ARGS, last_commands);
 }
 
 /// Whether a transaction runs whose connection watches `k` of database 0, where it isn't, after another database took that place in which it is, for ever or with its time

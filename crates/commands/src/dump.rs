@@ -8,7 +8,8 @@ use pantala_engine::notify::EventClass;
 use pantala_engine::tuning::AccessPolicy;
 use pantala_resp::{Args, Reply};
 use pantala_types::access::{ACCESS_MAX, lfu_word, lru_clock};
-use pantala_types::rdb_value::{Error, Loaded, Reader, Writer, payload, read, write};
+use pantala_types::rdb_value::{Error, Loaded, Reader, ValueRef, Writer, payload, read, write};
+use pantala_types::{Collection, Hash};
 
 use crate::arguments::{integer, is_option};
 use crate::errors;
@@ -29,12 +30,19 @@ pub fn dump(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// What `DUMP` answers for a key, and when its time is over (Unix time, ms). `None`: there is no such key.
 pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<u8>, Option<i64>)> {
     let compress = access.keyspace().tuning.rdb_compression.load(Relaxed);
+    let now_ms = access.now_ms();
     let mut db = access.db(key);
     let entry = db.read(key)?;
-    let at_ms = entry.expire_at_ms();
-    let mut bytes = Vec::new();
+    let (held, at_ms) = (entry.held(), entry.expire_at_ms());
+    // Fields whose time has come aren't there, and a hash of nothing else is none. Where there is no memory to leave them out, nothing is given.
+    let rest = match held.view::<Hash>() {
+        Some(hash) if hash.is_due(now_ms) => Some(hash.without_due(now_ms).ok().filter(|rest| !rest.is_empty())?),
+        _ => None,
+    };
     // Every type is written.
-    write(entry.held().to_write()?, &mut Writer::new(&mut bytes, compress));
+    let value = rest.as_ref().map_or_else(|| held.to_write(), |rest| Some(ValueRef::Hash(rest.view())))?;
+    let mut bytes = Vec::new();
+    write(value, &mut Writer::new(&mut bytes, compress));
     payload::seal(&mut bytes);
     Some((bytes, at_ms))
 }

@@ -425,7 +425,12 @@ impl Client {
         }
     }
 
-    /// The last command it sent.
+    /// It has sent something that is no command.
+    pub fn forget_command(&self) {
+        self.command.store(std::ptr::null_mut(), Relaxed);
+    }
+
+    /// The last command it sent; `None`: it has sent none, or what is none.
     pub fn command(&self) -> Option<&'static Command> {
         let pointer = self.command.load(Relaxed);
         // SAFETY: the pointer is null or was made by `set_command` from a `&'static Command`, which nothing ever changes.

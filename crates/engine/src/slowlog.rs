@@ -35,6 +35,18 @@ pub struct SlowCommand {
     pub name: Vec<u8>,
 }
 
+/// Who has sent a command that took long.
+#[derive(Clone, Copy)]
+pub enum Sender<'a> {
+    /// The client itself.
+    Client(&'a Client),
+    /// A script that runs for it.
+    Script(&'a Client),
+}
+
+/// What stands for the end of who isn't connected.
+const ADDRESS_OF_SCRIPTS: &str = "?:0";
+
 /// See the head of this module.
 pub struct SlowLog {
     next_id: AtomicU64,
@@ -48,9 +60,12 @@ impl SlowLog {
         SlowLog { next_id: AtomicU64::new(0), lists: (0..workers).map(|_| Mutex::default()).collect() }
     }
 
-    /// Notes a command of a client of `worker`; of the worker's entries the latest `len_max` are kept.
-    pub fn note(&self, client: &Client, command: &Command, args: &Args<'_>, at_s: i64, duration_us: i64, len_max: u64) {
-        let (address, name) = (client.shown_address(), client.names().name.clone());
+    /// Notes a command of a client, or of a script that runs for one: of that Redis tells no address. Of the worker's entries the latest `len_max` are kept.
+    pub fn note(&self, who: Sender<'_>, command: &Command, args: &Args<'_>, at_s: i64, duration_us: i64, len_max: u64) {
+        let (client, (address, name)) = match who {
+            Sender::Client(client) => (client, (client.shown_address(), client.names().name.clone())),
+            Sender::Script(client) => (client, (ADDRESS_OF_SCRIPTS.to_owned(), Vec::new())),
+        };
         let args = shortened(command, args);
         let mut list = self.list(client.worker as usize);
         // Under the lock, so that numbers ascend in the list. Relaxed: it only has to be unique.

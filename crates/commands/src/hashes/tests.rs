@@ -209,6 +209,27 @@ fn fields_expire() {
 }
 
 #[test]
+fn nobody_sees_a_field_whose_time_has_come() {
+    let mut server = TestServer::new(2);
+    server.expect(&[
+        ("HSET h_1 a 9 b 2", ":2"),
+        ("HSET h_2 a 1", ":1"),
+        ("HSET all a 1", ":1"),
+        ("HSET right b 2", ":1"),
+        ("HEXPIRE right 100 FIELDS 1 b", "*1 :1"),
+        ("RPUSH list 1 2", ":2"),
+        ("HPEXPIRE h_1 5 FIELDS 1 a", "*1 :1"),
+        ("HPEXPIRE all 5 FIELDS 1 a", "*1 :1"),
+        ("SORT list BY h_*->a GET h_*->a", "*2 1 9"),
+    ]);
+    server.now_ms += 5;
+    server.expect(&[("SORT list BY h_*->a GET h_*->a", "*2 $-1 1"), ("DUMP all", "$-1"), ("HGET h_1 b", "2")]);
+    server.expect(&[("HSET h_1 a 9", ":1"), ("HPEXPIRE h_1 5 FIELDS 1 a", "*1 :1")]);
+    server.now_ms += 5;
+    assert_eq!(server.run("DUMP h_1"), server.run("DUMP right"));
+}
+
+#[test]
 fn a_command_that_names_fields_expires_a_bounded_number_of_others() {
     let mut server = TestServer::new(1);
     for field in 0..5000 {

@@ -54,16 +54,24 @@ pub(super) fn look_up<R>(
     };
     let bytes = [before, element, behind].concat();
     let key = Key { bytes: &bytes, place: access.keyspace().place(&bytes) };
+    let now_ms = access.now_ms();
     let mut db = access.db(&key);
     let entry = db.read(&key)?;
     let held = entry.held();
     match field {
         None => StringRef::of(held).map(take),
-        Some(field) => held.view::<Hash>()?.get(field).map(|value| {
-            take(match value {
-                Element::Int(value) => StringRef::Int(value),
-                Element::Bytes(bytes) => StringRef::Bytes(bytes),
+        Some(field) => {
+            let hash = held.view::<Hash>()?;
+            // One whose time has come isn't there.
+            if hash.is_due(now_ms) && hash.time(field).is_some_and(|at_ms| at_ms <= now_ms) {
+                return None;
+            }
+            hash.get(field).map(|value| {
+                take(match value {
+                    Element::Int(value) => StringRef::Int(value),
+                    Element::Bytes(bytes) => StringRef::Bytes(bytes),
+                })
             })
-        }),
+        }
     }
 }

@@ -62,10 +62,12 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
 }
 
-/// Whether the output has been above the soft limit for too long; keeps the time since when.
+/// Whether the output has been above the soft limit for too long; keeps the time since when. Where no send is in flight, what there is has come in this turn, or waits for
+/// the next one: the peer takes what it gets.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
-    let above = limit.soft_bytes > 0 && connection.pending_bytes() as u64 > limit.soft_bytes;
+    let above =
+        limit.soft_bytes > 0 && connection.sending_bytes > 0 && connection.pending_bytes() as u64 > limit.soft_bytes;
     if !above {
         connection.soft_limit_since_ms = None;
         return false;

@@ -174,9 +174,10 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Handles what other workers sent, and answers of its own.
     pub(super) fn receive_messages(&mut self) {
         let mut published = Vec::new();
-        for node in self.server.port(self.number).mailbox().receive() {
+        let left = std::mem::take(&mut self.received).into_iter();
+        for message in left.chain(self.server.port(self.number).mailbox().receive().map(|node| node.value)) {
             // What is published on one channel, one after the other, is handed to its listeners together.
-            if let Message::Published(next) = node.value {
+            if let Message::Published(next) = message {
                 if published.last().is_some_and(|last: &Arc<Published>| !last.goes_with(&next)) {
                     self.deliver(&mut published);
                 }
@@ -184,7 +185,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 continue;
             }
             self.deliver(&mut published);
-            match node.value {
+            match message {
                 Message::Answer(parcel) => self.answer(parcel),
                 Message::Brought(parcel) => self.brought.push_back(parcel),
                 Message::Woken(woken) => self.woken(woken),
@@ -297,6 +298,20 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.make_ready(index);
         self.touch(index);
+    }
+
+    /// Hands out what has been published, and shown to monitors, until now; anything else that came waits for the next turn. For who is about to listen no more.
+    #[cold]
+    pub(super) fn hand_out_received(&mut self) {
+        let mut others = std::mem::take(&mut self.received);
+        for node in self.server.port(self.number).mailbox().receive() {
+            match node.value {
+                Message::Published(published) => self.deliver(&mut vec![published]),
+                Message::Monitored(wanted, line) => self.show(wanted, &line),
+                other => others.push(other),
+            }
+        }
+        self.received = others;
     }
 
     /// Shows a command to a monitor, unless it is none any more.

@@ -91,7 +91,7 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             // What is queued takes memory, whatever it does later.
             Some(transaction) => {
-                let needs_memory = !ENDS_TRANSACTION.contains(&command.name);
+                let needs_memory = !ENDS_TRANSACTION.contains(&command.full_name);
                 transaction.aborted |= needs_memory;
                 needs_memory
             }

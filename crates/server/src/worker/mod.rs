@@ -36,6 +36,7 @@ use std::time::Duration;
 use pantala_engine::executor::Executor;
 use pantala_engine::expire::ActiveExpiry;
 use pantala_engine::faults::{self, Fault};
+use pantala_engine::message::Message;
 use pantala_engine::request::Parcel;
 use pantala_runtime::{Event, EventLoop, Outgoing};
 
@@ -101,6 +102,8 @@ pub struct Worker<'s, L: EventLoop> {
     suspended: Option<Suspended>,
     /// The script that has run for too long: this turn is one within it.
     busy: Option<Box<Busy>>,
+    /// Messages that came in the midst of a turn, and wait for the next one.
+    received: Vec<Message>,
     /// What came for the connection of such a script meanwhile.
     deferred: Vec<Deferred>,
     weighing: Weighing,
@@ -145,6 +148,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             brought: VecDeque::new(),
             suspended: None,
             busy: None,
+            received: Vec::new(),
             deferred: Vec::new(),
         }
     }
@@ -187,7 +191,8 @@ impl<'s, L: EventLoop> Worker<'s, L> {
 
     /// How long the next poll may wait; `ZERO`: not at all.
     fn sleep_time(&self) -> Option<Duration> {
-        let is_behind = !self.listed.is_empty() || self.weighing.is_due() || self.memory.is_behind();
+        let is_behind =
+            !self.listed.is_empty() || !self.received.is_empty() || self.weighing.is_due() || self.memory.is_behind();
         if is_behind || !self.ready.is_empty() || self.executor.has_work() {
             return Some(Duration::ZERO);
         }

@@ -42,6 +42,15 @@ impl<L: EventLoop> Worker<'_, L> {
             transaction.aborted = true;
         }
         match &entry.what {
+            What::Single(command, _)
+            | What::Keyed(command)
+            | What::Local(command)
+            | What::CrossSlot(command)
+            | What::Unresolved(Unresolved::WrongArity(command)) => session.client.set_command(command),
+            What::Unresolved(_) => session.client.forget_command(),
+            What::Broken(_) | What::Browser | What::Nothing => {}
+        }
+        match &entry.what {
             What::Single(command, _) | What::Keyed(command) | What::Local(command) => {
                 if let Some(why) = forbidden(command, session, self.server) {
                     let why = transactions::refusal(command, session, why.as_bytes());
@@ -112,7 +121,7 @@ pub(super) fn forbidden(command: &Command, session: &Session, host: &dyn Host) -
     if session.monitors && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
         return Some("ERR Replica can't interact with the keyspace".into());
     }
-    let is_for_listeners = || LISTENERS_COMMANDS.contains(&command.name);
+    let is_for_listeners = || LISTENERS_COMMANDS.contains(&command.full_name);
     (session.only_listens() && !is_for_listeners()).then(|| {
         let name = command.full_name;
         format!(

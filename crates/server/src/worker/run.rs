@@ -281,8 +281,16 @@ impl<L: EventLoop> Worker<'_, L> {
             self.refuse_entry(entry, ranges);
             return false;
         };
+        if is_restricted(&connection.session) && ends_listening(command) {
+            self.hand_out_received();
+        }
+        // It may have been closed for what it got.
+        let Some(connection) = &mut self.connections[entry.connection as usize] else { return false };
         let session = &connection.session;
-        let is_cached = session.caching;
+        session.client.set_command(command);
+        // Of a transaction, whether one of its commands has said so isn't known yet.
+        let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
+        let is_cached = session.caching || is_exec;
         // Five loads for almost everyone; the whole question only for the others.
         if (is_restricted(session) || command.flags.contains(Flags::PROTECTED))
             && forbidden(command, session, self.server).is_some()
@@ -305,13 +313,11 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.queue(entry, command, ranges);
                 return false;
             }
-            let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
             if is_exec && self.server.keyspace().is_cluster() && transaction.slots() == Slots::Several {
                 self.refuse_exec(entry);
                 return is_cached;
             }
         }
-        session.client.set_command(command);
         let before = connection.output.len();
         let began = self.stopwatch.begin(command, ranges.len(), entry.end - entry.begin);
         let ran = self.call(entry, command, ranges);
@@ -456,6 +462,12 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.close(index);
     }
+}
+
+/// Whether a client listens to less after a command: what was published before is for it still.
+#[cold]
+fn ends_listening(command: &Command) -> bool {
+    matches!(command.full_name, "unsubscribe" | "punsubscribe" | "sunsubscribe" | "reset" | "quit")
 }
 
 /// A command that is a script, or a transaction, which may have one.

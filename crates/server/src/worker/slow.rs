@@ -15,6 +15,7 @@ use pantala_engine::client::Client;
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::latency;
+use pantala_engine::slowlog::Sender;
 use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args};
 use pantala_runtime::EventLoop;
@@ -107,11 +108,28 @@ pub(super) fn note(
     took: Duration,
     now_ms: i64,
 ) {
+    note_of(keyspace, Sender::Client(client), command, args, took, now_ms);
+}
+
+/// As [`note`], of a command that a script has run for a client.
+pub(super) fn note_in_script(
+    keyspace: &Keyspace,
+    client: &Client,
+    command: &Command,
+    args: &Args<'_>,
+    took: Duration,
+    now_ms: i64,
+) {
+    note_of(keyspace, Sender::Script(client), command, args, took, now_ms);
+}
+
+fn note_of(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
     if is_logged(keyspace, command, took) {
         let took_us = took.as_micros() as i64;
         let max_len = keyspace.tuning.slowlog_max_len.load(Relaxed);
-        keyspace.slowlog().note(client, command, args, now_ms / 1000, took_us, max_len);
+        keyspace.slowlog().note(who, command, args, now_ms / 1000, took_us, max_len);
     }
+    let (Sender::Client(client) | Sender::Script(client)) = who;
     note_latency(keyspace, client, command, took, now_ms);
 }
 

@@ -140,11 +140,11 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// A command has run within another (a script), which the time of both counts for.
-    pub fn count_within(&mut self, command: &'static Command, outcome: Outcome) {
+    /// A command has run within another (a script), for so long, which counts for that one too.
+    pub fn count_within(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
         self.count(command, outcome);
-        if outcome != Outcome::Rejected {
-            self.window_calls.pop();
+        if let Some(index) = self.window_calls.pop() {
+            self.record(index, took);
         }
     }
 

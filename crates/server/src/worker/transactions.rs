@@ -68,7 +68,7 @@ const NOT_QUEUED: [&str; 6] = ["discard", "exec", "multi", "quit", "reset", "wat
 
 /// Whether a command of a client that has sent `MULTI` waits for `EXEC`.
 pub fn is_queued(command: &Command) -> bool {
-    !NOT_QUEUED.contains(&command.name)
+    !NOT_QUEUED.contains(&command.full_name)
 }
 
 /// The error for a command that is refused: of an `EXEC`, which ends its transaction, it says so.
@@ -267,7 +267,6 @@ impl<L: EventLoop> Worker<'_, L> {
             let outcome = if part.first() == Some(&b'-') { self.tally.count_failure(part) } else { Outcome::Ok };
             self.tally.count(queued.command, outcome);
             let Some(connection) = &self.connections[index as usize] else { continue };
-            connection.session.client.set_command(queued.command);
             if let Some(took) = ran.took {
                 self.tally.time_last(took);
                 let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
@@ -538,7 +537,6 @@ impl<L: EventLoop> Worker<'_, L> {
     fn run_queued(&mut self, index: u32, transaction: &Transaction, queued: &Queued, owned: &mut Vec<Ownership>) {
         let command = queued.command;
         let Some(connection) = &mut self.connections[index as usize] else { return };
-        connection.session.client.set_command(command);
         let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();
         let began = self.stopwatch.begin(command, transaction.args(queued).len(), bytes);
         let (args, now_ms, before) = (transaction.args(queued), self.now_ms, connection.output.len());

@@ -258,17 +258,22 @@ impl Hash {
         match self {
             Hash::Packed(pack) => {
                 let packed = pack.as_ref();
-                if let Some(at) = packed.find(field, packed.first(), 1) {
-                    let at = packed.next(at);
-                    pack.replace(at, value);
-                    return false;
+                let found = packed.find(field, packed.first(), 1);
+                match found {
+                    Some(at) => {
+                        let at = packed.next(at);
+                        pack.replace(at, value);
+                    }
+                    None => {
+                        pack.push_back(field);
+                        pack.push_back(value);
+                    }
                 }
-                pack.push_back(field);
-                pack.push_back(value);
+                // Also where nothing was added: the limit may be lower than when the others were.
                 if pack.as_ref().len() / 2 > limits.entries_max {
                     self.convert(0);
                 }
-                true
+                found.is_none()
             }
             Hash::Table(table) => {
                 let hash = table.hash(field);

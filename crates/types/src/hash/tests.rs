@@ -5,6 +5,19 @@ use crate::testing::Random;
 
 const LIMITS: HashLimits = HashLimits { entries_max: 8, value_bytes_max: 20 };
 
+#[test]
+fn a_lower_limit_counts_from_the_next_write_on() {
+    let mut hash = Hash::empty();
+    for field in [&b"a"[..], b"b", b"c"] {
+        hash.set(field, b"1", LIMITS);
+    }
+    let lower = HashLimits { entries_max: 2, ..LIMITS };
+    assert!(matches!(hash, Hash::Packed(_)));
+    assert!(!hash.set(b"a", b"2", lower));
+    assert!(matches!(hash, Hash::Table(_)));
+    assert_eq!((hash.view().len(), hash.view().get(b"a").is_some()), (3, true));
+}
+
 fn contents(hash: &Hash) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut all = BTreeMap::new();
     hash.view().for_each(|field, value| assert_eq!(all.insert(field.to_vec(), value.to_vec()), None));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use pantala_base::key_slot;
 use pantala_commands::Unresolved;
@@ -14,14 +15,15 @@ use pantala_engine::faults::{self, Fault};
 use pantala_engine::notify::hold_events;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::tracking::Reader;
+use pantala_engine::tuning::WATCHING;
 use pantala_engine::undo::{TooLarge, Undo};
 use pantala_resp::{Args, Reply, Version};
 use pantala_runtime::{Event, EventLoop};
 use pantala_scripting::{Called, Caller, Interrupt};
 
-use super::super::Worker;
 use super::super::busy::TURN_EVERY_MS;
 use super::super::stats::Outcome;
+use super::super::{Worker, slow};
 use super::ScriptCall;
 
 /// Commands whose effects are not all in the keys that they name: they reach another database.
@@ -89,6 +91,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             }
         };
         self.view.version = version;
+        let began = WATCHING.then(Instant::now);
         let ran = match command.handler {
             Handler::Local(_) => self.run_local(command, args, reply),
             Handler::Keyed(_) if self.undo.is_some() => self.run_to_be_undone(command, args, reply),
@@ -103,7 +106,9 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         }
         let outcome = if reply.first() == Some(&b'-') { Outcome::Failed } else { Outcome::Ok };
         self.worker.tally.count_reply(reply);
-        self.worker.tally.count_within(command, outcome);
+        let took = began.map_or(Duration::ZERO, |began| began.elapsed());
+        self.worker.tally.count_within(command, outcome, took);
+        slow::note_in_script(self.worker.executor.keyspace(), &self.client, command, args, took, self.worker.now_ms);
         Called::Replied
     }
 
