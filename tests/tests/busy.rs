@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::wait_until_blocked;
 use pantala_tests::{Client, Reply, Server, for_each_backend};
+use rustix::process::Signal;
 
 const LAYOUTS: [&[&str]; 3] = [
     &["--workers", "1", "--shards", "8", "--busy-reply-threshold", "50"],
@@ -470,5 +471,56 @@ fn endless_loops_around_calls_are_killed() {
         assert!(matches!(caller.receive(), Reply::Error(text) if text.starts_with("ERR Script killed by user")));
         assert_eq!(caller.receive(), pong());
         server.assert_sound();
+    });
+}
+
+/// Nothing that catches errors, or is called with them, keeps a script from its end: not a handler that runs where the error is raised, nor coroutines, each of
+/// which does too little to be asked whether it goes on.
+#[test]
+fn handlers_of_errors_and_coroutines_are_killed() {
+    const HANDLED: &str =
+        "return tostring(xpcall(function() while true do end end, function(e) while true do end end))";
+    const SCRIPTS: [&str; 8] = [
+        HANDLED,
+        "return tostring(xpcall(error, function(e) while true do end end))",
+        "return xpcall(error, function(e) while true do pcall(function() while true do end end) end end)",
+        "return xpcall(function() while true do end end, pcall)",
+        "while true do coroutine.wrap(function() \
+            xpcall(function() while true do end end, function() while true do end end) end)() end",
+        "local function nest(depth) \
+            if depth == 6 then for _ = 1, 40000 do end return end \
+            for _ = 1, 5000 do pcall(coroutine.wrap(nest), depth + 1) coroutine.resume(coroutine.create(nest), depth + 1) end \
+        end nest(1)",
+        "local t = {} for i = 1, 1000 do t[i] = function() while true do end end end \
+            while true do pcall(table.sort, t, pcall) end",
+        "while true do pcall(string.gsub, 'abc', '.', function() while true do end end) \
+            load(function() while true do end end) end",
+    ];
+    let is_killed =
+        |reply: &Reply| matches!(reply, Reply::Error(text) if text.starts_with("ERR Script killed by user"));
+    each_layout(|server| {
+        let [mut client, mut script] = [(); 2].map(|()| server.connect());
+        let mut others = [(); 4].map(|()| server.connect());
+        let mut ends = |script: &mut Client, kill: &str, of: &str| {
+            wait_until_busy(&mut client, "held", kill);
+            assert_eq!(client.call(&format!("{kill} KILL")), Reply::ok());
+            assert!(others.iter_mut().all(|other| other.call("PING") == pong()), "{of}");
+            let reply = script.receive();
+            assert!(is_killed(&reply), "{of}: {reply:?}");
+        };
+        for (number, of) in SCRIPTS.iter().enumerate() {
+            script.send(&["EVAL", of, "1", "held"]);
+            ends(&mut script, "SCRIPT", of);
+            let library =
+                format!("#!lua name=lib{number}\nredis.register_function('endless{number}', function(keys) {of} end)");
+            script.command(&["FUNCTION", "LOAD", &library]);
+            script.send(&["FCALL", &format!("endless{number}"), "1", "held"]);
+            ends(&mut script, "FUNCTION", of);
+        }
+        server.assert_sound();
+        script.send(&["EVAL", HANDLED, "1", "held"]);
+        wait_until_busy(&mut others[0], "held", "SCRIPT");
+        server.signal(Signal::TERM);
+        assert!(server.wait_exit(LIMIT).success());
     });
 }

@@ -10,7 +10,7 @@ use crate::lua::{Kind, Outcome, Stack, lua_functions};
 use crate::memory::STATE_BYTES_MAX;
 use crate::random::{DRAW_MAX, Random};
 use crate::run::{Called, Run, Scratch, Stopped};
-use crate::{REDIS_VERSION, REDIS_VERSION_NUMBER, convert, errors, state};
+use crate::{REDIS_VERSION, REDIS_VERSION_NUMBER, convert, errors, stop};
 
 lua_functions! {
     call => redis_call;
@@ -110,7 +110,7 @@ pub(crate) fn replace_random(stack: Stack) {
 }
 
 /// The run that the function at hand belongs to.
-fn running<'a>(stack: Stack) -> Option<&'a mut Run<'a>> {
+pub(crate) fn running<'a>(stack: Stack) -> Option<&'a mut Run<'a>> {
     let run = stack.memory().run.get();
     // SAFETY: the pointer is null but between `State::run`'s first and last step, where it points to a `Run` that lives through both and which nothing else refers
     // to; one function at a time runs in a state, and it lets go of the reference before it returns.
@@ -162,8 +162,8 @@ fn call_command(stack: Stack, raises: bool) -> Outcome {
     let Some(run) = running(stack) else {
         return Err(errors::raise(stack, "redis.call/pcall can only be called inside a script invocation"));
     };
-    if let Some(stopped) = run.stopped {
-        return Err(state::stop(stack, stopped));
+    if run.stopped.is_some() {
+        return Err(stop::stop(stack));
     }
     let scratch = &mut *run.scratch;
     if let Err(text) = take_args(stack, scratch) {
@@ -174,7 +174,7 @@ fn call_command(stack: Stack, raises: bool) -> Outcome {
     let args = Args::new(&scratch.bytes, &scratch.ranges);
     if run.caller.call(&args, run.version, &mut scratch.reply) == Called::Abandoned {
         run.stopped = Some(Stopped::Abandoned);
-        return Err(state::stop(stack, Stopped::Abandoned));
+        return Err(stop::stop(stack));
     }
     let is_whole = convert::push_whole_reply(stack, &scratch.reply);
     let is_error = scratch.reply.first() == Some(&b'-');

@@ -59,13 +59,21 @@ fn handler(stack: Stack) -> Outcome {
         stack.set_raw_field(-2, "err");
         stack.replace(1);
     }
-    if let Some((source, line)) = place(stack, 1) {
-        stack.push_bytes(&source);
-        stack.set_raw_field(1, "source");
-        stack.push_number(f64::from(line));
-        stack.set_raw_field(1, "line");
+    if let Some(place) = place(stack, 1) {
+        set_place(stack, &place);
     }
     Ok(1)
+}
+
+/// Where in a script something happens: the source, and the line in it.
+pub(crate) type Place = (Vec<u8>, c_int);
+
+/// Has the error on top tell where it was raised.
+pub(crate) fn set_place(stack: Stack, (source, line): &Place) {
+    stack.push_bytes(source);
+    stack.set_raw_field(-2, "source");
+    stack.push_number(f64::from(*line));
+    stack.set_raw_field(-2, "line");
 }
 
 /// A value as `tostring` shows it, but for metamethods.
@@ -84,7 +92,7 @@ fn shown(stack: Stack, index: c_int) -> Vec<u8> {
 }
 
 /// Source and line of the function at a level, or of its caller where that is none of Lua's.
-fn place(stack: Stack, level: c_int) -> Option<(Vec<u8>, c_int)> {
+pub(crate) fn place(stack: Stack, level: c_int) -> Option<Place> {
     // SAFETY: as for `Stack`; what `lua_getinfo` gives lives as long as the function that it tells of.
     unsafe {
         let mut debug: ffi::lua_Debug = std::mem::zeroed();

@@ -44,6 +44,7 @@ mod run;
 mod sandbox;
 mod shebang;
 mod state;
+mod stop;
 mod structs;
 
 pub use cache::{SHA_LEN, Script, Scripts, Sha, sha_from, sha_of};

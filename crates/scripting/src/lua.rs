@@ -5,7 +5,7 @@
 //! Lua raises an error by a `longjmp` to the protected call around it: frames in between end without their destructors. So that this never
 //! skips one of ours, a function that Lua calls is split in two: [`enter`], which holds nothing that needs dropping, and the body, which never
 //! raises. Of the API, a body uses only what raises nothing but an error of memory ([`Stack`] has no other methods), and while it runs, memory is
-//! not refused ([`crate::memory`]): the body gives the error to `enter` as a value, and `enter` raises it when the body has returned.
+//! not refused ([`crate::memory`]): the body gives the error to `enter` as a value, and `enter` raises it when the body has returned ([`crate::stop`] tells how, where the script was stopped).
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -15,7 +15,7 @@ pub(crate) use ffi::lua_State;
 
 use crate::memory::Memory;
 
-/// The value on top of the stack is an error to be raised.
+/// The value on top of the stack is an error to be raised; any value, where the script was stopped.
 pub(crate) struct Raise;
 
 /// What a body gives: how many values it returns, or that it raises.
@@ -54,6 +54,8 @@ pub(crate) unsafe fn enter(state: *mut lua_State, body: fn(Stack) -> Outcome) ->
     memory.resume();
     match outcome {
         Ok(results) => results,
+        // SAFETY: as below.
+        Err(Raise) if memory.is_stopped.get() => unsafe { crate::stop::throw(state) },
         // SAFETY: Lua has called us in protected mode; the error is on top of the stack; no frame between has anything to drop.
         Err(Raise) => unsafe { ffi::lua_error(state) },
     }

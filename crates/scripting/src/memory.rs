@@ -25,6 +25,10 @@ pub(crate) struct Memory {
     pub(crate) run: Cell<*mut Run<'static>>,
     /// The library that is being loaded; null otherwise.
     pub(crate) load: Cell<*mut Load>,
+    /// What runs was stopped: it raises wherever it goes on ([`crate::stop`]).
+    pub(crate) is_stopped: Cell<bool>,
+    /// Coroutines that were resumed.
+    pub(crate) resumes: Cell<u32>,
     /// What that script has set for `cjson`.
     pub(crate) json: Cell<crate::cjson::Config>,
 }
@@ -37,6 +41,8 @@ impl Memory {
             suspended: Cell::new(0),
             run: Cell::new(std::ptr::null_mut()),
             load: Cell::new(std::ptr::null_mut()),
+            is_stopped: Cell::new(false),
+            resumes: Cell::new(0),
             json: Cell::default(),
         })
     }
@@ -99,6 +105,7 @@ pub(crate) unsafe extern "C" fn allocate(
         }
         let old_bytes = if block.is_null() { 0 } else { old_bytes };
         let grows = new_bytes > old_bytes;
+        // Even where memory isn't refused: `stop::throw` relies on it.
         if isize::try_from(new_bytes).is_err() {
             return std::ptr::null_mut();
         }

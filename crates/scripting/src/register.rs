@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use mlua_sys::lua51 as ffi;
 
 use crate::library::{Function, IN_LIBRARY, WRONG_NAME, is_name};
-use crate::lua::{Kind, Outcome, Stack, lua_State, lua_functions};
+use crate::lua::{Kind, Outcome, Stack, lua_functions};
 use crate::shebang::Flags;
-use crate::{INTERRUPT_INSTRUCTIONS, api, errors, sandbox};
+use crate::{api, errors, sandbox, stop};
 
 /// What a library that is being loaded has registered.
 pub(crate) struct Load {
@@ -59,19 +59,23 @@ pub(crate) fn run(stack: Stack, mut load: Load) -> Result<Vec<(Function, c_int)>
     // below.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCRESTART, 0);
-        ffi::lua_sethook(stack.raw(), Some(hook), ffi::LUA_MASKCOUNT, INTERRUPT_INSTRUCTIONS);
+        stop::watch(stack.raw());
         memory.resume();
         let status = ffi::lua_pcall(stack.raw(), 0, 0, -2);
         memory.suspend();
-        ffi::lua_sethook(stack.raw(), None, 0, 0);
+        stop::unwatch(stack.raw());
         status
     };
     memory.load.set(std::ptr::null_mut());
-    if status == ffi::LUA_OK {
+    let is_stopped = memory.is_stopped.get();
+    if status == ffi::LUA_OK && !is_stopped {
         return Ok(load.registered);
     }
     for (_, reference) in load.registered {
         release(stack, reference);
+    }
+    if is_stopped {
+        return Err(b"ERR FUNCTION LOAD timeout".to_vec());
     }
     Err(match stack.kind(-1) {
         Kind::Table => errors::read(stack, stack.top()).text,
@@ -92,19 +96,9 @@ fn loading<'a>(stack: Stack) -> Option<&'a mut Load> {
     unsafe { stack.memory().load.get().as_mut() }
 }
 
-/// Called by Lua every so many instructions.
-unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) {
-    // SAFETY: called by Lua with its state; this frame holds nothing.
-    unsafe {
-        crate::lua::enter(state, |stack| match loading(stack) {
-            Some(load) if load.began.elapsed() > load.time_max && stack.room(8) => {
-                // Whatever it does from here on raises this anew.
-                ffi::lua_sethook(stack.raw(), Some(hook), ffi::LUA_MASKLINE | ffi::LUA_MASKCOUNT, 1);
-                Err(errors::raise(stack, "FUNCTION LOAD timeout"))
-            }
-            _ => Ok(0),
-        });
-    }
+/// Whether a library is being loaded, and has run for as long as it may.
+pub(crate) fn is_late(stack: Stack) -> bool {
+    loading(stack).is_some_and(|load| load.began.elapsed() > load.time_max)
 }
 
 /// What a call of `redis.register_function` asks for.

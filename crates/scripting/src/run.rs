@@ -2,6 +2,7 @@
 
 use pantala_resp::{ArgRange, Args, Version};
 
+use crate::errors::Place;
 use crate::random::Random;
 
 /// What became of a command that a script has called.
@@ -33,7 +34,7 @@ pub trait Caller {
     /// A line for the log, by Redis's number of a level (0 debug to 3 warning).
     fn log(&mut self, level: u8, text: &[u8]);
 
-    /// Called every [`crate::INTERRUPT_INSTRUCTIONS`] instructions.
+    /// Called every [`crate::INTERRUPT_INSTRUCTIONS`] instructions of the script or of a coroutine, and every few times that it resumes one.
     fn interrupt(&mut self) -> Interrupt;
 }
 
@@ -54,6 +55,8 @@ pub(crate) struct Run<'a> {
     pub(crate) random: &'a mut Random,
     /// It was abandoned, or killed: nothing of it goes on.
     pub(crate) stopped: Option<Stopped>,
+    /// Where it was when it was stopped, or went on last.
+    pub(crate) stopped_at: Option<Place>,
     pub(crate) scratch: &'a mut Scratch,
 }
 

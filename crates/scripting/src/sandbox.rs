@@ -13,6 +13,7 @@ use std::ffi::{c_int, c_void};
 use mlua_sys::lua51 as ffi;
 
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_State, lua_functions};
+use crate::stop;
 
 /// What is raised by changing a table that is shared.
 pub(crate) const READONLY: &str = "Attempt to modify a readonly table";
@@ -131,6 +132,7 @@ fn replace_functions(stack: Stack, globals: c_int) {
         ("rawset", guarded),
         ("setmetatable", guarded),
         ("getmetatable", getmetatable),
+        ("xpcall", handled_call),
     ] {
         wrap(stack, globals, name, function);
     }
@@ -144,6 +146,13 @@ fn replace_functions(stack: Stack, globals: c_int) {
     for name in ["foreach", "foreachi", "getn", "maxn"] {
         wrap(stack, -1, name, next);
     }
+    stack.pop(1);
+    stack.raw_field(globals, "coroutine");
+    stack.raw_field(-1, "create");
+    stack.raw_field(-2, "resume");
+    stack.push_closure(wrap_coroutine, 2);
+    stack.set_raw_field(-2, "wrap");
+    wrap(stack, -1, "resume", resume);
     stack.pop(1);
     stack.raw_field(globals, "string");
     for name in ["find", "match", "gmatch", "gfind", "gsub"] {
@@ -326,6 +335,9 @@ fn compile_pieces(stack: Stack) -> Outcome {
             memory.suspend();
             status
         };
+        if memory.is_stopped.get() {
+            return Err(stop::stop(stack));
+        }
         if status != ffi::LUA_OK {
             stack.push_nil();
             stack.insert(-2);
@@ -458,6 +470,7 @@ unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
         ffi::lua_pushboolean(state, 1);
         ffi::lua_insert(state, 1);
         if ffi::lua_pcall(state, ffi::lua_gettop(state) - 2, ffi::LUA_MULTRET, 0) != ffi::LUA_OK {
+            stop::pass_on(state);
             ffi::lua_remove(state, 1);
             if ffi::lua_type(state, -1) == ffi::LUA_TTABLE {
                 let stack = Stack::new(state);
@@ -472,6 +485,58 @@ unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
             ffi::lua_insert(state, 1);
         }
         ffi::lua_gettop(state)
+    }
+}
+
+/// `xpcall(function, handler)`.
+unsafe extern "C-unwind" fn handled_call(state: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe {
+        let results = original(state);
+        stop::pass_on(state);
+        results
+    }
+}
+
+/// `coroutine.resume(coroutine, …)`.
+unsafe extern "C-unwind" fn resume(state: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua.
+    unsafe {
+        stop::look_sometimes(state);
+        let results = original(state);
+        stop::pass_on(state);
+        results
+    }
+}
+
+/// `coroutine.wrap(function)`. Its upvalues are Lua's `create` and `resume`.
+unsafe extern "C-unwind" fn wrap_coroutine(state: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua; `create` leaves the coroutine on top.
+    unsafe {
+        original(state);
+        ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
+        ffi::lua_insert(state, -2);
+        ffi::lua_pushcclosure(state, wrapped, 2);
+        1
+    }
+}
+
+/// What `coroutine.wrap` gives: resumes the coroutine, and raises its error. Its upvalues are Lua's `resume` and the coroutine.
+unsafe extern "C-unwind" fn wrapped(state: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua; `resume`, which wants the coroutine in front of the arguments, gives whether it went well, in front of the results.
+    unsafe {
+        ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
+        ffi::lua_insert(state, 1);
+        let results = resume(state);
+        if ffi::lua_toboolean(state, -results) != 0 {
+            return results - 1;
+        }
+        if ffi::lua_isstring(state, -1) != 0 {
+            ffi::luaL_where(state, 1);
+            ffi::lua_insert(state, -2);
+            ffi::lua_concat(state, 2);
+        }
+        ffi::lua_error(state)
     }
 }
 

@@ -14,8 +14,8 @@ use crate::lua::{Kind, Raise, Stack, lua_State};
 use crate::memory::{Memory, STATE_BYTES_MAX, allocate};
 use crate::random::Random;
 use crate::register::{self, Load};
-use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
-use crate::{INTERRUPT_INSTRUCTIONS, api, bit, cjson, cmsgpack, convert, errors, sandbox, structs};
+use crate::run::{Caller, Ended, Run, Scratch, Stopped};
+use crate::{api, bit, cjson, cmsgpack, convert, errors, sandbox, stop, structs};
 
 /// Runs between two steps of the garbage collector beyond those that allocation brings, and how large they are.
 const RUNS_PER_STEP: u32 = 50;
@@ -309,6 +309,7 @@ impl State {
             version: Version::Resp2,
             random: &mut self.random,
             stopped: None,
+            stopped_at: None,
             scratch: &mut self.scratch,
         };
         self.memory.json.set(cjson::Config::default());
@@ -317,15 +318,29 @@ impl State {
         self.status = unsafe {
             ffi::lua_gc(self.lua, ffi::LUA_GCSETPAUSE, GC_PERCENT);
             ffi::lua_gc(self.lua, ffi::LUA_GCSETSTEPMUL, GC_PERCENT);
-            ffi::lua_sethook(self.lua, Some(hook), ffi::LUA_MASKCOUNT, INTERRUPT_INSTRUCTIONS);
+            stop::watch(self.lua);
             self.memory.resume();
             let status = ffi::lua_pcall(self.lua, arguments, 1, 1);
-            ffi::lua_sethook(self.lua, None, 0, 0);
+            stop::unwatch(self.lua);
             status
         };
         self.memory.run.set(std::ptr::null_mut());
         self.version = run.version;
-        if run.stopped == Some(Stopped::Abandoned) { Ended::Abandoned } else { Ended::Finished }
+        match (run.stopped, run.stopped_at.take()) {
+            (None, _) => Ended::Finished,
+            (Some(Stopped::Abandoned), _) => Ended::Abandoned,
+            (Some(Stopped::Killed), place) => {
+                self.status = ffi::LUA_ERRRUN;
+                let stack = self.stack();
+                stack.set_top(0);
+                errors::push(stack, b"Script killed by user with SCRIPT KILL...");
+                if let Some(place) = place {
+                    errors::set_place(stack, &place);
+                }
+                self.memory.resume();
+                Ended::Finished
+            }
+        }
     }
 
     /// Answers what the last run gave, and forgets it. `name` is how errors call the script. Gives whether the reply is an error that was counted when a
@@ -407,41 +422,12 @@ fn tell(stack: Stack, name: &[u8], reply: &mut Reply<'_>) -> bool {
     told.is_counted
 }
 
-/// Ends a script for good: from here on each line of it raises the error anew, whatever catches it.
-pub(crate) fn stop(stack: Stack, why: Stopped) -> Raise {
-    // SAFETY: as for `Stack`.
-    unsafe { ffi::lua_sethook(stack.raw(), Some(hook), ffi::LUA_MASKLINE | ffi::LUA_MASKCOUNT, 1) };
-    match why {
-        Stopped::Killed => errors::raise(stack, "Script killed by user with SCRIPT KILL..."),
-        Stopped::Abandoned => errors::raise(stack, "Script is run again"),
-    }
-}
-
-/// Called by Lua every so many instructions.
-unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) {
-    // SAFETY: called by Lua with its state; this frame holds nothing.
-    unsafe {
-        crate::lua::enter(state, |stack| {
-            let run = stack.memory().run.get();
-            // SAFETY: as in `api::running`: no function of ours runs while instructions of Lua do.
-            let Some(run) = run.as_mut() else { return Ok(0) };
-            if run.stopped.is_none() && run.caller.interrupt() == Interrupt::Kill {
-                run.stopped = Some(Stopped::Killed);
-            }
-            match run.stopped {
-                Some(stopped) if stack.room(8) => Err(stop(stack, stopped)),
-                _ => Ok(0),
-            }
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cache::sha_of;
     use crate::convert::REPLY_BYTES_MAX;
-    use crate::run::Called;
+    use crate::run::{Called, Interrupt};
     use pantala_resp::ArgRange;
 
     /// Bound of the states here, bytes.
