@@ -2,7 +2,6 @@
 
 use mlua_sys::lua51 as ffi;
 
-use crate::convert::set_if_key;
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
 
 lua_functions! {
@@ -167,6 +166,8 @@ enum Bad {
     Format,
     /// The state has no room for them.
     Memory,
+    /// A map has a key that no table can have: Lua's own words.
+    Key(&'static str),
 }
 
 /// What is left of the bytes.
@@ -245,27 +246,31 @@ fn decode_map(stack: Stack, input: &mut Input<'_>, len: usize, depth: u32) -> Re
     for _ in 0..len {
         decode(stack, input, depth + 1)?;
         decode(stack, input, depth + 1)?;
-        set_if_key(stack);
+        match stack.kind(-2) {
+            Kind::Nil => return Err(Bad::Key("table index is nil")),
+            Kind::Number if stack.number(-2).is_nan() => return Err(Bad::Key("table index is NaN")),
+            _ => stack.raw_set(-3),
+        }
     }
     Ok(())
 }
 
 /// `cmsgpack.unpack(bytes)`.
 fn unpack_all(stack: Stack) -> Outcome {
-    unpack_values(stack, None, 0)
+    unpack_values(stack, 0, 0)
 }
 
 /// `cmsgpack.unpack_one(bytes [, offset])`: the offset behind it, and the value.
 fn unpack_first(stack: Stack) -> Outcome {
     let offset = optional(stack, 2)?;
-    unpack_values(stack, Some(1), offset)
+    unpack_values(stack, 1, offset)
 }
 
 /// `cmsgpack.unpack_limit(bytes, limit [, offset])`: the offset behind them, and the values.
 fn unpack_some(stack: Stack) -> Outcome {
     let limit = stack.check_number(2)? as i64;
     let offset = optional(stack, 3)?;
-    unpack_values(stack, Some(limit), offset)
+    unpack_values(stack, limit, offset)
 }
 
 fn optional(stack: Stack, argument: i32) -> Result<i64, Raise> {
@@ -275,9 +280,10 @@ fn optional(stack: Stack, argument: i32) -> Result<i64, Raise> {
     }
 }
 
-fn unpack_values(stack: Stack, limit: Option<i64>, offset: i64) -> Outcome {
+/// Neither limit nor offset: all values, and no offset behind them.
+fn unpack_values(stack: Stack, limit: i64, offset: i64) -> Outcome {
     let bytes = stack.check_bytes(1)?;
-    if limit.is_some_and(|limit| limit < 0) || offset < 0 {
+    if limit < 0 || offset < 0 {
         let text = format!("Invalid request to unpack with offset of {offset} and limit of {}.", bytes.len());
         return Err(stack.error(&text));
     }
@@ -288,8 +294,9 @@ fn unpack_values(stack: Stack, limit: Option<i64>, offset: i64) -> Outcome {
     // The bytes stay where they are, below what is unpacked.
     stack.set_top(1);
     let mut input = Input { rest };
-    let (limit_count, mut count) = (limit.map_or(usize::MAX, |limit| limit as usize), 0);
-    while count < limit_count && !input.rest.is_empty() {
+    let is_all = limit == 0 && offset == 0;
+    let mut count = 0;
+    while (is_all || count < limit as usize) && !input.rest.is_empty() {
         if count >= VALUES_MAX {
             return Err(stack.error("stack overflow (in function mp_unpack_full)"));
         }
@@ -298,10 +305,14 @@ fn unpack_values(stack: Stack, limit: Option<i64>, offset: i64) -> Outcome {
             Err(Bad::Short) => return Err(stack.error("Missing bytes in input.")),
             Err(Bad::Format) => return Err(stack.error("Bad data format in input.")),
             Err(Bad::Memory) => return Err(stack.error("not enough memory")),
+            Err(Bad::Key(why)) => {
+                stack.push_bytes(why.as_bytes());
+                return Err(Raise);
+            }
         }
     }
     let mut results = count as i32;
-    if limit.is_some() {
+    if !is_all {
         let behind = if input.rest.is_empty() { -1.0 } else { (bytes.len() - input.rest.len()) as f64 };
         stack.push_number(behind);
         stack.insert(2);

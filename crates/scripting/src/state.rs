@@ -509,6 +509,33 @@ mod tests {
         }
     }
 
+    /// As Redis answers it.
+    #[test]
+    fn libraries_answer_as_those_of_redis() {
+        for (text, answer) in [
+            ("return {cmsgpack.unpack_limit('\\1\\2\\3', 0)}", "*3\r\n:1\r\n:2\r\n:3\r\n"),
+            ("return {cmsgpack.unpack_limit('\\1\\2\\3', 0, 0)}", "*3\r\n:1\r\n:2\r\n:3\r\n"),
+            ("return {cmsgpack.unpack_limit('\\1\\2\\3', 0, 1)}", "*1\r\n:1\r\n"),
+            ("return {cmsgpack.unpack_limit('\\1\\2\\3', 1)}", "*2\r\n:1\r\n:1\r\n"),
+            ("return cmsgpack.unpack('\\129\\192\\1')", "-ERR table index is nil script: sha, on @user_script:1.\r\n"),
+            (
+                "return cmsgpack.unpack('\\129\\203\\127\\248\\0\\0\\0\\0\\0\\0\\1')",
+                "-ERR table index is NaN script: sha, on @user_script:1.\r\n",
+            ),
+            ("return cjson.decode('[-0x1p3]')", "*1\r\n:-8\r\n"),
+            ("return {struct.unpack('bc0', '\\3abc')}", "*2\r\n$3\r\nabc\r\n:5\r\n"),
+            ("return {struct.unpack('dc0', struct.pack('d', -0.5))}", "*2\r\n$0\r\n\r\n:9\r\n"),
+        ] {
+            assert_eq!(run(text, &mut Answering { head: "", each: "", count: 0 }).0, answer, "{text}");
+        }
+        for text in ["'bc0', '\\255abc'", "'bc0', '\\128abc'", "'hc0', '\\255\\255abc'", "'dc0', struct.pack('d', 0/0)"]
+        {
+            let (reply, _) =
+                run(&format!("return {{struct.unpack({text})}}"), &mut Answering { head: "", each: "", count: 0 });
+            assert!(reply.contains("bad argument #2 to 'unpack' (data string too short)"), "{text}: {reply}");
+        }
+    }
+
     #[test]
     fn a_reply_has_its_bound() {
         let none = &mut Answering { head: "", each: "", count: 0 };

@@ -235,7 +235,9 @@ fn unpack_values(stack: Stack) -> Outcome {
                     if values == 0 || !stack.is_numeric(-1) {
                         return Err(stack.error("format 'c0' needs a previous size"));
                     }
-                    size = stack.number(-1) as usize;
+                    // One below zero is too large for any data, as in C.
+                    let asked = stack.number(-1);
+                    size = if asked > -1.0 { asked as usize } else { usize::MAX };
                     stack.pop(1);
                     values -= 1;
                     if too_short(size, position) {
