@@ -501,6 +501,7 @@ fn handlers_of_errors_and_coroutines_are_killed() {
     each_layout(|server| {
         let [mut client, mut script] = [(); 2].map(|()| server.connect());
         let mut others = [(); 4].map(|()| server.connect());
+        others.iter_mut().chain([&mut client, &mut script]).for_each(|client| client.set_read_timeout(LIMIT));
         let mut ends = |script: &mut Client, kill: &str, of: &str| {
             wait_until_busy(&mut client, "held", kill);
             assert_eq!(client.call(&format!("{kill} KILL")), Reply::ok());
