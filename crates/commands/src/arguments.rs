@@ -62,7 +62,7 @@ pub(crate) fn signed_count(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64
 /// How long a command waits at most, in ms: seconds that may have a fraction, 0 being for ever. `None`: it isn't that, and
 /// the reply says so.
 pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
-    // As nearly all are; the general way takes ten times as long.
+    // As nearly all are: no long double is needed for it.
     if let &[digit @ b'0'..=b'9'] = argument {
         return Some(i64::from(digit - b'0') * 1000);
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use pantala_engine::blocking::{Waiter, Woken};
 use pantala_engine::message::Unblock;
+use pantala_engine::slowlog::Sender;
 use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
@@ -104,7 +105,7 @@ impl<L: EventLoop> Worker<'_, L> {
         answer(&mut connection.output, connection.session.version);
         // As in Redis it is logged when it has its answer, and the time that it waited isn't counted.
         let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
-        slow::note(keyspace, client, waiter.command(), &waiter.args(), Duration::ZERO, self.now_ms);
+        slow::note(keyspace, Sender::Client(client), waiter.command(), &waiter.args(), Duration::ZERO, self.now_ms);
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
         if !run::replies_wanted(&mut connection.session) {
             connection.output.truncate(before);

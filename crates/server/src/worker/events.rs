@@ -8,6 +8,7 @@ use pantala_engine::client::{ReplyMode, Session};
 use pantala_engine::message::Message;
 use pantala_engine::pubsub::Published;
 use pantala_engine::request::Parcel;
+use pantala_engine::slowlog::Sender;
 use pantala_resp::is_given_up;
 use pantala_runtime::{ConnId, Event, EventLoop};
 
@@ -280,7 +281,7 @@ impl<L: EventLoop> Worker<'_, L> {
         for (request, step, reply) in replies {
             if let Some(took) = step.took {
                 let (client, args) = (&connection.session.client, request.args(step));
-                slow::note(keyspace, client, step.command, &args, took, self.now_ms);
+                slow::note(keyspace, Sender::Client(client), step.command, &args, took, self.now_ms);
                 self.tally.time_late(step.command, took);
             }
             self.tally.count_late_reply(step.command, reply);
@@ -300,9 +301,15 @@ impl<L: EventLoop> Worker<'_, L> {
         self.touch(index);
     }
 
-    /// Hands out what has been published, and shown to monitors, until now; anything else that came waits for the next turn. For who is about to listen no more.
+    /// A connection is about to listen no more. If it does: hands out what has been published, and shown to monitors, until now; anything else that came waits for the next
+    /// turn. The connection may be closed for what it gets.
     #[cold]
-    pub(super) fn hand_out_received(&mut self) {
+    pub(super) fn hand_out_before_leaving(&mut self, index: u32) {
+        let listens =
+            |connection: &Connection| connection.session.subscriptions.is_some() || connection.session.monitors;
+        if !self.connections[index as usize].as_ref().is_some_and(listens) {
+            return;
+        }
         let mut others = std::mem::take(&mut self.received);
         for node in self.server.port(self.number).mailbox().receive() {
             match node.value {

@@ -1,7 +1,7 @@
 //! Published messages, handed to this worker's listeners.
 //!
 //! A message goes into the output of all who listen in the turn in which it comes. It is sent to so many of them a turn ([`SENT_TO_PER_TURN`]), in the order in which they got their
-//! first: a send takes a hundred times what the rest does, so a message to ten thousand would hold up everybody else for as long as their sends take. What is published meanwhile
+//! first: a send takes far longer than the rest, so a message to ten thousand would hold up everybody else for as long as their sends take. What is published meanwhile
 //! is sent with it, where those who publish are faster than the sends are. Who has something else to be sent, or much, isn't waited with.
 
 use std::sync::Arc;

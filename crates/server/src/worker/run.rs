@@ -9,6 +9,7 @@ use pantala_engine::command::{Command, Flags, Handler, Slots, TransactionPart, a
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
+use pantala_engine::slowlog::Sender;
 use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Limits, Reply, is_given_up};
 use pantala_runtime::EventLoop;
@@ -268,6 +269,11 @@ impl<L: EventLoop> Worker<'_, L> {
         if self.server.keyspace().tuning.is_limited() && !self.has_room(entry, ranges) {
             return true;
         }
+        if let What::Local(command) = entry.what
+            && ends_listening(command)
+        {
+            self.hand_out_before_leaving(entry.connection);
+        }
         let Some(connection) = &mut self.connections[entry.connection as usize] else { return false };
         if connection.state != State::Open {
             return false;
@@ -281,11 +287,6 @@ impl<L: EventLoop> Worker<'_, L> {
             self.refuse_entry(entry, ranges);
             return false;
         };
-        if is_restricted(&connection.session) && ends_listening(command) {
-            self.hand_out_received();
-        }
-        // It may have been closed for what it got.
-        let Some(connection) = &mut self.connections[entry.connection as usize] else { return false };
         let session = &connection.session;
         session.client.set_command(command);
         // Of a transaction, whether one of its commands has said so isn't known yet.
@@ -415,7 +416,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.time_last(took);
             let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
             let client = &connection.session.client;
-            slow::note(self.executor.keyspace(), client, command, &args, took, self.now_ms);
+            slow::note(self.executor.keyspace(), Sender::Client(client), command, &args, took, self.now_ms);
         }
         if session_settles(&connection.session) {
             let is_pushed = is_pushed(command) && outcome == Outcome::Ok;
@@ -464,8 +465,8 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 }
 
-/// Whether a client listens to less after a command: what was published before is for it still.
-#[cold]
+/// Whether a client that listens does so to less after a command: what was published before is for it still.
+#[inline]
 fn ends_listening(command: &Command) -> bool {
     matches!(command.full_name, "unsubscribe" | "punsubscribe" | "sunsubscribe" | "reset" | "quit")
 }

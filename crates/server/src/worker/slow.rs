@@ -102,28 +102,12 @@ impl Stopwatch {
 /// Logs a command if it took long, and makes it an event of `LATENCY` if it took too long for that.
 pub(super) fn note(
     keyspace: &Keyspace,
-    client: &Client,
+    who: Sender<'_>,
     command: &Command,
     args: &Args<'_>,
     took: Duration,
     now_ms: i64,
 ) {
-    note_of(keyspace, Sender::Client(client), command, args, took, now_ms);
-}
-
-/// As [`note`], of a command that a script has run for a client.
-pub(super) fn note_in_script(
-    keyspace: &Keyspace,
-    client: &Client,
-    command: &Command,
-    args: &Args<'_>,
-    took: Duration,
-    now_ms: i64,
-) {
-    note_of(keyspace, Sender::Script(client), command, args, took, now_ms);
-}
-
-fn note_of(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
     if is_logged(keyspace, command, took) {
         let took_us = took.as_micros() as i64;
         let max_len = keyspace.tuning.slowlog_max_len.load(Relaxed);
@@ -159,7 +143,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
         if is_logged(keyspace, command, took) {
             let (bytes, ranges) = words();
-            note(keyspace, client, command, &Args::new(&bytes, &ranges), took, self.now_ms);
+            note(keyspace, Sender::Client(client), command, &Args::new(&bytes, &ranges), took, self.now_ms);
         } else {
             note_latency(keyspace, client, command, took, self.now_ms);
         }
@@ -191,6 +175,6 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(bytes) = connection.input.bytes(&self.io).get(entry.begin..entry.end) else { return };
         let args = Args::new(bytes, window.ranges_of(entry));
         let client = &connection.session.client;
-        note(self.executor.keyspace(), client, command, &args, took, self.now_ms);
+        note(self.executor.keyspace(), Sender::Client(client), command, &args, took, self.now_ms);
     }
 }

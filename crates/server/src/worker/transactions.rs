@@ -15,6 +15,7 @@ use pantala_engine::executor::{Call, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::request::Parcel;
+use pantala_engine::slowlog::Sender;
 use pantala_engine::transaction::{Queued, Transaction, discarded};
 use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Reply, is_given_up};
@@ -271,7 +272,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.tally.time_last(took);
                 let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
                 let args = exec.transaction.args(queued);
-                super::slow::note(keyspace, client, queued.command, &args, took, self.now_ms);
+                super::slow::note(keyspace, Sender::Client(client), queued.command, &args, took, self.now_ms);
             }
         }
         // Refused, it has one reply, and took no time.
@@ -588,7 +589,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.time_last(took);
             let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
             let args = transaction.args(queued);
-            super::slow::note(keyspace, client, command, &args, took, now_ms);
+            super::slow::note(keyspace, Sender::Client(client), command, &args, took, now_ms);
         }
     }
 }

@@ -14,6 +14,7 @@ use pantala_engine::executor::Call;
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::notify::hold_events;
 use pantala_engine::ownership::Ownership;
+use pantala_engine::slowlog::Sender;
 use pantala_engine::tracking::Reader;
 use pantala_engine::tuning::WATCHING;
 use pantala_engine::undo::{TooLarge, Undo};
@@ -108,7 +109,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         self.worker.tally.count_reply(reply);
         let took = began.map_or(Duration::ZERO, |began| began.elapsed());
         self.worker.tally.count_within(command, outcome, took);
-        slow::note_in_script(self.worker.executor.keyspace(), &self.client, command, args, took, self.worker.now_ms);
+        let (keyspace, sender) = (self.worker.executor.keyspace(), Sender::Script(&self.client));
+        slow::note(keyspace, sender, command, args, took, self.worker.now_ms);
         Called::Replied
     }
 
