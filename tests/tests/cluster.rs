@@ -264,7 +264,7 @@ fn the_rest_says_that_it_is_a_node_of_a_cluster() {
     assert!(client.call("INFO errorstats").text().contains("errorstat_CROSSSLOT:count=2"));
     // What the cluster's commands to come are answered.
     let answer = client.call("CLUSTER MEET 127.0.0.1 7000").text();
-    assert_eq!(answer, "ERR Pantala doesn't have the command 'cluster|MEET' yet");
+    assert_eq!(answer, "ERR Pantala doesn't have the command 'cluster|meet' yet");
 }
 
 #[test]

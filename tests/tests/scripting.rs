@@ -46,6 +46,58 @@ fn scripts_do_as_in_redis() {
     assert_as_redis_in_each_form(&SERVER_ARGS, transcript);
 }
 
+/// Calls of each command and subcommand that `server` has, those that it refuses to scripts: for the number of arguments, since there is no such
+/// subcommand, or since scripts may not call it at all.
+fn refused_calls(server: &Server) -> Vec<Vec<String>> {
+    const ARGUMENTS_MAX: usize = 6;
+    /// They take an option of Redis 7.2.
+    const LATER: [&str; 2] = ["zrank", "zrevrank"];
+    fn add(entry: &Reply, calls: &mut Vec<Vec<String>>) {
+        let fields = entry.elements();
+        let (arity, subcommands) = (fields[1].integer(), fields[9].elements());
+        let name: Vec<String> = fields[0].text().split('|').map(str::to_owned).collect();
+        let is_for_clients = fields[2].elements().iter().any(|flag| flag.text() == "noscript");
+        for count in name.len()..=ARGUMENTS_MAX {
+            let is_accepted = if arity >= 0 { count as i64 == arity } else { count as i64 >= -arity };
+            let is_refused = is_for_clients || !is_accepted || !subcommands.is_empty() && count > 1;
+            if is_refused && !LATER.contains(&name[0].as_str()) {
+                let mut call = name.clone();
+                call.resize(count, "nosuch".into());
+                calls.push(call);
+            }
+        }
+        subcommands.iter().for_each(|sub| add(sub, calls));
+    }
+    let mut calls = Vec::new();
+    server.connect().call("COMMAND").elements().iter().for_each(|entry| add(entry, &mut calls));
+    calls
+}
+
+/// Built or not: commands of Redis 7.0 are refused to scripts as Redis does it. What scripts may call, and isn't built yet, is answered as to clients.
+#[test]
+fn commands_are_refused_to_scripts_as_in_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let calls = refused_calls(&judge);
+    assert!(calls.len() > 1000, "only {} calls", calls.len());
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let (mut given, mut right) = (server.connect(), judge.connect());
+        let calling = |function: &str, call: &[String]| {
+            let script = format!("return {{redis.{function}(unpack(ARGV))}}");
+            [&["EVAL".into(), script, "0".into()], call].concat()
+        };
+        for call in &calls {
+            let call = calling("pcall", call);
+            assert_eq!(given.command(&call), right.command(&call), "{call:?}");
+        }
+        for call in [&["LASTSAVE".to_owned()][..], &["module".into(), "Help".into()]] {
+            assert_eq!(given.command(&calling("pcall", call)).elements()[0], given.command(call));
+            let may_call = calling("acl_check_cmd", call);
+            assert_eq!(given.command(&may_call), right.command(&may_call));
+        }
+    });
+}
+
 /// A pipeline of another connection that meets scripts which hold all shards, one right behind the other, doesn't lose its turn with each of its commands:
 /// what is behind the one that waits goes together. Replies come in order, and each sees what those before it have done.
 #[test]

@@ -67,4 +67,6 @@ mod testing_host;
 pub mod transactions;
 pub mod watching;
 
-pub use records::{COMMANDS, Unresolved, lookup, lookup_full, lookup_sub, not_built, resolve, resolve_as};
+pub use records::{
+    COMMANDS, NOT_IN_SCRIPTS, Unresolved, lookup, lookup_full, lookup_sub, not_built, resolve, resolve_as,
+};

@@ -361,6 +361,13 @@ pub struct Command {
     pub key_flags: Option<fn(&Args<'_>) -> &'static [&'static str]>,
 }
 
+/// Whether this many arguments (the name and a subcommand's name included) suit an arity: so many, or at least as many where it is negative.
+#[inline]
+pub fn arity_accepts(arity: i32, arguments: usize) -> bool {
+    let wanted = arity.unsigned_abs() as usize;
+    if arity >= 0 { arguments == wanted } else { arguments >= wanted }
+}
+
 impl Command {
     /// What a record starts from (`..Command::BLANK`): no flags, no keys, no shards, and only subcommands run.
     pub const BLANK: Self = Self {
@@ -389,8 +396,7 @@ impl Command {
     /// Whether this many arguments (the name and a subcommand's name included) suit its arity.
     #[inline]
     pub fn accepts(&self, arguments: usize) -> bool {
-        let wanted = self.arity.unsigned_abs() as usize;
-        if self.arity >= 0 { arguments == wanted } else { arguments >= wanted }
+        arity_accepts(self.arity, arguments)
     }
 
     /// Whether a call with so many arguments takes about the same short time whatever it meets, but for the length of its arguments

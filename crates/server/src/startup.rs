@@ -25,7 +25,8 @@ const DICTIONARIES_MAX: u64 = 1 << 20;
 
 /// Runs the process; the result is its exit code.
 pub fn main() -> ExitCode {
-    let is_command = |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name);
+    let is_command =
+        |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name).is_some();
     let boot = match process::boot(config::default_shards, is_command) {
         Ok(boot) => boot,
         Err(code) => return code,

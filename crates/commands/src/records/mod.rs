@@ -36,7 +36,7 @@ mod watching;
 
 pub use lookup::{lookup, lookup_full, lookup_sub};
 pub use not_built::not_built;
-pub use resolve::{Unresolved, resolve, resolve_as};
+pub use resolve::{NOT_IN_SCRIPTS, Unresolved, resolve, resolve_as};
 
 /// Joins flags by their short names; `|` of bitflags isn't `const`.
 macro_rules! flags {

@@ -1,22 +1,94 @@
-//! Names of Redis 7.0's commands that Pantala doesn't have yet, so that a client is told so instead of "unknown command".
+//! Redis 7.0's commands that Pantala doesn't have yet, so that a client is told so instead of "unknown command".
 
-/// Whether Redis 7.0 has a command of that name (`save`, `cluster|info`; any case) and Pantala doesn't have it yet.
-pub fn not_built(name: &[u8]) -> bool {
+use pantala_engine::command::arity_accepts;
+
+/// A command of Redis 7.0 that Pantala doesn't have yet.
+pub struct NotBuilt {
+    /// `save`, `cluster|meet`.
+    pub(super) full_name: &'static str,
+    /// As a record's: how many arguments it takes, its name included; the least number where negative.
+    arity: i32,
+    /// Whether scripts may call it.
+    pub(super) in_scripts: bool,
+}
+
+impl NotBuilt {
+    /// Whether this many arguments (the name and a subcommand's name included) suit its arity.
+    pub(super) fn accepts(&self, arguments: usize) -> bool {
+        arity_accepts(self.arity, arguments)
+    }
+
+    /// Whether it has subcommands.
+    pub(super) fn is_container(&self) -> bool {
+        let container = |command: &NotBuilt| command.full_name.split_once('|').map(|(container, _)| container);
+        NOT_BUILT.iter().any(|command| container(command) == Some(self.full_name))
+    }
+}
+
+/// The command of Redis 7.0 of that full name (any case) that Pantala doesn't have yet.
+pub fn not_built(name: &[u8]) -> Option<&'static NotBuilt> {
     let name = name.to_ascii_lowercase();
-    NOT_BUILT.binary_search_by(|known| known.as_bytes().cmp(&name)).is_ok()
+    let index = NOT_BUILT.binary_search_by(|known| known.full_name.as_bytes().cmp(&name)).ok()?;
+    Some(&NOT_BUILT[index])
+}
+
+const fn anywhere(full_name: &'static str, arity: i32) -> NotBuilt {
+    NotBuilt { full_name, arity, in_scripts: true }
+}
+
+const fn outside(full_name: &'static str, arity: i32) -> NotBuilt {
+    NotBuilt { full_name, arity, in_scripts: false }
 }
 
 /// Commands and subcommands without a record, sorted by their bytes. A name leaves this list when its record comes.
-#[rustfmt::skip] // a name a line would be three screens of nothing
-pub(super) static NOT_BUILT: &[&str] = &[
-    "acl", "acl|cat", "acl|deluser", "acl|dryrun", "acl|genpass", "acl|getuser", "acl|help", "acl|list",
-    "acl|load", "acl|log", "acl|save", "acl|setuser", "acl|users", "acl|whoami", "bgrewriteaof",
-    "bgsave",
-    "cluster|addslots", "cluster|addslotsrange", "cluster|bumpepoch", "cluster|count-failure-reports",
-    "cluster|delslots", "cluster|delslotsrange", "cluster|failover", "cluster|flushslots", "cluster|forget",
-    "cluster|meet", "cluster|replicas", "cluster|replicate", "cluster|reset", "cluster|saveconfig",
-    "cluster|set-config-epoch", "cluster|setslot", "cluster|slaves", "failover", "lastsave", "module",
-    "module|help", "module|list", "module|load", "module|loadex", "module|unload", "psync", "replconf", "replicaof",
-    "role",
-    "save", "slaveof", "sync", "wait",
+pub(super) static NOT_BUILT: &[NotBuilt] = &[
+    anywhere("acl", -2),
+    outside("acl|cat", -2),
+    outside("acl|deluser", -3),
+    outside("acl|dryrun", -4),
+    outside("acl|genpass", -2),
+    outside("acl|getuser", 3),
+    anywhere("acl|help", 2),
+    outside("acl|list", 2),
+    outside("acl|load", 2),
+    outside("acl|log", -2),
+    outside("acl|save", 2),
+    outside("acl|setuser", -3),
+    outside("acl|users", 2),
+    outside("acl|whoami", 2),
+    outside("bgrewriteaof", 1),
+    outside("bgsave", -1),
+    anywhere("cluster|addslots", -3),
+    anywhere("cluster|addslotsrange", -4),
+    anywhere("cluster|bumpepoch", 2),
+    anywhere("cluster|count-failure-reports", 3),
+    anywhere("cluster|delslots", -3),
+    anywhere("cluster|delslotsrange", -4),
+    anywhere("cluster|failover", -2),
+    anywhere("cluster|flushslots", 2),
+    anywhere("cluster|forget", 3),
+    anywhere("cluster|meet", -4),
+    anywhere("cluster|replicas", 3),
+    anywhere("cluster|replicate", 3),
+    outside("cluster|reset", -2),
+    anywhere("cluster|saveconfig", 2),
+    anywhere("cluster|set-config-epoch", 3),
+    anywhere("cluster|setslot", -4),
+    anywhere("cluster|slaves", 3),
+    outside("failover", -1),
+    anywhere("lastsave", 1),
+    anywhere("module", -2),
+    anywhere("module|help", 2),
+    outside("module|list", 2),
+    outside("module|load", -3),
+    outside("module|loadex", -3),
+    outside("module|unload", 3),
+    outside("psync", -3),
+    outside("replconf", -1),
+    outside("replicaof", 3),
+    outside("role", 1),
+    outside("save", 1),
+    outside("slaveof", 3),
+    outside("sync", 1),
+    outside("wait", 3),
 ];

@@ -1,24 +1,28 @@
 //! From a call's arguments to the record that runs it, or to Redis's words for why there is none.
 
+use std::borrow::Cow;
+
 use pantala_engine::command::Command;
 use pantala_resp::Args;
 
+use super::not_built::NotBuilt;
 use super::{hides_subcommands, lookup, not_built};
 
 /// How many bytes of a name, and of the arguments after it, an error repeats.
 const SHOWN_BYTES_MAX: usize = 128;
+
+/// The answer to a script that calls what is for clients only.
+pub const NOT_IN_SCRIPTS: &str = "ERR This Redis command is not allowed from script";
 
 /// Why a call has no command to run.
 #[derive(Clone, Copy)]
 pub enum Unresolved {
     /// No command of that name.
     Unknown,
-    /// A command of Redis 7.0 that isn't built yet.
-    NotBuilt,
-    /// The container has no such subcommand.
-    UnknownSubcommand(&'static Command),
-    /// A subcommand of Redis 7.0 that isn't built yet.
-    SubcommandNotBuilt(&'static Command),
+    /// A command or subcommand of Redis 7.0 that isn't built yet.
+    NotBuilt(&'static NotBuilt),
+    /// The container of that name has no such subcommand.
+    UnknownSubcommand(&'static str),
     /// Too few arguments, or too many.
     WrongArity(&'static Command),
 }
@@ -47,19 +51,22 @@ fn resolve_sub(container: &'static Command, args: &Args<'_>) -> Result<&'static 
         // DEBUG's own handler says that there is no such subcommand, or that its arguments don't fit.
         _ if hides_subcommands(container) => Ok(container),
         Some(sub) => Err(Unresolved::WrongArity(sub)),
-        None => {
-            let full_name = [container.name.as_bytes(), b"|", &args[1]].concat();
-            Err(match not_built(&full_name) {
-                true => Unresolved::SubcommandNotBuilt(container),
-                false => Unresolved::UnknownSubcommand(container),
-            })
-        }
+        None => Err(unknown_sub(container.name, &args[1])),
     }
 }
 
 #[cold]
 fn unknown(args: &Args<'_>) -> Unresolved {
-    if args.get(0).is_some_and(not_built) { Unresolved::NotBuilt } else { Unresolved::Unknown }
+    match (args.get(0).and_then(not_built), args.get(1)) {
+        (None, _) => Unresolved::Unknown,
+        (Some(container), Some(sub)) if container.is_container() => unknown_sub(container.full_name, sub),
+        (Some(command), _) => Unresolved::NotBuilt(command),
+    }
+}
+
+fn unknown_sub(container: &'static str, sub: &[u8]) -> Unresolved {
+    let full_name = [container.as_bytes(), b"|", sub].concat();
+    not_built(&full_name).map_or(Unresolved::UnknownSubcommand(container), Unresolved::NotBuilt)
 }
 
 impl Unresolved {
@@ -70,23 +77,32 @@ impl Unresolved {
         let argument = |index: usize| args.get(index).unwrap_or(b"");
         match self {
             Self::Unknown => unknown_command(args),
-            Self::NotBuilt => {
-                let name = shown(argument(0), SHOWN_BYTES_MAX);
-                [b"ERR Pantala doesn't have the command '", name, b"' yet"].concat()
-            }
-            Self::SubcommandNotBuilt(container) => {
-                let (container, sub) = (container.name.as_bytes(), shown(argument(1), SHOWN_BYTES_MAX));
-                [b"ERR Pantala doesn't have the command '", container, b"|", sub, b"' yet"].concat()
+            Self::NotBuilt(command) => {
+                [b"ERR Pantala doesn't have the command '", command.full_name.as_bytes(), b"' yet"].concat()
             }
             Self::UnknownSubcommand(container) => {
                 let name = shown(argument(1), SHOWN_BYTES_MAX);
-                let container = container.name.to_ascii_uppercase();
+                let container = container.to_ascii_uppercase();
                 [b"ERR unknown subcommand '", name, b"'. Try ", container.as_bytes(), b" HELP."].concat()
             }
             Self::WrongArity(command) => {
                 [b"ERR wrong number of arguments for '", command.full_name.as_bytes(), b"' command"].concat()
             }
         }
+    }
+
+    /// The error that a script hears in place of [`Self::message`].
+    #[cold]
+    pub fn message_in_script(&self, args: &Args<'_>) -> Cow<'static, [u8]> {
+        let text = match self {
+            Self::Unknown | Self::UnknownSubcommand(_) => "ERR Unknown Redis command called from script",
+            Self::NotBuilt(command) if command.accepts(args.len()) => match command.in_scripts {
+                true => return self.message(args).into(),
+                false => NOT_IN_SCRIPTS,
+            },
+            Self::NotBuilt(_) | Self::WrongArity(_) => "ERR Wrong number of args calling Redis command from script",
+        };
+        text.as_bytes().into()
     }
 }
 

@@ -64,7 +64,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.tally.count(command, Outcome::Rejected);
             }
             // A command that exists in Redis is refused for want of authentication before anything else is said of it.
-            What::Unresolved(Unresolved::NotBuilt | Unresolved::SubcommandNotBuilt(_)) if !session.authenticated => {
+            What::Unresolved(Unresolved::NotBuilt(_)) if !session.authenticated => {
                 Reply::new(output, session.version).error(NO_AUTH);
             }
             What::Unresolved(why) => {

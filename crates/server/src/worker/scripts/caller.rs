@@ -1,11 +1,12 @@
 //! The server as a script sees it: its commands run on the shards that are held.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pantala_base::key_slot;
-use pantala_commands::Unresolved;
+use pantala_commands::{NOT_IN_SCRIPTS, Unresolved};
 use pantala_engine::access::SessionView;
 use pantala_engine::client::{Client, LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, add_shards, for_each_key};
@@ -86,7 +87,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         let command = match self.resolve(args) {
             Ok(command) => command,
             Err(why) => {
-                Reply::new(reply, version).error(why);
+                Reply::new(reply, version).error_bytes(&why);
                 self.worker.tally.count_reply(reply);
                 return Called::Replied;
             }
@@ -117,7 +118,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     fn may_run(&mut self, args: &Args<'_>) -> Option<bool> {
         // There is one user, who may run everything.
         match self.worker.server.renames().resolve(args) {
-            Ok(_) | Err(Unresolved::WrongArity(_)) => Some(true),
+            Ok(_) | Err(Unresolved::WrongArity(_) | Unresolved::NotBuilt(_)) => Some(true),
             Err(_) => None,
         }
     }
@@ -185,15 +186,16 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// The command of a call, if a script may run it.
-    fn resolve(&mut self, args: &Args<'_>) -> Result<&'static Command, &'static str> {
+    fn resolve(&mut self, args: &Args<'_>) -> Result<&'static Command, Cow<'static, [u8]>> {
         let (server, tally) = (self.worker.server, &mut self.worker.tally);
         let command = match server.renames().resolve(args) {
             Ok(command) => command,
-            Err(Unresolved::WrongArity(command)) => {
-                tally.count(command, Outcome::Rejected);
-                return Err("ERR Wrong number of args calling Redis command from script");
+            Err(unresolved) => {
+                if let Unresolved::WrongArity(command) = unresolved {
+                    tally.count(command, Outcome::Rejected);
+                }
+                return Err(unresolved.message_in_script(args));
             }
-            Err(_) => return Err("ERR Unknown Redis command called from script"),
         };
         let tuning = &self.worker.executor.keyspace().tuning;
         let may_debug = || tuning.scripts_may_debug.load(Relaxed) && command.full_name.starts_with("debug");
@@ -202,7 +204,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             || command.flags.contains(Flags::PROTECTED)
                 && !pantala_engine::client::Host::debug_allowed(server, &self.client)
         {
-            Some("ERR This Redis command is not allowed from script")
+            Some(NOT_IN_SCRIPTS)
         } else if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.is_read_only {
             Some("ERR Write commands are not allowed from read-only scripts.")
         } else if self.is_out_of_memory && command.flags.contains(Flags::DENYOOM) {
@@ -215,7 +217,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         match refused {
             Some(why) => {
                 self.worker.tally.count(command, Outcome::Rejected);
-                Err(why)
+                Err(why.as_bytes().into())
             }
             None => {
                 // As in Redis what has begun to write goes on.
