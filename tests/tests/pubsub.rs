@@ -240,6 +240,45 @@ fn a_listener_with_resp2_only_listens() {
     });
 }
 
+/// Every command and subcommand, with as many arguments as it takes.
+#[test]
+fn what_listeners_may_not_run_is_named_as_in_redis() {
+    const ALLOWED: [&str; 9] = [
+        "ping",
+        "psubscribe",
+        "punsubscribe",
+        "quit",
+        "reset",
+        "ssubscribe",
+        "subscribe",
+        "sunsubscribe",
+        "unsubscribe",
+    ];
+    let Some(judge) = Server::redis(&[]) else { return };
+    let entries = judge.connect().call("COMMAND");
+    let all = entries.elements().iter().flat_map(|entry| std::iter::once(entry).chain(entry.elements()[9].elements()));
+    let calls = all.map(|entry| {
+        let fields = entry.elements();
+        let mut call: Vec<String> = fields[0].text().split('|').map(str::to_owned).collect();
+        call.resize(fields[1].integer().unsigned_abs() as usize, "x".into());
+        (fields[0].text(), call)
+    });
+    let mut calls: Vec<(String, Vec<String>)> = calls.filter(|(name, _)| !ALLOWED.contains(&name.as_str())).collect();
+    for subcommand in ["sleep", "Digest", "nosuch"] {
+        calls.push(("debug".into(), vec!["DEBUG".into(), subcommand.into()]));
+        calls.push(("debug".into(), vec!["DEBUG".into(), subcommand.into(), "0".into()]));
+    }
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let names: Vec<String> = server.connect().call("COMMAND LIST").elements().iter().map(Reply::text).collect();
+        let (mut given, mut right) = (server.connect(), judge.connect());
+        assert_eq!(given.call("SUBSCRIBE a"), right.call("SUBSCRIBE a"));
+        for (_, call) in calls.iter().filter(|(name, _)| names.contains(name)) {
+            assert_eq!(given.command(call), right.command(call), "{call:?}");
+        }
+    });
+}
+
 /// A pipeline of commands of one key, too: with `--execution owner` those go to their shards' homes together.
 #[test]
 fn who_may_not_read_may_not_by_a_pipeline_either() {

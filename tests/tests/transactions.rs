@@ -311,6 +311,7 @@ fn last_commands(server: &Server, version: u8) -> Vec<String> {
         "SUBSCRIBE channel",
         "SLOWLOG RESET",
         "LATENCY RESET",
+        "DEBUG SLEEP 0",
         "GET a",
         "UNSUBSCRIBE channel",
         "GET a",

@@ -63,8 +63,8 @@ bitflags! {
         const PLAIN = 1 << 29;
         /// Needs `enable-debug-command` or a like directive. Not shown, as in Redis.
         const PROTECTED = 1 << 30;
-        /// Its subcommands have records here but not in Redis (DEBUG): they aren't shown, and the container's own
-        /// handler answers for a subcommand without a record, or with a number of arguments that doesn't fit.
+        /// Of a container and its subcommands, which have records here but not in Redis (DEBUG): they aren't shown, and the
+        /// container's own handler answers for a subcommand without a record, or with a number of arguments that doesn't fit.
         const OWN_SUBCOMMANDS = 1 << 31;
     }
 }
@@ -410,6 +410,14 @@ impl Command {
     pub fn subcommand(&self, name: &[u8]) -> Option<&'static Command> {
         // A dozen names at most, most of them told apart by their length: a hash would cost more than it saves.
         self.subcommands.iter().find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// The name that clients are shown: the container's, where subcommands are its own affair.
+    pub fn shown_name(&self) -> &'static str {
+        match self.full_name.split_once('|') {
+            Some((container, _)) if self.flags.contains(Flags::OWN_SUBCOMMANDS) => container,
+            _ => self.full_name,
+        }
     }
 
     /// The subcommands that COMMAND shows.

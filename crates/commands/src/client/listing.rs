@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
 use pantala_engine::client::{Client, Endpoint, LocalContext};
+use pantala_engine::command::Command;
 use pantala_engine::pubsub::Kind as Subscribed;
 use pantala_engine::tracking::Options;
 use pantala_resp::{Args, Reply};
@@ -115,7 +116,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         client.queued.load(Relaxed),
         query_capacity_bytes.saturating_sub(query_bytes),
         if output_bytes > 0 { "rw" } else { "r" },
-        client.command().map_or("NULL", |command| command.full_name),
+        client.command().map_or("NULL", Command::shown_name),
         client.redirect.load(Relaxed),
         client.resp.load(Relaxed),
     );

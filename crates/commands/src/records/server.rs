@@ -259,7 +259,7 @@ const DEBUGGING: Command = Command {
     since: "1.0.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, OWN_SUBCOMMANDS],
     ..SERVER
 };
 

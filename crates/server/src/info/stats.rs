@@ -7,8 +7,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::Counter;
 use pantala_base::Distribution;
-use pantala_commands::lookup;
-use pantala_engine::command::{Command, Flags};
 use pantala_engine::shard::ShardStats;
 
 use super::Text;
@@ -84,18 +82,6 @@ const NOT_THERE_YET: [&str; 10] = [
     "current_active_defrag_time",
 ];
 
-/// The name under which a command is counted: what hides its subcommands is one command to clients.
-fn shown_name(name: &'static str) -> &'static str {
-    match name.split_once('|') {
-        Some((container, _)) if lookup(container.as_bytes()).is_some_and(hides_subcommands) => container,
-        _ => name,
-    }
-}
-
-fn hides_subcommands(command: &Command) -> bool {
-    command.flags.contains(Flags::OWN_SUBCOMMANDS)
-}
-
 pub(super) fn commandstats(text: &mut Text, server: &Server) {
     // Calls, time in ns, failed and rejected ones.
     let mut by_command: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
@@ -103,7 +89,7 @@ pub(super) fn commandstats(text: &mut Text, server: &Server) {
         for (command, CommandStats { calls, time_ns, failed, rejected, .. }) in
             worker.by_command().iter().map(|(command, stats)| (command, &**stats))
         {
-            let total = by_command.entry(shown_name(command.full_name)).or_default();
+            let total = by_command.entry(command.shown_name()).or_default();
             let counts = [calls, time_ns, failed, rejected].map(Counter::get);
             total.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
         }
@@ -141,7 +127,7 @@ pub(crate) fn latencies(server: &Server) -> Vec<(&'static str, Distribution)> {
     let mut by_command: BTreeMap<&str, Vec<Arc<CommandStats>>> = BTreeMap::new();
     for worker in server.all_worker_stats() {
         for (command, stats) in worker.by_command().iter() {
-            by_command.entry(shown_name(command.full_name)).or_default().push(Arc::clone(stats));
+            by_command.entry(command.shown_name()).or_default().push(Arc::clone(stats));
         }
     }
     let distribution = |stats: Vec<Arc<CommandStats>>| Distribution::of(stats.iter().map(|stats| &stats.latency));

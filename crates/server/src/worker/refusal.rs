@@ -123,7 +123,7 @@ pub(super) fn forbidden(command: &Command, session: &Session, host: &dyn Host) -
     }
     let is_for_listeners = || LISTENERS_COMMANDS.contains(&command.full_name);
     (session.only_listens() && !is_for_listeners()).then(|| {
-        let name = command.full_name;
+        let name = command.shown_name();
         format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
         )
