@@ -189,6 +189,38 @@ fn undeclared_keys_work() {
     });
 }
 
+/// Keys beyond what room is kept for, values of many lengths, each changed twice, and then one that is too large to be remembered: they are what they
+/// were when the second run begins, and the next script on that worker puts back only its own.
+#[test]
+fn many_keys_are_put_back() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &SERVER_ARGS);
+        let mut client = server.connect();
+        let script = "for _, key in ipairs(KEYS) do redis.call('APPEND', key, 'a') redis.call('APPEND', key, 'b') end return #KEYS";
+        let large = "x".repeat(100_000);
+        for (round, count) in [1, 3, 600, 2, 600, 1].into_iter().enumerate() {
+            client.call("FLUSHALL");
+            let keys: Vec<String> = (0..count).map(|number| format!("k:{number}")).collect();
+            let value = |number: usize| if number % 2 == 0 { "x".repeat(number) } else { String::new() };
+            for (number, key) in keys.iter().enumerate() {
+                if !value(number).is_empty() {
+                    client.command(&["SET", key, &value(number)]);
+                }
+            }
+            client.command(&["SET", "large", &large]);
+            let number_of_keys = (count + 1).to_string();
+            let mut words = vec!["EVAL", script, &number_of_keys];
+            words.extend(keys.iter().map(String::as_str).chain(["large"]));
+            assert_eq!(client.command(&words), Reply::Integer(count + 1));
+            for (number, key) in keys.iter().enumerate() {
+                assert_eq!(client.command(&["GET", key]), Reply::bulk(&(value(number) + "ab")), "round {round}: {key}");
+            }
+            assert_eq!(client.call("STRLEN large"), Reply::Integer(large.len() as i64 + 2), "round {round}");
+            assert_eq!(client.call("DBSIZE"), Reply::Integer(count + 1));
+        }
+    });
+}
+
 /// What a script has changed before it fails stays, once, also where it had been put back before and was run again.
 #[test]
 fn what_a_script_has_changed_before_an_error_stays() {

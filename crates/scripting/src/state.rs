@@ -1,10 +1,11 @@
 //! A worker's Lua state: made when it first runs a script, and then kept with what it has compiled.
 
 use std::ffi::c_int;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use mlua_sys::lua51 as ffi;
 use pantala_resp::{Args, Reply, Version};
 
@@ -63,6 +64,9 @@ pub struct State {
     /// Where in the registry the real table of globals is.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
+    /// The same scripts by their text, which is found sooner than its SHA-1.
+    by_text: HashTable<Arc<Script>>,
+    text_hasher: DefaultHashBuilder,
     /// Libraries that were loaded, by their number: where in the registry their functions are.
     loaded: HashMap<u64, Vec<c_int>>,
     /// What a library finds while it is loaded, in the registry; `None` in a state for scripts.
@@ -117,6 +121,8 @@ impl State {
             lua,
             globals,
             compiled: HashMap::new(),
+            by_text: HashTable::new(),
+            text_hasher: DefaultHashBuilder::default(),
             loaded: HashMap::new(),
             load_globals: None,
             generation: 0,
@@ -136,13 +142,25 @@ impl State {
 
     /// The script of that name, if this state has compiled it and it wasn't forgotten since.
     pub fn find(&mut self, scripts: &Scripts, sha: &Sha) -> Option<Arc<Script>> {
+        self.follow(scripts);
+        self.compiled.get(sha).map(|compiled| Arc::clone(&compiled.script))
+    }
+
+    /// The script of that text, likewise.
+    pub fn find_text(&mut self, scripts: &Scripts, text: &[u8]) -> Option<Arc<Script>> {
+        self.follow(scripts);
+        let hash = self.text_hasher.hash_one(text);
+        self.by_text.find(hash, |script| script.body() == text).map(Arc::clone)
+    }
+
+    /// Forgets what was forgotten since.
+    fn follow(&mut self, scripts: &Scripts) {
         let generation = scripts.generation();
         if self.generation != generation {
             // As in Redis a new one, so that the memory of what was forgotten is free at once.
             *self = State::new();
             self.generation = generation;
         }
-        self.compiled.get(sha).map(|compiled| Arc::clone(&compiled.script))
     }
 
     /// Whether what it has compiled was forgotten since.
@@ -175,11 +193,15 @@ impl State {
         self.memory.resume();
         let reference = result?;
         self.compiled.insert(script.sha, Compiled { script: Arc::clone(script), reference });
+        let hasher = &self.text_hasher;
+        let hash = hasher.hash_one(script.body());
+        self.by_text.insert_unique(hash, Arc::clone(script), |script| hasher.hash_one(script.body()));
         Ok(())
     }
 
     /// Forgets what it has compiled.
     fn forget(&mut self) {
+        self.by_text.clear();
         for (_, compiled) in self.compiled.drain() {
             // SAFETY: the reference was made by `compile`.
             unsafe { ffi::luaL_unref(self.lua, ffi::LUA_REGISTRYINDEX, compiled.reference) };

@@ -48,20 +48,22 @@ impl Kind {
 
 thread_local! {
     /// The Lua states of this worker, by kind: made when first needed, not there while a script runs.
-    static STATES: RefCell<[Option<State>; 2]> = const { RefCell::new([None, None]) };
+    static STATES: RefCell<[Option<Box<State>>; 2]> = const { RefCell::new([None, None]) };
 }
 
 /// This thread's Lua state for a kind. To be put back.
-pub fn take_state(kind: Kind) -> State {
+pub fn take_state(kind: Kind) -> Box<State> {
     let kept = STATES.with_borrow_mut(|states| states[kind as usize].take());
-    kept.unwrap_or_else(|| match kind {
-        Kind::Script => State::new(),
-        Kind::Function => State::for_functions(),
+    kept.unwrap_or_else(|| {
+        Box::new(match kind {
+            Kind::Script => State::new(),
+            Kind::Function => State::for_functions(),
+        })
     })
 }
 
 /// Puts a Lua state of this thread back.
-pub fn put_back_state(kind: Kind, state: State) {
+pub fn put_back_state(kind: Kind, state: Box<State>) {
     STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
 }
 
@@ -178,7 +180,7 @@ impl Scripting {
     /// Drops the Lua state of a worker's own thread, if all scripts were forgotten since it was made. A worker that runs no script any more would keep
     /// it for ever.
     pub fn drop_flushed(&self, worker: u32) {
-        let is_old = |state: &mut State| state.is_flushed(&self.scripts);
+        let is_old = |state: &mut Box<State>| state.is_flushed(&self.scripts);
         if STATES.with_borrow_mut(|states| states[Kind::Script as usize].take_if(is_old)).is_some() {
             self.running(worker).state_bytes[Kind::Script as usize].store(0, Relaxed);
         }

@@ -38,6 +38,7 @@ use pantala_engine::expire::ActiveExpiry;
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::message::Message;
 use pantala_engine::request::Parcel;
+use pantala_engine::undo::Undo;
 use pantala_runtime::{Event, EventLoop, Outgoing};
 
 use crate::config::Settings;
@@ -81,6 +82,8 @@ pub struct Worker<'s, L: EventLoop> {
     window: Window,
     /// Scratch for the shards of a command.
     shards: Vec<u32>,
+    /// Scratch for what scripts change.
+    undo: Undo,
     spare: Vec<Vec<u8>>,
     settings: Arc<Settings>,
     settings_generation: u64,
@@ -129,6 +132,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             deadlines: BTreeSet::new(),
             window: Window::default(),
             shards: Vec::new(),
+            undo: Undo::default(),
             spare: Vec::new(),
             settings_generation: server.config().generation(),
             output_alarm: OutputAlarm::new(&settings, weighs),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pantala_base::key_slot;
 use pantala_commands::{NOT_IN_SCRIPTS, Unresolved};
-use pantala_engine::access::SessionView;
+use pantala_engine::access::{Key, KeyPlace, SessionView};
 use pantala_engine::client::{Client, LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, add_shards, for_each_key};
 use pantala_engine::eviction::OUT_OF_MEMORY;
@@ -306,7 +306,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             }
         };
         if self.undo.is_some() {
-            self.prepare_to_undo(command, args)?;
+            self.prepare_to_undo(command, args, first_key)?;
         }
         self.note_write(command);
         let worker = &mut *self.worker;
@@ -349,7 +349,12 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// Checks that the shards of a command are held, and remembers what it is about to change.
-    fn prepare_to_undo(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), TooNarrow> {
+    fn prepare_to_undo(
+        &mut self,
+        command: &'static Command,
+        args: &Args<'_>,
+        first_key: Option<KeyPlace>,
+    ) -> Result<(), TooNarrow> {
         let owned = &mut *self.owned;
         let is_held = |shard: &u32| owned.binary_search_by_key(shard, Ownership::shard).is_ok();
         if !self.worker.shards.iter().all(is_held) {
@@ -363,10 +368,15 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             return Err(TooNarrow::Undeclared);
         }
         let mut access = self.worker.executor.look(&self.view, owned, self.worker.now_ms);
+        if let (Some(index), Some(place)) = (command.single_key(), first_key) {
+            return Ok(undo.note(&mut access, &Key { bytes: args.at(index), place })?);
+        }
+        let keyspace = self.worker.executor.keyspace();
         let mut is_noted = Ok(());
         let _ = for_each_key(command, args, |index, _| {
             if is_noted.is_ok() {
-                is_noted = undo.note(&mut access, args.at(index));
+                let bytes = args.at(index);
+                is_noted = undo.note(&mut access, &Key { bytes, place: keyspace.place(bytes) });
             }
         });
         Ok(is_noted?)

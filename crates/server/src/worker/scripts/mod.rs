@@ -15,10 +15,9 @@ use pantala_engine::command::{Command, Flags, Handler, ScriptForm, ScriptNamed, 
 use pantala_engine::executor::Ran;
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::ownership::Ownership;
-use pantala_engine::undo::Undo;
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
-use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, sha_from, sha_of};
+use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, Scripts, State, sha_from, sha_of};
 
 use super::Worker;
 use super::slow::Words;
@@ -118,8 +117,9 @@ impl ScriptCall {
 }
 
 /// Words one behind the other, and where each is.
-pub(super) fn copied<'w>(words: impl Iterator<Item = &'w [u8]>) -> Words {
-    let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(words.size_hint().0));
+pub(super) fn copied<'w>(words: impl Iterator<Item = &'w [u8]> + Clone) -> Words {
+    let (count, len) = words.clone().fold((0, 0), |(count, len), word| (count + 1, len + word.len()));
+    let (mut bytes, mut ranges) = (Vec::with_capacity(len), Vec::with_capacity(count));
     for word in words {
         ranges.push(ArgRange::new(bytes.len(), word.len()));
         bytes.extend_from_slice(word);
@@ -162,6 +162,19 @@ fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     } else {
         command.flags | Flags::DENYOOM
     }
+}
+
+/// Compiles a script that a state hasn't: one that another worker knows, or that the call brings along.
+fn compile(state: &mut State, scripts: &Scripts, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
+    let is_text = named == ScriptNamed::Text;
+    let sha = if is_text { Some(sha_of(name)) } else { sha_from(name) };
+    let script = match sha.map(|sha| (sha, scripts.find(&sha))) {
+        Some((_, Some(script))) => script,
+        Some((sha, None)) if is_text => Arc::new(Script::new(sha, name)?),
+        _ => return Err(NO_SCRIPT.as_bytes().to_vec()),
+    };
+    state.compile(&script)?;
+    Ok(scripts.add(script))
 }
 
 impl<L: EventLoop> Worker<'_, L> {
@@ -243,22 +256,12 @@ impl<L: EventLoop> Worker<'_, L> {
     /// The script that a call names, compiled in this worker's state.
     fn find_script(&self, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
         let scripts = &self.server.scripting().scripts;
-        let sha = match named {
-            ScriptNamed::Text => sha_of(name),
-            _ => sha_from(name).ok_or_else(|| NO_SCRIPT.as_bytes().to_vec())?,
-        };
         let mut state = take_state(Kind::Script);
-        let found = match state.find(scripts, &sha) {
-            Some(script) => Ok(script),
-            None => {
-                let known = match (scripts.find(&sha), named) {
-                    (Some(script), _) => Ok(script),
-                    (None, ScriptNamed::Text) => Script::new(sha, name).map(Arc::new),
-                    (None, _) => Err(NO_SCRIPT.as_bytes().to_vec()),
-                };
-                known.and_then(|script| state.compile(&script).map(|()| scripts.add(script)))
-            }
+        let known = match named {
+            ScriptNamed::Text => state.find_text(scripts, name),
+            _ => sha_from(name).and_then(|sha| state.find(scripts, &sha)),
         };
+        let found = known.map_or_else(|| compile(&mut state, scripts, named, name), Ok);
         put_back_state(Kind::Script, state);
         found
     }
@@ -293,6 +296,7 @@ impl<L: EventLoop> Worker<'_, L> {
         running.begin(kind, self.server.monotonic_ms());
         let allows_oom = call.program.flags().contains(ScriptFlags::ALLOW_OOM);
         let is_out_of_memory = !allows_oom && self.is_out_of_memory();
+        let undo = (!call.is_wide).then(|| std::mem::take(&mut self.undo));
         let mut caller = ScriptCaller {
             reads_as,
             keys: call.keys(),
@@ -302,7 +306,7 @@ impl<L: EventLoop> Worker<'_, L> {
             view,
             token,
             is_read_only: call.is_read_only,
-            undo: (!call.is_wide).then(Undo::default),
+            undo,
             slots: slots_of_keys(&call.keys()),
             keeps_slot: !call.program.flags().intersects(ScriptFlags::COMPATIBLE | ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
             index,
@@ -324,7 +328,11 @@ impl<L: EventLoop> Worker<'_, L> {
         if let Some(began) = began {
             server.keyspace().note_all_held(began.elapsed(), server.monotonic_ms());
         }
-        let is_large = caller.is_large;
+        let (is_large, undo) = (caller.is_large, caller.undo.take());
+        if let Some(mut undo) = undo {
+            undo.clear();
+            self.undo = undo;
+        }
         running.end(kind, state.used_bytes());
         self.end_busy();
         if let Some(connection) = &self.connections[index as usize] {
