@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use pantala_tests::server::{free_port, pantala_with_file};
+use pantala_tests::transcript::assert_as_redis_in_each_form;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 
 fn start() -> Server {
@@ -226,6 +227,45 @@ fn info_keyspace_and_stats_count() {
         assert_eq!(field(&mut client, "errorstat_ERR").as_deref(), Some("count=2"));
         assert_eq!(field(&mut client, "connected_clients").as_deref(), Some("1"));
     });
+}
+
+/// Replies to commands some of which answer an error that they were asked for, and what `INFO` counts after each.
+fn counts_of_errors(server: &Server, version: u8) -> Vec<String> {
+    let mut client = server.connect();
+    client.call(&format!("HELLO {version}"));
+    client.call("DEBUG SET-DISABLE-DENY-SCRIPTS 1");
+    let (raises, hides) =
+        ("return redis.call('debug','error','MINE a')", "redis.pcall('debug','error','MINE a') return 1");
+    let commands: [&[&str]; 9] = [
+        &["DEBUG", "ERROR", "MINE a"],
+        &["DEBUG", "ERROR", "MINE"],
+        &["DEBUG", "ERROR"],
+        &["MULTI"],
+        &["DEBUG", "ERROR", "MINE a"],
+        &["EVAL", raises, "0"],
+        &["EXEC"],
+        &["EVAL", raises, "0"],
+        &["EVAL", hides, "0"],
+    ];
+    let is_told =
+        |line: &&str| ["errorstat", "total_error", "cmdstat_debug", "cmdstat_e"].iter().any(|it| line.starts_with(it));
+    let without_times =
+        |line: &str| line.split(',').filter(|field| !field.starts_with("usec")).collect::<Vec<_>>().join(",");
+    let mut lines = Vec::new();
+    client.call("CONFIG RESETSTAT");
+    for command in commands {
+        let reply = client.command(command);
+        let info = server.connect().call("INFO all").text();
+        let mut told: Vec<String> = info.lines().filter(is_told).map(without_times).collect();
+        told.sort();
+        lines.push(format!("{command:?}: {reply:?} {}", told.join(" ")));
+    }
+    lines
+}
+
+#[test]
+fn an_error_that_was_asked_for_counts_nowhere_as_in_redis() {
+    assert_as_redis_in_each_form(&["--workers", "2", "--shards", "4"], counts_of_errors);
 }
 
 #[test]

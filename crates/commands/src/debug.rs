@@ -32,9 +32,13 @@ pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.at(1), args.len()) {
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
         (sub, 4) if cfg!(debug_assertions) && is_option(sub, "FAULT") => fault(args, reply),
-        (sub, 3) if is_option(sub, "ERROR") => reply.error_bytes(args.at(2)),
         (sub, _) => unknown(sub, reply),
     }
+}
+
+/// `DEBUG ERROR error`.
+pub fn error(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    reply.error_bytes(args.at(2));
 }
 
 /// `DEBUG FAULT name permille`: trouble on purpose, in builds for tests ([`pantala_engine::faults`]).

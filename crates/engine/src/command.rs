@@ -59,6 +59,8 @@ bitflags! {
         const MOVABLEKEYS = 1 << 18;
         /// Allowed while a script is busy.
         const ALLOW_BUSY = 1 << 19;
+        /// An error that it answers is what was asked for (`DEBUG ERROR`), and counts nowhere. Not shown.
+        const ANSWERS_ERRORS = 1 << 28;
         /// O(1) in what its keys hold, though Redis doesn't call it fast: see [`Command::is_plain`]. Not shown.
         const PLAIN = 1 << 29;
         /// Needs `enable-debug-command` or a like directive. Not shown, as in Redis.

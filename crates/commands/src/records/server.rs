@@ -241,6 +241,7 @@ pub(crate) const DEBUG: Command = Command {
     subcommands: &[
         DEBUG_DIGEST,
         DEBUG_DIGEST_VALUE,
+        DEBUG_ERROR,
         DEBUG_HELP,
         DEBUG_OBJECT,
         DEBUG_PAUSE_CRON,
@@ -285,6 +286,16 @@ pub(crate) const DEBUG_DIGEST_VALUE: Command = Command {
     arguments: &[Argument::key("key", 0).optional().multiple()],
     route: Route::Keys,
     handler: Handler::Keyed(crate::digest::digest_value),
+    ..DEBUGGING
+};
+
+pub(crate) const DEBUG_ERROR: Command = Command {
+    name: "error",
+    full_name: "debug|error",
+    summary: "Answers an error",
+    flags: DEBUGGING.flags.union(Flags::ANSWERS_ERRORS),
+    arguments: &[Argument::new("error", ArgumentKind::String)],
+    handler: Handler::Local(crate::debug::error),
     ..DEBUGGING
 };
 

@@ -405,7 +405,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.tally.count(command, Outcome::Ok);
                 return self.close_over_limit(index);
             }
-            self.tally.count_failure(reply)
+            self.tally.count_failure(command, reply)
         } else {
             Outcome::Ok
         };

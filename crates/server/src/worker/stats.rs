@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pantala_base::{Counter, Gauge, Histogram};
-use pantala_engine::command::Command;
+use pantala_engine::command::{Command, Flags};
 use pantala_engine::tuning::WATCHING;
 
 /// How a command ended.
@@ -43,7 +43,7 @@ type ByCode = BTreeMap<Vec<u8>, Arc<Counter>>;
 /// Longest error code, bytes; what has no blank by then counts as `ERR`, as in Redis.
 const ERROR_CODE_BYTES_MAX: usize = 30;
 
-/// Different error codes that are counted: there are a dozen, unless `DEBUG ERROR` makes some up.
+/// Different error codes that are counted: there are a dozen, unless scripts make some up.
 const ERROR_CODES_MAX: usize = 128;
 
 /// See the head of this module.
@@ -153,9 +153,18 @@ impl<'s> Tally<'s> {
         self.is_counted = true;
     }
 
+    /// The outcome of a command that has replied; an error is counted.
+    #[inline]
+    pub fn outcome(&mut self, command: &Command, reply: &[u8]) -> Outcome {
+        if reply.first() == Some(&b'-') { self.count_failure(command, reply) } else { Outcome::Ok }
+    }
+
     /// The outcome of a command that has written an error, which is counted.
     #[cold]
-    pub fn count_failure(&mut self, reply: &[u8]) -> Outcome {
+    pub fn count_failure(&mut self, command: &Command, reply: &[u8]) -> Outcome {
+        if command.flags.contains(Flags::ANSWERS_ERRORS) {
+            return Outcome::Ok;
+        }
         if !std::mem::take(&mut self.is_counted) {
             self.count_reply(reply);
         }

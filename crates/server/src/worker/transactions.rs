@@ -265,7 +265,7 @@ impl<L: EventLoop> Worker<'_, L> {
             if let Some(connection) = &mut self.connections[index as usize] {
                 connection.session.close_after_reply |= is_given_up(part);
             }
-            let outcome = if part.first() == Some(&b'-') { self.tally.count_failure(part) } else { Outcome::Ok };
+            let outcome = self.tally.outcome(queued.command, part);
             self.tally.count(queued.command, outcome);
             let Some(connection) = &self.connections[index as usize] else { continue };
             if let Some(took) = ran.took {
@@ -311,8 +311,7 @@ impl<L: EventLoop> Worker<'_, L> {
         self.end_caching(index);
         let Some(connection) = &mut self.connections[index as usize] else { return };
         if let Some(command) = script
-            && connection.output[before..].first() == Some(&b'-')
-            && self.tally.count_failure(&connection.output[before..]) == Outcome::Failed
+            && self.tally.outcome(command, &connection.output[before..]) == Outcome::Failed
         {
             self.tally.count_late_failure(command);
         }
@@ -582,7 +581,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let reply = &connection.output[before..];
         connection.session.close_after_reply |= is_given_up(reply);
-        let outcome = if reply.first() == Some(&b'-') { self.tally.count_failure(reply) } else { Outcome::Ok };
+        let outcome = self.tally.outcome(command, reply);
         self.tally.count(command, outcome);
         if began.is_some() {
             let took = self.stopwatch.end(began);

@@ -106,8 +106,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             self.roll_back();
             return Called::Abandoned;
         }
-        let outcome = if reply.first() == Some(&b'-') { Outcome::Failed } else { Outcome::Ok };
-        self.worker.tally.count_reply(reply);
+        let outcome = self.worker.tally.outcome(command, reply);
         let took = began.map_or(Duration::ZERO, |began| began.elapsed());
         self.worker.tally.count_within(command, outcome, took);
         let (keyspace, sender) = (self.worker.executor.keyspace(), Sender::Script(&self.client));
