@@ -201,7 +201,7 @@ fn many_keys_are_put_back() {
         for (round, count) in [1, 3, 600, 2, 600, 1].into_iter().enumerate() {
             client.call("FLUSHALL");
             let keys: Vec<String> = (0..count).map(|number| format!("k:{number}")).collect();
-            let value = |number: usize| if number % 2 == 0 { "x".repeat(number) } else { String::new() };
+            let value = |number: usize| if number.is_multiple_of(2) { "x".repeat(number) } else { String::new() };
             for (number, key) in keys.iter().enumerate() {
                 if !value(number).is_empty() {
                     client.command(&["SET", key, &value(number)]);
