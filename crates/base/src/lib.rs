@@ -9,6 +9,7 @@
 //! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
 //! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
 //! | [`gauge`] | levels with one writer | a load and a store per change; 8 bytes |
+//! | [`hexadecimal`] | hexadecimal floating-point numbers | no allocation |
 //! | [`mailbox`] | intrusive queues of one atomic word; the atomics come from [`sync`], which is loom's under `--cfg loom` | one exchange per message |
 //! | [`number`] | decimal integers, strict as Redis | no allocation |
 //! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |
@@ -21,6 +22,7 @@ pub mod crc16;
 pub mod crc64;
 pub mod gauge;
 pub mod glob;
+pub mod hexadecimal;
 pub mod histogram;
 pub mod limits;
 pub mod mailbox;

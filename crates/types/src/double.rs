@@ -1,5 +1,7 @@
 //! From text to `f64`, as C's `strtod` reads it and as Redis lets it pass.
 
+use pantala_base::hexadecimal::{self, Fit, Hexadecimal};
+
 /// The number that `text` is in full: decimal, hexadecimal (`0x1.8p3`) or `inf`, with an optional sign.
 ///
 /// `None` where Redis says "value is not a valid float": anything else (also NaN and blanks), a number too large for the format, one so
@@ -15,16 +17,6 @@ pub fn parse_without_underflow(text: &[u8]) -> Option<f64> {
     let (value, fit) = number(text)?;
     let is_in_range = fit == Fit::Exact || fit == Fit::Rounded && !value.is_subnormal();
     (is_in_range && !value.is_nan()).then_some(value)
-}
-
-/// How a text's number and its double differ.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fit {
-    Exact,
-    /// By less than a half of the last digit; in decimal also where they don't.
-    Rounded,
-    /// It overflowed, or vanished.
-    OutOfRange,
 }
 
 /// The number that a C string is, as bounds of ranges are read: blanks in front, nothing at all (0), and numbers out of range
@@ -51,7 +43,10 @@ fn number(text: &[u8]) -> Option<(f64, Fit)> {
         rest => (false, rest),
     };
     let (value, fit) = match unsigned {
-        [b'0', b'x' | b'X', rest @ ..] => hexadecimal(rest)?,
+        [b'0', b'x' | b'X', rest @ ..] => {
+            let Hexadecimal { value, fit, len } = hexadecimal::read(rest)?;
+            (len == rest.len()).then_some((value, fit))?
+        }
         // A second sign is none for C.
         [b'0'..=b'9' | b'.', ..] => {
             let value: f64 = std::str::from_utf8(unsigned).ok()?.parse().ok()?;
@@ -85,92 +80,6 @@ fn short_integer(text: &[u8]) -> Option<f64> {
         value = value * 10 + u64::from(digit);
     }
     Some(value as f64)
-}
-
-/// Bits of a double's mantissa.
-const MANTISSA_BITS: i64 = 53;
-/// Exponent of the smallest double's only bit.
-const EXPONENT_MIN: i64 = -1074;
-/// Exponents are read up to this magnitude: beyond, everything overflows or vanishes.
-const EXPONENT_READ_MAX: i64 = 1 << 40;
-
-/// What follows `0x`. Digits that don't fit a word only round.
-fn hexadecimal(text: &[u8]) -> Option<(f64, Fit)> {
-    let (mut mantissa, mut exponent, mut sticky) = (0u64, 0i64, false);
-    let (mut any, mut point, mut at) = (false, false, 0);
-    while let Some(&byte) = text.get(at) {
-        if byte == b'.' && !point {
-            point = true;
-        } else if let Some(digit) = (byte as char).to_digit(16) {
-            any = true;
-            if mantissa >> 60 == 0 {
-                mantissa = mantissa << 4 | u64::from(digit);
-                exponent -= if point { 4 } else { 0 };
-            } else {
-                sticky |= digit != 0;
-                exponent += if point { 0 } else { 4 };
-            }
-        } else {
-            break;
-        }
-        at += 1;
-    }
-    if !any {
-        return None;
-    }
-    if let Some((b'p' | b'P', digits)) = text[at..].split_first() {
-        exponent += binary_exponent(digits)?;
-    } else if at < text.len() {
-        return None;
-    }
-    if mantissa == 0 {
-        return Some((0.0, Fit::Exact));
-    }
-    Some(rounded(mantissa, exponent, sticky))
-}
-
-fn binary_exponent(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        rest => (false, rest),
-    };
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let magnitude =
-        digits.iter().fold(0i64, |value, digit| (value * 10 + i64::from(digit - b'0')).min(EXPONENT_READ_MAX));
-    Some(if negative { -magnitude } else { magnitude })
-}
-
-/// `mantissa * 2^exponent` (and a bit more, when `sticky`), rounded to the nearest double, half way to the even one.
-fn rounded(mantissa: u64, exponent: i64, sticky: bool) -> (f64, Fit) {
-    let bits = i64::from(u64::BITS - mantissa.leading_zeros());
-    // The place of the lowest bit that a double of this size has.
-    let lowest = (exponent + bits - MANTISSA_BITS).max(EXPONENT_MIN);
-    let drop = lowest - exponent;
-    let (kept, is_up, is_exact) = match drop {
-        ..=0 => (mantissa, false, !sticky),
-        1..=63 => {
-            let rest = mantissa & ((1 << drop) - 1);
-            let (kept, half) = (mantissa >> drop, 1u64 << (drop - 1));
-            (kept, rest > half || (rest == half && (sticky || kept & 1 == 1)), rest == 0 && !sticky)
-        }
-        64 => (0, mantissa > 1 << 63 || (mantissa == 1 << 63 && sticky), false),
-        _ => (0, false, false),
-    };
-    let kept = kept + u64::from(is_up);
-    if kept == 0 {
-        return (0.0, Fit::OutOfRange);
-    }
-    let place = if drop > 0 { lowest } else { exponent };
-    if place + i64::from(u64::BITS - kept.leading_zeros()) > 1024 {
-        return (f64::INFINITY, Fit::OutOfRange);
-    }
-    // `kept` is exact; so are both factors and, since it was rounded to the place already, their product.
-    let half = place / 2;
-    let value = (kept as f64) * 2f64.powi(half as i32) * 2f64.powi((place - half) as i32);
-    (value, if is_exact { Fit::Exact } else { Fit::Rounded })
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! JSON read into Lua's values.
 
+use pantala_base::hexadecimal::{self, Hexadecimal};
+
 use crate::lua::{Raise, Stack};
 
 /// A token, and where it begins.
@@ -304,9 +306,9 @@ fn strtod(text: &[u8]) -> Option<(f64, usize)> {
         return Some((signed(f64::NAN), sign + 3));
     }
     if begins(b"0x")
-        && let Some((number, len)) = hexadecimal(&rest[2..])
+        && let Some(Hexadecimal { value, len, .. }) = hexadecimal::read(&rest[2..])
     {
-        return Some((signed(number), sign + 2 + len));
+        return Some((signed(value), sign + 2 + len));
     }
     let digits_at = |at: usize| rest.get(at..).map_or(0, |rest| rest.iter().take_while(|b| b.is_ascii_digit()).count());
     let whole = digits_at(0);
@@ -332,53 +334,6 @@ fn strtod(text: &[u8]) -> Option<(f64, usize)> {
     Some((signed(number), sign + len))
 }
 
-/// Hexadecimal digits, with a fraction and a power of two where there is one; `None`: there is no digit.
-fn hexadecimal(text: &[u8]) -> Option<(f64, usize)> {
-    /// Below it, another digit has room.
-    const MANTISSA_MAX: u128 = 1 << 120;
-    /// Powers of two beyond which every mantissa is infinite, or 0.
-    const POWERS: std::ops::RangeInclusive<i64> = -1300..=1100;
-    let (mut mantissa, mut power, mut digits, mut len) = (0u128, 0i64, 0, 0);
-    let mut is_fraction = false;
-    for &byte in text {
-        match char::from(byte).to_digit(16) {
-            Some(digit) => {
-                digits += 1;
-                power -= i64::from(is_fraction) * 4;
-                if mantissa < MANTISSA_MAX {
-                    mantissa = mantissa << 4 | u128::from(digit);
-                } else {
-                    // Too low to count but for rounding.
-                    mantissa |= u128::from(digit != 0);
-                    power += 4;
-                }
-            }
-            None if byte == b'.' && !is_fraction => is_fraction = true,
-            None => break,
-        }
-        len += 1;
-    }
-    if digits == 0 {
-        return None;
-    }
-    if matches!(text.get(len), Some(b'p' | b'P')) {
-        let is_negative = text.get(len + 1) == Some(&b'-');
-        let sign = usize::from(is_negative || text.get(len + 1) == Some(&b'+'));
-        let of_power = text[len + 1 + sign..].iter().take_while(|byte| byte.is_ascii_digit());
-        let (count, given) = of_power.fold((0, 0i64), |(count, given), byte| {
-            (count + 1, given.saturating_mul(10).saturating_add(i64::from(byte - b'0')))
-        });
-        if count > 0 {
-            power = power.saturating_add(if is_negative { -given } else { given });
-            len += 1 + sign + count;
-        }
-    }
-    let power = power.clamp(*POWERS.start(), *POWERS.end()) as i32;
-    // In two steps: the power alone may be beyond what a number holds.
-    let (half, rest) = (power / 2, power - power / 2);
-    Some((mantissa as f64 * 2f64.powi(half) * 2f64.powi(rest), len))
-}
-
 #[cfg(test)]
 mod tests {
     use super::strtod;
@@ -387,20 +342,12 @@ mod tests {
     fn hexadecimal_numbers_are_those_of_c() {
         for (text, number, len) in [
             ("-0x1p3", -8.0, 6),
-            ("0x1.8P+1,", 3.0, 8),
-            ("0x.8", 0.5, 4),
-            ("0x1.", 1.0, 4),
-            ("0x1p", 1.0, 3),
+            ("0X1.8P+1,", 3.0, 8),
             ("0x1p-", 1.0, 3),
-            ("0x1.2.3", 1.125, 5),
             ("0xp1", 0.0, 1),
             ("0x.p1", 0.0, 1),
-            ("0xfF", 255.0, 4),
-            ("0x1p-1074", f64::from_bits(1), 9),
             ("0x1p99999999999999999999", f64::INFINITY, 24),
-            ("0x1p-99999999999999999999", 0.0, 25),
-            ("0x1.fffffffffffff8p3", 16.0, 20),
-            ("0x10000000000000800000000000000000000000001", 2f64.powi(160) + 2f64.powi(108), 43),
+            ("0x1.7fffffffffffffffp-1074", f64::from_bits(1), 26),
         ] {
             assert_eq!(strtod(text.as_bytes()), Some((number, len)), "{text}");
         }
