@@ -7,9 +7,9 @@ use pantala_engine::db::{Expire, Holds};
 use pantala_engine::notify::EventClass;
 use pantala_engine::tuning::AccessPolicy;
 use pantala_resp::{Args, Reply};
+use pantala_types::Hash;
 use pantala_types::access::{ACCESS_MAX, lfu_word, lru_clock};
 use pantala_types::rdb_value::{Error, Loaded, Reader, ValueRef, Writer, payload, read, write};
-use pantala_types::{Collection, Hash};
 
 use crate::arguments::{integer, is_option};
 use crate::errors;
@@ -34,13 +34,12 @@ pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<
     let mut db = access.db(key);
     let entry = db.read(key)?;
     let (held, at_ms) = (entry.held(), entry.expire_at_ms());
-    // Fields whose time has come aren't there, and a hash of nothing else is none. Where there is no memory to leave them out, nothing is given.
-    let rest = match held.view::<Hash>() {
-        Some(hash) if hash.is_due(now_ms) => Some(hash.without_due(now_ms).ok().filter(|rest| !rest.is_empty())?),
-        _ => None,
+    let value = match held.view::<Hash>() {
+        // Fields whose time has come aren't there, and a hash of nothing else is none.
+        Some(hash) if hash.is_due(now_ms) => (hash.len_at(now_ms) > 0).then_some(ValueRef::HashAt(hash, now_ms))?,
+        // Every type is written.
+        _ => held.to_write()?,
     };
-    // Every type is written.
-    let value = rest.as_ref().map_or_else(|| held.to_write(), |rest| Some(ValueRef::Hash(rest.view())))?;
     let mut bytes = Vec::new();
     write(value, &mut Writer::new(&mut bytes, compress));
     payload::seal(&mut bytes);

@@ -81,6 +81,25 @@ fn every_type_comes_back() {
 }
 
 #[test]
+fn fields_whose_time_has_come_are_left_out() {
+    let mut server = TestServer::new(1);
+    for len in [3, 1000] {
+        let fields: String = (0..len).map(|field| format!(" {field} v{field}")).collect();
+        server.run(&format!("HSET hash{fields}"));
+        server.expect(&[("HPEXPIRE hash 5 FIELDS 2 0 2", "*2 :1 :1"), ("HPEXPIRE hash 6 FIELDS 1 1", "*1 :1")]);
+        server.now_ms += 5;
+        let payload = dump(&mut server, "hash");
+        assert_eq!(restore(&mut server, &[b"back", b"0", &payload]), "+OK");
+        server.expect(&[
+            ("HLEN back", &format!(":{}", len - 2)),
+            ("HMGET back 0 1 2", "*3 $-1 v1 $-1"),
+            ("DEL hash back", ":2"),
+        ]);
+    }
+    assert_eq!(server.heap_bytes(), 0);
+}
+
+#[test]
 fn options() {
     let mut server = TestServer::new(3);
     let hello = sealed(b"\x00\x05hello");

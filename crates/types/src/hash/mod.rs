@@ -135,6 +135,27 @@ impl<'a> HashView<'a> {
         }
     }
 
+    /// Fields whose time hasn't come at `now_ms`. Where some may have one that has, it takes a look at all times.
+    pub fn len_at(self, now_ms: i64) -> usize {
+        match self {
+            HashView::Timed(timed) if timed.is_due(now_ms) => self.len() - timed.over_len(now_ms),
+            _ => self.len(),
+        }
+    }
+
+    /// As [`Self::for_each`], without the fields whose time has come at `now_ms`.
+    pub fn for_each_at(self, now_ms: i64, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
+        if !self.is_due(now_ms) {
+            return self.for_each(visit);
+        }
+        self.for_each(|field, value| {
+            let time = field.with_bytes(|field| self.time(field));
+            if time.is_none_or(|at_ms| at_ms > now_ms) {
+                visit(field, value);
+            }
+        });
+    }
+
     /// The same without times.
     #[inline]
     pub fn untimed(self) -> HashView<'a> {

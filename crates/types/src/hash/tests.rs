@@ -126,6 +126,11 @@ fn fields_expire_as_in_a_model() {
                 .map(|(field, _)| field.clone())
                 .collect();
             assert!(over.is_empty() || hash.view().is_due(now));
+            let mut there = Vec::new();
+            hash.view().for_each_at(now, |field, _| there.push(field.to_vec()));
+            there.sort();
+            let left = model.keys().filter(|field| !over.contains(field));
+            assert_eq!((hash.view().len_at(now), there), (model.len() - over.len(), left.cloned().collect()));
             // One by its name, and the others in two steps, as when a visit ends early.
             let named = over.last().is_some_and(|field| hash.expire_field(field, now));
             assert_eq!(named, !over.is_empty());

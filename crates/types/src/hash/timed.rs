@@ -66,6 +66,11 @@ impl Timed {
         self.due.peek().is_some_and(|Reverse((at, _))| *at <= now_ms)
     }
 
+    /// Fields whose time has come.
+    pub(super) fn over_len(&self, now_ms: i64) -> usize {
+        self.times.iter().filter(|pair| time_of(pair) <= now_ms).count()
+    }
+
     pub(super) fn set_time(&mut self, field: &[u8], at_ms: i64) {
         let hash = self.times.hash(field);
         match find(&self.times, field) {

@@ -106,6 +106,8 @@ pub enum ValueRef<'a> {
     List(ListView<'a>),
     /// A hash.
     Hash(HashView<'a>),
+    /// Of a hash what is there at a time, unix time in ms: fields whose time has come are left out.
+    HashAt(HashView<'a>, i64),
     /// A set.
     Set(SetView<'a>),
     /// A sorted set.

@@ -20,7 +20,8 @@ pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
             writer.string(bytes);
         }
         ValueRef::List(list) => write_list(list, writer),
-        ValueRef::Hash(hash) => write_hash(hash, writer),
+        ValueRef::Hash(hash) => write_hash(hash, i64::MIN, writer),
+        ValueRef::HashAt(hash, now_ms) => write_hash(hash, now_ms, writer),
         ValueRef::Set(set) => write_set(set, writer),
         ValueRef::SortedSet(set) => write_sorted_set(set, writer),
         ValueRef::Stream(stream) => write_stream(stream, writer),
@@ -57,7 +58,7 @@ fn write_set(set: SetView<'_>, writer: &mut Writer<'_>) {
     set.for_each(|member| member.with_bytes(|bytes| writer.string(bytes)));
 }
 
-fn write_hash(hash: HashView<'_>, writer: &mut Writer<'_>) {
+fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
     if let HashView::Packed(pack) = hash {
         writer.put(&[kind::HASH_LISTPACK]);
         let mut entries = Vec::with_capacity(pack.end() + pack.len());
@@ -65,8 +66,8 @@ fn write_hash(hash: HashView<'_>, writer: &mut Writer<'_>) {
         return writer.string(&listpack::of(&entries, pack.len()));
     }
     writer.put(&[kind::HASH]);
-    writer.length(hash.len() as u64);
-    hash.for_each(|field, value| {
+    writer.length(hash.len_at(now_ms) as u64);
+    hash.for_each_at(now_ms, |field, value| {
         field.with_bytes(|bytes| writer.string(bytes));
         value.with_bytes(|bytes| writer.string(bytes));
     });
