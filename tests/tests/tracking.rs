@@ -377,7 +377,60 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "PING"),
         ],
     ),
+    (
+        "NOLOOP and what a client's own transactions and scripts change",
+        &[
+            (0, LIBRARY),
+            (0, "HELLO 3"),
+            (0, "CLIENT TRACKING on BCAST NOLOOP"),
+            (1, "HELLO 3"),
+            (1, "CLIENT TRACKING on NOLOOP"),
+            (2, "SUBSCRIBE __redis__:invalidate"),
+            (3, "CLIENT TRACKING on BCAST NOLOOP REDIRECT @2"),
+            (0, "SET t own"),
+            (3, "PING"),
+            (0, "EVAL redis.call('set',KEYS[1],'x');redis.call('get',KEYS[1]) 1 t"),
+            (0, "PING"),
+            (0, "EVAL redis.call('set','t','x') 0"),
+            (0, "PING"),
+            (0, "FCALL both 2 t u{t}"),
+            (0, "PING"),
+            // Who changed it last: the script.
+            (0, "MULTI"),
+            (0, "SET t own"),
+            (0, "EVAL redis.call('set',KEYS[1],'x') 1 t"),
+            (0, "SET u{t} own"),
+            (0, "EXEC"),
+            (0, "PING"),
+            // Or the client.
+            (0, "MULTI"),
+            (0, "FCALL both 2 t u{t}"),
+            (0, "SET t own"),
+            (0, "EXEC"),
+            (0, "PING"),
+            (1, "MGET t u{t}"),
+            (1, "FCALL both 2 t u{t}"),
+            (1, "GET t"),
+            (1, "MULTI"),
+            (1, "EVAL redis.call('set',KEYS[1],'x');redis.call('get',KEYS[1]) 1 t"),
+            (1, "EXEC"),
+            (0, "SET t other"),
+            (1, "PING"),
+            (3, "SET t own"),
+            (2, "PING"),
+            (3, "EVAL redis.call('set',KEYS[1],'x') 1 t"),
+            (2, "PING"),
+            (3, "MULTI"),
+            (3, "FCALL both 2 t u{t}"),
+            (3, "SET u{t} own"),
+            (3, "EXEC"),
+            (2, "PING"),
+        ],
+    ),
 ];
+
+/// A function that changes two keys. Words are parted by blanks, so it has none.
+const LIBRARY: &str = "FUNCTION LOAD REPLACE #!lua\tname=tracking\nredis.register_function('both',function(keys)redis.call('set',keys[1],'x')redis.call('set',keys[2],'x')end)";
 
 #[test]
 fn sessions_are_those_of_redis() {

@@ -34,7 +34,7 @@ use crate::keyspace::{Execution, Keyspace};
 use crate::message::Message;
 use crate::ownership::{Freed, Ownership, Taken};
 use crate::request::{Parcel, Request, Step, Task};
-use crate::tracking::{KeyName, NOBODY, News, Reader, remember, set_origin};
+use crate::tracking::{Changer, KeyName, News, Reader, remember, set_changer};
 use crate::transaction::discarded;
 use crate::tuning::WATCHING;
 
@@ -690,7 +690,7 @@ fn execute_watched(
     blocking: Blocking<'_>,
     reply: &mut Vec<u8>,
 ) -> Option<Arc<Waiter>> {
-    set_origin(keyspace, owned, call.session.client);
+    set_changer(keyspace, owned, Changer::from(&call.session));
     let mut access = access(keyspace, call, owned, blocking);
     run_handler(&mut access, call, reply);
     // While the shards are held: in between no command comes that could not have come there.
@@ -705,7 +705,7 @@ fn execute_watched(
     if keyspace.tuning.is_limited() {
         keyspace.meter(access.owned, stays_in_database(call.command).then_some(call.session.db));
     }
-    set_origin(keyspace, access.owned, NOBODY);
+    set_changer(keyspace, access.owned, Changer::NOBODY);
     if access.block.is_some() { wait(&mut access, call, worker) } else { None }
 }
 

@@ -19,7 +19,7 @@ use crate::keyspace::Execution;
 use crate::message::Message;
 use crate::ownership::Ownership;
 use crate::request::{Request, Task};
-use crate::tracking::{NOBODY, set_origin};
+use crate::tracking::{Changer, set_changer};
 
 /// What the reply to a waiter has room for to begin with: a key, and an element that isn't long.
 const REPLY_BYTES: usize = 64;
@@ -78,7 +78,7 @@ impl Executor<'_> {
     fn wake(&mut self, owned: &mut [Ownership], waiter: &Arc<Waiter>, key: &ReadyKey, now_ms: i64) -> bool {
         let Handler::Keyed(handler) = waiter.command().handler else { return false };
         let mut bytes = Vec::with_capacity(REPLY_BYTES);
-        set_origin(self.keyspace(), owned, waiter.session.client);
+        set_changer(self.keyspace(), owned, Changer::from(&waiter.session));
         let mut access = Access {
             keyspace: self.keyspace(),
             session: &waiter.session,
@@ -91,7 +91,7 @@ impl Executor<'_> {
         let mut reply = Reply::new(&mut bytes, waiter.session.version);
         handler(&mut access, &waiter.args(), &mut reply);
         reply.finish();
-        set_origin(self.keyspace(), access.owned, NOBODY);
+        set_changer(self.keyspace(), access.owned, Changer::NOBODY);
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
         debug_assert!(!claimed || !bytes.is_empty(), "who claims replies");
         let answered = claimed || !bytes.is_empty() && waiter.claim();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pantala_base::Random;
 use pantala_types::table::{Item, Table, has_room};
 
-use super::{KeyName, NOBODY, Reader};
+use super::{Changer, KeyName, NOBODY, Reader};
 
 /// Readers of one key that are searched one by one.
 const FEW_READERS_MAX: usize = 16;
@@ -88,7 +88,7 @@ pub(crate) struct Invalidated {
     pub(crate) name: KeyName,
     readers: Readers,
     /// Who has changed it.
-    pub(crate) origin: u64,
+    pub(crate) client: u64,
 }
 
 impl Invalidated {
@@ -117,7 +117,7 @@ pub(crate) struct TrackedKeys {
     readers: usize,
     pending: Option<Box<Pending>>,
     /// Whose command runs now.
-    pub(crate) origin: u64,
+    pub(crate) changer: Changer,
 }
 
 impl TrackedKeys {
@@ -171,7 +171,7 @@ impl TrackedKeys {
 
     /// Notes that a key was changed: it is tracked no more, and its readers are to be told. `broadcasts`: those of its prefixes too.
     pub(crate) fn changed(&mut self, hash: u64, name: &[u8], broadcasts: bool) {
-        self.invalidate(hash, name, broadcasts.then_some(self.origin));
+        self.invalidate(hash, name, broadcasts.then_some(self.changer.to_prefixes()));
     }
 
     /// As [`TrackedKeys::changed`], of a key whose time is over: for the readers of its prefixes nobody has changed it.
@@ -184,14 +184,14 @@ impl TrackedKeys {
         if tracked.is_none() && broadcast.is_none() {
             return;
         }
-        let origin = self.origin;
+        let client = self.changer.client;
         let pending = self.pending.get_or_insert_default();
-        if let Some(origin) = broadcast {
+        if let Some(by) = broadcast {
             let name = tracked.as_ref().map_or_else(|| KeyName::from(name), |tracked| Arc::clone(&tracked.name));
-            pending.changed.insert(name, origin);
+            pending.changed.insert(name, by);
         }
         if let Some(Tracked { name, readers }) = tracked {
-            pending.invalidated.push(Invalidated { name, readers, origin });
+            pending.invalidated.push(Invalidated { name, readers, client });
         }
     }
 
@@ -220,7 +220,7 @@ impl TrackedKeys {
         }
         let Some(Tracked { name, readers }) = self.take_at(random.below(len as u64) as usize) else { return false };
         let pending = self.pending.get_or_insert_default();
-        pending.invalidated.push(Invalidated { name, readers, origin: NOBODY });
+        pending.invalidated.push(Invalidated { name, readers, client: NOBODY });
         true
     }
 

@@ -36,6 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
+use crate::access::SessionView;
 use crate::client::Client;
 use crate::pubsub::Listener;
 use crate::tuning::Tuning;
@@ -45,13 +46,37 @@ mod session;
 mod telling;
 
 pub use session::{Options, SessionTracking};
-pub(crate) use telling::{remember, set_origin};
+pub(crate) use telling::{remember, set_changer};
 
 /// The channel by which clients with RESP2 hear of what is told to others in their place.
 pub const CHANNEL: &[u8] = b"__redis__:invalidate";
 
 /// The client of a change that none has made: what expired, or was put out of a full table.
 pub(crate) const NOBODY: u64 = 0;
+
+/// Whose command changes something.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Changer {
+    /// The client's id.
+    pub(crate) client: u64,
+    /// Its script or function calls the command.
+    pub(crate) in_script: bool,
+}
+
+impl Changer {
+    pub(crate) const NOBODY: Changer = Changer { client: NOBODY, in_script: false };
+
+    /// Whose change it is to the readers of prefixes: as in Redis what a script changes is nobody's own there.
+    fn to_prefixes(self) -> u64 {
+        if self.in_script { NOBODY } else { self.client }
+    }
+}
+
+impl From<&SessionView> for Changer {
+    fn from(session: &SessionView) -> Self {
+        Changer { client: session.client, in_script: session.in_script }
+    }
+}
 
 /// A client that tracks. Shared by the keys that it has read.
 pub struct Reader {
@@ -92,8 +117,8 @@ impl Reader {
     }
 
     /// Whether it is to be told of what this client has changed.
-    fn wants_news_of(&self, origin: u64) -> bool {
-        self.is_live() && !(origin == self.client.id && self.no_loop.load(Relaxed))
+    fn wants_news_of(&self, client: u64) -> bool {
+        self.is_live() && !(client == self.client.id && self.no_loop.load(Relaxed))
     }
 
     fn set_redirect(&self, to: Option<Arc<Client>>) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::keys::{Pending, TrackedKeys};
-use super::{Invalid, KeyName, News, Reader, Subject, listener};
+use super::{Changer, Invalid, KeyName, News, Reader, Subject, listener};
 use crate::command::{Command, Flags, for_each_key};
 use crate::executor::{Call, Executor, Ran};
 use crate::keyspace::{Execution, Keyspace};
@@ -19,9 +19,9 @@ const EVICTIONS_PER_TURN: usize = 1000;
 const SHARD_TRIES: usize = 8;
 
 /// Says whose commands run on shards that are held.
-pub(crate) fn set_origin(keyspace: &Keyspace, owned: &mut [Ownership], client: u64) {
+pub(crate) fn set_changer(keyspace: &Keyspace, owned: &mut [Ownership], changer: Changer) {
     for ownership in owned {
-        keyspace.shard(ownership).waiters.tracked.origin = client;
+        keyspace.shard(ownership).waiters.tracked.changer = changer;
     }
 }
 
@@ -100,9 +100,9 @@ impl<'k> Telling<'k> {
 
     fn add(&mut self, pending: Pending) {
         for invalidated in pending.invalidated {
-            let (name, origin) = (Arc::clone(&invalidated.name), invalidated.origin);
+            let (name, client) = (Arc::clone(&invalidated.name), invalidated.client);
             invalidated.for_each_reader(|reader| {
-                if reader.wants_news_of(origin) {
+                if reader.wants_news_of(client) {
                     self.tell(reader, Invalid::Key(Arc::clone(&name)));
                 }
             });

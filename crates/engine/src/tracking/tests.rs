@@ -20,9 +20,9 @@ fn told(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
     let text = |name: &KeyName| String::from_utf8_lossy(name).into_owned();
     let mut by_key = Vec::new();
     for invalidated in pending.invalidated {
-        let (name, origin, mut clients) = (text(&invalidated.name), invalidated.origin, Vec::new());
+        let (name, client, mut clients) = (text(&invalidated.name), invalidated.client, Vec::new());
         invalidated.for_each_reader(|reader| {
-            if reader.wants_news_of(origin) {
+            if reader.wants_news_of(client) {
                 clients.push(reader.client.id);
             }
         });
@@ -57,7 +57,7 @@ fn own_changes_are_not_told_where_that_is_asked_for_but_expiry_is_nobody_s() {
     let mut keys = TrackedKeys::default();
     let read = |keys: &mut TrackedKeys| [&one, &two].map(|who| keys.read(7, b"a", who));
     read(&mut keys);
-    keys.origin = 1;
+    keys.changer.client = 1;
     keys.changed(7, b"a", true);
     read(&mut keys);
     keys.expired(7, b"a", true);
@@ -70,6 +70,11 @@ fn own_changes_are_not_told_where_that_is_asked_for_but_expiry_is_nobody_s() {
     assert!(keys.evict(&mut Random::from_seed(1)));
     assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
     assert!(!keys.evict(&mut Random::from_seed(1)));
+    // What a script changes is its client's own, but not to the readers of prefixes.
+    read(&mut keys);
+    keys.changer.in_script = true;
+    keys.changed(7, b"a", true);
+    assert_eq!(told(&mut keys), (vec![("a".to_owned(), vec![2])], vec![("a".to_owned(), NOBODY)]));
 }
 
 #[test]
