@@ -57,6 +57,17 @@ pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), Unba
     }
 }
 
+/// The words of `line`, as [`split_line`] finds them.
+///
+/// # Errors
+///
+/// [`UnbalancedQuotes`].
+pub fn words_of(line: &[u8]) -> Result<Vec<Vec<u8>>, UnbalancedQuotes> {
+    let (mut unquoted, mut ranges) = (line.to_vec(), Vec::new());
+    split_line(&mut unquoted, &mut ranges)?;
+    Ok(ranges.iter().map(|range| range.of(&unquoted).to_vec()).collect())
+}
+
 /// What the reading position is in.
 #[derive(Clone, Copy)]
 enum Within {

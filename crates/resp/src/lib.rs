@@ -38,7 +38,7 @@ pub mod value;
 
 pub use args::{ArgRange, Args, ArgsIter};
 pub use double::{DOUBLE_LEN_MAX, format_double};
-pub use inline::{UnbalancedQuotes, quote, split_line};
+pub use inline::{UnbalancedQuotes, quote, split_line, words_of};
 pub use parser::{Limits, Parser};
 pub use protocol_error::ProtocolError;
 pub use reply::{Deferred, Reply, Version, is_given_up};

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use pantala_resp::split_line;
+use pantala_resp::words_of;
 
-use crate::shebang::Flags;
+use crate::shebang::{self, Flags};
 
 /// What a name that isn't one is answered: of functions too, as in Redis.
 pub(crate) const WRONG_NAME: &str =
@@ -126,10 +126,9 @@ fn first_line(text: &[u8]) -> Result<(Vec<u8>, usize), Vec<u8>> {
         return Err(b"Missing library metadata".to_vec());
     }
     let invalid = || b"Invalid library metadata".to_vec();
-    let end = text.iter().take_while(|byte| **byte != 0).position(|&byte| byte == b'\n').ok_or_else(invalid)?;
-    let (mut line, mut words) = (text[..end].to_vec(), Vec::new());
-    split_line(&mut line, &mut words).map_err(|_| invalid())?;
-    let mut words = words.iter().map(|word| &line[word.start()..word.start() + word.len()]);
+    let line = shebang::first_line(text).ok_or_else(invalid)?;
+    let words = words_of(line).map_err(|_| invalid())?;
+    let mut words = words.iter().map(Vec::as_slice);
     let engine = words.next().ok_or_else(invalid)?;
     let mut name = None;
     for word in words {
@@ -149,7 +148,7 @@ fn first_line(text: &[u8]) -> Result<(Vec<u8>, usize), Vec<u8>> {
     if !engine.eq_ignore_ascii_case(b"lua") {
         return Err([b"Engine '", engine, b"' not found"].concat());
     }
-    Ok((name, end))
+    Ok((name, line.len()))
 }
 
 /// What becomes of libraries that are there when others are added.

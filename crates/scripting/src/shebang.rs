@@ -1,6 +1,7 @@
 //! The first line of a script, by which it tells what it may do: `#!lua flags=no-writes,allow-stale`.
 
 use bitflags::bitflags;
+use pantala_resp::words_of;
 
 bitflags! {
     /// What a script or function says of itself.
@@ -52,27 +53,38 @@ pub fn parse(body: &[u8]) -> Result<(Flags, usize), Vec<u8>> {
     if !body.starts_with(b"#!") {
         return Ok((Flags::COMPATIBLE, 0));
     }
-    let Some(end) = body.iter().position(|&byte| byte == b'\n') else {
+    let Some(line) = first_line(body) else {
         return Err(b"ERR Invalid script shebang".to_vec());
     };
-    let mut words = body[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let engine = words.next().unwrap_or_default();
-    if engine != b"#!lua" {
-        return Err([b"ERR Unexpected engine in script shebang: ", engine].concat());
+    let words = words_of(line).map_err(|_| b"ERR Invalid engine in script shebang".to_vec())?;
+    let (engine, options) = words.split_first().map_or((&b""[..], &[][..]), |(first, rest)| (first, rest));
+    if to_nul(engine) != b"#!lua" {
+        return Err([b"ERR Unexpected engine in script shebang: ", to_nul(engine)].concat());
     }
     let mut flags = Flags::empty();
-    for word in words {
-        let Some(names) = word.strip_prefix(b"flags=") else {
-            return Err([b"ERR Unknown lua shebang option: ", word].concat());
+    for option in options {
+        let Some(names) = option.strip_prefix(b"flags=") else {
+            return Err([b"ERR Unknown lua shebang option: ", to_nul(option)].concat());
         };
-        for name in names.split(|&byte| byte == b',').filter(|_| !names.is_empty()) {
+        for name in names.split(|&byte| byte == b',').filter(|_| !names.is_empty()).map(to_nul) {
             match Flags::by_name(name) {
                 Some(flag) => flags |= flag,
                 None => return Err([b"ERR Unexpected flag in script shebang: ", name].concat()),
             }
         }
     }
-    Ok((flags, end))
+    Ok((flags, line.len()))
+}
+
+/// The first line without its end; `None`: there is no end before the first NUL.
+pub(crate) fn first_line(text: &[u8]) -> Option<&[u8]> {
+    let end = text.iter().position(|byte| matches!(byte, b'\n' | 0))?;
+    (text[end] == b'\n').then(|| &text[..end])
+}
+
+/// What stands before the first NUL: all that C sees of a word, which can only have one as `\x00`.
+fn to_nul(word: &[u8]) -> &[u8] {
+    word.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -97,5 +109,19 @@ mod tests {
         assert_eq!(shown("#!lua flags=a\n"), "ERR Unexpected flag in script shebang: a");
         assert_eq!(shown("#!lua flags=no-writes,\n"), "ERR Unexpected flag in script shebang: ");
         assert_eq!(shown("#!lua a=b\n"), "ERR Unknown lua shebang option: a=b");
+        assert_eq!(shown("#!lua a\0\n"), "ERR Invalid script shebang");
+    }
+
+    #[test]
+    fn quotes_of_first_lines() {
+        assert_eq!(shown("#!lua flags=\"no-writes\"\n"), "01 23");
+        assert_eq!(shown("#!lua \"flags=no-writes\"\n"), "01 23");
+        assert_eq!(shown("#!lua flags='allow-oom,no-writes'\n"), "03 33");
+        assert_eq!(shown("#!lua flags=\"\"\n"), "00 14");
+        assert_eq!(shown("#!\"lua\"\n"), "00 7");
+        assert_eq!(shown("#!lua flags=\"no-\\x77rites\\x00s,allow-oom\"\n"), "03 41");
+        assert_eq!(shown("#!lua \"a\\x00b\"\n"), "ERR Unknown lua shebang option: a");
+        assert_eq!(shown("#!lua flags=\"no-writes\n"), "ERR Invalid engine in script shebang");
+        assert_eq!(shown("#!lua flags=\"no-writes\"x\n"), "ERR Invalid engine in script shebang");
     }
 }

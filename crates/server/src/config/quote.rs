@@ -1,15 +1,12 @@
 //! Words of a configuration line: splitting with Redis's quotes and escapes, and the way back.
 
 pub use pantala_resp::quote;
-use pantala_resp::split_line;
+use pantala_resp::words_of;
 
 /// `line` as its words, or `None` when a quote isn't closed or isn't followed by white space. The grammar is that of inline
-/// commands, see [`split_line`].
+/// commands, see [`pantala_resp::split_line`].
 pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut unquoted = line.to_vec();
-    let mut ranges = Vec::new();
-    split_line(&mut unquoted, &mut ranges).ok()?;
-    Some(ranges.iter().map(|range| unquoted[range.start()..range.start() + range.len()].to_vec()).collect())
+    words_of(line).ok()
 }
 
 /// `line` without the white space that Redis trims from both ends of a configuration line.
