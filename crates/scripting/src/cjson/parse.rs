@@ -172,18 +172,19 @@ impl Parser<'_> {
             b',' => one(self, Kind::Comma),
             b':' => one(self, Kind::Colon),
             b'"' => return self.string(),
-            b'-' | b'+' | b'0'..=b'9' => {
+            b'-' | b'0'..=b'9' => {
                 if !self.takes_invalid && self.is_invalid_number() {
                     Kind::Error("invalid number")
                 } else {
                     self.number()
                 }
             }
-            0 if at >= self.text.len() => Kind::End,
+            // As in C a NUL ends the text, whatever follows.
+            0 => Kind::End,
             _ if self.word(b"true") => Kind::Boolean(true),
             _ if self.word(b"false") => Kind::Boolean(false),
             _ if self.word(b"null") => Kind::Null,
-            b'i' | b'I' | b'n' | b'N' if self.takes_invalid && self.is_invalid_number() => self.number(),
+            b'+' | b'i' | b'I' | b'n' | b'N' if self.takes_invalid && self.is_invalid_number() => self.number(),
             _ => Kind::Error("invalid token"),
         };
         Token { kind, at }
@@ -232,7 +233,7 @@ impl Parser<'_> {
         let mut text = Vec::new();
         loop {
             let at = self.at;
-            let Some(&byte) = self.text.get(at) else {
+            let Some(&byte @ 1..) = self.text.get(at) else {
                 return Token { kind: Kind::Error("unexpected end of string"), at };
             };
             self.at += 1;
