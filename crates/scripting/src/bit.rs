@@ -63,9 +63,10 @@ fn not(stack: Stack) -> Outcome {
     give(stack, !bits)
 }
 
+/// From the last argument to the second, as in the library: of several wrong ones the error names the first or else the last.
 fn fold(stack: Stack, join: fn(u32, u32) -> u32) -> Outcome {
     let mut joined = bits(stack, 1)?;
-    for argument in 2..=stack.top() {
+    for argument in (2..=stack.top()).rev() {
         joined = join(joined, bits(stack, argument)?);
     }
     give(stack, joined)
