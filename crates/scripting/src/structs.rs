@@ -150,9 +150,8 @@ fn pack_values(stack: Stack) -> Outcome {
             option if is_integer(option) => {
                 let number = stack.check_number(argument)?;
                 argument += 1;
-                let value = if number < 0.0 { number as i64 as u64 } else { number as u64 };
                 let mut little = [0; INTEGER_BYTES_MAX];
-                little[..8].copy_from_slice(&value.to_le_bytes());
+                little[..8].copy_from_slice(&integer_bits(number).to_le_bytes());
                 format.put(&mut out, &little[..size]);
             }
             b'x' => out.push(0),
@@ -261,6 +260,20 @@ fn unpack_values(stack: Stack) -> Outcome {
     }
     stack.push_number((position + 1) as f64);
     Ok(values + 1)
+}
+
+/// A number as C makes an integer of it: below zero by way of a signed one. What doesn't fit is what x86-64's instructions leave.
+fn integer_bits(number: f64) -> u64 {
+    const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
+    if number.is_nan() {
+        1 << 63
+    } else if number < 0.0 {
+        number as i64 as u64
+    } else if number < TWO_TO_64 {
+        number as u64
+    } else {
+        0
+    }
 }
 
 /// An integer of `size` bytes, of which the lowest 8 are here.
