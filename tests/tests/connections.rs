@@ -148,6 +148,18 @@ fn client_pause_holds_commands_back() {
         clients[0].send(&["INCR", "a"]);
         assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
         assert_eq!(clients[0].receive(), Reply::Integer(2));
+        // A function that may write waits, even where it will be refused.
+        let library = "#!lua name=l\nlocal function f() return 1 end redis.register_function('writes', f) \
+                       redis.register_function{function_name = 'reads', callback = f, flags = {'no-writes'}}";
+        admin.command(&["FUNCTION", "LOAD", library]);
+        assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
+        assert_eq!(clients[1].call("FCALL_RO reads 0"), Reply::Integer(1));
+        clients[0].send(&["FCALL_RO", "writes", "0"]);
+        clients[0].set_read_timeout(Duration::from_millis(50));
+        assert!(clients[0].try_receive().is_err(), "answered while writes are paused");
+        clients[0].set_read_timeout(PATIENCE);
+        assert_eq!(admin.call("CLIENT UNPAUSE"), Reply::ok());
+        assert!(clients[0].receive().is_error());
     });
 }
 

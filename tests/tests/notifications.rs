@@ -283,6 +283,26 @@ fn events_of_a_key_come_in_the_order_of_its_changes() {
     });
 }
 
+/// Whoever listens to the events of its own commands has their answers first, wherever their keys live.
+#[test]
+fn the_answer_comes_before_the_events_of_the_own_command() {
+    for_each_form(|backend, execution| {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "8", "--execution", execution]);
+        let mut client = server.connect();
+        set_classes(&mut client, "AKEm");
+        client.call("HELLO 3");
+        client.call("PSUBSCRIBE __keyevent*");
+        for number in 0..200 {
+            let (key, missing) = (format!("l:{number}"), format!("missing:{number}"));
+            assert_eq!(client.command(&["LPUSH", &key, "x"]), Reply::Integer(1), "{key}");
+            assert_eq!(client.receive().elements()[3], Reply::bulk(&key));
+            client.send(&["MGET", &missing, &key]);
+            assert!(matches!(client.receive(), Reply::Array(_)), "{key}");
+            assert_eq!(client.receive().elements()[3], Reply::bulk(&missing));
+        }
+    });
+}
+
 /// Scripts that declare their keys, and some that are put back and run again with all shards: each event comes once, in order, and what had
 /// expired in a run that was put back has its event too.
 #[test]

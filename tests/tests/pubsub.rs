@@ -188,6 +188,23 @@ fn listeners_without_replies_are_those_of_redis() {
         (0, "SPUBLISH one quiet", 0),
         (2, "", 1),
         (0, "CLIENT REPLY ON", 1),
+        // Of a transaction, too.
+        (0, "CLIENT REPLY OFF", 0),
+        (0, "MULTI", 0),
+        (0, "SUBSCRIBE a b", 0),
+        (0, "GET nothing", 0),
+        (0, "PSUBSCRIBE p*", 0),
+        (0, "SSUBSCRIBE refused", 0),
+        (0, "UNSUBSCRIBE b", 0),
+        (0, "EXEC", 4),
+        (1, "PUBLISH a hello", 1),
+        (0, "", 1),
+        (0, "UNSUBSCRIBE", 1),
+        (0, "PUNSUBSCRIBE", 1),
+        (0, "CLIENT REPLY ON", 1),
+        (0, "MULTI", 1),
+        (0, "PING", 1),
+        (0, "EXEC", 1),
     ];
     assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
 }

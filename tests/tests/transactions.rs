@@ -188,6 +188,19 @@ const SCRIPT: &[(usize, &str)] = &[
     (0, "MULTI"),
     (0, "GET b"),
     (0, "EXEC"),
+    // Who listens to a shard's channel wants no answers.
+    (0, "MULTI"),
+    (0, "SSUBSCRIBE s"),
+    (0, "SUNSUBSCRIBE s"),
+    (0, "EXEC"),
+    (1, "PUBSUB SHARDNUMSUB s"),
+    // What can't be queued is told so before memory is asked for.
+    (1, "CONFIG SET maxmemory 1"),
+    (0, "MULTI"),
+    (0, "SHUTDOWN NOSAVE"),
+    (0, "GET b"),
+    (0, "EXEC"),
+    (1, "CONFIG SET maxmemory 0"),
 ];
 
 /// What the script is answered, to the byte.
@@ -542,14 +555,23 @@ fn others_see_a_broken_watch_and_a_queue() {
         };
         watcher.call("WATCH key");
         assert_eq!(shown("flags"), "N");
-        server.connect().call("SET key x");
-        assert_eq!(shown("flags"), "d");
         watcher.call("MULTI");
         watcher.call("SET a b");
+        assert_eq!((shown("flags"), shown("multi")), ("x".to_owned(), "1".to_owned()));
+        let queued_bytes = shown("multi-mem");
+        assert!(queued_bytes.parse::<u64>().unwrap() > 0);
+        server.connect().call("SET key x");
         assert_eq!(shown("flags"), "xd");
-        assert!(shown("multi-mem").parse::<u64>().unwrap() > 0);
+        // What won't run isn't kept.
+        assert_eq!(watcher.command(&["SET", "c", &"x".repeat(100_000)]).text(), "QUEUED");
+        assert_eq!((shown("multi"), shown("multi-mem")), ("1".to_owned(), queued_bytes));
         assert_eq!(watcher.call("EXEC"), Reply::Null);
         assert_eq!((shown("flags"), shown("multi-mem")), ("N".to_owned(), "0".to_owned()));
+        watcher.call("MULTI");
+        watcher.call("NOSUCH");
+        assert_eq!(watcher.command(&["SET", "c", &"x".repeat(100_000)]).text(), "QUEUED");
+        assert_eq!((shown("multi"), shown("multi-mem")), ("0".to_owned(), "0".to_owned()));
+        assert!(watcher.call("EXEC").text().starts_with("EXECABORT"));
     });
 }
 

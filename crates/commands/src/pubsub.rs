@@ -19,6 +19,9 @@ pub fn psubscribe(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut R
 
 /// `SSUBSCRIBE shardchannel [shardchannel …]`.
 pub fn ssubscribe(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if context.session.in_exec {
+        return reply.error("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client");
+    }
     enter(context, args, Kind::Shard, "ssubscribe", reply);
 }
 

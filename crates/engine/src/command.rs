@@ -405,7 +405,9 @@ impl Command {
     /// and its reply.
     #[inline]
     pub fn is_plain(&self, arguments: usize) -> bool {
-        arguments <= PLAIN_ARGUMENTS_MAX && self.flags.intersects(Flags::FAST.union(Flags::PLAIN))
+        arguments <= PLAIN_ARGUMENTS_MAX
+            && self.flags.intersects(Flags::FAST.union(Flags::PLAIN))
+            && !self.flags.contains(Flags::BLOCKING)
     }
 
     /// The subcommand of that name, in any case.

@@ -20,8 +20,8 @@ use super::{Worker, run, slow};
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
 impl<L: EventLoop> Worker<'_, L> {
-    /// A command of a connection has become a waiter.
-    pub(super) fn block(&mut self, index: u32, waiter: Arc<Waiter>) {
+    /// A command of a connection has become a waiter, which took so long.
+    pub(super) fn block(&mut self, index: u32, waiter: Arc<Waiter>, took: Duration) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         connection.state = State::Blocked;
         connection.release_news();
@@ -34,7 +34,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.deadlines.insert((deadline_us, waiter.ticket(), index));
         }
         let early = connection.woken_early.take();
-        connection.blocked = Some(Blocked { waiter, deadline_us });
+        connection.blocked = Some(Blocked { waiter, deadline_us, took });
         self.tell_blocked(1);
         // Its peer may have gone before it was known to wait.
         self.touch(index);
@@ -50,7 +50,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         match &connection.blocked {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
-                self.unblock(index, &mut |output, _| output.extend_from_slice(&woken.reply));
+                self.unblock(index, true, &mut |output, _| output.extend_from_slice(&woken.reply));
             }
             // The news that it waits has not been looked at yet.
             None if connection.state == State::Parked => connection.woken_early = Some(woken),
@@ -71,7 +71,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 // Redis counts either as a failure.
                 self.tally.count_late_failure(unblock.waiter.command());
             }
-            self.unblock(index, &mut |output, version| {
+            self.unblock(index, true, &mut |output, version| {
                 let mut reply = Reply::new(output, version);
                 if with_error { reply.error(UNBLOCKED) } else { reply.null_array() }
             });
@@ -91,21 +91,24 @@ impl<L: EventLoop> Worker<'_, L> {
             let waiter = self.connections[index as usize].as_ref().and_then(|connection| connection.blocked.as_ref());
             // Claimed by another: its answer is on the way.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
-                self.unblock(index, &mut |output, version| Reply::new(output, version).null_array());
+                self.unblock(index, false, &mut |output, version| Reply::new(output, version).null_array());
             }
         }
     }
 
-    /// Answers a connection whose waiter is claimed; it goes on with what it has sent since.
-    fn unblock(&mut self, index: u32, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
-        let Some(waiter) = self.no_longer_blocked(index) else { return };
+    /// Answers a connection whose waiter is claimed; it goes on with what it has sent since. As in Redis it is logged only now, without the time that it waited, and
+    /// not where nobody was faster than its time.
+    fn unblock(&mut self, index: u32, is_logged: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
+        let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
         let Some(connection) = &mut self.connections[index as usize] else { return };
         connection.state = State::Open;
         let before = connection.output.len();
         answer(&mut connection.output, connection.session.version);
-        // As in Redis it is logged when it has its answer, and the time that it waited isn't counted.
-        let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
-        slow::note(keyspace, Sender::Client(client), waiter.command(), &waiter.args(), Duration::ZERO, self.now_ms);
+        if is_logged {
+            let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
+            slow::note(keyspace, Sender::Client(client), waiter.command(), &waiter.args(), took, self.now_ms);
+            self.tally.end_blocked(waiter.command(), took);
+        }
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
         if !run::replies_wanted(&mut connection.session) {
             connection.output.truncate(before);
@@ -132,7 +135,7 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Forgets that a connection waits, here and in the queues.
-    fn no_longer_blocked(&mut self, index: u32) -> Option<Arc<Waiter>> {
+    fn no_longer_blocked(&mut self, index: u32) -> Option<Blocked> {
         let connection = self.connections[index as usize].as_mut()?;
         let blocked = connection.blocked.take()?;
         *connection.session.client.waiter() = None;
@@ -142,7 +145,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.executor.withdraw(&blocked.waiter);
         self.tell_blocked(-1);
-        Some(blocked.waiter)
+        Some(blocked)
     }
 
     fn tell_blocked(&self, change: i64) {

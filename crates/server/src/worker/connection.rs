@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use pantala_engine::blocking::{Waiter, Woken};
 use pantala_engine::client::Session;
@@ -33,6 +34,8 @@ pub struct Blocked {
     pub waiter: Arc<Waiter>,
     /// Until when, in the clock that never goes back, µs.
     pub deadline_us: Option<i64>,
+    /// How long it took to find that it has to wait, if that was on this worker.
+    pub took: Duration,
 }
 
 /// Output that is sent in pieces, before what is in the connection's own buffer: long messages that others get too, and what was to be sent before them.
@@ -98,8 +101,10 @@ pub struct Connection {
     pub output: Vec<u8>,
     /// What goes before them.
     pub ahead: Ahead,
-    /// What it is to be told of changed keys, encoded, while answers are on their way that come before that.
+    /// What it is to be told, of changed keys or by others, encoded, while answers are on their way that come before that.
     pub news: Vec<u8>,
+    /// What its transaction has confirmed of subscriptions, where replies are not wanted: those are.
+    pub confirmed: Vec<u8>,
     /// Bytes that the loop is sending; 0: no send is in flight.
     pub sending_bytes: usize,
     /// Others have those too.
@@ -117,6 +122,12 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// Takes back the reply that begins at `before` in the output, as `CLIENT REPLY` wants it. What counts as a message stays.
+    pub fn withdraw_reply(&mut self, before: usize) {
+        self.output.truncate(before);
+        self.output.append(&mut self.confirmed);
+    }
+
     /// A connection that has just been accepted.
     pub fn new(id: ConnId, session: Session) -> Self {
         Connection {
@@ -134,6 +145,7 @@ impl Connection {
             output: Vec::new(),
             ahead: Ahead::default(),
             news: Vec::new(),
+            confirmed: Vec::new(),
             sending_bytes: 0,
             sends_shared: false,
             soft_limit_since_ms: None,

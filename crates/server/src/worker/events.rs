@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pantala_dict::prefetch_all;
 use pantala_engine::client::{ReplyMode, Session};
@@ -253,7 +254,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if let Some(waiter) = parcel.value.blocked.take() {
             // A command that may wait travels alone.
             connection.requests -= 1;
-            return self.block(index, waiter);
+            return self.block(index, waiter, Duration::ZERO);
         }
         connection.answers.push(parcel);
         connection.requests -= 1;

@@ -118,6 +118,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let is_watched_over = is_restricted(&connection.session) || command.flags.contains(Flags::PROTECTED);
         connection.state == State::Open
             && !(is_watched_over && forbidden(command, &connection.session, self.server).is_some())
+            && !(connection.session.transaction.is_some() && command.flags.contains(Flags::NO_MULTI))
             // Nothing is evicted while writes are paused, so there is nothing to see to.
             && self.server.paused_until_ms() <= self.now_ms
     }

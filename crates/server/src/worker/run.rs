@@ -1,7 +1,7 @@
 //! Parsing and running windows.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pantala_engine::access::{Key, KeyPlace};
 use pantala_engine::client::{LocalContext, ReplyMode, Session};
@@ -324,11 +324,13 @@ impl<L: EventLoop> Worker<'_, L> {
         let ran = self.call(entry, command, ranges);
         if matches!(ran, Ran::Parked | Ran::Blocked) {
             self.tally.count(command, Outcome::Ok);
-            if ran == Ran::Parked && self.stopwatch.times(command, ranges.len()) {
+            if ran == Ran::Blocked || self.stopwatch.times(command, ranges.len()) {
                 self.tally.expect_time();
             }
             if let Some(waiter) = self.executor.take_blocked() {
-                self.block(entry.connection, waiter);
+                let took = if WATCHING { self.stopwatch.end(began) } else { Duration::ZERO };
+                self.tally.time_blocked(command, took);
+                self.block(entry.connection, waiter, took);
             }
             return is_cached;
         }
@@ -421,7 +423,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if session_settles(&connection.session) {
             let is_pushed = is_pushed(command) && outcome == Outcome::Ok;
             if !replies_wanted(&mut connection.session) && !is_pushed {
-                connection.output.truncate(before);
+                connection.withdraw_reply(before);
             }
             if connection.session.close_after_reply {
                 connection.state = State::Closing;
@@ -526,7 +528,7 @@ pub fn replies_wanted(session: &mut Session) -> bool {
 }
 
 /// Whether what a command answers counts as a message and not as a reply, so that `CLIENT REPLY` doesn't hold it back.
-fn is_pushed(command: &Command) -> bool {
+pub fn is_pushed(command: &Command) -> bool {
     command.group == "pubsub" && command.name.ends_with("subscribe")
 }
 

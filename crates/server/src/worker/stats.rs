@@ -233,6 +233,21 @@ impl<'s> Tally<'s> {
         self.record(index, took);
     }
 
+    /// A command took so long to find that it has to wait. As in Redis that is no latency before it has an answer.
+    pub fn time_blocked(&mut self, command: &'static Command, took: Duration) {
+        let index = self.find(command);
+        self.runs[index].1.time_ns.add(took.as_nanos() as u64);
+        self.window_timed += took;
+    }
+
+    /// A command that has waited has an answer, whose time was told when it began to ([`Tally::time_blocked`]).
+    pub fn end_blocked(&mut self, command: &'static Command, took: Duration) {
+        if self.tracks_latency {
+            let index = self.find(command);
+            self.runs[index].1.latency.record(took.as_nanos() as u64, 1);
+        }
+    }
+
     fn record(&self, index: usize, took: Duration) {
         let took_ns = took.as_nanos() as u64;
         let stats = &self.runs[index].1;

@@ -14,8 +14,8 @@ use super::connection::{Connection, State};
 use super::window::{Entry, What};
 
 impl Connection {
-    /// Adds what it is to be told of changed keys: behind the answers that are on their way, since these may be what has changed.
-    fn tell(&mut self, bytes: &[u8]) {
+    /// Adds what it is to be told, of changed keys or by others: behind the answers that are on their way, since these may be what has changed.
+    pub fn tell(&mut self, bytes: &[u8]) {
         match self.state {
             State::Parked => self.news.extend_from_slice(bytes),
             State::Open | State::Blocked | State::Paused => self.output.extend_from_slice(bytes),

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use pantala_engine::client::{LocalContext, Session};
+use pantala_engine::client::{LocalContext, ReplyMode, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
 use pantala_engine::eviction::OUT_OF_MEMORY;
 use pantala_engine::exec::Exec;
@@ -111,9 +111,14 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.count_reply(&connection.output[before..]);
             self.tally.count(command, Outcome::Rejected);
         } else {
-            let flags = scripts::flags_of(self.server, command, &args);
-            let place = if let What::Single(_, place) = entry.what { Some(place) } else { None };
-            transaction.push(keyspace, command, &args, flags, place);
+            // Of one that won't run nothing is kept: whoever doesn't read the answers might send on and on.
+            let is_spoiled =
+                transaction.aborted || session.watching.as_ref().is_some_and(|watching| watching.is_changed());
+            if !is_spoiled {
+                let flags = scripts::flags_of(self.server, command, &args);
+                let place = if let What::Single(_, place) = entry.what { Some(place) } else { None };
+                transaction.push(keyspace, command, &args, flags, place);
+            }
             reply.simple(QUEUED);
             session.tell_transaction();
         }
@@ -316,7 +321,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.count_late_failure(command);
         }
         if !run::replies_wanted(&mut connection.session) {
-            connection.output.truncate(before);
+            connection.withdraw_reply(before);
         }
         connection.release_news();
         if connection.session.close_after_reply {
@@ -485,7 +490,10 @@ impl<L: EventLoop> Worker<'_, L> {
             return Reply::new(output, view.version).null_array();
         }
         Reply::new(output, view.version).array(transaction.queue().len());
-        self.set_in_exec(index, true);
+        if let Some(connection) = &mut self.connections[index as usize] {
+            connection.session.in_exec = true;
+            connection.confirmed.clear();
+        }
         for (at, queued) in transaction.queue().iter().enumerate() {
             faults::pause(Fault::PauseHolding);
             if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
@@ -493,8 +501,8 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             self.run_queued(index, &transaction, queued, owned);
         }
-        self.set_in_exec(index, false);
         if let Some(connection) = &mut self.connections[index as usize] {
+            connection.session.in_exec = false;
             connection.session.keep_ended(transaction);
         }
     }
@@ -524,12 +532,6 @@ impl<L: EventLoop> Worker<'_, L> {
             self.receive_messages();
             self.executor.go_on();
             faults::stall();
-        }
-    }
-
-    fn set_in_exec(&mut self, index: u32, in_exec: bool) {
-        if let Some(connection) = &mut self.connections[index as usize] {
-            connection.session.in_exec = in_exec;
         }
     }
 
@@ -582,6 +584,9 @@ impl<L: EventLoop> Worker<'_, L> {
         let reply = &connection.output[before..];
         connection.session.close_after_reply |= is_given_up(reply);
         let outcome = self.tally.outcome(command, reply);
+        if connection.session.reply_mode != ReplyMode::On && outcome == Outcome::Ok && run::is_pushed(command) {
+            connection.confirmed.extend_from_slice(reply);
+        }
         self.tally.count(command, outcome);
         if began.is_some() {
             let took = self.stopwatch.end(began);

@@ -158,9 +158,9 @@ fn of_declared(command: &Command, declared: ScriptFlags) -> Flags {
     } else if declared.contains(ScriptFlags::NO_WRITES) {
         command.flags.difference(Flags::WRITE | Flags::MAY_REPLICATE | Flags::DENYOOM)
     } else if declared.contains(ScriptFlags::ALLOW_OOM) {
-        command.flags.difference(Flags::DENYOOM)
+        command.flags.difference(Flags::DENYOOM) | Flags::WRITE
     } else {
-        command.flags | Flags::DENYOOM
+        command.flags | Flags::DENYOOM | Flags::WRITE
     }
 }
 
