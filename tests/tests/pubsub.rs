@@ -205,6 +205,9 @@ fn listeners_without_replies_are_those_of_redis() {
         (0, "MULTI", 1),
         (0, "PING", 1),
         (0, "EXEC", 1),
+        (0, "CLIENT REPLY OFF", 0),
+        (0, "PING", 0),
+        (0, "CLIENT REPLY ON", 1),
     ];
     assert_as_redis(&SERVER_ARGS, |server, version| transcript(server, version, SCRIPT));
 }

@@ -103,7 +103,7 @@ pub struct Connection {
     pub ahead: Ahead,
     /// What it is to be told, of changed keys or by others, encoded, while answers are on their way that come before that.
     pub news: Vec<u8>,
-    /// What its transaction has confirmed of subscriptions, where replies are not wanted: those are.
+    /// What the transaction that runs has confirmed of subscriptions: that is sent where replies are not wanted, too.
     pub confirmed: Vec<u8>,
     /// Bytes that the loop is sending; 0: no send is in flight.
     pub sending_bytes: usize,

@@ -492,7 +492,6 @@ impl<L: EventLoop> Worker<'_, L> {
         Reply::new(output, view.version).array(transaction.queue().len());
         if let Some(connection) = &mut self.connections[index as usize] {
             connection.session.in_exec = true;
-            connection.confirmed.clear();
         }
         for (at, queued) in transaction.queue().iter().enumerate() {
             faults::pause(Fault::PauseHolding);
@@ -503,6 +502,9 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         if let Some(connection) = &mut self.connections[index as usize] {
             connection.session.in_exec = false;
+            if connection.session.reply_mode == ReplyMode::On {
+                connection.confirmed.clear();
+            }
             connection.session.keep_ended(transaction);
         }
     }
@@ -584,7 +586,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let reply = &connection.output[before..];
         connection.session.close_after_reply |= is_given_up(reply);
         let outcome = self.tally.outcome(command, reply);
-        if connection.session.reply_mode != ReplyMode::On && outcome == Outcome::Ok && run::is_pushed(command) {
+        if outcome == Outcome::Ok && run::is_pushed(command) {
             connection.confirmed.extend_from_slice(reply);
         }
         self.tally.count(command, outcome);
