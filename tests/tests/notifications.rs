@@ -207,6 +207,34 @@ fn what_happens_in_time_makes_the_events_of_redis() {
     });
 }
 
+/// What `RESTORE` puts in place of a key whose time is over: with `REPLACE` it doesn't look the key up, so nothing has expired.
+#[test]
+fn restore_in_place_of_what_is_over_makes_the_events_of_redis() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    for_each_form(|backend, execution| {
+        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
+        let [given, right] = [&subject, &judge].map(|server| {
+            let (mut client, mut listener, mut publisher) = (server.connect(), listener(server), server.connect());
+            client.call("FLUSHALL");
+            client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+            set_classes(&mut client, "AKEnm");
+            client.call("SET source value");
+            let Reply::Bulk(dump) = client.command(&["DUMP", "source"]) else { panic!("no payload") };
+            let forms = ["0 @ REPLACE", "100000 @ REPLACE", "1 @ REPLACE ABSTTL", "0 @", "1 @ ABSTTL"];
+            forms.map(|form| {
+                client.call("DEL key");
+                client.call("SET key 1 PX 10");
+                std::thread::sleep(Duration::from_millis(20));
+                events(&mut listener, &mut publisher);
+                let words = form.split(' ').map(|word| if word == "@" { &dump[..] } else { word.as_bytes() });
+                let restored = client.command(&[&b"RESTORE"[..], b"key"].into_iter().chain(words).collect::<Vec<_>>());
+                (form, restored, client.call("GET key"), events(&mut listener, &mut publisher))
+            })
+        });
+        assert_eq!(given, right);
+    });
+}
+
 #[test]
 fn keys_and_fields_that_nobody_touches_expire_with_an_event() {
     for_each_backend(|backend| {

@@ -88,15 +88,19 @@ fn store(
 ) {
     let now_ms = access.now_ms();
     if at_ms.is_some_and(|at| at <= now_ms) {
-        let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
-        if options.replace && access.db(key).remove(key, lazy) {
-            access.notify(EventClass::Generic, "del", key);
+        if options.replace {
+            access.remove_destination(key);
         }
         return reply.ok();
     }
-    let policy = access.keyspace().tuning.access_policy();
-    // Redis deletes what is in the way and adds anew: never an overwriting.
+    let tuning = &access.keyspace().tuning;
+    let (policy, lazy) = (tuning.access_policy(), tuning.lazyfree_lazy_server_del.load(Relaxed));
+    // Redis deletes what is in the way and adds anew: never an overwriting, and what is over goes as anything else.
     let mut db = access.db(key);
+    let is_over = |at: Option<i64>| at.is_some_and(|at| at <= now_ms);
+    if db.find_even_expired(key).is_some_and(|entry| is_over(entry.expire_at_ms())) {
+        db.remove_unseen(key, lazy);
+    }
     let overwrites = db.exists(key);
     if db.put_loaded(key, loaded, at_ms.map_or(Expire::Clear, Expire::At)).is_err() {
         return reply.error(errors::OUT_OF_MEMORY);
