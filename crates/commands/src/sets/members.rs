@@ -62,10 +62,12 @@ pub fn srem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (from, to, member) = (access.first_key(args, 1), access.key(args, 2), args.at(3));
     let is_member = match has_member(access, &from, member) {
-        // Without a source nobody looks at the destination.
-        Ok(None) => return reply.integer(0),
         Ok(Some(is_member)) => is_member,
-        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+        // Without a source it doesn't matter what the destination is, but as in Redis it is looked up.
+        found => {
+            access.db(&to).write(&to);
+            return if found.is_err() { reply.error(errors::WRONG_TYPE) } else { reply.integer(0) };
+        }
     };
     let has_room = |set: &mut Set| (false, set.view().has_room(std::iter::once(member)));
     let has_room = match access.db(&to).change_as(&to, Missing::Skip, has_room) {
