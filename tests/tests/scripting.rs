@@ -189,6 +189,51 @@ fn undeclared_keys_work() {
     });
 }
 
+/// Scripts that have called something, or been refused it, before they meet a key that they haven't declared; one that changes a large value, and
+/// one that fails.
+const PUT_BACK: [&str; 7] = [
+    "redis.pcall('nosuch') return redis.call('get','undeclared')",
+    "redis.pcall('get') return redis.call('get','undeclared')",
+    "redis.pcall('subscribe','x') redis.pcall('incr','text') redis.pcall('lpush','text','x') return redis.call('get','undeclared')",
+    "redis.call('set',KEYS[1],'v') redis.call('echo','x') for i=1,9 do redis.call('get',KEYS[1]) end return redis.call('get','undeclared')",
+    "redis.pcall('debug','error','MINE a') redis.pcall('get',KEYS[1],'b') return redis.call('publish','channel','x')",
+    "redis.pcall('nosuch') return redis.call('append','large','x')",
+    "redis.pcall('nosuch') redis.call('get','undeclared') return redis.call('lpush','text','x')",
+];
+
+/// What `INFO` counts of each of these, run twice.
+fn counts_of_scripts(server: &Server, _: u8) -> Vec<String> {
+    let mut client = server.connect();
+    client.call("FLUSHALL");
+    client.call("SET text x");
+    client.call("SETRANGE large 100000 x");
+    let is_told = |line: &&str| {
+        !line.starts_with("cmdstat_info")
+            && ["cmdstat_", "errorstat_", "total_error"].iter().any(|head| line.starts_with(head))
+    };
+    let without_times =
+        |line: &str| line.split(',').filter(|field| !field.starts_with("usec")).collect::<Vec<_>>().join(",");
+    let mut lines = Vec::new();
+    for script in PUT_BACK {
+        client.call("SCRIPT FLUSH");
+        client.call("CONFIG RESETSTAT");
+        for _ in 0..2 {
+            client.command(&["EVAL", script, "1", "key"]);
+            let info = client.call("INFO all").text();
+            let mut told: Vec<String> = info.lines().filter(is_told).map(without_times).collect();
+            told.sort();
+            lines.push(format!("{script}: {}", told.join(" ")));
+        }
+    }
+    lines
+}
+
+/// One that is put back and run again has counted once.
+#[test]
+fn what_scripts_call_counts_as_in_redis() {
+    assert_as_redis_in_each_form(&SERVER_ARGS, counts_of_scripts);
+}
+
 /// Keys beyond what room is kept for, values of many lengths, each changed twice, and then one that is too large to be remembered: they are what they
 /// were when the second run begins, and the next script on that worker puts back only its own.
 #[test]

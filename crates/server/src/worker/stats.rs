@@ -46,6 +46,17 @@ const ERROR_CODE_BYTES_MAX: usize = 30;
 /// Different error codes that are counted: there are a dozen, unless scripts make some up.
 const ERROR_CODES_MAX: usize = 128;
 
+/// Most counts of a run that may be put back which are kept until it stands: 32 KiB of them. Those beyond are made at once.
+const HELD_MAX: usize = 1024;
+
+/// A count of a run that may be put back.
+enum HeldCount {
+    /// A command within it, and how long it took.
+    Command(&'static Command, Outcome, Duration),
+    /// An error reply with this code; `None`: there are too many of them.
+    Error(Option<Arc<Counter>>),
+}
+
 /// See the head of this module.
 pub struct WorkerStats {
     /// Turns of the loop.
@@ -94,6 +105,10 @@ pub struct Tally<'s> {
     by_code: ByCode,
     /// The error of the command at hand was counted when a command within it answered it.
     is_counted: bool,
+    /// What a run that may be put back has counted so far.
+    held: Vec<HeldCount>,
+    /// Such a run is under way.
+    is_holding: bool,
     /// Whether it is kept how long calls took (`latency-tracking`).
     pub tracks_latency: bool,
 }
@@ -109,6 +124,8 @@ impl<'s> Tally<'s> {
             window_calls: Vec::new(),
             by_code: ByCode::new(),
             is_counted: false,
+            held: Vec::new(),
+            is_holding: false,
             tracks_latency: true,
         }
     }
@@ -140,12 +157,72 @@ impl<'s> Tally<'s> {
         }
     }
 
-    /// A command has run within another (a script), for so long, which counts for that one too.
+    /// A command has run within another (a script), for so long, which counts for that one too; or was rejected there.
     pub fn count_within(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
+        if self.is_holding() {
+            self.held.push(HeldCount::Command(command, outcome, took));
+        } else {
+            self.count_now(command, outcome, took);
+        }
+    }
+
+    #[inline]
+    fn count_now(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
         self.count(command, outcome);
-        if let Some(index) = self.window_calls.pop() {
+        if outcome != Outcome::Rejected
+            && let Some(index) = self.window_calls.pop()
+        {
             self.record(index, took);
         }
+    }
+
+    /// The outcome of a command within another that has replied; an error is counted.
+    pub fn outcome_within(&mut self, command: &Command, reply: &[u8]) -> Outcome {
+        if reply.first() != Some(&b'-') || command.flags.contains(Flags::ANSWERS_ERRORS) {
+            return Outcome::Ok;
+        }
+        self.count_reply_within(reply);
+        Outcome::Failed
+    }
+
+    /// A reply that may be an error was given to what runs within a command.
+    pub fn count_reply_within(&mut self, reply: &[u8]) {
+        let [b'-', error @ ..] = reply else { return };
+        let count = self.count_of(error);
+        if self.is_holding() {
+            self.held.push(HeldCount::Error(count));
+        } else {
+            self.add_error(count.as_deref());
+        }
+    }
+
+    /// A run begins that may be put back: what is counted within it counts when it stands, and who asks meanwhile doesn't see it.
+    pub fn hold(&mut self) {
+        self.is_holding = true;
+    }
+
+    /// Whether a count is to be held: there is room for it, or it is made at once.
+    #[inline]
+    fn is_holding(&self) -> bool {
+        self.is_holding && self.held.len() < HELD_MAX
+    }
+
+    /// The run has ended. What it has counted counts if it stands, and is forgotten if it was put back.
+    pub fn let_go(&mut self, stands: bool) {
+        if !std::mem::take(&mut self.is_holding) {
+            return;
+        }
+        let mut held = std::mem::take(&mut self.held);
+        if stands {
+            for count in &held {
+                match count {
+                    HeldCount::Command(command, outcome, took) => self.count_now(command, *outcome, *took),
+                    HeldCount::Error(count) => self.add_error(count.as_deref()),
+                }
+            }
+        }
+        held.clear();
+        self.held = held;
     }
 
     /// An error reply follows that was counted when a command within answered it.
@@ -197,19 +274,34 @@ impl<'s> Tally<'s> {
 
     #[cold]
     fn count_error(&mut self, error: &[u8]) {
+        let count = self.count_of(error);
+        self.add_error(count.as_deref());
+    }
+
+    fn add_error(&self, of_its_code: Option<&Counter>) {
         self.stats.errors.add(1);
+        if let Some(count) = of_its_code {
+            count.add(1);
+        }
+    }
+
+    /// Where errors with the code of this one are counted; `None`: there are too many codes.
+    #[cold]
+    fn count_of(&mut self, error: &[u8]) -> Option<Arc<Counter>> {
         let code = match error.iter().take(ERROR_CODE_BYTES_MAX + 1).position(|&byte| byte == b' ') {
             Some(len) => &error[..len],
             None => b"ERR",
         };
         if let Some(count) = self.by_code.get(code) {
-            count.add(1);
-        } else if self.by_code.len() < ERROR_CODES_MAX {
-            let count = Arc::new(Counter::new());
-            count.add(1);
-            self.by_code.insert(code.to_vec(), Arc::clone(&count));
-            self.stats.by_code().insert(code.to_vec(), count);
+            return Some(Arc::clone(count));
         }
+        if self.by_code.len() == ERROR_CODES_MAX {
+            return None;
+        }
+        let count = Arc::new(Counter::new());
+        self.by_code.insert(code.to_vec(), Arc::clone(&count));
+        self.stats.by_code().insert(code.to_vec(), Arc::clone(&count));
+        Some(count)
     }
 
     /// The command that was counted last took so long: it has no share in the time of its window.
@@ -367,6 +459,33 @@ mod tests {
         let (longest, longer) =
             ([b"-", [b'x'; 30].as_slice(), b" y"].concat(), [b"-", [b'x'; 31].as_slice(), b" y"].concat());
         assert_eq!(by_code(&[&longest, &longer]), (2, format!("ERR=1 {}=1", "x".repeat(30))));
+    }
+
+    /// At the most that is held, and one past it.
+    #[test]
+    fn a_run_counts_when_it_stands() {
+        let get = pantala_commands::lookup(b"get").expect("a command");
+        for (calls, stands, meanwhile, after) in [
+            (HELD_MAX - 1, true, 0, HELD_MAX - 1),
+            (HELD_MAX - 1, false, 0, 0),
+            (HELD_MAX, true, 1, HELD_MAX),
+            (HELD_MAX, false, 1, 1),
+        ] {
+            let stats = WorkerStats::new();
+            let mut tally = Tally::new(&stats);
+            let commands = || stats.commands.get() as usize;
+            tally.hold();
+            tally.count_reply_within(b"-ERR a\r\n");
+            for _ in 0..calls {
+                tally.count_within(get, Outcome::Ok, Duration::ZERO);
+            }
+            assert_eq!((commands(), stats.errors.get()), (meanwhile, 0), "{calls}");
+            tally.let_go(stands);
+            assert_eq!((commands(), stats.errors.get()), (after, u64::from(stands)), "{calls} {stands}");
+            tally.count_within(get, Outcome::Rejected, Duration::ZERO);
+            let rejected: u64 = stats.by_command().iter().map(|(_, stats)| stats.rejected.get()).sum();
+            assert_eq!(rejected, 1, "what comes later counts at once");
+        }
     }
 
     #[test]

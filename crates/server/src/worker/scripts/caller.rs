@@ -88,7 +88,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             Ok(command) => command,
             Err(why) => {
                 Reply::new(reply, version).error_bytes(&why);
-                self.worker.tally.count_reply(reply);
+                self.worker.tally.count_reply_within(reply);
                 return Called::Replied;
             }
         };
@@ -106,7 +106,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             self.roll_back();
             return Called::Abandoned;
         }
-        let outcome = self.worker.tally.outcome(command, reply);
+        let outcome = self.worker.tally.outcome_within(command, reply);
         let took = began.map_or(Duration::ZERO, |began| began.elapsed());
         self.worker.tally.count_within(command, outcome, took);
         let (keyspace, sender) = (self.worker.executor.keyspace(), Sender::Script(&self.client));
@@ -191,7 +191,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             Ok(command) => command,
             Err(unresolved) => {
                 if let Unresolved::WrongArity(command) = unresolved {
-                    tally.count(command, Outcome::Rejected);
+                    tally.count_within(command, Outcome::Rejected, Duration::ZERO);
                 }
                 return Err(unresolved.message_in_script(args));
             }
@@ -215,7 +215,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         };
         match refused {
             Some(why) => {
-                self.worker.tally.count(command, Outcome::Rejected);
+                self.worker.tally.count_within(command, Outcome::Rejected, Duration::ZERO);
                 Err(why.as_bytes().into())
             }
             None => {

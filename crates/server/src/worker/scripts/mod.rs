@@ -297,6 +297,9 @@ impl<L: EventLoop> Worker<'_, L> {
         let allows_oom = call.program.flags().contains(ScriptFlags::ALLOW_OOM);
         let is_out_of_memory = !allows_oom && self.is_out_of_memory();
         let undo = (!call.is_wide).then(|| std::mem::take(&mut self.undo));
+        if undo.is_some() {
+            self.tally.hold();
+        }
         let mut caller = ScriptCaller {
             reads_as,
             keys: call.keys(),
@@ -329,6 +332,7 @@ impl<L: EventLoop> Worker<'_, L> {
             server.keyspace().note_all_held(began.elapsed(), server.monotonic_ms());
         }
         let (is_large, undo) = (caller.is_large, caller.undo.take());
+        self.tally.let_go(ended != Ended::Abandoned);
         if let Some(mut undo) = undo {
             undo.clear();
             self.undo = undo;
