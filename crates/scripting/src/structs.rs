@@ -2,7 +2,7 @@
 
 use mlua_sys::lua51 as ffi;
 
-use crate::lua::{Outcome, Raise, Stack, lua_functions};
+use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
 
 lua_functions! {
     pack => pack_values;
@@ -194,18 +194,19 @@ fn unpack_values(stack: Stack) -> Outcome {
     let mut format = Format::new(stack)?;
     let data = stack.check_bytes(2)?;
     let mut position = 0;
-    if stack.top() >= 3 {
-        let from = stack.check_number(3)? as i64;
-        if from <= 0 {
+    if !matches!(stack.kind(3), Kind::None | Kind::Nil) {
+        // One below zero lies beyond all data, as in C.
+        let from = signed_bits(stack.check_number(3)?) as usize;
+        if from == 0 {
             return Err(stack.argument_error(3, "offset must be 1 or greater"));
         }
-        position = from as usize - 1;
+        position = from - 1;
     }
     // Values follow the arguments.
     stack.set_top(3);
     let mut values = 0;
     while let Some(Item { option, mut size, padding }) = format.next(position)? {
-        position += padding;
+        position = position.wrapping_add(padding);
         let too_short = |size: usize, position: usize| size > data.len() || position > data.len() - size;
         if too_short(size, position) {
             return Err(stack.argument_error(2, "data string too short"));
@@ -235,8 +236,7 @@ fn unpack_values(stack: Stack) -> Outcome {
                         return Err(stack.error("format 'c0' needs a previous size"));
                     }
                     // One below zero is too large for any data, as in C.
-                    let asked = stack.number(-1);
-                    size = if asked > -1.0 { asked as usize } else { usize::MAX };
+                    size = integer_bits(stack.number(-1)) as usize;
                     stack.pop(1);
                     values -= 1;
                     if too_short(size, position) {
@@ -258,22 +258,21 @@ fn unpack_values(stack: Stack) -> Outcome {
         }
         position += size;
     }
-    stack.push_number((position + 1) as f64);
+    stack.push_number(position.wrapping_add(1) as i64 as f64);
     Ok(values + 1)
 }
 
-/// A number as C makes an integer of it: below zero by way of a signed one. What doesn't fit is what x86-64's instructions leave.
+/// 2^63, the first number that isn't a signed integer.
+const SIGNED_END: f64 = 9_223_372_036_854_775_808.0;
+
+/// A number as a signed integer, as x86-64 converts it: what doesn't fit is the lowest.
+fn signed_bits(number: f64) -> i64 {
+    if number < SIGNED_END { number as i64 } else { i64::MIN }
+}
+
+/// A number as an integer of either kind, as C converts it on x86-64: of those that don't fit the largest are 0.
 fn integer_bits(number: f64) -> u64 {
-    const TWO_TO_64: f64 = 18_446_744_073_709_551_616.0;
-    if number.is_nan() {
-        1 << 63
-    } else if number < 0.0 {
-        number as i64 as u64
-    } else if number < TWO_TO_64 {
-        number as u64
-    } else {
-        0
-    }
+    if number >= SIGNED_END { signed_bits(number - SIGNED_END) as u64 ^ 1 << 63 } else { signed_bits(number) as u64 }
 }
 
 /// An integer of `size` bytes, of which the lowest 8 are here.

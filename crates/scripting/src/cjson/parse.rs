@@ -304,7 +304,7 @@ fn strtod(text: &[u8]) -> Option<(f64, usize)> {
         return Some((signed(f64::INFINITY), sign + 3));
     }
     if begins(b"nan") {
-        return Some((signed(f64::NAN), sign + 3));
+        return Some((signed(f64::NAN), sign + 3 + remark_len(&rest[3..])));
     }
     if begins(b"0x")
         && let Some(Hexadecimal { value, len, .. }) = hexadecimal::read(&rest[2..])
@@ -333,6 +333,13 @@ fn strtod(text: &[u8]) -> Option<(f64, usize)> {
     }
     let number = std::str::from_utf8(&rest[..len]).ok()?.parse().ok()?;
     Some((signed(number), sign + len))
+}
+
+/// The length of what may stand behind `nan`, in parentheses: letters, digits and underscores.
+fn remark_len(text: &[u8]) -> usize {
+    let Some(inside) = text.strip_prefix(b"(") else { return 0 };
+    let len = inside.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+    if inside.get(len) == Some(&b')') { len + 2 } else { 0 }
 }
 
 #[cfg(test)]
