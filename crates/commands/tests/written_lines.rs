@@ -11,9 +11,10 @@
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use pantala_base::mailbox::Node;
 use pantala_commands::lookup;
@@ -34,6 +35,8 @@ const VALUE_BYTES: usize = 256;
 /// Of an entry before its value: head, lengths of 1 and 3 bytes, the key.
 const ENTRY_HEAD_BYTES: usize = 8 + KEY_BYTES;
 const KEY_BYTES: usize = 4;
+/// How long a thread may take to begin.
+const SETTLING: Duration = Duration::from_millis(20);
 
 /// Memory of this process, as the kernel shows it.
 struct Memory {
@@ -294,10 +297,31 @@ fn assert_row(name: &str, (apart, together): (usize, usize), value_bytes: usize)
     assert!(expected.contains(&(together - apart)), "{name}: {} lines of a key's entry, {entry}", together - apart);
 }
 
+/// Waits until all other threads of this process wait for something: what they write would be taken for a command's.
+fn await_sleep_of_others() {
+    let this = std::fs::read_link("/proc/thread-self").expect("this thread");
+    let sleeps = |task: std::io::Result<DirEntry>| {
+        let task = task.expect("a thread");
+        let stat = std::fs::read_to_string(task.path().join("stat")).expect("its state");
+        // Behind the name, which stands in parentheses.
+        this.ends_with(task.file_name()) || stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('S'))
+    };
+    loop {
+        // On their way there they may sleep for moments.
+        std::thread::sleep(SETTLING);
+        if std::fs::read_dir("/proc/self/task").expect("threads").all(sleeps) {
+            return;
+        }
+    }
+}
+
+/// A keyspace, once its thread for what is freed later has begun to wait.
 fn keyspace(shards: u32) -> Keyspace {
     let layout =
         Layout { shards, databases: 16, homes: 2, workers: 2, execution: Execution::Inline, seed: 42, random_seed: 42 };
-    Keyspace::new(layout, (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect())
+    let keyspace = Keyspace::new(layout, (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect());
+    await_sleep_of_others();
+    keyspace
 }
 
 #[test]
