@@ -333,6 +333,25 @@ fn the_answer_comes_before_the_events_of_the_own_command() {
             assert!(matches!(client.receive(), Reply::Array(_)), "{key}");
             assert_eq!(client.receive().elements()[3], Reply::bulk(&missing));
         }
+        // What has waited is served by whoever has something for it, at last or before it is known here that it waits.
+        let mut others = [(); 3].map(|()| server.connect());
+        set_classes(&mut others[0], "El");
+        for number in 0..300 {
+            let key = format!("w:{number}");
+            client.send(&["BLPOP", &key, "0"]);
+            if number % 3 == 0 {
+                while !others[0].call("INFO clients").text().contains("blocked_clients:1") {}
+            }
+            others[number % 3].command(&["LPUSH", &key, "x"]);
+            let mut seen = Vec::new();
+            while seen.len() < 3 {
+                seen.push(client.receive());
+            }
+            let answer = seen.iter().position(|reply| matches!(reply, Reply::Array(_)));
+            let popped =
+                seen.iter().position(|reply| reply.elements().get(2) == Some(&Reply::bulk("__keyevent@0__:lpop")));
+            assert!(answer < popped && popped.is_some(), "{seen:?}");
+        }
     });
 }
 

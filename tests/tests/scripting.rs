@@ -266,6 +266,24 @@ fn many_keys_are_put_back() {
     });
 }
 
+/// A call that misses its declared key makes an event, which is held until the call stands and then forgotten: however many there were, the next call has room for its own and
+/// runs once.
+#[test]
+fn events_of_calls_before_take_no_room() {
+    const CALLS: u64 = 3000;
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "1"]);
+        let mut client = server.connect();
+        client.call("CONFIG SET notify-keyspace-events KEm");
+        let key = "k".repeat(1000);
+        for _ in 0..CALLS {
+            assert_eq!(client.command(&["EVAL", "return redis.call('GET', KEYS[1])", "1", &key]), Reply::Null);
+        }
+        let misses = client.call("INFO stats").text();
+        assert!(misses.contains(&format!("keyspace_misses:{CALLS}\r\n")), "{misses}");
+    });
+}
+
 /// What a script has changed before it fails stays, once, also where it had been put back before and was run again.
 #[test]
 fn what_a_script_has_changed_before_an_error_stays() {

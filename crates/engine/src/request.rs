@@ -148,6 +148,11 @@ impl Request {
         })
     }
 
+    /// How long its first step took, where its time was taken.
+    pub fn first_took(&self) -> Option<Duration> {
+        self.steps.first()?.took
+    }
+
     /// The arguments of a step.
     pub fn args(&self, step: &Step) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges[step.args.clone()])

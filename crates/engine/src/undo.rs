@@ -167,7 +167,7 @@ impl Undo {
 
     /// Forgets all that it remembers, if anything: what it has changed stands.
     pub fn clear(&mut self) {
-        if self.noted.is_empty() && self.bytes.is_empty() && self.events.is_empty() {
+        if self.taken_bytes == 0 && self.bytes.is_empty() {
             return;
         }
         let entries = self.noted.capacity().max(self.events.capacity());

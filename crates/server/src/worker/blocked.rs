@@ -24,7 +24,6 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn block(&mut self, index: u32, waiter: Arc<Waiter>, took: Duration) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         connection.state = State::Blocked;
-        connection.release_news();
         *connection.session.client.waiter() = Some(Arc::clone(&waiter));
         connection.session.client.argument_bytes.store(waiter.argument_bytes() as u64, Relaxed);
         let deadline_us = (waiter.timeout_ms > 0).then(|| {
@@ -35,6 +34,9 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let early = connection.woken_early.take();
         connection.blocked = Some(Blocked { waiter, deadline_us, took });
+        if !connection.awaits_answer() {
+            connection.release_news();
+        }
         self.tell_blocked(1);
         // Its peer may have gone before it was known to wait.
         self.touch(index);
@@ -50,7 +52,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         match &connection.blocked {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
-                self.unblock(index, true, &mut |output, _| output.extend_from_slice(&woken.reply));
+                self.unblock(index, false, &mut |output, _| output.extend_from_slice(&woken.reply));
             }
             // The news that it waits has not been looked at yet.
             None if connection.state == State::Parked => connection.woken_early = Some(woken),
@@ -71,7 +73,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 // Redis counts either as a failure.
                 self.tally.count_late_failure(unblock.waiter.command());
             }
-            self.unblock(index, true, &mut |output, version| {
+            self.unblock(index, false, &mut |output, version| {
                 let mut reply = Reply::new(output, version);
                 if with_error { reply.error(UNBLOCKED) } else { reply.null_array() }
             });
@@ -91,20 +93,20 @@ impl<L: EventLoop> Worker<'_, L> {
             let waiter = self.connections[index as usize].as_ref().and_then(|connection| connection.blocked.as_ref());
             // Claimed by another: its answer is on the way.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
-                self.unblock(index, false, &mut |output, version| Reply::new(output, version).null_array());
+                self.unblock(index, true, &mut |output, version| Reply::new(output, version).null_array());
             }
         }
     }
 
-    /// Answers a connection whose waiter is claimed; it goes on with what it has sent since. As in Redis it is logged only now, without the time that it waited, and
-    /// not where nobody was faster than its time.
-    fn unblock(&mut self, index: u32, is_logged: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
+    /// Answers a connection whose waiter is claimed; it goes on with what it has sent since. As in Redis the command enters the slow log and the histogram only now,
+    /// without the time that it waited, and not at all when it timed out.
+    fn unblock(&mut self, index: u32, timed_out: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
         let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
         let Some(connection) = &mut self.connections[index as usize] else { return };
         connection.state = State::Open;
         let before = connection.output.len();
         answer(&mut connection.output, connection.session.version);
-        if is_logged {
+        if !timed_out {
             let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
             slow::note(keyspace, Sender::Client(client), waiter.command(), &waiter.args(), took, self.now_ms);
             self.tally.end_blocked(waiter.command(), took);
@@ -113,6 +115,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if !run::replies_wanted(&mut connection.session) {
             connection.output.truncate(before);
         }
+        connection.release_news();
         if self.closed_over_limit(index) {
             return;
         }

@@ -34,7 +34,7 @@ pub struct Blocked {
     pub waiter: Arc<Waiter>,
     /// Until when, in the clock that never goes back, µs.
     pub deadline_us: Option<i64>,
-    /// How long it took to find that it has to wait, if that was on this worker.
+    /// How long it took to find that it has to wait.
     pub took: Duration,
 }
 
@@ -125,7 +125,7 @@ impl Connection {
     /// Takes back the reply that begins at `before` in the output, as `CLIENT REPLY` wants it. What counts as a message stays.
     pub fn withdraw_reply(&mut self, before: usize) {
         self.output.truncate(before);
-        self.output.append(&mut self.confirmed);
+        self.output.extend(std::mem::take(&mut self.confirmed));
     }
 
     /// A connection that has just been accepted.

@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pantala_dict::prefetch_all;
 use pantala_engine::client::{ReplyMode, Session};
@@ -254,7 +253,9 @@ impl<L: EventLoop> Worker<'_, L> {
         if let Some(waiter) = parcel.value.blocked.take() {
             // A command that may wait travels alone.
             connection.requests -= 1;
-            return self.block(index, waiter, Duration::ZERO);
+            let took = parcel.value.first_took().unwrap_or_default();
+            self.tally.time_blocked(waiter.command(), took);
+            return self.block(index, waiter, took);
         }
         connection.answers.push(parcel);
         connection.requests -= 1;

@@ -13,7 +13,6 @@ use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
 
 use super::Worker;
 use super::busy::Deferred;
-use super::connection::State;
 
 /// To how many connections, that have only got messages, a turn sends them: about a millisecond's work.
 const SENT_TO_PER_TURN: usize = 128;
@@ -49,14 +48,19 @@ impl<L: EventLoop> Worker<'_, L> {
             let deferred = Deferred::Output(connection.token(), copy);
             return self.defer_output(deferred, message.bytes().len());
         }
-        // What it waits for may be what it is told of: its answer comes first.
-        let is_parked = connection.state == State::Parked;
+        // Its answer comes first, so even a long message is copied.
+        let awaits_answer = connection.awaits_answer();
         match message {
-            message if is_parked => connection.tell(message.bytes()),
+            message if awaits_answer => connection.tell(message.bytes()),
             Outgoing::Own(bytes) => connection.output.extend_from_slice(bytes),
             Outgoing::Shared(bytes) => connection.add_shared(bytes),
         }
-        if !self.closed_over_limit(index) && !is_parked {
+        if self.closed_over_limit(index) {
+            return;
+        }
+        if awaits_answer {
+            self.touch(index);
+        } else {
             self.send_in_its_turn(index);
         }
     }

@@ -147,10 +147,12 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn put_off(&mut self, index: u32, command: &'static Command) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         connection.state = State::Paused;
+        connection.release_news();
         connection.session.client.set_command(command);
         connection.session.client.paused.store(true, Relaxed);
         self.stats.paused.add(1);
         self.paused.push(index);
+        self.touch(index);
     }
 
     /// Lets connections that were held back go on when the pause is over.

@@ -330,6 +330,7 @@ impl<L: EventLoop> Worker<'_, L> {
             if let Some(waiter) = self.executor.take_blocked() {
                 let took = if WATCHING { self.stopwatch.end(began) } else { Duration::ZERO };
                 self.tally.time_blocked(command, took);
+                self.tally.leave_out(took);
                 self.block(entry.connection, waiter, took);
             }
             return is_cached;

@@ -57,6 +57,8 @@ enum HeldCount {
     Error(Option<Arc<Counter>>),
 }
 
+const _: () = assert!(HELD_MAX * size_of::<HeldCount>() <= 32 * 1024);
+
 /// See the head of this module.
 pub struct WorkerStats {
     /// Turns of the loop.
@@ -159,7 +161,7 @@ impl<'s> Tally<'s> {
 
     /// A command has run within another (a script), for so long, which counts for that one too; or was rejected there.
     pub fn count_within(&mut self, command: &'static Command, outcome: Outcome, took: Duration) {
-        if self.is_holding() {
+        if self.holds_next() {
             self.held.push(HeldCount::Command(command, outcome, took));
         } else {
             self.count_now(command, outcome, took);
@@ -189,7 +191,7 @@ impl<'s> Tally<'s> {
     pub fn count_reply_within(&mut self, reply: &[u8]) {
         let [b'-', error @ ..] = reply else { return };
         let count = self.count_of(error);
-        if self.is_holding() {
+        if self.holds_next() {
             self.held.push(HeldCount::Error(count));
         } else {
             self.add_error(count.as_deref());
@@ -201,9 +203,9 @@ impl<'s> Tally<'s> {
         self.is_holding = true;
     }
 
-    /// Whether a count is to be held: there is room for it, or it is made at once.
+    /// Whether the next count is to be held: there is room for it, or it is made at once.
     #[inline]
-    fn is_holding(&self) -> bool {
+    fn holds_next(&self) -> bool {
         self.is_holding && self.held.len() < HELD_MAX
     }
 
@@ -329,6 +331,10 @@ impl<'s> Tally<'s> {
     pub fn time_blocked(&mut self, command: &'static Command, took: Duration) {
         let index = self.find(command);
         self.runs[index].1.time_ns.add(took.as_nanos() as u64);
+    }
+
+    /// The window's time has a part that isn't to be shared.
+    pub fn leave_out(&mut self, took: Duration) {
         self.window_timed += took;
     }
 

@@ -14,12 +14,21 @@ use super::connection::{Connection, State};
 use super::window::{Entry, What};
 
 impl Connection {
+    /// Whether an answer is on its way to it, which what it is told meanwhile may be about.
+    pub fn awaits_answer(&self) -> bool {
+        match self.state {
+            State::Parked => true,
+            State::Blocked => self.blocked.as_ref().is_some_and(|blocked| blocked.waiter.is_claimed()),
+            State::Open | State::Paused | State::Closing => false,
+        }
+    }
+
     /// Adds what it is to be told, of changed keys or by others: behind the answers that are on their way, since these may be what has changed.
     pub fn tell(&mut self, bytes: &[u8]) {
-        match self.state {
-            State::Parked => self.news.extend_from_slice(bytes),
-            State::Open | State::Blocked | State::Paused => self.output.extend_from_slice(bytes),
-            State::Closing => {}
+        if self.awaits_answer() {
+            self.news.extend_from_slice(bytes);
+        } else if self.state != State::Closing {
+            self.output.extend_from_slice(bytes);
         }
     }
 

@@ -503,7 +503,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if let Some(connection) = &mut self.connections[index as usize] {
             connection.session.in_exec = false;
             if connection.session.reply_mode == ReplyMode::On {
-                connection.confirmed.clear();
+                connection.confirmed = Vec::new();
             }
             connection.session.keep_ended(transaction);
         }
