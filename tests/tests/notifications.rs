@@ -1,6 +1,7 @@
 //! Keyspace notifications: the same events as redis-server's, in the same order, under random commands of every family; in order with the
 //! changes; at the time of the expiry; and as `notify-keyspace-events` asks.
 
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
@@ -185,8 +186,8 @@ const SCRIPT: &[&str] = &[
     "FLUSHALL",
 ];
 
-#[test]
-fn what_happens_in_time_makes_the_events_of_redis() {
+/// Has `play` give the same with each form of Pantala as with redis-server. It gets a client, and what tells the events since the last look; nothing expires by itself.
+fn assert_as_redis<T: PartialEq + Debug>(play: impl Fn(&mut Client, &mut dyn FnMut() -> Vec<String>) -> T) {
     let Some(judge) = Server::redis(&[]) else { return };
     for_each_form(|backend, execution| {
         let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
@@ -195,48 +196,44 @@ fn what_happens_in_time_makes_the_events_of_redis() {
             client.call("FLUSHALL");
             client.call("DEBUG SET-ACTIVE-EXPIRE 0");
             set_classes(&mut client, "AKEnm");
-            let mut all = Vec::new();
-            for command in SCRIPT {
-                if *command == "~" {
-                    std::thread::sleep(Duration::from_millis(60));
-                    continue;
-                }
-                client.call(command);
-                all.extend(
-                    events(&mut listener, &mut publisher).into_iter().map(|event| format!("{command}: {event}")),
-                );
-            }
-            all
+            play(&mut client, &mut || events(&mut listener, &mut publisher))
         });
         assert_eq!(given, right);
+    });
+}
+
+#[test]
+fn what_happens_in_time_makes_the_events_of_redis() {
+    assert_as_redis(|client, events| {
+        let mut all = Vec::new();
+        for command in SCRIPT {
+            if *command == "~" {
+                std::thread::sleep(Duration::from_millis(60));
+                continue;
+            }
+            client.call(command);
+            all.extend(events().into_iter().map(|event| format!("{command}: {event}")));
+        }
+        all
     });
 }
 
 /// What `RESTORE` puts in place of a key whose time is over: with `REPLACE` it doesn't look the key up, so nothing has expired.
 #[test]
 fn restore_in_place_of_what_is_over_makes_the_events_of_redis() {
-    let Some(judge) = Server::redis(&[]) else { return };
-    for_each_form(|backend, execution| {
-        let subject = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
-        let [given, right] = [&subject, &judge].map(|server| {
-            let (mut client, mut listener, mut publisher) = (server.connect(), listener(server), server.connect());
-            client.call("FLUSHALL");
-            client.call("DEBUG SET-ACTIVE-EXPIRE 0");
-            set_classes(&mut client, "AKEnm");
-            client.call("SET source value");
-            let Reply::Bulk(dump) = client.command(&["DUMP", "source"]) else { panic!("no payload") };
-            let forms = ["0 @ REPLACE", "100000 @ REPLACE", "1 @ REPLACE ABSTTL", "0 @", "1 @ ABSTTL"];
-            forms.map(|form| {
-                client.call("DEL key");
-                client.call("SET key 1 PX 10");
-                std::thread::sleep(Duration::from_millis(20));
-                events(&mut listener, &mut publisher);
-                let words = form.split(' ').map(|word| if word == "@" { &dump[..] } else { word.as_bytes() });
-                let restored = client.command(&[&b"RESTORE"[..], b"key"].into_iter().chain(words).collect::<Vec<_>>());
-                (form, restored, client.call("GET key"), events(&mut listener, &mut publisher))
-            })
-        });
-        assert_eq!(given, right);
+    assert_as_redis(|client, events| {
+        client.call("SET source value");
+        let Reply::Bulk(dump) = client.command(&["DUMP", "source"]) else { panic!("no payload") };
+        let forms = ["0 @ REPLACE", "100000 @ REPLACE", "1 @ REPLACE ABSTTL", "0 @", "1 @ ABSTTL"];
+        forms.map(|form| {
+            client.call("DEL key");
+            client.call("SET key 1 PX 10");
+            std::thread::sleep(Duration::from_millis(20));
+            events();
+            let words = form.split(' ').map(|word| if word == "@" { &dump[..] } else { word.as_bytes() });
+            let restored = client.command(&[&b"RESTORE"[..], b"key"].into_iter().chain(words).collect::<Vec<_>>());
+            (form, restored, client.call("GET key"), events())
+        })
     });
 }
 
