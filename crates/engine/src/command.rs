@@ -405,9 +405,13 @@ impl Command {
     /// and its reply.
     #[inline]
     pub fn is_plain(&self, arguments: usize) -> bool {
-        arguments <= PLAIN_ARGUMENTS_MAX
-            && self.flags.intersects(Flags::FAST.union(Flags::PLAIN))
-            && !self.flags.contains(Flags::BLOCKING)
+        arguments <= PLAIN_ARGUMENTS_MAX && self.flags.intersects(Flags::FAST.union(Flags::PLAIN))
+    }
+
+    /// Whether a call with so many arguments that travels to its shard has its own time taken there: one that isn't plain, and one that may wait, which has
+    /// no share in the time of a window.
+    pub fn is_timed_on_its_way(&self, arguments: usize) -> bool {
+        !self.is_plain(arguments) || self.flags.contains(Flags::BLOCKING)
     }
 
     /// The subcommand of that name, in any case.

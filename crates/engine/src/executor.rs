@@ -587,8 +587,8 @@ impl<'k> Executor<'k> {
                 connection: request.connection,
                 now_ms: request.now_ms,
             };
-            let is_timed =
-                WATCHING && (!call.command.is_plain(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed));
+            let is_timed = WATCHING
+                && (call.command.is_timed_on_its_way(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
             let blocked = execute(self.keyspace, &call, request.worker, owned, Blocking::Allowed, &mut reply);
             step.took = began.map(|began| began.elapsed());

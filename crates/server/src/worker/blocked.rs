@@ -81,10 +81,14 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Answers those whose time is over.
+    #[inline]
     pub(super) fn time_out(&mut self) {
-        if self.deadlines.is_empty() {
-            return;
+        if !self.deadlines.is_empty() {
+            self.look_at_deadlines();
         }
+    }
+
+    fn look_at_deadlines(&mut self) {
         let now_us = self.server.monotonic_us();
         while let Some(&(deadline_us, ticket, index)) = self.deadlines.first()
             && deadline_us <= now_us

@@ -142,17 +142,18 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// One turn within a script, which holds these shards.
-    pub(super) fn turn_within(&mut self, owned: &mut [Ownership], events: &mut Vec<Event>) {
+    pub(super) fn turn_within(&mut self, owned: &mut [Ownership]) {
         let Some(why) = self.busy_reply() else { return };
         // A script sees one time from its beginning to its end.
         let script_ms = self.now_ms;
         self.executor.refuse_waiting(owned, why);
         // A loop that can't wait any more says so again when the script has ended.
-        if self.io.poll(Some(Duration::ZERO), events).is_ok() {
+        let mut events = Vec::new();
+        if self.io.poll(Some(Duration::ZERO), &mut events).is_ok() {
             self.now_ms = self.server.now_ms();
             self.stats.turns.add(1);
             self.reload_if_changed();
-            for event in events.drain(..) {
+            for event in events {
                 if let Some(event) = self.deferred_event(event) {
                     self.handle(event);
                 }

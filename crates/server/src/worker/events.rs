@@ -350,15 +350,21 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn reload_if_changed(&mut self) {
         let generation = self.server.config().generation();
         if generation != self.settings_generation {
-            // The number was read first: settings newer than it are taken up again, never missed.
-            self.settings = self.server.config().settings();
-            self.settings_generation = generation;
-            self.stopwatch.set(&self.settings);
-            self.tally.tracks_latency = self.settings.latency_tracking;
-            self.limit_tracked();
-            self.reload_weighing();
-            self.look_after_memory();
+            self.reload(generation);
         }
+    }
+
+    /// Takes up the settings of a generation, or newer ones.
+    #[cold]
+    fn reload(&mut self, generation: u64) {
+        // The number was read first: settings newer than it are taken up again, never missed.
+        self.settings = self.server.config().settings();
+        self.settings_generation = generation;
+        self.stopwatch.set(&self.settings);
+        self.tally.tracks_latency = self.settings.latency_tracking;
+        self.limit_tracked();
+        self.reload_weighing();
+        self.look_after_memory();
     }
 
     /// Takes up other sockets, where the server listens on others.

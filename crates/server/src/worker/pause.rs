@@ -156,10 +156,15 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Lets connections that were held back go on when the pause is over.
+    #[inline]
     pub(super) fn resume_paused(&mut self) {
-        if self.paused.is_empty() || self.server.paused_until_ms() > self.now_ms {
-            return;
+        if !self.paused.is_empty() && self.server.paused_until_ms() <= self.now_ms {
+            self.resume_all();
         }
+    }
+
+    #[cold]
+    fn resume_all(&mut self) {
         for index in std::mem::take(&mut self.paused) {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
             if connection.state != State::Paused {

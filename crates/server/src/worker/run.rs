@@ -324,7 +324,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let ran = self.call(entry, command, ranges);
         if matches!(ran, Ran::Parked | Ran::Blocked) {
             self.tally.count(command, Outcome::Ok);
-            if ran == Ran::Blocked || self.stopwatch.times(command, ranges.len()) {
+            if ran == Ran::Blocked || self.stopwatch.times_on_its_way(command, ranges.len()) {
                 self.tally.expect_time();
             }
             if let Some(waiter) = self.executor.take_blocked() {

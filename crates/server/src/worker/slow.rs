@@ -90,6 +90,11 @@ impl Stopwatch {
         WATCHING && (self.times_all || !command.is_plain(arguments))
     }
 
+    /// Whether a command of so many arguments that travels has its own time taken.
+    pub(super) fn times_on_its_way(&self, command: &Command, arguments: usize) -> bool {
+        WATCHING && (self.times_all || command.is_timed_on_its_way(arguments))
+    }
+
     /// How long the command took that has just ended: since `began`, or since the last one ended.
     pub(super) fn end(&mut self, began: Option<Instant>) -> Duration {
         let now = Instant::now();

@@ -547,12 +547,15 @@ impl<L: EventLoop> Worker<'_, L> {
         match command.handler {
             Handler::Local(handler) => {
                 connection.tell_buffers();
-                let Connection { session, output, .. } = connection;
+                let Connection { session, output, confirmed, .. } = connection;
                 let (keyspace, host, version) = (self.executor.keyspace(), self.server, session.version);
                 let mut context = LocalContext { session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(output, version));
                 if keyspace.monitors().are_there() {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
+                }
+                if run::is_pushed(command) && output[before..].first() != Some(&b'-') {
+                    confirmed.extend_from_slice(&output[before..]);
                 }
             }
             Handler::Keyed(_) => {
@@ -586,9 +589,6 @@ impl<L: EventLoop> Worker<'_, L> {
         let reply = &connection.output[before..];
         connection.session.close_after_reply |= is_given_up(reply);
         let outcome = self.tally.outcome(command, reply);
-        if outcome == Outcome::Ok && run::is_pushed(command) {
-            connection.confirmed.extend_from_slice(reply);
-        }
         self.tally.count(command, outcome);
         if began.is_some() {
             let took = self.stopwatch.end(began);

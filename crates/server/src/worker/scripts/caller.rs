@@ -20,7 +20,7 @@ use pantala_engine::tracking::Reader;
 use pantala_engine::tuning::WATCHING;
 use pantala_engine::undo::{TooLarge, Undo};
 use pantala_resp::{Args, Reply, Version};
-use pantala_runtime::{Event, EventLoop};
+use pantala_runtime::EventLoop;
 use pantala_scripting::{Called, Caller, Interrupt};
 
 use super::super::busy::TURN_EVERY_MS;
@@ -69,8 +69,6 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) is_large: bool,
     /// When the worker is to serve its other connections again, in the clock that never goes back, ms.
     pub(super) next_turn_ms: i64,
-    /// Scratch for that.
-    pub(super) events: Vec<Event>,
 }
 
 /// The slot of the declared keys: with several of them a call doesn't come this far in a cluster, and nobody asks elsewhere.
@@ -180,7 +178,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             worker.begin_busy(self.index, kind);
         }
         let is_out = worker.is_out_of_memory();
-        worker.turn_within(self.owned, &mut self.events);
+        worker.turn_within(self.owned);
         worker.set_out_of_memory(is_out);
     }
 

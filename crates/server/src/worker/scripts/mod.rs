@@ -317,7 +317,6 @@ impl<L: EventLoop> Worker<'_, L> {
             is_out_of_memory,
             is_large: false,
             next_turn_ms: 0,
-            events: Vec::new(),
         };
         let (keys, args) = (call.keys(), call.args());
         let began = call.is_wide.then(Instant::now);
