@@ -47,6 +47,22 @@ impl Server {
         Server::start(binary::pantala(), &[], &all)
     }
 
+    /// Pantala on `backend` at exactly this port, with further `args`.
+    ///
+    /// # Errors
+    /// It doesn't come up: why, and what it printed.
+    pub fn pantala_at(port: u16, backend: Backend, args: &[&str]) -> Result<Server, String> {
+        let port_text = port.to_string();
+        let mut all = vec!["--port", &port_text, "--io-backend", backend.name()];
+        all.extend_from_slice(args);
+        let all: Vec<OsString> = all.into_iter().map(Into::into).collect();
+        let mut server = Server::spawn(binary::pantala(), &all, None, port);
+        match server.wait_ready() {
+            Ok(()) => Ok(server),
+            Err(why) => Err(format!("{why}; it printed:\n{}", server.log())),
+        }
+    }
+
     /// Pantala on epoll under `tool`, a program that takes its own `words` and then a command line (valgrind, which knows no io_uring).
     ///
     /// # Panics
@@ -153,6 +169,15 @@ impl Server {
     #[must_use]
     pub fn connect(&self) -> Client {
         Client::tcp(self.port)
+    }
+
+    /// Kills it (`SIGKILL`) and waits until it is gone.
+    ///
+    /// # Panics
+    /// When it was already gone.
+    pub fn kill(mut self) {
+        self.signal(Signal::KILL);
+        self.wait_exit(READY_MAX);
     }
 
     /// Sends it a signal.

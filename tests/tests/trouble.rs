@@ -154,6 +154,30 @@ fn a_port_in_use_ends_the_start() {
     );
 }
 
+/// Kills a server with a connected client and starts the next one at the same port, so many times.
+fn restart_after_kill(backend: Backend, times: u32) {
+    let port = free_port();
+    for time in 0..times {
+        let server = Server::pantala_at(port, backend, &["--workers", "2", "--shards", "2"])
+            .unwrap_or_else(|why| panic!("start {time} of {times}: {why}"));
+        let mut client = server.connect();
+        assert_eq!(client.call("PING").text(), "PONG");
+        server.kill();
+    }
+}
+
+/// The kernel tears a ring down after the process has ended: its address must be free all the same.
+#[test]
+fn the_port_is_free_after_a_kill() {
+    for_each_backend(|backend| restart_after_kill(backend, 20));
+}
+
+#[test]
+#[ignore = "takes half a minute; .ci/run names it"]
+fn the_port_is_free_after_two_hundred_kills() {
+    for_each_backend(|backend| restart_after_kill(backend, 200));
+}
+
 #[test]
 fn wrong_arguments_end_the_start() {
     for (args, words) in [

@@ -1,44 +1,172 @@
-//! When a listener accepts: shared by both backends.
+//! Listeners: when and how they accept, shared by both backends.
+//!
+//! A backend watches its listeners in an epoll instance, level-triggered and exclusively (they may be shared between loops). io_uring too: an operation in
+//! a ring keeps its socket open until the kernel has torn the ring down, which it does some time after the process has ended. A listening socket
+//! in a ring would keep its address in use that long, and a server that is restarted after `kill -9` could not bind it. An epoll instance keeps
+//! no reference to the sockets that it watches, so they are closed with the process.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use rustix::event::epoll;
 use rustix::io::Errno;
+use rustix::net::SocketFlags;
 
 use crate::ACCEPT_REST_MS;
+use crate::event::{Event, ListenerId};
+use crate::slots::{Slots, Token};
 
 /// The longest wait that is handed to the kernel; nobody sees it end.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Whether a listener is to accept now.
-#[derive(Default)]
-pub(crate) struct Accepting {
-    /// By the caller's wish.
-    pub(crate) paused: bool,
-    /// The host was out of something: tried again at this time.
-    resting_until: Option<Instant>,
+/// Most connections accepted from one listener in one turn.
+const ACCEPTS_PER_TURN_MAX: usize = 64;
+/// Marks a report that is about a listener: above the highest bit of a generation (see `GENERATION_MAX`).
+const LISTENER_BIT: u64 = 1 << 63;
+
+/// The listeners of one loop. All methods that take an epoll instance are to be given the same one.
+pub(crate) struct Listeners {
+    slots: Slots<Listener>,
+    /// When the first resting listener accepts again.
+    rest_until: Option<Instant>,
 }
 
-impl Accepting {
-    pub(crate) fn is_wanted(&self) -> bool {
+struct Listener {
+    socket: OwnedFd,
+    /// By the caller's wish.
+    paused: bool,
+    /// The host was out of something: tried again at this time.
+    resting_until: Option<Instant>,
+    watched: bool,
+}
+
+impl Listener {
+    fn is_wanted(&self) -> bool {
         !self.paused && self.resting_until.is_none()
     }
+}
 
-    /// Begins a rest, and says when it ends.
-    pub(crate) fn rest(&mut self) -> Instant {
-        let until = Instant::now() + Duration::from_millis(ACCEPT_REST_MS);
-        self.resting_until = Some(until);
-        until
+impl Listeners {
+    pub(crate) fn new() -> Self {
+        Listeners { slots: Slots::new(), rest_until: None }
     }
 
-    /// Ends the rest if it is over at `now`; otherwise says when it will be.
-    pub(crate) fn end_rest(&mut self, now: Instant) -> Option<Instant> {
-        self.resting_until = self.resting_until.filter(|&until| now < until);
-        self.resting_until
+    /// Takes a listening socket over and watches it.
+    ///
+    /// # Errors
+    /// The socket can't be made non-blocking.
+    pub(crate) fn add(&mut self, epoll: &OwnedFd, socket: OwnedFd) -> io::Result<ListenerId> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        let token = self.slots.insert(Listener { socket, paused: false, resting_until: None, watched: false });
+        self.watch(epoll, token);
+        Ok(ListenerId(token))
+    }
+
+    /// Closes the loop's copy of a listening socket; nothing if it was removed before.
+    pub(crate) fn remove(&mut self, epoll: &OwnedFd, listener: ListenerId) {
+        self.set_paused(epoll, listener, true);
+        self.slots.remove(listener.0);
+    }
+
+    /// Stops or resumes accepting.
+    pub(crate) fn set_paused(&mut self, epoll: &OwnedFd, listener: ListenerId, paused: bool) {
+        if let Some(state) = self.slots.value_mut(listener.0) {
+            state.paused = paused;
+            self.watch(epoll, listener.0);
+        }
+    }
+
+    /// Whether an epoll report with this data is about a listener.
+    pub(crate) fn is_about_listener(data: u64) -> bool {
+        data & LISTENER_BIT != 0
+    }
+
+    /// Accepts from the listener that a report is about. Returns whether more connections may be waiting there.
+    pub(crate) fn accept(&mut self, epoll: &OwnedFd, data: u64, events: &mut Vec<Event>) -> bool {
+        let token = Token::from_bits(data & !LISTENER_BIT);
+        let Some(listener) = self.slots.value_mut(token) else {
+            return false;
+        };
+        for _ in 0..ACCEPTS_PER_TURN_MAX {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&listener.socket, flags) {
+                Ok(socket) => events.push(Event::Accepted { listener: ListenerId(token), socket }),
+                Err(Errno::AGAIN) => return false,
+                Err(error) if is_exhaustion(error) => {
+                    self.rest(token);
+                    self.watch(epoll, token);
+                    return false;
+                }
+                // The connection is gone already, or a signal came: the next one may be fine.
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    /// How long a wait may last before a rest ends, if any does before `timeout`.
+    pub(crate) fn shorten(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let Some(until) = self.rest_until else { return timeout };
+        let rest = until.saturating_duration_since(Instant::now());
+        Some(timeout.map_or(rest, |timeout| timeout.min(rest)))
+    }
+
+    /// Ends the rests that are over.
+    pub(crate) fn end_rests(&mut self, epoll: &OwnedFd) {
+        let Some(until) = self.rest_until else { return };
+        let now = Instant::now();
+        if now < until {
+            return;
+        }
+        self.rest_until = None;
+        let mut rested = Vec::new();
+        for (token, listener) in self.slots.iter_mut() {
+            listener.resting_until = listener.resting_until.filter(|&until| now < until);
+            match listener.resting_until {
+                Some(later) => self.rest_until = Some(self.rest_until.map_or(later, |other| other.min(later))),
+                None => rested.push(token),
+            }
+        }
+        for token in rested {
+            self.watch(epoll, token);
+        }
+    }
+
+    /// Begins a rest.
+    fn rest(&mut self, token: Token) {
+        let until = Instant::now() + Duration::from_millis(ACCEPT_REST_MS);
+        if let Some(listener) = self.slots.value_mut(token) {
+            listener.resting_until = Some(until);
+            self.rest_until = Some(self.rest_until.map_or(until, |other| other.min(until)));
+        }
+    }
+
+    /// Watches the listener, or doesn't, as its state asks. A failure leaves it unwatched until the rest ends.
+    fn watch(&mut self, epoll: &OwnedFd, token: Token) {
+        let Some(listener) = self.slots.value_mut(token) else {
+            return;
+        };
+        let wanted = listener.is_wanted();
+        if wanted == listener.watched {
+            return;
+        }
+        // EPOLLEXCLUSIVE can't be modified: add and delete.
+        if wanted {
+            let data = epoll::EventData::new_u64(token.to_bits() | LISTENER_BIT);
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+            match epoll::add(epoll, &listener.socket, data, flags) {
+                Ok(()) => listener.watched = true,
+                Err(_) => self.rest(token),
+            }
+        } else if epoll::delete(epoll, &listener.socket).is_ok() {
+            listener.watched = false;
+        }
     }
 }
 
 /// Whether an accept failed because something is used up, so that trying again at once would spin:
 /// the waiting connection keeps the listener ready.
-pub(crate) fn is_exhaustion(error: Errno) -> bool {
+fn is_exhaustion(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
 }

@@ -2,19 +2,19 @@
 //!
 //! Connections are watched edge-triggered: the kernel then doesn't look at each of them again in every wait to find it drained. The duty
 //! that comes with it: after an edge, a connection stays in `ready` until a receive has found less than it had room for (the queue
-//! was empty then; what comes later makes a new edge). Listeners are watched level-triggered and exclusively, because they may be shared.
+//! was empty then; what comes later makes a new edge). Of listeners see `accept.rs`.
 
 use std::collections::VecDeque;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, SocketFlags};
+use rustix::net::{RecvFlags, SendFlags};
 
-use crate::accept::{self, Accepting};
+use crate::accept::{Listeners, WAIT_MAX};
 use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
 use crate::outgoing::Outgoing;
 use crate::pool::Pool;
@@ -23,10 +23,6 @@ use crate::{Backend, Doorbell, SEND_BYTES_MAX};
 
 /// Most readiness reports taken in one turn.
 const REPORTS_MAX: usize = 512;
-/// Most connections accepted from one listener in one turn.
-const ACCEPTS_PER_TURN_MAX: usize = 64;
-/// Marks a report that is about a listener: above the highest bit of a generation (see `GENERATION_MAX`).
-const LISTENER_BIT: u64 = 1 << 63;
 /// The report of the doorbell: no token has an index this high.
 const DOORBELL_DATA: u64 = u64::MAX;
 
@@ -34,7 +30,7 @@ const DOORBELL_DATA: u64 = u64::MAX;
 pub struct EpollLoop {
     epoll: OwnedFd,
     doorbell: Doorbell,
-    listeners: Slots<Listener>,
+    listeners: Listeners,
     connections: Slots<Connection>,
     pool: Pool,
     /// Connections that have, or may have, bytes to receive and were reported already.
@@ -43,15 +39,7 @@ pub struct EpollLoop {
     starved: Vec<Token>,
     /// Connections with bytes to send and, as far as is known, room for them.
     unsent: Vec<Token>,
-    /// When the first resting listener accepts again.
-    rest_until: Option<Instant>,
     reports: Vec<MaybeUninit<epoll::Event>>,
-}
-
-struct Listener {
-    socket: OwnedFd,
-    accepting: Accepting,
-    watched: bool,
 }
 
 struct Connection {
@@ -184,73 +172,6 @@ impl EpollLoop {
         }
     }
 
-    fn accept(&mut self, token: Token, events: &mut Vec<Event>) {
-        let Some(listener) = self.listeners.value_mut(token) else {
-            return;
-        };
-        for _ in 0..ACCEPTS_PER_TURN_MAX {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            match rustix::net::accept_with(&listener.socket, flags) {
-                Ok(socket) => events.push(Event::Accepted { listener: ListenerId(token), socket }),
-                Err(Errno::AGAIN) => return,
-                Err(error) if accept::is_exhaustion(error) => {
-                    let until = listener.accepting.rest();
-                    self.rest_until = Some(self.rest_until.map_or(until, |other| other.min(until)));
-                    self.watch_listener(token);
-                    return;
-                }
-                // The connection is gone already, or a signal came: the next one may be fine.
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// Watches the listener, or doesn't, as its state asks. A failure leaves it unwatched until the rest ends.
-    fn watch_listener(&mut self, token: Token) {
-        let Some(listener) = self.listeners.value_mut(token) else {
-            return;
-        };
-        let wanted = listener.accepting.is_wanted();
-        if wanted == listener.watched {
-            return;
-        }
-        // EPOLLEXCLUSIVE can't be modified: add and delete.
-        if wanted {
-            let data = epoll::EventData::new_u64(data_of(token) | LISTENER_BIT);
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-            match epoll::add(&self.epoll, &listener.socket, data, flags) {
-                Ok(()) => listener.watched = true,
-                Err(_) => {
-                    let until = listener.accepting.rest();
-                    self.rest_until = Some(self.rest_until.map_or(until, |other| other.min(until)));
-                }
-            }
-        } else if epoll::delete(&self.epoll, &listener.socket).is_ok() {
-            listener.watched = false;
-        }
-    }
-
-    /// Ends the rests that are over.
-    fn end_rests(&mut self) {
-        let now = Instant::now();
-        if self.rest_until.is_none_or(|until| now < until) {
-            return;
-        }
-        self.rest_until = None;
-        let mut rested = Vec::new();
-        for (token, listener) in self.listeners.iter_mut() {
-            match listener.accepting.end_rest(now) {
-                Some(later) => {
-                    self.rest_until = Some(self.rest_until.map_or(later, |other| other.min(later)));
-                }
-                None => rested.push(token),
-            }
-        }
-        for token in rested {
-            self.watch_listener(token);
-        }
-    }
-
     fn handle(&mut self, report: epoll::Event, events: &mut Vec<Event>) {
         let data = report.data.u64();
         if data == DOORBELL_DATA {
@@ -258,11 +179,12 @@ impl EpollLoop {
             events.push(Event::Woken);
             return;
         }
-        if data & LISTENER_BIT != 0 {
-            self.accept(token_of(data & !LISTENER_BIT), events);
+        if Listeners::is_about_listener(data) {
+            // Watched level-triggered: what is left is reported again.
+            self.listeners.accept(&self.epoll, data, events);
             return;
         }
-        let token = token_of(data);
+        let token = Token::from_bits(data);
         let Some(connection) = self.connections.value_mut(token) else {
             return;
         };
@@ -287,7 +209,7 @@ impl EpollLoop {
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         let timeout = timeout.map(|timeout| {
             // Longer than a century is for ever, and in range everywhere.
-            Timespec::try_from(timeout.min(accept::WAIT_MAX)).expect("a century fits")
+            Timespec::try_from(timeout.min(WAIT_MAX)).expect("a century fits")
         });
         let mut reports = mem::take(&mut self.reports);
         let outcome = epoll::wait(&self.epoll, reports.as_mut_slice(), timeout.as_ref());
@@ -328,17 +250,8 @@ fn send_step(socket: &OwnedFd, sending: &mut Sending) -> Step {
 }
 
 fn watch(epoll: &OwnedFd, socket: &OwnedFd, token: Token, blocked: bool) -> rustix::io::Result<()> {
-    let data = epoll::EventData::new_u64(data_of(token));
+    let data = epoll::EventData::new_u64(token.to_bits());
     epoll::modify(epoll, socket, data, EpollLoop::flags(blocked))
-}
-
-fn data_of(token: Token) -> u64 {
-    u64::from(token.generation) << 32 | u64::from(token.index)
-}
-
-/// The inverse of [`data_of`].
-fn token_of(data: u64) -> Token {
-    Token { index: data as u32, generation: (data >> 32) as u32 }
 }
 
 impl EventLoop for EpollLoop {
@@ -353,13 +266,12 @@ impl EventLoop for EpollLoop {
         Ok(EpollLoop {
             epoll,
             doorbell,
-            listeners: Slots::new(),
+            listeners: Listeners::new(),
             connections: Slots::new(),
             pool: Pool::new(),
             ready: VecDeque::new(),
             starved: Vec::new(),
             unsent: Vec::new(),
-            rest_until: None,
             reports: vec![MaybeUninit::uninit(); REPORTS_MAX],
         })
     }
@@ -373,29 +285,19 @@ impl EventLoop for EpollLoop {
     }
 
     fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        let token = self.listeners.insert(Listener { socket, accepting: Accepting::default(), watched: false });
-        self.watch_listener(token);
-        Ok(ListenerId(token))
+        self.listeners.add(&self.epoll, socket)
     }
 
     fn remove_listener(&mut self, listener: ListenerId) {
-        self.pause_accept(listener);
-        self.listeners.remove(listener.0);
+        self.listeners.remove(&self.epoll, listener);
     }
 
     fn pause_accept(&mut self, listener: ListenerId) {
-        if let Some(state) = self.listeners.value_mut(listener.0) {
-            state.accepting.paused = true;
-            self.watch_listener(listener.0);
-        }
+        self.listeners.set_paused(&self.epoll, listener, true);
     }
 
     fn resume_accept(&mut self, listener: ListenerId) {
-        if let Some(state) = self.listeners.value_mut(listener.0) {
-            state.accepting.paused = false;
-            self.watch_listener(listener.0);
-        }
+        self.listeners.set_paused(&self.epoll, listener, false);
     }
 
     fn add(&mut self, socket: OwnedFd) -> io::Result<ConnId> {
@@ -410,7 +312,7 @@ impl EventLoop for EpollLoop {
             sending: None,
         });
         let connection = self.connections.value(token).expect("just inserted");
-        let data = epoll::EventData::new_u64(data_of(token));
+        let data = epoll::EventData::new_u64(token.to_bits());
         // What came before is reported as an edge, too.
         if let Err(error) = epoll::add(&self.epoll, &connection.socket, data, Self::flags(false)) {
             self.connections.remove(token);
@@ -484,15 +386,9 @@ impl EventLoop for EpollLoop {
         let before = events.len();
         self.receive_ready(events);
         let at_once = ends_wait || events.len() > before || !self.ready.is_empty() || !self.unsent.is_empty();
-        let mut timeout = if at_once { Some(Duration::ZERO) } else { timeout };
-        if let Some(until) = self.rest_until {
-            let rest = until.saturating_duration_since(Instant::now());
-            timeout = Some(timeout.map_or(rest, |timeout| timeout.min(rest)));
-        }
-        self.wait(timeout, events)?;
-        if self.rest_until.is_some() {
-            self.end_rests();
-        }
+        let timeout = if at_once { Some(Duration::ZERO) } else { timeout };
+        self.wait(self.listeners.shorten(timeout), events)?;
+        self.listeners.end_rests(&self.epoll);
         Ok(())
     }
 }

@@ -18,7 +18,7 @@
 //!
 //! # Backends
 //!
-//! [`UringLoop`]: multishot accept and receive into a ring of provided buffers; the turn's sends go to the kernel in the
+//! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends go to the kernel in the
 //! very system call that waits for the next events. [`EpollLoop`]: edge-triggered readiness, one `recv` per
 //! readable connection and turn into a pool of packed buffers, one `send` per connection and turn. [`choose`] tells which one
 //! the kernel allows.

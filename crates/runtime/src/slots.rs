@@ -10,6 +10,18 @@ pub(crate) struct Token {
     pub(crate) generation: u32,
 }
 
+impl Token {
+    /// As one number, whose highest 8 bits are 0: what epoll keeps for a descriptor.
+    pub(crate) fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// The inverse of [`to_bits`](Self::to_bits).
+    pub(crate) fn from_bits(bits: u64) -> Token {
+        Token { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
 struct Slot<T> {
     generation: u32,
     value: Option<T>,

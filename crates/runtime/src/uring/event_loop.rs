@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, types};
+use rustix::event::epoll;
 
 use super::buffers::Buffers;
 use super::ring::Ring;
-use super::{Connection, Flight, Listener, NO_TOKEN, Operation, UringLoop, number};
-use crate::accept::Accepting;
+use super::{Connection, Flight, NO_TOKEN, Operation, UringLoop, number};
+use crate::accept::Listeners;
 use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
 use crate::outgoing::Outgoing;
 use crate::slots::Slots;
@@ -25,15 +26,17 @@ impl EventLoop for UringLoop {
     fn new(doorbell: Doorbell) -> io::Result<Self> {
         let ring = Ring::new()?;
         let buffers = Buffers::new(&ring.io_uring().submitter())?;
+        let accepting = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waits_for_several = ring.waits_for_several();
         let mut this = UringLoop {
             ring: ManuallyDrop::new(ring),
             buffers: ManuallyDrop::new(buffers),
             doorbell,
-            listeners: Slots::new(),
+            listeners: Listeners::new(),
+            accepting,
+            may_accept: false,
             connections: Slots::new(),
             starved: VecDeque::new(),
-            rest_until: None,
             in_flight: 0,
             quiet_queued: 0,
             waits_for_several,
@@ -41,6 +44,7 @@ impl EventLoop for UringLoop {
             _one_thread: PhantomData,
         };
         this.arm_doorbell();
+        this.arm_accept();
         // Submitted now: a ring that comes before the first poll is then seen either way.
         this.ring.enter(0, Some(Duration::ZERO))?;
         Ok(this)
@@ -55,44 +59,19 @@ impl EventLoop for UringLoop {
     }
 
     fn add_listener(&mut self, socket: OwnedFd) -> io::Result<ListenerId> {
-        rustix::io::ioctl_fionbio(&socket, true)?;
-        let token = self.listeners.insert(Listener {
-            socket,
-            accepting: Accepting::default(),
-            flight: Flight::Off,
-            removed: false,
-        });
-        self.arm_accept(token);
-        Ok(ListenerId(token))
+        self.listeners.add(&self.accepting, socket)
     }
 
     fn remove_listener(&mut self, listener: ListenerId) {
-        self.pause_accept(listener);
-        let Some(state) = self.listeners.value_mut(listener.0) else {
-            return;
-        };
-        state.removed = true;
-        if state.flight == Flight::Off {
-            self.listeners.remove(listener.0);
-        }
+        self.listeners.remove(&self.accepting, listener);
     }
 
     fn pause_accept(&mut self, listener: ListenerId) {
-        let Some(state) = self.listeners.value_mut(listener.0) else {
-            return;
-        };
-        state.accepting.paused = true;
-        if state.flight == Flight::Armed {
-            state.flight = Flight::Stopping;
-            self.cancel(Operation::Accept, listener.0);
-        }
+        self.listeners.set_paused(&self.accepting, listener, true);
     }
 
     fn resume_accept(&mut self, listener: ListenerId) {
-        if let Some(state) = self.listeners.value_mut(listener.0) {
-            state.accepting.paused = false;
-            self.arm_accept(listener.0);
-        }
+        self.listeners.set_paused(&self.accepting, listener, false);
     }
 
     fn add(&mut self, socket: OwnedFd) -> io::Result<ConnId> {
@@ -188,10 +167,11 @@ impl EventLoop for UringLoop {
         }
         // Those behind have their turn at the next poll: what is armed may have no bytes, and then ends no wait.
         let mut timeout = if self.must_feed() { Some(Duration::ZERO) } else { timeout };
-        if let Some(until) = self.rest_until {
-            let rest = until.saturating_duration_since(Instant::now());
-            timeout = Some(timeout.map_or(rest, |timeout| timeout.min(rest)));
+        if self.may_accept {
+            self.accept(events);
+            timeout = Some(Duration::ZERO);
         }
+        timeout = self.listeners.shorten(timeout);
         self.ends_wait = false;
         let quiet_queued = mem::take(&mut self.quiet_queued);
         if quiet_queued > 0 && timeout != Some(Duration::ZERO) {
@@ -210,9 +190,7 @@ impl EventLoop for UringLoop {
             self.ring.enter(1, timeout)?;
             self.collect(events);
         }
-        if self.rest_until.is_some() {
-            self.end_rests();
-        }
+        self.listeners.end_rests(&self.accepting);
         Ok(())
     }
 }
@@ -235,10 +213,6 @@ impl Drop for UringLoop {
                 let last = !cqueue::more(completion.flags());
                 if last && about != Operation::Cancel as u8 {
                     self.in_flight -= 1;
-                }
-                if about == Operation::Accept as u8 && completion.result() >= 0 {
-                    // SAFETY: as in `accepted`; nobody wants the connection any more, so it is closed.
-                    drop(unsafe { OwnedFd::from_raw_fd(completion.result()) });
                 }
             }
             self.ring.recycle(drained);

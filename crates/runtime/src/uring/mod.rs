@@ -1,8 +1,10 @@
-//! The backend on io_uring: the kernel does the accepting, receiving and sending, this side queues and collects.
+//! The backend on io_uring: the kernel does the receiving and sending, this side queues and collects.
 //!
 //! One multishot receive is armed per connection and fills provided buffers; sends are queued during the turn and submitted by
 //! the system call that waits. An operation is *in flight* from its push to its last completion; until then the loop keeps its descriptor
 //! open and its memory untouched, whatever the caller does meanwhile.
+//!
+//! Listeners stay out of the ring (`accept.rs` says why): an epoll instance watches them, and the ring polls that.
 //!
 //! | receive | means | becomes |
 //! | --- | --- | --- |
@@ -20,16 +22,16 @@ mod tests;
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Instant;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::{cqueue, opcode, squeue, types};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, SocketFlags};
+use rustix::net::SendFlags;
 
-use crate::accept::{self, Accepting};
-use crate::event::{ConnId, Event, ListenerId};
+use crate::accept::Listeners;
+use crate::event::{ConnId, Event};
 use crate::outgoing::Outgoing;
 use crate::slots::{Slots, Token};
 use crate::{Doorbell, SEND_BYTES_MAX};
@@ -38,16 +40,21 @@ use ring::Ring;
 
 /// Readiness to be read, as poll(2) numbers it.
 const POLL_IN: u32 = 1;
+/// Most listeners that are accepted from in one turn: the addresses of `bind` and a Unix socket.
+const LISTENERS_PER_TURN_MAX: usize = 17;
 
 /// An io_uring event loop. See [`EventLoop`](crate::EventLoop). It can't leave the thread that made it: the kernel takes submissions from that one only.
 pub struct UringLoop {
     ring: ManuallyDrop<Ring>,
     buffers: ManuallyDrop<Buffers>,
     doorbell: Doorbell,
-    listeners: Slots<Listener>,
+    listeners: Listeners,
+    /// The epoll instance that watches the listeners.
+    accepting: OwnedFd,
+    /// Connections may be waiting that no completion will tell of: the poll of the listeners is edge-triggered.
+    may_accept: bool,
     connections: Slots<Connection>,
     starved: VecDeque<Token>,
-    rest_until: Option<Instant>,
     /// Operations whose last completion was not seen yet.
     in_flight: usize,
     /// Quiet sends queued since the last drain: as many completions that are to end no wait.
@@ -65,13 +72,6 @@ enum Flight {
     Armed,
     Stopping,
     Starved,
-}
-
-struct Listener {
-    socket: OwnedFd,
-    accepting: Accepting,
-    flight: Flight,
-    removed: bool,
 }
 
 struct Connection {
@@ -143,19 +143,12 @@ impl UringLoop {
         self.in_flight += 1;
     }
 
-    fn arm_accept(&mut self, token: Token) {
-        let Some(listener) = self.listeners.value_mut(token) else {
-            return;
-        };
-        if listener.flight != Flight::Off || listener.removed || !listener.accepting.is_wanted() {
-            return;
-        }
-        listener.flight = Flight::Armed;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let entry = opcode::AcceptMulti::new(types::Fd(listener.socket.as_raw_fd()))
-            .flags(flags.bits() as i32)
+    fn arm_accept(&mut self) {
+        let descriptor = types::Fd(self.accepting.as_raw_fd());
+        let entry = opcode::PollAdd::new(descriptor, POLL_IN)
+            .multi(true)
             .build()
-            .user_data(number(Operation::Accept, token));
+            .user_data(number(Operation::Accept, NO_TOKEN));
         // SAFETY: the entry names no memory.
         unsafe { self.ring.push(entry) };
         self.in_flight += 1;
@@ -214,30 +207,21 @@ impl UringLoop {
         self.in_flight += 1;
     }
 
-    fn accepted(&mut self, token: Token, completion: &cqueue::Entry, events: &mut Vec<Event>) {
-        if completion.result() >= 0 {
-            events.push(Event::Accepted {
-                listener: ListenerId(token),
-                // SAFETY: the kernel has just made this descriptor for us, and named it in this completion only.
-                socket: unsafe { OwnedFd::from_raw_fd(completion.result()) },
-            });
+    /// Accepts from the listeners that have connections waiting.
+    fn accept(&mut self, events: &mut Vec<Event>) {
+        self.may_accept = false;
+        let mut reports = [MaybeUninit::<epoll::Event>::uninit(); LISTENERS_PER_TURN_MAX];
+        match epoll::wait(&self.accepting, &mut reports[..], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok((ready, _)) => {
+                self.may_accept = ready.len() == LISTENERS_PER_TURN_MAX;
+                for report in ready {
+                    self.may_accept |= self.listeners.accept(&self.accepting, report.data.u64(), events);
+                }
+            }
+            Err(Errno::INTR) => self.may_accept = true,
+            // Can't be: the descriptor is an epoll instance.
+            Err(_) => {}
         }
-        let Some(listener) = self.listeners.value_mut(token) else {
-            return;
-        };
-        if cqueue::more(completion.flags()) {
-            return;
-        }
-        listener.flight = Flight::Off;
-        if listener.removed {
-            self.listeners.remove(token);
-            return;
-        }
-        if completion.result() < 0 && accept::is_exhaustion(Errno::from_raw_os_error(-completion.result())) {
-            let until = listener.accepting.rest();
-            self.rest_until = Some(self.rest_until.map_or(until, |other| other.min(until)));
-        }
-        self.arm_accept(token);
     }
 
     fn received(&mut self, token: Token, completion: &cqueue::Entry, events: &mut Vec<Event>) {
@@ -339,7 +323,10 @@ impl UringLoop {
         } else if operation == Operation::Send as u8 {
             self.sent(token, completion.result(), events);
         } else if operation == Operation::Accept as u8 {
-            self.accepted(token, completion, events);
+            self.accept(events);
+            if !cqueue::more(completion.flags()) {
+                self.arm_accept();
+            }
         } else if operation == Operation::Doorbell as u8 {
             events.push(Event::Woken);
             if !cqueue::more(completion.flags()) {
@@ -375,25 +362,5 @@ impl UringLoop {
     /// gives some back before it can want more.)
     fn must_feed(&self) -> bool {
         !self.starved.is_empty() && self.buffers.provided() > 0
-    }
-
-    fn end_rests(&mut self) {
-        let now = Instant::now();
-        if self.rest_until.is_none_or(|until| now < until) {
-            return;
-        }
-        self.rest_until = None;
-        let mut rested = Vec::new();
-        for (token, listener) in self.listeners.iter_mut() {
-            match listener.accepting.end_rest(now) {
-                Some(later) => {
-                    self.rest_until = Some(self.rest_until.map_or(later, |other| other.min(later)));
-                }
-                None => rested.push(token),
-            }
-        }
-        for token in rested {
-            self.arm_accept(token);
-        }
     }
 }
