@@ -43,6 +43,7 @@ fn config_get_names_and_defaults_equal() {
         "execution",
         "io-backend",
         "pin-threads",
+        "ignore-unsupported",
         // On by default in Redis, for what Pantala doesn't do.
         "activerehashing",
         "crash-log-enabled",

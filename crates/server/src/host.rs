@@ -553,6 +553,14 @@ impl Host for Server {
             return Err("ERR No shutdown in progress.".into());
         }
         tracing::warn!("User requested shutdown...");
+        if how.save {
+            // As in Redis where a snapshot fails.
+            let consequence = if how.force { "Exit anyway." } else { "Can't exit." };
+            tracing::warn!("Error trying to save the DB: snapshots aren't served yet. {consequence}");
+            if !how.force {
+                return Err("ERR Errors trying to SHUTDOWN. Check logs.".into());
+            }
+        }
         self.stop();
         Ok(())
     }

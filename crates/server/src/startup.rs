@@ -206,6 +206,13 @@ fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::
         settings.maxclients,
         process::open_files_limit()
     );
+    let (limit, base) = (settings.maxmemory_bytes, facts.startup_bytes);
+    if limit > 0 && limit <= base {
+        tracing::warn!(
+            "WARNING: maxmemory ({limit} bytes) is not more than the memory that the server takes without any key ({base} bytes). \
+             Keys will be evicted at once, or commands that may take memory rejected, depending on the maxmemory-policy."
+        );
+    }
     for socket in sockets {
         tracing::info!("Listening on {}", socket.address);
     }

@@ -7,8 +7,8 @@ pub enum State {
     Live,
     /// Served, but fixed once the server has started: `CONFIG SET` answers "can't set immutable config".
     AtStart,
-    /// Known to Redis 7.0, not served. Its value is always the default; another one in the file makes a warning, and by
-    /// `CONFIG SET` an error.
+    /// Known to Redis 7.0, not served. Its value is always the default; another one in the file makes a warning, or prevents the
+    /// start ([`Directive::unsafe_to_ignore`]), and by `CONFIG SET` is an error.
     Known,
 }
 
@@ -47,6 +47,8 @@ pub enum Kind {
     OutputBufferLimit,
     /// `replicaof`: host and port, or `no one`.
     ReplicaOf,
+    /// `shutdown-on-sigint` and `shutdown-on-sigterm`: options of `SHUTDOWN`.
+    ShutdownOptions,
     /// `notify-keyspace-events`: letters of classes, kept as the bits of [`EventClasses`](pantala_engine::notify::EventClasses).
     KeyspaceEvents,
     /// `dir`: the process's working directory.
@@ -61,7 +63,13 @@ impl Kind {
     pub fn is_multi_argument(self) -> bool {
         matches!(
             self,
-            Kind::Words | Kind::Percentiles | Kind::Bind | Kind::Save | Kind::OutputBufferLimit | Kind::ReplicaOf
+            Kind::Words
+                | Kind::Percentiles
+                | Kind::Bind
+                | Kind::Save
+                | Kind::OutputBufferLimit
+                | Kind::ReplicaOf
+                | Kind::ShutdownOptions
         )
     }
 }
@@ -87,6 +95,9 @@ pub struct Directive {
     pub own: bool,
     /// Answers `CONFIG GET` only to its exact name.
     pub hidden: bool,
+    /// Of a directive that isn't served: what ignoring it would mean, where that is unsafe. Another value than the default then
+    /// prevents the start.
+    pub unsafe_to_ignore: Option<&'static str>,
 }
 
 impl Directive {
@@ -101,6 +112,7 @@ impl Directive {
             protected: false,
             own: false,
             hidden: false,
+            unsafe_to_ignore: None,
         }
     }
 
@@ -132,6 +144,11 @@ impl Directive {
     /// Changed only where `enable-protected-configs` allows.
     pub const fn protected(self) -> Self {
         Directive { protected: true, ..self }
+    }
+
+    /// Not served, and unsafe to ignore: `meaning` says why, as a clause.
+    pub const fn unsafe_to_ignore(self, meaning: &'static str) -> Self {
+        Directive { unsafe_to_ignore: Some(meaning), ..self }
     }
 
     /// Pantala's own.

@@ -1,10 +1,10 @@
 //! Reading the configuration: file, standard input and options, in this order, the last word on a directive winning.
 
-use super::directive::Kind;
+use super::directive::{Kind, State};
 use super::host::{Host, expand, has_wildcards, reason};
 use super::quote::{split, trim};
 use super::settings::{HZ_MAX, HZ_MIN, Settings};
-use super::table::{DIRECTIVES, Found, find};
+use super::table::{DIRECTIVES, Found, NO_ACCESS_LIST, find};
 use super::value::Value;
 use super::values::Values;
 use std::ffi::OsStr;
@@ -114,12 +114,14 @@ pub struct Loaded {
     pub settings: Settings,
     /// Values of all directives.
     pub values: Values,
-    /// What Pantala doesn't follow, in the order of the lines, one for each directive.
+    /// What Pantala doesn't follow, in the order of the (last) lines, one for each directive.
     pub warnings: Vec<Warning>,
     /// Commands to rename, in order.
     pub renames: Vec<Rename>,
     /// Absolute path of the file.
     pub file: Option<PathBuf>,
+    /// Redis with this configuration would write snapshots or an append-only file.
+    pub asks_for_files: bool,
 }
 
 impl Loaded {
@@ -169,7 +171,15 @@ impl Loaded {
 /// The first thing that is wrong, see [`LoadError`].
 pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> Result<Loaded, LoadError> {
     let file = sources.file.as_ref().map(|file| host.current_dir().join(file));
-    let mut loader = Loader { host, values: Values::new(), warnings: Vec::new(), renames: Vec::new(), includes: 0 };
+    let mut loader = Loader {
+        host,
+        values: Values::new(),
+        asked: Values::new(),
+        unserved: Vec::new(),
+        warnings: Vec::new(),
+        renames: Vec::new(),
+        includes: 0,
+    };
     let mut text = match &file {
         Some(path) => loader.read(path)?,
         None => Vec::new(),
@@ -189,9 +199,25 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
 struct Loader<'a> {
     host: &'a mut dyn Host,
     values: Values,
+    /// What the lines say of directives that aren't served; `values` keeps their defaults.
+    asked: Values,
+    /// Lines of directives that aren't served, in order; of a directive of the table, its last one.
+    unserved: Vec<Unserved>,
     warnings: Vec<Warning>,
     renames: Vec<Rename>,
     includes: usize,
+}
+
+/// A line of a directive that isn't served.
+struct Unserved {
+    /// Its place in the table; none of `user` and `loadmodule`.
+    index: Option<usize>,
+    /// Its name as the line has it.
+    name: &'static str,
+    /// What ignoring it would mean, if that is unsafe.
+    unsafe_to_ignore: Option<&'static str>,
+    number: usize,
+    line: Vec<u8>,
 }
 
 impl Loader<'_> {
@@ -230,7 +256,7 @@ impl Loader<'_> {
         let words = split(line).ok_or("Unbalanced quotes in configuration line")?;
         let Some((name, arguments)) = words.split_first() else { return Ok(()) };
         if let Some(found) = find(name) {
-            return self.directive(found, arguments).map_err(Failure::Here);
+            return self.directive(found, arguments, number, line).map_err(Failure::Here);
         }
         let name = name.to_ascii_lowercase();
         match (name.as_slice(), arguments) {
@@ -238,11 +264,10 @@ impl Loader<'_> {
             (b"rename-command", [from, to]) => {
                 self.renames.push(Rename { from: from.clone(), to: to.clone(), number, line: line.to_vec() });
             }
-            (b"user", [_, ..]) => {
-                self.warn("user", "Directive 'user' isn't served yet: no access list is in force".into());
-            }
+            (b"user", [_, ..]) if is_default_user(arguments) => {}
+            (b"user", [_, ..]) => self.leave(None, "user", Some(NO_ACCESS_LIST), number, line),
             (b"loadmodule", [_, ..]) => {
-                self.warn("loadmodule", "Directive 'loadmodule' isn't served: no module is loaded".into());
+                self.leave(None, "loadmodule", Some("no module would be loaded"), number, line);
             }
             // Redis 7.0 takes and ignores these.
             (b"list-max-ziplist-entries" | b"list-max-ziplist-value" | b"lua-replicate-commands", [_]) => {}
@@ -270,7 +295,7 @@ impl Loader<'_> {
         self.lines(&text, depth + 1).map_err(Failure::Included)
     }
 
-    fn directive(&mut self, found: Found, words: &[Vec<u8>]) -> Result<(), String> {
+    fn directive(&mut self, found: Found, words: &[Vec<u8>], number: usize, line: &[u8]) -> Result<(), String> {
         let directive = found.directive();
         // `--save "900 1"`: a single word of a directive that takes several holds them all.
         let split: Vec<Vec<u8>>;
@@ -281,17 +306,61 @@ impl Loader<'_> {
             }
             words => words,
         };
+        if directive.state == State::Known {
+            let value = self.asked.parse(found.index, words, true)?;
+            self.asked.set(found.index, value);
+            self.leave(Some(found.index), found.name(), directive.unsafe_to_ignore, number, line);
+            return Ok(());
+        }
         let value = self.values.parse(found.index, words, true)?;
         if matches!(directive.kind, Kind::Dir) {
             return self.change_dir(found.index, &words[0]);
         }
-        if !self.values.is_unserved(found.index, &value) {
-            self.values.set(found.index, value);
-            return Ok(());
+        self.values.set(found.index, value);
+        Ok(())
+    }
+
+    /// Notes a line that the server doesn't follow. A later line decides again what becomes of a directive.
+    fn leave(
+        &mut self,
+        index: Option<usize>,
+        name: &'static str,
+        unsafe_to_ignore: Option<&'static str>,
+        number: usize,
+        line: &[u8],
+    ) {
+        self.unserved.retain(|before| index.is_none() || before.index != index);
+        self.unserved.push(Unserved { index, name, unsafe_to_ignore, number, line: line.to_vec() });
+    }
+
+    /// Warns of the directives whose last value isn't served.
+    ///
+    /// # Errors
+    ///
+    /// The first that is unsafe to ignore, unless `ignore-unsupported` allows it.
+    fn check_unserved(&mut self) -> Result<(), LoadError> {
+        let ignores = self.values.bool("ignore-unsupported");
+        for Unserved { index, name, unsafe_to_ignore, number, line } in std::mem::take(&mut self.unserved) {
+            if index.is_some_and(|index| self.asked.at(index) == self.values.at(index)) {
+                continue;
+            }
+            if let Some(meaning) = unsafe_to_ignore {
+                if !ignores {
+                    let reason = format!(
+                        "Directive '{name}' isn't served yet: {meaning}. Remove the line, or start with 'ignore-unsupported yes'"
+                    );
+                    return Err(LoadError::Line { number, line, reason });
+                }
+                self.warn(name, format!("Directive '{name}' isn't served yet, and is ignored: {meaning}"));
+                continue;
+            }
+            let default = index.map_or("", |index| DIRECTIVES[index].default);
+            let default = if default.is_empty() { "\"\"" } else { default };
+            self.warn(
+                name,
+                format!("Directive '{name}' isn't served yet: the server runs as with its default, {default}"),
+            );
         }
-        let (name, default) = (found.name(), directive.default);
-        let default = if default.is_empty() { "\"\"" } else { default };
-        self.warn(name, format!("Directive '{name}' isn't served yet: the server runs as with its default, {default}"));
         Ok(())
     }
 
@@ -311,6 +380,7 @@ impl Loader<'_> {
 
     /// What has to wait until all lines are read: the log file, defaults that depend on the host or on other values.
     fn finish(mut self, defaults: HostDefaults, file: Option<PathBuf>) -> Result<Loaded, LoadError> {
+        self.check_unserved()?;
         normalize(&mut self.values);
         let logfile = self.values.text("logfile");
         if !logfile.is_empty() {
@@ -330,9 +400,28 @@ impl Loader<'_> {
         if self.values.number("io-threads") > 1 && self.values.text("execution") != b"owner" {
             self.warn("io-threads", "Directive 'io-threads' has an effect with 'execution owner' only".into());
         }
+        // Without a line, Redis saves.
+        let saves = find(b"save").is_some_and(|save| !self.asked.is_given(save.index));
+        let asks_for_files = saves || !self.asked.text("save").is_empty() || self.asked.bool("appendonly");
         let settings = Settings::from_values(&self.values);
-        Ok(Loaded { settings, values: self.values, warnings: self.warnings, renames: self.renames, file })
+        let (values, warnings, renames) = (self.values, self.warnings, self.renames);
+        Ok(Loaded { settings, values, warnings, renames, file, asks_for_files })
     }
+}
+
+/// Whether a `user` line gives the user `default` all rights and asks for no password: what is in force without any line.
+fn is_default_user(words: &[Vec<u8>]) -> bool {
+    /// Rules that must be there, each under one of its names.
+    const NEEDED: [&[&str]; 5] =
+        [&["on"], &["nopass"], &["~*", "allkeys"], &["&*", "allchannels"], &["+@all", "allcommands"]];
+    /// Rules that change nothing: every payload of `RESTORE` is checked.
+    const HARMLESS: [&str; 2] = ["sanitize-payload", "skip-sanitize-payload"];
+    let [name, rules @ ..] = words else { return false };
+    let is_in = |rule: &[u8], names: &[&str]| names.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(rule));
+    let is_known = |rule: &Vec<u8>| NEEDED.iter().any(|names| is_in(rule, names)) || is_in(rule, &HARMLESS);
+    name == b"default"
+        && rules.iter().all(is_known)
+        && NEEDED.iter().all(|names| rules.iter().any(|rule| is_in(rule, names)))
 }
 
 /// Lets what follows begin on a line of its own, even after a file whose last line has no newline.

@@ -21,6 +21,9 @@ const COUNT: Kind = Integer(0, INT_MAX);
 /// Who may use a protected command or directive: nobody, everybody, or clients of this host.
 const ALLOWED: Kind = Choice(&["no", "yes", "local"]);
 
+/// What ignoring `user` or `aclfile` would mean.
+pub const NO_ACCESS_LIST: &str = "no access list would be in force ('requirepass' is served)";
+
 /// Value of `shards` and `workers` before the host decides.
 pub const AUTOMATIC: &str = "0";
 
@@ -32,6 +35,8 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("execution", Choice(&["inline", "owner"]), "inline").own(),
     D::at_start("io-backend", Choice(&["auto", "io_uring", "epoll"]), "auto").own(),
     D::at_start("pin-threads", Bool, "no").own(),
+    // Turns what would prevent the start, because it is unsafe to ignore, into a warning.
+    D::at_start("ignore-unsupported", Bool, "no").own(),
     // Network.
     D::live("port", PORT, "6379"),
     D::live("bind", Kind::Bind, "* -::*"),
@@ -56,8 +61,8 @@ pub static DIRECTIVES: &[Directive] = &[
     D::live("dir", Kind::Dir, "").protected(),
     D::at_start("always-show-logo", Bool, "no"),
     D::live("shutdown-timeout", COUNT, "10"),
-    D::known("shutdown-on-sigint", Words, "default"),
-    D::known("shutdown-on-sigterm", Words, "default"),
+    D::known("shutdown-on-sigint", Kind::ShutdownOptions, "default"),
+    D::known("shutdown-on-sigterm", Kind::ShutdownOptions, "default"),
     D::known("supervised", Choice(&["upstart", "systemd", "auto", "no"]), "no").immutable(),
     D::known("syslog-enabled", Bool, "no").immutable(),
     D::known("syslog-ident", Text, "redis").immutable(),
@@ -89,7 +94,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("enable-debug-command", ALLOWED, "no"),
     D::at_start("enable-protected-configs", ALLOWED, "no"),
     D::known("enable-module-command", ALLOWED, "no").immutable(),
-    D::known("aclfile", Text, "").immutable(),
+    D::known("aclfile", Text, "").immutable().unsafe_to_ignore(NO_ACCESS_LIST),
     D::known("acllog-max-len", Integer(0, LONG_MAX), "128"),
     D::known("acl-pubsub-default", Choice(&["allchannels", "resetchannels"]), "resetchannels"),
     // Limits of clients.
@@ -189,7 +194,10 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("aof-rewrite-incremental-fsync", Bool, "yes"),
     D::known("aof-disable-auto-gc", Bool, "no"),
     // Replication.
-    D::known("replicaof", Kind::ReplicaOf, "").alias("slaveof").immutable(),
+    D::known("replicaof", Kind::ReplicaOf, "")
+        .alias("slaveof")
+        .immutable()
+        .unsafe_to_ignore("the server would be a writable primary"),
     D::known("masterauth", Text, ""),
     D::known("masteruser", Text, ""),
     D::known("replica-priority", COUNT, "100").alias("slave-priority"),
@@ -211,7 +219,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("repl-timeout", Integer(1, INT_MAX), "60"),
     D::known("repl-backlog-size", Memory(1, LONG_MAX), "1048576"),
     D::known("repl-backlog-ttl", Integer(0, LONG_MAX), "3600"),
-    D::known("min-replicas-to-write", COUNT, "0").alias("min-slaves-to-write"),
+    D::known("min-replicas-to-write", COUNT, "0")
+        .alias("min-slaves-to-write")
+        .unsafe_to_ignore("writes would be accepted that no replica has"),
     D::known("min-replicas-max-lag", COUNT, "10").alias("min-slaves-max-lag"),
     // Cluster.
     D::at_start("cluster-enabled", Bool, "no"),
@@ -233,9 +243,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("cluster-allow-reads-when-down", Bool, "no"),
     D::known("cluster-allow-pubsubshard-when-down", Bool, "yes"),
     // TLS.
-    D::known("tls-port", PORT, "0"),
-    D::known("tls-cluster", Bool, "no"),
-    D::known("tls-replication", Bool, "no"),
+    D::known("tls-port", PORT, "0").unsafe_to_ignore("nothing would be encrypted"),
+    D::known("tls-cluster", Bool, "no").unsafe_to_ignore("nothing would be encrypted"),
+    D::known("tls-replication", Bool, "no").unsafe_to_ignore("nothing would be encrypted"),
     D::known("tls-auth-clients", Choice(&["no", "yes", "optional"]), "yes"),
     D::known("tls-prefer-server-ciphers", Bool, "no"),
     D::known("tls-session-caching", Bool, "yes"),

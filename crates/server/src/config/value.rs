@@ -115,6 +115,7 @@ fn parse_words(directive: &Directive, words: &[Vec<u8>], previous: &Value, sourc
         Kind::Save => parse_save(words, previous, source),
         Kind::OutputBufferLimit => parse_output_limits(words, previous),
         Kind::ReplicaOf => parse_replica_of(words),
+        Kind::ShutdownOptions => parse_shutdown_options(words),
         _ if words.is_empty() => Err(BAD_COUNT.into()),
         _ => Ok(Value::Text(words.join(&b' '))),
     }
@@ -167,14 +168,30 @@ fn parse_percentiles(words: &[Vec<u8>]) -> Result<Value, String> {
     Ok(Value::Text(shown.join(" ").into_bytes()))
 }
 
-/// Pairs of seconds (at least 1) and changes (at least 0). One empty word means none; lines of a file add up.
+/// Options of `SHUTDOWN`, at least one; they are kept in the order in which Redis lists them.
+fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
+    const NAMES: [&str; 5] = ["default", "save", "nosave", "now", "force"];
+    let no_word: &[u8] = b"";
+    let given = match words {
+        [] => vec![parse_choice(no_word, &NAMES)?],
+        words => words.iter().map(|word| parse_choice(word, &NAMES)).collect::<Result<Vec<_>, _>>()?,
+    };
+    if given.contains(&"save") && given.contains(&"nosave") {
+        return Err("shutdown options SAVE and NOSAVE can't be used simultaneously".into());
+    }
+    let options: Vec<&str> = NAMES[1..].iter().copied().filter(|name| given.contains(name)).collect();
+    Ok(Value::Text(if options.is_empty() { NAMES[0].into() } else { options.join(" ").into_bytes() }))
+}
+
+/// Pairs of seconds (at least 1) and changes (at least 0). One empty word means none; lines of a file add up, and a line without
+/// any word adds none.
 fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
     if let [word] = words
         && word.is_empty()
     {
         return Ok(Value::Text(Vec::new()));
     }
-    if words.is_empty() && source != Source::Command || !words.len().is_multiple_of(2) {
+    if !words.len().is_multiple_of(2) {
         return Err(BAD_SAVE.into());
     }
     for pair in words.chunks(2) {
@@ -187,7 +204,7 @@ fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Val
     if let (Source::File { first: false }, Value::Text(before)) = (source, previous)
         && !before.is_empty()
     {
-        points = [before.clone(), points].join(&b' ');
+        points = if points.is_empty() { before.clone() } else { [before.clone(), points].join(&b' ') };
     }
     Ok(Value::Text(points))
 }
@@ -340,6 +357,8 @@ mod tests {
         Ok(String::from_utf8(show(directive.kind, &value)).expect("text"))
     }
 
+    const SHUTDOWN_OPTIONS: &str = "argument(s) must be one of the following: default, save, nosave, now, force";
+
     /// Each pair was asked of redis-server 7.0.15.
     #[test]
     fn refusals_are_redis_ones() {
@@ -375,6 +394,10 @@ mod tests {
                 "normal a 0 0",
                 "Error in hard, soft or soft_seconds setting in buffer limit configuration.",
             ),
+            ("shutdown-on-sigint", "", SHUTDOWN_OPTIONS),
+            ("shutdown-on-sigterm", "bogus", SHUTDOWN_OPTIONS),
+            ("shutdown-on-sigint", "force  now", SHUTDOWN_OPTIONS),
+            ("shutdown-on-sigint", "save nosave", "shutdown options SAVE and NOSAVE can't be used simultaneously"),
             ("dbfilename", "a/b", "dbfilename can't be a path, just a filename"),
             ("bind", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17", "Too many bind addresses specified."),
         ] {
@@ -387,6 +410,9 @@ mod tests {
     fn accepted_values_are_shown_as_redis_shows_them() {
         for (name, text, shown) in [
             ("timeout", "2147483647", "2147483647"),
+            ("shutdown-on-sigint", "FORCE now", "now force"),
+            ("shutdown-on-sigint", "default save", "save"),
+            ("shutdown-on-sigint", "nosave nosave", "nosave"),
             ("maxmemory", "", "0"),
             ("maxmemory", "1k", "1000"),
             ("maxmemory", "1KB", "1024"),

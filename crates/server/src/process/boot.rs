@@ -74,6 +74,12 @@ pub fn boot(shards: fn(usize) -> usize, is_command: impl Fn(&[u8]) -> bool) -> R
     for warning in &loaded.warnings {
         tracing::warn!("{}", warning.text);
     }
+    if loaded.asks_for_files {
+        tracing::warn!(
+            "WARNING: nothing is persisted: all keys are lost when the server stops. 'save', whose default asks for snapshots, and \
+             'appendonly' aren't served yet. With 'save \"\"' and 'appendonly no' the configuration agrees."
+        );
+    }
     let workers = loaded.settings.workers + loaded.settings.io_threads;
     let clients = limits::raise_open_files(loaded.settings.maxclients, workers).map_err(|text| fail(&text))?;
     loaded.limit_clients(clients);

@@ -29,6 +29,13 @@ fn errors_name_the_line_and_what_is_wrong() {
         ("dir /nonexist", 1, "dir /nonexist", "No such file or directory"),
         ("bind ::1 \"a b\"", 1, "bind ::1 \"a b\"", "A bind address can't have a space."),
         ("save 1", 1, "save 1", "Invalid save parameters"),
+        ("save\nsave 1", 2, "save 1", "Invalid save parameters"),
+        (
+            "shutdown-on-sigint",
+            1,
+            "shutdown-on-sigint",
+            "argument(s) must be one of the following: default, save, nosave, now, force",
+        ),
         (
             "loglevel \"\"",
             1,
@@ -103,14 +110,87 @@ fn repeated_lines_add_up_where_redis_adds() {
 
 #[test]
 fn unserved_directives_are_named_once_and_keep_their_default() {
-    let text = "save 60 5\nsave 900 1\nappendonly yes\nappendfsync everysec\nsave \"\"\nslave-priority 7\nuser a on\nloadmodule x.so\n\
-        io-threads 4\nset-proc-title no\nlua-replicate-commands yes";
+    let text = "save 60 5\nsave 900 1\nappendonly yes\nappendfsync everysec\ndbfilename x\nslave-priority 7\n\
+        io-threads 4\nset-proc-title no\nlua-replicate-commands yes\ndbfilename dump.rdb";
     let loaded = load_text(text).expect("a configuration");
     let named: Vec<&str> = loaded.warnings.iter().map(|warning| warning.directive.as_str()).collect();
-    assert_eq!(named, ["save", "appendonly", "slave-priority", "user", "loadmodule", "io-threads"]);
+    assert_eq!(named, ["save", "appendonly", "slave-priority", "io-threads"]);
     assert_eq!(loaded.values.text("save"), b"");
     assert!(!loaded.values.bool("appendonly"));
     assert!(loaded.warnings[1].text.contains("'appendonly'"));
+}
+
+/// Lines that prevent the start, and what ignoring each would mean.
+const UNSAFE: [(&str, &str); 15] = [
+    ("user default on >secret ~* &* +@all", "access list"),
+    ("user default on nopass", "access list"),
+    ("user default off", "access list"),
+    ("user default on nopass ~* &* +@all -flushall", "access list"),
+    ("user alice on nopass ~* &* +@all", "access list"),
+    ("aclfile /etc/users.acl", "access list"),
+    ("tls-port 6380", "encrypted"),
+    ("tls-replication yes", "encrypted"),
+    ("tls-cluster yes", "encrypted"),
+    ("replicaof 127.0.0.1 6379", "writable primary"),
+    ("slaveof 127.0.0.1 6379", "writable primary"),
+    ("min-replicas-to-write 1", "no replica"),
+    ("min-slaves-to-write 1", "no replica"),
+    ("loadmodule /x.so", "no module"),
+    ("loadmodule /x.so argument", "no module"),
+];
+
+#[test]
+fn what_is_unsafe_to_ignore_prevents_the_start() {
+    for (line, meaning) in UNSAFE {
+        let error = load_text(&format!("port 1\n{line}\nhz 20")).expect_err(line);
+        let LoadError::Line { number: 2, line: named, reason } = error else { panic!("{line}: {error:?}") };
+        assert_eq!(named, line.as_bytes());
+        assert!(reason.contains("isn't served yet") && reason.contains(meaning), "{line}: {reason}");
+        let sources = Sources { options: line.into(), ..Sources::default() };
+        assert!(load_from(&mut Fake::with(&[]), &sources).is_err(), "{line} as an option");
+        for text in [format!("{line}\nignore-unsupported yes"), format!("ignore-unsupported yes\n{line}")] {
+            let loaded = load_text(&text).expect(line);
+            assert!(loaded.warnings[0].text.contains(meaning), "{line}: {:?}", loaded.warnings);
+        }
+    }
+}
+
+#[test]
+fn the_last_line_decides_what_prevents_the_start() {
+    for text in [
+        "tls-port 6380\ntls-port 0",
+        "replicaof a 1\nreplicaof no one",
+        "slaveof a 1\nreplicaof no one",
+        "aclfile x\naclfile \"\"",
+        "min-replicas-to-write 2\nmin-slaves-to-write 0",
+        "user default on nopass ~* &* +@all",
+        "user default nopass sanitize-payload allkeys allchannels allcommands ON",
+        "tls-replication no\ntls-cluster no\nmasterauth \"\"",
+    ] {
+        let loaded = load_text(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert!(loaded.warnings.is_empty(), "{text}: {:?}", loaded.warnings);
+    }
+    assert!(load_text("tls-port 0\ntls-port 6380").is_err());
+    // Without what it belongs to, it changes nothing.
+    for text in ["masterauth x", "tls-cert-file x", "tls-auth-clients no", "replica-read-only no"] {
+        assert_eq!(load_text(text).expect(text).warnings.len(), 1, "{text}");
+    }
+}
+
+#[test]
+fn files_are_asked_for_unless_both_are_turned_off() {
+    for (text, asks) in [
+        ("", true),
+        ("save \"\"", false),
+        ("save", false),
+        ("save 60 1\nsave \"\"", false),
+        ("save 60 1\nsave", true),
+        ("save\nsave 60 1", true),
+        ("save \"\"\nappendonly yes", true),
+        ("save \"\"\nappendonly yes\nappendonly no", false),
+    ] {
+        assert_eq!(load_text(text).expect(text).asks_for_files, asks, "{text:?}");
+    }
 }
 
 #[test]

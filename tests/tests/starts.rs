@@ -1,0 +1,127 @@
+//! Starts: what keeps the server from starting, and what the log says when it does.
+
+use std::process::{Command, Stdio};
+
+use pantala_tests::server::{pantala_with_file, run_to_exit};
+use pantala_tests::{Backend, Reply, Server, tool};
+
+/// A line that can't be ignored safely ends the start; the error names line, directive and reason.
+#[test]
+fn what_is_unsafe_to_ignore_prevents_the_start() {
+    for (line, meaning) in [
+        ("user default on >secret ~* &* +@all", "no access list"),
+        ("aclfile /etc/redis/users.acl", "no access list"),
+        ("tls-port 6380", "encrypted"),
+        ("replicaof 127.0.0.1 6379", "writable primary"),
+        ("min-replicas-to-write 1", "no replica"),
+        ("loadmodule /x.so", "no module"),
+    ] {
+        let exit = run_to_exit(&["-", "--port", "0"], format!("timeout 5\n{line}\n").as_bytes());
+        assert_eq!(exit.status.code(), Some(1), "{line}: {}", exit.output);
+        for word in ["at line 2", &format!(">>> '{line}'"), "isn't served yet", meaning, "ignore-unsupported yes"] {
+            assert!(exit.output.contains(word), "{line} must speak of {word:?}:\n{}", exit.output);
+        }
+    }
+    let exit = run_to_exit(&["--port", "0", "--tls-port", "6380"], b"");
+    assert!(exit.output.contains("'tls-port' isn't served yet"), "an option does the same: {}", exit.output);
+}
+
+#[test]
+fn what_is_unsafe_to_ignore_is_ignored_on_demand() {
+    let text = "user default on >secret\ntls-port 6380\nreplicaof 127.0.0.1 1\n";
+    let (server, _folder) = pantala_with_file(text, &["--ignore-unsupported", "yes"]);
+    for word in ["'user' isn't served yet, and is ignored", "'tls-port'", "'replicaof'", "writable primary"] {
+        assert!(server.log().contains(word), "the log must speak of {word:?}:\n{}", server.log());
+    }
+    assert_eq!(server.connect().call("SET a 1"), Reply::ok());
+}
+
+#[test]
+fn values_that_mean_off_start() {
+    let text = "user default on nopass ~* &* +@all\naclfile \"\"\ntls-port 0\ntls-replication no\nreplicaof no one\n\
+        min-replicas-to-write 0\nappendonly no\nsave \"\"\n";
+    let (server, _folder) = pantala_with_file(text, &[]);
+    for word in ["isn't served", "WARNING: nothing is persisted"] {
+        assert!(!server.log().contains(word), "{}", server.log());
+    }
+    assert_eq!(server.connect().call("PING").text(), "PONG");
+}
+
+/// The file that Debian installs, but for where it logs and lives.
+#[test]
+fn the_file_of_the_distribution_starts() {
+    let Ok(text) = std::fs::read_to_string("/etc/redis/redis.conf") else {
+        return tool::skipped(format_args!("/etc/redis/redis.conf isn't there or can't be read"));
+    };
+    let (server, _folder) =
+        pantala_with_file(&text, &["--daemonize", "no", "--logfile", "", "--pidfile", "", "--dir", "."]);
+    assert_eq!(server.connect().call("PING").text(), "PONG");
+}
+
+#[test]
+fn the_log_says_that_nothing_is_persisted() {
+    for (args, says) in [
+        (&["--save", "60", "1"][..], true),
+        (&["--save", "", "--appendonly", "yes"], true),
+        (&[], true),
+        (&["--save", ""], false),
+    ] {
+        let server = Server::pantala(Backend::Epoll, args);
+        let log = server.log();
+        assert_eq!(log.contains("WARNING: nothing is persisted"), says, "{args:?}:\n{log}");
+    }
+}
+
+#[test]
+fn the_log_says_that_maxmemory_leaves_no_room() {
+    for (limit, says) in [("1mb", true), ("1gb", false), ("0", false)] {
+        let server = Server::pantala(Backend::Epoll, &["--maxmemory", limit]);
+        let log = server.log();
+        assert_eq!(log.contains("WARNING: maxmemory"), says, "{limit}:\n{log}");
+    }
+}
+
+#[test]
+fn shutdown_save_is_rejected_unless_it_is_forced() {
+    let mut server = Server::pantala(Backend::Epoll, &[]);
+    let mut client = server.connect();
+    assert_eq!(client.call("SHUTDOWN SAVE"), Reply::Error("ERR Errors trying to SHUTDOWN. Check logs.".into()));
+    assert_eq!(client.call("SHUTDOWN SAVE NOW").text(), "ERR Errors trying to SHUTDOWN. Check logs.");
+    assert!(server.log().contains("Error trying to save the DB"), "{}", server.log());
+    assert_eq!(client.call("PING").text(), "PONG");
+    client.send(&["SHUTDOWN", "SAVE", "FORCE"]);
+    assert_eq!(server.wait_exit(pantala_tests::server::READY_MAX).code(), Some(0));
+}
+
+/// A `save` without a word is what Redis's own tests write for `save ""`.
+#[test]
+fn a_bare_save_line_starts() {
+    let (server, _folder) = pantala_with_file("save\n", &[]);
+    assert_eq!(server.connect().command(&["CONFIG", "GET", "save"]).elements()[1].text(), "");
+}
+
+/// Both servers end with the same two last lines: the line that is wrong, and why.
+#[test]
+fn wrong_options_are_refused_in_the_words_of_redis() {
+    let Some(redis) = tool::find("redis-server") else { return };
+    for args in [
+        &["--shutdown-on-sigint"][..],
+        &["--shutdown-on-sigint", ""],
+        &["--shutdown-on-sigint", "bogus"],
+        &["--shutdown-on-sigterm", "save nosave"],
+        &["--shutdown-on-sigint", "--hz", "5"],
+        &["--save", "1"],
+        &["--oom-score-adj-values"],
+        &["--timeout"],
+    ] {
+        let words = |output: &str| -> Vec<String> {
+            let from = output.find(">>>").unwrap_or_else(|| panic!("{args:?} names no line:\n{output}"));
+            output[from..].trim().lines().map(str::to_owned).collect()
+        };
+        let right = Command::new(&redis).args(args).stdin(Stdio::null()).output().expect("redis-server runs");
+        let right = String::from_utf8_lossy(&[right.stdout, right.stderr].concat()).into_owned();
+        let given = run_to_exit(args, b"");
+        assert_eq!(given.status.code(), Some(1), "{args:?}");
+        assert_eq!(words(&given.output), words(&right), "{args:?}");
+    }
+}
