@@ -72,6 +72,39 @@ fn client_list_tells_all_connections() {
     });
 }
 
+/// The room behind a command is that of the buffer where it lies: the event loop's, or the client's own for one that is not whole.
+#[test]
+fn client_list_tells_the_room_behind_a_query() {
+    const QUERY: &str = "CLIENT INFO\r\n";
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut client = server.connect();
+        client.send_raw(QUERY.as_bytes());
+        let line = client.receive().text();
+        let number = |line: &str, name: &str| field(line, name).parse::<usize>().expect("a number");
+        assert_eq!(number(&line, "qbuf"), QUERY.len(), "{line}");
+        let free = number(&line, "qbuf-free");
+        assert!((1..=64 * 1024).contains(&free), "{line}");
+
+        let mut half = server.connect();
+        half.call("CLIENT SETNAME half");
+        half.send_raw(b"*2\r\n$4\r\nECHO\r\n$50000\r\n");
+        half.send_raw(&[b'x'; 20_000]);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let list = lines(&mut client, "CLIENT LIST");
+            let line = list.iter().find(|line| field(line, "name") == "half").expect("it is listed");
+            let (waiting, free) = (number(line, "qbuf"), number(line, "qbuf-free"));
+            if waiting > 20_000 {
+                assert!(waiting + free <= number(line, "tot-mem"), "it is memory of the client: {line}");
+                break;
+            }
+            assert!(Instant::now() < deadline, "{line}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
 #[test]
 fn client_kill_closes_others() {
     for_each_backend(|backend| {

@@ -471,3 +471,100 @@ fn listening_elsewhere_while_it_runs() {
         server.assert_sound();
     });
 }
+
+/// A number of `INFO memory` or of `MEMORY STATS`.
+fn figure(figures: &BTreeMap<String, String>, name: &str) -> u64 {
+    let text = figures.get(name).unwrap_or_else(|| panic!("{name} is missing in {figures:?}"));
+    text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}"))
+}
+
+fn info_memory(client: &mut Client) -> BTreeMap<String, String> {
+    let text = client.call("INFO memory").text();
+    let fields = text.lines().filter_map(|line| line.trim().split_once(':'));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// What scripts and libraries take is there in the next INFO, though nothing has run yet.
+#[test]
+fn info_tells_what_scripts_and_functions_take_as_soon_as_they_are_loaded() {
+    const SCRIPT: &str = "return redis.call('GET', KEYS[1])";
+    const LIBRARY: &str = "#!lua name=mylib\nredis.register_function('f', function() return 1 end)";
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--shards", "4"]);
+        let mut client = server.connect();
+        client.command(&["SCRIPT", "LOAD", SCRIPT]);
+        let info = info_memory(&mut client);
+        let figure_of = |name: &str| figure(&info, name);
+        assert!(figure_of("used_memory_lua") > 10_000, "{info:?}");
+        assert_eq!(figure_of("used_memory_vm_eval"), figure_of("used_memory_lua"));
+        assert_eq!((figure_of("number_of_cached_scripts"), figure_of("used_memory_vm_functions")), (1, 0));
+        assert!(figure_of("used_memory_scripts_eval") > SCRIPT.len() as u64);
+
+        assert_eq!(client.command(&["FUNCTION", "LOAD", LIBRARY]).text(), "mylib");
+        let info = info_memory(&mut client);
+        let figure_of = |name: &str| figure(&info, name);
+        assert!(figure_of("used_memory_vm_functions") > 10_000, "{info:?}");
+        assert_eq!((figure_of("number_of_functions"), figure_of("number_of_libraries")), (1, 1));
+        let states = figure_of("used_memory_vm_eval") + figure_of("used_memory_vm_functions");
+        assert_eq!(figure_of("used_memory_vm_total"), states);
+        assert!(figure_of("used_memory_functions") > LIBRARY.len() as u64);
+        let texts = figure_of("used_memory_scripts_eval") + figure_of("used_memory_functions");
+        assert_eq!(figure_of("used_memory_scripts"), texts);
+        let stats = client.call("MEMORY STATS");
+        let stats = stats.elements();
+        let caches = |name: &str| {
+            let at = stats.iter().position(|field| field.text() == name).expect("the field is there");
+            stats[at + 1].clone()
+        };
+        assert_eq!(caches("lua.caches"), Reply::Integer(figure_of("used_memory_scripts_eval") as i64));
+        assert_eq!(caches("functions.caches"), Reply::Integer(figure_of("used_memory_functions") as i64));
+
+        for words in ["SCRIPT FLUSH", "FUNCTION FLUSH"] {
+            assert_eq!(client.call(words), Reply::ok());
+        }
+        let info = info_memory(&mut client);
+        for name in
+            ["number_of_cached_scripts", "used_memory_scripts_eval", "used_memory_functions", "number_of_functions"]
+        {
+            assert_eq!(figure(&info, name), 0, "{name}");
+        }
+    });
+}
+
+#[test]
+fn debug_htstats_counts_the_keys_of_a_database() {
+    let server = Server::pantala(Backend::Epoll, &["--workers", "2", "--shards", "4"]);
+    let mut client = server.connect();
+    let empty = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
+    assert_eq!(client.call("DEBUG HTSTATS 0").text(), format!("[Dictionary HT]\n{empty}[Expires HT]\n{empty}"));
+    assert_eq!(client.call("DEBUG POPULATE 5000"), Reply::ok());
+    assert_eq!(client.call("EXPIRE key:1 1000"), Reply::Integer(1));
+    let text = client.call("DEBUG HTSTATS 0").text();
+    let (keys, expiries) = text.split_once("[Expires HT]\n").expect("there are two parts");
+    assert!(keys.starts_with("[Dictionary HT]\n") && keys.contains(" number of elements: 5000\n"), "{text}");
+    assert!(keys.contains("of 4 shards") && expiries.ends_with(" number of elements: 1\n"), "{text}");
+    // Each bucket is told by how many of its slots are in use.
+    let lines = keys.lines().skip_while(|line| !line.contains("distribution")).skip(1);
+    let pairs = lines.map(|line| line.trim().split_once(": ").expect("slots and buckets"));
+    let number = |text: &str| -> usize { text.split(' ').next().and_then(|text| text.parse().ok()).expect("a number") };
+    assert_eq!(pairs.map(|(used, buckets)| number(used) * number(buckets)).sum::<usize>(), 5000, "{text}");
+    assert!(client.call("DEBUG HTSTATS 1").text().contains(empty));
+
+    let Some(judge) = Server::redis(&[]) else { return };
+    let mut right = judge.connect();
+    for words in [
+        "DEBUG HTSTATS",
+        "DEBUG HTSTATS x",
+        "DEBUG HTSTATS 16",
+        "DEBUG HTSTATS -1",
+        "DEBUG HTSTATS 0 full",
+        "DEBUG HTSTATS 9",
+    ] {
+        assert_eq!(client.call(words), right.call(words), "{words}");
+    }
+    for words in ["DEBUG REPLYBUFFER", "DEBUG REPLYBUFFER x", "DEBUG REPLYBUFFER x 1"] {
+        assert_eq!(client.call(words), right.call(words), "{words}");
+    }
+    // There is nothing that it could set.
+    assert!(client.call("DEBUG REPLYBUFFER RESIZING 0").text().starts_with("ERR Pantala has no reply buffers"));
+}

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pantala_base::number::parse_memory;
+use pantala_engine::Occupancy;
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
 use pantala_engine::db::Holds;
@@ -13,7 +14,7 @@ use pantala_types::list::ALONE_BYTES_DEFAULT;
 use pantala_types::rdb_value::{ValueRef, Writer, write};
 use pantala_types::{List, OutOfMemory};
 
-use crate::arguments::{c_string, is_option, natural};
+use crate::arguments::{c_string, integer, is_option, natural};
 use crate::object::{encoding_of, refcount_of};
 use crate::populate::{Plan, populate_all};
 use crate::{errors, help};
@@ -31,9 +32,64 @@ const SHOWN_BYTES_MAX: usize = 128;
 pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.at(1), args.len()) {
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
+        (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),
         (sub, 4) if cfg!(debug_assertions) && is_option(sub, "FAULT") => fault(args, reply),
         (sub, _) => unknown(sub, reply),
     }
+}
+
+/// What `DEBUG REPLYBUFFER` sets in Redis: when a client's reply buffer shrinks. Here replies take memory only until they are sent.
+const NO_REPLY_BUFFERS: &str =
+    "ERR Pantala has no reply buffers that grow and shrink: clients keep none beyond their replies";
+
+fn is_buffer_setting(name: &[u8]) -> bool {
+    is_option(name, "PEAK-RESET-TIME") || is_option(name, "RESIZING")
+}
+
+/// `DEBUG HTSTATS db`: how the keys of a database lie in the buckets of its tables, one for each shard.
+pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(number) = integer(args.at(2), reply) else { return };
+    let number = u32::try_from(number).ok().filter(|number| *number < access.keyspace().databases());
+    let Some(number) = number else { return reply.error("ERR Out of range database") };
+    let (shards, mut occupancy) = (access.shards(), Occupancy::default());
+    for &shard in &shards {
+        occupancy += access.db_in(number, shard).occupancy();
+    }
+    reply.verbatim("txt", occupancy_text(&occupancy, shards.len()).as_bytes());
+}
+
+/// The text of `DEBUG HTSTATS`: Redis's two parts, and what it calls by the same names; the rest is told of segments and buckets.
+fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
+    const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
+    let share = |part: usize, whole: usize| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
+    let mut text = String::from("[Dictionary HT]\n");
+    if occupancy.entries == 0 {
+        text += EMPTY;
+    } else {
+        let buckets: usize = occupancy.buckets.iter().sum();
+        text += &format!(
+            "Hash table 0 stats (main hash tables of {tables} shards):\n table size: {}\n number of elements: {}\n \
+             load: {:.2}%\n directory words: {}\n segments: {}\n buckets: {buckets}\n elements in no bucket: {}\n \
+             Elements per bucket distribution:\n",
+            occupancy.slots(),
+            occupancy.entries,
+            share(occupancy.entries, occupancy.slots()),
+            occupancy.directory_words,
+            occupancy.segments,
+            occupancy.stashed,
+        );
+        for (used, count) in occupancy.buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
+            text += &format!("   {used}: {count} ({:.2}%)\n", share(*count, buckets));
+        }
+    }
+    text += "[Expires HT]\n";
+    text += &match occupancy.expiring {
+        0 => EMPTY.to_owned(),
+        expiring => {
+            format!("Hash table 0 stats (expiries lie in the main hash tables):\n number of elements: {expiring}\n")
+        }
+    };
+    text
 }
 
 /// `DEBUG ERROR error`.
@@ -240,6 +296,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    Fingerprint the values of keys.",
             "ERROR <string>",
             "    Reply this error.",
+            "HTSTATS <dbid>",
+            "    How the keys of a database lie in its hash tables.",
             "OBJECT <key>",
             "    How a key's value is kept, and since when it is idle.",
             "PAUSE-CRON <0|1>",
@@ -271,5 +329,21 @@ mod tests {
             assert_eq!(leading_integer(text.as_bytes()), value, "{text:?}");
         }
         assert_eq!(leading_integer(&[b'9'; 40]), i64::MAX);
+    }
+
+    #[test]
+    fn buckets_are_told_by_how_full_they_are() {
+        const NONE: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
+        let empty = occupancy_text(&Occupancy::default(), 4);
+        assert_eq!(empty, format!("[Dictionary HT]\n{NONE}[Expires HT]\n{NONE}"));
+        let buckets = [2, 0, 1, 0, 0, 0, 0, 0, 1];
+        let occupancy = Occupancy { entries: 11, expiring: 3, directory_words: 4, segments: 2, buckets, stashed: 1 };
+        assert_eq!(
+            occupancy_text(&occupancy, 4),
+            "[Dictionary HT]\nHash table 0 stats (main hash tables of 4 shards):\n table size: 32\n number of elements: 11\n \
+             load: 34.38%\n directory words: 4\n segments: 2\n buckets: 4\n elements in no bucket: 1\n \
+             Elements per bucket distribution:\n   0: 2 (50.00%)\n   2: 1 (25.00%)\n   8: 1 (25.00%)\n\
+             [Expires HT]\nHash table 0 stats (expiries lie in the main hash tables):\n number of elements: 3\n"
+        );
     }
 }

@@ -41,7 +41,8 @@ const FIELDS_BEFORE: usize = 10;
 const FIELDS_AFTER: usize = 17;
 
 /// `MEMORY STATS`. Redis's fields; what Pantala doesn't have is 0. Keys and small values lie in the dictionary itself, so that
-/// `overhead.hashtable.main` holds them too, and all but the process and the clients is the data set.
+/// `overhead.hashtable.main` holds them too, and all but the process and the clients is the data set. The caches of scripts and functions don't
+/// count in any sum.
 pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let memory = context.host.memory();
     let databases = databases(context.keyspace);
@@ -55,8 +56,8 @@ pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
         ("clients.normal", memory.clients_bytes),
         ("cluster.links", 0),
         ("aof.buffer", 0),
-        ("lua.caches", 0),
-        ("functions.caches", 0),
+        ("lua.caches", memory.scripts_bytes),
+        ("functions.caches", memory.libraries_bytes),
     ];
     for (name, value) in before {
         integer_field(reply, name, value as i64);
@@ -205,6 +206,8 @@ mod tests {
         startup_bytes: 8 << 20,
         clients_bytes: 2 << 20,
         resident_bytes: 24 << 20,
+        scripts_bytes: 300,
+        libraries_bytes: 200,
     };
 
     #[test]

@@ -5,6 +5,7 @@ use core::marker::PhantomData;
 use crate::bucket::{EXPIRES_BIT, UNTAGGED_MASK};
 use crate::entry::{Entry, EntryMut, EntryRef, Removed, VacantEntry, unbox};
 use crate::hint::Hint;
+use crate::occupancy::Occupancy;
 use crate::record::{Record, fits_cell, value_len_max};
 use crate::table::{Probe, Table};
 
@@ -63,6 +64,24 @@ impl<V> Dict<V> {
     /// Bytes of memory held: as [`Self::allocated_bytes`], but with all pages that entries lie or have lain on.
     pub fn held_bytes(&self) -> usize {
         self.allocated_bytes() - self.table.slab.live_bytes() + self.table.slab.touched_bytes()
+    }
+
+    /// How its entries lie in its buckets. Looks at every bucket.
+    pub fn occupancy(&self) -> Occupancy {
+        let mut occupancy = Occupancy {
+            entries: self.len(),
+            expiring: self.expiring(),
+            directory_words: self.table.directory.len(),
+            stashed: self.table.stash.len(),
+            ..Occupancy::default()
+        };
+        for (_, segment) in self.table.segments() {
+            occupancy.segments += 1;
+            for bucket in 0..segment.buckets as usize {
+                occupancy.buckets[segment.bucket(bucket).used()] += 1;
+            }
+        }
+        occupancy
     }
 
     /// A handle by which any thread may prefetch.

@@ -88,6 +88,7 @@ mod hint;
 mod memory;
 #[cfg(test)]
 mod model_tests;
+mod occupancy;
 mod record;
 mod resize;
 mod scan;
@@ -102,3 +103,4 @@ pub use entry::{Entry, EntryMut, EntryRef, Extracted, NewPayload, OwnedPayload, 
 pub use hash::hash_key;
 pub use hint::{BucketHint, Hint};
 pub use memory::{prefetch, prefetch_all};
+pub use occupancy::Occupancy;

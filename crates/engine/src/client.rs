@@ -298,6 +298,8 @@ pub struct Client {
     pub query_bytes: AtomicU64,
     /// Capacity of the query buffer.
     pub query_capacity_bytes: AtomicU64,
+    /// Room behind what it has sent, in the buffer where that lies: its own, or one of the event loop's. As its worker last told, bytes.
+    pub query_free_bytes: AtomicU64,
     /// Bytes of replies not sent.
     pub output_bytes: AtomicU64,
     /// Bytes of those that other clients have too.
@@ -346,6 +348,7 @@ impl Client {
             paused: AtomicBool::new(false),
             query_bytes: AtomicU64::new(0),
             query_capacity_bytes: AtomicU64::new(0),
+            query_free_bytes: AtomicU64::new(0),
             output_bytes: AtomicU64::new(0),
             shared_bytes: AtomicU64::new(0),
             argument_bytes: AtomicU64::new(0),
@@ -565,6 +568,10 @@ pub struct MemoryFigures {
     pub clients_bytes: u64,
     /// Resident memory as the operating system counts it.
     pub resident_bytes: u64,
+    /// Texts of the scripts that are cached; not among those accounted for.
+    pub scripts_bytes: u64,
+    /// Texts of the libraries of functions; not among those accounted for.
+    pub libraries_bytes: u64,
 }
 
 /// What commands need of the server around them. The server implements it; tests may.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use pantala_base::random::Random;
-use pantala_dict::{Dict, Entry, EntryMut, EntryRef, Extracted, NewPayload, Payload, Removed};
+use pantala_dict::{Dict, Entry, EntryMut, EntryRef, Extracted, NewPayload, Occupancy, Payload, Removed};
 use pantala_types::collection::PackedForm;
 use pantala_types::{OutOfMemory, Value, access};
 
@@ -100,6 +100,11 @@ impl<'s> Db<'s> {
     /// Keys, those that have expired but were not found out included.
     pub fn len(&self) -> usize {
         self.dict.len()
+    }
+
+    /// How its keys lie in the buckets of their table.
+    pub fn occupancy(&self) -> Occupancy {
+        self.dict.occupancy()
     }
 
     /// Whether there are no keys.

@@ -61,4 +61,4 @@ pub mod tuning;
 pub mod undo;
 
 /// What keyed handlers meet of the dictionary.
-pub use pantala_dict::{EntryMut, EntryRef, Extracted, NewPayload, OwnedPayload, Payload};
+pub use pantala_dict::{EntryMut, EntryRef, Extracted, NewPayload, Occupancy, OwnedPayload, Payload};

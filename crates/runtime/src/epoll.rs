@@ -370,6 +370,10 @@ impl EventLoop for EpollLoop {
         self.pool.bytes(chunk)
     }
 
+    fn room_behind(&self, chunk: &Chunk) -> usize {
+        self.pool.room_behind(chunk)
+    }
+
     #[inline]
     fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
         self.pool.bytes_mut(chunk)

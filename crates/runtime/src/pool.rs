@@ -94,6 +94,11 @@ impl Pool {
         &self.buffers[chunk.buffer as usize].bytes[start..start + chunk.len()]
     }
 
+    /// Bytes of its buffer that nothing was received into.
+    pub(crate) fn room_behind(&self, chunk: &Chunk) -> usize {
+        BUFFER_BYTES - self.buffers[chunk.buffer as usize].filled
+    }
+
     #[inline]
     pub(crate) fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
         let start = chunk.start as usize;

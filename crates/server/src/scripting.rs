@@ -49,7 +49,12 @@ impl Kind {
 thread_local! {
     /// The Lua states of this worker, by kind: made when first needed, not there while a script runs.
     static STATES: RefCell<[Option<Box<State>>; 2]> = const { RefCell::new([None, None]) };
+    /// Where this worker says what its states take; none on threads that are no worker's.
+    static STATE_BYTES: RefCell<Option<StateBytes>> = const { RefCell::new(None) };
 }
+
+/// Bytes that a worker's Lua states take, by [`Kind`]. Written by the worker, read by all; relaxed throughout.
+type StateBytes = Arc<[AtomicU64; 2]>;
 
 /// This thread's Lua state for a kind. To be put back.
 pub fn take_state(kind: Kind) -> Box<State> {
@@ -62,8 +67,13 @@ pub fn take_state(kind: Kind) -> Box<State> {
     })
 }
 
-/// Puts a Lua state of this thread back.
+/// Puts a Lua state of this thread back, and says what it takes.
 pub fn put_back_state(kind: Kind, state: Box<State>) {
+    STATE_BYTES.with_borrow(|told| {
+        if let Some(told) = told {
+            told[kind as usize].store(state.used_bytes() as u64, Relaxed);
+        }
+    });
     STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
 }
 
@@ -77,8 +87,8 @@ pub struct Running {
     is_killed: AtomicBool,
     /// Who it is: told when it has run for too long.
     named: Mutex<Option<Named>>,
-    /// What this worker's Lua states take, by [`Kind`].
-    state_bytes: [AtomicU64; 2],
+    /// What this worker's Lua states take.
+    state_bytes: StateBytes,
 }
 
 /// A script or function, and the command that called it.
@@ -104,10 +114,9 @@ impl Running {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(named);
     }
 
-    /// It has ended, and its state takes so many bytes.
-    pub fn end(&self, kind: Kind, state_bytes: usize) {
+    /// It has ended.
+    pub fn end(&self) {
         self.since_ms.store(0, Relaxed);
-        self.state_bytes[kind as usize].store(state_bytes as u64, Relaxed);
     }
 
     /// It has changed something.
@@ -149,6 +158,11 @@ impl Scripting {
             libraries: Libraries::default(),
             running: (0..workers).map(|_| Running::default()).collect(),
         }
+    }
+
+    /// Has this thread, a worker's, say from now on what its Lua states take.
+    pub fn attach(&self, worker: u32) {
+        STATE_BYTES.set(Some(Arc::clone(&self.running(worker).state_bytes)));
     }
 
     /// What a worker runs.

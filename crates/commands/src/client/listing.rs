@@ -87,7 +87,7 @@ fn write_lines(text: &mut String, context: &LocalContext<'_>, wanted: impl Fn(&C
 fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     let seconds_since = |then_ms: i64| (now_ms - then_ms).max(0) / 1000;
     let query_bytes = client.query_bytes.load(Relaxed);
-    let query_capacity_bytes = client.query_capacity_bytes.load(Relaxed);
+    let query_free_bytes = client.query_free_bytes.load(Relaxed);
     let output_bytes = client.output_bytes.load(Relaxed);
     let queued_bytes = client.queued_bytes.load(Relaxed);
     let argument_bytes = client.argument_bytes.load(Relaxed);
@@ -108,13 +108,12 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     );
     let _ = write!(
         text,
-        " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={} argv-mem={argument_bytes} multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll=0 \
+        " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={query_free_bytes} argv-mem={argument_bytes} multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll=0 \
          omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir={} resp={}",
         client.subscribed(Subscribed::Channel),
         client.subscribed(Subscribed::Pattern),
         client.subscribed(Subscribed::Shard),
         client.queued.load(Relaxed),
-        query_capacity_bytes.saturating_sub(query_bytes),
         if output_bytes > 0 { "rw" } else { "r" },
         client.command().map_or("NULL", Command::shown_name),
         client.redirect.load(Relaxed),

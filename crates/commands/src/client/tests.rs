@@ -64,6 +64,7 @@ fn a_line_per_client_in_redis_order() {
     test.add(1002);
     test.session.client.names().name = b"me".to_vec();
     test.session.client.query_capacity_bytes.store(100, Relaxed);
+    test.session.client.query_free_bytes.store(60, Relaxed);
     test.session.client.query_bytes.store(40, Relaxed);
     test.now_ms = START_MS + 2_999;
     let line = test.run("CLIENT INFO");

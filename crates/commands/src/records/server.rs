@@ -243,6 +243,7 @@ pub(crate) const DEBUG: Command = Command {
         DEBUG_DIGEST_VALUE,
         DEBUG_ERROR,
         DEBUG_HELP,
+        DEBUG_HTSTATS,
         DEBUG_OBJECT,
         DEBUG_PAUSE_CRON,
         DEBUG_POPULATE,
@@ -305,6 +306,17 @@ pub(crate) const DEBUG_HELP: Command = Command {
     summary: "Lists the subcommands",
     arity: 2,
     handler: Handler::Local(crate::debug::help),
+    ..DEBUGGING
+};
+
+pub(crate) const DEBUG_HTSTATS: Command = Command {
+    name: "htstats",
+    full_name: "debug|htstats",
+    summary: "Shows how the keys of a database lie in its hash tables",
+    complexity: "O(N), N: number of buckets",
+    arguments: &[Argument::integer("dbid")],
+    route: Route::All,
+    handler: Handler::Keyed(crate::debug::hash_table_statistics),
     ..DEBUGGING
 };
 

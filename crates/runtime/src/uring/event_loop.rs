@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use io_uring::{cqueue, opcode, types};
 use rustix::event::epoll;
 
-use super::buffers::Buffers;
+use super::buffers::{BUFFER_BYTES, Buffers};
 use super::ring::Ring;
 use super::{Connection, Flight, NO_TOKEN, Operation, UringLoop, number};
 use crate::accept::Listeners;
@@ -149,6 +149,10 @@ impl EventLoop for UringLoop {
     #[inline]
     fn bytes(&self, chunk: &Chunk) -> &[u8] {
         self.buffers.bytes(chunk)
+    }
+
+    fn room_behind(&self, chunk: &Chunk) -> usize {
+        BUFFER_BYTES - chunk.start as usize - chunk.len()
     }
 
     #[inline]

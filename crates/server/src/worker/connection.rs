@@ -8,7 +8,7 @@ use std::time::Duration;
 use pantala_engine::blocking::{Waiter, Woken};
 use pantala_engine::client::Session;
 use pantala_engine::request::Parcel;
-use pantala_runtime::{ConnId, Outgoing, SharedBytes};
+use pantala_runtime::{ConnId, EventLoop, Outgoing, SharedBytes};
 
 use super::input::Input;
 use super::transactions::Held;
@@ -193,11 +193,12 @@ impl Connection {
     /// Makes the figures of its buffers true, which a command may ask for (`CLIENT LIST`): as in Redis, the command itself counts as
     /// waiting.
     #[inline]
-    pub fn tell_buffers(&self) {
+    pub fn tell_buffers<L: EventLoop>(&self, io: &L) {
         let (session, client) = (&self.session, &self.session.client);
         let answered_bytes: usize = self.answers.iter().map(|parcel| parcel.value.reply.len()).sum();
         client.query_bytes.store(self.input.waiting_bytes() as u64, Relaxed);
         client.query_capacity_bytes.store(self.input.capacity_bytes() as u64, Relaxed);
+        client.query_free_bytes.store(self.input.free_bytes(io) as u64, Relaxed);
         client.output_bytes.store((self.pending_bytes() + answered_bytes) as u64, Relaxed);
         client.shared_bytes.store(self.shared_bytes() as u64, Relaxed);
         client.overhead_bytes.store(session.overhead_bytes() as u64, Relaxed);

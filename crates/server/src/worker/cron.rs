@@ -41,7 +41,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 continue;
             }
             let Some(connection) = &mut self.connections[index] else { continue };
-            connection.tell_buffers();
+            connection.tell_buffers(&self.io);
             if idle_too_long(connection, &self.settings, self.now_ms) {
                 tracing::debug!("Closing idle client");
                 self.close(index as u32);

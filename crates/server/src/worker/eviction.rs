@@ -98,7 +98,7 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Counts what a connection takes now.
     pub(super) fn weigh(&mut self, index: u32) {
         let Some(connection) = &self.connections[index as usize] else { return };
-        connection.tell_buffers();
+        connection.tell_buffers(&self.io);
         let memory = self.executor.keyspace().clients().memory();
         self.weighing.unadded_bytes += memory.weigh(&connection.session.client);
         self.weighing.has_weighed = true;

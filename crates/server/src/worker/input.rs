@@ -159,6 +159,14 @@ impl Input {
         end - self.parsed - self.parser.split_bytes().min(end - self.parsed)
     }
 
+    /// Room behind what was received, in the buffer where it lies, bytes.
+    pub fn free_bytes<L: EventLoop>(&self, io: &L) -> usize {
+        match &self.chunk {
+            Some(chunk) => io.room_behind(chunk),
+            None => self.rest.capacity() - self.rest.len(),
+        }
+    }
+
     /// Bytes of its own memory.
     pub fn capacity_bytes(&self) -> usize {
         self.rest.capacity()

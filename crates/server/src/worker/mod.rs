@@ -119,6 +119,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         let settings = server.config().settings();
         let weighs = server.keyspace().clients().memory().limit_bytes() > 0;
+        server.scripting().attach(number);
         Worker {
             number,
             server,

@@ -353,7 +353,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let now_ms = self.now_ms;
         let ran = match (&entry.what, command.handler) {
             (What::Local(_), Handler::Local(handler)) => {
-                connection.tell_buffers();
+                connection.tell_buffers(&self.io);
                 let (keyspace, host) = (self.executor.keyspace(), self.server);
                 let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };

@@ -546,7 +546,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let (args, now_ms, before) = (transaction.args(queued), self.now_ms, connection.output.len());
         match command.handler {
             Handler::Local(handler) => {
-                connection.tell_buffers();
+                connection.tell_buffers(&self.io);
                 let Connection { session, output, confirmed, .. } = connection;
                 let (keyspace, host, version) = (self.executor.keyspace(), self.server, session.version);
                 let mut context = LocalContext { session, keyspace, host, now_ms };

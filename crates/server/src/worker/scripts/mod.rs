@@ -336,7 +336,7 @@ impl<L: EventLoop> Worker<'_, L> {
             undo.clear();
             self.undo = undo;
         }
-        running.end(kind, state.used_bytes());
+        running.end();
         self.end_busy();
         if let Some(connection) = &self.connections[index as usize] {
             // SELECT is for the script alone.
