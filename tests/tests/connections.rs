@@ -72,7 +72,8 @@ fn client_list_tells_all_connections() {
     });
 }
 
-/// The room behind a command is that of the buffer where it lies: the event loop's, or the client's own for one that is not whole.
+/// The room behind a command is that of the buffer where it lies: the event loop's, or the client's
+/// own for one that is not whole.
 #[test]
 fn client_list_tells_the_room_behind_a_query() {
     const QUERY: &str = "CLIENT INFO\r\n";

@@ -38,7 +38,8 @@ pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// What `DEBUG REPLYBUFFER` sets in Redis: when a client's reply buffer shrinks. Here replies take memory only until they are sent.
+/// What `DEBUG REPLYBUFFER` sets in Redis: when a client's reply buffer shrinks. Here replies take
+/// memory only until they are sent.
 const NO_REPLY_BUFFERS: &str =
     "ERR Pantala has no reply buffers that grow and shrink: clients keep none beyond their replies";
 
@@ -46,7 +47,8 @@ fn is_buffer_setting(name: &[u8]) -> bool {
     is_option(name, "PEAK-RESET-TIME") || is_option(name, "RESIZING")
 }
 
-/// `DEBUG HTSTATS db`: how the keys of a database lie in the buckets of its tables, one for each shard.
+/// `DEBUG HTSTATS db`: how the keys of a database lie in the buckets of its tables, one for each
+/// shard.
 pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(number) = integer(args.at(2), reply) else { return };
     let number = u32::try_from(number).ok().filter(|number| *number < access.keyspace().databases());
@@ -58,7 +60,8 @@ pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &m
     reply.verbatim("txt", occupancy_text(&occupancy, shards.len()).as_bytes());
 }
 
-/// The text of `DEBUG HTSTATS`: Redis's two parts, and what it calls by the same names; the rest is told of segments and buckets.
+/// The text of `DEBUG HTSTATS`: Redis's two parts, and what it calls by the same names; the rest is
+/// told of segments and buckets.
 fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
     let share = |part: usize, whole: usize| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };

@@ -41,8 +41,8 @@ const FIELDS_BEFORE: usize = 10;
 const FIELDS_AFTER: usize = 17;
 
 /// `MEMORY STATS`. Redis's fields; what Pantala doesn't have is 0. Keys and small values lie in the dictionary itself, so that
-/// `overhead.hashtable.main` holds them too, and all but the process and the clients is the data set. The caches of scripts and functions don't
-/// count in any sum.
+/// `overhead.hashtable.main` holds them too, and all but the process and the clients is the data
+/// set. The caches of scripts and functions don't count in any sum.
 pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let memory = context.host.memory();
     let databases = databases(context.keyspace);

@@ -298,7 +298,8 @@ pub struct Client {
     pub query_bytes: AtomicU64,
     /// Capacity of the query buffer.
     pub query_capacity_bytes: AtomicU64,
-    /// Room behind what it has sent, in the buffer where that lies: its own, or one of the event loop's. As its worker last told, bytes.
+    /// Room behind what it has sent, in the buffer where that lies: its own, or one of the event
+    /// loop's. As its worker last told, bytes.
     pub query_free_bytes: AtomicU64,
     /// Bytes of replies not sent.
     pub output_bytes: AtomicU64,

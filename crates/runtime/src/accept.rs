@@ -1,9 +1,11 @@
 //! Listeners: when and how they accept, shared by both backends.
 //!
-//! A backend watches its listeners in an epoll instance, level-triggered and exclusively (they may be shared between loops). io_uring too: an operation in
-//! a ring keeps its socket open until the kernel has torn the ring down, which it does some time after the process has ended. A listening socket
-//! in a ring would keep its address in use that long, and a server that is restarted after `kill -9` could not bind it. An epoll instance keeps
-//! no reference to the sockets that it watches, so they are closed with the process.
+//! A backend watches its listeners in an epoll instance, level-triggered and exclusively (they may
+//! be shared between loops). io_uring too: an operation in a ring keeps its socket open until the
+//! kernel has torn the ring down, which it does some time after the process has ended. A listening
+//! socket in a ring would keep its address in use that long, and a server that is restarted after
+//! `kill -9` could not bind it. An epoll instance keeps no reference to the sockets that it
+//! watches, so they are closed with the process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +24,8 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 
 
 /// Most connections accepted from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
-/// Marks a report that is about a listener: above the highest bit of a generation (see `GENERATION_MAX`).
+/// Marks a report that is about a listener: above the highest bit of a generation (see
+/// `GENERATION_MAX`).
 const LISTENER_BIT: u64 = 1 << 63;
 
 /// The listeners of one loop. All methods that take an epoll instance are to be given the same one.
@@ -82,7 +85,8 @@ impl Listeners {
         data & LISTENER_BIT != 0
     }
 
-    /// Accepts from the listener that a report is about. Returns whether more connections may be waiting there.
+    /// Accepts from the listener that a report is about. Returns whether more connections may be
+    /// waiting there.
     pub(crate) fn accept(&mut self, epoll: &OwnedFd, data: u64, events: &mut Vec<Event>) -> bool {
         let token = Token::from_bits(data & !LISTENER_BIT);
         let Some(listener) = self.slots.value_mut(token) else {
@@ -142,7 +146,8 @@ impl Listeners {
         }
     }
 
-    /// Watches the listener, or doesn't, as its state asks. A failure leaves it unwatched until the rest ends.
+    /// Watches the listener, or doesn't, as its state asks. A failure leaves it unwatched until the
+    /// rest ends.
     fn watch(&mut self, epoll: &OwnedFd, token: Token) {
         let Some(listener) = self.slots.value_mut(token) else {
             return;

@@ -193,7 +193,8 @@ pub trait EventLoop: Sized {
     /// The bytes of a chunk of this loop, to be changed in place.
     fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8];
 
-    /// Bytes of the buffer in which the chunk lies that are behind it and that nothing was received into.
+    /// Bytes of the buffer in which the chunk lies that are behind it and that nothing was received
+    /// into.
     fn room_behind(&self, chunk: &Chunk) -> usize;
 
     /// Gives a chunk's memory back. Also for connections that were closed meanwhile.

@@ -18,10 +18,10 @@
 //!
 //! # Backends
 //!
-//! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends go to the kernel in the
-//! very system call that waits for the next events. [`EpollLoop`]: edge-triggered readiness, one `recv` per
-//! readable connection and turn into a pool of packed buffers, one `send` per connection and turn. [`choose`] tells which one
-//! the kernel allows.
+//! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends go to the
+//! kernel in the very system call that waits for the next events. [`EpollLoop`]: edge-triggered
+//! readiness, one `recv` per readable connection and turn into a pool of packed buffers, one `send`
+//! per connection and turn. [`choose`] tells which one the kernel allows.
 //!
 //! # What it costs
 //!

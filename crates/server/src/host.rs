@@ -583,7 +583,7 @@ impl Host for Server {
         let used_bytes = startup_bytes + self.data_bytes() + clients_bytes;
         let peak_bytes = self.stats.peak_used_bytes.fetch_max(used_bytes, Relaxed).max(used_bytes);
         let resident_bytes = process::resident_bytes().unwrap_or(used_bytes);
-        let scripts_bytes = self.scripting.scripts.bytes() as u64;
+        let scripts_bytes = self.scripting.scripts.bytes();
         let libraries_bytes = self.scripting.libraries.table().bytes() as u64;
         MemoryFigures {
             used_bytes,

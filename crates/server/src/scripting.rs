@@ -53,7 +53,8 @@ thread_local! {
     static STATE_BYTES: RefCell<Option<StateBytes>> = const { RefCell::new(None) };
 }
 
-/// Bytes that a worker's Lua states take, by [`Kind`]. Written by the worker, read by all; relaxed throughout.
+/// Bytes that a worker's Lua states take, by [`Kind`]. Written by the worker, read by all; relaxed
+/// throughout.
 type StateBytes = Arc<[AtomicU64; 2]>;
 
 /// This thread's Lua state for a kind. To be put back.

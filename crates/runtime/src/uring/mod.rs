@@ -1,10 +1,12 @@
-//! The backend on io_uring: the kernel does the receiving and sending, this side queues and collects.
+//! The backend on io_uring: the kernel does the receiving and sending, this side queues and
+//! collects.
 //!
 //! One multishot receive is armed per connection and fills provided buffers; sends are queued during the turn and submitted by
 //! the system call that waits. An operation is *in flight* from its push to its last completion; until then the loop keeps its descriptor
 //! open and its memory untouched, whatever the caller does meanwhile.
 //!
-//! Listeners stay out of the ring (`accept.rs` says why): an epoll instance watches them, and the ring polls that.
+//! Listeners stay out of the ring (`accept.rs` says why): an epoll instance watches them, and the
+//! ring polls that.
 //!
 //! | receive | means | becomes |
 //! | --- | --- | --- |
@@ -51,7 +53,8 @@ pub struct UringLoop {
     listeners: Listeners,
     /// The epoll instance that watches the listeners.
     accepting: OwnedFd,
-    /// Connections may be waiting that no completion will tell of: the poll of the listeners is edge-triggered.
+    /// Connections may be waiting that no completion will tell of: the poll of the listeners is
+    /// edge-triggered.
     may_accept: bool,
     connections: Slots<Connection>,
     starved: VecDeque<Token>,

@@ -7,8 +7,9 @@ pub enum State {
     Live,
     /// Served, but fixed once the server has started: `CONFIG SET` answers "can't set immutable config".
     AtStart,
-    /// Known to Redis 7.0, not served. Its value is always the default; another one in the file makes a warning, or prevents the
-    /// start ([`Directive::unsafe_to_ignore`]), and by `CONFIG SET` is an error.
+    /// Known to Redis 7.0, not served. Its value is always the default; another one in the file
+    /// makes a warning, or prevents the start ([`Directive::unsafe_to_ignore`]), and by
+    /// `CONFIG SET` is an error.
     Known,
 }
 
@@ -95,8 +96,8 @@ pub struct Directive {
     pub own: bool,
     /// Answers `CONFIG GET` only to its exact name.
     pub hidden: bool,
-    /// Of a directive that isn't served: what ignoring it would mean, where that is unsafe. Another value than the default then
-    /// prevents the start.
+    /// Of a directive that isn't served: what ignoring it would mean, where that is unsafe. Another
+    /// value than the default then prevents the start.
     pub unsafe_to_ignore: Option<&'static str>,
 }
 

@@ -320,7 +320,8 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Notes a line that the server doesn't follow. A later line decides again what becomes of a directive.
+    /// Notes a line that the server doesn't follow. A later line decides again what becomes of a
+    /// directive.
     fn leave(
         &mut self,
         index: Option<usize>,
@@ -409,7 +410,8 @@ impl Loader<'_> {
     }
 }
 
-/// Whether a `user` line gives the user `default` all rights and asks for no password: what is in force without any line.
+/// Whether a `user` line gives the user `default` all rights and asks for no password: what is in
+/// force without any line.
 fn is_default_user(words: &[Vec<u8>]) -> bool {
     /// Rules that must be there, each under one of its names.
     const NEEDED: [&[&str]; 5] =

@@ -183,8 +183,8 @@ fn parse_shutdown_options(words: &[Vec<u8>]) -> Result<Value, String> {
     Ok(Value::Text(if options.is_empty() { NAMES[0].into() } else { options.join(" ").into_bytes() }))
 }
 
-/// Pairs of seconds (at least 1) and changes (at least 0). One empty word means none; lines of a file add up, and a line without
-/// any word adds none.
+/// Pairs of seconds (at least 1) and changes (at least 0). One empty word means none; lines of a
+/// file add up, and a line without any word adds none.
 fn parse_save(words: &[Vec<u8>], previous: &Value, source: Source) -> Result<Value, String> {
     if let [word] = words
         && word.is_empty()
