@@ -451,6 +451,75 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
     });
 }
 
+/// Who was told that a script is killed can rely on it: it has not written, does not write any more, and isn't run again. The script does its worst as soon
+/// as the turn is over in which it was killed, which it sees by the time that this has taken.
+#[test]
+fn a_script_that_was_killed_does_nothing_more() {
+    const TEXT_BYTES: usize = 10_000;
+    const COMPARISONS: usize = 12;
+    const ATTEMPTS: usize = 20;
+    let acts =
+        ["redis.call('SET', KEYS[1], 1)", "for i = 1, 4 do redis.call('GET', 'other:' .. i) end while true do end"];
+    let _alone = CORES.lock().unwrap_or_else(PoisonError::into_inner);
+    for_each_backend(|backend| {
+        let mut server = Server::pantala(backend, LAYOUTS[0]);
+        let [mut client, mut script] = [(); 2].map(|()| server.connect());
+        script.set_read_timeout(LIMIT);
+        // To compare them takes some dozen milliseconds.
+        for (key, letters) in [("{t}1", "abcdefg"), ("{t}2", "gfdbeca")] {
+            client.command(&["SET", key, &letters.repeat(TEXT_BYTES / letters.len())]);
+        }
+        for act in acts {
+            let text = format!(
+                "local function now() local t = redis.call('TIME') return t[1] * 1000000 + t[2] end \
+                 local last = now() \
+                 while true do \
+                     local next = now() \
+                     if next - last > 60000 then {act} return 'not killed' end \
+                     last = next \
+                 end"
+            );
+            let mut killed = 0;
+            for _ in 0..ATTEMPTS {
+                // Not known to need more than its key.
+                client.call("SCRIPT FLUSH");
+                script.send(&["EVAL", &text, "1", "held"]);
+                let began = Instant::now();
+                while ![busy("SCRIPT"), Reply::bulk("1")].contains(&client.call("GET held")) {
+                    assert!(began.elapsed() < LIMIT, "nobody is told");
+                }
+                let mut commands = vec![vec!["LCS", "{t}1", "{t}2", "LEN"]; COMPARISONS];
+                commands.push(vec!["SCRIPT", "KILL"]);
+                let reply = client.pipeline(&commands).pop().expect("as many replies");
+                if reply == Reply::ok() {
+                    killed += 1;
+                    let reply = script.receive();
+                    assert!(
+                        matches!(&reply, Reply::Error(text) if text.starts_with("ERR Script killed by user")),
+                        "{reply:?}"
+                    );
+                    assert_eq!(client.call("GET held"), Reply::Null);
+                    if killed == 3 {
+                        break;
+                    }
+                    continue;
+                }
+                // It was faster, on a host that was busy.
+                if act.contains("while") {
+                    let began = Instant::now();
+                    while client.call("SCRIPT KILL") != Reply::ok() {
+                        assert!(began.elapsed() < LIMIT);
+                    }
+                }
+                script.receive();
+                client.call("DEL held");
+            }
+            assert!(killed > 0, "it was never killed in time");
+        }
+        server.assert_sound();
+    });
+}
+
 /// What catches every error of its commands is killed all the same; what stood behind the call is answered.
 #[test]
 fn endless_loops_around_calls_are_killed() {

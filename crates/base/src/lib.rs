@@ -9,6 +9,7 @@
 //! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
 //! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
 //! | [`gauge`] | levels with one writer | a load and a store per change; 8 bytes |
+//! | [`killable`] | a run that others may kill until it has changed something; atomics from [`sync`] | an exchange per run that changes something |
 //! | [`hexadecimal`] | hexadecimal floating-point numbers | no allocation |
 //! | [`mailbox`] | intrusive queues of one atomic word; the atomics come from [`sync`], which is loom's under `--cfg loom` | one exchange per message |
 //! | [`number`] | decimal integers, strict as Redis | no allocation |
@@ -24,6 +25,7 @@ pub mod gauge;
 pub mod glob;
 pub mod hexadecimal;
 pub mod histogram;
+pub mod killable;
 pub mod limits;
 pub mod mailbox;
 pub mod number;
@@ -36,4 +38,5 @@ pub use crc16::{crc16, key_slot};
 pub use crc64::crc64;
 pub use gauge::Gauge;
 pub use histogram::{Distribution, Histogram};
+pub use killable::Killable;
 pub use random::Random;

@@ -172,8 +172,12 @@ fn call_command(stack: Stack, raises: bool) -> Outcome {
     }
     scratch.reply.clear();
     let args = Args::new(&scratch.bytes, &scratch.ranges);
-    if run.caller.call(&args, run.version, &mut scratch.reply) == Called::Abandoned {
-        run.stopped = Some(Stopped::Abandoned);
+    run.stopped = match run.caller.call(&args, run.version, &mut scratch.reply) {
+        Called::Replied => None,
+        Called::Abandoned => Some(Stopped::Abandoned),
+        Called::Killed => Some(Stopped::Killed),
+    };
+    if run.stopped.is_some() {
         return Err(stop::stop(stack));
     }
     let is_whole = convert::push_whole_reply(stack, &scratch.reply);

@@ -12,6 +12,8 @@ pub enum Called {
     Replied,
     /// The script must not go on: what it did is undone, and it will be run again.
     Abandoned,
+    /// The script was killed before: the command has not run, and the script must not go on.
+    Killed,
 }
 
 /// Whether a script that has run for a while goes on.
@@ -36,6 +38,9 @@ pub trait Caller {
 
     /// Called every [`crate::INTERRUPT_INSTRUCTIONS`] instructions of the script or of a coroutine, and every few times that it resumes one.
     fn interrupt(&mut self) -> Interrupt;
+
+    /// Called when the script has come to its end by itself. Whoever has killed it before has been told so: then it hasn't.
+    fn end(&mut self) -> Interrupt;
 }
 
 /// How a run ended.

@@ -15,7 +15,7 @@ use crate::lua::{Kind, Raise, Stack, lua_State};
 use crate::memory::{Memory, STATE_BYTES_MAX, allocate};
 use crate::random::Random;
 use crate::register::{self, Load};
-use crate::run::{Caller, Ended, Run, Scratch, Stopped};
+use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
 use crate::{api, bit, cjson, cmsgpack, convert, errors, sandbox, stop, structs};
 
 /// Runs between two steps of the garbage collector beyond those that allocation brings, and how large they are.
@@ -347,6 +347,9 @@ impl State {
             status
         };
         self.memory.run.set(std::ptr::null_mut());
+        if run.stopped.is_none() && run.caller.end() == Interrupt::Kill {
+            run.stopped = Some(Stopped::Killed);
+        }
         self.version = run.version;
         match (run.stopped, run.stopped_at.take()) {
             (None, _) => Ended::Finished,
@@ -449,7 +452,7 @@ mod tests {
     use super::*;
     use crate::cache::sha_of;
     use crate::convert::REPLY_BYTES_MAX;
-    use crate::run::{Called, Interrupt};
+    use crate::run::Called;
     use pantala_resp::ArgRange;
 
     /// Bound of the states here, bytes.
@@ -476,6 +479,10 @@ mod tests {
         fn log(&mut self, _: u8, _: &[u8]) {}
 
         fn interrupt(&mut self) -> Interrupt {
+            Interrupt::Continue
+        }
+
+        fn end(&mut self) -> Interrupt {
             Interrupt::Continue
         }
     }

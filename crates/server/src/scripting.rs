@@ -1,9 +1,10 @@
 //! What all workers share of scripts and functions: those that are known, and those that run.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use pantala_base::killable::{Kill, Killable, Seen};
 use pantala_engine::functions::{FunctionFacts, Functions, LibraryFacts, RestorePolicy, RunningFacts};
 use pantala_scripting::{
     Draft, Existing, Libraries, Library, Script, Scripts, State, already_exists, sha_from, sha_of,
@@ -78,14 +79,13 @@ pub fn put_back_state(kind: Kind, state: Box<State>) {
     STATES.with_borrow_mut(|states| states[kind as usize] = Some(state));
 }
 
-/// The script that a worker runs: told by the worker, read by whoever would end it. Each field stands for itself, so relaxed throughout.
+/// The script that a worker runs: told by the worker, read by whoever would end it. Relaxed, where [`Killable`] doesn't say otherwise.
 #[derive(Default)]
 pub struct Running {
-    /// Since when, in the clock that never goes back; 0: none runs.
+    /// Since when it runs, in the clock that never goes back. Stored before the run begins: whoever sees a run sees the time of that one or of a later one.
     since_ms: AtomicI64,
-    is_function: AtomicBool,
-    has_written: AtomicBool,
-    is_killed: AtomicBool,
+    /// Whether it runs, has written, was killed: marked if it is a function.
+    run: Killable,
     /// Who it is: told when it has run for too long.
     named: Mutex<Option<Named>>,
     /// What this worker's Lua states take.
@@ -104,10 +104,8 @@ pub struct Named {
 impl Running {
     /// A script begins to run.
     pub fn begin(&self, kind: Kind, now_ms: i64) {
-        self.is_function.store(kind == Kind::Function, Relaxed);
-        self.has_written.store(false, Relaxed);
-        self.is_killed.store(false, Relaxed);
-        self.since_ms.store(now_ms.max(1), Relaxed);
+        self.since_ms.store(now_ms, Relaxed);
+        self.run.begin(kind == Kind::Function);
     }
 
     /// It has run for too long: who it is.
@@ -115,31 +113,54 @@ impl Running {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(named);
     }
 
-    /// It has ended.
-    pub fn end(&self) {
-        self.since_ms.store(0, Relaxed);
+    /// It ends, or is about to be run again from its beginning: nobody can kill it any more. Returns whether it was killed before.
+    pub fn end(&self) -> bool {
+        self.run.end()
     }
 
-    /// It has changed something.
-    pub fn write(&self) {
-        self.has_written.store(true, Relaxed);
+    /// It is about to change something. Returns `false` if it was killed before: then it must not.
+    #[must_use = "a script that was killed must change nothing"]
+    pub fn write(&self) -> bool {
+        self.run.change()
     }
 
-    /// Whether somebody wants it to end.
+    /// Whether it was killed.
     pub fn is_killed(&self) -> bool {
-        self.is_killed.load(Relaxed)
+        self.run.is_killed()
     }
 
     /// What it is.
     pub fn kind(&self) -> Kind {
-        if self.is_function.load(Relaxed) { Kind::Function } else { Kind::Script }
+        kind_of(self.run.see())
     }
 
     /// How long it has run, ms; `None`: none does.
     pub fn runs_ms(&self, now_ms: i64) -> Option<i64> {
-        let since_ms = self.since_ms.load(Relaxed);
-        (since_ms != 0).then(|| now_ms - since_ms)
+        self.run.see().runs().then(|| now_ms - self.since_ms.load(Relaxed))
     }
+
+    /// Kills what it runs, if that is of a kind, has run for so long, and has not written. The error is that of `SCRIPT KILL`.
+    fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
+        let seen = self.run.see();
+        // Where this is the time of a later run, the one that was seen has ended, and can't be killed.
+        let runs_ms = now_ms - self.since_ms.load(Relaxed);
+        if !seen.runs() || runs_ms < busy_ms {
+            return Err(NOT_BUSY);
+        }
+        let of = kind_of(seen);
+        if of != kind && !seen.has_changed() {
+            return Err(of.busy());
+        }
+        match self.run.kill(seen) {
+            Kill::Killed => Ok(()),
+            Kill::Changed => Err(UNKILLABLE),
+            Kill::Ended => Err(NOT_BUSY),
+        }
+    }
+}
+
+fn kind_of(seen: Seen) -> Kind {
+    if seen.mark() { Kind::Function } else { Kind::Script }
 }
 
 /// See the head of this module.
@@ -214,22 +235,15 @@ impl Scripting {
 
     /// Has those of a kind end that have run for so long without writing.
     pub fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
-        let (mut killed, mut unkillable, mut other) = (false, false, None);
-        for (running, _) in self.busy(now_ms, busy_ms) {
-            if running.has_written.load(Relaxed) {
-                unkillable = true;
-            } else if running.kind() != kind {
-                other = Some(running.kind().busy());
-            } else {
-                running.is_killed.store(true, Relaxed);
-                killed = true;
-            }
-        }
-        match other {
-            _ if killed => Ok(()),
-            _ if unkillable => Err(UNKILLABLE),
-            Some(busy) => Err(busy),
-            None => Err(NOT_BUSY),
+        let tried: Vec<_> = self.running.iter().map(|running| running.kill(kind, now_ms, busy_ms)).collect();
+        // Any that was killed counts most, then one that can't be, then one of the other kind.
+        let is = |wanted: Result<(), &'static str>| tried.contains(&wanted);
+        if is(Ok(())) {
+            Ok(())
+        } else if is(Err(UNKILLABLE)) {
+            Err(UNKILLABLE)
+        } else {
+            tried.into_iter().find(|tried| *tried != Err(NOT_BUSY)).unwrap_or(Err(NOT_BUSY))
         }
     }
 

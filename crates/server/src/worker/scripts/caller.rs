@@ -27,6 +27,7 @@ use super::super::busy::TURN_EVERY_MS;
 use super::super::stats::Outcome;
 use super::super::{Worker, slow};
 use super::ScriptCall;
+use crate::scripting::Running;
 
 /// Commands whose effects are not all in the keys that they name: they reach another database.
 const REACH_FURTHER: [&str; 2] = ["copy", "move"];
@@ -100,7 +101,11 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             Handler::Transaction(_) | Handler::Container => Ok(()),
         };
         if let Err(why) = ran {
-            self.is_large = why == TooNarrow::Large;
+            // Whoever has killed it was told so: it has changed nothing, and isn't run again. From here on nobody can.
+            if self.running().end() {
+                return Called::Killed;
+            }
+            self.is_large = why == Halt::Large;
             self.roll_back();
             return Called::Abandoned;
         }
@@ -125,9 +130,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     }
 
     fn interrupt(&mut self) -> Interrupt {
-        let running = self.worker.server.scripting().running(self.worker.number);
-        if running.is_killed() {
-            tracing::warn!("Lua script killed by user with SCRIPT KILL.");
+        if self.running().is_killed() {
             return Interrupt::Kill;
         }
         // The worker must come back to its loop to stop; even what has written ends here, as the process would.
@@ -138,32 +141,47 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         let threshold_ms = self.worker.settings.busy_reply_threshold_ms;
         if threshold_ms > 0
             && now_ms >= self.next_turn_ms
-            && let Some(runs_ms) = running.runs_ms(now_ms)
+            && let Some(runs_ms) = self.running().runs_ms(now_ms)
             && runs_ms >= threshold_ms
         {
             self.turn_within(runs_ms);
             self.next_turn_ms = self.worker.server.monotonic_ms() + TURN_EVERY_MS;
+            // A client of this worker may have done that just now.
+            if self.running().is_killed() {
+                return Interrupt::Kill;
+            }
         }
         Interrupt::Continue
     }
+
+    fn end(&mut self) -> Interrupt {
+        if self.running().end() { Interrupt::Kill } else { Interrupt::Continue }
+    }
 }
 
-/// Why a script can't go on with the shards of its declared keys.
+/// Why a script can't go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TooNarrow {
-    /// It uses something else.
+enum Halt {
+    /// It uses something else than the shards of its declared keys.
     Undeclared,
     /// What it is about to change is too large to be remembered.
     Large,
+    /// It was killed before it could write.
+    Killed,
 }
 
-impl From<TooLarge> for TooNarrow {
+impl From<TooLarge> for Halt {
     fn from(_: TooLarge) -> Self {
-        TooNarrow::Large
+        Halt::Large
     }
 }
 
 impl<L: EventLoop> ScriptCaller<'_, '_, L> {
+    /// What this worker runs, as others see it: this script.
+    fn running(&self) -> &Running {
+        self.worker.server.scripting().running(self.worker.number)
+    }
+
     /// It has run for too long: the worker serves its other connections.
     #[cold]
     fn turn_within(&mut self, runs_ms: i64) {
@@ -241,13 +259,13 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// A command that needs no shard.
-    fn run_local(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), TooNarrow> {
+    fn run_local(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
         let Handler::Local(handler) = command.handler else { return Ok(()) };
         // What others hear can't be undone.
         if self.undo.is_some() && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE | Flags::PUBSUB) {
-            return Err(TooNarrow::Undeclared);
+            return Err(Halt::Undeclared);
         }
-        self.note_write(command);
+        self.note_write(command)?;
         let worker = &mut *self.worker;
         let mut session = Session::new(Arc::clone(&self.client), true);
         session.db = self.view.db;
@@ -270,7 +288,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         command: &'static Command,
         args: &Args<'_>,
         reply: &mut Vec<u8>,
-    ) -> Result<(), TooNarrow> {
+    ) -> Result<(), Halt> {
         let (ran, events) = hold_events(|| self.run_keyed(command, args, reply));
         let held = match &mut self.undo {
             Some(undo) if !events.is_empty() => undo.hold(events),
@@ -281,7 +299,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// A command on keys.
-    fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), TooNarrow> {
+    fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
         if WAIT_FOR_STREAMS.contains(&command.name) && asks_to_wait(args) {
             let text = [b"ERR ", args.at(0), b" command is not allowed with BLOCK option from scripts"].concat();
             Reply::new(reply, self.view.version).error_bytes(&text);
@@ -302,10 +320,11 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 None
             }
         };
+        // Before anything is kept to be put back: of a script that was killed there is nothing.
+        self.note_write(command)?;
         if self.undo.is_some() {
             self.prepare_to_undo(command, args, first_key)?;
         }
-        self.note_write(command);
         let worker = &mut *self.worker;
         let call = Call {
             command,
@@ -325,19 +344,19 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     }
 
     /// The shards of a command that hasn't exactly one key.
-    fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), TooNarrow> {
+    fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
         let keyspace = self.worker.executor.keyspace();
         let shards = &mut self.worker.shards;
         // Which shards others need, and what they change there, isn't told by their arguments.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
-            return Err(TooNarrow::Undeclared);
+            return Err(Halt::Undeclared);
         }
         add_shards(keyspace, &self.view, command, args, shards);
         if shards.is_empty() {
             // Any will do for the handler to say what is wrong.
             match self.owned.first() {
                 Some(ownership) => shards.push(ownership.shard()),
-                None => return Err(TooNarrow::Undeclared),
+                None => return Err(Halt::Undeclared),
             }
         }
         shards.sort_unstable();
@@ -351,18 +370,18 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         command: &'static Command,
         args: &Args<'_>,
         first_key: Option<KeyPlace>,
-    ) -> Result<(), TooNarrow> {
+    ) -> Result<(), Halt> {
         let owned = &mut *self.owned;
         let is_held = |shard: &u32| owned.binary_search_by_key(shard, Ownership::shard).is_ok();
         if !self.worker.shards.iter().all(is_held) {
-            return Err(TooNarrow::Undeclared);
+            return Err(Halt::Undeclared);
         }
         let Some(undo) = &mut self.undo else { return Ok(()) };
         if !command.flags.contains(Flags::WRITE) {
             return Ok(());
         }
         if REACH_FURTHER.contains(&command.name) {
-            return Err(TooNarrow::Undeclared);
+            return Err(Halt::Undeclared);
         }
         let mut access = self.worker.executor.look(&self.view, owned, self.worker.now_ms);
         if let (Some(index), Some(place)) = (command.single_key(), first_key) {
@@ -387,10 +406,12 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
     }
 
-    fn note_write(&self, command: &Command) {
-        if command.flags.contains(Flags::WRITE) {
-            self.worker.server.scripting().running(self.worker.number).write();
+    /// A command is about to run. If it writes nobody can kill the script any more, unless somebody has.
+    fn note_write(&self, command: &Command) -> Result<(), Halt> {
+        if command.flags.contains(Flags::WRITE) && !self.running().write() {
+            return Err(Halt::Killed);
         }
+        Ok(())
     }
 
     /// What it has changed stands.

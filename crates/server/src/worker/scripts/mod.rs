@@ -336,7 +336,9 @@ impl<L: EventLoop> Worker<'_, L> {
             undo.clear();
             self.undo = undo;
         }
-        running.end();
+        if running.end() {
+            tracing::warn!("Lua script killed by user with SCRIPT KILL.");
+        }
         self.end_busy();
         if let Some(connection) = &self.connections[index as usize] {
             // SELECT is for the script alone.
