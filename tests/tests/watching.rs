@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use pantala_tests::client::encode;
+use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Reply, Server, for_each_backend, for_each_form};
 
 /// The last command of a monitored script.
@@ -539,6 +540,32 @@ fn monitors_see_what_a_script_did_once() {
             sets += usize::from(line.contains("\"SET\""));
         }
         assert_eq!(sets, 8, "each SET once");
+    });
+}
+
+/// As above, where the monitor comes when the script has been sent, and waits for its key with no more shards than that of it.
+#[test]
+fn a_monitor_that_comes_while_a_script_waits_sees_what_it_did_once() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "3", "--shards", "64"]);
+        let [mut holder, mut client, mut monitor] = [(); 3].map(|()| server.connect());
+        let script = "redis.call('SET', KEYS[1], 0) for i = 0, 3 do redis.call('SET', 'made:' .. i, i) end";
+        let spin = "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1000000 end \
+                    local began = now() while now() - began < 0.5 do end";
+        holder.send(&["EVAL", spin, "1", "declared"]);
+        eventually("the holder runs", || monitor.call("CLIENT LIST").text().contains("cmd=eval"));
+        client.send(&["EVAL", script, "1", "declared"]);
+        eventually("the script was sent", || monitor.call("CLIENT LIST").text().matches("cmd=eval").count() == 2);
+        monitor.call("MONITOR");
+        holder.receive();
+        assert_eq!(client.receive(), Reply::Null);
+        client.call("ECHO end");
+        let mut seen = Vec::new();
+        while !seen.last().is_some_and(|line: &String| line.contains("\"ECHO\"")) {
+            seen.push(monitor.receive().text());
+        }
+        let count = |what: &str| seen.iter().filter(|line| line.contains(what)).count();
+        assert_eq!((count("\"EVAL\" \"redis.call"), count("\"SET\"")), (1, 5), "{seen:#?}");
     });
 }
 

@@ -15,6 +15,7 @@ use pantala_resp::{Args, quote};
 use crate::command::{Command, Flags};
 use crate::keyspace::Keyspace;
 use crate::message::Message;
+use crate::notify::are_events_held;
 use crate::pubsub::Listener;
 use crate::tuning::{Tuning, WATCHING};
 
@@ -87,10 +88,13 @@ impl Keyspace {
         self.show_from(command, args, &self.address_of(client), db);
     }
 
-    /// As [`Keyspace::show`], of a command that a script runs: it stands for its client.
+    /// As [`Keyspace::show`], of a command that a script runs: it stands for its client. Not in a run that may be put back ([`hold_events`]): such a one begins
+    /// only where there are no monitors, so for those that have come since it is as if it had run before they came.
+    ///
+    /// [`hold_events`]: crate::notify::hold_events
     #[cold]
     pub fn show_of_script(&self, command: &Command, args: &Args<'_>, db: u32) {
-        if !command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
+        if !are_events_held() && !command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
             self.show_from(command, args, "lua", db);
         }
     }

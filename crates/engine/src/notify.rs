@@ -156,6 +156,11 @@ pub fn hold_events<R>(run: impl FnOnce() -> R) -> (R, Vec<HeldEvent>) {
     (result, HELD.take().unwrap_or_default())
 }
 
+/// Whether events that are made on this thread are held back just now.
+pub(crate) fn are_events_held() -> bool {
+    HELD.with_borrow(Option::is_some)
+}
+
 impl Keyspace {
     /// Publishes an event of a key, if its class was asked for. The caller holds the key's shard.
     #[inline]

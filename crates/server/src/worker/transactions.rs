@@ -369,6 +369,10 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
                 return ran;
             }
+            Some(Held::Script(call)) if call.is_too_narrow(self.executor.keyspace()) => {
+                self.executor.give_back(owned, now_ms);
+                return self.gather_for_script(index, call.widened(), has_waited);
+            }
             Some(Held::Script(call)) => {
                 let scripted = self.run_script(index, &call, &mut owned);
                 let took = began.map(|began| began.elapsed());

@@ -398,10 +398,10 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         Ok(is_noted?)
     }
 
-    /// Shows a command that no shard has run to who sees every command.
+    /// Shows a command that no shard has run to who sees every command. Not in a run that may be put back: it began before anybody did.
     fn show(&self, command: &Command, args: &Args<'_>) {
         let keyspace = self.worker.executor.keyspace();
-        if keyspace.monitors().are_there() {
+        if self.undo.is_none() && keyspace.monitors().are_there() {
             keyspace.show_of_script(command, args, self.view.db);
         }
     }

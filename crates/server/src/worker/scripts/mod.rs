@@ -6,6 +6,7 @@
 
 mod caller;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -235,7 +236,6 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let (bytes, ranges) = copied(args.iter().take(1).chain(args.iter().skip(3)));
         let is_read_only = form.is_read_only || flags.contains(ScriptFlags::NO_WRITES);
-        // What monitors were shown can't be put back.
         let is_wide = program.is_wide() || self.executor.keyspace().monitors().are_there();
         Ok(Box::new(ScriptCall { command, program, is_read_only, is_wide, bytes, ranges, keys, shown: None }))
     }
@@ -279,9 +279,10 @@ impl<L: EventLoop> Worker<'_, L> {
         let view = SessionView { in_script: true, ..session.view() };
         let (client, token) = (Arc::clone(&session.client), connection.token());
         let reads_as = session.reads_as.clone();
-        // Before the commands that it runs. With monitors it has all shards, so it doesn't come here twice.
-        if let Some((bytes, ranges)) = &call.shown {
-            self.show_script(index, call.command, &Args::new(bytes, ranges));
+        // Before the commands that it runs. Nothing is shown of a run that may be put back: nobody was there to see it when it began.
+        if call.is_wide && self.executor.keyspace().monitors().are_there() {
+            let shown = call.shown.as_ref().map_or_else(|| Cow::Owned(call.words()), Cow::Borrowed);
+            self.show_script(index, call.command, &Args::new(&shown.0, &shown.1));
         }
         let kind = call.program.kind();
         let mut state = take_state(kind);
@@ -426,6 +427,11 @@ impl ScriptCall {
         } else {
             shards.extend(self.keys().iter().map(|key| keyspace.place(key).shard));
         }
+    }
+
+    /// Whether it has too few shards: what monitors were shown can't be put back, so while there are any it has all. They may have come since it was sent.
+    pub(super) fn is_too_narrow(&self, keyspace: &Keyspace) -> bool {
+        !self.is_wide && keyspace.monitors().are_there()
     }
 
     /// The same call, with all shards.
