@@ -61,6 +61,110 @@ fn keys_expire_when_touched_and_not_before() {
     });
 }
 
+/// What a script does to take so long.
+fn spin(takes_ms: u32) -> String {
+    format!(
+        "local function now() local t = redis.call('TIME') return t[1] * 1000 + t[2] / 1000 end \
+         local began = now() while now() - began < {takes_ms} do end"
+    )
+}
+
+/// How long the keys of the next test live, ms: for as long as it may take on a host that is busy.
+const LIFE_MS: i64 = 1_000_000;
+
+/// What asks for the time, sets a key that expires, and asks when that is.
+fn deadline_commands(key: &str) -> Vec<Vec<String>> {
+    let life_ms = LIFE_MS.to_string();
+    [vec!["TIME"], vec!["SET", key, "v", "PX", &life_ms], vec!["PEXPIRETIME", key]]
+        .map(|words| words.into_iter().map(str::to_owned).collect())
+        .into()
+}
+
+/// How much older than its own time the clock was that the `SET` of [`deadline_commands`] went by, ms.
+fn age_of_clock(client: &mut Client) -> i64 {
+    let time: Vec<i64> =
+        client.receive().elements().iter().map(|part| part.text().parse().expect("a number")).collect();
+    assert_eq!(client.receive(), Reply::ok());
+    time[0] * 1000 + time[1] / 1000 + LIFE_MS - client.receive().integer()
+}
+
+/// A deadline counts from when its command runs, whatever has run before it in its pipeline, in its worker's turn, or in its own first run that was rolled back.
+#[test]
+fn deadlines_count_from_when_their_commands_run() {
+    /// How long what runs before takes, and how old the clock may be, ms.
+    const TAKES_MS: u32 = 300;
+    const AGE_MS_MAX: i64 = 50;
+    let layouts: [&[&str]; 3] = [
+        &["--workers", "1", "--shards", "8"],
+        // Its worker does turns within the script.
+        &["--workers", "1", "--shards", "8", "--busy-reply-threshold", "50"],
+        &["--workers", "2", "--shards", "8", "--execution", "owner"],
+    ];
+    for_each_backend(|backend| {
+        for layout in layouts {
+            let server = Server::pantala(backend, layout);
+            let [mut client, mut other] = [(); 2].map(|()| server.connect());
+            let spin = spin(TAKES_MS);
+            let words = |words: &[&str]| -> Vec<String> { words.iter().map(|&word| word.to_owned()).collect() };
+            let before = [
+                vec![words(&["EVAL", &spin, "1", "a"])],
+                vec![words(&["DEBUG", "SLEEP", "0.3"])],
+                vec![words(&["MULTI"]), words(&["EVAL", &spin, "1", "a"]), words(&["SET", "a", "1"]), words(&["EXEC"])],
+            ];
+            for commands in before {
+                let count = commands.len();
+                client.send_together(&[commands, deadline_commands("b")].concat());
+                (0..count).for_each(|_| assert!(!client.receive().is_error()));
+                let age_ms = age_of_clock(&mut client);
+                assert!(age_ms < AGE_MS_MAX, "{age_ms} ms behind on {layout:?}");
+            }
+            // Both come in one turn, behind a script of a third.
+            let mut first = server.connect();
+            first.send(&["EVAL", &spin, "1", "a"]);
+            client.send(&["EVAL", &spin, "1", "a"]);
+            other.send_together(&deadline_commands("c"));
+            let age_ms = age_of_clock(&mut other);
+            assert!(age_ms < AGE_MS_MAX, "{age_ms} ms behind on {layout:?}");
+            client.receive();
+            first.receive();
+            // A run that is rolled back takes as long as the one that stands: that begins when the other has ended.
+            let script = format!(
+                "local t = redis.call('TIME') {spin} for i = 1, 4 do redis.call('SET', 'made:' .. i, 1, 'PX', ARGV[1]) end \
+                 return {{t[1], t[2], redis.call('PEXPIRETIME', 'made:1')}}"
+            );
+            let reply = client.command(&["EVAL", &script, "1", "a", &LIFE_MS.to_string()]);
+            let [seconds, us, at_ms] = reply.elements() else { panic!("{reply:?}") };
+            let [seconds, us]: [i64; 2] = [seconds, us].map(|part| part.text().parse().expect("a number"));
+            let age_ms = seconds * 1000 + us / 1000 + LIFE_MS - at_ms.integer();
+            assert!(age_ms < AGE_MS_MAX, "{age_ms} ms behind on {layout:?}");
+        }
+    });
+}
+
+/// As Redis has it: a transaction and a script see one time, however long they take.
+#[test]
+fn a_transaction_or_a_script_sees_one_time() {
+    for_each_backend(|backend| {
+        for threshold in ["5000", "20"] {
+            let server =
+                Server::pantala(backend, &["--workers", "1", "--shards", "8", "--busy-reply-threshold", threshold]);
+            let mut client = server.connect();
+            client.call("MULTI");
+            client.call("SET a 1 PX 1000000");
+            client.command(&["EVAL", &spin(100), "0"]);
+            client.call("SET b 1 PX 1000000");
+            client.call("EXEC");
+            assert_eq!(client.call("PEXPIRETIME a"), client.call("PEXPIRETIME b"));
+            let script = format!(
+                "redis.call('SET', KEYS[1], 1, 'PX', 1000000) {} redis.call('SET', KEYS[2], 1, 'PX', 1000000)",
+                spin(100)
+            );
+            client.command(&["EVAL", &script, "2", "c", "d"]);
+            assert_eq!(client.call("PEXPIRETIME c"), client.call("PEXPIRETIME d"));
+        }
+    });
+}
+
 #[test]
 fn the_active_cycle_takes_untouched_keys() {
     const KEYS: usize = 20_000;

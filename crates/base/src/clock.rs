@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Where time comes from. A worker reads it once per turn of its loop, not per command.
+/// Where time comes from. A worker reads it once per turn of its loop and after what takes long, not per command.
 pub trait Clock: Send + Sync {
     /// Unix time in microseconds. May jump, in both directions, when the system's clock is set.
     fn now_us(&self) -> i64;

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pantala_base::mailbox::Node;
-use pantala_base::{Random, SystemClock};
+use pantala_base::{Clock, Random, SystemClock};
 use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
 
@@ -47,13 +47,16 @@ const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
 const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
 const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
 
+/// How long the steps of a request may have run before the clock is read again.
+const TIME_AGE_MAX: Duration = Duration::from_millis(1);
+
 /// What became of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
     /// It ran; its reply is in the buffer.
     Done,
     /// As [`Ran::Done`], and connections of this worker are to be told of keys that it has changed ([`Executor::take_told`]), behind
-    /// that reply.
+    /// that reply; or waiters were served ([`Executor::take_served`]).
     DoneTold,
     /// It is on its way; its reply will come as [`Message::Answer`] or through [`Executor::take_answers`].
     Parked,
@@ -86,8 +89,10 @@ pub struct Executor<'k> {
     worker: u32,
     /// Scratch: shards of the command at hand.
     shards: Vec<u32>,
-    /// The time when who waits is served, which may be long after the command began.
+    /// The time when who waits is served, or a request runs, which may be long after the command began or was sent.
     pub(crate) clock: SystemClock,
+    /// Waiters were looked at, by that clock.
+    pub(crate) has_served: bool,
     /// Scratch: ownerships of the command at hand.
     owned: Vec<Ownership>,
     /// Shards to be given back.
@@ -120,6 +125,7 @@ impl<'k> Executor<'k> {
             worker,
             shards: Vec::new(),
             clock: SystemClock::new(),
+            has_served: false,
             owned: Vec::new(),
             to_free: Vec::new(),
             put_off: Vec::new(),
@@ -509,7 +515,7 @@ impl<'k> Executor<'k> {
     /// Runs a request that has all its shards, and sends the answer.
     fn complete(&mut self, mut parcel: Parcel) {
         let mut owned = std::mem::take(&mut parcel.value.owned);
-        parcel.value.catch_up();
+        parcel.value.catch_up(self.clock.now_ms());
         let now_ms = parcel.value.now_ms;
         match std::mem::replace(&mut parcel.value.task, Task::Commands) {
             Task::Commands => {}
@@ -560,7 +566,13 @@ impl<'k> Executor<'k> {
     fn run_steps(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) {
         let mut reply = std::mem::take(&mut request.reply);
         let mut steps = std::mem::take(&mut request.steps);
+        let mut all_took = Duration::ZERO;
         for step in &mut steps {
+            // Behind one that has taken long.
+            if all_took >= TIME_AGE_MAX {
+                all_took = Duration::ZERO;
+                request.catch_up(self.clock.now_ms());
+            }
             // As where a connection's own worker runs its pipeline: what is behind the reply that was too much isn't run.
             if reply.len() as u64 > request.reply_bytes_max {
                 let mut given_up = Reply::new(&mut reply, request.session.version);
@@ -592,6 +604,7 @@ impl<'k> Executor<'k> {
             let began = is_timed.then(Instant::now);
             let blocked = execute(self.keyspace, &call, request.worker, owned, Blocking::Allowed, &mut reply);
             step.took = began.map(|began| began.elapsed());
+            all_took += step.took.unwrap_or_default();
             if blocked.is_some() {
                 request.blocked = blocked;
             }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pantala_base::mailbox::Node;
 use pantala_resp::{ArgRange, Args, Version};
@@ -86,8 +86,6 @@ pub struct Request {
     pub connection: u64,
     /// Unix time that its commands see, ms: when it was sent, and once it has its shards, that moment.
     pub now_ms: i64,
-    /// When that was.
-    sent: Instant,
 }
 
 impl Request {
@@ -112,15 +110,13 @@ impl Request {
             worker,
             connection,
             now_ms,
-            sent: Instant::now(),
         }
     }
 
-    /// To be called when it has its shards: times count from when a command runs, however long it had to wait.
-    pub(crate) fn catch_up(&mut self) {
-        let now = Instant::now();
-        self.now_ms += (now - self.sent).as_millis() as i64;
-        self.sent = now;
+    /// To be called with the time of the clock (unix time, ms) when it has its shards: times count from when a command runs, however long it had to wait, and
+    /// however old the time of its worker was when it was sent. It never goes back.
+    pub(crate) fn catch_up(&mut self, clock_ms: i64) {
+        self.now_ms = self.now_ms.max(clock_ms);
     }
 
     /// Has it run a transaction, on whatever thread has the shards.

@@ -34,6 +34,7 @@ impl Executor<'_> {
             match self.keyspace().shard(&mut owned[at]).waiters.take_ready() {
                 None => at += 1,
                 Some(key) => {
+                    self.has_served = true;
                     self.serve_key(owned, shard, &key, now_ms.max(self.clock.now_ms()));
                     at = 0;
                 }

@@ -177,7 +177,12 @@ impl Executor<'_> {
     /// What has become of a command that ran through.
     #[inline]
     pub fn done(&self) -> Ran {
-        if self.told.is_empty() { Ran::Done } else { Ran::DoneTold }
+        if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneTold }
+    }
+
+    /// Whether waiters were looked at since this was last asked, by a clock that may be ahead of the worker's time.
+    pub fn take_served(&mut self) -> bool {
+        std::mem::take(&mut self.has_served)
     }
 
     /// Notes that the client of a script has read keys, whose shards are held, if the command that the script has called is one that reads.

@@ -144,12 +144,11 @@ impl<L: EventLoop> Worker<'_, L> {
     /// One turn within a script, which holds these shards.
     pub(super) fn turn_within(&mut self, owned: &mut [Ownership]) {
         let Some(why) = self.busy_reply() else { return };
-        // A script sees one time from its beginning to its end.
-        let script_ms = self.now_ms;
         self.executor.refuse_waiting(owned, why);
         // A loop that can't wait any more says so again when the script has ended.
         let mut events = Vec::new();
         if self.io.poll(Some(Duration::ZERO), &mut events).is_ok() {
+            // That of the script stays what it was: it has its own.
             self.now_ms = self.server.now_ms();
             self.stats.turns.add(1);
             self.reload_if_changed();
@@ -173,7 +172,6 @@ impl<L: EventLoop> Worker<'_, L> {
             self.reload_if_changed();
             self.finish_turn();
         }
-        self.now_ms = script_ms;
     }
 
     /// The script has ended.

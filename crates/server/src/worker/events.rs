@@ -174,7 +174,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Handles what other workers sent, and answers of its own.
     pub(super) fn receive_messages(&mut self) {
-        let mut published = Vec::new();
+        let (mut published, mut is_late) = (Vec::new(), false);
         let left = std::mem::take(&mut self.received).into_iter();
         for message in left.chain(self.server.port(self.number).mailbox().receive().map(|node| node.value)) {
             // What is published on one channel, one after the other, is handed to its listeners together.
@@ -186,6 +186,11 @@ impl<L: EventLoop> Worker<'_, L> {
                 continue;
             }
             self.deliver(&mut published);
+            // What was sent has seen no later time than it is now. All of them were sent before the first is looked at.
+            if !is_late && matches!(message, Message::Answer(_) | Message::Brought(_) | Message::Woken(_)) {
+                is_late = true;
+                self.read_clock();
+            }
             match message {
                 Message::Answer(parcel) => self.answer(parcel),
                 Message::Brought(parcel) => self.brought.push_back(parcel),
@@ -228,6 +233,7 @@ impl<L: EventLoop> Worker<'_, L> {
     #[cold]
     fn take_own_answers(&mut self) {
         while self.executor.has_answers() {
+            self.read_clock();
             for parcel in self.executor.take_answers() {
                 self.answer(parcel);
             }

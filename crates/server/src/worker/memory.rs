@@ -58,11 +58,16 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     fn make_room(&mut self, held: &mut [Ownership]) {
+        let was_over = self.executor.keyspace().memory().is_over();
         let mut room = self.executor.make_room(held, self.now_ms);
         // What clients took when they last told may be free by now (a transaction that has run, say).
         if room == Room::None && self.memory.told_ms != self.now_ms {
             self.tell_clients();
             room = self.executor.make_room(held, self.now_ms);
+        }
+        if was_over {
+            // To evict may take long.
+            self.read_clock();
         }
         self.memory.is_out = room == Room::None;
         self.memory.is_behind |= self.executor.goes_on_evicting();

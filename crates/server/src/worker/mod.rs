@@ -25,6 +25,7 @@ mod run;
 mod scripts;
 mod slow;
 pub mod stats;
+mod time;
 mod tracking;
 mod transactions;
 mod window;
@@ -52,6 +53,7 @@ use eviction::{OutputAlarm, Weighing};
 use memory::MemoryState;
 use slow::Stopwatch;
 use stats::{Tally, WorkerStats};
+use time::Age;
 use window::Window;
 
 /// Commands of one connection that run in a turn before the others get theirs.
@@ -87,7 +89,10 @@ pub struct Worker<'s, L: EventLoop> {
     spare: Vec<Vec<u8>>,
     settings: Arc<Settings>,
     settings_generation: u64,
+    /// The time that commands see, unix time in ms ([`time`]).
     now_ms: i64,
+    /// How old that is.
+    age: Age,
     /// In the clock that never goes back.
     next_cron_ms: i64,
     /// In that clock, when the turn had run its commands: a turn reads it once.
@@ -141,6 +146,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             memory: MemoryState::default(),
             settings,
             now_ms: server.now_ms(),
+            age: Age::default(),
             next_cron_ms: 0,
             turn_ran_ms: server.monotonic_ms(),
             expiry: ActiveExpiry::default(),

@@ -107,7 +107,8 @@ impl<L: EventLoop> Worker<'_, L> {
             commands += 1;
             // Until it has authenticated, what it may send depends on what it sent before.
             if self.window.is_full() || !authenticated {
-                self.run_window();
+                let took = self.run_window();
+                self.age.add(took, &mut self.now_ms, self.server);
             }
             if broken {
                 return false;
@@ -130,10 +131,10 @@ impl<L: EventLoop> Worker<'_, L> {
         has
     }
 
-    /// Runs all commands of the window, in order, and empties it.
-    fn run_window(&mut self) {
+    /// Runs all commands of the window, in order, and empties it. Returns how long that took, as far as the time doesn't go by it already.
+    fn run_window(&mut self) -> Duration {
         if self.window.entries.is_empty() {
-            return;
+            return Duration::ZERO;
         }
         self.window.prefetch_entries(self.server.keyspace());
         self.stats.windows.add(1);
@@ -143,7 +144,10 @@ impl<L: EventLoop> Worker<'_, L> {
         if self.server.keyspace().layout().execution == Execution::Owner {
             match self.run_for_homes(window) {
                 Some(back) => window = back,
-                None => return self.tally.begin_window(),
+                None => {
+                    self.tally.begin_window();
+                    return Duration::ZERO;
+                }
             }
         } else {
             let keyspace = self.server.keyspace();
@@ -157,7 +161,10 @@ impl<L: EventLoop> Worker<'_, L> {
                 if let Some(command) = may_be_script(entry) {
                     match self.run_suspended(window, at, command) {
                         Some(back) => window = back,
-                        None => return self.tally.begin_window(),
+                        None => {
+                            self.tally.begin_window();
+                            return Duration::ZERO;
+                        }
                     }
                     at += 1;
                     continue;
@@ -180,10 +187,11 @@ impl<L: EventLoop> Worker<'_, L> {
                 at += 1;
             }
         }
+        let mut all_took = Duration::MAX;
         if let Some(began) = began {
-            let took = began.elapsed();
-            self.tally.end_window(took);
-            self.end_watch(&window, began, took);
+            all_took = began.elapsed();
+            self.tally.end_window(all_took);
+            self.end_watch(&window, began, all_took);
         }
         // What was parsed behind a command that had to wait is parsed again when it has its answer.
         for (at, entry) in window.entries.iter().enumerate() {
@@ -195,6 +203,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         window.clear();
         self.window = window;
+        all_took
     }
 
     /// Where commands of one key follow each other: has what they will look for in its set or hash brought near, for all at once. Gives
@@ -420,6 +429,7 @@ impl<L: EventLoop> Worker<'_, L> {
             let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
             let client = &connection.session.client;
             slow::note(self.executor.keyspace(), Sender::Client(client), command, &args, took, self.now_ms);
+            self.age.add(took, &mut self.now_ms, self.server);
         }
         if session_settles(&connection.session) {
             let is_pushed = is_pushed(command) && outcome == Outcome::Ok;

@@ -168,6 +168,10 @@ impl<L: EventLoop> Worker<'_, L> {
     /// the window has run.
     #[cold]
     pub(super) fn tell_own(&mut self) {
+        // Those served may have seen a later time than the command that has made what they got.
+        if self.executor.take_served() {
+            self.read_clock();
+        }
         let news = self.executor.take_told_unless_answers();
         self.tell_all(news);
     }

@@ -336,20 +336,21 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Does what the shards were asked for, and gives them back. Where it has waited for them its time is taken from here: as in Redis
     /// it is that of its work.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
-        let now_ms = self.now_ms;
         let before = self.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
         if let Some(why) = self.busy_reply()
             && self.would_run_script(index)
         {
-            self.executor.give_back(owned, now_ms);
+            self.executor.give_back(owned, self.now_ms);
             self.refuse_held(index, why);
             return Ran::Done;
         }
         if has_waited && !self.has_room_for_held(index, &mut owned) {
-            self.executor.give_back(owned, now_ms);
+            self.executor.give_back(owned, self.now_ms);
             self.refuse_held(index, OUT_OF_MEMORY);
             return Ran::Done;
         }
+        // A transaction or a script sees this time from its beginning to its end.
+        let now_ms = self.now_ms;
         let held = self.connections[index as usize].as_mut().and_then(|connection| connection.held.take());
         let began = (has_waited && WATCHING).then(Instant::now);
         match held {
@@ -374,7 +375,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 return self.gather_for_script(index, call.widened(), has_waited);
             }
             Some(Held::Script(call)) => {
-                let scripted = self.run_script(index, &call, &mut owned);
+                let scripted = self.run_script(index, &call, &mut owned, now_ms);
                 let took = began.map(|began| began.elapsed());
                 self.executor.give_back(owned, now_ms);
                 match scripted {
@@ -395,8 +396,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 if has_waited {
                     self.tally.begin_window();
                 }
-                self.execute_transaction(index, &mut owned);
+                self.execute_transaction(index, &mut owned, now_ms);
                 if let Some(began) = began {
+                    self.read_clock();
                     // Its plain commands share what its others leave of its time.
                     self.tally.end_window(began.elapsed());
                 }
@@ -482,14 +484,14 @@ impl<L: EventLoop> Worker<'_, L> {
         Reply::new(output, view.version).ok();
     }
 
-    fn execute_transaction(&mut self, index: u32, owned: &mut Vec<Ownership>) {
+    fn execute_transaction(&mut self, index: u32, owned: &mut Vec<Ownership>, now_ms: i64) {
         let Some(Connection { session, output, .. }) = &mut self.connections[index as usize] else { return };
         let view = session.view();
         let (transaction, watching) = (session.transaction.take(), session.watching.take());
         session.tell_transaction();
         let Some(transaction) = transaction else { return };
         let is_intact =
-            watching.is_none_or(|watching| watching.is_intact(&mut self.executor.look(&view, owned, self.now_ms)));
+            watching.is_none_or(|watching| watching.is_intact(&mut self.executor.look(&view, owned, now_ms)));
         if !is_intact && !faults::hits(Fault::BlindExec) {
             return Reply::new(output, view.version).null_array();
         }
@@ -502,7 +504,7 @@ impl<L: EventLoop> Worker<'_, L> {
             if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
                 self.tear(&transaction, queued, owned);
             }
-            self.run_queued(index, &transaction, queued, owned);
+            self.run_queued(index, &transaction, queued, owned, now_ms);
         }
         if let Some(connection) = &mut self.connections[index as usize] {
             connection.session.in_exec = false;
@@ -542,12 +544,19 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Runs one command of a transaction.
-    fn run_queued(&mut self, index: u32, transaction: &Transaction, queued: &Queued, owned: &mut Vec<Ownership>) {
+    fn run_queued(
+        &mut self,
+        index: u32,
+        transaction: &Transaction,
+        queued: &Queued,
+        owned: &mut Vec<Ownership>,
+        now_ms: i64,
+    ) {
         let command = queued.command;
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();
         let began = self.stopwatch.begin(command, transaction.args(queued).len(), bytes);
-        let (args, now_ms, before) = (transaction.args(queued), self.now_ms, connection.output.len());
+        let (args, before) = (transaction.args(queued), connection.output.len());
         match command.handler {
             Handler::Local(handler) => {
                 connection.tell_buffers(&self.io);
@@ -582,7 +591,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.executor.run_held(&call, &self.shards, owned, &mut connection.output);
             }
             Handler::Transaction(TransactionPart::Script(form)) => {
-                let scripted = self.run_queued_script(index, command, form, &args, owned);
+                let scripted = self.run_queued_script(index, command, form, &args, owned, now_ms);
                 if scripted.is_counted {
                     self.tally.expect_counted();
                 }

@@ -49,6 +49,8 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) owned: &'c mut Vec<Ownership>,
     pub(super) client: Arc<Client>,
     pub(super) view: SessionView,
+    /// The time that all its commands see, whatever that of the worker becomes meanwhile: unix time, ms.
+    pub(super) now_ms: i64,
     /// As whose what it reads is noted, if it is.
     pub(super) reads_as: Option<Arc<Reader>>,
     /// The keys that it declares.
@@ -113,7 +115,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         let took = began.map_or(Duration::ZERO, |began| began.elapsed());
         self.worker.tally.count_within(command, outcome, took);
         let (keyspace, sender) = (self.worker.executor.keyspace(), Sender::Script(&self.client));
-        slow::note(keyspace, sender, command, args, took, self.worker.now_ms);
+        slow::note(keyspace, sender, command, args, took, self.now_ms);
         Called::Replied
     }
 
@@ -274,7 +276,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             session: &mut session,
             keyspace: worker.executor.keyspace(),
             host: worker.server,
-            now_ms: worker.now_ms,
+            now_ms: self.now_ms,
         };
         handler(&mut context, args, &mut Reply::new(reply, self.view.version));
         self.view.db = session.db;
@@ -333,7 +335,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             session: self.view,
             reads_as: None,
             connection: self.token,
-            now_ms: worker.now_ms,
+            now_ms: self.now_ms,
         };
         worker.executor.run_held(&call, &worker.shards, self.owned, reply);
         // As in Redis the client has read all keys that its script declares.
@@ -383,7 +385,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if REACH_FURTHER.contains(&command.name) {
             return Err(Halt::Undeclared);
         }
-        let mut access = self.worker.executor.look(&self.view, owned, self.worker.now_ms);
+        let mut access = self.worker.executor.look(&self.view, owned, self.now_ms);
         if let (Some(index), Some(place)) = (command.single_key(), first_key) {
             return Ok(undo.note(&mut access, &Key { bytes: args.at(index), place })?);
         }
@@ -418,7 +420,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     pub(super) fn keep(&mut self) {
         let Some(undo) = &mut self.undo else { return };
         if !self.owned.is_empty() {
-            undo.keep(&mut self.worker.executor.look(&self.view, self.owned, self.worker.now_ms));
+            undo.keep(&mut self.worker.executor.look(&self.view, self.owned, self.now_ms));
         }
     }
 
@@ -436,7 +438,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             return;
         }
         if !self.owned.is_empty() {
-            undo.roll_back(&mut self.worker.executor.look(&self.view, self.owned, self.worker.now_ms));
+            undo.roll_back(&mut self.worker.executor.look(&self.view, self.owned, self.now_ms));
         }
     }
 }

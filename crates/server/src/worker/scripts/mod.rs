@@ -272,8 +272,14 @@ impl<L: EventLoop> Worker<'_, L> {
         self.gather_for(index, Held::Script(call), has_waited)
     }
 
-    /// Runs a script on the shards that it has. `None`: it has to be run again, with all shards.
-    pub(super) fn run_script(&mut self, index: u32, call: &ScriptCall, owned: &mut Vec<Ownership>) -> Option<Scripted> {
+    /// Runs a script on the shards that it has, at `now_ms` for all its commands. `None`: it has to be run again, with all shards.
+    pub(super) fn run_script(
+        &mut self,
+        index: u32,
+        call: &ScriptCall,
+        owned: &mut Vec<Ownership>,
+        now_ms: i64,
+    ) -> Option<Scripted> {
         let connection = self.connections[index as usize].as_ref()?;
         let session = &connection.session;
         let view = SessionView { in_script: true, ..session.view() };
@@ -308,6 +314,7 @@ impl<L: EventLoop> Worker<'_, L> {
             owned,
             client,
             view,
+            now_ms,
             token,
             is_read_only: call.is_read_only,
             undo,
@@ -341,6 +348,8 @@ impl<L: EventLoop> Worker<'_, L> {
             tracing::warn!("Lua script killed by user with SCRIPT KILL.");
         }
         self.end_busy();
+        // Whatever comes next, of this client or another, comes when the script has ended.
+        self.read_clock();
         if let Some(connection) = &self.connections[index as usize] {
             // SELECT is for the script alone.
             connection.session.select_shown();
@@ -371,11 +380,12 @@ impl<L: EventLoop> Worker<'_, L> {
         form: ScriptForm,
         args: &Args<'_>,
         owned: &mut Vec<Ownership>,
+        now_ms: i64,
     ) -> Scripted {
         match self.script_call(index, command, form, args) {
             Ok(mut call) => {
                 call.is_wide = true;
-                self.run_script(index, &call, owned).unwrap_or_default()
+                self.run_script(index, &call, owned, now_ms).unwrap_or_default()
             }
             Err(why) => {
                 if let Some(connection) = &mut self.connections[index as usize] {
