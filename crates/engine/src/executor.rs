@@ -244,6 +244,7 @@ impl<'k> Executor<'k> {
             Err(parcel) => self.resume(parcel),
             Ok(owned) => {
                 let mut request = Request::new(session, self.worker, connection, now_ms);
+                request.may_be_refused = may_be_refused;
                 request.shards.extend_from_slice(&self.shards);
                 request.owned = owned;
                 self.brought.push(Node::new(request));
@@ -366,7 +367,12 @@ impl<'k> Executor<'k> {
 
     /// Whether there is something to do in the next turn without waiting for events: answers, or shards put off.
     pub fn has_work(&self) -> bool {
-        self.has_answers() || !self.put_off.is_empty()
+        self.has_answers() || self.has_put_off()
+    }
+
+    /// Whether shards are put off.
+    pub(crate) fn has_put_off(&self) -> bool {
+        !self.put_off.is_empty()
     }
 
     /// Has what commands on these members or fields of one key's collection will read brought near, where it is large: called before they run,

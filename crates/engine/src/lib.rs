@@ -40,6 +40,7 @@ pub mod expire;
 pub mod faults;
 mod fields;
 pub mod functions;
+mod handing_on;
 pub mod keyspace;
 pub mod latency;
 pub mod lazyfree;

@@ -14,6 +14,7 @@ use crate::access::{KeyPlace, SessionView};
 use crate::blocking::{ReadyKey, Waiter};
 use crate::command::Command;
 use crate::exec::Exec;
+use crate::handing_on::Patience;
 use crate::ownership::Ownership;
 use crate::tracking::Reader;
 
@@ -70,6 +71,8 @@ pub struct Request {
     pub(crate) may_be_refused: bool,
     /// It isn't refused, and has given back what it had: when it is granted a shard, that is free for others, and it takes its shards from the first on.
     pub(crate) is_set_back: bool,
+    /// How often it was set back when it had brought its shards, and when it is to be next.
+    pub(crate) patience: Patience,
     /// Why it was refused, if it was: then it has brought nothing.
     pub refused: Option<&'static str>,
     /// The transaction that it is there for, instead of steps.
@@ -102,6 +105,7 @@ impl Request {
             task: Task::Commands,
             may_be_refused: true,
             is_set_back: false,
+            patience: Patience::default(),
             refused: None,
             exec: None,
             blocked: None,

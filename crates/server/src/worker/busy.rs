@@ -13,10 +13,14 @@
 //! * The periodic work of a turn within is that of any turn, but for the frozen connection and the Lua states, which it passes over.
 //! * What wants a shard that the script holds finds its gate shut, here as on other workers: the hook takes the requests from the gates and
 //!   answers them with `-BUSY` ([`pantala_engine::executor::Executor::refuse_waiting`]).
+//!
+//! Before that, and with a threshold of 0, there are no turns within, but every few milliseconds too the hook hands on what the worker has of shards that the script doesn't
+//! hold ([`Worker::hand_on_shards`]). It touches no connection: answers, messages and requests that were set back wait for the next turn, within or not.
 
 use std::time::Duration;
 
 use pantala_engine::command::Command;
+use pantala_engine::message::Message;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::tracking::News;
 use pantala_resp::ArgRange;
@@ -28,7 +32,7 @@ use super::run::output_limit;
 use super::window::{Entry, What, Window};
 use crate::scripting::Kind;
 
-/// Between two turns within, ms.
+/// Between two turns within, ms, and before that between two times that shards are handed on.
 pub(super) const TURN_EVERY_MS: i64 = 5;
 
 /// A window in the midst of which a command runs that may be a script.
@@ -171,6 +175,44 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tell_changed();
             self.reload_if_changed();
             self.finish_turn();
+        }
+    }
+
+    /// In the midst of a script that isn't busy yet, or never is: shards that it doesn't hold itself, and that lie with this worker or were sent to it, don't wait for its end
+    /// ([`pantala_engine::executor::Executor::set_back`]). Nothing else is done for anybody.
+    pub(super) fn hand_on_shards(&mut self) {
+        let unseen = self.received.split_off(self.without_shards).into_iter();
+        for message in unseen.chain(self.server.port(self.number).mailbox().receive().map(|node| node.value)) {
+            match message {
+                Message::Shard(ownership) => self.executor.adopt(ownership),
+                // With `--execution owner` it may hold shards of other homes.
+                Message::Run(parcel) => self.executor.resume(parcel),
+                Message::Brought(parcel) => self.brought.push_back(parcel),
+                other => self.received.push(other),
+            }
+        }
+        self.without_shards = self.received.len();
+        self.executor.go_on_within();
+        self.brought.extend(self.executor.take_brought());
+        if !self.brought.is_empty() {
+            let now_ms = self.server.monotonic_ms();
+            let set_back = self.executor.set_back(&mut self.brought, now_ms);
+            self.set_back.extend(set_back);
+        }
+    }
+
+    /// Has requests that were set back take their shards again.
+    #[inline]
+    pub(super) fn resume_set_back(&mut self) {
+        if !self.set_back.is_empty() {
+            self.resume_all_set_back();
+        }
+    }
+
+    #[cold]
+    fn resume_all_set_back(&mut self) {
+        for parcel in std::mem::take(&mut self.set_back) {
+            self.executor.resume(parcel);
         }
     }
 

@@ -175,6 +175,9 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Handles what other workers sent, and answers of its own.
     pub(super) fn receive_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
+        // Before anybody is told that this worker has settled.
+        self.resume_set_back();
+        self.without_shards = 0;
         let left = std::mem::take(&mut self.received).into_iter();
         for message in left.chain(self.server.port(self.number).mailbox().receive().map(|node| node.value)) {
             // What is published on one channel, one after the other, is handed to its listeners together.

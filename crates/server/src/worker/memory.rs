@@ -134,6 +134,8 @@ impl<L: EventLoop> Worker<'_, L> {
             return true;
         }
         self.make_room(held);
+        // A script may keep what it holds for long, and needs none of these.
+        self.executor.free_evicted();
         let Some(connection) = &self.connections[index as usize] else { return true };
         let flags = match &connection.held {
             Some(Held::Script(call)) => call.flags(),

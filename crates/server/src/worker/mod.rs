@@ -106,12 +106,16 @@ pub struct Worker<'s, L: EventLoop> {
     stopping: bool,
     /// Requests of this worker's connections that have brought their shards and not run yet.
     brought: VecDeque<Parcel>,
+    /// Such that a script has set back: they take their shards again in the next turn.
+    set_back: Vec<Parcel>,
     /// The window that the command at hand stands in, if that may be a script.
     suspended: Option<Suspended>,
     /// The script that has run for too long: this turn is one within it.
     busy: Option<Box<Busy>>,
     /// Messages that came in the midst of a turn, and wait for the next one.
     received: Vec<Message>,
+    /// How many of them, from the first on, have no shards that could be handed on.
+    without_shards: usize,
     /// What came for the connection of such a script meanwhile.
     deferred: Vec<Deferred>,
     weighing: Weighing,
@@ -157,9 +161,11 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             stopwatch: Stopwatch::new(&server.config().settings()),
             stopping: false,
             brought: VecDeque::new(),
+            set_back: Vec::new(),
             suspended: None,
             busy: None,
             received: Vec::new(),
+            without_shards: 0,
             deferred: Vec::new(),
         }
     }
@@ -204,7 +210,8 @@ impl<'s, L: EventLoop> Worker<'s, L> {
     fn sleep_time(&self) -> Option<Duration> {
         let is_behind =
             !self.listed.is_empty() || !self.received.is_empty() || self.weighing.is_due() || self.memory.is_behind();
-        if is_behind || !self.ready.is_empty() || self.executor.has_work() {
+        let has_requests = !self.brought.is_empty() || !self.set_back.is_empty();
+        if is_behind || has_requests || !self.ready.is_empty() || self.executor.has_work() {
             return Some(Duration::ZERO);
         }
         let mut wait_ms = (self.next_cron_ms - self.turn_ran_ms).max(1);

@@ -8,6 +8,7 @@
 //! 2. Then all shards are taken, as any command takes them. Whatever holds one keeps it until it has run. Whatever waits at a gate or in a home's mailbox came there before, and is served
 //!    before: gates and mailboxes are in order.
 //!    (Who has given its shards back for a busy script, [`pantala_engine::executor::Executor::refuse_waiting`], comes anew, but changes nothing, or is of those of 3.)
+//!    (Those that a script has set back come to their gates before their worker says that it has settled, or takes the shards for a pause of its own.)
 //! 3. Two things take shards anew that had none in between. A script that is run again with all shards asks once more whether it may, and is put off if it may not: nothing
 //!    of its first run is there. And a waiter whose destination was busy (`BLMOVE`) is served later: as long as there is such a one, the shards are given back and taken again.
 //!
@@ -87,6 +88,8 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     pub(super) fn take_all_for_pause(&mut self, index: u32) {
+        // They were let run before the pause began.
+        self.resume_set_back();
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.held else { return };
         let (may_be_refused, view, token) = (answer.may_be_refused, connection.session.view(), connection.token());

@@ -32,6 +32,9 @@ use crate::scripting::Running;
 /// Commands whose effects are not all in the keys that they name: they reach another database.
 const REACH_FURTHER: [&str; 2] = ["copy", "move"];
 
+/// How long commands of a script may run before it hands on shards, whether Lua calls its hook or not.
+const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
+
 /// Commands of streams that may wait, which a script can't: Redis refuses them the word.
 const WAIT_FOR_STREAMS: [&str; 2] = ["xread", "xreadgroup"];
 
@@ -72,6 +75,10 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) is_large: bool,
     /// When the worker is to serve its other connections again, in the clock that never goes back, ms.
     pub(super) next_turn_ms: i64,
+    /// As there: when it is to hand on shards.
+    pub(super) next_look_ms: i64,
+    /// How long commands have run since it did, which may be few instructions of Lua.
+    pub(super) called: Duration,
 }
 
 /// The slot of the declared keys: with several of them a call doesn't come this far in a cluster, and nobody asks elsewhere.
@@ -116,6 +123,10 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         self.worker.tally.count_within(command, outcome, took);
         let (keyspace, sender) = (self.worker.executor.keyspace(), Sender::Script(&self.client));
         slow::note(keyspace, sender, command, args, took, self.now_ms);
+        self.called += took;
+        if self.called >= LOOK_EVERY {
+            self.hand_on_shards();
+        }
         Called::Replied
     }
 
@@ -141,8 +152,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
         }
         let now_ms = self.worker.server.monotonic_ms();
         let threshold_ms = self.worker.settings.busy_reply_threshold_ms;
-        if threshold_ms > 0
-            && now_ms >= self.next_turn_ms
+        if now_ms >= self.next_turn_ms
+            && threshold_ms > 0
             && let Some(runs_ms) = self.running().runs_ms(now_ms)
             && runs_ms >= threshold_ms
         {
@@ -152,6 +163,8 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             if self.running().is_killed() {
                 return Interrupt::Kill;
             }
+        } else if now_ms >= self.next_look_ms {
+            self.hand_on_shards();
         }
         Interrupt::Continue
     }
@@ -200,6 +213,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         let is_out = worker.is_out_of_memory();
         worker.turn_within(self.owned);
         worker.set_out_of_memory(is_out);
+    }
+
+    /// What others wait for goes on, as far as the script doesn't hold it.
+    #[cold]
+    fn hand_on_shards(&mut self) {
+        self.worker.hand_on_shards();
+        self.next_look_ms = self.worker.server.monotonic_ms() + TURN_EVERY_MS;
+        self.called = Duration::ZERO;
     }
 
     /// The command of a call, if a script may run it.

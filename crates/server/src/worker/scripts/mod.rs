@@ -8,7 +8,7 @@ mod caller;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::SessionView;
@@ -325,6 +325,8 @@ impl<L: EventLoop> Worker<'_, L> {
             is_out_of_memory,
             is_large: false,
             next_turn_ms: 0,
+            next_look_ms: 0,
+            called: Duration::ZERO,
         };
         let (keys, args) = (call.keys(), call.args());
         let began = call.is_wide.then(Instant::now);
