@@ -283,10 +283,12 @@ impl Executor<'_> {
             return evict(&mut held[at]);
         }
         // With shards of a request in hand nothing is given back before that has run: what was taken lies there until then.
-        if let Some(ownership) = self.to_free.iter_mut().find(|ownership| ownership.shard() == shard) {
-            return evict(ownership);
-        }
-        let Some(mut ownership) = self.take_if_ours(shard) else { return Tried::Busy };
+        let pending = self.to_free.iter().position(|ownership| ownership.shard() == shard);
+        let taken = match pending {
+            Some(at) => Some(self.to_free.swap_remove(at)),
+            None => self.take_if_ours(shard),
+        };
+        let Some(mut ownership) = taken else { return Tried::Busy };
         let tried = evict(&mut ownership);
         let mut owned = vec![ownership];
         if has_news(keyspace, &mut owned) {

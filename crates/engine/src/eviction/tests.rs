@@ -1,9 +1,13 @@
 //! From which shards keys go. That everybody hears of it, and what is refused, `tests/tests/eviction.rs` shows on whole servers.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::access::Key;
+use crate::client::{Client, Endpoint};
 use crate::db::{Db, Expire, NewString};
 use crate::keyspace::{Layout, WorkerPort};
+use crate::tracking::Reader;
 
 const NOW_MS: i64 = 1_700_000_000_000;
 const SHARDS: u32 = 4;
@@ -131,4 +135,30 @@ fn homes_evict_their_shares() {
     executors[0].make_room(&mut [], NOW_MS);
     let left = keys(&keyspace);
     assert!((left[0] + left[1]).abs_diff(left[2] + left[3]) < KEYS / 4, "{left:?}");
+}
+
+/// A shard that waits to be released when another request evicts from it.
+#[test]
+fn clients_hear_of_keys_evicted_from_a_shard_about_to_be_released() {
+    let keyspace = filled(Execution::Inline, 1);
+    let mut executor = Executor::new(&keyspace, 0);
+    let _busy: Vec<Ownership> = (0..3).filter_map(|shard| executor.try_take(shard)).collect();
+    let mut pending = executor.try_take(3).expect("it is free");
+    let end = || Endpoint::Unix(String::new());
+    let client = Arc::new(Client::new(1, 0, 0, end(), end(), 0));
+    let reader = Arc::new(Reader::new(&client));
+    let names = (0..).map(|number| format!("key:{number}"));
+    let of_shard = names.filter(|name| keyspace.place(name.as_bytes()).shard == 3);
+    for name in of_shard.take(KEYS as usize) {
+        let hash = keyspace.place(name.as_bytes()).hash;
+        keyspace.shard(&mut pending).waiters.tracked.read(hash, name.as_bytes(), &reader);
+    }
+    executor.to_free.push(pending);
+    limit(&keyspace, 900);
+    assert_eq!(executor.make_room(&mut [], NOW_MS), Room::Enough);
+    let evicted = KEYS - keys(&keyspace)[3];
+    assert!(evicted > 0);
+    assert_eq!(executor.take_told().len() as u64, evicted);
+    let mut shard = executor.try_take(3).expect("it was released");
+    assert!(!has_news(&keyspace, std::slice::from_mut(&mut shard)));
 }

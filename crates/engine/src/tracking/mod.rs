@@ -90,7 +90,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    fn new(client: &Arc<Client>) -> Self {
+    pub(crate) fn new(client: &Arc<Client>) -> Self {
         Reader {
             client: Arc::clone(client),
             is_live: AtomicBool::new(true),
