@@ -1,16 +1,30 @@
 //! `CLIENT PAUSE`: since when and until when commands are held back.
 //!
-//! Each command is looked at before it runs. Those that were let through before may be on their way still when a pause begins: who has asked for it is told when they
-//! have run (`server/worker/pause.rs`).
+//! Each command is looked at before it runs. Those that were let through before may still be in flight
+//! when a pause begins: its client gets the reply when they have run (`server/worker/pause.rs`). Until
+//! then the pause is *held*: it has no end.
+//!
+//! Commands read two atomics of [`Tuning`]. These are written under the lock of [`Pauses`] only, so
+//! that pauses of several workers don't overwrite each other's end.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{MutexGuard, PoisonError};
 
 use crate::tuning::Tuning;
 
-/// The end of a pause whose client isn't told yet.
-const UNTOLD_MS: i64 = i64::MAX;
+/// The end of a held pause.
+const HELD_MS: i64 = i64::MAX;
 
-/// A pause that has begun, whose client isn't told yet.
+/// The pauses in force, apart from what commands read of them.
+#[derive(Default)]
+pub(crate) struct Pauses {
+    /// Held pauses.
+    held: u32,
+    /// The latest end among the pauses released while others were held (unix time, ms; 0: none).
+    released_until_ms: i64,
+}
+
+/// A pause that has begun and whose client has no reply yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pause {
     timeout_ms: i64,
@@ -21,61 +35,77 @@ pub struct Pause {
 }
 
 impl Tuning {
+    fn pauses(&self) -> MutexGuard<'_, Pauses> {
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Begins a pause of so many ms, of writes or of `all` commands. Of two at once the longer and the stricter holds.
     pub fn pause(&self, timeout_ms: i64, all: bool, now_ms: i64) -> Pause {
+        let _pauses = self.pauses();
         let (paused_until_ms, pauses_all) = (self.paused_until_ms.load(Relaxed), self.pause_all.load(Relaxed));
         let is_paused = paused_until_ms > now_ms;
-        // Beyond the end of time is for ever.
-        let own_until_ms = if timeout_ms == 0 { 0 } else { timeout_ms.saturating_add(now_ms) };
+        // Beyond the end of time is for ever, but not held.
+        let own_until_ms = if timeout_ms == 0 { 0 } else { end_of(timeout_ms, now_ms) };
         let until_ms = if is_paused { own_until_ms.max(paused_until_ms) } else { own_until_ms };
-        // Two clients that pause at the same instant may each miss the other's: the later store then holds, as if the
-        // earlier one had ended.
         self.pause_all.store(all || is_paused && pauses_all, Relaxed);
         self.paused_until_ms.store(until_ms, Relaxed);
         Pause { timeout_ms, until_ms, before: (paused_until_ms, pauses_all) }
     }
 
-    /// Its client has to wait before it is told: a pause that has just begun lasts until then at least.
+    /// Holds a pause that has just begun: it lasts at least until it is released.
     pub fn hold_pause(&self) {
-        self.untold_pauses.fetch_add(1, Relaxed);
-        self.paused_until_ms.store(UNTOLD_MS, Relaxed);
+        let mut pauses = self.pauses();
+        pauses.held += 1;
+        self.paused_until_ms.store(HELD_MS, Relaxed);
     }
 
-    /// The client of a held pause is told now: its time counts from here, unless it was ended meanwhile (`CLIENT UNPAUSE`).
+    /// Releases a held pause, whose client gets its reply now: its time counts from here, unless it was ended
+    /// meanwhile (`CLIENT UNPAUSE`).
     pub fn tell_paused(&self, pause: &Pause, now_ms: i64) {
-        let own_until_ms = pause.timeout_ms.saturating_add(now_ms).min(UNTOLD_MS - 1);
-        // Of one that another client was told of before, it has the time.
-        let until_ms = if pause.until_ms == UNTOLD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
-        self.told_until_ms.fetch_max(until_ms, Relaxed);
-        self.release_pause();
+        let own_until_ms = end_of(pause.timeout_ms, now_ms);
+        // One that was released before this one came keeps its time.
+        let until_ms = if pause.until_ms == HELD_MS { own_until_ms } else { own_until_ms.max(pause.until_ms) };
+        let mut pauses = self.pauses();
+        pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
+        self.release_pause(&mut pauses);
     }
 
-    /// The client of a held pause is refused: takes it back.
+    /// Releases a held pause that is rejected: as if it had never begun.
     pub fn take_pause_back(&self, pause: &Pause) {
         let (until_ms, pauses_all) = pause.before;
-        if until_ms != UNTOLD_MS {
-            self.told_until_ms.fetch_max(until_ms, Relaxed);
+        let mut pauses = self.pauses();
+        if until_ms != HELD_MS {
+            pauses.released_until_ms = pauses.released_until_ms.max(until_ms);
             self.pause_all.store(pauses_all, Relaxed);
         }
-        self.release_pause();
+        self.release_pause(&mut pauses);
     }
 
-    /// One held pause less: after the last, it is until when their clients were told.
-    fn release_pause(&self) {
-        if self.untold_pauses.fetch_sub(1, Relaxed) > 1 {
+    /// One held pause less: after the last one, the end is the latest of those released.
+    fn release_pause(&self, pauses: &mut Pauses) {
+        pauses.held -= 1;
+        if pauses.held > 0 {
             return;
         }
-        let told_until_ms = self.told_until_ms.swap(0, Relaxed);
+        let until_ms = std::mem::take(&mut pauses.released_until_ms);
         // Anything else is a zero: it was ended.
-        let _ = self.paused_until_ms.compare_exchange(UNTOLD_MS, told_until_ms, Relaxed, Relaxed);
+        if self.paused_until_ms.load(Relaxed) == HELD_MS {
+            self.paused_until_ms.store(until_ms, Relaxed);
+        }
     }
 
-    /// Ends all pauses. Whether there was any.
+    /// Ends all pauses. Returns whether there was any.
     pub fn end_pause(&self) -> bool {
+        let mut pauses = self.pauses();
+        pauses.released_until_ms = 0;
         self.pause_all.store(false, Relaxed);
-        self.told_until_ms.store(0, Relaxed);
         self.paused_until_ms.swap(0, Relaxed) != 0
     }
+}
+
+/// The end of a pause that begins now, never [`HELD_MS`].
+fn end_of(timeout_ms: i64, now_ms: i64) -> i64 {
+    timeout_ms.saturating_add(now_ms).min(HELD_MS - 1)
 }
 
 #[cfg(test)]
@@ -141,5 +171,41 @@ mod tests {
         tuning.tell_paused(&second, 3010);
         tuning.take_pause_back(&first);
         assert!(tuning.is_paused(3059) && !tuning.is_paused(3060));
+    }
+
+    /// A pause of 0 ms that read the end of a held one, and stored it when that had been released, paused the
+    /// server for good.
+    #[test]
+    fn pauses_of_several_workers_leave_none_behind() {
+        const ROUNDS: i64 = 100_000;
+        let tuning = Tuning::new();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    tuning.pause(0, false, 1000);
+                }
+            });
+            for _ in 0..ROUNDS {
+                let pause = tuning.pause(1, false, 1000);
+                tuning.hold_pause();
+                tuning.tell_paused(&pause, 1000);
+                if tuning.paused_until_ms.load(Relaxed) == HELD_MS {
+                    break;
+                }
+            }
+            is_over.store(true, Relaxed);
+        });
+        assert!(!tuning.is_paused(2000), "until {}", state(&tuning).0);
+    }
+
+    #[test]
+    fn a_pause_beyond_the_end_of_time_is_not_held() {
+        let tuning = Tuning::new();
+        tuning.pause(i64::MAX, false, 1000);
+        let held = tuning.pause(5, false, 1000);
+        tuning.hold_pause();
+        tuning.tell_paused(&held, 1000);
+        assert!(tuning.is_paused(5000), "the longer one holds");
     }
 }

@@ -1,10 +1,12 @@
 //! Settings that commands and shards look at while they run. The server writes them at the start and on `CONFIG SET`.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use pantala_types::list::{ALONE_BYTES_DEFAULT, NodeLimit};
 
 use crate::eviction::{EvictionPolicy, Rank};
+use crate::pause::Pauses;
 
 /// How the access word of an entry is kept (`maxmemory-policy`, as far as `OBJECT IDLETIME` and `FREQ` need it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,12 +109,10 @@ pub struct Tuning {
     pub cron_is_paused: AtomicBool,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
-    /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused).
+    /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused). Written by [`crate::pause`] only.
     pub paused_until_ms: AtomicI64,
-    /// Pauses that have begun and whose clients aren't told yet.
-    pub(crate) untold_pauses: AtomicU32,
-    /// Until when those last whose clients were told while others weren't (unix time, ms; 0: there are none).
-    pub(crate) told_until_ms: AtomicI64,
+    /// What else there is to know of pauses: held while `paused_until_ms` and `pause_all` are written.
+    pub(crate) pauses: Mutex<Pauses>,
     /// Whether the pause holds back all commands, not only writes.
     pub pause_all: AtomicBool,
     /// `cluster-enabled`: set before the first command, never changed.
@@ -160,8 +160,7 @@ impl Tuning {
             cron_is_paused: AtomicBool::new(false),
             scripts_may_debug: AtomicBool::new(false),
             paused_until_ms: AtomicI64::new(0),
-            untold_pauses: AtomicU32::new(0),
-            told_until_ms: AtomicI64::new(0),
+            pauses: Mutex::default(),
             pause_all: AtomicBool::new(false),
             cluster: AtomicBool::new(false),
         }
