@@ -1,7 +1,7 @@
 //! The dictionary against a model, and its promises one by one.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::rc::Rc;
 
 use proptest::prelude::*;
@@ -722,6 +722,33 @@ fn samples_are_of_what_is_there() {
         }
     }
     assert_eq!(Dict::<u64>::new(SEED).sample(77, 10, false, 5, &mut |_| panic!("nothing is there")), 0);
+}
+
+/// Eviction samples: where the newest entries are seen less often than others, they are evicted too late.
+#[test]
+fn samples_see_new_entries_as_often_as_old_ones() {
+    const KEYS: usize = 3000;
+    const SAMPLES: usize = 40_000;
+    const COUNT: usize = 5;
+    let mut random = Random::new(seed("samples_see_new_entries_as_often_as_old_ones"));
+    let mut dict = filled(KEYS);
+    let mut keys: VecDeque<usize> = (0..KEYS).collect();
+    // New entries take the places of removed ones.
+    for i in KEYS..6 * KEYS {
+        let at = random.next() as usize % keys.len();
+        dict.remove(hash_key(SEED, &key(keys[at])), &key(keys[at]));
+        keys.remove(at);
+        put(&mut dict, &key(i), b"v", None);
+        keys.push_back(i);
+    }
+    let newest: HashSet<Vec<u8>> = keys.iter().skip(KEYS * 3 / 4).map(|&i| key(i)).collect();
+    let mut seen = 0;
+    for _ in 0..SAMPLES {
+        dict.sample(random.next(), 100, false, COUNT, &mut |entry| seen += usize::from(newest.contains(entry.key())));
+    }
+    let percent = seen as f64 * 100.0 / (SAMPLES * COUNT) as f64;
+    // A quarter, with many standard deviations; 16.7 where samples begin with the bucket's first entry.
+    assert!((23.0..27.0).contains(&percent), "{percent:.1} % of what samples see is the newest quarter");
 }
 
 #[test]

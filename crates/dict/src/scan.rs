@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::bucket::{EXPIRES_BIT, SLOTS, tag_of};
 use crate::dict::Dict;
 use crate::entry::{EntryRef, Removed};
+use crate::memory::prefetch;
 use crate::record::Record;
 use crate::segment::{BUCKETS_MAX, Segment, TAG_BITS, TAGS};
 use crate::table::Table;
@@ -18,6 +19,8 @@ use crate::table::Table;
 /// Bits of a cursor.
 const CURSOR_BITS: u32 = 48;
 const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
+/// Entries of a sample that are fetched together, so that their cache misses overlap.
+const SAMPLES_IN_FLIGHT: usize = 16;
 /// Tries of a random pick before it takes the next entry it comes by, however unfairly.
 const TRIES_MAX: usize = 4096;
 
@@ -94,9 +97,14 @@ impl<V> Dict<V> {
         cursor
     }
 
-    /// Visits neighbours from a cursor on, beginning again at the end: `count` of them, or as many as there are in `max_buckets` buckets; with `expiring` only
-    /// those that have an expiry, and the others aren't touched (a segment without any counts as one bucket). Gives the cursor to go on with. A cursor
-    /// may be any number: from a random one on, that is a sample. Where there are fewer than asked for, those at the cursor may come twice.
+    /// Visits neighbours from a cursor on, wrapping round at the end: `count` of them, or as many as
+    /// there are in `max_buckets` buckets; with `expiring` only those that have an expiry, and the
+    /// others aren't touched (a segment without any counts as one bucket). Returns the cursor to go
+    /// on with. Where there are fewer than asked for, those at the cursor may come twice.
+    ///
+    /// Any 64 random bits are a cursor too, and the visit is then a sample: the lower 48 bits choose
+    /// the first bucket, the upper 16 the entry in it to begin with. (Without that choice the last
+    /// entries of each bucket, which are the newest, would be sampled less often than the others.)
     pub fn sample(
         &self,
         cursor: u64,
@@ -105,31 +113,66 @@ impl<V> Dict<V> {
         count: usize,
         visit: &mut dyn FnMut(EntryRef<'_, V>),
     ) -> u64 {
-        let mut left = count;
-        let mut visit = |slot: &AtomicU64| {
-            let word = slot.load(Relaxed);
-            if left > 0 && (!expiring || word & EXPIRES_BIT != 0) {
-                left -= 1;
+        let (mut left, mut words, mut gathered) = (count, [0; SAMPLES_IN_FLIGHT], 0);
+        let mut visit_all = |words: &[u64]| {
+            for &word in words {
                 // SAFETY: a slot in use, and the dictionary is borrowed.
                 visit(unsafe { EntryRef::new(Record::from_slot(word)) });
             }
-            left > 0
         };
+        let next = self.sample_slots(cursor, max_buckets, expiring, &mut |word| {
+            if left > 0 {
+                left -= 1;
+                // SAFETY: a slot in use leads to a record in use.
+                prefetch(unsafe { Record::from_slot(word) }.address());
+                words[gathered] = word;
+                gathered += 1;
+                if gathered == words.len() {
+                    visit_all(&words);
+                    gathered = 0;
+                }
+            }
+            left > 0
+        });
+        visit_all(&words[..gathered]);
+        next
+    }
+
+    /// [`Self::sample`], as far as the slots go: `visit` returns whether it wants more.
+    fn sample_slots(&self, cursor: u64, max_buckets: usize, expiring: bool, visit: &mut dyn FnMut(u64) -> bool) -> u64 {
+        let is_wanted = |word: u64| !expiring || word & EXPIRES_BIT != 0;
+        let mut visit = |word: u64| !is_wanted(word) || visit(word);
         let begin = cursor & CURSOR_MASK;
+        let mut choice = cursor >> CURSOR_BITS;
         let (mut cursor, mut is_round) = (begin, false);
         for _ in 0..max_buckets.max(1) {
             if is_round && cursor > begin {
                 break;
             }
-            if cursor == 0 && !self.table.stash.iter().all(&mut visit) {
+            if cursor == 0 && !self.table.stash.iter().all(|slot| visit(slot.load(Relaxed))) {
                 break;
             }
-            let Some(stop) = self.table.stop(cursor) else { return 0 };
+            let Some(mut stop) = self.table.stop(cursor) else { return 0 };
             if expiring && stop.segment.expiring() == 0 {
                 cursor = self.table.cursor(stop.segment, cursor << (64 - CURSOR_BITS), TAGS);
             } else {
+                // Where in the bucket the cursor points doesn't matter: it is sampled as a whole.
+                stop.from_tag = 0;
+                let mut skipped = 0;
+                if choice != 0 {
+                    let mut entries = 0;
+                    stop.for_each(|slot| entries += u64::from(is_wanted(slot.load(Relaxed))));
+                    skipped = entries * core::mem::take(&mut choice) >> (64 - CURSOR_BITS);
+                }
                 let mut wants_more = true;
-                stop.for_each(|slot| wants_more = visit(slot));
+                stop.for_each(|slot| {
+                    let word = slot.load(Relaxed);
+                    if skipped > 0 && is_wanted(word) {
+                        skipped -= 1;
+                    } else {
+                        wants_more = visit(word);
+                    }
+                });
                 cursor = stop.next;
                 if !wants_more {
                     break;

@@ -39,7 +39,7 @@ pub struct Facts {
     pub node_id: String,
     /// When it started, unix time in ms.
     pub started_ms: i64,
-    /// Resident memory before any data, bytes.
+    /// Allocated memory before any data, as far as it is resident, bytes.
     pub startup_bytes: u64,
     /// Workers, I/O workers included.
     pub workers: u32,

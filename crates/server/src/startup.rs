@@ -85,7 +85,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
         run_id: run_id(&mut random),
         node_id: run_id(&mut random),
         started_ms: SystemClock::new().now_us() / 1000,
-        startup_bytes: process::resident_bytes().unwrap_or(0),
+        startup_bytes: process::allocated_resident_bytes().unwrap_or(0),
         workers,
         first_io_worker: if io_workers > 0 { homes } else { 0 },
     };

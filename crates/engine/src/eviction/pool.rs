@@ -13,6 +13,10 @@ use pantala_types::{Value, access};
 use crate::keyspace::Keyspace;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Entries looked at for each of `maxmemory-samples`: neighbours in the dictionary are cheaper to
+/// find than Redis's samples, and LFU counters tie so often that the best of 5 is hardly one.
+const LOOKS_PER_SAMPLE: u32 = 3;
+
 /// Keys that a shard's pool remembers: Redis's.
 const POOL_KEYS: usize = 16;
 
@@ -134,17 +138,23 @@ impl Pool {
         if std::mem::replace(&mut self.policy, policy.bits()) != policy.bits() {
             self.candidates.clear();
         }
-        let wanted = if rank == Rank::Random { 1 } else { keyspace.tuning.maxmemory_samples.load(Relaxed).max(1) };
+        let samples = keyspace.tuning.maxmemory_samples.load(Relaxed).max(1);
+        let wanted = if rank == Rank::Random { 1 } else { samples.saturating_mul(LOOKS_PER_SAMPLE) };
         let from = if self.cursor == 0 { random.next_u64() } else { self.cursor };
         let mut seen = 0;
         let mut last = None;
         let candidates = &mut self.candidates;
         let next = dict.sample(from, SAMPLE_BUCKETS_MAX, policy.is_volatile(), wanted as usize, &mut |entry| {
             seen += 1;
+            let score = score(&entry, rank, keyspace, now_ms);
+            let is_hopeless = candidates.len() == POOL_KEYS && score <= candidates[0].score;
+            if rank != Rank::Random && is_hopeless {
+                return;
+            }
             let hash = hash_key(seed, entry.key());
             last = Some((physical, hash));
             if rank != Rank::Random {
-                put(candidates, Candidate { score: score(&entry, rank, keyspace, now_ms), physical, hash });
+                put(candidates, Candidate { score, physical, hash });
             }
         });
         self.cursor = if seen == 0 { next } else { 0 };

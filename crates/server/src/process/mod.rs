@@ -13,7 +13,9 @@ pub mod signals;
 
 pub use boot::{Boot, Cleanup, boot};
 pub use cpus::{allowed_cpus, cpu_quota, default_workers, pin_thread};
-pub use limits::{allow_clients, open_files_limit, raise_open_files, resident_bytes, thread_cpu_us};
+pub use limits::{
+    allocated_resident_bytes, allow_clients, open_files_limit, raise_open_files, resident_bytes, thread_cpu_us,
+};
 pub use listen::{Listener, Listening, listen};
 pub use log::set_log_level;
 pub use signals::watch as watch_signals;
