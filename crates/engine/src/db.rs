@@ -398,15 +398,49 @@ impl<'s> Db<'s> {
         })
     }
 
-    /// A random key that has not expired. Looks at a bounded number; `None` when it found only expired ones.
-    pub fn random(&mut self) -> Option<EntryRef<'_, Value>> {
-        const TRIES: usize = 100;
-        let (dict, random, now_ms) = (&*self.dict, &mut *self.random, self.now_ms);
-        for _ in 0..TRIES {
-            let entry = dict.random(&mut || random.next_u64())?;
+    /// As [`Db::scan`], and deletes the expired keys that it comes by, if `expires` holds for them. Such keys are
+    /// visited with `None`.
+    pub fn scan_expiring(
+        &mut self,
+        cursor: u64,
+        buckets: usize,
+        expires: &dyn Fn(&[u8]) -> bool,
+        visit: &mut dyn FnMut(Option<EntryRef<'_, Value>>),
+    ) -> u64 {
+        let now_ms = self.now_ms;
+        let mut expired: Vec<Box<[u8]>> = Vec::new();
+        let next = self.dict.scan(cursor, buckets, &mut |entry| {
             if entry.expire_at_ms().is_none_or(|at| at > now_ms) {
-                return Some(entry);
+                return visit(Some(entry));
             }
+            visit(None);
+            if expires(entry.key()) {
+                expired.push(entry.key().into());
+            }
+        });
+        expired.iter().for_each(|bytes| self.expire(bytes));
+        next
+    }
+
+    /// Deletes a key that has expired, as any lookup does.
+    fn expire(&mut self, bytes: &[u8]) {
+        let place = self.keyspace.place(bytes);
+        let _ = self.find(&Key { bytes, place });
+    }
+
+    /// A random key that has not expired. Looks at a bounded number, and deletes the expired ones among them; `None` when
+    /// it found only such.
+    pub fn random(&mut self) -> Option<Box<[u8]>> {
+        const TRIES: usize = 100;
+        for _ in 0..TRIES {
+            let random = &mut *self.random;
+            let entry = self.dict.random(&mut || random.next_u64())?;
+            let is_live = entry.expire_at_ms().is_none_or(|at| at > self.now_ms);
+            let bytes: Box<[u8]> = entry.key().into();
+            if is_live {
+                return Some(bytes);
+            }
+            self.expire(&bytes);
         }
         None
     }

@@ -76,9 +76,12 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    fn admit(&self, key: &[u8], type_name: &str) -> bool {
+    fn matches(&self, key: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
-            && self.type_name.is_none_or(|wanted| wanted.eq_ignore_ascii_case(type_name.as_bytes()))
+    }
+
+    fn admit(&self, key: &[u8], type_name: &str) -> bool {
+        self.matches(key) && self.type_name.is_none_or(|wanted| wanted.eq_ignore_ascii_case(type_name.as_bytes()))
     }
 }
 
@@ -126,7 +129,8 @@ pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.raw(&keys);
 }
 
-/// Writes the keys of a page. Returns where the next one begins (`None`: there is none), and how many keys there are.
+/// Writes the keys of a page and, as Redis does, deletes the expired ones that match the pattern, of whatever type. Returns
+/// where the next page begins (`None`: there is none), and how many keys there are.
 fn page(
     access: &mut Access<'_>,
     cursor: Cursor,
@@ -142,16 +146,18 @@ fn page(
             continue;
         }
         last = u64::from(shard);
-        let db = access.db_in(selected, shard);
+        let mut db = access.db_in(selected, shard);
         let mut position = if last == cursor.shard { cursor.position } else { 0 };
         loop {
             if visited >= options.count || buckets_left == 0 {
                 return (Some(Cursor { shard: last, position }), found);
             }
             buckets_left -= 1;
-            position = db.scan(position, 1, &mut |entry| {
+            position = db.scan_expiring(position, 1, &|key| options.matches(key), &mut |entry| {
                 visited += 1;
-                if options.admit(entry.key(), entry.held().type_name()) {
+                if let Some(entry) = entry
+                    && options.admit(entry.key(), entry.held().type_name())
+                {
                     reply.bulk(entry.key());
                     found += 1;
                 }

@@ -1,6 +1,7 @@
 //! Replies here were compared with redis-server 7.0.15's.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::random::Random;
 
@@ -243,6 +244,44 @@ fn errors_of_scan() {
         ("SCAN 0 COUNT", "-ERR syntax error"),
         ("SCAN 0 FOO 1", "-ERR syntax error"),
     ]);
+}
+
+/// As in Redis 7.0 and 7.2.
+#[test]
+fn scan_and_randomkey_delete_the_expired_keys_they_meet_and_keys_does_not() {
+    const KEYS: u64 = 40;
+    let mut server = TestServer::new(3);
+    // Keys that have expired, and keys that are left.
+    let figures = |server: &TestServer| {
+        let shards = 0..server.keyspace.shard_count();
+        shards.fold((0, 0), |(expired, left), shard| {
+            let (stats, size) = (server.keyspace.shard_stats(shard), server.keyspace.shard_size(0, shard));
+            (expired + stats.expired.get(), left + size)
+        })
+    };
+    for number in 0..KEYS {
+        server.run(&format!("SET a:{number} x PX 10"));
+        server.run(&format!("SET b:{number} x PX 10"));
+        server.run(&format!("RPUSH c:{number} x"));
+        server.run(&format!("PEXPIRE c:{number} 10"));
+    }
+    server.now_ms += 10;
+    assert_eq!(server.run("KEYS *"), "*0");
+    assert_eq!(figures(&server), (0, 3 * KEYS));
+    // Only what matches.
+    assert!(scan_all(&mut server, " MATCH a:*").0.is_empty());
+    assert_eq!(figures(&server), (KEYS, 2 * KEYS));
+    // Of any type.
+    assert!(scan_all(&mut server, " MATCH c:* TYPE string").0.is_empty());
+    assert_eq!(figures(&server), (2 * KEYS, KEYS));
+    // A pause holds them.
+    server.keyspace.tuning.paused_until_ms.store(server.now_ms + 1, Relaxed);
+    assert!(scan_all(&mut server, "").0.is_empty());
+    assert_eq!(figures(&server), (2 * KEYS, KEYS));
+    server.now_ms += 1;
+    server.expect(&[("RANDOMKEY", "$-1")]);
+    assert_eq!(figures(&server), (3 * KEYS, 0));
+    server.check_figures(0, 0);
 }
 
 #[test]

@@ -81,8 +81,8 @@ pub fn randomkey(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         if db.is_empty() {
             continue;
         }
-        if let Some(entry) = db.random() {
-            return reply.bulk(entry.key());
+        if let Some(key) = db.random() {
+            return reply.bulk(&key);
         }
         if first_live(&db, reply) {
             return;
