@@ -686,3 +686,74 @@ fn publish_counts_who_listens_while_others_come() {
         });
     });
 }
+
+/// What one pipeline is answered, as all its bytes.
+fn answers(client: &mut Client, commands: &[&str], count: usize) -> Vec<String> {
+    let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(&command.split(' ').collect::<Vec<_>>())).collect();
+    client
+        .exchange(&bytes, count)
+        .into_iter()
+        .map(|(_, raw)| String::from_utf8_lossy(&raw).replace("\r\n", " "))
+        .collect()
+}
+
+/// Redis 7.0 writes such messages into the midst of EXEC's reply; from 7.2 on they follow it.
+#[test]
+fn a_transaction_that_stops_listening_loses_none_of_its_own_messages() {
+    const PUBLISH: &str = "PUBLISH c x";
+    const SCRIPT: &str = "EVAL return(redis.call('publish','c','x')) 0";
+    for_each_backend(|backend| {
+        let server = start(backend);
+        server.connect().call("CONFIG SET notify-keyspace-events KEA");
+        let message = "$7 message $1 c $1 x ";
+        for (listen, publish, leave, message) in [
+            ("SUBSCRIBE c", PUBLISH, "UNSUBSCRIBE c", message),
+            ("SUBSCRIBE c", PUBLISH, "UNSUBSCRIBE", message),
+            ("SUBSCRIBE c", SCRIPT, "UNSUBSCRIBE c", message),
+            ("PSUBSCRIBE c*", PUBLISH, "PUNSUBSCRIBE c*", "$8 pmessage $2 c* $1 c $1 x "),
+            ("SUBSCRIBE __keyspace@0__:k", "SET k v", "UNSUBSCRIBE", "$7 message $16 __keyspace@0__:k $3 set "),
+        ] {
+            for version in [2, 3] {
+                let mut client = server.connect();
+                client.call(&format!("HELLO {version}"));
+                let commands = ["MULTI", listen, publish, leave, "EXEC", "PING"];
+                let got = answers(&mut client, &commands, commands.len() + 1);
+                assert!(got[4].starts_with("*3 ") && !got[4].contains("message"), "{commands:?}: {got:?}");
+                let parts = if message.contains("pmessage") { 4 } else { 3 };
+                let kind = if version == 2 { '*' } else { '>' };
+                assert_eq!(got[5..], [format!("{kind}{parts} {message}"), "+PONG ".to_owned()], "{commands:?}");
+            }
+        }
+        // A shard channel can't be listened to from inside a transaction, but left.
+        let mut client = server.connect();
+        client.call("HELLO 3");
+        let commands = ["SSUBSCRIBE c", "MULTI", "SPUBLISH c x", "SUNSUBSCRIBE c", "EXEC", "PING"];
+        let got = answers(&mut client, &commands, 7);
+        assert_eq!(got[4..], ["*2 :1 >3 $12 sunsubscribe $1 c :0 ", ">3 $8 smessage $1 c $1 x ", "+PONG "]);
+        // Messages aren't replies.
+        let commands =
+            ["CLIENT REPLY OFF", "MULTI", "SUBSCRIBE c", PUBLISH, "UNSUBSCRIBE c", "EXEC", "CLIENT REPLY ON"];
+        let got = answers(&mut client, &commands, 4);
+        assert_eq!(got[2..], [">3 $7 message $1 c $1 x ", "+OK "]);
+    });
+}
+
+/// A transaction whose own messages exceed its client's limit runs to its end before the client is closed.
+#[test]
+fn a_transaction_is_whole_though_its_messages_exceed_the_limit() {
+    for_each_backend(|backend| {
+        let server = start(backend);
+        let mut other = server.connect();
+        other.command(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 65536 0 0"]);
+        let mut client = server.connect();
+        let (payload, counted) = ("x".repeat(50_000), "INCR n");
+        let publish = format!("PUBLISH c {payload}");
+        let commands =
+            ["MULTI", "SUBSCRIBE c", &publish, &publish, &publish, "UNSUBSCRIBE c", "SUBSCRIBE d", counted, "EXEC"];
+        let bytes: Vec<u8> =
+            commands.iter().flat_map(|command| encode(&command.split(' ').collect::<Vec<_>>())).collect();
+        client.send_raw(&bytes);
+        assert!(client.ends_within(PATIENCE));
+        assert_eq!(other.call("GET n"), Reply::bulk("1"));
+    });
+}

@@ -313,7 +313,7 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// A connection is about to listen no more. If it does: hands out what has been published, and shown to monitors, until now; anything else that came waits for the next
-    /// turn. The connection may be closed for what it gets.
+    /// turn. The connection may be closed for what it gets, unless it runs a transaction, whose reply comes first.
     #[cold]
     pub(super) fn hand_out_before_leaving(&mut self, index: u32) {
         let listens =
@@ -337,7 +337,8 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(index) = self.find_token(wanted) else { return };
         let Some(connection) = &mut self.connections[index as usize] else { return };
         if connection.session.monitors && connection.state != State::Closing {
-            connection.output.extend_from_slice(line);
+            let output = if connection.session.in_exec { &mut connection.news } else { &mut connection.output };
+            output.extend_from_slice(line);
             if !self.closed_over_limit(index) {
                 self.touch(index);
             }

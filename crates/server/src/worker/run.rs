@@ -450,7 +450,8 @@ impl<L: EventLoop> Worker<'_, L> {
         let alarm = &self.output_alarm;
         let is_listener = connection.session.subscriptions.is_some();
         let alarm_bytes = if is_listener { alarm.pubsub_bytes } else { alarm.normal_bytes };
-        connection.pending_bytes() > alarm_bytes && self.closed_at_alarm(index)
+        // A transaction is never left in the middle: the caller of EXEC asks when it has run.
+        connection.pending_bytes() > alarm_bytes && !connection.session.in_exec && self.closed_at_alarm(index)
     }
 
     #[cold]
@@ -480,7 +481,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
 /// Whether a client that listens does so to less after a command: what was published before is for it still.
 #[inline]
-fn ends_listening(command: &Command) -> bool {
+pub(super) fn ends_listening(command: &Command) -> bool {
     matches!(command.full_name, "unsubscribe" | "punsubscribe" | "sunsubscribe" | "reset" | "quit")
 }
 

@@ -16,6 +16,9 @@ use super::window::{Entry, What};
 impl Connection {
     /// Whether an answer is on its way to it, which what it is told meanwhile may be about.
     pub fn awaits_answer(&self) -> bool {
+        if self.session.in_exec {
+            return true;
+        }
         match self.state {
             State::Parked => true,
             State::Blocked => self.blocked.as_ref().is_some_and(|blocked| blocked.waiter.is_claimed()),

@@ -510,6 +510,10 @@ impl<L: EventLoop> Worker<'_, L> {
             connection.session.in_exec = false;
             if connection.session.reply_mode == ReplyMode::On {
                 connection.confirmed = Vec::new();
+                connection.release_news();
+            } else {
+                // Messages are sent though replies aren't.
+                connection.confirmed.append(&mut connection.news);
             }
             connection.session.keep_ended(transaction);
         }
@@ -553,6 +557,9 @@ impl<L: EventLoop> Worker<'_, L> {
         now_ms: i64,
     ) {
         let command = queued.command;
+        if run::ends_listening(command) {
+            self.hand_out_before_leaving(index);
+        }
         let Some(connection) = &mut self.connections[index as usize] else { return };
         let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();
         let began = self.stopwatch.begin(command, transaction.args(queued).len(), bytes);
