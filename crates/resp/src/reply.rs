@@ -59,7 +59,8 @@ const fn table_digits(n: usize) -> usize {
 const LARGE_BULK_BYTES: usize = 64 * 1024;
 /// Bulks of this length and more are worth a look at how they are best copied: bytes.
 const LONG_BULK_BYTES: usize = 4 * 1024;
-/// From this length on a bulk gets just the memory that it needs: doubling would cost more than the few moves it saves. Bytes.
+/// From this length on a bulk gets just the memory that it needs, if it is longer than all that is before it: doubling would cost more than the few moves it saves. Among
+/// others of its length it doesn't, which would move all of them for each. Bytes.
 const EXACT_BULK_BYTES: usize = 1024 * 1024;
 
 /// Appends many bytes, for which there is room.
@@ -251,12 +252,19 @@ impl<'a> Reply<'a> {
     #[cold]
     fn has_room(&mut self, len: usize) -> bool {
         let needed = len + HEADER_LEN_MAX + 2;
-        if self.out.is_empty() && self.out.capacity() < needed {
-            // An allocator that makes it larger would copy what was in it before.
-            *self.out = Vec::new();
+        let (written, capacity) = (self.out.len(), self.out.capacity());
+        if capacity - written < needed && written <= capacity / 2 {
+            // An allocator that makes it larger would copy all of its memory, written or not.
+            let mut larger = Vec::new();
+            if written == 0 {
+                *self.out = larger;
+            } else if larger.try_reserve_exact(written + needed).is_ok() {
+                larger.extend_from_slice(self.out);
+                *self.out = larger;
+            }
         }
         let found = self.refused == Refused::No
-            && (len < EXACT_BULK_BYTES && self.out.try_reserve(needed).is_ok()
+            && ((len < EXACT_BULK_BYTES || self.out.len() > len) && self.out.try_reserve(needed).is_ok()
                 || self.out.try_reserve_exact(needed).is_ok());
         if !found {
             self.refused = Refused::Memory;

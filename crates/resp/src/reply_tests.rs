@@ -227,3 +227,33 @@ fn long_bulks_are_copied_whole_from_anywhere() {
         }
     }
 }
+
+#[test]
+fn large_bulks_find_their_memory_in_few_steps() {
+    const BULKS: usize = 64;
+    let bulk = vec![b'x'; EXACT_BULK_BYTES];
+    let encoded_bytes = bulk.len() + "$1048576\r\n\r\n".len();
+    let mut out = Vec::new();
+    Reply::new(&mut out, Version::Resp2).bulk(&bulk);
+    assert!((encoded_bytes..encoded_bytes + 2 * HEADER_LEN_MAX).contains(&out.capacity()), "{}", out.capacity());
+    let mut capacities = std::collections::BTreeSet::from([out.capacity()]);
+    for _ in 1..BULKS {
+        Reply::new(&mut out, Version::Resp2).bulk(&bulk);
+        capacities.insert(out.capacity());
+    }
+    assert_eq!(out.len(), BULKS * encoded_bytes);
+    // One for each power of two.
+    assert!(capacities.len() <= 1 + BULKS.ilog2() as usize, "{capacities:?}");
+}
+
+#[test]
+fn a_large_bulk_leaves_a_buffer_that_is_mostly_empty() {
+    let bulk = vec![b'x'; EXACT_BULK_BYTES];
+    for written in [&b""[..], b"+OK\r\n"] {
+        let mut out = Vec::with_capacity(EXACT_BULK_BYTES / 2);
+        out.extend_from_slice(written);
+        Reply::new(&mut out, Version::Resp2).bulk(&bulk);
+        assert_eq!(out, [written, b"$1048576\r\n", &bulk, b"\r\n"].concat());
+        assert!(out.capacity() < out.len() + 2 * HEADER_LEN_MAX);
+    }
+}
