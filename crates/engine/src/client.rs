@@ -303,7 +303,9 @@ pub struct Client {
     pub query_free_bytes: AtomicU64,
     /// Bytes of replies not sent.
     pub output_bytes: AtomicU64,
-    /// Bytes of those that other clients have too.
+    /// Pieces in which long output is sent; 0 where it is short.
+    pub output_pieces: AtomicU64,
+    /// Bytes of replies not sent that other clients have too.
     pub shared_bytes: AtomicU64,
     /// Bytes of the arguments of its commands, while they wait for a key or are on their way to their shards.
     pub argument_bytes: AtomicU64,
@@ -351,6 +353,7 @@ impl Client {
             query_capacity_bytes: AtomicU64::new(0),
             query_free_bytes: AtomicU64::new(0),
             output_bytes: AtomicU64::new(0),
+            output_pieces: AtomicU64::new(0),
             shared_bytes: AtomicU64::new(0),
             argument_bytes: AtomicU64::new(0),
             overhead_bytes: AtomicU64::new(0),

@@ -51,5 +51,6 @@ pub const RECEIVE_BYTES_MAX: usize = 64 * 1024;
 /// How long a listener rests, in milliseconds, after the process or the host ran out of descriptors or memory.
 pub const ACCEPT_REST_MS: u64 = 100;
 
-/// Most bytes given to the kernel at once by a send: a fast reader of a huge reply shares the worker with others.
-const SEND_BYTES_MAX: usize = 1024 * 1024;
+/// Most bytes given to the kernel at once by a send: a fast reader of a huge reply shares the worker with others. A value of 1 MiB goes at once with its header, and
+/// with what is before it.
+const SEND_BYTES_MAX: usize = (1024 + 128) * 1024;

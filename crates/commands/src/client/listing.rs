@@ -108,12 +108,13 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     );
     let _ = write!(
         text,
-        " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={query_free_bytes} argv-mem={argument_bytes} multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll=0 \
+        " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={query_free_bytes} argv-mem={argument_bytes} multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll={} \
          omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir={} resp={}",
         client.subscribed(Subscribed::Channel),
         client.subscribed(Subscribed::Pattern),
         client.subscribed(Subscribed::Shard),
         client.queued.load(Relaxed),
+        client.output_pieces.load(Relaxed),
         if output_bytes > 0 { "rw" } else { "r" },
         client.command().map_or("NULL", Command::shown_name),
         client.redirect.load(Relaxed),

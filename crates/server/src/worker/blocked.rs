@@ -120,7 +120,8 @@ impl<L: EventLoop> Worker<'_, L> {
             connection.output.truncate(before);
         }
         connection.release_news();
-        if self.closed_over_limit(index) {
+        let added_bytes = connection.output.len() - before.min(connection.output.len());
+        if self.closed_over_limit(index, added_bytes) {
             return;
         }
         // Most have sent nothing while they waited.

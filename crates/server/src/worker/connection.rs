@@ -24,6 +24,8 @@ pub enum State {
     Blocked,
     /// `CLIENT PAUSE` holds it back.
     Paused,
+    /// Its commands have replied as much as they may in one turn; it is open again when the turn's windows have run ([`super::Worker::run_ready`]).
+    Yielding,
     /// Nothing more is run; it closes when its replies are sent.
     Closing,
 }
@@ -38,13 +40,25 @@ pub struct Blocked {
     pub took: Duration,
 }
 
-/// Output that is sent in pieces, before what is in the connection's own buffer: long messages that others get too, and what was to be sent before them.
-/// Hardly any connection ever has such.
+/// From this length on the output buffer ends as a piece instead of growing for the next reply, bytes. Shorter output is one buffer, and one send.
+pub const PIECE_BYTES_MIN: usize = 64 * 1024;
+
+/// The length that a piece of several replies comes to, bytes: sixteen of 64 KiB with their headers. The allocator rounds up to multiples of 64 KiB, so that shorter
+/// ones would waste more.
+pub const PIECE_BYTES: usize = 1024 * 1024 + PIECE_BYTES_MIN;
+
+/// What a reply may ask for beyond its length, bytes: room for the longest header.
+const PIECE_SPARE_BYTES: usize = 64;
+
+/// Output that is sent in pieces, before what is in the connection's own buffer: replies that are long together, long messages that others get too, and what was to be
+/// sent before them. Hardly any connection ever has such.
 #[derive(Default)]
 pub struct Ahead {
     pieces: VecDeque<Outgoing>,
     len_bytes: usize,
     shared_bytes: usize,
+    /// The capacity of the output buffer behind the piece that has just ended, bytes.
+    next_capacity_bytes: Option<usize>,
 }
 
 impl Ahead {
@@ -70,6 +84,12 @@ impl Ahead {
             self.shared_bytes -= bytes.len();
         }
         Some(piece)
+    }
+
+    /// Removes all pieces, and returns them with their length in bytes, without those that others have too.
+    pub fn take(&mut self) -> (VecDeque<Outgoing>, usize) {
+        let own_bytes = self.len_bytes - self.shared_bytes;
+        (std::mem::take(self).pieces, own_bytes)
     }
 }
 
@@ -174,6 +194,42 @@ impl Connection {
         self.ahead.push(Arc::clone(bytes).into());
     }
 
+    /// Ends the output buffer as a piece if it is long and has no room for another reply as long as the last one, `reply_bytes`. Returns whether it did.
+    pub fn end_piece(&mut self, reply_bytes: usize) -> bool {
+        let (len, capacity) = (self.output.len(), self.output.capacity());
+        if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
+            return false;
+        }
+        self.ahead.push(std::mem::take(&mut self.output).into());
+        // As many more as long as that, so that none has to be moved; where that is none or one, it allocates its memory itself. A client that stops here doesn't
+        // have the memory of a full piece.
+        let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
+        self.ahead.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
+        true
+    }
+
+    /// Adds a long reply as a piece of its own, which isn't copied.
+    pub fn add_piece(&mut self, reply: Vec<u8>) {
+        if !self.output.is_empty() {
+            self.ahead.push(std::mem::take(&mut self.output).into());
+        }
+        self.ahead.push(reply.into());
+    }
+
+    /// Gives the connection an output buffer, where it has none: behind a piece a large one.
+    pub fn set_buffer(&mut self, spare: &mut Vec<Vec<u8>>) {
+        self.output = match std::mem::take(&mut self.ahead.next_capacity_bytes) {
+            None => spare.pop().unwrap_or_default(),
+            Some(capacity_bytes) => Vec::with_capacity(capacity_bytes),
+        };
+    }
+
+    /// Pieces of output that are not sent.
+    pub fn pieces(&self) -> usize {
+        let is_sending = self.sending_bytes > 0 && (!self.ahead.is_empty() || self.sending_bytes >= PIECE_BYTES_MIN);
+        self.ahead.pieces.len() + usize::from(is_sending)
+    }
+
     /// Has others see that so many requests with so many bytes of arguments are on their way, of which it waits for the answers.
     pub fn park(&mut self, requests: u32, argument_bytes: usize) {
         self.state = State::Parked;
@@ -200,6 +256,7 @@ impl Connection {
         client.query_capacity_bytes.store(self.input.capacity_bytes() as u64, Relaxed);
         client.query_free_bytes.store(self.input.free_bytes(io) as u64, Relaxed);
         client.output_bytes.store((self.pending_bytes() + answered_bytes) as u64, Relaxed);
+        client.output_pieces.store(self.pieces() as u64, Relaxed);
         client.shared_bytes.store(self.shared_bytes() as u64, Relaxed);
         client.overhead_bytes.store(session.overhead_bytes() as u64, Relaxed);
     }

@@ -13,7 +13,7 @@ use pantala_resp::is_given_up;
 use pantala_runtime::{ConnId, Event, EventLoop};
 
 use super::busy::Deferred;
-use super::connection::{Connection, State, index_of, token};
+use super::connection::{Connection, PIECE_BYTES_MIN, State, index_of, token};
 use super::{Worker, run, slow};
 use crate::net;
 
@@ -273,7 +273,7 @@ impl<L: EventLoop> Worker<'_, L> {
             return self.touch(index);
         }
         let keyspace = self.executor.keyspace();
-        let answers = std::mem::take(&mut connection.answers);
+        let mut answers = std::mem::take(&mut connection.answers);
         // It travels alone.
         if let [parcel] = answers.as_slice()
             && let Some(exec) = &parcel.value.exec
@@ -289,6 +289,9 @@ impl<L: EventLoop> Worker<'_, L> {
         if replies.iter().any(|(.., reply)| is_given_up(reply)) && connection.session.reply_mode == ReplyMode::On {
             return self.close_over_limit(index);
         }
+        let is_long =
+            answers.len() == 1 && matches!(replies.as_slice(), [(.., reply)] if reply.len() >= PIECE_BYTES_MIN);
+        let mut has_piece = false;
         for (request, step, reply) in replies {
             if let Some(took) = step.took {
                 let (client, args) = (&connection.session.client, request.args(step));
@@ -297,15 +300,23 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             self.tally.count_late_reply(step.command, reply);
             if run::replies_wanted(&mut connection.session) {
-                connection.output.extend_from_slice(reply);
+                has_piece = is_long;
+                if !is_long {
+                    connection.output.extend_from_slice(reply);
+                    connection.end_piece(reply.len());
+                }
             }
+        }
+        if has_piece {
+            let reply = std::mem::take(&mut answers[0].value.reply);
+            connection.add_piece(reply);
         }
         connection.unpark();
         if connection.session.close_after_reply {
             connection.state = State::Closing;
         }
         connection.release_news();
-        if self.closed_over_limit(index) {
+        if self.closed_over_limit(index, 0) {
             return;
         }
         self.make_ready(index);
@@ -339,7 +350,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if connection.session.monitors && connection.state != State::Closing {
             let output = if connection.session.in_exec { &mut connection.news } else { &mut connection.output };
             output.extend_from_slice(line);
-            if !self.closed_over_limit(index) {
+            if !self.closed_over_limit(index, line.len()) {
                 self.touch(index);
             }
         }

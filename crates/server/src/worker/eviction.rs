@@ -17,6 +17,7 @@ use pantala_engine::client::Host;
 use pantala_runtime::EventLoop;
 
 use super::Worker;
+use super::connection::PIECE_BYTES_MIN;
 use super::listeners::WAITING_OUTPUT_BYTES_MAX;
 use crate::config::{OutputLimit, Settings};
 
@@ -70,10 +71,12 @@ impl OutputAlarm {
             let bytes = if weighs { hard_bytes.min(UNWEIGHED_OUTPUT_BYTES_MAX) } else { hard_bytes };
             usize::try_from(bytes).unwrap_or(usize::MAX)
         };
+        let normal_bytes = alarm(&settings.output_limit_normal);
         let pubsub_bytes = alarm(&settings.output_limit_pubsub);
         OutputAlarm {
-            normal_bytes: alarm(&settings.output_limit_normal),
-            pubsub_bytes,
+            // Longer output is to be sent in pieces.
+            normal_bytes: normal_bytes.min(PIECE_BYTES_MIN),
+            pubsub_bytes: pubsub_bytes.min(PIECE_BYTES_MIN),
             // Nobody who reads what comes gets near its limit for having been waited with.
             waiting_bytes_max: (pubsub_bytes / 4).min(WAITING_OUTPUT_BYTES_MAX),
         }

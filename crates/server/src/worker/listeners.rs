@@ -55,7 +55,7 @@ impl<L: EventLoop> Worker<'_, L> {
             Outgoing::Own(bytes) => connection.output.extend_from_slice(bytes),
             Outgoing::Shared(bytes) => connection.add_shared(bytes),
         }
-        if self.closed_over_limit(index) {
+        if self.closed_over_limit(index, message.bytes().len()) {
             return;
         }
         if awaits_answer {

@@ -4,15 +4,16 @@
 //! memory are refused, as in Redis. What has waited for its shards is looked at again when it has them, by whoever runs it. Some times a second, and as long as
 //! there is something left to evict with each turn, the worker goes on by itself.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::command::{Command, Flags, Handler, TransactionPart};
 use pantala_engine::eviction::{OUT_OF_MEMORY, Room};
 use pantala_engine::ownership::Ownership;
 use pantala_resp::{ArgRange, Args, Reply};
-use pantala_runtime::EventLoop;
+use pantala_runtime::{EventLoop, Outgoing};
 
-use super::connection::State;
+use super::connection::{Ahead, State};
 use super::refusal::{forbidden, is_restricted};
 use super::stats::Outcome;
 use super::transactions::Held;
@@ -25,13 +26,18 @@ const ENDS_TRANSACTION: [&str; 3] = ["discard", "quit", "reset"];
 /// Commands that tell how much memory is taken, or set how much may be: before them shards tell what they take, which they else do about once a second.
 pub(super) const TOLD_BEFORE: [&str; 4] = ["info", "memory|stats", "memory|doctor", "config|set"];
 
+/// How much output of closed connections a turn frees, bytes: some tenths of a millisecond's work.
+const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
+
 /// What a worker remembers.
 #[derive(Default)]
 pub(super) struct MemoryState {
     /// There was no memory, and nothing to evict, when the last command came: what a script goes by that it has sent.
     is_out: bool,
-    /// There is more to evict, in the next turn.
+    /// There is more to evict or to free, in the next turn.
     is_behind: bool,
+    /// Output of closed connections.
+    garbage: VecDeque<Outgoing>,
     /// What the sum of all memory has of this worker's connections, bytes.
     told_bytes: u64,
     /// Since when, unix time in ms.
@@ -180,14 +186,40 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Evicts what is left, as far as one turn goes.
-    #[cold]
-    pub(super) fn go_on_evicting(&mut self) {
-        self.memory.is_behind = false;
+    fn go_on_evicting(&mut self) {
+        self.memory.is_behind = !self.memory.garbage.is_empty();
         if self.executor.keyspace().tuning.is_limited() {
             let is_out = self.memory.is_out;
             self.make_room(&mut []);
             self.memory.is_out = is_out;
             self.tell_own();
         }
+    }
+
+    /// Goes on with what the last turn has left to evict and to free.
+    #[cold]
+    pub(super) fn go_on_freeing(&mut self) {
+        self.free_garbage();
+        self.go_on_evicting();
+    }
+
+    /// Frees the pending output of a connection that is closed: gigabytes of it turn by turn, since the kernel takes its time for such.
+    #[cold]
+    pub(super) fn free_output(&mut self, ahead: &mut Ahead) {
+        let (pieces, own_bytes) = ahead.take();
+        if own_bytes > FREED_BYTES_PER_TURN {
+            self.memory.garbage.extend(pieces);
+            self.memory.is_behind = true;
+        }
+    }
+
+    fn free_garbage(&mut self) {
+        let mut freed_bytes = 0;
+        while freed_bytes < FREED_BYTES_PER_TURN
+            && let Some(piece) = self.memory.garbage.pop_front()
+        {
+            freed_bytes += piece.bytes().len();
+        }
+        self.memory.is_behind = !self.memory.garbage.is_empty();
     }
 }

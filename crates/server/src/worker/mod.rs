@@ -78,6 +78,8 @@ pub struct Worker<'s, L: EventLoop> {
     listed: VecDeque<u32>,
     /// Indexes of connections that `CLIENT PAUSE` holds back.
     paused: Vec<u32>,
+    /// Indexes of connections that have yielded to the others in this turn.
+    yielding: Vec<u32>,
     /// When connections that wait for a key have waited enough: deadline in µs of the clock that never goes back, ticket
     /// of the waiter, index of the connection.
     deadlines: BTreeSet<(i64, u64, u32)>,
@@ -139,6 +141,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             touched: Vec::new(),
             listed: VecDeque::new(),
             paused: Vec::new(),
+            yielding: Vec::new(),
             deadlines: BTreeSet::new(),
             window: Window::default(),
             shards: Vec::new(),
@@ -187,7 +190,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             self.handle_all(&mut events);
             self.evict_if_due();
             if self.memory.is_behind() {
-                self.go_on_evicting();
+                self.go_on_freeing();
             }
             self.receive_messages();
             self.time_out();
@@ -263,7 +266,10 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             let has_enough = match connection.state {
                 connection::State::Open => connection.is_ready,
                 connection::State::Blocked => false,
-                connection::State::Parked | connection::State::Paused | connection::State::Closing => true,
+                connection::State::Parked
+                | connection::State::Paused
+                | connection::State::Yielding
+                | connection::State::Closing => true,
             };
             let hold = has_enough && connection.input.waiting_bytes() > input::WAITING_BYTES_MAX;
             if hold != connection.is_held {
@@ -330,7 +336,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             connection::State::Open => connection.eof && !connection.is_ready,
             // As in Redis it isn't waited for any more, whatever it has sent behind.
             connection::State::Blocked | connection::State::Paused => connection.eof,
-            connection::State::Parked => false,
+            connection::State::Parked | connection::State::Yielding => false,
         };
         if over && connection.pending_bytes() == 0 {
             self.close(index);
@@ -355,6 +361,9 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         connection.input.discard(&mut self.io);
         self.io.close(connection.id);
         self.server.client_left(&connection.session.client);
+        if !connection.ahead.is_empty() {
+            self.free_output(&mut connection.ahead);
+        }
         self.recycle(connection.output);
     }
 

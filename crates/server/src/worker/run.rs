@@ -15,7 +15,7 @@ use pantala_resp::{ArgRange, Args, Limits, Reply, is_given_up};
 use pantala_runtime::EventLoop;
 use pantala_types::table::PREFETCH_KEYS_MAX;
 
-use super::connection::{Connection, State, token};
+use super::connection::{Connection, PIECE_BYTES, State, token};
 use super::input::Parsed;
 use super::pause::PauseAnswer;
 use super::refusal::{forbidden, is_restricted};
@@ -48,11 +48,25 @@ impl<L: EventLoop> Worker<'_, L> {
         for index in again {
             self.make_ready(index);
         }
+        self.end_yielding();
         // What became ready meanwhile (answers) is in `self.ready`; the emptied list is kept for its memory.
         if self.ready.is_empty() {
             self.ready = ready;
         }
         self.receive_own_answers();
+    }
+
+    /// Opens the connections again that have yielded: what they have sent is parsed on in the next turn.
+    #[inline]
+    fn end_yielding(&mut self) {
+        while let Some(index) = self.yielding.pop() {
+            if let Some(connection) = &mut self.connections[index as usize]
+                && connection.state == State::Yielding
+            {
+                connection.state = State::Open;
+                self.make_ready(index);
+            }
+        }
     }
 
     /// Parses what a connection has sent into the window, running the window whenever it is full. `true`: there may be more, for
@@ -287,10 +301,8 @@ impl<L: EventLoop> Worker<'_, L> {
         if connection.state != State::Open {
             return false;
         }
-        if connection.output.capacity() == 0
-            && let Some(spare) = self.spare.pop()
-        {
-            connection.output = spare;
+        if connection.output.capacity() == 0 {
+            connection.set_buffer(&mut self.spare);
         }
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else {
             self.refuse_entry(entry, ranges);
@@ -440,18 +452,60 @@ impl<L: EventLoop> Worker<'_, L> {
                 connection.state = State::Closing;
             }
         }
-        self.closed_over_limit(index);
+        if self.has_much_output(index) {
+            self.yield_at_piece(index, before);
+        }
     }
 
-    /// Closes a connection whose output is above the hard limit, or makes clients take too much memory; says whether it did.
+    /// Closes a connection whose output is above the hard limit, or makes clients take too much memory, and returns whether it did. Otherwise ends a piece of
+    /// its output where that has become long. `added_bytes`: what was added to it.
     #[inline]
-    pub(super) fn closed_over_limit(&mut self, index: u32) -> bool {
+    pub(super) fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
+        if !self.has_much_output(index) {
+            return false;
+        }
+        let is_closed = self.closed_at_alarm(index);
+        self.end_piece(index, added_bytes);
+        is_closed
+    }
+
+    /// As [`Connection::end_piece`], unless the hard limit itself bounds the output of a turn: what is above such a limit is as in Redis not answered in part.
+    #[cold]
+    fn end_piece(&mut self, index: u32, reply_bytes: usize) -> bool {
+        let Some(connection) = &mut self.connections[index as usize] else { return false };
+        let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
+        let is_bounded = (1..=PIECE_BYTES as u64).contains(&hard_bytes);
+        !is_bounded && connection.end_piece(reply_bytes)
+    }
+
+    /// Returns whether so much output of a connection is pending that its limits are to be looked at.
+    #[inline]
+    fn has_much_output(&self, index: u32) -> bool {
         let Some(connection) = &self.connections[index as usize] else { return true };
         let alarm = &self.output_alarm;
         let is_listener = connection.session.subscriptions.is_some();
         let alarm_bytes = if is_listener { alarm.pubsub_bytes } else { alarm.normal_bytes };
         // A transaction is never left in the middle: the caller of EXEC asks when it has run.
-        connection.pending_bytes() > alarm_bytes && !connection.session.in_exec && self.closed_at_alarm(index)
+        connection.pending_bytes() > alarm_bytes && !connection.session.in_exec
+    }
+
+    /// After a command of the window whose reply begins at `before`: looks at the limits, and has the connection yield to the others where a piece of its output ends. What it
+    /// has sent behind the command runs in the next turn, when the piece is given to the loop; so a turn of a connection is bounded, whether or not its
+    /// peer reads.
+    #[cold]
+    fn yield_at_piece(&mut self, index: u32, before: usize) {
+        if self.closed_at_alarm(index) {
+            return;
+        }
+        let Some(connection) = &self.connections[index as usize] else { return };
+        let reply_bytes = connection.output.len().saturating_sub(before);
+        if self.end_piece(index, reply_bytes)
+            && let Some(connection) = &mut self.connections[index as usize]
+            && connection.state == State::Open
+        {
+            connection.state = State::Yielding;
+            self.yielding.push(index);
+        }
     }
 
     #[cold]

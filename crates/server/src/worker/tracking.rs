@@ -22,7 +22,7 @@ impl Connection {
         match self.state {
             State::Parked => true,
             State::Blocked => self.blocked.as_ref().is_some_and(|blocked| blocked.waiter.is_claimed()),
-            State::Open | State::Paused | State::Closing => false,
+            State::Open | State::Paused | State::Yielding | State::Closing => false,
         }
     }
 
@@ -136,6 +136,7 @@ impl<L: EventLoop> Worker<'_, L> {
             return self.defer_output(Deferred::News(news), bytes + size_of::<News>());
         }
         let Some(connection) = &mut self.connections[index as usize] else { return };
+        let before_bytes = connection.pending_bytes();
         let is_resp3 = connection.session.version == Version::Resp3;
         match subject {
             Subject::Invalid(what) if is_resp3 => connection.tell(encoded.of(&what, Form::Push)),
@@ -162,7 +163,8 @@ impl<L: EventLoop> Worker<'_, L> {
                 connection.tell(&bytes);
             }
         }
-        if !self.closed_over_limit(index) {
+        let added_bytes = connection.pending_bytes() - before_bytes;
+        if !self.closed_over_limit(index, added_bytes) {
             self.touch(index);
         }
     }

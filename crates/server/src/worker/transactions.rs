@@ -126,7 +126,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if !run::replies_wanted(&mut connection.session) {
             connection.output.truncate(before);
         }
-        self.closed_over_limit(entry.connection);
+        self.closed_over_limit(entry.connection, QUEUED.len());
     }
 
     /// An `EXEC` of commands whose keys have several slots, in a cluster: ends the transaction.
@@ -327,7 +327,8 @@ impl<L: EventLoop> Worker<'_, L> {
         if connection.session.close_after_reply {
             connection.state = State::Closing;
         }
-        if !self.closed_over_limit(index) {
+        let added_bytes = connection.output.len().saturating_sub(before);
+        if !self.closed_over_limit(index, added_bytes) {
             self.make_ready(index);
             self.touch(index);
         }

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Pipelines of GETs whose replies are long together, and what another client notices of them.
+
+    python3 benches/large_pipelines.py --rounds 5 \\
+        --peer 'redis=redis-server --port {port} --save ""' \\
+        --peer 'pantala=target/release/pantala --port {port} --workers 1'
+
+For each load and peer, medians of the rounds with their least and greatest, and the ratios to the first peer in the same rounds: seconds from the
+first byte sent to the last one received, the longest GET of another client in milliseconds meanwhile (it asks every half millisecond, from a
+process of its own), and, in the rows `unread`, the longest such GET while the pipeline runs for a client that doesn't read, resident memory by
+the bytes of its replies, and the longest GET in the second after that client has gone. In each round a peer has a server of its own.
+
+{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+"""
+
+import multiprocessing
+import threading
+import time
+
+import peers
+from peers import connect, encode, receive
+
+KIB = 1024
+MIB = 1024 * KIB
+# Commands of a pipeline, and the length of each value.
+LOADS = [(100, MIB), (200, MIB), (400, MIB), (600, MIB), (8_000, 64 * KIB)]
+UNREAD = [(400, MIB), (6_400, 64 * KIB)]
+PROBE_EVERY_S = 0.0005
+READ_BYTES = MIB
+
+
+def parse_arguments():
+    parser = peers.parser(__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    return peers.parse(parser)
+
+
+def probe(port, going, worst_s):
+    client = connect(port)
+    request, reply = encode("GET", "small"), b"$1\r\nv\r\n"
+    while going.value:
+        began = time.perf_counter()
+        client.sendall(request)
+        receive(client, len(reply))
+        worst_s.value = max(worst_s.value, time.perf_counter() - began)
+        time.sleep(PROBE_EVERY_S)
+
+
+class Probe:
+    """A client that asks again and again, and how long it waited at most, in seconds."""
+
+    def __init__(self, port):
+        self.going, self.worst_s = multiprocessing.Value("i", 1), multiprocessing.Value("d", 0.0)
+        self.process = multiprocessing.Process(target=probe, args=(port, self.going, self.worst_s), daemon=True)
+        self.process.start()
+
+    def take_ms(self):
+        worst_ms, self.worst_s.value = self.worst_s.value * 1000, 0.0
+        return worst_ms
+
+    def stop(self):
+        self.going.value = 0
+        self.process.join()
+
+
+def resident_bytes(server):
+    with open(f"/proc/{server.process.pid}/status", encoding="utf-8", errors="replace") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) * KIB
+
+
+def prepare(server, value_bytes):
+    client = server.connect()
+    for words in [("SET", "big", b"x" * value_bytes), ("SET", "small", "v")]:
+        client.sendall(encode(*words))
+        receive(client, len(b"+OK\r\n"))
+    time.sleep(0.2)
+    return client
+
+
+def read(server, count, value_bytes):
+    """Seconds that the pipeline takes, and the longest GET meanwhile, in milliseconds."""
+    client, other = prepare(server, value_bytes), Probe(server.port)
+    time.sleep(0.3)
+    other.take_ms()
+    buffer, left = bytearray(READ_BYTES), count * (value_bytes + len(f"${value_bytes}\r\n\r\n"))
+    requests = encode("GET", "big") * count
+    began = time.perf_counter()
+    threading.Thread(target=client.sendall, args=(requests,), daemon=True).start()
+    while left:
+        got = client.recv_into(buffer)
+        if not got:
+            raise RuntimeError("the server closed the connection")
+        left -= got
+    took_s = time.perf_counter() - began
+    worst_ms = other.take_ms()
+    other.stop()
+    return took_s, worst_ms
+
+
+def leave(server, count, value_bytes):
+    """The longest GET while the pipeline runs, memory by its replies, and the longest GET when its client has gone."""
+    client, other = prepare(server, value_bytes), Probe(server.port)
+    asking, done = server.connect(), b":1\r\n"
+    time.sleep(0.3)
+    before = resident_bytes(server)
+    other.take_ms()
+    client.sendall(encode("GET", "big") * count + encode("SET", "done", "1"))
+    while True:
+        asking.sendall(encode("EXISTS", "done"))
+        if asking.recv(len(done)) == done:
+            break
+        time.sleep(0.002)
+    running_ms = other.take_ms()
+    memory = (resident_bytes(server) - before) / (count * value_bytes)
+    client.close()
+    time.sleep(1)
+    gone_ms = other.take_ms()
+    other.stop()
+    return running_ms, memory, gone_ms
+
+
+def main():
+    arguments = parse_arguments()
+    rows = [("", read, load, ("seconds", "GET, ms")) for load in LOADS]
+    rows += [("unread ", leave, load, ("GET, ms", "memory", "gone, ms")) for load in UNREAD]
+    for prefix, measure, (count, value_bytes), titles in rows:
+        figures = {name: [] for name, _ in arguments.peer}
+        for _ in range(arguments.rounds):
+            for name, command in arguments.peer:
+                with peers.Server(name, command) as server:
+                    figures[name].append(measure(server, count, value_bytes))
+        base = figures[arguments.peer[0][0]]
+        for name, _ in arguments.peer:
+            for at, title in enumerate(titles):
+                columns = peers.columns([row[at] for row in figures[name]], [max(row[at], 1e-9) for row in base])
+                print(f"{prefix}{count} x {value_bytes // KIB} KiB".ljust(20), f"{name:12} {title:9} {columns}", flush=True)
+
+
+if __name__ == "__main__":
+    peers.run(main)
