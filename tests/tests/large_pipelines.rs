@@ -71,7 +71,7 @@ fn other_clients_run_between_the_pieces() {
 #[test]
 fn replies_that_wait_are_there_once_and_in_order() {
     const KEYS: usize = 4;
-    const TOTAL_BYTES: usize = 64 * MIB;
+    const TOTAL_BYTES: usize = 40 * MIB;
     // mimalloc gives a value of 1 MiB and its header up to two blocks of 64 KiB more than it needs, and kernels back all of that where they have huge pages.
     let most = |bytes: usize| bytes + bytes / 6 + 8 * MIB;
     for_each_backend(|backend| {

@@ -86,6 +86,29 @@ impl Ahead {
         Some(piece)
     }
 
+    /// Ends an output buffer as a piece if it is long and has no room for another reply as long as the last one, `reply_bytes`. Returns whether it did.
+    pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
+        let (len, capacity) = (output.len(), output.capacity());
+        if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
+            return false;
+        }
+        self.push(std::mem::take(output).into());
+        // As many more as long as that, so that none has to be moved; where that is none or one, it allocates its memory itself. A client that stops here doesn't
+        // have the memory of a full piece.
+        let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
+        self.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
+        true
+    }
+
+    /// Returns a buffer for further output: behind a piece that has just ended a large one, otherwise a spare one.
+    #[inline]
+    fn next_buffer(&mut self, spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
+        match self.next_capacity_bytes.take() {
+            None => spare.pop().unwrap_or_default(),
+            Some(capacity_bytes) => Vec::with_capacity(capacity_bytes),
+        }
+    }
+
     /// Removes all pieces, and returns them with their length in bytes, without those that others have too.
     pub fn take(&mut self) -> (VecDeque<Outgoing>, usize) {
         let own_bytes = self.len_bytes - self.shared_bytes;
@@ -194,18 +217,9 @@ impl Connection {
         self.ahead.push(Arc::clone(bytes).into());
     }
 
-    /// Ends the output buffer as a piece if it is long and has no room for another reply as long as the last one, `reply_bytes`. Returns whether it did.
+    /// As [`Ahead::end_piece`], of its output.
     pub fn end_piece(&mut self, reply_bytes: usize) -> bool {
-        let (len, capacity) = (self.output.len(), self.output.capacity());
-        if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
-            return false;
-        }
-        self.ahead.push(std::mem::take(&mut self.output).into());
-        // As many more as long as that, so that none has to be moved; where that is none or one, it allocates its memory itself. A client that stops here doesn't
-        // have the memory of a full piece.
-        let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
-        self.ahead.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
-        true
+        self.ahead.end_piece(&mut self.output, reply_bytes)
     }
 
     /// Adds a long reply as a piece of its own, which isn't copied.
@@ -216,12 +230,10 @@ impl Connection {
         self.ahead.push(reply.into());
     }
 
-    /// Gives the connection an output buffer, where it has none: behind a piece a large one.
+    /// Gives the connection an output buffer, where it has none.
+    #[inline]
     pub fn set_buffer(&mut self, spare: &mut Vec<Vec<u8>>) {
-        self.output = match std::mem::take(&mut self.ahead.next_capacity_bytes) {
-            None => spare.pop().unwrap_or_default(),
-            Some(capacity_bytes) => Vec::with_capacity(capacity_bytes),
-        };
+        self.output = self.ahead.next_buffer(spare);
     }
 
     /// Pieces of output that are not sent.
@@ -275,4 +287,55 @@ pub fn token(id: ConnId) -> u64 {
 /// Where the connection of a token stands among its worker's.
 pub fn index_of(token: u64) -> usize {
     (token & u64::from(u32::MAX)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An output buffer with so many bytes, and with room for so many more.
+    fn output(len: usize, room: usize) -> Vec<u8> {
+        let mut output = Vec::with_capacity(len + room);
+        output.resize(len, b'x');
+        output
+    }
+
+    #[test]
+    fn a_piece_ends_where_another_reply_would_move_it() {
+        const REPLY_BYTES: usize = 1000;
+        for (len, room, ends) in [
+            (PIECE_BYTES_MIN, REPLY_BYTES - 1, true),
+            (PIECE_BYTES_MIN, REPLY_BYTES, false),
+            (PIECE_BYTES_MIN - 1, REPLY_BYTES - 1, false),
+            (PIECE_BYTES, REPLY_BYTES, true),
+            (PIECE_BYTES - 1, REPLY_BYTES, false),
+        ] {
+            let (mut ahead, mut output) = (Ahead::default(), output(len, room));
+            assert_eq!(ahead.end_piece(&mut output, REPLY_BYTES), ends, "{len} and {room}");
+            assert_eq!((output.is_empty(), ahead.is_empty()), (ends, !ends));
+            assert_eq!(ahead.pop().map_or(0, |piece| piece.bytes().len()), if ends { len } else { 0 });
+        }
+    }
+
+    #[test]
+    fn the_buffer_behind_a_piece_has_room_for_whole_replies() {
+        let mut spare = Vec::new();
+        let mut after = |len: usize, reply_bytes: usize| {
+            let mut ahead = Ahead::default();
+            assert!(ahead.end_piece(&mut output(len, 0), reply_bytes));
+            let capacity_bytes = ahead.next_buffer(&mut spare).capacity();
+            assert_eq!(ahead.next_buffer(&mut spare).capacity(), 0, "only the next one");
+            capacity_bytes
+        };
+        let bulk = |bytes: usize| bytes + format!("${bytes}\r\n\r\n").len();
+        // Twice the last piece, as far as a piece goes.
+        let large = bulk(64 * 1024);
+        assert_eq!(after(large, large), 2 * large + PIECE_SPARE_BYTES);
+        assert_eq!(after(8 * large, large), 16 * large + PIECE_SPARE_BYTES);
+        assert_eq!(after(16 * large, large), 16 * large + PIECE_SPARE_BYTES);
+        // One reply finds its memory itself.
+        assert_eq!(after(bulk(1024 * 1024), bulk(1024 * 1024)), 0);
+        assert_eq!(after(PIECE_BYTES, PIECE_BYTES / 2 + 1), 0);
+        assert_eq!(after(PIECE_BYTES, PIECE_BYTES / 2), PIECE_BYTES + PIECE_SPARE_BYTES);
+    }
 }
