@@ -157,7 +157,7 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.keyspace.tuning.end_pause() {
         // Workers sleep until the pause was to end: have them look again.
-        for port in context.keyspace.ports() {
+        for port in context.keyspace.ports().iter() {
             port.send(Message::Reload);
         }
     }

@@ -47,6 +47,7 @@ pub fn reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     let authenticated = !context.host.requires_password();
     context.session.leave_channels(context.keyspace);
     context.session.set_monitors(context.keyspace, false);
+    context.session.leave_effects(context.keyspace);
     context.session.untrack(context.keyspace);
     context.session.reset(authenticated);
     reply.simple("RESET");

@@ -52,6 +52,7 @@ pub mod object;
 mod populate;
 pub mod pubsub;
 pub mod records;
+mod replication;
 mod scanning;
 pub mod scripts;
 mod server;

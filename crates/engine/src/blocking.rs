@@ -57,6 +57,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use hashbrown::HashMap;
 use pantala_base::sync::{AtomicBool, AtomicU32, Ordering};
@@ -66,6 +67,7 @@ use smallvec::SmallVec;
 
 use crate::access::{Access, Key, KeyPlace, SessionView};
 use crate::command::Command;
+use crate::effect::Pending;
 use crate::keyspace::Keyspace;
 use crate::tracking::keys::TrackedKeys;
 use crate::transaction::Watches;
@@ -252,6 +254,8 @@ pub struct Woken {
     pub waiter: Arc<Waiter>,
     /// What it is answered.
     pub reply: Vec<u8>,
+    /// Stamp of the latest effect that the answer may depend on.
+    pub effect_clock: u64,
 }
 
 /// A place in a queue.
@@ -297,6 +301,8 @@ pub(crate) struct Waiters {
     pub(crate) watches: Watches,
     /// Who has a copy of a key.
     pub(crate) tracked: TrackedKeys,
+    /// Effects that are not committed yet.
+    pub(crate) pending: Pending,
 }
 
 impl Waiters {
@@ -358,7 +364,7 @@ impl Waiters {
     /// Whether no change concerns anybody.
     #[inline]
     fn is_quiet(&self, tuning: &Tuning) -> bool {
-        self.is_empty() & self.watches.is_empty() & self.tracked.is_empty() & !tuning.broadcasts()
+        self.is_empty() & self.watches.is_empty() & self.tracked.is_empty() & !tuning.notes_all_changes()
     }
 
     /// Notes that a key was changed, if anybody waits, watches or tracks.
@@ -371,6 +377,35 @@ impl Waiters {
 
     #[cold]
     fn tell_changed(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
+        self.pending.is_changed = true;
+        self.note_changed(tuning, db, key);
+    }
+
+    /// Notes that a key was evicted.
+    pub(crate) fn evicted(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
+        if !self.is_quiet(tuning) {
+            self.note_changed(tuning, db, key);
+        }
+        if tuning.is_journaled() {
+            self.pending.delete(db, key.bytes, tuning.lazyfree_lazy_eviction.load(Relaxed));
+        }
+    }
+
+    /// Adds the deletion of an expired field of a hash to the effects.
+    pub(crate) fn field_expired(&mut self, tuning: &Tuning, db: u32, key: &[u8], field: &[u8]) {
+        if tuning.is_journaled() {
+            self.pending.delete_field(db, key, field);
+        }
+    }
+
+    /// Adds the deletion of an expired key to the effects.
+    fn propagate_expired(&mut self, tuning: &Tuning, db: u32, key: &[u8]) {
+        if tuning.is_journaled() {
+            self.pending.delete(db, key, tuning.lazyfree_lazy_expire.load(Relaxed));
+        }
+    }
+
+    fn note_changed(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
         self.note(db, key.bytes);
         self.watches.changed(db, key.bytes);
         self.tracked.changed(key.place.hash, key.bytes, tuning.broadcasts());
@@ -381,6 +416,13 @@ impl Waiters {
         self.note(db, key.bytes);
         self.watches.expired(db, key.bytes);
         self.tracked.expired(key.place.hash, key.bytes, tuning.broadcasts());
+        self.propagate_expired(tuning, db, key.bytes);
+    }
+
+    /// Notes that active expiry is about to delete a key.
+    pub(crate) fn expired_actively(&mut self, keyspace: &Keyspace, db: u32, key: &[u8]) {
+        self.removed(keyspace, key);
+        self.propagate_expired(&keyspace.tuning, db, key);
     }
 
     /// Notes that the clock has removed a key, or something of what it holds: tells who has a copy. Who waits and who watches is told elsewhere.

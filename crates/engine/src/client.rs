@@ -11,6 +11,8 @@ use pantala_resp::Version;
 use crate::access::SessionView;
 use crate::blocking::Waiter;
 use crate::command::Command;
+use crate::effect::ConsumerId;
+use crate::effect::follower::Follower;
 use crate::functions::Functions;
 use crate::keyspace::Keyspace;
 use crate::pause::Pause;
@@ -59,6 +61,8 @@ pub struct Session {
     pub watching: Option<Box<Watching>>,
     /// It sees every command (`MONITOR`).
     pub monitors: bool,
+    /// It follows the stream of effects (`SYNC`).
+    pub follows: Option<ConsumerId>,
     /// `CLIENT CACHING` was sent, and the command that it is for not yet.
     pub caching: bool,
     /// As whose what it reads is noted, if it is. Follows from the fields around it.
@@ -86,6 +90,7 @@ impl Session {
             ended_transaction: None,
             watching: None,
             monitors: false,
+            follows: None,
             caching: false,
             reads_as: None,
             tracking: None,
@@ -102,6 +107,25 @@ impl Session {
             let listener = self.listener();
             let (all, tuning) = (keyspace.monitors(), &keyspace.tuning);
             if monitors { all.add(tuning, listener) } else { all.remove(tuning, listener) }
+        }
+    }
+
+    /// Sends it the stream of effects, behind an empty snapshot.
+    ///
+    /// # Errors
+    /// The journal's thread can't be started.
+    pub fn follow_effects(&mut self, keyspace: &Keyspace) -> std::io::Result<()> {
+        if self.follows.is_none() {
+            let follower = Follower::new(Arc::clone(keyspace.ports()), self.listener());
+            self.follows = Some(keyspace.attach_consumer(Box::new(follower))?);
+        }
+        Ok(())
+    }
+
+    /// Ends [`Session::follow_effects`].
+    pub fn leave_effects(&mut self, keyspace: &Keyspace) {
+        if let Some(consumer) = self.follows.take() {
+            keyspace.detach_consumer(consumer);
         }
     }
 

@@ -28,6 +28,7 @@ use pantala_resp::{Args, Reply};
 use crate::access::{Access, Key, KeyPlace, SessionView};
 use crate::blocking::{Blocking, Origin, Waiter, Woken};
 use crate::command::{Command, Handler, Route};
+use crate::effect::{Stream, Unit};
 use crate::eviction::{OUT_OF_MEMORY, Weights};
 use crate::faults::{self, Fault};
 use crate::keyspace::{Execution, Keyspace};
@@ -85,7 +86,7 @@ pub struct Call<'a> {
 
 /// A worker's way to the shards.
 pub struct Executor<'k> {
-    keyspace: &'k Keyspace,
+    pub(crate) keyspace: &'k Keyspace,
     worker: u32,
     /// Scratch: shards of the command at hand.
     shards: Vec<u32>,
@@ -115,6 +116,10 @@ pub struct Executor<'k> {
     pub(crate) changed: BTreeMap<KeyName, u64>,
     /// From which shards keys are evicted.
     pub(crate) weights: Weights,
+    /// Effects of what is run now, until they are committed.
+    pub(crate) unit: Unit,
+    /// Effects that were committed in this turn.
+    pub(crate) stream: Stream,
 }
 
 impl<'k> Executor<'k> {
@@ -137,6 +142,8 @@ impl<'k> Executor<'k> {
             told: Vec::new(),
             changed: BTreeMap::new(),
             weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
+            unit: Unit::default(),
+            stream: Stream::default(),
         }
     }
 
@@ -158,7 +165,7 @@ impl<'k> Executor<'k> {
             && let Some(mut ownership) = self.take_spinning(place.shard)
         {
             let owned = std::slice::from_mut(&mut ownership);
-            let blocked = execute(keyspace, call, self.worker, owned, Blocking::Allowed, reply);
+            let blocked = self.execute(call, self.worker, owned, Blocking::Allowed, reply);
             if keyspace.shard(&mut ownership).waiters.has_news() {
                 self.finish(vec![ownership], call.now_ms);
                 return self.ran(blocked, self.done());
@@ -182,7 +189,7 @@ impl<'k> Executor<'k> {
             self.owned = owned;
             return Ran::Parked;
         }
-        let blocked = execute(keyspace, call, self.worker, &mut owned, Blocking::Allowed, reply);
+        let blocked = self.execute(call, self.worker, &mut owned, Blocking::Allowed, reply);
         if has_news(keyspace, &mut owned) {
             self.finish(owned, call.now_ms);
             return self.ran(blocked, self.done());
@@ -258,7 +265,7 @@ impl<'k> Executor<'k> {
         if let [shard] = shards
             && let Ok(at) = owned.binary_search_by_key(shard, Ownership::shard)
         {
-            execute(self.keyspace, call, self.worker, &mut owned[at..=at], Blocking::Denied, reply);
+            self.execute(call, self.worker, &mut owned[at..=at], Blocking::Denied, reply);
             return;
         }
         let mut others = Vec::new();
@@ -266,7 +273,7 @@ impl<'k> Executor<'k> {
             (*owned, others) =
                 std::mem::take(owned).into_iter().partition(|held| shards.binary_search(&held.shard()).is_ok());
         }
-        execute(self.keyspace, call, self.worker, owned, Blocking::Denied, reply);
+        self.execute(call, self.worker, owned, Blocking::Denied, reply);
         if !others.is_empty() {
             owned.append(&mut others);
             owned.sort_unstable_by_key(Ownership::shard);
@@ -431,6 +438,7 @@ impl<'k> Executor<'k> {
     /// Serves who waits for what a command has changed, and gives the shards back.
     #[cold]
     pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
+        self.commit_deletions(&mut owned);
         self.serve(&mut owned, now_ms);
         self.tell(&mut owned);
         faults::pause(Fault::PauseHolding);
@@ -534,6 +542,7 @@ impl<'k> Executor<'k> {
             }
             Task::Serve(shard, key) => {
                 self.serve_now(&mut owned, shard, &key, now_ms);
+                self.commit_deletions(&mut owned);
                 self.tell(&mut owned);
                 return self.to_free.append(&mut owned);
             }
@@ -559,6 +568,8 @@ impl<'k> Executor<'k> {
             // Who has its answer may rely on it that everybody was told.
             self.tell_changed();
         }
+        self.commit_deletions(&mut owned);
+        parcel.value.effect_clock = self.effect_clock();
         faults::pause(Fault::PauseReplying);
         // Before its shards are given back: should it wait now, the answer to that needs one of them and can't overtake this one.
         if parcel.value.worker == self.worker {
@@ -608,7 +619,7 @@ impl<'k> Executor<'k> {
             let is_timed = WATCHING
                 && (call.command.is_timed_on_its_way(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
-            let blocked = execute(self.keyspace, &call, request.worker, owned, Blocking::Allowed, &mut reply);
+            let blocked = self.execute(&call, request.worker, owned, Blocking::Allowed, &mut reply);
             step.took = began.map(|began| began.elapsed());
             all_took += step.took.unwrap_or_default();
             if blocked.is_some() {
@@ -680,52 +691,60 @@ impl<'k> Executor<'k> {
     }
 }
 
-/// Runs a command on shards that are held. Gives what it has become when it waits.
-#[inline]
-fn execute(
-    keyspace: &Keyspace,
-    call: &Call<'_>,
-    worker: u32,
-    owned: &mut [Ownership],
-    blocking: Blocking<'_>,
-    reply: &mut Vec<u8>,
-) -> Option<Arc<Waiter>> {
-    keyspace.shard_stats(owned[0].shard()).commands.add(1);
-    if keyspace.tuning.is_watched() {
-        return execute_watched(keyspace, call, worker, owned, blocking, reply);
-    }
-    let mut access = access(keyspace, call, owned, blocking);
-    run_handler(&mut access, call, reply);
-    if access.block.is_some() { wait(&mut access, call, worker) } else { None }
-}
-
-/// As [`execute`], where somebody sees every command, has what it reads noted, or wants to know what it makes of memory.
-#[cold]
-fn execute_watched(
-    keyspace: &Keyspace,
-    call: &Call<'_>,
-    worker: u32,
-    owned: &mut [Ownership],
-    blocking: Blocking<'_>,
-    reply: &mut Vec<u8>,
-) -> Option<Arc<Waiter>> {
-    set_changer(keyspace, owned, Changer::from(&call.session));
-    let mut access = access(keyspace, call, owned, blocking);
-    run_handler(&mut access, call, reply);
-    // While the shards are held: in between no command comes that could not have come there.
-    if keyspace.monitors().are_there() {
-        if call.session.in_script {
-            keyspace.show_of_script(call.command, &call.args, call.session.db);
-        } else {
-            keyspace.show(call.command, &call.args, call.session.client, call.session.db);
+impl Executor<'_> {
+    /// Runs a command on shards that are held. Gives what it has become when it waits.
+    #[inline]
+    fn execute(
+        &mut self,
+        call: &Call<'_>,
+        worker: u32,
+        owned: &mut [Ownership],
+        blocking: Blocking<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Option<Arc<Waiter>> {
+        let keyspace = self.keyspace;
+        keyspace.shard_stats(owned[0].shard()).commands.add(1);
+        if keyspace.tuning.is_watched() {
+            return self.execute_watched(call, worker, owned, blocking, reply);
         }
+        let mut access = access(keyspace, call, owned, blocking);
+        run_handler(&mut access, call, reply);
+        if access.block.is_some() { wait(&mut access, call, worker) } else { None }
     }
-    remember(keyspace, call, access.owned);
-    if keyspace.tuning.is_limited() {
-        keyspace.meter(access.owned, stays_in_database(call.command).then_some(call.session.db));
+
+    /// As [`Executor::execute`], where somebody sees every command, has what it reads noted, wants
+    /// to know what it makes of memory, or reads its effects.
+    #[cold]
+    fn execute_watched(
+        &mut self,
+        call: &Call<'_>,
+        worker: u32,
+        owned: &mut [Ownership],
+        blocking: Blocking<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Option<Arc<Waiter>> {
+        let keyspace = self.keyspace;
+        set_changer(keyspace, owned, Changer::from(&call.session));
+        let mut access = access(keyspace, call, owned, blocking);
+        run_handler(&mut access, call, reply);
+        // While the shards are held: in between no command comes that could not have come there.
+        if keyspace.monitors().are_there() {
+            if call.session.in_script {
+                keyspace.show_of_script(call.command, &call.args, call.session.db);
+            } else {
+                keyspace.show(call.command, &call.args, call.session.client, call.session.db);
+            }
+        }
+        remember(keyspace, call, access.owned);
+        if keyspace.tuning.is_limited() {
+            keyspace.meter(access.owned, stays_in_database(call.command).then_some(call.session.db));
+        }
+        set_changer(keyspace, access.owned, Changer::NOBODY);
+        if keyspace.tuning.is_journaled() {
+            self.commit(access.owned, call.command, call.session.db, &call.args);
+        }
+        if access.block.is_some() { wait(&mut access, call, worker) } else { None }
     }
-    set_changer(keyspace, access.owned, Changer::NOBODY);
-    if access.block.is_some() { wait(&mut access, call, worker) } else { None }
 }
 
 /// Whether a command changes nothing but in the selected database.

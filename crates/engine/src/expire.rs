@@ -131,7 +131,7 @@ fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
                     seen.stale += 1;
                     // It is removed as soon as this returns.
                     keyspace.notify(EventClass::Expired, "expired", db, entry.key());
-                    waiters.removed(keyspace, entry.key());
+                    waiters.expired_actively(keyspace, db, entry.key());
                     true
                 } else {
                     ttl_sum_ms = ttl_sum_ms.saturating_add(left_ms as u64);

@@ -104,7 +104,7 @@ impl Db<'_> {
                 return true;
             }
             let before = hash.allocated_bytes();
-            left -= hash.expire(now_ms, left);
+            left -= hash.expire(now_ms, left, |field| waiters.field_expired(&keyspace.tuning, db, key, field));
             keyspace.notify(EventClass::Hash, "hexpired", db, key);
             waiters.removed(keyspace, key);
             figures.heap_bytes.sub(before as u64);

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use pantala_types::Value;
 
 use crate::access::KeyPlace;
 use crate::client::Clients;
+use crate::effect::Journal;
 use crate::latency::LatencyMonitor;
 use crate::lazyfree::{Garbage, LazyFree};
 use crate::memory::Memory;
@@ -117,7 +119,7 @@ pub struct Keyspace {
     /// Logical to physical database: what `SWAPDB` swaps. Changed only by the owner of all shards, so that whoever owns any
     /// shard sees it at rest; hint reads may see it change, which costs them a wasted prefetch.
     physical: Box<[AtomicU32]>,
-    ports: Box<[WorkerPort]>,
+    ports: Arc<[WorkerPort]>,
     layout: Layout,
     id: u32,
     lazy: LazyFree,
@@ -127,6 +129,7 @@ pub struct Keyspace {
     slowlog: SlowLog,
     latency: LatencyMonitor,
     tracking: Tracking,
+    journal: Journal,
     memory: Memory,
     /// Live settings.
     pub tuning: Tuning,
@@ -170,6 +173,7 @@ impl Keyspace {
         let databases = layout.databases as usize;
         let (pubsub, slowlog) = (PubSub::new(ports.len()), SlowLog::new(ports.len()));
         let latency = LatencyMonitor::new(ports.len());
+        let journal = Journal::new(ports.len());
         let id = NEXT_ID.fetch_add(1, Relaxed);
         let shards: Box<[_]> = (0..layout.shards)
             .map(|number| {
@@ -193,7 +197,7 @@ impl Keyspace {
             hints,
             physical: (0..layout.databases).map(AtomicU32::new).collect(),
             contended: ports.iter().map(|_| CachePadded::new(Counter::default())).collect(),
-            ports: ports.into_boxed_slice(),
+            ports: ports.into(),
             layout,
             id,
             lazy: LazyFree::start(),
@@ -203,6 +207,7 @@ impl Keyspace {
             slowlog,
             latency,
             tracking: Tracking::default(),
+            journal,
             memory: Memory::new(),
             tuning: Tuning::new(),
             all_held_ms: CachePadded::new(AtomicI64::new(i64::MIN / 2)),
@@ -348,7 +353,7 @@ impl Keyspace {
     }
 
     /// All workers' ports.
-    pub fn ports(&self) -> &[WorkerPort] {
+    pub fn ports(&self) -> &Arc<[WorkerPort]> {
         &self.ports
     }
 
@@ -366,6 +371,12 @@ impl Keyspace {
     #[inline]
     pub fn monitors(&self) -> &Monitors {
         &self.monitors
+    }
+
+    /// Returns the journal: the merged stream of effects and its consumers.
+    #[inline]
+    pub fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// Who tracks which keys.

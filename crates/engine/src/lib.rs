@@ -33,6 +33,7 @@ pub mod blocking;
 pub mod client;
 pub mod command;
 pub mod db;
+pub mod effect;
 pub mod eviction;
 pub mod exec;
 pub mod executor;

@@ -83,6 +83,8 @@ pub struct Request {
     pub reply: Vec<u8>,
     /// How long they may become, bytes, before the rest of its steps isn't run any more: their connection will be closed.
     pub reply_bytes_max: u64,
+    /// Stamp of the latest effect that its answer may depend on.
+    pub effect_clock: u64,
     /// The worker whose connection waits.
     pub worker: u32,
     /// That worker's token of the connection.
@@ -111,6 +113,7 @@ impl Request {
             blocked: None,
             reply: Vec::new(),
             reply_bytes_max: u64::MAX,
+            effect_clock: 0,
             worker,
             connection,
             now_ms,

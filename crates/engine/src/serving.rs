@@ -94,10 +94,13 @@ impl Executor<'_> {
         reply.finish();
         set_changer(self.keyspace(), access.owned, Changer::NOBODY);
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
+        if self.keyspace().tuning.is_journaled() {
+            self.commit(owned, waiter.command(), waiter.session.db, &waiter.args());
+        }
         debug_assert!(!claimed || !bytes.is_empty(), "who claims replies");
         let answered = claimed || !bytes.is_empty() && waiter.claim();
         if answered {
-            let woken = Woken { waiter: Arc::clone(waiter), reply: bytes };
+            let woken = Woken { waiter: Arc::clone(waiter), reply: bytes, effect_clock: self.effect_clock() };
             if waiter.worker == self.worker() {
                 self.woken.push(woken);
             } else {
@@ -174,6 +177,7 @@ impl Executor<'_> {
 
     /// Gives back a shard after periodic work that may have removed keys.
     pub(crate) fn free_after_removals(&mut self, mut ownership: Ownership, now_ms: i64) {
+        self.commit_deletions(std::slice::from_mut(&mut ownership));
         let waiters = &mut self.keyspace().shard(&mut ownership).waiters;
         if waiters.is_empty() && !waiters.has_news() {
             return self.free(ownership);

@@ -22,7 +22,9 @@ pub enum AccessPolicy {
 /// every command's way, for measuring what they cost while nobody watches; no server is built so to serve.
 pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
-/// Bits of [`Tuning::events`] above those of events: memory is limited (`maxmemory`).
+/// Bits of [`Tuning::events`] above those of events: effects are recorded ([`crate::effect`]).
+const JOURNALED: u32 = 1 << 27;
+/// Memory is limited (`maxmemory`).
 const LIMITED: u32 = 1 << 28;
 /// There are monitors.
 const MONITORS: u32 = 1 << 29;
@@ -31,7 +33,7 @@ const TRACKS: u32 = 1 << 30;
 /// Clients are told of prefixes.
 const BROADCASTS: u32 = 1 << 31;
 /// All of them.
-pub(crate) const WATCHED: u32 = LIMITED | MONITORS | TRACKS | BROADCASTS;
+pub(crate) const WATCHED: u32 = JOURNALED | LIMITED | MONITORS | TRACKS | BROADCASTS;
 
 /// Live settings, each an atomic: read on the hot path with a plain load. Every one is independent of the others, so relaxed
 /// ordering is enough.
@@ -181,7 +183,7 @@ impl Tuning {
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         // Relaxed, as all here: who has seen the command answered that set it sees it, by whatever brought it the answer.
-        const ALL: u32 = if WATCHING { LIMITED | MONITORS | TRACKS } else { LIMITED };
+        const ALL: u32 = if WATCHING { JOURNALED | LIMITED | MONITORS | TRACKS } else { JOURNALED | LIMITED };
         self.events.load(Relaxed) & ALL != 0
     }
 
@@ -210,6 +212,23 @@ impl Tuning {
     #[inline]
     pub fn shares_integers(&self) -> bool {
         !self.is_limited() || !matches!(self.eviction_policy().rank(), Some(Rank::Lru | Rank::Lfu))
+    }
+
+    /// Returns whether effects are recorded: whether the journal has a consumer.
+    #[inline]
+    pub(crate) fn is_journaled(&self) -> bool {
+        self.events.load(Relaxed) & JOURNALED != 0
+    }
+
+    pub(crate) fn set_journaled(&self, is_journaled: bool) {
+        self.set_watched(JOURNALED, is_journaled);
+    }
+
+    /// Returns whether each change of any key is noted: for prefixes that clients track, or for
+    /// the journal.
+    #[inline]
+    pub(crate) fn notes_all_changes(&self) -> bool {
+        self.events.load(Relaxed) & (BROADCASTS | JOURNALED) != 0
     }
 
     /// Whether clients are told of changes of all keys with a prefix (`CLIENT TRACKING … BCAST`).

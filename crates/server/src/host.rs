@@ -350,7 +350,7 @@ impl Server {
     /// Has all workers stop.
     pub fn stop(&self) {
         if !self.stopping.swap(true, Relaxed) {
-            for port in self.keyspace.ports() {
+            for port in self.keyspace.ports().iter() {
                 port.send(Message::Stop);
             }
         }
@@ -490,7 +490,7 @@ impl Host for Server {
     fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
         let apply = |old: &Settings, new: &Settings| self.apply(old, new);
         self.config.set(pairs, client.address.is_local(), &apply).map_err(|reason| format!("ERR {reason}"))?;
-        for port in self.keyspace.ports() {
+        for port in self.keyspace.ports().iter() {
             port.send(Message::Reload);
         }
         Ok(())

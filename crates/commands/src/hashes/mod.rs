@@ -70,13 +70,18 @@ impl<'a, 'b> Fields<'a, 'b> {
         Fields::Named { args, first, step: 1 }
     }
 
-    /// Takes what is due of them out of a hash, and some of the others that are; returns how many.
-    fn expire(self, hash: &mut Hash, now_ms: i64) -> usize {
-        let Fields::Named { args, first, step } = self else { return hash.expire(now_ms, usize::MAX) };
-        let mut expired = hash.expire(now_ms, DUE_PER_COMMAND);
+    /// Removes those of them that have expired from a hash, and some others that have; calls
+    /// `removed` with each, and returns how many.
+    fn expire(self, hash: &mut Hash, now_ms: i64, mut removed: impl FnMut(&[u8])) -> usize {
+        let Fields::Named { args, first, step } = self else { return hash.expire(now_ms, usize::MAX, removed) };
+        let mut expired = hash.expire(now_ms, DUE_PER_COMMAND, &mut removed);
         if hash.view().is_due(now_ms) {
-            let named = (first..args.len()).step_by(step);
-            expired += named.filter(|&index| hash.expire_field(args.at(index), now_ms)).count();
+            for index in (first..args.len()).step_by(step) {
+                if hash.expire_field(args.at(index), now_ms) {
+                    removed(args.at(index));
+                    expired += 1;
+                }
+            }
         }
         expired
     }
@@ -93,13 +98,20 @@ fn change<R>(
 ) -> Result<Option<R>, WrongType> {
     let now_ms = access.now_ms();
     let mut expired = 0;
+    let is_journaled = access.is_journaled();
+    let mut names = Vec::new();
     let result = access.db(key).change_as(key, missing, |hash: &mut Hash| {
-        expired = fields.expire(hash, now_ms);
+        expired = fields.expire(hash, now_ms, |field| {
+            if is_journaled {
+                names.push(field.to_vec());
+            }
+        });
         let (is_changed, result) = work(hash);
         (is_changed || expired > 0, result)
     });
     if expired > 0 {
         access.notify(EventClass::Hash, "hexpired", key);
+        names.iter().for_each(|field| access.propagate_expired_field(key, field));
     }
     result
 }

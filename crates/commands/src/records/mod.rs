@@ -233,6 +233,7 @@ pub static COMMANDS: &[Command] = &[
     sets::SUNIONSTORE,
     pubsub::SUNSUBSCRIBE,
     server::SWAPDB,
+    watching::SYNC,
     server::TIME,
     generic::TOUCH,
     generic::TTL,

@@ -89,6 +89,5 @@ pub(super) static NOT_BUILT: &[NotBuilt] = &[
     outside("role", 1),
     outside("save", 1),
     outside("slaveof", 3),
-    outside("sync", 1),
     outside("wait", 3),
 ];

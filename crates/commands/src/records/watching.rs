@@ -18,6 +18,17 @@ pub(crate) const MONITOR: Command = Command {
     ..WATCHING
 };
 
+pub(crate) const SYNC: Command = Command {
+    name: "sync",
+    full_name: "sync",
+    summary: "Sends the stream of effects, behind an empty snapshot",
+    since: "1.0.0",
+    arity: 1,
+    flags: flags![ADMIN, NOSCRIPT, NO_ASYNC_LOADING, NO_MULTI, PROTECTED],
+    handler: Handler::Local(crate::replication::sync),
+    ..WATCHING
+};
+
 pub(crate) const SLOWLOG: Command = Command {
     name: "slowlog",
     full_name: "slowlog",

@@ -291,6 +291,7 @@ impl Executor<'_> {
         let Some(mut ownership) = taken else { return Tried::Busy };
         let tried = evict(&mut ownership);
         let mut owned = vec![ownership];
+        self.commit_deletions(&mut owned);
         if has_news(keyspace, &mut owned) {
             self.serve(&mut owned, now_ms);
             self.tell(&mut owned);
@@ -359,7 +360,7 @@ fn evict_in(
     figures.dict_bytes.set(dict.allocated_bytes() as u64);
     keyspace.tell_memory(figures);
     let (db, place) = (keyspace.logical(physical), KeyPlace { hash, shard: number });
-    waiters.changed(&keyspace.tuning, db, &Key { bytes: &bytes, place });
+    waiters.evicted(&keyspace.tuning, db, &Key { bytes: &bytes, place });
     keyspace.notify(EventClass::Evicted, "evicted", db, &bytes);
     Some(bytes_before.saturating_sub(figures.dict_bytes.get() + figures.heap_bytes.get()))
 }

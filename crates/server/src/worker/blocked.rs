@@ -47,6 +47,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// The answer to a command that waited.
     pub(super) fn woken(&mut self, woken: Woken) {
+        self.executor.observe_clock(woken.effect_clock);
         // The connection may have gone meanwhile, and the answer with it, as in Redis.
         let Some(index) = self.find_token(woken.waiter.connection) else { return };
         let Some(connection) = &mut self.connections[index as usize] else { return };

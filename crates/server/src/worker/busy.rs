@@ -148,6 +148,10 @@ impl<L: EventLoop> Worker<'_, L> {
     /// One turn within a script, which holds these shards.
     pub(super) fn turn_within(&mut self, owned: &mut [Ownership]) {
         let Some(why) = self.busy_reply() else { return };
+        // The effects of other commands are no part of the script's unit, which is stamped when it ends.
+        let unit = self.executor.suspend_unit();
+        self.executor.flush_stream();
+        self.executor.keyspace().journal().attend(self.number);
         self.executor.refuse_waiting(owned, why);
         // A loop that can't wait any more says so again when the script has ended.
         let mut events = Vec::new();
@@ -176,6 +180,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.reload_if_changed();
             self.finish_turn();
         }
+        self.executor.resume_unit(unit);
     }
 
     /// In the midst of a script that isn't busy yet, or never is: shards that it doesn't hold itself, and that lie with this worker or were sent to it, don't wait for its end

@@ -204,6 +204,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Socket(socket, _) => self.add(socket),
                 Message::Published(_) => unreachable!("seen to above"),
                 Message::Monitored(wanted, line) => self.show(wanted, &line),
+                Message::Effects(wanted, bytes) => self.send_effects(wanted, &bytes),
                 Message::Told(news) => self.tell_all(news),
                 Message::Kill(wanted, client) => self.kill(wanted, client),
                 Message::Settle(to) => self.settle_for(to),
@@ -255,6 +256,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// The answer to a request. When the last of a pipeline's has come, their replies go out in the order of the commands.
     fn answer(&mut self, mut parcel: Parcel) {
+        self.executor.observe_clock(parcel.value.effect_clock);
         // The connection may have gone meanwhile: what it asked for was done all the same, as in Redis.
         let Some(index) = self.find_token(parcel.value.connection) else { return };
         let connection = self.connections[index as usize].as_mut().expect("found");
@@ -351,6 +353,18 @@ impl<L: EventLoop> Worker<'_, L> {
             let output = if connection.session.in_exec { &mut connection.news } else { &mut connection.output };
             output.extend_from_slice(line);
             if !self.closed_over_limit(index, line.len()) {
+                self.touch(index);
+            }
+        }
+    }
+
+    /// Sends the next part of the stream of effects to a connection that follows it.
+    fn send_effects(&mut self, wanted: u64, bytes: &Arc<[u8]>) {
+        let Some(index) = self.find_token(wanted) else { return };
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if connection.session.follows.is_some() && connection.state != State::Closing {
+            connection.output.extend_from_slice(bytes);
+            if !self.closed_over_limit(index) {
                 self.touch(index);
             }
         }

@@ -181,8 +181,14 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         let mut events: Vec<Event> = Vec::new();
         while !self.stopping {
             let timeout = if self.replay_deferred() { Some(Duration::ZERO) } else { self.sleep_time() };
+            self.executor.flush_stream();
             let may_sleep = timeout != Some(Duration::ZERO) && self.server.port(self.number).mailbox().try_sleep();
+            let journal = self.executor.keyspace().journal();
+            if may_sleep {
+                journal.rest(self.number);
+            }
             self.io.poll(if may_sleep { timeout } else { Some(Duration::ZERO) }, &mut events)?;
+            journal.attend(self.number);
             self.now_ms = self.server.now_ms();
             self.stats.turns.add(1);
             // Whoever has seen CONFIG SET's answer finds every worker with the new settings, whatever it sends next.
@@ -357,6 +363,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         }
         connection.session.leave_channels(self.executor.keyspace());
         connection.session.set_monitors(self.executor.keyspace(), false);
+        connection.session.leave_effects(self.executor.keyspace());
         connection.session.untrack(self.executor.keyspace());
         connection.input.discard(&mut self.io);
         self.io.close(connection.id);

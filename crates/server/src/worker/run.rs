@@ -382,6 +382,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 if keyspace.monitors().are_there() {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
                 }
+                if connection.output.get(before) != Some(&b'-') {
+                    self.executor.propagate_local(command, connection.session.db, &args);
+                }
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);
                     let answer = PauseAnswer::new(*pause, Some((command, ranges.len())), true);

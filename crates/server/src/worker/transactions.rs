@@ -500,6 +500,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if let Some(connection) = &mut self.connections[index as usize] {
             connection.session.in_exec = true;
         }
+        self.executor.begin_unit();
         for (at, queued) in transaction.queue().iter().enumerate() {
             faults::pause(Fault::PauseHolding);
             if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
@@ -507,6 +508,7 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             self.run_queued(index, &transaction, queued, owned, now_ms);
         }
+        self.executor.end_unit(owned);
         if let Some(connection) = &mut self.connections[index as usize] {
             connection.session.in_exec = false;
             if connection.session.reply_mode == ReplyMode::On {
@@ -574,6 +576,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 handler(&mut context, &args, &mut Reply::new(output, version));
                 if keyspace.monitors().are_there() {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
+                }
+                if output.get(before) != Some(&b'-') {
+                    self.executor.propagate_local(command, session.db, &args);
                 }
                 if run::is_pushed(command) && output[before..].first() != Some(&b'-') {
                     confirmed.extend_from_slice(&output[before..]);

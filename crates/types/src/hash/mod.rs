@@ -181,7 +181,7 @@ impl<'a> HashView<'a> {
             HashView::Table(table) => Hash::Table(Box::new(table.clone())),
             HashView::Timed(timed) => Hash::Timed(Box::new(timed.try_clone()?)),
         };
-        copy.expire(now_ms, usize::MAX);
+        copy.expire(now_ms, usize::MAX, |_| {});
         Ok(copy)
     }
 
@@ -330,11 +330,11 @@ impl Hash {
         }
     }
 
-    /// Takes fields out whose time has come, at most so many; returns how many.
+    /// Removes expired fields, at most so many, calls `removed` with each, and returns how many.
     #[inline]
-    pub fn expire(&mut self, now_ms: i64, most: usize) -> usize {
+    pub fn expire(&mut self, now_ms: i64, most: usize, removed: impl FnMut(&[u8])) -> usize {
         match self {
-            Hash::Timed(timed) => timed.expire(now_ms, most),
+            Hash::Timed(timed) => timed.expire(now_ms, most, removed),
             _ => 0,
         }
     }

@@ -137,8 +137,8 @@ fn fields_expire_as_in_a_model() {
             if let Some((field, _)) = model.iter().find(|(_, (_, time))| time.is_none_or(|at| at > now)) {
                 assert!(!hash.expire_field(field, now));
             }
-            let first = usize::from(named) + hash.expire(now, 1);
-            assert_eq!(first + hash.expire(now, usize::MAX), over.len());
+            let first = usize::from(named) + hash.expire(now, 1, |_| {});
+            assert_eq!(first + hash.expire(now, usize::MAX, |_| {}), over.len());
             over.iter().for_each(|field| drop(model.remove(field)));
             assert!(!hash.view().is_due(now));
             let values = model.iter().map(|(field, (value, _))| (field.clone(), value.clone())).collect();

@@ -89,8 +89,8 @@ impl Timed {
         true
     }
 
-    /// Takes fields out whose time has come, at most so many; returns how many.
-    pub(super) fn expire(&mut self, now_ms: i64, most: usize) -> usize {
+    /// Removes expired fields, at most so many, calls `removed` with each, and returns how many.
+    pub(super) fn expire(&mut self, now_ms: i64, most: usize, mut removed: impl FnMut(&[u8])) -> usize {
         let mut expired = 0;
         while expired < most {
             let Some(&Reverse((at, hash))) = self.due.peek().filter(|Reverse((at, _))| *at <= now_ms) else { break };
@@ -98,6 +98,7 @@ impl Timed {
             let Some(index) = self.times.find(hash, |pair| time_of(pair) == at) else { continue };
             if let Some(pair) = self.times.remove(index) {
                 self.fields.remove(pair.field());
+                removed(pair.field());
                 expired += 1;
             }
         }

@@ -301,6 +301,9 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         };
         handler(&mut context, args, &mut Reply::new(reply, self.view.version));
         self.view.db = session.db;
+        if reply.first() != Some(&b'-') {
+            worker.executor.propagate_local(command, self.view.db, args);
+        }
         self.show(command, args);
         Ok(())
     }
@@ -461,5 +464,6 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if !self.owned.is_empty() {
             undo.roll_back(&mut self.worker.executor.look(&self.view, self.owned, self.now_ms));
         }
+        self.worker.executor.roll_back_unit(self.owned);
     }
 }

@@ -328,6 +328,7 @@ impl<L: EventLoop> Worker<'_, L> {
             next_look_ms: 0,
             called: Duration::ZERO,
         };
+        caller.worker.executor.begin_unit();
         let (keys, args) = (call.keys(), call.args());
         let began = call.is_wide.then(Instant::now);
         let ended = match &call.program {
@@ -336,6 +337,7 @@ impl<L: EventLoop> Worker<'_, L> {
         };
         if ended != Ended::Abandoned {
             caller.keep();
+            caller.worker.executor.end_unit(caller.owned);
         }
         if let Some(began) = began {
             server.keyspace().note_all_held(began.elapsed(), server.monotonic_ms());

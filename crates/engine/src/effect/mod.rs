@@ -1,0 +1,58 @@
+//! Effects: what committed commands did to the keyspace, in the form in which Redis propagates it.
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | effect | one command of the propagated stream, with its database |
+//! | unit | the effects of one command, transaction or script: propagated together or not at all |
+//! | pending effects | what a shard has gathered since its owner last committed ([`Pending`]) |
+//! | stream | the units that one worker committed, in order ([`journal`]) |
+//! | stamp | a unit's place in the merged order of all streams |
+//! | epoch | a stretch of time that the journal's thread ends; the high bits of a stamp |
+//! | consumer | a reader of the merged stream: a replica, the append-only file, slot migration |
+//!
+//! # Where effects come from
+//!
+//! Every change of a key passes [`Sinks::changed`](crate::blocking::Waiters::changed), which marks
+//! its shard while the journal is on. After the handler, [`commit`] turns the mark into an effect:
+//! the command as the client sent it, unless the handler called
+//! [`Access::propagate`](crate::access::Access::propagate) with other words. Keys that expire or
+//! are evicted leave a `DEL` or `UNLINK` among the shard's pending effects, in front of the command
+//! that met them.
+//!
+//! # Order
+//!
+//! A unit is stamped while all its shards are held:
+//!
+//! ```text
+//! stamp = 1 + max(last stamps of its shards, last stamp this worker has seen, epoch << 24)
+//! ```
+//!
+//! and the shards and the worker remember it (Lamport, "Time, Clocks, and the Ordering of Events in
+//! a Distributed System", 1978). So stamps ascend along each shard, along each worker, and along
+//! each connection: an answer that another worker computed carries that worker's clock back. No
+//! counter is written by more than one worker at a time.
+//!
+//! # Prefixes
+//!
+//! The journal's thread raises the epoch and waits until each worker has been seen between two
+//! turns or asleep since. From then on no unit can get a stamp of an earlier epoch, so those that
+//! exist, sorted, are a prefix of the merged order: it is closed under the order of shards,
+//! connections and units. A worker tells by one word of its own ([`journal::Attendance`]).
+//!
+//! # What it costs
+//!
+//! Without a consumer: one load and a branch in each turn. A command pays nothing, since whether
+//! the journal is on is a bit of the word that says whether anybody watches.
+
+mod commit;
+pub(crate) mod follower;
+pub mod journal;
+mod merge;
+mod pending;
+
+pub use commit::Unit;
+pub(crate) use journal::Stream;
+pub use journal::{Consumer, ConsumerId, Journal};
+pub(crate) use pending::Pending;
