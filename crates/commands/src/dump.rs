@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Expire, Holds};
 use pantala_engine::notify::EventClass;
@@ -12,7 +13,7 @@ use pantala_types::access::{ACCESS_MAX, lfu_word, lru_clock};
 use pantala_types::rdb_value::{Error, Loaded, Reader, ValueRef, Writer, payload, read, write};
 
 use crate::arguments::{integer, is_option};
-use crate::errors;
+use crate::{errors, propagated};
 
 const BUSY_KEY: &str = "BUSYKEY Target key name already exists.";
 const WRONG_PAYLOAD: &str = "ERR DUMP payload version or checksum are wrong";
@@ -74,12 +75,13 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         // One beyond the end of time is over at once, as in Redis.
         ttl_ms => Some(access.now_ms().wrapping_add(ttl_ms)),
     };
-    store(access, &key, loaded, at_ms, &options, reply);
+    store(access, args, &key, loaded, at_ms, &options, reply);
 }
 
 /// Stores a value, or lets it expire at once.
 fn store(
     access: &mut Access<'_>,
+    args: &Args<'_>,
     key: &Key<'_>,
     loaded: Loaded<'_>,
     at_ms: Option<i64>,
@@ -88,8 +90,8 @@ fn store(
 ) {
     let now_ms = access.now_ms();
     if at_ms.is_some_and(|at| at <= now_ms) {
-        if options.replace {
-            access.remove_destination(key);
+        if options.replace && access.remove_destination(key) {
+            propagated::deletion(access, key, false);
         }
         return reply.ok();
     }
@@ -114,6 +116,11 @@ fn store(
         access.notify(EventClass::New, "new", key);
     }
     access.notify(EventClass::Generic, "restore", key);
+    if let Some(at_ms) = at_ms.filter(|_| !options.absolute && access.is_journaled()) {
+        let mut at = Decimal::new();
+        let words = args.iter().take(2).chain([at.format_i64(at_ms)]).chain(args.iter().skip(3));
+        propagated::words(access, words.chain([&b"ABSTTL"[..]]));
+    }
     reply.ok();
 }
 

@@ -32,6 +32,7 @@ fn flush(access: &mut Access<'_>, args: &Args<'_>, databases: std::ops::Range<u3
         }
     }
     access.tell_flushed();
+    access.propagate_verbatim();
     reply.ok();
 }
 
@@ -56,6 +57,7 @@ pub fn swapdb(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (database_of(first, keyspace), database_of(second, keyspace)) {
         (Some(first), Some(second)) => {
             access.swap_databases(first, second);
+            access.propagate_verbatim();
             reply.ok();
         }
         _ => reply.error(errors::NO_SUCH_DATABASE),

@@ -50,6 +50,7 @@ pub mod memory_usage;
 pub mod migrate;
 pub mod object;
 mod populate;
+mod propagated;
 pub mod pubsub;
 pub mod records;
 mod replication;

@@ -17,7 +17,7 @@ use pantala_resp::{Args, Reply, Version};
 
 use crate::arguments::{integer, is_option};
 use crate::dump::payload_of;
-use crate::errors;
+use crate::{errors, propagated};
 
 /// The argument that is the key, or empty before `KEYS`.
 const KEY_AT: usize = 3;
@@ -96,6 +96,7 @@ fn delete(access: &mut Access<'_>, key: &Key<'_>) {
     let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
     if access.db(key).remove(key, lazy) {
         access.notify(EventClass::Generic, "del", key);
+        propagated::deletion(access, key, false);
     }
 }
 

@@ -173,12 +173,14 @@ impl<'a> Access<'a> {
         self.keyspace.notify(class, event, db, key.bytes);
     }
 
-    /// Removes the key at which a result would be stored that is empty.
-    pub fn remove_destination(&mut self, key: &Key<'_>) {
+    /// Removes the key at which a result would be stored that is empty. Returns whether there was one.
+    pub fn remove_destination(&mut self, key: &Key<'_>) -> bool {
         let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
-        if self.db(key).remove_unseen(key, lazy) {
+        let is_removed = self.db(key).remove_unseen(key, lazy);
+        if is_removed {
             self.notify(EventClass::Generic, "del", key);
         }
+        is_removed
     }
 
     /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. Of one with itself nobody hears anything.

@@ -399,7 +399,8 @@ impl Waiters {
     }
 
     /// Adds the deletion of an expired key to the effects.
-    fn propagate_expired(&mut self, tuning: &Tuning, db: u32, key: &[u8]) {
+    #[cold]
+    pub(crate) fn propagate_expired(&mut self, tuning: &Tuning, db: u32, key: &[u8]) {
         if tuning.is_journaled() {
             self.pending.delete(db, key, tuning.lazyfree_lazy_expire.load(Relaxed));
         }

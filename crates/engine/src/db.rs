@@ -235,6 +235,7 @@ impl<'s> Db<'s> {
                 let is_over = had.is_some_and(|at| at <= now_ms);
                 if is_over {
                     self.stats.expired.add(1);
+                    self.waiters.propagate_expired(&keyspace.tuning, self.db, key.bytes);
                     keyspace.notify(EventClass::Expired, "expired", self.db, key.bytes);
                     keyspace.notify(EventClass::New, "new", self.db, key.bytes);
                 }

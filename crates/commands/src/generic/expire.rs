@@ -8,6 +8,7 @@ use pantala_resp::{Args, Reply};
 
 use crate::arguments::{c_string, integer, is_option};
 use crate::expiry::{Base, Unit, asked_expiry_ms, invalid_expire};
+use crate::propagated;
 
 /// What a reply to `TTL` says of a missing key, and of one that doesn't expire.
 const MISSING: i64 = -2;
@@ -99,14 +100,21 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     if !conditions.allow(current, at_ms) {
         return reply.integer(0);
     }
-    let (done, event) = if at_ms <= now_ms {
-        // Already over. Redis deletes it, which isn't counted as an expiry.
-        (db.remove(&key, keyspace.tuning.lazyfree_lazy_expire.load(Relaxed)), "del")
+    let is_past = at_ms <= now_ms;
+    let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
+    let (done, event) = if is_past {
+        // Redis deletes the key at once, which isn't counted as an expiry.
+        (db.remove(&key, lazy), "del")
     } else {
         (db.set_expire(&key, Some(at_ms)), "expire")
     };
     if done {
         db.notify(EventClass::Generic, event, &key);
+        if is_past {
+            propagated::deletion(access, &key, lazy);
+        } else {
+            propagated::deadline(access, &key, at_ms);
+        }
     }
     reply.integer(i64::from(done));
 }

@@ -1,5 +1,6 @@
 //! Places of members.
 
+use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
 use pantala_engine::db::WrongType;
 use pantala_resp::{Args, Reply};
@@ -8,8 +9,8 @@ use pantala_types::sorted_set::AddOptions;
 
 use super::{parse_point, parse_unit, point_of, reply_distance, reply_point};
 use crate::arguments::is_option;
-use crate::errors;
 use crate::sorted_sets::add_scores;
+use crate::{errors, propagated};
 
 /// `GEOADD key [NX|XX] [CH] longitude latitude member [longitude latitude member …]`.
 pub fn geoadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
@@ -31,14 +32,28 @@ pub fn geoadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         return reply.error(errors::SYNTAX);
     }
     let mut scores = Vec::with_capacity(places.len() / 3);
+    let mut words: Vec<Vec<u8>> = Vec::new();
+    let is_journaled = access.is_journaled();
     for at in (0..places.len()).step_by(3) {
         match parse_point(places.at(at), places.at(at + 1)) {
-            Ok(point) => scores.push(point.score()),
+            Ok(point) => {
+                let score = point.score();
+                if is_journaled {
+                    words.push(Decimal::new().format_i64(score as i64).to_vec());
+                    words.push(places.at(at + 2).to_vec());
+                }
+                scores.push(score);
+            }
             Err(error) => return reply.error(&error),
         }
     }
     let members = scores.into_iter().enumerate().map(|(number, score)| (places.at(number * 3 + 2), score));
-    add_scores(access, args, members, options, count_changed, reply);
+    let has_changed = add_scores(access, args, members, options, count_changed, reply);
+    if is_journaled && has_changed {
+        // As in Redis: its cells are scores of a sorted set.
+        let head = [&b"zadd"[..]].into_iter().chain(args.iter().take(index).skip(1));
+        propagated::words(access, head.chain(words.iter().map(Vec::as_slice)));
+    }
 }
 
 /// `GEODIST key member1 member2 [M|KM|FT|MI]`.

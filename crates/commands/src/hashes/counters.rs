@@ -63,6 +63,7 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     match result {
         Ok(Some(Ok(text))) => {
             access.notify(EventClass::Hash, "hincrbyfloat", &key);
+            access.propagate(&[b"HSET", key.bytes, args.at(2), &text]);
             reply.bulk(&text);
         }
         Ok(Some(Err(error))) => reply.error(error),

@@ -4,7 +4,8 @@
 //! Redis's order of checks: the type first, then the time, then the condition and the fields, and only then whether there is a
 //! key at all.
 
-use pantala_engine::access::Access;
+use pantala_base::number::Decimal;
+use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
@@ -13,8 +14,8 @@ use pantala_types::{Collection, Hash};
 use super::fields::with_fields;
 use super::{Fields, change};
 use crate::arguments::{integer, is_option, positive};
-use crate::errors;
 use crate::expiry::{Base, Unit, asked_expiry_ms, invalid_expire};
+use crate::{errors, propagated};
 
 /// Latest time that a field may expire at, unix time in ms: 46 bits, as in Redis.
 const TIME_MAX_MS: i64 = (1 << 46) - 1;
@@ -138,6 +139,9 @@ fn set_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, c
         Ok(None) => (vec![NO_FIELD; args.len() - first], false),
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     };
+    if access.is_journaled() {
+        propagate_times(access, &key, &args.tail(first), &replies, at_ms);
+    }
     if replies.contains(&DELETED) {
         access.notify(EventClass::Hash, "hdel", &key);
         if is_gone {
@@ -197,6 +201,25 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
             reply_all(&replies, reply);
         }
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
+    }
+}
+
+/// Propagates, as Redis 7.4 does, the deadlines of the fields that got one, and the deletion of
+/// those whose deadline had passed.
+#[cold]
+fn propagate_times(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>, replies: &[i64], at_ms: i64) {
+    let answered = |wanted: i64| -> Vec<&[u8]> {
+        fields.iter().zip(replies).filter(|(_, reply)| **reply == wanted).map(|(field, _)| field).collect()
+    };
+    let (set, deleted) = (answered(DONE), answered(DELETED));
+    access.propagate_nothing();
+    if !set.is_empty() {
+        let (mut at, mut count) = (Decimal::new(), Decimal::new());
+        let head = [b"HPEXPIREAT", key.bytes, at.format_i64(at_ms), b"FIELDS", count.format_u64(set.len() as u64)];
+        propagated::words(access, head.into_iter().chain(set));
+    }
+    if !deleted.is_empty() {
+        propagated::words(access, [b"HDEL", key.bytes].into_iter().chain(deleted));
     }
 }
 

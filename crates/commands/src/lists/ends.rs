@@ -8,7 +8,7 @@ use pantala_types::{Collection, List};
 
 use super::{end, popped, pushed, storable, write_element};
 use crate::arguments::{is_option, natural, positive};
-use crate::errors;
+use crate::{errors, propagated};
 
 /// `LPUSH key element [element …]`.
 pub fn lpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
@@ -84,12 +84,13 @@ fn pop(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     match pop_several(access, &key, end, count, |_| {}, reply) {
         Err(_) => reply.error(errors::WRONG_TYPE),
-        Ok(false) => reply.null_array(),
-        Ok(true) => {}
+        Ok(None) => reply.null_array(),
+        Ok(Some(_)) => {}
     }
 }
 
-/// Pops up to `count` elements and replies them as an array, after what `before` writes. `false`: there is no such key.
+/// Pops up to `count` elements, replies them as an array after what `before` writes, and returns how
+/// many there were. `None`: there is no such key.
 pub(super) fn pop_several(
     access: &mut Access<'_>,
     key: &Key<'_>,
@@ -97,25 +98,25 @@ pub(super) fn pop_several(
     count: usize,
     before: impl FnOnce(&mut Reply<'_>),
     reply: &mut Reply<'_>,
-) -> Result<bool, pantala_engine::db::WrongType> {
-    let empty = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
+) -> Result<Option<usize>, pantala_engine::db::WrongType> {
+    let popped_some = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
         let view = list.view();
         let (len, count) = (view.len(), count.min(view.len()));
         before(reply);
         reply.array(count);
         if count == 0 {
-            return (false, None);
+            return (false, (0, false));
         }
         let from = if end == End::Left { 0 } else { len - 1 };
         view.show_count(from, end == End::Right, count, |element| write_element(element, reply));
         list.cut(end, count);
-        (true, Some(count == len))
+        (true, (count, count == len))
     })?;
-    let Some(empty) = empty else { return Ok(false) };
-    if let Some(empty) = empty {
+    let Some((count, empty)) = popped_some else { return Ok(None) };
+    if count > 0 {
         popped(access, end, key, empty);
     }
-    Ok(true)
+    Ok(Some(count))
 }
 
 /// What `LMPOP` and `BLMPOP` ask for.
@@ -182,7 +183,17 @@ pub(super) fn pop_with_key(
         reply.array(2);
         reply.bulk(name);
     };
-    pop_several(access, key, wanted.end, wanted.count, before, reply)
+    let Some(count) = pop_several(access, key, wanted.end, wanted.count, before, reply)? else { return Ok(false) };
+    propagated::pop(access, command(wanted.end), key, Some(count));
+    Ok(true)
+}
+
+/// The command that pops from an end.
+fn command(end: End) -> &'static str {
+    match end {
+        End::Left => "LPOP",
+        End::Right => "RPOP",
+    }
 }
 
 /// Pops one element from a key and replies the key's name and the element. `false`: there is no such key.
@@ -200,5 +211,6 @@ pub(super) fn pop_one_with_key(
     })?;
     let Some(empty) = empty else { return Ok(false) };
     popped(access, end, key, empty);
+    propagated::pop(access, command(end), key, None);
     Ok(true)
 }

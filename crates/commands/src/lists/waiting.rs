@@ -83,19 +83,43 @@ impl Wanted {
 pub fn blmove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(from) = end(args.at(3), reply) else { return };
     let Some(to) = end(args.at(4), reply) else { return };
-    move_or_wait(access, args, from, to, 5, reply);
+    if move_or_wait(access, args, from, to, 5, reply) {
+        // As in Redis a client that has waited is propagated in words of the server's own.
+        let is_woken = access.woken_by().is_some();
+        let word = |end, index| if is_woken { name(end) } else { args.at(index) };
+        access.propagate(&[b"LMOVE", args.at(1), args.at(2), word(from, 3), word(to, 4)]);
+    }
 }
 
 /// `BRPOPLPUSH source destination timeout`.
 pub fn brpoplpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    move_or_wait(access, args, End::Right, End::Left, 3, reply);
+    if move_or_wait(access, args, End::Right, End::Left, 3, reply) {
+        access.propagate(&[b"RPOPLPUSH", args.at(1), args.at(2)]);
+    }
 }
 
-fn move_or_wait(access: &mut Access<'_>, args: &Args<'_>, from: End, to: End, timeout: usize, reply: &mut Reply<'_>) {
-    let Some(timeout_ms) = timeout_s(args.at(timeout), reply) else { return };
+/// The word for an end.
+fn name(end: End) -> &'static [u8] {
+    match end {
+        End::Left => b"left",
+        End::Right => b"right",
+    }
+}
+
+/// Moves an element, or waits for one. Returns whether one was moved.
+fn move_or_wait(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    from: End,
+    to: End,
+    timeout: usize,
+    reply: &mut Reply<'_>,
+) -> bool {
+    let Some(timeout_ms) = timeout_s(args.at(timeout), reply) else { return false };
     let is_woken = access.woken_by().is_some();
     match move_element(access, args, from, to, reply) {
-        Moved::Yes | Moved::TooLate => {}
+        Moved::Yes => return true,
+        Moved::TooLate => {}
         Moved::WrongSource if is_woken => {}
         Moved::WrongSource | Moved::WrongDestination => reply.error(errors::WRONG_TYPE),
         Moved::Nothing if is_woken => {}
@@ -104,4 +128,5 @@ fn move_or_wait(access: &mut Access<'_>, args: &Args<'_>, from: End, to: End, ti
         }
         Moved::Nothing => reply.null(),
     }
+    false
 }

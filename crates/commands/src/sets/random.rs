@@ -5,13 +5,14 @@ use pantala_engine::access::Access;
 use pantala_engine::db::{Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
+use pantala_types::pack::Element;
 use pantala_types::{Collection, Set, SetView};
 
 use super::intset_entries_max;
 use super::members::with_view;
 use crate::arguments::{natural, signed_count};
 use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
-use crate::errors;
+use crate::{errors, propagated};
 
 /// When so many members go for each that stays, those that stay are moved to a new set: Redis's choice, which shows in the
 /// encoding.
@@ -30,19 +31,29 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut random = Random::from_seed(access.db(&key).next_random());
     let intset_entries_max = intset_entries_max(access);
+    // Which ones are popped is known here alone: they are propagated by name.
+    let mut popped = access.is_journaled().then(Vec::new);
     let result = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
         let len = set.view().len();
+        let mut reply_popped = |member: Element<'_>, reply: &mut Reply<'_>| {
+            write(member, reply);
+            if let Some(popped) = &mut popped {
+                member.with_bytes(|bytes| popped.push(bytes.to_vec()));
+            }
+        };
         let taken = count.map_or(1, |count| usize::try_from(count).unwrap_or(usize::MAX)).min(len);
         if count.is_some() {
             reply.set(taken);
         }
         if taken == len {
-            set.view().for_each(|member| write(member, reply));
+            set.view().for_each(|member| reply_popped(member, reply));
             *set = Set::empty();
         } else if (len - taken).saturating_mul(TAKEN_PER_KEPT) <= taken && count.is_some() {
-            *set = keep_some(set.view(), len - taken, &mut random, intset_entries_max, reply);
+            *set = keep_some(set.view(), len - taken, &mut random, intset_entries_max, |member| {
+                reply_popped(member, reply);
+            });
         } else {
-            take_some(set, taken, &mut random, reply);
+            take_some(set, taken, &mut random, |member| reply_popped(member, reply));
         }
         (taken > 0, (taken > 0, taken == len))
     });
@@ -50,6 +61,11 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(Some((has_changed, is_gone))) => {
             if has_changed {
                 access.notify(EventClass::Set, "spop", &key);
+            }
+            match popped {
+                Some(_) if is_gone && count.is_some() => propagated::deletion(access, &key, false),
+                Some(popped) => popped.iter().for_each(|member| access.propagate(&[b"SREM", key.bytes, member])),
+                None => {}
             }
             if is_gone {
                 access.notify(EventClass::Generic, "del", &key);
@@ -61,13 +77,13 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Replies all members but `kept`, which make a new set: of nothing but integers an intset, as in Redis.
+/// Calls `popped` with all members but `kept`, which make a new set: of nothing but integers an intset, as in Redis.
 fn keep_some(
     set: SetView<'_>,
     kept: usize,
     random: &mut Random,
     intset_entries_max: usize,
-    reply: &mut Reply<'_>,
+    mut popped: impl FnMut(Element<'_>),
 ) -> Set {
     let mut kept = distinct_below(random, kept, set.len()).into_iter().peekable();
     let (mut rest, mut room, mut index) = (Set::empty(), Vec::new(), 0);
@@ -75,19 +91,19 @@ fn keep_some(
         if kept.next_if_eq(&index).is_some() {
             rest.add_element(member, intset_entries_max, &mut room);
         } else {
-            write(member, reply);
+            popped(member);
         }
         index += 1;
     });
     rest
 }
 
-/// Takes fewer members out than there are, and replies them.
-fn take_some(set: &mut Set, count: usize, random: &mut Random, reply: &mut Reply<'_>) {
+/// Removes fewer members than there are, and calls `popped` with each.
+fn take_some(set: &mut Set, count: usize, random: &mut Random, mut popped: impl FnMut(Element<'_>)) {
     for _ in 0..count {
         let index = random.below(set.view().len() as u64) as usize;
         if let Some(member) = set.view().nth(index) {
-            write(member, reply);
+            popped(member);
         }
         set.remove_nth(index);
     }

@@ -80,7 +80,8 @@ struct Tally {
     not_a_number: bool,
 }
 
-/// Adds members to the set at `args[1]` and replies as `ZADD` does. There is at least one; with `INCR` exactly one.
+/// Adds members to the set at `args[1]`, replies as `ZADD` does, and returns whether anything changed. There is at least one
+/// member; with `INCR` exactly one.
 pub(crate) fn add_scores<'m>(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -88,7 +89,7 @@ pub(crate) fn add_scores<'m>(
     options: AddOptions,
     count_changed: bool,
     reply: &mut Reply<'_>,
-) {
+) -> bool {
     let (key, limits) = (access.first_key(args, 1), pack_limits(access));
     let missing = if options.xx { Missing::Skip } else { Missing::Create };
     let result = access.db(&key).change_as(&key, missing, |set: &mut SortedSet| {
@@ -121,10 +122,14 @@ pub(crate) fn add_scores<'m>(
     });
     let tally = match result {
         Ok(tally) => tally.unwrap_or_default(),
-        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
+        Err(WrongType) => {
+            reply.error(errors::WRONG_TYPE);
+            return false;
+        }
     };
     if tally.not_a_number {
-        return reply.error("ERR resulting score is not a number (NaN)");
+        reply.error("ERR resulting score is not a number (NaN)");
+        return tally.added + tally.updated > 0;
     }
     if tally.added + tally.updated > 0 {
         access.notify(EventClass::SortedSet, if options.incr { "zincr" } else { "zadd" }, &key);
@@ -134,4 +139,5 @@ pub(crate) fn add_scores<'m>(
         (true, None) => reply.null(),
         (false, _) => reply.integer(if count_changed { tally.added + tally.updated } else { tally.added }),
     }
+    tally.added + tally.updated > 0
 }

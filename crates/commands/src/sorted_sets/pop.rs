@@ -9,7 +9,7 @@ use pantala_types::{Collection, SortedSet};
 
 use crate::arguments::{is_option, natural};
 use crate::elements::write;
-use crate::errors;
+use crate::{errors, propagated};
 
 /// Which end is popped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,13 @@ pub(crate) enum End {
 }
 
 impl End {
+    fn command(self) -> &'static str {
+        match self {
+            End::Min => "ZPOPMIN",
+            End::Max => "ZPOPMAX",
+        }
+    }
+
     fn event(self) -> &'static str {
         match self {
             End::Min => "zpopmin",
@@ -157,11 +164,17 @@ pub(crate) fn pop(
             reply.double(score);
         }
         set.remove_range(ranks);
-        (taken > 0, (taken > 0, set.is_empty()))
+        (taken > 0, (taken, set.is_empty()))
     })?;
-    let Some((has_taken, is_gone)) = result else { return Ok(false) };
-    if has_taken {
+    let Some((taken, is_gone)) = result else { return Ok(false) };
+    if taken > 0 {
         access.notify(EventClass::SortedSet, end.event(), key);
+        // `ZPOPMIN` itself is propagated as it came.
+        match shape {
+            Shape::Flat | Shape::Nested => {}
+            Shape::FlatWithKey => propagated::pop(access, end.command(), key, None),
+            Shape::WithKey => propagated::pop(access, end.command(), key, Some(taken)),
+        }
     }
     if is_gone {
         access.notify(EventClass::Generic, "del", key);

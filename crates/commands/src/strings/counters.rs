@@ -89,6 +89,7 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     match db.set_string(&key, NewString::Bytes(&text), Expire::Keep) {
         Ok(()) => {
             db.notify(EventClass::String, "incrbyfloat", &key);
+            access.propagate(&[b"SET", key.bytes, &text, b"KEEPTTL"]);
             reply.bulk(&text);
         }
         Err(_) => reply.error(errors::OUT_OF_MEMORY),

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Expire, Holds, NewString, payload_of};
 use pantala_engine::notify::EventClass;
@@ -9,8 +10,8 @@ use pantala_resp::{Args, Reply};
 
 use super::StringRef;
 use crate::arguments::{integer, is_option};
-use crate::errors;
 use crate::expiry::{Base, Unit, invalid_expire, new_expiry_ms};
+use crate::{errors, propagated};
 
 /// `GET key`.
 #[inline]
@@ -57,7 +58,7 @@ pub fn set(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(options) = Options::parse(args, 3, Syntax::Set) else {
         return reply.error(errors::SYNTAX);
     };
-    store(access, &key, args.at(2), &options, "set", reply);
+    store(access, args, &key, args.at(2), &options, "set", reply);
 }
 
 /// `SETEX key seconds value`.
@@ -73,7 +74,7 @@ pub fn psetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 fn set_expiring(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, command: &str, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let expiry = Expiry::At { text: args.at(2), unit, base: Base::Now };
-    store(access, &key, args.at(3), &Options { expiry, ..Options::default() }, command, reply);
+    store(access, args, &key, args.at(3), &Options { expiry, ..Options::default() }, command, reply);
 }
 
 /// `SETNX key value`.
@@ -102,6 +103,7 @@ pub fn getset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if reply_value(access, &key, reply) {
         access.db(&key).set_payload(&key, payload, flags, Expire::Clear);
         access.notify(EventClass::String, "set", &key);
+        access.propagate(&[b"SET", key.bytes, args.at(2)]);
     }
 }
 
@@ -112,6 +114,7 @@ pub fn getdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         let lazy = access.keyspace().tuning.lazyfree_lazy_user_del.load(Relaxed);
         if access.db(&key).remove(&key, lazy) {
             access.notify(EventClass::Generic, "del", &key);
+            propagated::deletion(access, &key, lazy);
         }
     }
 }
@@ -132,20 +135,25 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     string.write(reply);
     let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms);
     if past {
-        db.remove(&key, keyspace.tuning.lazyfree_lazy_expire.load(Relaxed));
+        let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
+        db.remove(&key, lazy);
         db.notify(EventClass::Generic, "del", &key);
-    } else if at_ms.is_some() {
-        db.set_expire(&key, at_ms);
+        propagated::deletion(access, &key, lazy);
+    } else if let Some(at_ms) = at_ms {
+        db.set_expire(&key, Some(at_ms));
         db.notify(EventClass::Generic, "expire", &key);
+        propagated::deadline(access, &key, at_ms);
     } else if options.expiry == Expiry::Persist && had_expiry {
         db.set_expire(&key, None);
         db.notify(EventClass::Generic, "persist", &key);
+        access.propagate(&[b"PERSIST", key.bytes]);
     }
 }
 
 /// Stores a value as the options say.
 fn store(
     access: &mut Access<'_>,
+    args: &Args<'_>,
     key: &Key<'_>,
     value: &[u8],
     options: &Options<'_>,
@@ -182,6 +190,9 @@ fn store(
     db.notify(EventClass::String, "set", key);
     if at_ms.is_some() {
         db.notify(EventClass::Generic, "expire", key);
+    }
+    if access.is_journaled() {
+        options.propagate(access, args, key, value, at_ms);
     }
     if !options.get {
         reply.ok();
@@ -264,6 +275,19 @@ impl<'a> Options<'a> {
             options.say(Expiry::At { text, unit, base })?;
         }
         Some(options)
+    }
+
+    /// Propagates the call with the time at which the key expires, and without `GET`.
+    #[cold]
+    fn propagate(&self, access: &mut Access<'_>, args: &Args<'_>, key: &Key<'_>, value: &[u8], at_ms: Option<i64>) {
+        let is_exact = matches!(self.expiry, Expiry::At { unit: Unit::Milliseconds, base: Base::Epoch, .. });
+        match at_ms {
+            Some(at_ms) if !is_exact => {
+                access.propagate(&[b"SET", key.bytes, value, b"PXAT", Decimal::new().format_i64(at_ms)]);
+            }
+            None if self.get => propagated::without_word(access, args, 3, "GET"),
+            _ => {}
+        }
     }
 
     /// Takes an option that only `SET` has; `false`: it isn't one, or contradicts an earlier one.

@@ -1,0 +1,42 @@
+//! Forms in which commands are propagated that differ from what clients send: relative expiries as
+//! absolute ones, random and blocking pops as what they did. The default is the command as it came;
+//! how a handler departs from it is in `pantala_engine::effect`.
+
+use pantala_base::number::Decimal;
+use pantala_engine::access::{Access, Key};
+use pantala_resp::Args;
+
+/// Propagates the deletion of a key.
+pub(crate) fn deletion(access: &mut Access<'_>, key: &Key<'_>, lazy: bool) {
+    access.propagate(&[if lazy { b"UNLINK" } else { b"DEL" }, key.bytes]);
+}
+
+/// Propagates the deadline of a key: Unix time, ms.
+pub(crate) fn deadline(access: &mut Access<'_>, key: &Key<'_>, at_ms: i64) {
+    access.propagate(&[b"PEXPIREAT", key.bytes, Decimal::new().format_i64(at_ms)]);
+}
+
+/// Propagates a pop from a key by the command that pops from that end, with a count where the
+/// client's command has one.
+pub(crate) fn pop(access: &mut Access<'_>, command: &str, key: &Key<'_>, count: Option<usize>) {
+    match count {
+        None => access.propagate(&[command.as_bytes(), key.bytes]),
+        Some(count) => {
+            access.propagate(&[command.as_bytes(), key.bytes, Decimal::new().format_u64(count as u64)]);
+        }
+    }
+}
+
+/// Propagates a command by its words where they are made for it.
+pub(crate) fn words<'w>(access: &mut Access<'_>, words: impl IntoIterator<Item = &'w [u8]>) {
+    let words: Vec<&[u8]> = words.into_iter().collect();
+    access.propagate(&words);
+}
+
+/// Propagates the client's command without one of its words, in any case: `SET … GET`.
+pub(crate) fn without_word(access: &mut Access<'_>, args: &Args<'_>, first: usize, word: &str) {
+    let kept =
+        args.iter().enumerate().filter(|(index, arg)| *index < first || !arg.eq_ignore_ascii_case(word.as_bytes()));
+    let kept: Vec<&[u8]> = kept.map(|(_, arg)| arg).collect();
+    access.propagate(&kept);
+}
