@@ -10,6 +10,7 @@
 //! - [`Client`]: a socket that sends exactly the bytes it is given and cuts what comes back into [`Reply`]s, keeping their
 //!   raw bytes, so that two servers can be compared byte for byte.
 //! - [`history`]: what concurrent clients saw, and whether that could have happened.
+//! - [`effects`]: the stream of propagated commands, read and replayed.
 //! - [`generator`]: random command streams, [`differential`]: running one against two servers.
 //! - [`transcript`]: what a list of commands is answered, held against a judge.
 //! - *judge*: the real redis-server whose replies are right by definition.
@@ -36,6 +37,7 @@ pub mod client;
 pub mod concurrent;
 pub mod differential;
 pub mod ecosystem;
+pub mod effects;
 pub mod generator;
 pub mod history;
 pub mod random;

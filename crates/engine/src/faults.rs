@@ -37,9 +37,15 @@ pub enum Fault {
     Repeated,
     /// What looks a key up finds it though its time is over.
     KeptExpired,
+    /// A unit of effects is stamped without regard to what its shards have seen.
+    UnorderedEffects,
+    /// A connection's later effects are stamped without regard to what another worker did for it.
+    ForgottenClock,
+    /// A command's effect is not propagated.
+    LostEffect,
 }
 
-const ALL: [(&str, Fault); 11] = [
+const ALL: [(&str, Fault); 14] = [
     ("pause-taking", Fault::PauseTaking),
     ("pause-holding", Fault::PauseHolding),
     ("pause-replying", Fault::PauseReplying),
@@ -51,6 +57,9 @@ const ALL: [(&str, Fault); 11] = [
     ("torn-script", Fault::TornScript),
     ("repeated", Fault::Repeated),
     ("kept-expired", Fault::KeptExpired),
+    ("unordered-effects", Fault::UnorderedEffects),
+    ("forgotten-clock", Fault::ForgottenClock),
+    ("lost-effect", Fault::LostEffect),
 ];
 
 /// How often a fault can hit: always.

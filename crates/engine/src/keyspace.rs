@@ -66,13 +66,21 @@ pub struct Layout {
     pub random_seed: u64,
 }
 
+/// The state of a shard, for whoever has its ownership.
+struct OwnedState(UnsafeCell<Shard>);
+
+// SAFETY: the state is reached only through `Keyspace::shard` and `Keyspace::shard_ref`, which borrow
+// the shard's `Ownership`, of which there is never more than one (see `crate::ownership`); the gate's
+// acquire and release order one owner's accesses before the next one's. `Shard` is Send.
+unsafe impl Sync for OwnedState {}
+
 /// A shard with its gate and its figures. The gate stands with the figures that each command writes in one cache line, since a
 /// line that another core has written last is the dearest thing that a command of one key meets.
 #[repr(C)]
 struct ShardCell {
     gate: Gate<Request>,
     stats: ShardStats,
-    state: CachePadded<UnsafeCell<Shard>>,
+    state: CachePadded<OwnedState>,
     /// Touched with the state: loom reports who isn't its only owner, or doesn't see what the last one wrote.
     #[cfg(loom)]
     touched: loom::cell::UnsafeCell<()>,
@@ -146,11 +154,6 @@ pub struct Keyspace {
     served_later: AtomicI64,
 }
 
-// SAFETY: everything in a Keyspace may be shared but the `UnsafeCell`s in the shards. Those are reached only through
-// `Keyspace::shard`, which takes a mutable borrow of the shard's `Ownership`, of which there is never more than one (see
-// `crate::ownership`); the gate's acquire and release order one owner's accesses before the next one's. `Shard` is Send.
-unsafe impl Sync for Keyspace {}
-
 /// Asserted rather than assumed: the argument above needs it.
 const fn assert_send<T: Send>() {}
 const _: () = {
@@ -181,7 +184,7 @@ impl Keyspace {
                 CachePadded::new(ShardCell {
                     gate: Gate::new(number, id),
                     stats: ShardStats::new(databases),
-                    state: CachePadded::new(UnsafeCell::new(Shard::new(databases, layout.seed, seed))),
+                    state: CachePadded::new(OwnedState(UnsafeCell::new(Shard::new(databases, layout.seed, seed)))),
                     #[cfg(loom)]
                     touched: loom::cell::UnsafeCell::new(()),
                 })
@@ -190,7 +193,7 @@ impl Keyspace {
         let hints = shards
             .iter()
             // SAFETY: the keyspace is not shared yet.
-            .flat_map(|cell| unsafe { &*cell.state.get() }.databases.iter().map(Dict::hint))
+            .flat_map(|cell| unsafe { &*cell.state.0.get() }.databases.iter().map(Dict::hint))
             .collect();
         Keyspace {
             shards,
@@ -464,7 +467,7 @@ impl Keyspace {
         // that number (gates are crate-private and called with their own index), and it is borrowed mutably for as long as the
         // reference lives: no second reference to the state can be made meanwhile. The gate's acquire made the previous
         // owner's writes visible.
-        unsafe { &mut *cell.state.get() }
+        unsafe { &mut *cell.state.0.get() }
     }
 
     /// As [`Keyspace::shard`], to be read.
@@ -474,7 +477,7 @@ impl Keyspace {
         self.shards[ownership.shard() as usize].touched.with(|_| ());
         // SAFETY: as in `shard`; the ownership is borrowed for as long as the reference lives, so no mutable reference to
         // the state can be made meanwhile, and shared ones don't conflict.
-        unsafe { &*self.shards[ownership.shard() as usize].state.get() }
+        unsafe { &*self.shards[ownership.shard() as usize].state.0.get() }
     }
 
     /// Frees a large value, in the background when `lazy` and worth it.

@@ -113,6 +113,7 @@ impl<T> Gate<T> {
     /// Gives the shard back, unless requests arrived meanwhile.
     #[inline]
     pub(crate) fn free(&self, ownership: Ownership) -> Freed<T> {
+        assert_eq!((ownership.shard, ownership.keyspace), (self.shard, self.keyspace), "another shard's ownership");
         // Release: everything that was done to the shard is visible to the next owner.
         match self.word.compare_exchange(mark(), std::ptr::null_mut(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Freed::Free,

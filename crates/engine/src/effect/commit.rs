@@ -7,6 +7,7 @@ use crate::access::{Access, Key};
 use crate::command::{Command, Flags};
 use crate::effect::pending::Form;
 use crate::executor::Executor;
+use crate::faults::{self, Fault};
 use crate::ownership::Ownership;
 
 /// Effects one behind the other, encoded as RESP arrays.
@@ -195,6 +196,9 @@ impl Executor<'_> {
             is_changed | std::mem::take(&mut keyspace.shard(ownership).waiters.pending.is_changed)
         });
         let lowest = &mut keyspace.shard(&mut owned[0]).waiters.pending;
+        if faults::hits(Fault::LostEffect) {
+            return lowest.forget_command();
+        }
         match std::mem::take(&mut lowest.form) {
             Form::Rewritten => self.unit.batch.append(&mut lowest.rewritten, false),
             // A read that met expired fields has changed its key, too.
@@ -287,7 +291,8 @@ impl Executor<'_> {
     fn stamp(&mut self, owned: &mut [Ownership]) -> u64 {
         let keyspace = self.keyspace;
         let clocks = owned.iter_mut().map(|ownership| keyspace.shard(ownership).waiters.pending.clock);
-        let latest = clocks.fold(self.stream.clock(), u64::max);
+        let own = self.stream.clock();
+        let latest = if faults::hits(Fault::UnorderedEffects) { own } else { clocks.fold(own, u64::max) };
         latest.max(keyspace.journal().epoch_floor()) + 1
     }
 
@@ -306,7 +311,9 @@ impl Executor<'_> {
     /// next is stamped later.
     #[inline]
     pub fn observe_clock(&mut self, clock: u64) {
-        self.stream.observe(clock);
+        if !faults::hits(Fault::ForgottenClock) {
+            self.stream.observe(clock);
+        }
     }
 
     /// Hands the turn's units to the journal. To be called at the end of each turn, before the

@@ -1,0 +1,318 @@
+//! What commands propagate to replicas and to the append-only file: as redis-server does, in an
+//! order that rebuilds the dataset, wherever the stream is cut.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use pantala_tests::effects::{Effect, EffectStream, digest, replay, show_effect};
+use pantala_tests::waiting::waiting;
+use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend};
+
+/// One scene a line: commands separated by `;;`, words by spaces, `\r`, `\n` and `\x..` escaped in
+/// them. `@wait` in front of a command has another connection send it and wait blocked; `@sleep`
+/// lets so many milliseconds pass.
+const SCENES: &str = include_str!("propagation/scenes.txt");
+
+/// Unix times in ms closer than this to the present are shown as `<ms>`.
+const NOW_SLACK_MS: i64 = 1_000_000_000;
+
+/// Commands of a stream that is replayed, unless `PANTALA_EFFECT_COMMANDS` says otherwise.
+const COMMANDS: usize = 20_000;
+
+fn commands() -> usize {
+    std::env::var("PANTALA_EFFECT_COMMANDS").map_or(COMMANDS, |text| text.trim().parse().expect("a number"))
+}
+
+fn words_of(command: &str) -> Vec<Vec<u8>> {
+    command.split(' ').filter(|word| !word.is_empty()).map(unescaped).collect()
+}
+
+/// The bytes that a word stands for; `_` is a space.
+fn unescaped(word: &str) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), word.as_bytes());
+    while let Some((&first, behind)) = rest.split_first() {
+        let (byte, behind) = match (first, behind) {
+            (b'\\', [b'n', behind @ ..]) => (b'\n', behind),
+            (b'\\', [b's', behind @ ..]) => (b' ', behind),
+            (b'\\', [b'x', high, low, behind @ ..]) => {
+                let digits = [*high, *low];
+                let digits = std::str::from_utf8(&digits).expect("ASCII");
+                (u8::from_str_radix(digits, 16).expect("hexadecimal"), behind)
+            }
+            _ => (first, behind),
+        };
+        bytes.push(byte);
+        rest = behind;
+    }
+    bytes
+}
+
+/// Plays a scene and returns what it propagated.
+fn play(scene: &str, server: &Server, client: &mut Client, stream: &mut EffectStream) -> Vec<Effect> {
+    let mut others = Vec::new();
+    for command in scene.split(" ;; ") {
+        if let Some(ms) = command.strip_prefix("@sleep ") {
+            std::thread::sleep(Duration::from_millis(ms.parse().expect("milliseconds")));
+        } else if let Some(command) = command.strip_prefix("@wait ") {
+            others.push(waiting(server, command, others.len() + 1));
+        } else {
+            client.command(&words_of(command));
+        }
+    }
+    others.iter_mut().for_each(|other| _ = other.receive());
+    stream.take(client)
+}
+
+/// An effect with the present time, and the case of the command's name, left out.
+fn normalized(effect: &Effect, now_ms: i64) -> String {
+    let is_now = |text: &str| text.parse::<i64>().is_ok_and(|ms| (ms - now_ms).abs() < NOW_SLACK_MS);
+    let shown = effect.iter().enumerate().map(|(index, word)| {
+        let text = String::from_utf8_lossy(word);
+        match text.split_once('-') {
+            _ if index == 0 => text.to_uppercase(),
+            Some((ms, sequence)) if is_now(ms) => format!("<ms>-{sequence}"),
+            _ if is_now(&text) => "<ms>".into(),
+            _ => text.into_owned(),
+        }
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+fn now_ms() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
+
+/// What each scene propagates on a server.
+fn played(server: &Server) -> Vec<Vec<String>> {
+    let (mut client, mut stream) = (server.connect(), EffectStream::attach(server));
+    client.call("SET first 1");
+    stream.take(&mut client);
+    let scenes = SCENES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    scenes
+        .map(|scene| {
+            let effects = play(scene, server, &mut client, &mut stream);
+            effects.iter().map(|effect| normalized(effect, now_ms())).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn commands_are_propagated_as_redis_propagates_them() {
+    let Some(judge) = Server::redis(&[]) else { return };
+    let right = played(&judge);
+    for_each_backend(|backend| {
+        let mut subject = Server::pantala(backend, &["--workers", "2", "--shards", "8"]);
+        let given = played(&subject);
+        let scenes = SCENES.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let different: Vec<String> = scenes
+            .zip(given.iter().zip(&right))
+            .filter(|(_, (given, right))| given != right)
+            .map(|(scene, (given, right))| format!("{scene}\n    propagates {given:?}\n    must be    {right:?}"))
+            .collect();
+        assert!(different.is_empty(), "{}", different.join("\n"));
+        subject.assert_sound();
+    });
+}
+
+/// Replays a stream into a fresh redis-server, where there is one, and a fresh Pantala: they must
+/// hold what the server holds.
+fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
+    let right = digest(server);
+    let mut copies = vec![("pantala", Server::pantala(backend, &["--workers", "2"]))];
+    copies.extend(Server::redis(&[]).map(|judge| ("redis-server", judge)));
+    for (name, copy) in &copies {
+        copy.connect().call("DEBUG SET-ACTIVE-EXPIRE 0");
+        replay(effects, copy);
+        assert_eq!(digest(copy), right, "the dataset that {name} rebuilds from {} effects", effects.len());
+    }
+}
+
+#[test]
+fn the_stream_of_random_commands_rebuilds_the_dataset() {
+    let test = "the_stream_of_random_commands_rebuilds_the_dataset";
+    let announced = Random::seed(test);
+    for_each_backend(|backend| {
+        let Some(judge) = Server::redis(&[]) else { return };
+        let mut subject = Server::pantala(backend, &["--workers", "2", "--shards", "12"]);
+        let mut stream = EffectStream::attach(&subject);
+        let name = format!("{test} on {}", backend.name());
+        differential::compare(&subject, &judge, announced, &name, commands());
+        let effects = stream.take(&mut subject.connect());
+        assert!(effects.len() > commands() / 10, "{} effects", effects.len());
+        assert_rebuilds(&effects, &subject, backend);
+        subject.assert_sound();
+    });
+}
+
+/// Clients that write at the same time, each with a pipeline over all shards.
+const WRITERS: usize = 6;
+
+/// Commands of a writer's pipeline.
+const PIPELINE: usize = 24;
+
+/// The next commands of a writer: each tells its number by `SET own:<writer>:<key> <number>`.
+fn pipeline(random: &mut Random, writer: usize, number: &mut u64) -> Vec<Vec<String>> {
+    let words = |text: String| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let mut all = Vec::new();
+    while all.len() < PIPELINE {
+        let (one, other) = (random.below(20), random.below(20));
+        *number += 1;
+        let own = format!("SET own:{writer}:{} {number}", random.below(7));
+        match random.below(12) {
+            0 => all.push(words(format!("APPEND s{one} {writer}.{number},"))),
+            1 => all.push(words(format!("RPUSH l{one} {writer}.{number}"))),
+            2 => all.push(words(format!("LMOVE l{one} l{other} LEFT RIGHT"))),
+            3 => all.push(words(format!("MSET s{one} {number} s{other} {number}"))),
+            4 => all.push(words(format!("RENAME s{one} s{other}"))),
+            5 => all.push(words(format!("SET s{one} {number} PX {}", random.below(30) + 1))),
+            6 => all.push(words(format!("SPOP set{one} 2"))),
+            7 => all.push(words(format!("SADD set{one} {writer} {number} {other}"))),
+            8 => {
+                let script = "redis.call('append',KEYS[1],ARGV[1])return(redis.call('append','s'..ARGV[2],ARGV[1]))";
+                all.push(words(format!("EVAL {script} 1 s{one} <{number}> {other}")));
+            }
+            9 => {
+                let pair = [format!("SET pair:{writer}:a {number}"), format!("SET pair:{writer}:b {number}")];
+                all.push(words("MULTI".into()));
+                all.extend(pair.map(words));
+                all.push(words("EXEC".into()));
+            }
+            10 => all.push(words(format!("BLPOP l{one} l{other} 0.001"))),
+            _ => all.push(words(own)),
+        }
+    }
+    all
+}
+
+/// Has writers write at the same time until each has sent so many pipelines.
+fn write_together(server: &Server, seed: u64, pipelines: usize) {
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            scope.spawn(move || {
+                let mut random = Random::from_seed(seed ^ writer as u64);
+                let (mut client, mut number) = (server.connect(), 0);
+                for _ in 0..pipelines {
+                    let commands = pipeline(&mut random, writer, &mut number);
+                    let replies = client.pipeline(&commands);
+                    assert!(!replies.iter().any(|reply| matches!(reply, Reply::Error(text) if is_unexpected(text))));
+                }
+            });
+        }
+    });
+}
+
+fn is_unexpected(error: &str) -> bool {
+    !error.contains("no such key")
+}
+
+/// What is wrong with the order of a stream, wherever it is cut. With `--execution owner` a
+/// connection's commands keep their order by key alone.
+fn wrong_order(effects: &[Effect], is_owner: bool) -> Option<String> {
+    let mut latest: HashMap<String, u64> = HashMap::new();
+    let mut pairs: HashMap<String, String> = HashMap::new();
+    let mut is_open = false;
+    for (at, effect) in effects.iter().enumerate() {
+        let text: Vec<String> = effect.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        match text.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+            ["MULTI"] => is_open = true,
+            ["EXEC"] => is_open = false,
+            ["SET", key, value] if key.starts_with("own:") => {
+                let writer = if is_owner { key } else { key.split(':').nth(1).unwrap_or_default() }.to_owned();
+                let number = value.parse().expect("a number");
+                let before = latest.insert(writer, number).unwrap_or(0);
+                if before > number {
+                    return Some(format!("effect {at}, {}, is behind {before}", show_effect(effect)));
+                }
+            }
+            ["SET", key, value] if key.starts_with("pair:") => {
+                if !is_open {
+                    return Some(format!("effect {at}, {}, stands alone", show_effect(effect)));
+                }
+                let writer = key.split(':').nth(1).unwrap_or_default().to_owned();
+                if key.ends_with(":a") {
+                    pairs.insert(writer, (*value).to_owned());
+                } else if pairs.remove(&writer).as_deref() != Some(*value) {
+                    return Some(format!("effect {at}, {}, lacks its other half", show_effect(effect)));
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Arguments of a server whose workers meet often.
+const CROWDED: [&str; 4] = ["--workers", "4", "--shards", "5"];
+
+#[test]
+fn concurrent_writers_are_propagated_in_an_order_that_holds_at_every_cut() {
+    let seed = Random::seed("concurrent_writers_are_propagated_in_an_order_that_holds_at_every_cut");
+    for_each_backend(|backend| {
+        for execution in ["inline", "owner"] {
+            let mut server = Server::pantala(backend, &[&CROWDED[..], &["--execution", execution]].concat());
+            let mut client = server.connect();
+            for fault in ["pause-taking", "pause-holding", "pause-replying"] {
+                client.call(&format!("DEBUG FAULT {fault} 20"));
+            }
+            let mut stream = EffectStream::attach(&server);
+            write_together(&server, seed, 40);
+            client.call("DEBUG SET-ACTIVE-EXPIRE 0");
+            let effects = stream.take(&mut client);
+            let wrong = wrong_order(&effects, execution == "owner");
+            assert_eq!(wrong, None, "PANTALA_SEED={seed}, {execution}");
+            assert_rebuilds(&effects, &server, backend);
+            server.assert_sound();
+        }
+    });
+}
+
+#[test]
+fn broken_rules_of_propagation_are_noticed() {
+    let seed = Random::seed("broken_rules_of_propagation_are_noticed");
+    let server = Server::pantala(Backend::all()[0], &CROWDED);
+    let mut client = server.connect();
+    if client.call("DEBUG FAULT lost-effect 0").is_error() {
+        // A release build has no faults to inject.
+        return;
+    }
+    for (fault, permille) in [("lost-effect", 20), ("unordered-effects", 1000), ("forgotten-clock", 1000)] {
+        let is_noticed = (0..20).any(|attempt| {
+            client.call("FLUSHALL");
+            client.call("DEBUG FAULT pause-replying 50");
+            let mut stream = EffectStream::attach(&server);
+            client.call(&format!("DEBUG FAULT {fault} {permille}"));
+            write_together(&server, seed.wrapping_add(attempt), 10);
+            client.call(&format!("DEBUG FAULT {fault} 0"));
+            let effects = stream.take(&mut client);
+            let copy = Server::pantala(Backend::all()[0], &[]);
+            wrong_order(&effects, false).is_some() || is_refused(&effects, &copy) || digest(&copy) != digest(&server)
+        });
+        assert!(is_noticed, "{fault} was not noticed (PANTALA_SEED={seed})");
+    }
+}
+
+/// Replays effects and returns whether one of them is an error there.
+fn is_refused(effects: &[Effect], copy: &Server) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| replay(effects, copy))).is_err()
+}
+
+#[test]
+fn a_follower_that_leaves_ends_the_recording() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let mut client = server.connect();
+        for round in 0..3 {
+            let mut first = EffectStream::attach(&server);
+            let mut second = EffectStream::attach(&server);
+            client.call(&format!("SET round {round}"));
+            let expected: Effect = vec![b"SET".to_vec(), b"round".to_vec(), round.to_string().into_bytes()];
+            assert_eq!(first.take(&mut client).last(), Some(&expected));
+            drop(first);
+            client.call("SELECT 1");
+            client.call("SET other 1");
+            client.call("SELECT 0");
+            let seen = second.take(&mut client);
+            assert!(seen.contains(&vec![b"SELECT".to_vec(), b"1".to_vec()]), "{seen:?}");
+        }
+    });
+}
