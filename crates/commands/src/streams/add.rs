@@ -8,10 +8,12 @@ use pantala_engine::db::Missing;
 use pantala_engine::notify::EventClass;
 use pantala_engine::tuning::Tuning;
 use pantala_resp::{Args, Reply};
+use pantala_types::Stream;
 use pantala_types::stream::{AppendError, NewId, NodeLimits, StreamId, Trim};
 
 use super::StreamBox;
 use super::ids::{INVALID_ID, write_id};
+use super::propagated;
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
@@ -38,6 +40,15 @@ struct Trimming {
     to: Trim,
     approximate: bool,
     limit: u64,
+    /// Index of the threshold.
+    at: usize,
+}
+
+impl Trimming {
+    /// Returns the threshold to propagate and its index, where it differs from the client's.
+    fn threshold_left(&self, stream: &Stream) -> Option<(usize, Trim)> {
+        self.approximate.then(|| (self.at, stream.threshold_left(self.to)))
+    }
 }
 
 /// The options before the id, and the id.
@@ -66,6 +77,7 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
     let missing = if options.no_mkstream { Missing::Skip } else { Missing::Create };
     let (limits, now_ms) = (node_limits(tuning), access.now_ms() as u64);
+    let is_journaled = access.is_journaled();
     let added = access.db(&key).change_as(&key, missing, |stream: &mut StreamBox| {
         let pairs = (0..fields.len() / 2).map(|pair| (fields.at(2 * pair), fields.at(2 * pair + 1)));
         let added = stream.append(options.id, now_ms, pairs, &limits);
@@ -73,7 +85,8 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             Some(how) if added.is_ok() => stream.trim(how.to, how.approximate, how.limit),
             _ => 0,
         };
-        (added.is_ok(), added.map(|id| (id, trimmed)))
+        let threshold = options.trimming.filter(|_| is_journaled).and_then(|how| how.threshold_left(stream));
+        (added.is_ok(), added.map(|id| (id, trimmed, threshold)))
     });
     match added {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -84,8 +97,12 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             AppendError::TooLarge => TOO_LARGE,
             AppendError::OutOfMemory => errors::OUT_OF_MEMORY,
         }),
-        Ok(Some(Ok((id, trimmed)))) => {
+        Ok(Some(Ok((id, trimmed, threshold)))) => {
             write_id(id, reply);
+            if is_journaled {
+                let id = (!matches!(options.id, NewId::Given(_))).then_some((options.id_at, id));
+                propagated::settled(access, args, id, threshold);
+            }
             access.notify(EventClass::Stream, "xadd", &key);
             if trimmed > 0 {
                 access.notify(EventClass::Stream, "xtrim", &key);
@@ -102,13 +119,18 @@ pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(_) => return reply.error(NO_STRATEGY),
         Err(error) => return reply.error(error),
     };
+    let is_journaled = access.is_journaled();
     let trimmed = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
         let trimmed = stream.trim(how.to, how.approximate, how.limit);
-        (trimmed > 0, trimmed)
+        let threshold = Some(how).filter(|_| is_journaled && trimmed > 0).and_then(|how| how.threshold_left(stream));
+        (trimmed > 0, (trimmed, threshold))
     });
     let Ok(trimmed) = trimmed else { return reply.error(errors::WRONG_TYPE) };
-    let trimmed = trimmed.unwrap_or(0);
+    let (trimmed, threshold) = trimmed.unwrap_or((0, None));
     if trimmed > 0 {
+        if is_journaled {
+            propagated::settled(access, args, None, threshold);
+        }
         access.notify(EventClass::Stream, "xtrim", &key);
     }
     reply.integer(trimmed as i64);
@@ -141,7 +163,7 @@ impl Options {
                 let operator = if more >= 2 { c_string(args.at(at + 1)) } else { b"" };
                 at += 1 + usize::from(operator == b"~" || operator == b"=");
                 let to = threshold(args.at(at), is_option(option, "MAXLEN"))?;
-                options.trimming = Some(Trimming { to, approximate: operator == b"~", limit: 0 });
+                options.trimming = Some(Trimming { to, approximate: operator == b"~", limit: 0, at });
             } else if more > 0 && is_option(option, "LIMIT") {
                 at += 1;
                 let most = parse_i64(args.at(at)).ok_or(errors::NOT_AN_INTEGER)?;

@@ -4,13 +4,16 @@ use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
-use pantala_types::stream::{Claim, Fields, StreamId};
+use pantala_types::stream::{Claim, StreamId};
 
 use super::ids::{Ids, id, start, write_entry, write_id};
+use super::propagated::Claims;
 use super::{StreamBox, change_unseen, no_group};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
+/// Index of the first id of `XCLAIM`.
+const IDS_AT: usize = 5;
 /// Entries that `XAUTOCLAIM` claims without COUNT.
 const COUNT_DEFAULT: i64 = 100;
 /// How many pending entries `XAUTOCLAIM` looks at for each that it may claim.
@@ -41,7 +44,7 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         return;
     };
     let mut ids = Ids::new();
-    let mut at = 5;
+    let mut at = IDS_AT;
     while let Some(id) = args.get(at).and_then(|argument| StreamId::parse(argument, 0)) {
         ids.push(id);
         at += 1;
@@ -59,15 +62,25 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     };
     let claimed = reply.defer_array();
     let mut count = 0;
+    let mut claims = Claims::new(access);
     let done = change_unseen(&mut access.db(&key), &key, |stream| {
         let Some(group) = stream.group_number(args.at(2)) else { return false };
-        stream.raise_group_id(group, options.last_id);
-        stream.claim(group, ids.as_slice(), &how, |id, fields| {
+        let is_raised = stream.raise_group_id(group, options.last_id);
+        let created = stream.claim(group, ids.as_slice(), &how, |pending, fields| {
+            claims.note(&pending, fields.is_some());
+            let Some(fields) = fields else { return };
             count += 1;
-            write_claimed(id, fields, how.just_id, reply);
-        })
+            if how.just_id {
+                write_id(pending.id, reply);
+            } else {
+                write_entry(pending.id, fields, reply);
+            }
+        });
+        claims.end(&stream.groups()[group], is_raised);
+        created
     });
     reply.patch(claimed, count);
+    claims.propagate(access, args, &args.tail(IDS_AT));
     if let Ok(Some(true)) = done {
         access.notify(EventClass::Stream, "xgroup-createconsumer", &key);
     }
@@ -93,11 +106,18 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     let now_ms = access.now_ms();
     let consumer = args.at(3);
     let how = Claim { consumer, min_idle_ms, delivered_ms: now_ms, deliveries: None, force: false, just_id, now_ms };
+    let mut claims = Claims::new(access);
     let done = change_unseen(&mut access.db(&key), &key, |stream| {
         let Some(group) = stream.group_number(args.at(2)) else { return false };
         let mut claimed = Vec::new();
         let attempts = count.saturating_mul(ATTEMPTS_PER_ENTRY);
-        let done = stream.claim_pending(group, start, count, attempts, &how, |id, _| claimed.push(id));
+        let done = stream.claim_pending(group, start, count, attempts, &how, |pending, fields| {
+            claims.note(&pending, fields.is_some());
+            if fields.is_some() {
+                claimed.push(pending.id);
+            }
+        });
+        claims.end(&stream.groups()[group], false);
         reply.array(3);
         write_id(done.next, reply);
         reply.array(claimed.len());
@@ -114,16 +134,9 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         }
         done.created_consumer
     });
+    claims.propagate(access, args, &args.tail(args.len()));
     if let Ok(Some(true)) = done {
         access.notify(EventClass::Stream, "xgroup-createconsumer", &key);
-    }
-}
-
-fn write_claimed(id: StreamId, fields: Fields<'_>, just_id: bool, reply: &mut Reply<'_>) {
-    if just_id {
-        write_id(id, reply);
-    } else {
-        write_entry(id, fields, reply);
     }
 }
 

@@ -127,6 +127,7 @@ pub fn xsetid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(None) => reply.error(errors::NO_SUCH_KEY),
         Ok(Some(Some(why_not))) => reply.error(why_not),
         Ok(Some(None)) => {
+            access.propagate_verbatim();
             access.notify(EventClass::Stream, "xsetid", &key);
             reply.ok();
         }

@@ -39,6 +39,7 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
         _ if !fits => subcommand_syntax(reply, "XGROUP", args.at(1)),
         (_, None) => reply.error(INVALID_ID),
         (Ok(Some(true)), Some(_)) => {
+            access.propagate_verbatim();
             access.notify(EventClass::Stream, "xgroup-create", &key);
             reply.ok();
         }
@@ -78,6 +79,7 @@ pub fn xgroup_destroy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Repl
         Ok(None) => reply.error(NO_KEY),
         Ok(Some(destroyed)) => {
             if destroyed {
+                access.propagate_verbatim();
                 access.notify(EventClass::Stream, "xgroup-destroy", &key);
             }
             reply.integer(i64::from(destroyed));
@@ -176,8 +178,8 @@ fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(boo
     Some((mkstream, entries_read))
 }
 
-/// Changes the group `args[3]` of the key `args[2]`, and notes the event where `change` says that it did. `None`: it was replied what
-/// is wrong.
+/// Changes the group `args[3]` of the key `args[2]`; where `change` says that it did, notes the event
+/// and propagates the command. `None`: it was replied what is wrong.
 fn change_group<R>(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -195,6 +197,7 @@ fn change_group<R>(
         Ok(Some(None)) => no_group_of_key(reply, key.bytes, args.at(3)),
         Ok(Some(Some((changed, result)))) => {
             if changed {
+                access.propagate_verbatim();
                 access.notify(EventClass::Stream, event, &key);
             }
             return Some(result);

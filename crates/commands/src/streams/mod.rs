@@ -10,6 +10,7 @@
 //! | `claim` | `XCLAIM`, `XAUTOCLAIM` |
 //! | `info` | `XINFO` |
 //! | `ids` | ids as arguments, ids and entries as replies |
+//! | `propagated` | the forms in which commands are propagated |
 //!
 //! `XADD` probes its key once and copies its fields once; `XREADGROUP` of what is new finds it without a search, and `XACK` in two
 //! binary searches.
@@ -21,6 +22,7 @@ mod groups;
 mod ids;
 mod info;
 mod pending;
+mod propagated;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -43,8 +45,9 @@ use crate::arguments::c_string;
 /// A stream as the engine keeps it.
 type StreamBox = Box<Stream>;
 
-/// Changes what Redis doesn't count as the key's value: a stream's groups, and the ids that `XSETID` sets. Who watches the key, waits for
-/// it or has a copy hears nothing. `None`: there is no such key.
+/// Changes what Redis doesn't count as the key's value: a stream's groups, and the ids that `XSETID`
+/// sets. Who watches the key, waits for it or has a copy hears nothing, and the command is not
+/// propagated unless the caller says so. `None`: there is no such key.
 fn change_unseen<R>(
     db: &mut Db<'_>,
     key: &Key<'_>,

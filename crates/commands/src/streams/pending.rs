@@ -26,7 +26,12 @@ pub fn xack(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.integer(0),
         Ok(Some(None)) => reply.error(INVALID_ID),
-        Ok(Some(Some(acknowledged))) => reply.integer(acknowledged as i64),
+        Ok(Some(Some(acknowledged))) => {
+            if acknowledged > 0 {
+                access.propagate_verbatim();
+            }
+            reply.integer(acknowledged as i64);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use pantala_resp::{Args, Deferred, Reply, Version};
 use pantala_types::stream::{Delivered, StreamId};
 
 use super::ids::{INVALID_ID, Ids, write_entry, write_id};
+use super::propagated::Delivery;
 use super::{StreamBox, change_unseen, no_group};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
@@ -287,14 +288,18 @@ impl<'a> Options<'a> {
         reply: &mut Reply<'_>,
     ) -> bool {
         let (now_ms, count) = (access.now_ms(), self.count);
+        let mut delivery = Delivery::new(access, self.noack);
         let entries = reply.defer_array();
         let mut db = access.db(key);
         let done = change_unseen(&mut db, key, |stream| {
             let group = stream.group_number(reader.group)?;
             let done = if after == NEW {
-                stream.deliver(group, reader.consumer, count, now_ms, self.noack, |id, fields| {
+                let done = stream.deliver(group, reader.consumer, count, now_ms, self.noack, |id, fields| {
+                    delivery.note(id);
                     write_entry(id, fields, reply);
-                })
+                });
+                delivery.end(&stream.groups()[group], &done);
+                done
             } else {
                 // `NEW` is the only id without a next one.
                 let start = after.next().unwrap_or(StreamId::MAX);
@@ -313,6 +318,7 @@ impl<'a> Options<'a> {
         db.count_lookup(key, !matches!(done, Ok(None)));
         let Delivered { entries: shown, created_consumer } = done.ok().flatten().flatten().unwrap_or_default();
         reply.patch(entries, shown);
+        delivery.propagate(access, [key.bytes, reader.group, reader.consumer], now_ms, created_consumer);
         if created_consumer {
             access.notify(EventClass::Stream, "xgroup-createconsumer", key);
         }

@@ -141,7 +141,7 @@ impl Group {
         ids.filter_map(|&id| Some(self.describe(self.pel.get(self.pel.find(id)?))))
     }
 
-    fn describe(&self, nack: &Nack) -> Pending<'_> {
+    pub(super) fn describe(&self, nack: &Nack) -> Pending<'_> {
         let Nack { id, delivered_ms, deliveries, consumer } = *nack;
         Pending { id, consumer: self.at(consumer).map_or(&[], Consumer::name), delivered_ms, deliveries }
     }

@@ -271,13 +271,16 @@ impl Stream {
         group.cursor = None;
     }
 
-    /// Lets a group have read up to an id, unless it has read further (`XCLAIM LASTID`).
-    pub fn raise_group_id(&mut self, group: usize, last_id: StreamId) {
+    /// Lets a group have read up to an id, unless it has read further (`XCLAIM LASTID`), which
+    /// returns `false`.
+    pub fn raise_group_id(&mut self, group: usize, last_id: StreamId) -> bool {
         let group = &mut self.groups[group];
-        if last_id > group.last_id {
+        let is_raised = last_id > group.last_id;
+        if is_raised {
             group.last_id = last_id;
             group.cursor = None;
         }
+        is_raised
     }
 
     /// Adds a consumer. `false`: there is one of that name.

@@ -2,7 +2,7 @@
 
 use super::Stream;
 use super::figures::Figures;
-use super::group::{ConsumerNumber, Group, Nack};
+use super::group::{ConsumerNumber, Group, Nack, Pending};
 use super::id::StreamId;
 use super::node::{Entry, Fields, Node, Reader};
 use super::ordered::{Ordered, Place};
@@ -206,27 +206,27 @@ impl Stream {
         })
     }
 
-    /// Claims entries for a consumer (`XCLAIM`), showing those that were claimed. `true`: the consumer was created for it.
+    /// Claims entries for a consumer (`XCLAIM`), showing those that were claimed, as they are pending
+    /// now, and without fields those that were pending but are gone from the stream, as they were.
+    /// `true`: the consumer was created for it.
     pub fn claim(
         &mut self,
         group: usize,
         ids: &[StreamId],
         how: &Claim<'_>,
-        mut visit: impl FnMut(StreamId, Fields<'_>),
+        mut visit: impl FnMut(Pending<'_>, Option<Fields<'_>>),
     ) -> bool {
         self.change_group(group, |nodes, _, group| {
             let mut claimant = Claimant::default();
             for &id in ids {
-                if let Claimed::Yes(fields) = claim_one(nodes, group, id, how, &mut claimant) {
-                    visit(id, fields);
-                }
+                claim_one(nodes, group, id, how, &mut claimant, &mut visit);
             }
             claimant.created
         })
     }
 
     /// Claims a group's pending entries from `start` on for a consumer (`XAUTOCLAIM`): at most `count`, those that are gone
-    /// included, out of at most `attempts`.
+    /// included, out of at most `attempts`. Shows them as [`Stream::claim`] does.
     pub fn claim_pending(
         &mut self,
         group: usize,
@@ -234,7 +234,7 @@ impl Stream {
         count: usize,
         attempts: usize,
         how: &Claim<'_>,
-        mut visit: impl FnMut(StreamId, Fields<'_>),
+        mut visit: impl FnMut(Pending<'_>, Option<Fields<'_>>),
     ) -> AutoClaimed {
         self.change_group(group, |nodes, _, group| {
             let mut claimant = Claimant::default();
@@ -248,11 +248,8 @@ impl Stream {
                     break;
                 }
                 let Some(id) = next(group, from) else { break };
-                match claim_one(nodes, group, id, how, &mut claimant) {
-                    Claimed::Yes(fields) => {
-                        visit(id, fields);
-                        done.claimed += 1;
-                    }
+                match claim_one(nodes, group, id, how, &mut claimant, &mut visit) {
+                    Claimed::Yes => done.claimed += 1,
                     Claimed::Gone => done.deleted.push(id),
                     Claimed::No => {}
                 }
@@ -313,23 +310,27 @@ struct Claimant {
     created: bool,
 }
 
-enum Claimed<'n> {
-    Yes(Fields<'n>),
+enum Claimed {
+    Yes,
     /// It was pending, but isn't in the stream.
     Gone,
     No,
 }
 
-fn claim_one<'n>(
-    nodes: &'n Ordered<Node>,
+fn claim_one(
+    nodes: &Ordered<Node>,
     group: &mut Group,
     id: StreamId,
     how: &Claim<'_>,
     claimant: &mut Claimant,
-) -> Claimed<'n> {
+    visit: &mut impl FnMut(Pending<'_>, Option<Fields<'_>>),
+) -> Claimed {
     let pending = group.nack(id);
     let Some(entry) = find(nodes, id) else {
-        return if pending.is_some() && group.acknowledge(id) { Claimed::Gone } else { Claimed::No };
+        let Some(nack) = pending else { return Claimed::No };
+        visit(group.describe(&nack), None);
+        group.acknowledge(id);
+        return Claimed::Gone;
     };
     let idle_enough =
         |nack: Nack| how.min_idle_ms == 0 || how.now_ms.wrapping_sub(nack.delivered_ms) >= how.min_idle_ms;
@@ -345,6 +346,8 @@ fn claim_one<'n>(
         claimant.created = created;
         number
     });
-    group.put(Nack { id, delivered_ms: how.delivered_ms, deliveries, consumer: number });
-    Claimed::Yes(entry.fields)
+    let delivered_ms = how.delivered_ms;
+    group.put(Nack { id, delivered_ms, deliveries, consumer: number });
+    visit(Pending { id, consumer: how.consumer, delivered_ms, deliveries }, Some(entry.fields));
+    Claimed::Yes
 }

@@ -419,3 +419,47 @@ fn what_it_costs() {
     let node = stream.nodes.first().unwrap().allocated_bytes();
     assert!((300..=310).contains(&node), "{node}");
 }
+
+/// What `XTRIM` with `~` is propagated as: a deleted entry at the front counts, as in Redis.
+#[test]
+fn an_exact_trim_to_what_is_left_removes_nothing() {
+    let mut stream = Stream::default();
+    let nothing = Trim::Id(StreamId::MIN);
+    assert_eq!(stream.threshold_left(nothing), Trim::Id(StreamId::MAX));
+    simple(&mut stream, 1..6);
+    stream.delete(&[id(1, 0)]);
+    assert_eq!(stream.threshold_left(nothing), Trim::Id(id(1, 0)));
+    assert_eq!(stream.threshold_left(Trim::Length(0)), Trim::Length(4));
+    for to in [nothing, Trim::Length(0)] {
+        let left = stream.threshold_left(to);
+        assert_eq!(stream.trim(left, false, 0), 0);
+    }
+}
+
+#[test]
+fn claims_show_entries_as_they_are_pending_and_deleted_ones_as_they_were() {
+    let mut stream = Stream::default();
+    simple(&mut stream, 1..4);
+    stream.create_group(b"g", StreamId::MIN, ENTRIES_READ_UNKNOWN);
+    stream.deliver(0, b"first", 3, 5, false, |_, _| ());
+    stream.delete(&[id(2, 0)]);
+    let how = Claim {
+        consumer: b"second",
+        min_idle_ms: 0,
+        delivered_ms: 7,
+        deliveries: None,
+        force: false,
+        just_id: false,
+        now_ms: 9,
+    };
+    let ids = [id(1, 0), id(2, 0), id(9, 0)];
+    let mut shown = Vec::new();
+    stream.claim(0, &ids, &how, |pending, fields| {
+        let Pending { id, consumer, delivered_ms, deliveries } = pending;
+        shown.push((id, consumer.to_vec(), delivered_ms, deliveries, fields.is_some()));
+    });
+    assert_eq!(shown, [(id(1, 0), b"second".to_vec(), 7, 2, true), (id(2, 0), b"first".to_vec(), 5, 1, false)]);
+    assert_eq!(stream.groups()[0].pending_len(), 2);
+    assert!(!stream.raise_group_id(0, id(3, 0)));
+    assert!(stream.raise_group_id(0, id(3, 1)));
+}

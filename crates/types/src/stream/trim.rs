@@ -54,6 +54,18 @@ impl Stream {
         deleted
     }
 
+    /// Returns the threshold of an exact trim that leaves the entries that are there: their number,
+    /// or the first id, that of a deleted entry included; the last possible id where there is none.
+    pub fn threshold_left(&self, to: Trim) -> Trim {
+        match to {
+            Trim::Length(_) => Trim::Length(self.figures.length),
+            Trim::Id(_) => {
+                let first = self.nodes.iter().find_map(|node| node.entries().next());
+                Trim::Id(first.map_or(StreamId::MAX, |entry| entry.id))
+            }
+        }
+    }
+
     /// Removes entries from the front of a node.
     fn trim_node(&mut self, place: Place, to: Trim) -> u64 {
         let node = self.nodes.get_mut(place);
