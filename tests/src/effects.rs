@@ -1,6 +1,7 @@
 //! The stream of effects that a server sends to whoever sends `SYNC`: read, and replayed elsewhere.
 
-use std::io::{Read, Write};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +14,9 @@ pub type Effect = Vec<Vec<u8>>;
 
 /// Most effects in flight while a stream is replayed.
 const REPLAYED_TOGETHER: usize = 1000;
+
+/// Effects that [`difference`] shows.
+const EFFECTS_SHOWN: usize = 12;
 
 /// The key whose `SET` marks a place in the stream.
 const MARKER: &[u8] = b"__marker__";
@@ -59,7 +63,12 @@ impl EffectStream {
 
     fn fill(&mut self) {
         let mut chunk = [0; 64 * 1024];
-        let count = self.stream.read(&mut chunk).unwrap_or_else(|error| panic!("reading the stream: {error}"));
+        let count = loop {
+            match self.stream.read(&mut chunk) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read.unwrap_or_else(|error| panic!("reading the stream: {error}")),
+            }
+        };
         assert!(count > 0, "the server ended the stream");
         self.buffer.extend_from_slice(&chunk[..count]);
     }
@@ -85,8 +94,15 @@ impl EffectStream {
         }
     }
 
-    /// Returns the effects up to now: sets a key, and reads until that is in the stream.
+    /// Returns the effects up to now: sets a key, and reads until that is in the stream. Twice, since
+    /// what other connections did a moment ago need not come before the first.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
+        let mut effects = self.up_to_marker(client);
+        effects.append(&mut self.up_to_marker(client));
+        effects
+    }
+
+    fn up_to_marker(&mut self, client: &mut Client) -> Vec<Effect> {
         // Several streams of one server see each other's markers.
         static MARKERS: AtomicU64 = AtomicU64::new(0);
         let value = MARKERS.fetch_add(1, Ordering::Relaxed).to_string();
@@ -110,13 +126,46 @@ pub fn replay(effects: &[Effect], server: &Server) {
     let mut client = server.connect();
     for together in effects.chunks(REPLAYED_TOGETHER) {
         let mut bytes = Vec::new();
-        together.iter().for_each(|effect| encode_into(&mut bytes, effect));
+        together.iter().for_each(|effect| encode_into(&mut bytes, &as_of_a_client(effect)));
         for ((reply, _), effect) in client.exchange(&bytes, together.len()).into_iter().zip(together) {
             assert!(!has_error(&reply), "{} is answered {reply:?}", show_effect(effect));
         }
     }
     client.call("SELECT 0");
     client.command(&[&b"DEL"[..], MARKER]);
+}
+
+/// How much later keys expire in a copy. A replica waits for the `DEL` of an expired key, but a
+/// server that gets the stream from a client would expire it by itself, and earlier than that.
+const LATER_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// An effect as a client may send it, so that it does what it does to a replica.
+fn as_of_a_client(effect: &Effect) -> Effect {
+    let mut words = without_limit(effect);
+    let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+    let at = match words.len() {
+        5 if is(&words[0], "SET") && is(&words[3], "PXAT") => 4,
+        3.. if is(&words[0], "PEXPIREAT") => 2,
+        _ => return words,
+    };
+    let at_ms: i64 = String::from_utf8_lossy(&words[at]).parse().expect("a time");
+    words[at] = at_ms.saturating_add(LATER_MS).to_string().into_bytes();
+    words
+}
+
+/// An effect without `LIMIT` behind an exact trim: it means nothing there, and Redis takes it from
+/// its primary alone.
+fn without_limit(effect: &Effect) -> Effect {
+    let is_trim = effect[0].eq_ignore_ascii_case(b"XADD") || effect[0].eq_ignore_ascii_case(b"XTRIM");
+    let limit = effect.windows(4).position(|words| {
+        let is_strategy = [&b"MAXLEN"[..], b"MINID"].iter().any(|word| words[0].eq_ignore_ascii_case(word));
+        is_strategy && words[1] == b"=" && words[3].eq_ignore_ascii_case(b"LIMIT")
+    });
+    let mut words = effect.clone();
+    if let Some(at) = limit.filter(|_| is_trim) {
+        words.drain(at + 3..at + 5);
+    }
+    words
 }
 
 fn has_error(reply: &Reply) -> bool {
@@ -131,6 +180,29 @@ pub fn digest(server: &Server) -> String {
     let mut client = server.connect();
     client.command(&[&b"DEL"[..], MARKER]);
     client.call("DEBUG DIGEST").text()
+}
+
+/// Returns which keys of database 0 two servers hold differently, and the last effects on the first
+/// of them: for a person who looks for the reason.
+#[must_use]
+pub fn difference(server: &Server, copy: &Server, effects: &[Effect]) -> String {
+    let digests = |server: &Server| -> BTreeMap<Vec<u8>, String> {
+        let mut client = server.connect();
+        let keys = client.call("KEYS *").elements().iter().map(|key| key.text().into_bytes()).collect::<Vec<_>>();
+        let digest = |key: Vec<u8>| {
+            let digest = client.command(&[&b"DEBUG"[..], b"DIGEST-VALUE", &key]).elements()[0].text();
+            (key, digest)
+        };
+        keys.into_iter().map(digest).collect()
+    };
+    let (given, right) = (digests(copy), digests(server));
+    let keys: BTreeSet<&Vec<u8>> = given.keys().chain(right.keys()).collect();
+    let different: Vec<&Vec<u8>> = keys.into_iter().filter(|key| given.get(*key) != right.get(*key)).collect();
+    let Some(first) = different.first() else { return "no key of database 0 differs".into() };
+    let on_it: Vec<String> = effects.iter().filter(|effect| effect.contains(first)).map(show_effect).collect();
+    let last = &on_it[on_it.len().saturating_sub(EFFECTS_SHOWN)..];
+    let keys: Vec<String> = different.iter().map(|key| show(key)).collect();
+    format!("keys {keys:?} differ; effects on the first:\n{}", last.join("\n"))
 }
 
 /// Returns an effect in one line.

@@ -504,6 +504,9 @@ impl<'k> Executor<'k> {
     /// Takes the next shards of a request as far as they are free; runs it when it has them all. Leaves what is to be freed
     /// in `to_free`.
     fn advance(&mut self, mut parcel: Parcel) {
+        if parcel.value.worker == self.worker {
+            parcel.value.effect_clock = self.effect_clock();
+        }
         loop {
             let taken = parcel.value.owned.len();
             let Some(&shard) = parcel.value.shards.get(taken) else {
@@ -530,6 +533,8 @@ impl<'k> Executor<'k> {
     fn complete(&mut self, mut parcel: Parcel) {
         let mut owned = std::mem::take(&mut parcel.value.owned);
         parcel.value.catch_up(self.clock.now_ms());
+        // What it does is later than what its connection did before, wherever that was.
+        self.observe_clock(parcel.value.effect_clock);
         let now_ms = parcel.value.now_ms;
         match std::mem::replace(&mut parcel.value.task, Task::Commands) {
             Task::Commands => {}
@@ -743,7 +748,15 @@ impl Executor<'_> {
         if keyspace.tuning.is_journaled() {
             self.commit(access.owned, call.command, call.session.db, &call.args);
         }
-        if access.block.is_some() { wait(&mut access, call, worker) } else { None }
+        if access.block.is_none() {
+            return None;
+        }
+        let waiter = wait(&mut access, call, worker);
+        if keyspace.tuning.is_journaled() {
+            // Whoever serves it stamps what it does later than what its connection did before.
+            self.raise_clocks(access.owned);
+        }
+        waiter
     }
 }
 

@@ -83,7 +83,8 @@ pub struct Request {
     pub reply: Vec<u8>,
     /// How long they may become, bytes, before the rest of its steps isn't run any more: their connection will be closed.
     pub reply_bytes_max: u64,
-    /// Stamp of the latest effect that its answer may depend on.
+    /// Stamp of the latest effect that its connection knows of; in the answer, of the latest one that
+    /// the answer may depend on.
     pub effect_clock: u64,
     /// The worker whose connection waits.
     pub worker: u32,

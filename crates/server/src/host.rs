@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use pantala_base::{Clock, Distribution, SystemClock};
 use pantala_engine::client::{Client, Clients, ClusterNode, Endpoint, Host, MemoryFigures, Session, Shutdown};
@@ -425,6 +426,7 @@ impl Server {
         tuning.slowlog_slower_than_us.store(settings.slowlog_log_slower_than_us, Relaxed);
         tuning.tracking_table_max_keys.store(settings.tracking_table_max_keys, Relaxed);
         tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
+        self.keyspace.journal().set_ping_period(Duration::from_secs(settings.repl_ping_period_s));
         tuning.times_all.store(crate::worker::times_all(settings), Relaxed);
         self.keyspace.clients().limit_memory(settings.clients_memory_bytes());
         tuning.set_events(settings.notify_keyspace_events);

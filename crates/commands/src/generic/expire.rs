@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
@@ -113,7 +114,11 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
         if is_past {
             propagated::deletion(access, &key, lazy);
         } else {
-            propagated::deadline(access, &key, at_ms);
+            let mut at = Decimal::new();
+            let words = [b"PEXPIREAT", key.bytes, at.format_i64(at_ms)];
+            if access.is_journaled() {
+                propagated::words(access, words.into_iter().chain(args.iter().skip(3)));
+            }
         }
     }
     reply.integer(i64::from(done));

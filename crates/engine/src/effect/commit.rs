@@ -225,7 +225,9 @@ impl Executor<'_> {
     fn commit_without_shards(&mut self, db: u32, args: &Args<'_>) {
         self.unit.batch.push_args(db, args);
         if self.unit.depth == 0 {
+            self.stream.observe(self.keyspace.journal().latest_without_shards());
             self.commit_unit(&mut []);
+            self.keyspace.journal().note_without_shards(self.stream.clock());
         }
     }
 
@@ -299,6 +301,15 @@ impl Executor<'_> {
     fn set_clocks(&mut self, owned: &mut [Ownership], stamp: u64) {
         for ownership in owned {
             self.keyspace.shard(ownership).waiters.pending.clock = stamp;
+        }
+    }
+
+    /// Raises the clocks of shards that are held to that of this worker.
+    pub(crate) fn raise_clocks(&mut self, owned: &mut [Ownership]) {
+        let clock = self.stream.clock();
+        for ownership in owned {
+            let pending = &mut self.keyspace.shard(ownership).waiters.pending;
+            pending.clock = pending.clock.max(clock);
         }
     }
 

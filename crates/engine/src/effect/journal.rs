@@ -15,7 +15,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 
@@ -35,6 +35,9 @@ const EPOCH_TIME: Duration = Duration::from_millis(1);
 
 /// How long it waits before it looks again at a worker whose turn has not ended.
 const ATTENDANCE_POLL: Duration = Duration::from_micros(50);
+
+/// How often consumers are sent a `PING` unless `repl-ping-replica-period` says otherwise, ms.
+const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 
 /// Number of a consumer: unique while the server runs.
 pub type ConsumerId = u64;
@@ -162,6 +165,10 @@ struct Shared {
     attendance: Box<[CachePadded<AtomicU64>]>,
     segments: Box<[CachePadded<Mutex<Segment>>]>,
     has_units: AtomicBool,
+    /// Stamp of the latest unit that held no shard.
+    without_shards: AtomicU64,
+    /// `repl-ping-replica-period`, ms.
+    ping_period_ms: AtomicU64,
     control: Mutex<Control>,
     work: Condvar,
 }
@@ -183,6 +190,8 @@ impl Journal {
             attendance: (0..workers).map(|_| CachePadded::new(AtomicU64::new(ASLEEP))).collect(),
             segments: (0..workers).map(|_| CachePadded::new(Mutex::default())).collect(),
             has_units: AtomicBool::new(false),
+            without_shards: AtomicU64::new(0),
+            ping_period_ms: AtomicU64::new(PING_PERIOD_MS_DEFAULT),
             control: Mutex::default(),
             work: Condvar::new(),
         };
@@ -193,6 +202,21 @@ impl Journal {
     pub(crate) fn epoch_floor(&self) -> u64 {
         // Relaxed: a worker that has attended an epoch reads no earlier one from the same word.
         self.shared.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT
+    }
+
+    /// Sets how often a `PING` goes into the stream, so that a replica knows the link to be alive.
+    pub fn set_ping_period(&self, period: Duration) {
+        self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Returns a stamp that all units have reached which held no shard (`FUNCTION LOAD`, `PUBLISH`)
+    /// and were answered.
+    pub(crate) fn latest_without_shards(&self) -> u64 {
+        self.shared.without_shards.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_without_shards(&self, stamp: u64) {
+        self.shared.without_shards.fetch_max(stamp, Ordering::AcqRel);
     }
 
     /// Says that a worker is between two turns: all that it committed was handed over.
@@ -294,12 +318,14 @@ struct Merger<'s> {
     segments: Vec<Segment>,
     /// The database that the stream has selected last.
     selected: Option<u32>,
+    /// When consumers were last sent a `PING`.
+    pinged: Instant,
 }
 
 impl<'s> Merger<'s> {
     fn new(shared: &'s Shared) -> Self {
         let segments = shared.segments.iter().map(|_| Segment::default()).collect();
-        Merger { shared, segments, selected: None }
+        Merger { shared, segments, selected: None, pinged: Instant::now() }
     }
 
     fn run(&mut self) {
@@ -310,22 +336,38 @@ impl<'s> Merger<'s> {
             for (own, segment) in self.segments.iter_mut().zip(&self.shared.segments) {
                 own.append(&mut lock(segment));
             }
-            let merged = merge(&mut self.segments, epoch << EPOCH_SHIFT, &mut self.selected);
+            let mut merged = merge(&mut self.segments, epoch << EPOCH_SHIFT, &mut self.selected);
+            if self.ping_due_in().is_zero() {
+                self.pinged = Instant::now();
+                merged.bytes.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
+            }
             self.deliver(merged);
         }
     }
 
-    /// Waits for units or for consumers that join. `false`: the server stops.
+    /// Returns how long it is until the next `PING`.
+    fn ping_due_in(&self) -> Duration {
+        let period = Duration::from_millis(self.shared.ping_period_ms.load(Ordering::Relaxed));
+        period.saturating_sub(self.pinged.elapsed())
+    }
+
+    /// Waits for units, for consumers that join, or until a `PING` is due. `false`: the server stops.
     fn wait_for_work(&self) -> bool {
         let mut control = lock(&self.shared.control);
         loop {
             if control.is_stopping {
                 return false;
             }
-            if !control.joining.is_empty() || self.shared.has_units.load(Ordering::Acquire) {
+            let ping_due_in = self.ping_due_in();
+            let is_ping_due = ping_due_in.is_zero() && !control.consumers.is_empty();
+            if !control.joining.is_empty() || self.shared.has_units.load(Ordering::Acquire) || is_ping_due {
                 return true;
             }
-            control = self.shared.work.wait(control).unwrap_or_else(PoisonError::into_inner);
+            control = if control.consumers.is_empty() {
+                self.shared.work.wait(control).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.shared.work.wait_timeout(control, ping_due_in).unwrap_or_else(PoisonError::into_inner).0
+            };
         }
     }
 
