@@ -748,9 +748,7 @@ impl Executor<'_> {
         if keyspace.tuning.is_journaled() {
             self.commit(access.owned, call.command, call.session.db, &call.args);
         }
-        if access.block.is_none() {
-            return None;
-        }
+        access.block.as_ref()?;
         let waiter = wait(&mut access, call, worker);
         if keyspace.tuning.is_journaled() {
             // Whoever serves it stamps what it does later than what its connection did before.
