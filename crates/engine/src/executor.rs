@@ -530,7 +530,11 @@ impl<'k> Executor<'k> {
     }
 
     /// Runs a request that has all its shards, and sends the answer.
-    fn complete(&mut self, mut parcel: Parcel) {
+    fn complete(&mut self, parcel: Parcel) {
+        self.outside_unit(|executor| executor.complete_alone(parcel));
+    }
+
+    fn complete_alone(&mut self, mut parcel: Parcel) {
         let mut owned = std::mem::take(&mut parcel.value.owned);
         parcel.value.catch_up(self.clock.now_ms());
         // What it does is later than what its connection did before, wherever that was.

@@ -231,6 +231,19 @@ impl Executor<'_> {
         }
     }
 
+    /// Runs what is no part of the transaction or script that runs now, if any: its effects are units
+    /// of their own.
+    #[inline]
+    pub(crate) fn outside_unit<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
+        if self.unit.depth == 0 {
+            return run(self);
+        }
+        let unit = self.suspend_unit();
+        let result = run(self);
+        self.resume_unit(unit);
+        result
+    }
+
     /// Sets the unit aside of a script in whose midst other commands run.
     pub fn suspend_unit(&mut self) -> Unit {
         std::mem::take(&mut self.unit)

@@ -291,11 +291,13 @@ impl Executor<'_> {
         let Some(mut ownership) = taken else { return Tried::Busy };
         let tried = evict(&mut ownership);
         let mut owned = vec![ownership];
-        self.commit_deletions(&mut owned);
-        if has_news(keyspace, &mut owned) {
-            self.serve(&mut owned, now_ms);
-            self.tell(&mut owned);
-        }
+        self.outside_unit(|executor| {
+            executor.commit_deletions(&mut owned);
+            if has_news(keyspace, &mut owned) {
+                executor.serve(&mut owned, now_ms);
+                executor.tell(&mut owned);
+            }
+        });
         self.to_free.append(&mut owned);
         if held.is_empty() {
             self.free_all();

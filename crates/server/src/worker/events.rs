@@ -364,7 +364,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &mut self.connections[index as usize] else { return };
         if connection.session.follows.is_some() && connection.state != State::Closing {
             connection.output.extend_from_slice(bytes);
-            if !self.closed_over_limit(index) {
+            if !self.closed_over_limit(index, bytes.len()) {
                 self.touch(index);
             }
         }
