@@ -157,6 +157,16 @@ impl<V> Dict<V> {
         taken
     }
 
+    /// Returns the memory that an empty dictionary has kept for its next entries: a segment of a page, and a directory. Says whether there was
+    /// any. A dictionary with entries is left as it is.
+    pub fn release_if_empty(&mut self) -> bool {
+        let releases = self.table.len == 0 && self.table.segment_bytes > 0;
+        if releases {
+            self.table.release();
+        }
+        releases
+    }
+
     /// Visits all entries, in no order that means anything.
     pub fn for_each(&self, mut visit: impl FnMut(EntryRef<'_, V>)) {
         self.table.for_each_slot(&mut |slot| {

@@ -386,6 +386,29 @@ fn pages_are_given_back() {
 
 /// Every entry present from a scan's beginning to its end is seen, while the dictionary grows and shrinks under it.
 #[test]
+fn an_emptied_dictionary_releases_its_memory_and_goes_on() {
+    let hash = |key: &[u8]| hash_key(SEED, key);
+    let mut dict: Dict<u64> = Dict::new(SEED);
+    let fresh_bytes = dict.allocated_bytes();
+    assert!(!dict.release_if_empty(), "it has none");
+    for keys in [1_usize, sized(5_000, 60)] {
+        let names: Vec<Vec<u8>> = (0..keys).map(|key| format!("key:{key}").into_bytes()).collect();
+        for name in &names {
+            if let Entry::Vacant(place) = dict.entry(hash(name), name) {
+                place.insert(NewPayload::Int(1), 0, 0, None);
+            }
+        }
+        assert!(!dict.release_if_empty(), "it has entries");
+        assert!(names.iter().all(|name| dict.remove(hash(name), name).is_some()));
+        assert!(dict.allocated_bytes() > fresh_bytes);
+        assert!(dict.release_if_empty());
+        assert_eq!(dict.allocated_bytes(), fresh_bytes);
+        assert!(dict.find(hash(&names[0]), &names[0]).is_none());
+        dict.check();
+    }
+}
+
+#[test]
 fn scans_survive_growth_and_shrinking() {
     let mut random = Random::new(seed("scans_survive_growth_and_shrinking"));
     for round in 0..sized(30, 2) {

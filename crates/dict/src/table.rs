@@ -344,6 +344,28 @@ impl Table {
         })
     }
 
+    /// Returns the memory of an empty table: it is as one that never had an entry.
+    pub(crate) fn release(&mut self) {
+        debug_assert!(self.len == 0);
+        self.free_segments();
+        self.directory = &NO_DIRECTORY;
+        (self.depth, self.deepest, self.segment_bytes) = (0, 0, 0);
+        self.stash = Vec::new();
+    }
+
+    /// Frees segments and directory, which nothing may use afterwards.
+    fn free_segments(&mut self) {
+        let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
+        // Hints first lose the way here: not for soundness, only so that they don't prefetch freed memory.
+        self.root.0.store(0, Release);
+        for segment in segments {
+            arena::free_segment(segment.lines, segment.size_bytes());
+        }
+        if !core::ptr::eq(self.directory, &NO_DIRECTORY[..]) {
+            arena::free_block(self.directory);
+        }
+    }
+
     /// Visits every slot in use.
     pub(crate) fn for_each_slot(&self, visit: &mut dyn FnMut(u64)) {
         for (_, segment) in self.segments() {
@@ -366,15 +388,7 @@ impl Table {
 impl Drop for Table {
     /// Gives back segments, directory and root. Records are the slab's; what they own is the dictionary's to drop.
     fn drop(&mut self) {
-        let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
-        // Hints first lose the way here: not for soundness, only so that they don't prefetch what is gone.
-        self.root.0.store(0, Release);
-        for segment in segments {
-            arena::free_segment(segment.lines, segment.size_bytes());
-        }
-        if !core::ptr::eq(self.directory, &NO_DIRECTORY[..]) {
-            arena::free_block(self.directory);
-        }
+        self.free_segments();
         arena::free_root(self.root);
     }
 }

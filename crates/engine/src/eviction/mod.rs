@@ -23,7 +23,7 @@ use crate::latency;
 use crate::memory::{Memory, time_limit};
 use crate::notify::EventClass;
 use crate::ownership::Ownership;
-use crate::shard::Shard;
+use crate::shard::{DatabaseStats, Shard};
 
 pub(crate) use pool::Pool;
 pub use pool::{EvictionPolicy, Rank};
@@ -45,6 +45,9 @@ const WEIGHTS_KEPT_MS: i64 = 100;
 
 /// Over how long workers that evict each from shards of their own see to it that each frees its share, ms: what a round of `hz` takes.
 const SHARED_MS: i64 = 100;
+
+/// How many dictionaries a command that is short of memory looks at, on average, for memory that they have kept without keys.
+const DICTS_LOOKED_AT: u64 = 1024;
 
 /// What became of an attempt to get below the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +86,9 @@ pub(crate) struct Weights {
     /// Whose sums: of keys with a time to live.
     is_volatile: bool,
     told_ms: i64,
+    /// When emptied dictionaries were last looked for without any being found, and how many could have been looked at since.
+    release_failed_ms: i64,
+    release_credit: u64,
     /// There was more to evict than there was time for.
     goes_on: bool,
 }
@@ -97,6 +103,8 @@ impl Weights {
             span: 0,
             is_volatile: false,
             told_ms: i64::MIN / 2,
+            release_failed_ms: i64::MIN,
+            release_credit: 0,
             goes_on: false,
         }
     }
@@ -187,6 +195,9 @@ impl Executor<'_> {
                 break Room::Enough;
             }
             if policy == EvictionPolicy::Nothing {
+                if self.release_emptied(held, now_ms) {
+                    continue;
+                }
                 break Room::None;
             }
             if self.weights.has_done_its_share(memory) && memory.is_bearable() {
@@ -197,6 +208,7 @@ impl Executor<'_> {
                 }
             }
             match self.evict_one(policy, held, now_ms) {
+                Tried::Nothing if self.release_emptied(held, now_ms) => {}
                 Tried::Nothing => break Room::None,
                 Tried::NotFound if missed < MISSES_MAX => missed += 1,
                 Tried::NotFound | Tried::Busy if memory.is_bearable_while_busy() => break Room::Later,
@@ -305,6 +317,41 @@ impl Executor<'_> {
         tried
     }
 
+    /// Releases the memory of dictionaries that have lost their last keys, of the shards that this worker may take. Says whether there was any. Where there
+    /// was none, many commands share the cost of the next look.
+    fn release_emptied(&mut self, held: &mut [Ownership], now_ms: i64) -> bool {
+        let keyspace = self.keyspace();
+        let weights = &mut self.weights;
+        if weights.release_failed_ms == now_ms {
+            weights.release_credit += DICTS_LOOKED_AT;
+            if weights.release_credit < u64::from(keyspace.shard_count()) * u64::from(keyspace.databases()) {
+                return false;
+            }
+        }
+        weights.release_credit = 0;
+        let mut has_released = false;
+        for shard in 0..keyspace.shard_count() {
+            let is_emptied = |figures: &DatabaseStats| figures.keys.get() == 0 && figures.dict_bytes.get() > 0;
+            if !keyspace.shard_stats(shard).databases.iter().any(is_emptied) {
+                continue;
+            }
+            if let Ok(at) = held.binary_search_by_key(&shard, Ownership::shard) {
+                has_released |= release_emptied_of(keyspace, &mut held[at]);
+            } else if let Some(ownership) = self.to_free.iter_mut().find(|ownership| ownership.shard() == shard) {
+                has_released |= release_emptied_of(keyspace, ownership);
+            } else if let Some(mut ownership) = self.take_if_ours(shard) {
+                has_released |= release_emptied_of(keyspace, &mut ownership);
+                self.to_free.push(ownership);
+            }
+        }
+        self.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
+        // As where a key is evicted: with shards of a request in hand nothing is released before that has run.
+        if held.is_empty() {
+            self.free_all();
+        }
+        has_released
+    }
+
     /// Has the sum of all memory know exactly what the shards take that this worker is home of and that are free.
     pub fn measure(&mut self) {
         let (keyspace, worker) = (self.keyspace(), self.worker());
@@ -323,6 +370,7 @@ impl Executor<'_> {
         let keyspace = self.keyspace();
         for shard in (0..keyspace.shard_count()).filter(|&shard| is_wanted(shard)) {
             let Some(mut ownership) = self.try_take(shard) else { continue };
+            release_emptied_of(keyspace, &mut ownership);
             let state = keyspace.shard(&mut ownership);
             for (dict, figures) in state.databases.iter().zip(&keyspace.shard_stats(shard).databases) {
                 figures.dict_bytes.set(dict.allocated_bytes() as u64);
@@ -331,6 +379,20 @@ impl Executor<'_> {
             self.free(ownership);
         }
     }
+}
+
+/// Releases what the dictionaries of a shard that have no keys hold. Says whether that was anything.
+fn release_emptied_of(keyspace: &Keyspace, ownership: &mut Ownership) -> bool {
+    let stats = keyspace.shard_stats(ownership.shard());
+    let mut has_released = false;
+    for (dict, figures) in keyspace.shard(ownership).databases.iter_mut().zip(&stats.databases) {
+        if dict.release_if_empty() {
+            has_released = true;
+            figures.dict_bytes.set(dict.allocated_bytes() as u64);
+            keyspace.tell_memory(figures);
+        }
+    }
+    has_released
 }
 
 /// Evicts a key of a shard that is held. Gives how many bytes that has freed, if it has found one.
@@ -359,6 +421,8 @@ fn evict_in(
         keyspace.dispose(value, keyspace.tuning.lazyfree_lazy_eviction.load(Relaxed));
         keyspace.note_latency(worker, latency::EVICTION_DEL, now_ms, began.elapsed());
     }
+    // An empty dictionary keeps a page for its next keys: with little memory, that of all shards would be more than the keys may have.
+    dict.release_if_empty();
     figures.dict_bytes.set(dict.allocated_bytes() as u64);
     keyspace.tell_memory(figures);
     let (db, place) = (keyspace.logical(physical), KeyPlace { hash, shard: number });
