@@ -34,7 +34,7 @@ impl From<TryReserveError> for OutOfMemory {
 
 /// The bytes of a string that doesn't live inside its dictionary entry.
 ///
-/// Made by SET it takes exactly its length; grown by APPEND or SETRANGE it reserves as much again (at most
+/// Made by SET, or by SETRANGE of a missing key, it takes exactly its length; grown by APPEND or SETRANGE it reserves as much again (at most
 /// [`PREALLOCATION_BYTES_MAX`] more), since a string that grew once tends to grow again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RawString {
@@ -117,6 +117,10 @@ impl RawString {
         }
         let end = offset.checked_add(patch.len()).ok_or(OutOfMemory)?;
         if end > self.len() {
+            if self.bytes.capacity() == 0 {
+                // A new string, as SET would make it: Redis preallocates only for those that grow.
+                self.bytes.try_reserve_exact(end)?;
+            }
             self.try_grow_to(end)?;
             self.bytes.resize(end, 0);
         }
@@ -193,6 +197,18 @@ mod tests {
             assert_eq!(string.len(), len + 1);
             assert_eq!(string.allocated_bytes(), expected, "appending to {len} bytes");
         }
+    }
+
+    #[test]
+    fn a_new_string_is_made_as_long_as_it_is_to_be() {
+        for (offset, patch) in [(0, 100_000), (99_999, 1), (5 * MIB, 1)] {
+            let mut string = RawString::default();
+            string.try_set_range(offset, &vec![b'a'; patch]).unwrap();
+            assert_eq!(string.allocated_bytes(), offset + patch);
+        }
+        let mut grown = RawString::try_from_slice(b"0123456789").unwrap();
+        grown.try_set_range(99_999, b"a").unwrap();
+        assert_eq!(grown.allocated_bytes(), 200_000);
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Input {
     rest: Vec<u8>,
     start: usize,
     parsed: usize,
+    /// Bytes that came after the parser had last asked for more.
+    unseen: usize,
 }
 
 impl Input {
@@ -47,11 +49,15 @@ impl Input {
         }
         self.keep(io);
         let bytes = io.bytes(&chunk);
-        // A large bulk has announced its length: grow once. Trust it only as far as twice what is there, since the
-        // announcement costs its sender nothing.
-        let announced = self.parser.needed().min(self.rest.len().max(RESERVE_BYTES_MIN));
-        self.rest.reserve(bytes.len().max(announced));
+        // A large bulk has announced its length: grow no further than its end. Trust it only as far as twice what is there,
+        // since the announcement costs its sender nothing.
+        let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
+        let room = self.rest.capacity() - self.rest.len();
+        if room < bytes.len() {
+            self.rest.reserve_exact(bytes.len().max(announced).max(self.rest.len() / GROWTH_SHARE));
+        }
         self.rest.extend_from_slice(bytes);
+        self.unseen += bytes.len();
         io.release(chunk);
     }
 
@@ -87,7 +93,10 @@ impl Input {
                 self.parsed = begin + len;
                 Ok(Some(Parsed { begin, end: self.parsed, is_inline }))
             }
-            Ok(None) => Ok(None),
+            Ok(None) => {
+                self.unseen = 0;
+                Ok(None)
+            }
             Err(error) => {
                 // It may be met again, behind commands that have to wait.
                 self.parser.reset();
@@ -199,8 +208,48 @@ impl Input {
     }
 }
 
+/// A buffer of which no bulk says how long it is to become grows by this part of it: a quarter.
+const GROWTH_SHARE: usize = 4;
+
+/// For how many of the bytes that a bulk still needs a buffer that holds so many grows.
+fn trusted(needed: usize, held: usize) -> usize {
+    let bound = held.max(RESERVE_BYTES_MIN);
+    // Not in two steps what is little more than one: the second would double the buffer for a few bytes.
+    if needed <= bound + bound / 4 { needed } else { bound }
+}
+
 /// Bytes that may wait of a connection that can't or need not take more at the moment: beyond, its peer has to wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
 /// The least room that an announced bulk is given at once.
 const RESERVE_BYTES_MIN: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How large the buffer of a bulk becomes whose bytes come in pieces.
+    fn capacity_for(bulk: usize, piece: usize) -> usize {
+        let mut rest: Vec<u8> = Vec::new();
+        while rest.len() < bulk {
+            let needed = bulk - rest.len();
+            let len = piece.min(needed);
+            let announced = trusted(needed, rest.len());
+            assert!(announced <= needed && announced <= (rest.len() + rest.len() / 4).max(RESERVE_BYTES_MIN * 5 / 4));
+            if rest.capacity() - rest.len() < len {
+                rest.reserve_exact(len.max(announced));
+            }
+            rest.resize(rest.len() + len, 0);
+        }
+        rest.capacity()
+    }
+
+    #[test]
+    fn a_bulk_gets_a_buffer_of_its_own_length() {
+        for bulk in [40_000, 100_000, 1 << 20, (1 << 20) + 2000, 20 << 20] {
+            for piece in [1000, 16 * 1024, 64 * 1024, 1 << 20] {
+                assert_eq!(capacity_for(bulk, piece), bulk, "{bulk} in pieces of {piece}");
+            }
+        }
+    }
+}
