@@ -2,6 +2,7 @@
 //!
 //! | module | what | costs |
 //! | --- | --- | --- |
+//! | [`allocator`] | the global allocator of the binary: mimalloc, and mappings for large blocks | a compare per call |
 //! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
 //! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | one step per eight bytes, 16 KiB of tables |
 //! | [`glob`] | Redis's patterns | at most `pattern × text` steps, no allocation |
@@ -17,6 +18,8 @@
 //! | [`sync`] | the atomics used there: std's, or loom's under `--cfg loom` | – |
 //! | [`limits`] | every bound that holds across crates | – |
 
+#[cfg(not(miri))]
+pub mod allocator;
 pub mod clock;
 pub mod counter;
 pub mod crc16;

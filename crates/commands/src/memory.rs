@@ -152,8 +152,9 @@ fn diagnosis(memory: &MemoryFigures, clients: u64) -> String {
     if findings.is_empty() { "Memory is in good order.\n".to_owned() } else { format!("Worth a look:\n\n{findings}") }
 }
 
-/// `MEMORY PURGE`: the allocator gives freed memory back by itself, so there is nothing to do.
-pub fn purge(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+/// `MEMORY PURGE`.
+pub fn purge(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    context.host.purge_memory();
     reply.ok();
 }
 

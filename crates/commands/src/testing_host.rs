@@ -57,6 +57,9 @@ impl Host for FakeHost {
     fn script_exists(&self, name: &[u8]) -> bool {
         name == b"known"
     }
+    fn purge_memory(&self) {
+        let _ = self.ask("purge memory".to_owned());
+    }
     fn script_flush(&self) {
         let _ = self.ask("flush scripts".to_owned());
     }

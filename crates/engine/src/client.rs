@@ -628,6 +628,8 @@ pub trait Host: Send + Sync {
     fn latencies(&self) -> Vec<(&'static str, Distribution)>;
     /// What the process takes.
     fn memory(&self) -> MemoryFigures;
+    /// `MEMORY PURGE`: has every worker return freed memory to the kernel.
+    fn purge_memory(&self);
     /// Whether `DEBUG` may be used by this client.
     fn debug_allowed(&self, client: &Client) -> bool;
     /// Unix time in µs, now.

@@ -150,6 +150,12 @@ impl Memory {
         self.other_bytes.fetch_add(difference as u64, Relaxed);
     }
 
+    /// What is taken by something else than data, as far as it was told, bytes.
+    pub fn other_bytes(&self) -> u64 {
+        let bytes = self.other_bytes.load(Relaxed);
+        if bytes > i64::MAX as u64 { 0 } else { bytes }
+    }
+
     /// Notes whether memory was found to be above the limit after eviction.
     pub(crate) fn note_exceeded(&self, is_exceeded: bool) {
         if is_exceeded != (self.exceeded_since_us.load(Relaxed) != 0) {

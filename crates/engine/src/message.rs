@@ -49,6 +49,8 @@ pub enum Message {
     Settled(u64),
     /// Look at the settings again.
     Reload,
+    /// Return freed memory of this thread to the kernel.
+    Purge,
     /// Stop.
     Stop,
 }

@@ -322,7 +322,7 @@ impl Server {
     }
 
     /// Memory of all databases, bytes.
-    fn data_bytes(&self) -> u64 {
+    pub(crate) fn data_bytes(&self) -> u64 {
         (0..self.keyspace.shard_count())
             .flat_map(|shard| &self.keyspace.shard_stats(shard).databases)
             .map(|figures| figures.dict_bytes.get() + figures.heap_bytes.get())
@@ -596,6 +596,10 @@ impl Host for Server {
             scripts_bytes,
             libraries_bytes,
         }
+    }
+
+    fn purge_memory(&self) {
+        self.keyspace.ports().iter().for_each(|port| port.send(Message::Purge));
     }
 
     fn debug_allowed(&self, client: &Client) -> bool {

@@ -227,6 +227,16 @@ impl Scripting {
         self.running.iter().map(|running| running.state_bytes[kind as usize].load(Relaxed)).sum()
     }
 
+    /// What all Lua states take, bytes.
+    pub fn all_state_bytes(&self) -> u64 {
+        self.state_bytes(Kind::Script) + self.state_bytes(Kind::Function)
+    }
+
+    /// Whether any worker runs a script.
+    pub fn is_running(&self) -> bool {
+        self.running.iter().any(|running| running.since_ms.load(Relaxed) != 0)
+    }
+
     /// What runs for longer than `busy_ms`, and for how long.
     fn busy(&self, now_ms: i64, busy_ms: i64) -> impl Iterator<Item = (&Running, i64)> {
         let runs = move |running: &Running| running.runs_ms(now_ms).filter(|runs_ms| *runs_ms >= busy_ms);

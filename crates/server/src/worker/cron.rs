@@ -20,6 +20,7 @@ impl<L: EventLoop> Worker<'_, L> {
         self.limit_tracked();
         self.look_after_clients();
         self.look_after_memory();
+        self.look_after_purges();
         // In a turn within a script its state is in use, and the time that the other one is kept for doesn't matter.
         if self.busy.is_none() {
             self.server.scripting().drop_flushed(self.number);

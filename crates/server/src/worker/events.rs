@@ -211,6 +211,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 Message::Settled(wanted) => self.settled(wanted),
                 // It has woken this worker, whose turn begins with the settings. What it listens on may be others though they are not.
                 Message::Reload => self.listen_if_changed(),
+                Message::Purge => self.purge(),
                 Message::Stop => self.stopping = true,
             }
         }

@@ -20,6 +20,7 @@ mod input;
 mod listeners;
 mod memory;
 mod pause;
+mod purge;
 mod refusal;
 mod run;
 mod scripts;
@@ -51,6 +52,7 @@ use busy::{Busy, Deferred, Suspended};
 use connection::Connection;
 use eviction::{OutputAlarm, Weighing};
 use memory::MemoryState;
+use purge::PurgeState;
 use slow::Stopwatch;
 use stats::{Tally, WorkerStats};
 use time::Age;
@@ -122,6 +124,7 @@ pub struct Worker<'s, L: EventLoop> {
     deferred: Vec<Deferred>,
     weighing: Weighing,
     memory: MemoryState,
+    purging: PurgeState,
     output_alarm: OutputAlarm,
 }
 
@@ -151,6 +154,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             output_alarm: OutputAlarm::new(&settings, weighs),
             weighing: Weighing::new(weighs),
             memory: MemoryState::default(),
+            purging: PurgeState::default(),
             settings,
             now_ms: server.now_ms(),
             age: Age::default(),

@@ -348,6 +348,7 @@ impl<L: EventLoop> Worker<'_, L> {
             undo.clear();
             self.undo = undo;
         }
+        let bytes_before = state.used_bytes();
         if running.end() {
             tracing::warn!("Lua script killed by user with SCRIPT KILL.");
         }
@@ -372,7 +373,9 @@ impl<L: EventLoop> Worker<'_, L> {
             let mut reply = Reply::new(&mut connection.output, version);
             scripted.is_counted = state.answer(call.program.name(), &mut reply);
         }
+        let bytes = state.used_bytes();
         put_back_state(kind, state);
+        self.purge_after_script(bytes_before, bytes);
         Some(scripted)
     }
 

@@ -1,0 +1,206 @@
+//! What the process takes of the machine's memory: freed memory is returned, and nothing takes memory twice while it grows.
+
+use pantala_tests::client::encode;
+use pantala_tests::waiting::eventually;
+use pantala_tests::{Client, Reply, Server, for_each_backend};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+fn memory_field(client: &mut Client, name: &str) -> u64 {
+    let info = client.call("INFO memory").text();
+    let line = info.lines().find_map(|line| line.strip_prefix(&format!("{name}:"))).expect("a field of INFO");
+    line.trim().parse().expect("it is a number")
+}
+
+/// The most that may be resident: a tenth and 20 MiB beyond what is accounted for.
+fn resident_max(client: &mut Client) -> u64 {
+    memory_field(client, "used_memory") * 11 / 10 + 20 * MIB
+}
+
+fn words(command: &str) -> Vec<String> {
+    command.split(' ').map(str::to_owned).collect()
+}
+
+fn wait_until_returned(server: &Server, client: &mut Client, what: &str) {
+    eventually(what, || server.resident_bytes() <= resident_max(client));
+}
+
+fn set(client: &mut Client, key: &str, value: &[u8]) {
+    assert_eq!(client.command(&[b"SET", key.as_bytes(), value]), Reply::ok());
+}
+
+fn set_all(client: &mut Client, keys: usize, value: &[u8]) {
+    for from in (0..keys).step_by(500) {
+        let names: Vec<String> = (from..(from + 500).min(keys)).map(|key| format!("key:{key}")).collect();
+        let commands: Vec<Vec<&[u8]>> = names.iter().map(|name| vec![&b"SET"[..], name.as_bytes(), value]).collect();
+        assert!(client.pipeline(&commands).iter().all(|reply| *reply == Reply::ok()));
+    }
+}
+
+#[test]
+fn freed_memory_is_returned_without_being_asked_for() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let mut client = server.connect();
+        let large = vec![b'x'; 30 * MIB as usize];
+        for key in ["a", "b", "c", "d"] {
+            set(&mut client, key, &large);
+        }
+        assert_eq!(client.call("DEL a b c d"), Reply::Integer(4));
+        wait_until_returned(&server, &mut client, "large values are returned");
+        // Several workers allocate, and one frees what the others have allocated.
+        let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+        for other in &mut others {
+            set_all(other, 16_000, &vec![b'x'; 5 * KIB as usize]);
+        }
+        assert!(server.resident_bytes() > 80 * MIB);
+        assert_eq!(client.call("FLUSHALL SYNC"), Reply::ok());
+        wait_until_returned(&server, &mut client, "small values are returned");
+        set_all(&mut client, 16_000, &vec![b'x'; 5 * KIB as usize]);
+        assert_eq!(client.call("FLUSHALL ASYNC"), Reply::ok());
+        wait_until_returned(&server, &mut client, "what the background thread has freed is returned");
+    });
+}
+
+#[test]
+fn a_script_that_ran_out_of_memory_leaves_none_behind() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let mut client = server.connect();
+        let script = "local t = {} while true do t[#t + 1] = string.rep(#t + 1, 2000) end";
+        let reply = client.command(&["EVAL", script, "0"]);
+        assert!(reply.text().contains("not enough memory"), "{reply:?}");
+        assert!(server.peak_resident_bytes() > 200 * MIB);
+        wait_until_returned(&server, &mut client, "the script's memory is returned");
+        assert!(memory_field(&mut client, "used_memory_lua") < MIB);
+    });
+}
+
+#[test]
+fn memory_purge_returns_freed_memory() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let mut client = server.connect();
+        // No periodic work: nothing is returned unless it is asked for.
+        assert_eq!(client.call("DEBUG PAUSE-CRON 1"), Reply::ok());
+        let mut others: Vec<Client> = (0..4).map(|_| server.connect()).collect();
+        for (number, other) in others.iter_mut().enumerate() {
+            let value = vec![b'x'; 5 * KIB as usize];
+            let names: Vec<String> = (0..5_000).map(|key| format!("{number}:{key}")).collect();
+            let commands: Vec<Vec<&[u8]>> =
+                names.iter().map(|name| vec![&b"SET"[..], name.as_bytes(), &value]).collect();
+            assert!(other.pipeline(&commands).iter().all(|reply| *reply == Reply::ok()));
+        }
+        assert_eq!(client.call("FLUSHALL SYNC"), Reply::ok());
+        assert!(server.resident_bytes() > resident_max(&mut client), "this test has to wait for something");
+        eventually("freed memory is returned", || {
+            assert_eq!(client.call("MEMORY PURGE"), Reply::ok());
+            server.resident_bytes() <= resident_max(&mut client)
+        });
+    });
+}
+
+/// A string that is made is as long as it has to be, as in Redis: room to grow is for strings that grow.
+#[test]
+fn new_strings_take_their_length() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let mut client = server.connect();
+        for command in ["SETRANGE k 99999 x", "SETBIT k 799999 1", "BITFIELD k SET u8 799992 255"] {
+            client.call("DEL k");
+            client.call(command);
+            assert_eq!(client.call("STRLEN k"), Reply::Integer(100_000));
+            let bytes = client.call("MEMORY USAGE k").integer();
+            // redis-server 7.0.15: 114,736.
+            assert!((100_000..101_000).contains(&bytes), "{command}: {bytes} bytes");
+        }
+    });
+}
+
+/// A bulk that has come in part takes at most its length.
+#[test]
+fn half_received_bulks_take_their_length() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "1"]);
+        let mut watcher = server.connect();
+        for (number, (length, sent)) in
+            [(MIB, MIB / 2), (MIB, MIB * 99 / 100), (20 * MIB, 19 * MIB), (100_000, 99_000)].into_iter().enumerate()
+        {
+            let mut client = server.connect();
+            client.call(&format!("CLIENT SETNAME half{number}"));
+            client.send_raw(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${length}\r\n").as_bytes());
+            let piece = vec![b'x'; 10_000];
+            for _ in 0..sent / 10_000 {
+                client.send_raw(&piece);
+            }
+            let received = sent / 10_000 * 10_000;
+            let mut field = |name: &str| -> u64 {
+                let list = watcher.call("CLIENT LIST").text();
+                let line = list.lines().find(|line| line.contains(&format!("name=half{number} "))).expect("it is open");
+                let value = line.split(' ').find_map(|word| word.strip_prefix(name)).expect("a field");
+                value.parse().expect("it is a number")
+            };
+            eventually("all has come that was sent", || field("qbuf=") >= received);
+            eventually("its memory is told", || field("tot-mem=") >= received);
+            let bytes = field("tot-mem=");
+            // redis-server 7.0.15: 1,327,892 bytes of 1 MiB, 131,860 of 100,000.
+            assert!(bytes <= length * 5 / 4 + 4 * KIB, "{bytes} bytes for {received} of {length}");
+        }
+    });
+}
+
+/// While a value grows, or comes, it isn't there twice.
+#[test]
+fn growing_values_are_never_there_twice() {
+    for_each_backend(|backend| {
+        for command in ["APPEND", "RPUSH"] {
+            let server = Server::pantala(
+                backend,
+                &["--workers", "2", "--maxmemory", "96mb", "--maxmemory-policy", "noeviction"],
+            );
+            let mut client = server.connect();
+            let request = encode(&[command.as_bytes(), b"k", &vec![b'x'; 200 * KIB as usize]]);
+            loop {
+                client.send_raw(&request);
+                if client.receive().is_error() {
+                    break;
+                }
+            }
+            let peak = server.peak_resident_bytes();
+            assert!(peak < 96 * MIB * 11 / 10 + 24 * MIB, "{command}: {} MiB", peak / MIB);
+        }
+    });
+}
+
+/// Shards that were emptied keep no memory that the limit would count: with little of it, that was all there was.
+#[test]
+fn emptied_shards_leave_room_for_new_keys() {
+    for_each_backend(|backend| {
+        for (shards, execution) in [("40", "inline"), ("333", "inline"), ("40", "owner")] {
+            let server = Server::pantala(backend, &["--workers", "2", "--shards", shards, "--execution", execution]);
+            let mut client = server.connect();
+            let limit = memory_field(&mut client, "used_memory") + 100 * KIB;
+            client.call("CONFIG SET maxmemory-policy allkeys-random");
+            assert_eq!(client.call(&format!("CONFIG SET maxmemory {limit}")), Reply::ok());
+            let commands: Vec<Vec<String>> =
+                (0..1000).map(|key| words(&format!("SETEX key:{key} 1000 value"))).collect();
+            let refused = client.pipeline(&commands).iter().filter(|reply| **reply != Reply::ok()).count();
+            assert_eq!(refused, 0, "{shards} shards, {execution}");
+            // Also where nothing is evicted, but deleted. With `--execution owner` the homes release what they have within a round of their periodic work.
+            assert_eq!(client.call("FLUSHALL"), Reply::ok());
+            client.call("CONFIG SET maxmemory-policy noeviction");
+            let pairs = |key| [words(&format!("SET key:{key} value")), words(&format!("DEL key:{key}"))];
+            if execution == "inline" {
+                let commands: Vec<Vec<String>> = (0..300).flat_map(pairs).collect();
+                let refused = client.pipeline(&commands).iter().filter(|reply| reply.is_error()).count();
+                assert_eq!(refused, 0, "{shards} shards");
+            } else {
+                for key in 0..60 {
+                    let commands = pairs(key);
+                    eventually("there is room again", || !client.pipeline(&commands)[0].is_error());
+                }
+            }
+        }
+    });
+}
