@@ -1,4 +1,5 @@
-//! What the process takes of the machine's memory: freed memory is returned, and nothing takes memory twice while it grows.
+//! What the process takes of the machine's memory: freed memory is returned, and nothing takes
+//! memory twice while it grows.
 
 use pantala_tests::client::encode;
 use pantala_tests::waiting::eventually;
@@ -101,7 +102,8 @@ fn memory_purge_returns_freed_memory() {
     });
 }
 
-/// A string that is made is as long as it has to be, as in Redis: room to grow is for strings that grow.
+/// A string that is made is as long as it has to be, as in Redis: room to grow is for strings that
+/// grow.
 #[test]
 fn new_strings_take_their_length() {
     for_each_backend(|backend| {
@@ -173,7 +175,90 @@ fn growing_values_are_never_there_twice() {
     });
 }
 
-/// Shards that were emptied keep no memory that the limit would count: with little of it, that was all there was.
+/// A large value becomes the stored one in the buffer in which it was received.
+#[test]
+fn large_values_are_stored_without_a_copy() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2"]);
+        let mut client = server.connect();
+        let before = server.peak_resident_bytes();
+        let value = vec![b'x'; 100 * MIB as usize];
+        set(&mut client, "k", &value);
+        let grown = server.peak_resident_bytes() - before;
+        // Beside the value there are the buffers that bytes are received in, more of them where the
+        // worker is slow.
+        assert!(grown < 150 * MIB, "{} MiB for 100", grown / MIB);
+        assert_eq!(client.call("STRLEN k"), Reply::Integer(value.len() as i64));
+    });
+}
+
+/// What is replied, stored and logged of a large value that was not copied.
+#[test]
+fn values_that_are_not_copied_are_as_others() {
+    for_each_backend(|backend| {
+        let server = Server::pantala(backend, &["--workers", "2", "--slowlog-log-slower-than", "0"]);
+        let (mut client, mut other) = (server.connect(), server.connect());
+        for (number, len) in [32 * 1024, 50_000, 70_001, 300_000, 2_000_000].into_iter().enumerate() {
+            let value: Vec<u8> = (0..len).map(|at| (at * 7 + number) as u8).collect();
+            let large: &[u8] = &value;
+            let stored = Reply::Bulk(large.to_vec());
+            let mut run = |words: &[&[u8]]| client.command(words);
+            assert_eq!(run(&[b"SET", b"k", large]), Reply::ok());
+            assert_eq!(other.call("GET k"), stored);
+            assert_eq!(run(&[b"SETEX", b"k", b"1000", large]), Reply::ok());
+            assert!(other.call("TTL k").integer() > 900);
+            assert_eq!(other.call("GET k"), stored);
+            assert_eq!(run(&[b"SET", b"k", large, b"KEEPTTL", b"GET"]), stored);
+            assert!(other.call("TTL k").integer() > 900);
+            assert_eq!(run(&[b"PSETEX", b"k", b"0", large]).text(), "ERR invalid expire time in 'psetex' command");
+            assert_eq!(run(&[b"SETNX", b"k", large]), Reply::Integer(0));
+            assert_eq!(run(&[b"SET", b"k", large, b"WRONG"]).text(), "ERR syntax error");
+            assert_eq!(run(&[b"SETNX", b"new", large]), Reply::Integer(1));
+            assert_eq!(other.call("GETDEL new"), stored);
+            // The key is of no type that matters to SET.
+            assert_eq!(run(&[b"DEL", b"k"]), Reply::Integer(1));
+            assert_eq!(run(&[b"RPUSH", b"k", large]), Reply::Integer(1));
+            assert_eq!(run(&[b"SET", b"k", large]), Reply::ok());
+            assert_eq!(other.call("GET k"), stored);
+            let bytes = other.call("MEMORY USAGE k").integer();
+            assert!((len as i64..len as i64 * 65 / 64 + 1024).contains(&bytes), "{bytes} for {len}");
+            assert_eq!(other.call("OBJECT ENCODING k").text(), "raw");
+            let slow = other.call("SLOWLOG GET 20");
+            let logged = slow
+                .elements()
+                .iter()
+                .map(|entry| entry.elements()[3].elements().to_vec())
+                .find(|args| args.len() == 3 && args[0].text().eq_ignore_ascii_case("set"))
+                .expect("SET is logged");
+            let shown = [&large[..128], format!("... ({} more bytes)", len - 128).as_bytes()].concat();
+            assert_eq!(logged[1..], [Reply::bulk("k"), Reply::Bulk(shown)]);
+        }
+        // A monitor sees the whole.
+        let mut monitor = server.connect();
+        assert_eq!(monitor.call("MONITOR"), Reply::ok());
+        let value = vec![b'v'; 100_000];
+        set(&mut client, "seen", &value);
+        let line = monitor.receive().text();
+        assert!(line.len() > 100_000 && line.contains("\"seen\""), "{} bytes", line.len());
+        // In a transaction, and with more behind it in the same write.
+        let mut all = encode(&["MULTI"]);
+        all.extend(encode(&[b"SET", &b"in"[..], &value]));
+        all.extend(encode(&["EXEC"]));
+        all.extend(encode(&[b"SET", &b"behind"[..], &value]));
+        all.extend(encode(&["PING"]));
+        client.send_raw(&all);
+        for wanted in [Reply::ok(), Reply::Simple("QUEUED".into()), Reply::Array(vec![Reply::ok()]), Reply::ok()] {
+            assert_eq!(client.receive(), wanted);
+        }
+        assert_eq!(client.receive().text(), "PONG");
+        for key in ["seen", "in", "behind"] {
+            assert_eq!(other.call(&format!("GET {key}")), Reply::Bulk(value.clone()));
+        }
+    });
+}
+
+/// Shards that were emptied keep no memory that the limit would count: with little of it, that was
+/// all there was.
 #[test]
 fn emptied_shards_leave_room_for_new_keys() {
     for_each_backend(|backend| {
@@ -187,7 +272,8 @@ fn emptied_shards_leave_room_for_new_keys() {
                 (0..1000).map(|key| words(&format!("SETEX key:{key} 1000 value"))).collect();
             let refused = client.pipeline(&commands).iter().filter(|reply| **reply != Reply::ok()).count();
             assert_eq!(refused, 0, "{shards} shards, {execution}");
-            // Also where nothing is evicted, but deleted. With `--execution owner` the homes release what they have within a round of their periodic work.
+            // Also where nothing is evicted, but deleted. With `--execution owner` the homes
+            // release what they have within a round of their periodic work.
             assert_eq!(client.call("FLUSHALL"), Reply::ok());
             client.call("CONFIG SET maxmemory-policy noeviction");
             let pairs = |key| [words(&format!("SET key:{key} value")), words(&format!("DEL key:{key}"))];

@@ -1,10 +1,13 @@
-//! The allocator of the `pantala` binary: mimalloc for small blocks, mappings of their own for large ones.
+//! The allocator of the `pantala` binary: mimalloc for small blocks, mappings of their own for
+//! large ones.
 //!
-//! A block of [`MAPPED_BYTES_MIN`] or more is a mapping of the kernel's. It grows by moving page tables instead of bytes (`mremap`), so a string, a list
-//! or a buffer that doubles never takes memory twice, and it is returned to the kernel when it is freed. Below that, mappings would cost
+//! A block of [`MAPPED_BYTES_MIN`] or more is a mapping of the kernel's. It grows by moving page
+//! tables instead of bytes (`mremap`), so a string, a list or a buffer that doubles never takes
+//! memory twice, and it is returned to the kernel when it is freed. Below that, mappings would cost
 //! more than they save: page faults for each block, and a system call for each allocation.
 //!
-//! mimalloc keeps what was freed for the next allocation. [`purge`] returns it to the kernel, of the calling thread's heap.
+//! mimalloc keeps what was freed for the next allocation. [`purge`] returns it to the kernel, of
+//! the calling thread's heap.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
@@ -19,11 +22,13 @@ pub const MAPPED_BYTES_MIN: usize = 8 * 1024 * 1024;
 const PAGE_BYTES_MIN: usize = 4096;
 
 unsafe extern "C" {
-    /// Of mimalloc: frees the unused pages of the calling thread's heap; with `force`, returns all unused memory to the kernel.
+    /// Of mimalloc: frees the unused pages of the calling thread's heap; with `force`, returns all
+    /// unused memory to the kernel.
     fn mi_collect(force: bool);
 }
 
-/// Returns to the kernel what the calling thread's heap doesn't use. Takes some tens of nanoseconds for each page of 64 KiB that the heap holds.
+/// Returns to the kernel what the calling thread's heap doesn't use. Takes some tens of nanoseconds
+/// for each page of 64 KiB that the heap holds.
 pub fn purge() {
     // SAFETY: may be called at any time, on any thread; the crate `mimalloc` links it.
     unsafe { mi_collect(true) };
@@ -32,7 +37,8 @@ pub fn purge() {
 /// See the head of this module.
 pub struct Allocator;
 
-/// Whether a block of this layout is a mapping of its own. A function of the layout alone, so that freeing decides as allocating did.
+/// Whether a block of this layout is a mapping of its own. A function of the layout alone, so that
+/// freeing decides as allocating did.
 #[inline(always)]
 fn is_mapped(bytes: usize, layout: Layout) -> bool {
     bytes >= MAPPED_BYTES_MIN && layout.align() <= PAGE_BYTES_MIN
@@ -41,7 +47,8 @@ fn is_mapped(bytes: usize, layout: Layout) -> bool {
 /// Zeroed pages; null when the kernel refuses.
 #[cold]
 fn map(bytes: usize) -> *mut u8 {
-    // SAFETY: an anonymous mapping at an address of the kernel's choosing overlaps nothing that exists.
+    // SAFETY: an anonymous mapping at an address of the kernel's choosing overlaps nothing that
+    // exists.
     let mapped = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
     mapped.map_or(null_mut(), |start| start.cast())
 }
@@ -50,11 +57,13 @@ fn map(bytes: usize) -> *mut u8 {
 /// `start` is a mapping of so many bytes made by [`map`] or [`remap`], which nobody uses any more.
 #[cold]
 unsafe fn unmap(start: *mut u8, bytes: usize) {
-    // SAFETY: by the caller's promise. The kernel only refuses where it can't split a mapping: then the memory is lost, and nothing else.
+    // SAFETY: by the caller's promise. The kernel only refuses where it can't split a mapping: then
+    // the memory is lost, and nothing else.
     let _ = unsafe { munmap(start.cast(), bytes) };
 }
 
-/// Makes a mapping larger or smaller, wherever there is room for it; null, and nothing has changed, when the kernel refuses.
+/// Makes a mapping larger or smaller, wherever there is room for it; null, and nothing has changed,
+/// when the kernel refuses.
 ///
 /// # Safety
 /// As [`unmap`]; where it succeeds the block is at the new address only.
@@ -65,8 +74,9 @@ unsafe fn remap(start: *mut u8, old_bytes: usize, new_bytes: usize) -> *mut u8 {
     moved.map_or(null_mut(), |start| start.cast())
 }
 
-// SAFETY: each block is mimalloc's or a mapping by its layout alone (`is_mapped`), and goes back to where it came from. Mappings are aligned to pages,
-// at least to `PAGE_BYTES_MIN`, and live until they are unmapped. Nothing here unwinds.
+// SAFETY: each block is mimalloc's or a mapping by its layout alone (`is_mapped`), and goes back to
+// where it came from. Mappings are aligned to pages, at least to `PAGE_BYTES_MIN`, and live until
+// they are unmapped. Nothing here unwinds.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -99,7 +109,8 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
-        // SAFETY: the block has this layout, so it came from where it is given to; the new size isn't zero.
+        // SAFETY: the block has this layout, so it came from where it is given to; the new size
+        // isn't zero.
         unsafe {
             if layout.size().max(new_bytes) >= MAPPED_BYTES_MIN {
                 return reallocate_large(block, layout, new_bytes);
@@ -115,7 +126,8 @@ unsafe impl GlobalAlloc for Allocator {
 /// As there.
 #[cold]
 unsafe fn reallocate_large(block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
-    // SAFETY: by the caller's promises; both blocks have at least the smaller size, and a new one overlaps nothing.
+    // SAFETY: by the caller's promises; both blocks have at least the smaller size, and a new one
+    // overlaps nothing.
     unsafe {
         match (is_mapped(layout.size(), layout), is_mapped(new_bytes, layout)) {
             (true, true) => remap(block, layout.size(), new_bytes),

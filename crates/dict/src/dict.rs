@@ -157,8 +157,9 @@ impl<V> Dict<V> {
         taken
     }
 
-    /// Returns the memory that an empty dictionary has kept for its next entries: a segment of a page, and a directory. Says whether there was
-    /// any. A dictionary with entries is left as it is.
+    /// Returns the memory that an empty dictionary has kept for its next entries: a segment of a
+    /// page, and a directory. Says whether there was any. A dictionary with entries is left as it
+    /// is.
     pub fn release_if_empty(&mut self) -> bool {
         let releases = self.table.len == 0 && self.table.segment_bytes > 0;
         if releases {

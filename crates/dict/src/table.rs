@@ -356,7 +356,8 @@ impl Table {
     /// Frees segments and directory, which nothing may use afterwards.
     fn free_segments(&mut self) {
         let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
-        // Hints first lose the way here: not for soundness, only so that they don't prefetch freed memory.
+        // Hints first lose the way here: not for soundness, only so that they don't prefetch freed
+        // memory.
         self.root.0.store(0, Release);
         for segment in segments {
             arena::free_segment(segment.lines, segment.size_bytes());

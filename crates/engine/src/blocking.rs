@@ -54,6 +54,7 @@
 //! Where nobody waits in a shard: one branch at each change, and one after each command. Waiting takes some 300 bytes and the
 //! arguments' length, and no time.
 
+use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -63,6 +64,7 @@ use hashbrown::HashMap;
 use pantala_base::sync::{AtomicBool, AtomicU32, Ordering};
 use pantala_dict::prefetch_all;
 use pantala_resp::{ArgRange, Args};
+use pantala_types::RawString;
 use smallvec::SmallVec;
 
 use crate::access::{Access, Key, KeyPlace, SessionView};
@@ -511,6 +513,8 @@ pub(crate) enum Blocking<'a> {
     Allowed,
     /// In a transaction: it may not.
     Denied,
+    /// By its connection, which hands the command's value over. None of those waits.
+    HandedOver(&'a Cell<Option<RawString>>),
     /// Woken, for this key.
     Woken { waiter: &'a Waiter, key: &'a [u8], claimed: bool },
 }
@@ -524,7 +528,7 @@ impl<'a> Access<'a> {
     /// The key whose change woke the command; `None`: the command was just sent.
     pub fn woken_by(&self) -> Option<&'a [u8]> {
         match self.blocking {
-            Blocking::Allowed | Blocking::Denied => None,
+            Blocking::Allowed | Blocking::Denied | Blocking::HandedOver(_) => None,
             Blocking::Woken { key, .. } => Some(key),
         }
     }
@@ -538,7 +542,7 @@ impl<'a> Access<'a> {
     #[must_use]
     pub fn claim(&mut self) -> bool {
         match &mut self.blocking {
-            Blocking::Allowed | Blocking::Denied => true,
+            Blocking::Allowed | Blocking::Denied | Blocking::HandedOver(_) => true,
             Blocking::Woken { waiter, claimed, .. } => {
                 *claimed = *claimed || waiter.claim();
                 *claimed

@@ -737,7 +737,7 @@ impl Executor<'_> {
         let mut access = access(keyspace, call, owned, blocking);
         run_handler(&mut access, call, reply);
         // While the shards are held: in between no command comes that could not have come there.
-        if keyspace.monitors().are_there() {
+        if keyspace.monitors().are_there() && !access.is_handed_over() {
             if call.session.in_script {
                 keyspace.show_of_script(call.command, &call.args, call.session.db);
             } else {
@@ -812,5 +812,6 @@ pub(crate) fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
     owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_news())
 }
 
+mod hand_over;
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -16,7 +16,7 @@ use crate::monitor::{REDACTED, is_secret};
 /// Most arguments of an entry, as in Redis; the last of them says how many more there were.
 const ARGS_MAX: usize = 32;
 /// Most bytes of an argument, as in Redis; what is cut off is counted behind it.
-const ARG_BYTES_MAX: usize = 128;
+pub const ARG_BYTES_MAX: usize = 128;
 
 /// A command that took long.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,12 +61,27 @@ impl SlowLog {
     }
 
     /// Notes a command of a client, or of a script that runs for one: of that Redis tells no address. Of the worker's entries the latest `len_max` are kept.
-    pub fn note(&self, who: Sender<'_>, command: &Command, args: &Args<'_>, at_s: i64, duration_us: i64, len_max: u64) {
+    /// `cut`: an argument of which so many bytes are not there.
+    pub fn note(
+        &self,
+        who: Sender<'_>,
+        command: &Command,
+        args: &Args<'_>,
+        cut: Option<(usize, usize)>,
+        at_s: i64,
+        duration_us: i64,
+        len_max: u64,
+    ) {
         let (client, (address, name)) = match who {
             Sender::Client(client) => (client, (client.shown_address(), client.names().name.clone())),
             Sender::Script(client) => (client, (ADDRESS_OF_SCRIPTS.to_owned(), Vec::new())),
         };
-        let args = shortened(command, args);
+        let mut args = shortened(command, args);
+        if let Some((index, missing)) = cut.filter(|(_, missing)| *missing > 0)
+            && let Some(arg) = args.get_mut(index)
+        {
+            arg.extend_from_slice(format!("... ({missing} more bytes)").as_bytes());
+        }
         let mut list = self.list(client.worker as usize);
         // Under the lock, so that numbers ascend in the list. Relaxed: it only has to be unique.
         let id = self.next_id.fetch_add(1, Relaxed);

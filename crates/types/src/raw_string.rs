@@ -34,8 +34,9 @@ impl From<TryReserveError> for OutOfMemory {
 
 /// The bytes of a string that doesn't live inside its dictionary entry.
 ///
-/// Made by SET, or by SETRANGE of a missing key, it takes exactly its length; grown by APPEND or SETRANGE it reserves as much again (at most
-/// [`PREALLOCATION_BYTES_MAX`] more), since a string that grew once tends to grow again.
+/// Made by SET, or by SETRANGE of a missing key, it takes exactly its length; grown by APPEND or
+/// SETRANGE it reserves as much again (at most [`PREALLOCATION_BYTES_MAX`] more), since a string
+/// that grew once tends to grow again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RawString {
     bytes: Vec<u8>,

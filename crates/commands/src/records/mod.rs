@@ -28,7 +28,7 @@ mod sorted_set_algebra;
 mod sorted_set_ranges;
 mod sorted_sets;
 mod streams;
-mod strings;
+pub(crate) mod strings;
 #[cfg(test)]
 mod tests;
 mod transactions;

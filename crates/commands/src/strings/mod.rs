@@ -13,6 +13,7 @@
 
 mod counters;
 mod edit;
+mod handed;
 mod lcs;
 mod ranges;
 mod set;
@@ -23,6 +24,7 @@ mod view;
 
 pub use counters::{decr, decrby, incr, incrby, incrbyfloat};
 pub(crate) use edit::{edit, grow, store_raw};
+pub use handed::taking_over;
 pub use lcs::lcs;
 pub use ranges::{append, getrange, setrange, strlen, substr};
 pub use set::{get, getdel, getex, getset, psetex, set, setex, setnx};

@@ -45,9 +45,15 @@ fn write_entry(string: Option<StringRef<'_>>, reply: &mut Reply<'_>) -> bool {
 /// `SET key value [NX | XX] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`.
 #[inline]
 pub fn set(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    set_to(access, args, NewString::encode(args.at(2)), reply);
+}
+
+/// `SET`, with that value.
+#[inline(always)]
+pub(super) fn set_to(access: &mut Access<'_>, args: &Args<'_>, value: NewString<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     if args.len() == 3 {
-        return match access.db(&key).set_string(&key, NewString::encode(args.at(2)), Expire::Clear) {
+        return match access.db(&key).set_string(&key, value, Expire::Clear) {
             Ok(()) => {
                 access.notify(EventClass::String, "set", &key);
                 reply.ok();
@@ -58,33 +64,46 @@ pub fn set(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(options) = Options::parse(args, 3, Syntax::Set) else {
         return reply.error(errors::SYNTAX);
     };
-    store(access, args, &key, args.at(2), &options, "set", reply);
+    store(access, args, &key, value, &options, "set", reply);
 }
 
 /// `SETEX key seconds value`.
 pub fn setex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiring(access, args, Unit::Seconds, "setex", reply);
+    set_expiring(access, args, Unit::Seconds, "setex", NewString::encode(args.at(3)), reply);
 }
 
 /// `PSETEX key milliseconds value`.
 pub fn psetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_expiring(access, args, Unit::Milliseconds, "psetex", reply);
+    set_expiring(access, args, Unit::Milliseconds, "psetex", NewString::encode(args.at(3)), reply);
 }
 
-fn set_expiring(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, command: &str, reply: &mut Reply<'_>) {
+/// `SETEX` and `PSETEX`, with that value.
+pub(super) fn set_expiring(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    unit: Unit,
+    command: &str,
+    value: NewString<'_>,
+    reply: &mut Reply<'_>,
+) {
     let key = access.first_key(args, 1);
     let expiry = Expiry::At { text: args.at(2), unit, base: Base::Now };
-    store(access, args, &key, args.at(3), &Options { expiry, ..Options::default() }, command, reply);
+    store(access, args, &key, value, &Options { expiry, ..Options::default() }, command, reply);
 }
 
 /// `SETNX key value`.
 pub fn setnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    setnx_to(access, args, NewString::encode(args.at(2)), reply);
+}
+
+/// `SETNX`, with that value.
+pub(super) fn setnx_to(access: &mut Access<'_>, args: &Args<'_>, value: NewString<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
     if db.write(&key).is_some() {
         return reply.integer(0);
     }
-    match db.set_string(&key, NewString::encode(args.at(2)), Expire::Clear) {
+    match db.set_string(&key, value, Expire::Clear) {
         Ok(()) => {
             db.notify(EventClass::String, "set", &key);
             reply.integer(1);
@@ -155,14 +174,14 @@ fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,
     key: &Key<'_>,
-    value: &[u8],
+    value: NewString<'_>,
     options: &Options<'_>,
     command: &str,
     reply: &mut Reply<'_>,
 ) {
     let Ok(at_ms) = options.expiry.at_ms(access.now_ms(), command, reply) else { return };
     // Before anything is looked up or replied, for it may fail.
-    let Ok((payload, flags)) = payload_of(key, NewString::encode(value)) else {
+    let Ok((payload, flags)) = payload_of(key, value) else {
         return reply.error(errors::OUT_OF_MEMORY);
     };
     if options.get && !reply_value(access, key, reply) {
@@ -192,6 +211,7 @@ fn store(
         db.notify(EventClass::Generic, "expire", key);
     }
     if access.is_journaled() {
+        let value = args.at(if command == "set" { 2 } else { 3 });
         options.propagate(access, args, key, value, at_ms);
     }
     if !options.get {

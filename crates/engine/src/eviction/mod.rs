@@ -46,7 +46,8 @@ const WEIGHTS_KEPT_MS: i64 = 100;
 /// Over how long workers that evict each from shards of their own see to it that each frees its share, ms: what a round of `hz` takes.
 const SHARED_MS: i64 = 100;
 
-/// How many dictionaries a command that is short of memory looks at, on average, for memory that they have kept without keys.
+/// How many dictionaries a command that is short of memory looks at, on average, for memory that
+/// they have kept without keys.
 const DICTS_LOOKED_AT: u64 = 1024;
 
 /// What became of an attempt to get below the limit.
@@ -86,7 +87,8 @@ pub(crate) struct Weights {
     /// Whose sums: of keys with a time to live.
     is_volatile: bool,
     told_ms: i64,
-    /// When emptied dictionaries were last looked for without any being found, and how many could have been looked at since.
+    /// When emptied dictionaries were last looked for without any being found, and how many could
+    /// have been looked at since.
     release_failed_ms: i64,
     release_credit: u64,
     /// There was more to evict than there was time for.
@@ -317,8 +319,9 @@ impl Executor<'_> {
         tried
     }
 
-    /// Releases the memory of dictionaries that have lost their last keys, of the shards that this worker may take. Says whether there was any. Where there
-    /// was none, many commands share the cost of the next look.
+    /// Releases the memory of dictionaries that have lost their last keys, of the shards that this
+    /// worker may take. Says whether there was any. Where there was none, many commands share the
+    /// cost of the next look.
     fn release_emptied(&mut self, held: &mut [Ownership], now_ms: i64) -> bool {
         let keyspace = self.keyspace();
         let weights = &mut self.weights;
@@ -345,7 +348,8 @@ impl Executor<'_> {
             }
         }
         self.weights.release_failed_ms = if has_released { i64::MIN } else { now_ms };
-        // As where a key is evicted: with shards of a request in hand nothing is released before that has run.
+        // As where a key is evicted: with shards of a request in hand nothing is released before
+        // that has run.
         if held.is_empty() {
             self.free_all();
         }
@@ -381,7 +385,8 @@ impl Executor<'_> {
     }
 }
 
-/// Releases what the dictionaries of a shard that have no keys hold. Says whether that was anything.
+/// Releases what the dictionaries of a shard that have no keys hold. Says whether that was
+/// anything.
 fn release_emptied_of(keyspace: &Keyspace, ownership: &mut Ownership) -> bool {
     let stats = keyspace.shard_stats(ownership.shard());
     let mut has_released = false;
@@ -421,7 +426,8 @@ fn evict_in(
         keyspace.dispose(value, keyspace.tuning.lazyfree_lazy_eviction.load(Relaxed));
         keyspace.note_latency(worker, latency::EVICTION_DEL, now_ms, began.elapsed());
     }
-    // An empty dictionary keeps a page for its next keys: with little memory, that of all shards would be more than the keys may have.
+    // An empty dictionary keeps a page for its next keys: with little memory, that of all shards
+    // would be more than the keys may have.
     dict.release_if_empty();
     figures.dict_bytes.set(dict.allocated_bytes() as u64);
     keyspace.tell_memory(figures);

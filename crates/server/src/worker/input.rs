@@ -11,6 +11,7 @@
 
 use pantala_resp::{ArgRange, Args, Limits, Parser, ProtocolError};
 use pantala_runtime::{Chunk, EventLoop};
+use pantala_types::RawString;
 
 use super::window::{What, Window};
 
@@ -49,12 +50,16 @@ impl Input {
         }
         self.keep(io);
         let bytes = io.bytes(&chunk);
-        // A large bulk has announced its length: grow no further than its end. Trust it only as far as twice what is there,
-        // since the announcement costs its sender nothing.
+        // A large bulk has announced its length: grow no further than its end. Trust that only as far
+        // as some times what is there, since the announcement costs its sender nothing.
         let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
         let room = self.rest.capacity() - self.rest.len();
         if room < bytes.len() {
-            self.rest.reserve_exact(bytes.len().max(announced).max(self.rest.len() / GROWTH_SHARE));
+            let wanted = bytes.len().max(announced).max(self.rest.len() / GROWTH_SHARE);
+            if self.rest.try_reserve_exact(wanted).is_err() {
+                // What is announced may be more than there is. What came has to be kept.
+                self.rest.reserve_exact(bytes.len());
+            }
         }
         self.rest.extend_from_slice(bytes);
         self.unseen += bytes.len();
@@ -157,6 +162,24 @@ impl Input {
         self.parser.reset();
     }
 
+    /// Whether a range of the bytes, of a command that ends at `end` and is the last one received,
+    /// has the buffer nearly to itself.
+    pub fn is_buffer_of(&self, range: ArgRange, end: usize) -> bool {
+        self.chunk.is_none()
+            && end == self.rest.len()
+            && self.rest.capacity() - range.len() <= HANDED_WASTE_BYTES_MAX + range.len() / HANDED_WASTE_SHARE
+    }
+
+    /// Gives that range as a string, in this buffer. Nothing is left here: all that was received is
+    /// done.
+    pub fn hand_over(&mut self, range: ArgRange) -> RawString {
+        let mut rest = std::mem::take(&mut self.rest);
+        rest.truncate(range.start() + range.len());
+        rest.drain(..range.start());
+        (self.start, self.parsed, self.unseen) = (0, 0, 0);
+        RawString::from(rest)
+    }
+
     /// Bytes received and not run.
     pub fn waiting_bytes(&self) -> usize {
         self.chunk.as_ref().map_or(self.rest.len(), Chunk::len) - self.start
@@ -208,18 +231,26 @@ impl Input {
     }
 }
 
+/// What a value that is handed over may leave unused of its buffer, bytes, and beside that a part
+/// of its length.
+const HANDED_WASTE_BYTES_MAX: usize = 512;
+const HANDED_WASTE_SHARE: usize = 64;
+
 /// A buffer of which no bulk says how long it is to become grows by this part of it: a quarter.
 const GROWTH_SHARE: usize = 4;
 
-/// For how many of the bytes that a bulk still needs a buffer that holds so many grows.
+/// For how many of the bytes that a bulk still needs a buffer that holds so many grows. Redis trusts
+/// a client that has authenticated with all of them.
 fn trusted(needed: usize, held: usize) -> usize {
-    let bound = held.max(RESERVE_BYTES_MIN);
-    // Not in two steps what is little more than one: the second would double the buffer for a few bytes.
-    if needed <= bound + bound / 4 { needed } else { bound }
+    needed.min(held.saturating_mul(TRUST).max(RESERVE_BYTES_MIN))
 }
 
 /// Bytes that may wait of a connection that can't or need not take more at the moment: beyond, its peer has to wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
+
+/// For how many bytes of an announced bulk a byte that is there stands. Each growth copies what is
+/// there, and leaves the old buffer behind: so there are few.
+const TRUST: usize = 16;
 
 /// The least room that an announced bulk is given at once.
 const RESERVE_BYTES_MIN: usize = 64 * 1024;
@@ -235,7 +266,7 @@ mod tests {
             let needed = bulk - rest.len();
             let len = piece.min(needed);
             let announced = trusted(needed, rest.len());
-            assert!(announced <= needed && announced <= (rest.len() + rest.len() / 4).max(RESERVE_BYTES_MIN * 5 / 4));
+            assert!(announced <= needed && announced <= (rest.len() * TRUST).max(RESERVE_BYTES_MIN));
             if rest.capacity() - rest.len() < len {
                 rest.reserve_exact(len.max(announced));
             }

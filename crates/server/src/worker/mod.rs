@@ -15,6 +15,7 @@ mod connection;
 mod cron;
 mod events;
 mod eviction;
+mod hand_over;
 mod homes;
 mod input;
 mod listeners;
@@ -51,6 +52,7 @@ pub use slow::times_all;
 use busy::{Busy, Deferred, Suspended};
 use connection::Connection;
 use eviction::{OutputAlarm, Weighing};
+use hand_over::Handed;
 use memory::MemoryState;
 use purge::PurgeState;
 use slow::Stopwatch;
@@ -125,6 +127,8 @@ pub struct Worker<'s, L: EventLoop> {
     weighing: Weighing,
     memory: MemoryState,
     purging: PurgeState,
+    /// Of the command that has just run, if its value was handed over.
+    handed: Option<Handed>,
     output_alarm: OutputAlarm,
 }
 
@@ -155,6 +159,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             weighing: Weighing::new(weighs),
             memory: MemoryState::default(),
             purging: PurgeState::default(),
+            handed: None,
             settings,
             now_ms: server.now_ms(),
             age: Age::default(),

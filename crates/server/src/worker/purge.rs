@@ -1,9 +1,11 @@
 //! Freed memory is returned to the kernel: on `MEMORY PURGE`, and within a second of a large free.
 //!
-//! The allocator keeps what was freed, each thread in its own heap, and returns it only while it is asked for more. So each worker purges its own heap, when it
-//! is sent [`Message::Purge`](pantala_engine::message::Message::Purge). The first worker compares, a few times a second, resident memory with the memory accounted for; where the former is larger
-//! by more than a share of the latter, it sends that message to all. A purge that finds nothing is repeated after twice the time, so that fragmented memory
-//! costs next to nothing.
+//! The allocator keeps what was freed, each thread in its own heap, and returns it only while it is
+//! asked for more. So each worker purges its own heap, when it is sent
+//! [`Message::Purge`](pantala_engine::message::Message::Purge). The first worker compares, a few
+//! times a second, resident memory with the memory accounted for; where the former is larger by
+//! more than a share of the latter, it sends that message to all. A purge that finds nothing is
+//! repeated after twice the time, so that fragmented memory costs next to nothing.
 //!
 //! Commands don't pay for any of this: it is part of the periodic work.
 
@@ -17,11 +19,13 @@ use crate::process;
 /// How often resident memory is looked at, ms.
 const WATCH_MS: i64 = 200;
 
-/// Resident memory may exceed the memory accounted for by so much, bytes, and by a part of it: a twentieth.
+/// Resident memory may exceed the memory accounted for by so much, bytes, and by a part of it: a
+/// twentieth.
 const UNUSED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 const UNUSED_SHARE: u64 = 20;
 
-/// How long after a purge that didn't change much the next one comes at least, and how long that may become, ms.
+/// How long after a purge that didn't change much the next one comes at least, and how long that
+/// may become, ms.
 const REPEAT_MS: i64 = 2 * WATCH_MS;
 const REPEAT_MS_MAX: i64 = 64_000;
 
@@ -31,7 +35,8 @@ const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
 /// What a worker remembers of purges.
 #[derive(Default)]
 pub(super) struct PurgeState {
-    /// Purge again in the next periodic work: while several heaps are purged, one may skip memory that another has just freed.
+    /// Purge again in the next periodic work: while several heaps are purged, one may skip memory
+    /// that another has just freed.
     again: bool,
     watch: Watch,
 }
@@ -40,7 +45,8 @@ pub(super) struct PurgeState {
 #[derive(Default)]
 struct Watch {
     next_look_ms: i64,
-    /// What was resident and not accounted for before the last purge, bytes; 0: there is nothing to purge.
+    /// What was resident and not accounted for before the last purge, bytes; 0: there is nothing to
+    /// purge.
     level_bytes: u64,
     next_purge_ms: i64,
     repeat_ms: i64,
@@ -68,14 +74,16 @@ impl Watch {
 }
 
 impl<L: EventLoop> Worker<'_, L> {
-    /// Returns what this worker's heap doesn't use to the kernel, now and once more in the next periodic work.
+    /// Returns what this worker's heap doesn't use to the kernel, now and once more in the next
+    /// periodic work.
     #[cold]
     pub(super) fn purge(&mut self) {
         allocator::purge();
         self.purging.again = true;
     }
 
-    /// A few times a second: repeats a purge; on the first worker, has all workers purge where that is due.
+    /// A few times a second: repeats a purge; on the first worker, has all workers purge where that
+    /// is due.
     pub(super) fn look_after_purges(&mut self) {
         if std::mem::take(&mut self.purging.again) {
             allocator::purge();
@@ -85,7 +93,8 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.purging.watch.next_look_ms = self.turn_ran_ms + WATCH_MS;
         let keyspace = self.executor.keyspace();
-        // What scripts take is known when they end, and what is being freed isn't resident for long.
+        // What scripts take is known when they end, and what is being freed isn't resident for
+        // long.
         if self.server.scripting().is_running() || keyspace.lazy_free().pending() > 0 {
             return;
         }
@@ -104,7 +113,8 @@ impl<L: EventLoop> Worker<'_, L> {
 }
 
 impl crate::host::Server {
-    /// Memory that is accounted for, bytes: that of the server at its start, of data, clients and Lua states.
+    /// Memory that is accounted for, bytes: that of the server at its start, of data, clients and
+    /// Lua states.
     fn accounted_bytes(&self) -> u64 {
         self.data_bytes() + self.keyspace().memory().other_bytes() + self.scripting().all_state_bytes()
     }

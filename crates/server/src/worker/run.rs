@@ -9,13 +9,13 @@ use pantala_engine::command::{Command, Flags, Handler, Slots, TransactionPart, a
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
-use pantala_engine::slowlog::Sender;
 use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Limits, Reply, is_given_up};
 use pantala_runtime::EventLoop;
 use pantala_types::table::PREFETCH_KEYS_MAX;
 
 use super::connection::{Connection, PIECE_BYTES, State, token};
+use super::hand_over::HANDED_BYTES_MIN;
 use super::input::Parsed;
 use super::pause::PauseAnswer;
 use super::refusal::{forbidden, is_restricted};
@@ -342,7 +342,12 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let before = connection.output.len();
         let began = self.stopwatch.begin(command, ranges.len(), entry.end - entry.begin);
-        let ran = self.call(entry, command, ranges);
+        let is_large = began.is_some() && entry.end - entry.begin >= HANDED_BYTES_MIN;
+        let handed = if is_large { self.call_handing_over(entry, command, ranges) } else { None };
+        let ran = match handed {
+            Some(ran) => ran,
+            None => self.call(entry, command, ranges),
+        };
         if matches!(ran, Ran::Parked | Ran::Blocked) {
             self.tally.count(command, Outcome::Ok);
             if ran == Ran::Blocked || self.stopwatch.times_on_its_way(command, ranges.len()) {
@@ -438,14 +443,16 @@ impl<L: EventLoop> Worker<'_, L> {
         };
         let is_large = WATCHING && reply.len() + (entry.end - entry.begin) >= slow::LARGE_BYTES;
         self.tally.count(command, outcome);
-        if began.is_some() || is_large {
+        let connection = if began.is_some() || is_large {
             let took = self.stopwatch.end(began);
             self.tally.time_last(took);
-            let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
-            let client = &connection.session.client;
-            slow::note(self.executor.keyspace(), Sender::Client(client), command, &args, took, self.now_ms);
+            self.note_slow(entry, command, ranges, took);
             self.age.add(took, &mut self.now_ms, self.server);
-        }
+            let Some(connection) = &mut self.connections[index as usize] else { return };
+            connection
+        } else {
+            connection
+        };
         if session_settles(&connection.session) {
             let is_pushed = is_pushed(command) && outcome == Outcome::Ok;
             if !replies_wanted(&mut connection.session) && !is_pushed {

@@ -113,10 +113,23 @@ pub(super) fn note(
     took: Duration,
     now_ms: i64,
 ) {
+    note_cut(keyspace, who, command, args, None, took, now_ms);
+}
+
+/// As [`note`]. `cut`: an argument of which so many bytes are not there.
+pub(super) fn note_cut(
+    keyspace: &Keyspace,
+    who: Sender<'_>,
+    command: &Command,
+    args: &Args<'_>,
+    cut: Option<(usize, usize)>,
+    took: Duration,
+    now_ms: i64,
+) {
     if is_logged(keyspace, command, took) {
         let took_us = took.as_micros() as i64;
         let max_len = keyspace.tuning.slowlog_max_len.load(Relaxed);
-        keyspace.slowlog().note(who, command, args, now_ms / 1000, took_us, max_len);
+        keyspace.slowlog().note(who, command, args, cut, now_ms / 1000, took_us, max_len);
     }
     let (Sender::Client(client) | Sender::Script(client)) = who;
     note_latency(keyspace, client, command, took, now_ms);

@@ -1,0 +1,95 @@
+//! A large value that was received in a buffer of its own becomes the stored value in that buffer,
+//! as in Redis: it isn't copied, and never there twice. Everything else about its command is as
+//! usual.
+
+use std::time::Duration;
+
+use pantala_commands::strings::taking_over;
+use pantala_engine::command::Command;
+use pantala_engine::executor::{Call, Ran};
+use pantala_engine::slowlog::{ARG_BYTES_MAX, Sender};
+use pantala_resp::{ArgRange, Args};
+use pantala_runtime::EventLoop;
+
+use super::connection::token;
+use super::window::{Entry, What};
+use super::{Worker, slow};
+
+/// Shorter values are copied, bytes: as in Redis (`PROTO_MBULK_BIG_ARG`).
+pub(super) const HANDED_BYTES_MIN: usize = 32 * 1024;
+
+/// The arguments of a command whose value was handed over: of that there is only the beginning.
+pub(super) struct Handed {
+    bytes: Vec<u8>,
+    ranges: Vec<ArgRange>,
+    /// Which argument is the value, and how many of its bytes are missing.
+    cut: (usize, usize),
+}
+
+impl Handed {
+    fn new(args: &Args<'_>, index: usize) -> Self {
+        let (mut bytes, mut ranges) = (Vec::new(), Vec::with_capacity(args.len()));
+        let mut missing = 0;
+        for (at, arg) in args.iter().enumerate() {
+            let kept = if at == index { &arg[..arg.len().min(ARG_BYTES_MAX)] } else { arg };
+            missing += arg.len() - kept.len();
+            ranges.push(ArgRange::new(bytes.len(), kept.len()));
+            bytes.extend_from_slice(kept);
+        }
+        Handed { bytes, ranges, cut: (index, missing) }
+    }
+
+    fn args(&self) -> Args<'_> {
+        Args::new(&self.bytes, &self.ranges)
+    }
+}
+
+impl<L: EventLoop> Worker<'_, L> {
+    /// Runs a command, handing its value over. `None`: it is none of those that can take it over,
+    /// its value didn't come in a buffer of its own, or its shard is busy. Nothing has happened
+    /// then.
+    #[cold]
+    pub(super) fn call_handing_over(
+        &mut self,
+        entry: &Entry,
+        command: &'static Command,
+        ranges: &[ArgRange],
+    ) -> Option<Ran> {
+        let What::Single(_, place) = entry.what else { return None };
+        let (command, index) = taking_over(command)?;
+        let connection = self.connections[entry.connection as usize].as_mut()?;
+        let range = ranges.get(index)?.shifted(entry.begin);
+        if range.len() < HANDED_BYTES_MIN || !connection.input.is_buffer_of(range, entry.end) {
+            return None;
+        }
+        let ownership = self.executor.take_for_hand_over(place.shard)?;
+        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+        let handed = Handed::new(&args, index);
+        let value = connection.input.hand_over(range);
+        let call = Call {
+            command,
+            args: handed.args(),
+            first_key: Some(place),
+            session: connection.session.view(),
+            reads_as: connection.session.reads_as.as_ref(),
+            connection: token(connection.id),
+            now_ms: self.now_ms,
+        };
+        let ran = self.executor.run_handing_over(ownership, &call, value, &mut connection.output);
+        self.handed = Some(handed);
+        Some(ran)
+    }
+
+    /// [`slow::note`], of a command that has just run.
+    #[cold]
+    pub(super) fn note_slow(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange], took: Duration) {
+        let handed = self.handed.take();
+        let Some(connection) = &self.connections[entry.connection as usize] else { return };
+        let (args, cut) = match &handed {
+            Some(handed) => (handed.args(), Some(handed.cut)),
+            None => (Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges), None),
+        };
+        let sender = Sender::Client(&connection.session.client);
+        slow::note_cut(self.executor.keyspace(), sender, command, &args, cut, took, self.now_ms);
+    }
+}
