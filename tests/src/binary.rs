@@ -23,7 +23,7 @@ pub fn pantala() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| match std::env::var_os("PANTALA_BIN") {
         Some(path) => workspace_root().join(path),
-        None => build("pantala"),
+        None => build("pantala", &["pantala"]),
     })
 }
 
@@ -33,14 +33,19 @@ pub fn pantala() -> &'static PathBuf {
 /// When it can't be built.
 pub fn pantala_bench() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| build("pantala-bench"))
+    PATH.get_or_init(|| build("pantala-bench", &["pantala-bench", "pantala", "pantala-tests"]))
 }
 
-/// Builds a package's binary of the same name.
-fn build(name: &str) -> PathBuf {
+/// Builds the binary `name` out of `packages`. All their dependencies count for the features of each,
+/// so the packages are those that make the features equal to `cargo test --workspace`'s, which has
+/// then built all but the binary itself.
+fn build(name: &str, packages: &[&str]) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--package", name, "--bin", name, "--message-format=json-render-diagnostics"]);
+    command.args(["build", "--quiet", "--bin", name, "--message-format=json-render-diagnostics"]);
+    for package in packages {
+        command.args(["--package", package]);
+    }
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
