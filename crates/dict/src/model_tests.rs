@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 
+use crate::bucket::SLOTS;
 use crate::hash::COLLIDING_SEED;
 use crate::testing::{Random, seed};
 use crate::{Dict, Entry, EntryRef, NewPayload, OwnedPayload, Payload, hash_key};
@@ -410,6 +411,7 @@ fn an_emptied_dictionary_releases_its_memory_and_goes_on() {
 
 #[test]
 fn scans_survive_growth_and_shrinking() {
+    const CALL_BUCKETS_MAX: usize = 20;
     let mut random = Random::new(seed("scans_survive_growth_and_shrinking"));
     for round in 0..sized(30, 2) {
         let stable = 1 + random.below(sized(3000, 60));
@@ -426,7 +428,7 @@ fn scans_survive_growth_and_shrinking() {
         let mut cursor = 0;
         let mut calls = 0;
         loop {
-            cursor = dict.scan(cursor, 1 + random.below(20), &mut |entry| {
+            cursor = dict.scan(cursor, 1 + random.below(CALL_BUCKETS_MAX), &mut |entry| {
                 found.insert(entry.key().to_vec());
             });
             if cursor == 0 {
@@ -446,7 +448,8 @@ fn scans_survive_growth_and_shrinking() {
             }
         }
         dict.check();
-        assert!(calls > 0 || stable < 100);
+        // One call may see as many as the buckets it visits can hold.
+        assert!(calls > 0 || stable <= CALL_BUCKETS_MAX * SLOTS);
         for i in 0..stable {
             assert!(found.contains(&key(i)), "key {i} of {stable} was missed in round {round}");
         }
