@@ -756,13 +756,18 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
+    /// Packs that change at random, changes of each, and bytes of their longest entry. Miri runs some.
+    const PACKS: usize = if cfg!(miri) { 2 } else { 200 };
+    const CHANGES: usize = if cfg!(miri) { 60 } else { 120 };
+    const LONG_BYTES_MAX: usize = if cfg!(miri) { 300 } else { 20_000 };
+
     fn text(random: &mut Random) -> Vec<u8> {
         match random.below(4) {
             0 => ((random.next() as i64) >> random.below(64)).to_string().into_bytes(),
             1 => random.bytes(0, 5),
             2 => random.bytes(0, 200),
             _ => {
-                let most = if random.one_in(20) { 20_000 } else { 70 };
+                let most = if random.one_in(20) { LONG_BYTES_MAX } else { 70 };
                 random.bytes(0, most)
             }
         }
@@ -806,9 +811,9 @@ mod tests {
     }
 
     fn change_at_random<W: Ways>(random: &mut Random, check: impl Fn(PackRef<'_, W>, &[Vec<u8>])) {
-        for _ in 0..200 {
+        for _ in 0..PACKS {
             let (mut pack, mut model) = (Pack::<W>::new(), Vec::<Vec<u8>>::new());
-            for _ in 0..120 {
+            for _ in 0..CHANGES {
                 let index = random.below(model.len() as u64 + 1) as usize;
                 let at = if index == model.len() { pack.as_ref().end() } else { pack.as_ref().nth(index).unwrap() };
                 match random.below(5) {
@@ -880,6 +885,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "70,000 entries take Miri minutes")]
     fn more_entries_than_the_count_holds() {
         let mut pack = <Pack>::new();
         for _ in 0..70_000 {
