@@ -27,6 +27,22 @@ pub fn play(scene: impl Fn(&Server)) {
     }
 }
 
+/// Plays a scene on every kind of server, on all of them at the same time: for scenes that wait more
+/// than they work.
+///
+/// # Panics
+/// When a scene panics.
+pub fn play_together(scene: impl Fn(&Server) + Sync) {
+    let judge = Server::redis(&[]);
+    let mut servers = pantalas();
+    std::thread::scope(|scope| {
+        for server in servers.iter().chain(&judge) {
+            scope.spawn(|| scene(server));
+        }
+    });
+    servers.iter_mut().for_each(Server::assert_sound);
+}
+
 /// Asks again and again until something is so.
 ///
 /// # Panics

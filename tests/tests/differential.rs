@@ -2,8 +2,9 @@
 
 use pantala_tests::{Backend, Random, Server, differential};
 
-/// Commands of one run, unless `PANTALA_DIFF_COMMANDS` says otherwise.
-const COMMANDS: usize = 100_000;
+/// Commands of one run, unless `PANTALA_DIFF_COMMANDS` says otherwise, as `.ci/run` and `.ci/nightly`
+/// do.
+const COMMANDS: usize = 40_000;
 
 fn commands() -> usize {
     match std::env::var("PANTALA_DIFF_COMMANDS") {

@@ -309,7 +309,9 @@ fn a_reply_without_end_ends_no_transaction() {
 #[test]
 fn the_soft_limit_s_time_begins_anew() {
     const SOFT_SECONDS: u64 = 3;
+    // Two of them are longer than the limit's time.
     const ABOVE: Duration = Duration::from_millis(2000);
+    const TRIES: usize = 8;
     // Some rounds of the server's clock.
     const BELOW: Duration = Duration::from_millis(500);
     // Below the limit: Redis looks at it when a reply is added.
@@ -323,19 +325,32 @@ fn the_soft_limit_s_time_begins_anew() {
             scope.spawn(move || {
                 let mut other = server.connect();
                 assert_eq!(other.command(&["SET", "big", &"x".repeat(REPLY_BYTES)]), Reply::ok());
-                let mut client = named(&server, "reader", None);
                 let requests = encode(&["GET", "big"]).repeat(REPLIES);
-                for round in 0..3 {
+                // Leaves a client's output above the limit for a while. `None`: on a busy host that
+                // took so long that the server may have closed the client.
+                let mut stay_above = |name: &str, client: &mut Client| {
+                    let began = Instant::now();
                     client.send_raw(&requests);
+                    eventually("output waits", || waiting_bytes(&mut other, name).is_none_or(|bytes| bytes > MIB));
                     std::thread::sleep(ABOVE);
-                    let waiting = waiting_bytes(&mut other, "reader");
-                    assert!(waiting.is_some_and(|bytes| bytes > MIB), "round {round}: {waiting:?} bytes wait");
-                    (0..REPLIES).for_each(|_| assert_eq!(client.receive().text().len(), REPLY_BYTES));
+                    let is_open = (0..REPLIES)
+                        .all(|_| client.try_receive().is_ok_and(|(reply, _)| reply.text().len() == REPLY_BYTES));
+                    let took = began.elapsed();
+                    let is_slow = took >= Duration::from_secs(SOFT_SECONDS);
+                    assert!(is_open || is_slow, "closed after {took:?}");
                     std::thread::sleep(BELOW);
-                }
+                    (!is_slow).then_some(())
+                };
+                let stayed = (0..TRIES).find_map(|number| {
+                    let name = format!("reader-{number}");
+                    let mut client = named(&server, &name, None);
+                    stay_above(&name, &mut client)?;
+                    stay_above(&name, &mut client)?;
+                    Some((name, client))
+                });
+                let (name, mut client) = stayed.expect("a host that is fast enough");
                 client.send_raw(&requests);
-                std::thread::sleep(Duration::from_secs(SOFT_SECONDS) + BELOW);
-                eventually("it is closed", || waiting_bytes(&mut other, "reader").is_none());
+                eventually("it is closed", || waiting_bytes(&mut other, &name).is_none());
             });
         }
     });

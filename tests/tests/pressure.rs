@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
-use pantala_tests::{Client, Reply, Server, for_each_backend};
+use pantala_tests::{Backend, Client, Reply, Server, for_each_backend};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -164,7 +164,7 @@ fn a_shard_in_demand_starves_nobody() {
 /// One byte a second is slow, but no reason to be refused; nor does it hold anyone up.
 #[test]
 fn a_byte_a_second_becomes_a_command() {
-    for_each_backend(|backend| {
+    let send_slowly = |backend: Backend| {
         let mut server = Server::pantala(backend, &["--workers", "1"]);
         let (mut slow, mut other) = (server.connect(), server.connect());
         for byte in b"*1\r\n$4\r\nPING\r\n" {
@@ -177,6 +177,11 @@ fn a_byte_a_second_becomes_a_command() {
         }
         assert_eq!(slow.receive().text(), "PONG");
         server.assert_sound();
+    };
+    std::thread::scope(|scope| {
+        for &backend in Backend::all() {
+            scope.spawn(move || send_slowly(backend));
+        }
     });
 }
 

@@ -117,7 +117,7 @@ fn incrbyfloat() {
     };
     let mut random = Random::announced("incrbyfloat");
     let mut sums = 0;
-    for _ in 0..cases(100_000) / BURST {
+    for _ in 0..cases(40_000) / BURST {
         let pairs: Vec<_> = (0..BURST).map(|_| (float_text(&mut random), float_text(&mut random))).collect();
         let commands: Vec<_> =
             pairs.iter().flat_map(|(a, b)| [command([b"SET", b"k", a]), command([b"INCRBYFLOAT", b"k", b])]).collect();
