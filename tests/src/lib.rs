@@ -23,6 +23,7 @@
 //! | `PANTALA_BACKENDS` | comma-separated backends to test (default: all that the host allows) |
 //! | `PANTALA_SEED` | seed of every random test (default: from the clock; always printed) |
 //! | `PANTALA_DIFF_COMMANDS` | commands of one differential run |
+//! | `PANTALA_DUMP_VALUES` | values that `dump` has dumped, restored and damaged |
 //! | `PANTALA_CLIENTS_AGAINST` | `redis`: what `tests/clients` holds runs on redis-server, to know what it comes to there |
 //! | `CI` | `true`: a missing redis-server, redis-cli or redis-benchmark fails tests instead of skipping them |
 //!
