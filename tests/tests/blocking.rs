@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use pantala_tests::waiting::{PATIENCE, pantalas, play, wait_until_blocked, waiting};
+use pantala_tests::waiting::{PATIENCE, pantalas, play, play_together, wait_until_blocked, waiting};
 use pantala_tests::{Client, Random, Reply};
 
 /// How long nothing must happen where nothing may.
@@ -450,9 +450,10 @@ fn a_client_that_a_pause_holds_back_counts_as_blocked() {
 
 #[test]
 fn time_goes_on_while_writes_are_paused() {
-    play(|server| {
+    play_together(|server| {
         let mut other = server.connect();
-        let mut client = waiting(server, "BLPOP list 0.05", 1);
+        // Long enough for the pause to begin in it, on a busy host too.
+        let mut client = waiting(server, "BLPOP list 2", 1);
         let mut second = waiting(server, "BLPOP list 0", 2);
         let list = other.call("CLIENT LIST").text();
         let line = list.lines().rfind(|line| line.contains(" flags=b ")).unwrap();

@@ -3,8 +3,9 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use pantala_tests::waiting::pantalas;
 use pantala_tests::{Backend, Client, Server, for_each_form};
 
 /// What is sent to the source (`s`) or the target (`t`; `T`: and the reply is passed over), in order; `@`: host and port of the target.
@@ -172,12 +173,18 @@ fn serve(mut stream: TcpStream, restores: usize, answer: &str, wait: Duration) {
     std::thread::sleep(wait);
 }
 
+/// How long `MIGRATE` waits for an answer: much longer than it takes a busy host to run both sides.
+const TIMEOUT_MS: &str = "1000";
+/// How long the target stays after its answer: not at all, or longer than `MIGRATE` waits.
+const GOES: Duration = Duration::ZERO;
+const STAYS: Duration = Duration::from_millis(3000);
+
 /// What a call to move three keys to such a server replies, and which of them are left.
 fn moved(client: &mut Client, answer: &'static str, wait: Duration) -> String {
     client.call("FLUSHALL");
     client.call("MSET a 1 b 2 c 3");
     let port = scripted(3, answer, wait).to_string();
-    let reply = client.command(&["MIGRATE", "127.0.0.1", &port, "", "0", "300", "KEYS", "a", "b", "c"]);
+    let reply = client.command(&["MIGRATE", "127.0.0.1", &port, "", "0", TIMEOUT_MS, "KEYS", "a", "b", "c"]);
     format!("{answer:?} -> {reply:?}, {:?}", client.call("MGET a b c"))
 }
 
@@ -185,29 +192,33 @@ fn moved(client: &mut Client, answer: &'static str, wait: Duration) -> String {
 fn what_the_target_has_not_acknowledged_stays() {
     let Some(judge) = Server::redis(&[]) else { return };
     // The first line answers SELECT.
-    let answers: &[(&str, u64)] = &[
-        ("", 0),
-        ("", 1000),
-        ("+OK\r\n", 1000),
-        ("+OK\r\n+OK\r\n", 0),
-        ("+OK\r\n+OK\r\n", 1000),
-        ("+OK\r\n+OK\r\n-ERR no\r\n", 0),
-        ("+OK\r\n+OK\r\n-ERR no\r\n+OK\r\n", 0),
-        ("+OK\r\n-ERR one\r\n-ERR two\r\n+OK\r\n", 0),
-        ("-ERR which\r\n+OK\r\n+OK\r\n+OK\r\n", 0),
-        ("+OK\r\n+OK\r\n+OK\r\n+OK\r\n", 0),
-        ("+OK\r\n+OK\r\n+OK\r\n+O", 1000),
+    let answers: &[(&str, Duration)] = &[
+        ("", GOES),
+        ("", STAYS),
+        ("+OK\r\n", STAYS),
+        ("+OK\r\n+OK\r\n", GOES),
+        ("+OK\r\n+OK\r\n", STAYS),
+        ("+OK\r\n+OK\r\n-ERR no\r\n", GOES),
+        ("+OK\r\n+OK\r\n-ERR no\r\n+OK\r\n", GOES),
+        ("+OK\r\n-ERR one\r\n-ERR two\r\n+OK\r\n", GOES),
+        ("-ERR which\r\n+OK\r\n+OK\r\n+OK\r\n", GOES),
+        ("+OK\r\n+OK\r\n+OK\r\n+OK\r\n", GOES),
+        ("+OK\r\n+OK\r\n+OK\r\n+O", STAYS),
     ];
     let play = |server: &Server| -> Vec<String> {
         let mut client = server.connect();
-        answers.iter().map(|(answer, wait_ms)| moved(&mut client, answer, Duration::from_millis(*wait_ms))).collect()
+        answers.iter().map(|(answer, wait)| moved(&mut client, answer, *wait)).collect()
     };
-    let right = play(&judge);
-    for_each_form(|backend, execution| {
-        let mut server = Server::pantala(backend, &["--workers", "2", "--shards", "8", "--execution", execution]);
-        assert_eq!(play(&server), right);
-        server.assert_sound();
+    let mut servers = pantalas();
+    std::thread::scope(|scope| {
+        let right = scope.spawn(|| play(&judge));
+        let given: Vec<_> = servers.iter().map(|server| scope.spawn(|| play(server))).collect();
+        let right = right.join().expect("redis-server plays");
+        for given in given {
+            assert_eq!(given.join().expect("Pantala plays"), right);
+        }
     });
+    servers.iter_mut().for_each(Server::assert_sound);
 }
 
 /// Others go on while a worker waits for a server that says nothing, but for those who want the keys that are under way.
@@ -217,16 +228,16 @@ fn others_go_on_meanwhile() {
     let mut clients: Vec<Client> = (0..8).map(|_| server.connect()).collect();
     clients[0].call("SET under-way 1");
     let port = scripted(1, "", Duration::from_secs(4)).to_string();
+    let sent = Instant::now();
     clients[0].send(&["MIGRATE", "127.0.0.1", &port, "under-way", "0", "2000"]);
     std::thread::sleep(Duration::from_millis(300));
     // Half of the connections are the other worker's.
-    let mut served = 0;
     for (number, client) in clients.iter_mut().enumerate().skip(1) {
-        client.set_read_timeout(Duration::from_millis(100));
+        client.set_read_timeout(Duration::from_millis(250));
         client.send(&["SET", &format!("another:{number}"), "2"]);
-        served += usize::from(client.try_receive().is_ok());
     }
-    assert!(served > 0, "nobody was served");
+    let is_served = clients.iter_mut().skip(1).any(|client| client.try_receive().is_ok());
+    assert!(is_served && sent.elapsed() < Duration::from_secs(2), "nobody was served meanwhile");
     let reply = format!("{:?}", clients[0].receive());
     assert!(reply.contains("IOERR error or timeout reading"), "{reply}");
     assert_eq!(clients[0].call("GET under-way").text(), "1");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::concurrent::{Body, run_for};
+use pantala_tests::waiting::eventually;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -492,9 +493,9 @@ fn what_expires_is_told() {
         reader.call("CLIENT TRACKING on NOLOOP");
         all.call("CLIENT TRACKING on BCAST NOLOOP PREFIX b");
         all.call("SET b 1 PX 300");
-        writer.call("SET a 1 PX 300");
+        writer.call("SET a 1 PX 1000");
         writer.call("HSET h f v g w");
-        writer.call("HPEXPIRE h 300 FIELDS 1 f");
+        writer.call("HPEXPIRE h 1000 FIELDS 1 f");
         for command in ["GET a", "HGET h f"] {
             reader.call(command);
         }
@@ -504,10 +505,9 @@ fn what_expires_is_told() {
         assert_eq!(all.receive(), invalidate(&["b"]));
         // With the clock at rest, by who looks.
         writer.call("DEBUG SET-ACTIVE-EXPIRE 0");
-        writer.call("SET a 1 PX 300");
+        writer.call("SET a 1 PX 1000");
         reader.call("GET a");
-        std::thread::sleep(Duration::from_millis(320));
-        writer.call("GET a");
+        eventually("it expires", || writer.call("GET a") == Reply::Null);
         assert_eq!(reader.receive(), invalidate(&["a"]));
     });
 }

@@ -284,11 +284,16 @@ fn a_watched_key_that_expires_spoils_the_transaction() {
         let server = Server::pantala(backend, &SERVER_ARGS);
         let mut client = server.connect();
         for expires_before in [false, true] {
-            client.call("SET k v PX 30");
+            let set = vec!["SET", "k", "v", "PX", "30"];
             if expires_before {
+                client.command(&set);
                 std::thread::sleep(Duration::from_millis(40));
+                client.call("WATCH k");
+            } else {
+                // In one turn, whose time stands still.
+                client.send_together(&[set, vec!["WATCH", "k"]]);
+                (0..2).for_each(|_| assert_eq!(client.receive(), Reply::ok()));
             }
-            client.call("WATCH k");
             std::thread::sleep(Duration::from_millis(40));
             client.call("MULTI");
             client.call("PING");
