@@ -35,6 +35,17 @@ pub struct SlowCommand {
     pub name: Vec<u8>,
 }
 
+/// The run of a command that took long.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowRun {
+    /// When, unix time in seconds.
+    pub at_s: i64,
+    /// How long it took, µs.
+    pub duration_us: i64,
+    /// An argument, by its index, of which so many bytes at its end are missing.
+    pub cut: Option<(usize, usize)>,
+}
+
 /// Who has sent a command that took long.
 #[derive(Clone, Copy)]
 pub enum Sender<'a> {
@@ -61,21 +72,12 @@ impl SlowLog {
     }
 
     /// Notes a command of a client, or of a script that runs for one: of that Redis tells no address. Of the worker's entries the latest `len_max` are kept.
-    /// `cut`: an argument of which so many bytes are not there.
-    pub fn note(
-        &self,
-        who: Sender<'_>,
-        command: &Command,
-        args: &Args<'_>,
-        cut: Option<(usize, usize)>,
-        at_s: i64,
-        duration_us: i64,
-        len_max: u64,
-    ) {
+    pub fn note(&self, who: Sender<'_>, command: &Command, args: &Args<'_>, run: SlowRun, len_max: u64) {
         let (client, (address, name)) = match who {
             Sender::Client(client) => (client, (client.shown_address(), client.names().name.clone())),
             Sender::Script(client) => (client, (ADDRESS_OF_SCRIPTS.to_owned(), Vec::new())),
         };
+        let SlowRun { at_s, duration_us, cut } = run;
         let mut args = shortened(command, args);
         if let Some((index, missing)) = cut.filter(|(_, missing)| *missing > 0)
             && let Some(arg) = args.get_mut(index)

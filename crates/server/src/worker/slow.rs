@@ -15,7 +15,7 @@ use pantala_engine::client::Client;
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::latency;
-use pantala_engine::slowlog::Sender;
+use pantala_engine::slowlog::{Sender, SlowRun};
 use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args};
 use pantala_runtime::EventLoop;
@@ -127,9 +127,9 @@ pub(super) fn note_cut(
     now_ms: i64,
 ) {
     if is_logged(keyspace, command, took) {
-        let took_us = took.as_micros() as i64;
+        let run = SlowRun { at_s: now_ms / 1000, duration_us: took.as_micros() as i64, cut };
         let max_len = keyspace.tuning.slowlog_max_len.load(Relaxed);
-        keyspace.slowlog().note(who, command, args, cut, now_ms / 1000, took_us, max_len);
+        keyspace.slowlog().note(who, command, args, run, max_len);
     }
     let (Sender::Client(client) | Sender::Script(client)) = who;
     note_latency(keyspace, client, command, took, now_ms);
