@@ -69,12 +69,16 @@ fn a_script_that_ran_out_of_memory_leaves_none_behind() {
     for_each_backend(|backend| {
         let server = Server::pantala(backend, &["--workers", "2"]);
         let mut client = server.connect();
-        let script = "local t = {} while true do t[#t + 1] = string.rep(#t + 1, 2000) end";
-        let reply = client.command(&["EVAL", script, "0"]);
-        assert!(reply.text().contains("not enough memory"), "{reply:?}");
-        assert!(server.peak_resident_bytes() > 200 * MIB);
-        wait_until_returned(&server, &mut client, "the script's memory is returned");
-        assert!(memory_field(&mut client, "used_memory_lua") < MIB);
+        for script in [
+            "local t = {} while true do t[#t + 1] = string.rep(#t + 1, 2000) end",
+            "local s = 'x' while true do s = s .. s end",
+        ] {
+            let reply = client.command(&["EVAL", script, "0"]);
+            assert!(reply.text().contains("not enough memory"), "{reply:?}");
+            assert!(server.peak_resident_bytes() > 200 * MIB);
+            wait_until_returned(&server, &mut client, "the script's memory is returned");
+            assert!(memory_field(&mut client, "used_memory_lua") < MIB, "{script}");
+        }
     });
 }
 

@@ -18,6 +18,9 @@ use crate::register::{self, Load};
 use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
 use crate::{api, bit, cjson, cmsgpack, convert, errors, sandbox, stop, structs};
 
+/// A full collection that has freed so much, bytes, is followed by another.
+const WORTH_COLLECTING_BYTES: usize = 256 * 1024;
+
 /// Runs between two steps of the garbage collector beyond those that allocation brings, and how large they are.
 const RUNS_PER_STEP: u32 = 50;
 
@@ -391,7 +394,14 @@ impl State {
         unsafe {
             if all || self.memory.used_bytes() > STATE_BYTES_MAX / 4 {
                 ffi::lua_gc(self.lua, ffi::LUA_GCRESTART, 0);
-                ffi::lua_gc(self.lua, ffi::LUA_GCCOLLECT, 0);
+                // Each cycle halves the buffer in which Lua has joined strings.
+                loop {
+                    let before = self.memory.used_bytes();
+                    ffi::lua_gc(self.lua, ffi::LUA_GCCOLLECT, 0);
+                    if before.saturating_sub(self.memory.used_bytes()) < WORTH_COLLECTING_BYTES {
+                        break;
+                    }
+                }
             } else if self.runs >= RUNS_PER_STEP {
                 self.runs = 0;
                 ffi::lua_gc(self.lua, ffi::LUA_GCSTEP, RUNS_PER_STEP as c_int);
