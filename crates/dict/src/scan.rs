@@ -162,7 +162,7 @@ impl<V> Dict<V> {
                 if choice != 0 {
                     let mut entries = 0;
                     stop.for_each(|slot| entries += u64::from(is_wanted(slot.load(Relaxed))));
-                    skipped = entries * core::mem::take(&mut choice) >> (64 - CURSOR_BITS);
+                    skipped = (entries * core::mem::take(&mut choice)) >> (64 - CURSOR_BITS);
                 }
                 let mut wants_more = true;
                 stop.for_each(|slot| {
