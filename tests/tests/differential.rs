@@ -67,6 +67,10 @@ fn owner_execution_answers_as_redis() {
 /// often.
 #[test]
 fn two_judges_agree_and_every_command_is_reached() {
+    /// The rarest commands succeed some 18 times in so many.
+    const JUDGED_MIN: usize = 100_000;
+    /// A quarter of that is rarer than chance explains.
+    const JUDGED_PER_SUCCESS: usize = 25_000;
     const COMMANDS_REACHED: &str = "append bitcount bitfield bitfield_ro bitop bitpos getbit setbit \
         pfadd pfcount pfdebug pfmerge blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin sort sort_ro dump restore \
         multi exec discard watch unwatch decr decrby get getdel getex getrange getset incr incrby incrbyfloat lcs mget \
@@ -90,14 +94,14 @@ fn two_judges_agree_and_every_command_is_reached() {
         function|stats info lolwut memory|usage swapdb time";
     let (Some(one), Some(two)) = (Server::redis(&[]), Server::redis(&[])) else { return };
     let test = "two_judges_agree_and_every_command_is_reached";
-    let count = commands();
+    let count = commands().max(JUDGED_MIN);
     differential::compare(&one, &two, Random::seed(test), test, count);
     let stats = one.connect().call("INFO commandstats").text();
     let (mut rare, mut counts) = (Vec::new(), Vec::new());
     for name in COMMANDS_REACHED.split_whitespace() {
         let (good, calls) = successes(&stats, name);
         counts.push((good, name));
-        if good < (count / 10_000) as i64 {
+        if good < (count / JUDGED_PER_SUCCESS) as i64 {
             rare.push(format!("{name}: {good} of {calls}"));
         }
     }

@@ -364,12 +364,12 @@ fn protected_mode_refuses_strangers() {
 #[test]
 fn idle_clients_time_out() {
     for_each_backend(|backend| {
-        let server = Server::pantala(backend, &["--timeout", "1", "--workers", "2"]);
+        let server = Server::pantala(backend, &["--timeout", "2", "--workers", "2"]);
         let mut idle = server.connect();
         let mut half = server.connect();
         half.send_raw(b"*2\r\n$3\r\nGET\r\n");
         let mut busy = server.connect();
-        let deadline = Instant::now() + Duration::from_millis(2500);
+        let deadline = Instant::now() + Duration::from_millis(3500);
         while Instant::now() < deadline {
             assert_eq!(busy.call("PING").text(), "PONG");
             std::thread::sleep(Duration::from_millis(100));
