@@ -24,7 +24,7 @@ pub enum State {
     Blocked,
     /// `CLIENT PAUSE` holds it back.
     Paused,
-    /// Its commands have replied as much as they may in one turn; it is open again when the turn's windows have run ([`super::Worker::run_ready`]).
+    /// Its commands have replied as much as they may in one turn; at the turn's end it is open again, and has something to parse ([`super::Worker::finish_turn`]).
     Yielding,
     /// Nothing more is run; it closes when its replies are sent.
     Closing,
@@ -100,13 +100,10 @@ impl Ahead {
         true
     }
 
-    /// Returns a buffer for further output: behind a piece that has just ended a large one, otherwise a spare one.
+    /// Returns whether the next output buffer is one of [`Connection::set_large_buffer`].
     #[inline]
-    fn next_buffer(&mut self, spare: &mut Vec<Vec<u8>>) -> Vec<u8> {
-        match self.next_capacity_bytes.take() {
-            None => spare.pop().unwrap_or_default(),
-            Some(capacity_bytes) => Vec::with_capacity(capacity_bytes),
-        }
+    pub fn gives_buffer(&self) -> bool {
+        self.next_capacity_bytes.is_some()
     }
 
     /// Removes all pieces, and returns them with their length in bytes, without those that others have too.
@@ -230,10 +227,10 @@ impl Connection {
         self.ahead.push(reply.into());
     }
 
-    /// Gives the connection an output buffer, where it has none.
-    #[inline]
-    pub fn set_buffer(&mut self, spare: &mut Vec<Vec<u8>>) {
-        self.output = self.ahead.next_buffer(spare);
+    /// Gives the connection the output buffer behind a piece that has just ended.
+    #[cold]
+    pub fn set_large_buffer(&mut self) {
+        self.output = Vec::with_capacity(self.ahead.next_capacity_bytes.take().unwrap_or_default());
     }
 
     /// Pieces of output that are not sent.
@@ -319,13 +316,10 @@ mod tests {
 
     #[test]
     fn the_buffer_behind_a_piece_has_room_for_whole_replies() {
-        let mut spare = Vec::new();
-        let mut after = |len: usize, reply_bytes: usize| {
+        let after = |len: usize, reply_bytes: usize| {
             let mut ahead = Ahead::default();
             assert!(ahead.end_piece(&mut output(len, 0), reply_bytes));
-            let capacity_bytes = ahead.next_buffer(&mut spare).capacity();
-            assert_eq!(ahead.next_buffer(&mut spare).capacity(), 0, "only the next one");
-            capacity_bytes
+            ahead.next_capacity_bytes.expect("one has just ended")
         };
         let bulk = |bytes: usize| bytes + format!("${bytes}\r\n\r\n").len();
         // Twice the last piece, as far as a piece goes.

@@ -17,7 +17,7 @@ use pantala_engine::client::Host;
 use pantala_runtime::EventLoop;
 
 use super::Worker;
-use super::connection::PIECE_BYTES_MIN;
+use super::connection::{Connection, PIECE_BYTES_MIN};
 use super::listeners::WAITING_OUTPUT_BYTES_MAX;
 use crate::config::{OutputLimit, Settings};
 
@@ -65,6 +65,13 @@ pub(super) struct OutputAlarm {
 }
 
 impl OutputAlarm {
+    /// Returns whether so much output of a connection is pending that its limits, and where its pieces end, are to be looked at.
+    #[inline]
+    pub(super) fn is_reached(&self, connection: &Connection) -> bool {
+        let is_listener = connection.session.subscriptions.is_some();
+        connection.pending_bytes() > if is_listener { self.pubsub_bytes } else { self.normal_bytes }
+    }
+
     pub(super) fn new(settings: &Settings, weighs: bool) -> Self {
         let alarm = |limit: &OutputLimit| {
             let hard_bytes = if limit.hard_bytes == 0 { u64::MAX } else { limit.hard_bytes };

@@ -82,8 +82,6 @@ pub struct Worker<'s, L: EventLoop> {
     listed: VecDeque<u32>,
     /// Indexes of connections that `CLIENT PAUSE` holds back.
     paused: Vec<u32>,
-    /// Indexes of connections that have yielded to the others in this turn.
-    yielding: Vec<u32>,
     /// When connections that wait for a key have waited enough: deadline in µs of the clock that never goes back, ticket
     /// of the waiter, index of the connection.
     deadlines: BTreeSet<(i64, u64, u32)>,
@@ -148,7 +146,6 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             touched: Vec::new(),
             listed: VecDeque::new(),
             paused: Vec::new(),
-            yielding: Vec::new(),
             deadlines: BTreeSet::new(),
             window: Window::default(),
             shards: Vec::new(),
@@ -281,10 +278,15 @@ impl<'s, L: EventLoop> Worker<'s, L> {
             let has_enough = match connection.state {
                 connection::State::Open => connection.is_ready,
                 connection::State::Blocked => false,
-                connection::State::Parked
-                | connection::State::Paused
-                | connection::State::Yielding
-                | connection::State::Closing => true,
+                connection::State::Parked | connection::State::Paused | connection::State::Closing => true,
+                // The others had their turn.
+                connection::State::Yielding => {
+                    connection.state = connection::State::Open;
+                    if !std::mem::replace(&mut connection.is_ready, true) {
+                        self.ready.push(index);
+                    }
+                    true
+                }
             };
             let hold = has_enough && connection.input.waiting_bytes() > input::WAITING_BYTES_MAX;
             if hold != connection.is_held {

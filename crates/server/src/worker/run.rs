@@ -48,25 +48,11 @@ impl<L: EventLoop> Worker<'_, L> {
         for index in again {
             self.make_ready(index);
         }
-        self.end_yielding();
         // What became ready meanwhile (answers) is in `self.ready`; the emptied list is kept for its memory.
         if self.ready.is_empty() {
             self.ready = ready;
         }
         self.receive_own_answers();
-    }
-
-    /// Opens the connections again that have yielded: what they have sent is parsed on in the next turn.
-    #[inline]
-    fn end_yielding(&mut self) {
-        while let Some(index) = self.yielding.pop() {
-            if let Some(connection) = &mut self.connections[index as usize]
-                && connection.state == State::Yielding
-            {
-                connection.state = State::Open;
-                self.make_ready(index);
-            }
-        }
     }
 
     /// Parses what a connection has sent into the window, running the window whenever it is full. `true`: there may be more, for
@@ -302,7 +288,11 @@ impl<L: EventLoop> Worker<'_, L> {
             return false;
         }
         if connection.output.capacity() == 0 {
-            connection.set_buffer(&mut self.spare);
+            if connection.ahead.gives_buffer() {
+                connection.set_large_buffer();
+            } else if let Some(spare) = self.spare.pop() {
+                connection.output = spare;
+            }
         }
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else {
             self.refuse_entry(entry, ranges);
@@ -462,7 +452,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 connection.state = State::Closing;
             }
         }
-        if self.has_much_output(index) {
+        if self.output_alarm.is_reached(connection) {
             self.yield_at_piece(index, before);
         }
     }
@@ -471,7 +461,9 @@ impl<L: EventLoop> Worker<'_, L> {
     /// its output where that has become long. `added_bytes`: what was added to it.
     #[inline]
     pub(super) fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
-        if !self.has_much_output(index) {
+        let Some(connection) = &self.connections[index as usize] else { return true };
+        // A transaction is never left in the middle: the caller of EXEC asks when it has run.
+        if connection.session.in_exec || !self.output_alarm.is_reached(connection) {
             return false;
         }
         let is_closed = self.closed_at_alarm(index);
@@ -486,17 +478,6 @@ impl<L: EventLoop> Worker<'_, L> {
         let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
         let is_bounded = (1..=PIECE_BYTES as u64).contains(&hard_bytes);
         !is_bounded && connection.end_piece(reply_bytes)
-    }
-
-    /// Returns whether so much output of a connection is pending that its limits are to be looked at.
-    #[inline]
-    fn has_much_output(&self, index: u32) -> bool {
-        let Some(connection) = &self.connections[index as usize] else { return true };
-        let alarm = &self.output_alarm;
-        let is_listener = connection.session.subscriptions.is_some();
-        let alarm_bytes = if is_listener { alarm.pubsub_bytes } else { alarm.normal_bytes };
-        // A transaction is never left in the middle: the caller of EXEC asks when it has run.
-        connection.pending_bytes() > alarm_bytes && !connection.session.in_exec
     }
 
     /// After a command of the window whose reply begins at `before`: looks at the limits, and has the connection yield to the others where a piece of its output ends. What it
@@ -514,7 +495,6 @@ impl<L: EventLoop> Worker<'_, L> {
             && connection.state == State::Open
         {
             connection.state = State::Yielding;
-            self.yielding.push(index);
         }
     }
 
