@@ -169,6 +169,19 @@ impl<T> Mailbox<T> {
         unsafe { Chain::from_stack(top) }
     }
 
+    /// Marks the worker awake, and returns whether there are messages to [`receive`](Mailbox::receive). Only the worker
+    /// itself calls it.
+    #[inline]
+    pub fn wake(&self) -> bool {
+        // Relaxed: no message is read here, and whether one came first is decided by the exchange on this one word.
+        let word = self.word.load(Ordering::Relaxed);
+        if word != mark() {
+            return !word.is_null();
+        }
+        let awake = std::ptr::null_mut();
+        self.word.compare_exchange(mark(), awake, Ordering::Relaxed, Ordering::Relaxed).is_err()
+    }
+
     /// Announces that the worker is about to sleep. `false`: messages wait, it must not. Afterwards the next [`send`]
     /// asks its caller to ring; [`receive`] ends the sleep.
     ///

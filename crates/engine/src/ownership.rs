@@ -24,23 +24,26 @@ use std::marker::PhantomData;
 use pantala_base::mailbox::{Chain, Node, mark, push};
 use pantala_base::sync::{AtomicPtr, Ordering};
 
+/// Which gate: the number of its keyspace above that of its shard, so that one comparison tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct GateId(u64);
+
 /// The right to run code on one shard. See the head of this module.
 #[must_use = "an ownership that is dropped leaves its shard held for ever"]
 #[derive(Debug)]
 pub struct Ownership {
-    shard: u32,
-    keyspace: u32,
+    id: GateId,
 }
 
 impl Ownership {
     /// The number of the shard.
     pub fn shard(&self) -> u32 {
-        self.shard
+        self.id.0 as u32
     }
 
     /// The number of its keyspace in this process: another's shards are not this one's to touch.
     pub(crate) fn keyspace(&self) -> u32 {
-        self.keyspace
+        (self.id.0 >> u32::BITS) as u32
     }
 }
 
@@ -63,9 +66,8 @@ pub(crate) enum Freed<T> {
 /// The owner word of a shard.
 pub(crate) struct Gate<T> {
     word: AtomicPtr<Node<T>>,
-    /// Which shard's, and of which keyspace: what its ownerships say.
-    shard: u32,
-    keyspace: u32,
+    /// What its ownerships say.
+    id: GateId,
     values: PhantomData<*mut Node<T>>,
 }
 
@@ -78,7 +80,8 @@ unsafe impl<T: Send> Sync for Gate<T> {}
 impl<T> Gate<T> {
     /// The gate of a free shard.
     pub(crate) fn new(shard: u32, keyspace: u32) -> Self {
-        Gate { word: AtomicPtr::new(std::ptr::null_mut()), shard, keyspace, values: PhantomData }
+        let id = GateId(u64::from(keyspace) << u32::BITS | u64::from(shard));
+        Gate { word: AtomicPtr::new(std::ptr::null_mut()), id, values: PhantomData }
     }
 
     /// Takes the shard if it is free.
@@ -86,7 +89,7 @@ impl<T> Gate<T> {
     pub(crate) fn try_take(&self) -> Option<Ownership> {
         // Acquire: what the last owner wrote to the shard happened before its release of this word.
         match self.word.compare_exchange(std::ptr::null_mut(), mark(), Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Some(Ownership { shard: self.shard, keyspace: self.keyspace }),
+            Ok(_) => Some(Ownership { id: self.id }),
             Err(_) => None,
         }
     }
@@ -113,7 +116,7 @@ impl<T> Gate<T> {
     /// Gives the shard back, unless requests arrived meanwhile.
     #[inline]
     pub(crate) fn free(&self, ownership: Ownership) -> Freed<T> {
-        assert_eq!((ownership.shard, ownership.keyspace), (self.shard, self.keyspace), "another shard's ownership");
+        assert!(ownership.id == self.id, "another shard's ownership");
         // Release: everything that was done to the shard is visible to the next owner.
         match self.word.compare_exchange(mark(), std::ptr::null_mut(), Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Freed::Free,
@@ -123,7 +126,7 @@ impl<T> Gate<T> {
 
     /// Takes the requests that wait for a shard which is held on.
     pub(crate) fn waiting(&self, ownership: &Ownership) -> Option<Chain<T>> {
-        assert_eq!((ownership.shard, ownership.keyspace), (self.shard, self.keyspace), "another shard's ownership");
+        assert!(ownership.id == self.id, "another shard's ownership");
         // Acquire: as in `collect`. The mark stays whoever arrives meanwhile.
         if self.word.load(Ordering::Relaxed) == mark() {
             return None;

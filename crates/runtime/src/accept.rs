@@ -110,15 +110,30 @@ impl Listeners {
     }
 
     /// How long a wait may last before a rest ends, if any does before `timeout`.
+    #[inline]
     pub(crate) fn shorten(&self, timeout: Option<Duration>) -> Option<Duration> {
-        let Some(until) = self.rest_until else { return timeout };
+        match self.rest_until {
+            None => timeout,
+            Some(until) => Self::shortened(until, timeout),
+        }
+    }
+
+    #[cold]
+    fn shortened(until: Instant, timeout: Option<Duration>) -> Option<Duration> {
         let rest = until.saturating_duration_since(Instant::now());
         Some(timeout.map_or(rest, |timeout| timeout.min(rest)))
     }
 
     /// Ends the rests that are over.
+    #[inline]
     pub(crate) fn end_rests(&mut self, epoll: &OwnedFd) {
-        let Some(until) = self.rest_until else { return };
+        if let Some(until) = self.rest_until {
+            self.end_rests_until(epoll, until);
+        }
+    }
+
+    #[cold]
+    fn end_rests_until(&mut self, epoll: &OwnedFd, until: Instant) {
         let now = Instant::now();
         if now < until {
             return;

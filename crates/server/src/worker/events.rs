@@ -173,7 +173,16 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Handles what other workers sent, and answers of its own.
+    #[inline]
     pub(super) fn receive_messages(&mut self) {
+        let has_messages = self.server.port(self.number).mailbox().wake() || !self.received.is_empty();
+        let has_requests = !self.set_back.is_empty() || !self.brought.is_empty();
+        if has_messages || has_requests || self.executor.has_answers() {
+            self.receive_all_messages();
+        }
+    }
+
+    fn receive_all_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
         // Before anybody is told that this worker has settled.
         self.resume_set_back();
