@@ -15,6 +15,9 @@ pub type Effect = Vec<Vec<u8>>;
 /// Most effects in flight while a stream is replayed.
 const REPLAYED_TOGETHER: usize = 1000;
 
+/// Databases of a server.
+const DATABASES: usize = 16;
+
 /// Effects that [`difference`] shows.
 const EFFECTS_SHOWN: usize = 12;
 
@@ -182,12 +185,18 @@ pub fn digest(server: &Server) -> String {
     client.call("DEBUG DIGEST").text()
 }
 
-/// Returns which keys of database 0 two servers hold differently, and the last effects on the first
-/// of them: for a person who looks for the reason.
+/// Returns which keys two servers hold differently, in the first database where they do, and the
+/// last effects on the first of them: for a person who looks for the reason.
 #[must_use]
 pub fn difference(server: &Server, copy: &Server, effects: &[Effect]) -> String {
+    let found = (0..DATABASES).find_map(|database| difference_in(database, server, copy, effects));
+    found.unwrap_or_else(|| "no key differs".into())
+}
+
+fn difference_in(database: usize, server: &Server, copy: &Server, effects: &[Effect]) -> Option<String> {
     let digests = |server: &Server| -> BTreeMap<Vec<u8>, String> {
         let mut client = server.connect();
+        client.call(&format!("SELECT {database}"));
         let keys = client.call("KEYS *").elements().iter().map(|key| key.text().into_bytes()).collect::<Vec<_>>();
         let digest = |key: Vec<u8>| {
             let digest = client.command(&[&b"DEBUG"[..], b"DIGEST-VALUE", &key]).elements()[0].text();
@@ -198,11 +207,21 @@ pub fn difference(server: &Server, copy: &Server, effects: &[Effect]) -> String 
     let (given, right) = (digests(copy), digests(server));
     let keys: BTreeSet<&Vec<u8>> = given.keys().chain(right.keys()).collect();
     let different: Vec<&Vec<u8>> = keys.into_iter().filter(|key| given.get(*key) != right.get(*key)).collect();
-    let Some(first) = different.first() else { return "no key of database 0 differs".into() };
+    let first = different.first()?;
+    let shown = |server: &Server| {
+        let mut client = server.connect();
+        client.call(&format!("SELECT {database}"));
+        let mut answer = |name: &str| format!("{name} {:?}", client.command(&[name.as_bytes(), first]));
+        ["TYPE", "PEXPIRETIME", "DUMP"].map(&mut answer).join(", ")
+    };
+    let (copied, original) = (shown(copy), shown(server));
     let on_it: Vec<String> = effects.iter().filter(|effect| effect.contains(first)).map(show_effect).collect();
     let last = &on_it[on_it.len().saturating_sub(EFFECTS_SHOWN)..];
     let keys: Vec<String> = different.iter().map(|key| show(key)).collect();
-    format!("keys {keys:?} differ; effects on the first:\n{}", last.join("\n"))
+    let last = last.join("\n");
+    Some(format!(
+        "database {database}: keys {keys:?} differ, the first is {copied} and was {original}; effects on it:\n{last}"
+    ))
 }
 
 /// Returns an effect in one line.

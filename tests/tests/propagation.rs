@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pantala_tests::effects::{Effect, EffectStream, difference, digest, replay, show_effect};
 use pantala_tests::waiting::{eventually, waiting};
-use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend};
+use pantala_tests::{Backend, Client, Random, Reply, Server, differential, for_each_backend, generator};
 
 /// One scene a line: commands separated by `;;`, words by spaces, `\r`, `\n` and `\x..` escaped in
 /// them. `@wait` in front of a command has another connection send it and wait blocked; `@sleep`
@@ -122,6 +122,12 @@ fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
     let mut copies = vec![("pantala", Server::pantala(backend, &["--workers", "2"]))];
     copies.extend(Server::redis(&[]).map(|judge| ("redis-server", judge)));
     for (name, copy) in &copies {
+        // A packed sorted set forgets the sign of a score -0, here as in Redis: what is packed depends
+        // on the limits.
+        for (limit, _) in generator::LIMITS_AT_FIRST {
+            let value = server.connect().call(&format!("CONFIG GET {limit}")).elements()[1].text();
+            assert_eq!(copy.connect().call(&format!("CONFIG SET {limit} {value}")), Reply::ok());
+        }
         replay(effects, copy);
         let count = effects.len();
         assert!(digest(copy) == right, "{name}, from {count} effects: {}", difference(server, copy, effects));

@@ -174,7 +174,8 @@ fn growing_values_are_never_there_twice() {
                 }
             }
             let peak = server.peak_resident_bytes();
-            assert!(peak < 96 * MIB * 11 / 10 + 24 * MIB, "{command}: {} MiB", peak / MIB);
+            // The limit doesn't count the pages of the program itself, some 10 MiB.
+            assert!(peak < 96 * MIB * 11 / 10 + 34 * MIB, "{command}: {} MiB", peak / MIB);
         }
     });
 }

@@ -440,6 +440,8 @@ impl<'k> Executor<'k> {
     pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
         self.commit_deletions(&mut owned);
         self.serve(&mut owned, now_ms);
+        // Keys that were ready and had expired.
+        self.commit_deletions(&mut owned);
         self.tell(&mut owned);
         faults::pause(Fault::PauseHolding);
         self.to_free.append(&mut owned);

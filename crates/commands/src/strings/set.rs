@@ -300,9 +300,8 @@ impl<'a> Options<'a> {
     /// Propagates the call with the time at which the key expires, and without `GET`.
     #[cold]
     fn propagate(&self, access: &mut Access<'_>, args: &Args<'_>, key: &Key<'_>, value: &[u8], at_ms: Option<i64>) {
-        let is_exact = matches!(self.expiry, Expiry::At { unit: Unit::Milliseconds, base: Base::Epoch, .. });
         match at_ms {
-            Some(at_ms) if !is_exact => {
+            Some(at_ms) => {
                 access.propagate(&[b"SET", key.bytes, value, b"PXAT", Decimal::new().format_i64(at_ms)]);
             }
             None if self.get => propagated::without_word(access, args, 3, "GET"),

@@ -4,7 +4,7 @@ use pantala_base::number::Decimal;
 use pantala_resp::Args;
 
 use crate::access::{Access, Key};
-use crate::command::{Command, Flags};
+use crate::command::{Command, Flags, Route};
 use crate::effect::pending::Form;
 use crate::executor::Executor;
 use crate::faults::{self, Fault};
@@ -207,7 +207,14 @@ impl Executor<'_> {
             }
             Form::Verbatim => {}
         }
-        if self.unit.depth == 0 {
+        if self.unit.depth > 0 {
+            return;
+        }
+        // As in Redis the expired keys that a walk over the keyspace meets are no transaction.
+        let is_walk = !matches!(command.route, Route::Keys);
+        if is_walk && self.unit.batch.effects.iter().all(|effect| effect.is_deletion) {
+            self.commit_each_deletion(owned);
+        } else {
             self.commit_unit(owned);
         }
     }

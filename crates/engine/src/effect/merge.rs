@@ -35,13 +35,13 @@ fn append_unit(bytes: &mut Vec<u8>, segment: &Segment, at: usize, selected: &mut
     let effects = &segment.batch.effects[first..segment.units[at].effects_end];
     let mut start = first.checked_sub(1).map_or(0, |before| segment.batch.effects[before].end);
     let is_several = effects.len() > 1;
-    if is_several {
-        encode(bytes, 1, std::iter::once(&b"MULTI"[..]));
-    }
-    for effect in effects {
+    for (number, effect) in effects.iter().enumerate() {
         if *selected != Some(effect.db) {
             *selected = Some(effect.db);
             encode(bytes, 2, [&b"SELECT"[..], effect.db.to_string().as_bytes()].into_iter());
+        }
+        if is_several && number == 0 {
+            encode(bytes, 1, std::iter::once(&b"MULTI"[..]));
         }
         bytes.extend_from_slice(&segment.batch.bytes[start..effect.end]);
         start = effect.end;
