@@ -752,6 +752,7 @@ fn samples_are_of_what_is_there() {
 
 /// Eviction samples: where the newest entries are seen less often than others, they are evicted too late.
 #[test]
+#[cfg_attr(miri, ignore = "200,000 looks say nothing about memory that fewer don't")]
 fn samples_see_new_entries_as_often_as_old_ones() {
     const KEYS: usize = 3000;
     const SAMPLES: usize = 40_000;
@@ -773,7 +774,7 @@ fn samples_see_new_entries_as_often_as_old_ones() {
         dict.sample(random.next(), 100, false, COUNT, &mut |entry| seen += usize::from(newest.contains(entry.key())));
     }
     let percent = seen as f64 * 100.0 / (SAMPLES * COUNT) as f64;
-    // A quarter, with many standard deviations; 16.7 where samples begin with the bucket's first entry.
+    // Runs of a fair choice gave 24.0 to 24.4; it is 16.7 where samples begin with the bucket's first entry.
     assert!((23.0..27.0).contains(&percent), "{percent:.1} % of what samples see is the newest quarter");
 }
 
