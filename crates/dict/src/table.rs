@@ -301,6 +301,7 @@ impl Table {
     }
 
     /// Changes a record by a function that may move it, and keeps slot and counts right.
+    #[inline]
     pub(crate) fn change(
         &mut self,
         h: u64,
@@ -319,10 +320,15 @@ impl Table {
             return;
         }
         slot_word.store(new, Relaxed);
-        if (new ^ old) & EXPIRES_BIT == 0 {
-            return;
+        if (new ^ old) & EXPIRES_BIT != 0 {
+            self.count_expiring(h, slot, new & EXPIRES_BIT != 0);
         }
-        let by = if new & EXPIRES_BIT != 0 { 1_i64 } else { -1 };
+    }
+
+    /// Counts an entry that has got a deadline, or lost it.
+    #[inline(never)]
+    fn count_expiring(&mut self, h: u64, slot: NonNull<AtomicU64>, expires: bool) {
+        let by = if expires { 1_i64 } else { -1 };
         self.expiring = self.expiring.wrapping_add_signed(by as isize);
         if self.stash_index(slot).is_none()
             && let Some(segment) = self.segment(h)
