@@ -273,6 +273,19 @@ impl Client {
         result.expect("a socket takes a timeout");
     }
 
+    /// Bounds what the kernel keeps for this client. Without it the kernel keeps more and more for a
+    /// client that reads much: up to 32 MiB on some hosts.
+    ///
+    /// # Panics
+    /// When the kernel refuses it.
+    pub fn set_receive_buffer(&mut self, bytes: usize) {
+        let result = match &self.stream {
+            Stream::Tcp(stream) => socket2::SockRef::from(stream).set_recv_buffer_size(bytes),
+            Stream::Unix(stream) => socket2::SockRef::from(stream).set_recv_buffer_size(bytes),
+        };
+        result.expect("a socket has a receive buffer");
+    }
+
     /// Sets how long a write waits for the server to take bytes.
     ///
     /// # Panics

@@ -344,6 +344,7 @@ fn the_soft_limit_s_time_begins_anew() {
                 let stayed = (0..TRIES).find_map(|number| {
                     let name = format!("reader-{number}");
                     let mut client = named(&server, &name, None);
+                    client.set_receive_buffer(MIB);
                     stay_above(&name, &mut client)?;
                     stay_above(&name, &mut client)?;
                     Some((name, client))
