@@ -34,6 +34,8 @@ impl Scene {
         let connect = || {
             let mut client = server.connect();
             client.set_read_timeout(PATIENCE);
+            // A worker counts a connection that it was given once it has taken it over.
+            assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
             client
         };
         // Each new connection goes to the worker with the fewest, or the first of those: in turn, once all of them have one.
