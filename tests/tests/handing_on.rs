@@ -104,7 +104,9 @@ fn shards_brought_to_a_worker_in_a_script_are_free_for_others() {
         scene.begin_script();
         scene.kill_function();
         for key in HELD {
-            assert_eq!(scene.others[1].call(&format!("GET {key}")), Reply::Null);
+            // Once the script is busy, the transaction may have run in a turn within it.
+            let reply = scene.others[1].call(&format!("GET {key}"));
+            assert!(reply == Reply::Null || reply == Reply::bulk("1"), "{key}: {reply:?}");
         }
         // They come to their shards when the script has ended.
         let [watcher, exec] = [0, 1].map(|_| scene.stuck.remove(0));
