@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// What no machine has is refused, and the block stays.
+    /// A size that no machine has is rejected, and the block stays.
     #[test]
     fn a_refused_growth_leaves_the_block() {
         let layout = Layout::from_size_align(MAPPED_BYTES_MIN, 1).expect("a power of two");

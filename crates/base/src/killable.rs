@@ -25,7 +25,7 @@ pub struct Killable {
     word: AtomicU64,
 }
 
-/// What became of an attempt to kill a run.
+/// The outcome of an attempt to kill a run.
 #[must_use = "a run that has changed something isn't killed"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
@@ -64,7 +64,7 @@ impl Killable {
         Killable { word: AtomicU64::new(0) }
     }
 
-    /// The next run begins. Called by the runner only. What it has stored before is visible to whoever sees this run ([`Killable::see`]).
+    /// The next run begins. Called by the runner only. Stores before it are visible to every thread that sees this run ([`Killable::see`]).
     pub fn begin(&self, mark: bool) {
         // Relaxed: nobody but the runner changes the number, and a word that doesn't run has nothing else in it that matters.
         let number = (self.word.load(Ordering::Relaxed) >> NUMBER_SHIFT) + 1;

@@ -33,7 +33,7 @@ pub(super) fn settled(
     access.propagate(&words);
 }
 
-/// What an `XREADGROUP` delivered of one stream. Nothing is noted without a journal.
+/// The entries of one stream that an `XREADGROUP` delivered. Nothing is noted without a journal.
 pub(super) struct Delivery {
     is_journaled: bool,
     noack: bool,

@@ -61,11 +61,17 @@ impl Batch {
 
     /// Moves all effects of another batch behind those of this one.
     fn append(&mut self, other: &mut Batch, is_deletion: bool) {
+        let first = self.effects.len();
+        self.extend(other);
+        self.effects[first..].iter_mut().for_each(|effect| effect.is_deletion = is_deletion);
+        other.clear();
+    }
+
+    /// Adds copies of all effects of another batch.
+    pub(crate) fn extend(&mut self, other: &Batch) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);
-        let moved = other.effects.iter().map(|effect| Effect { end: start + effect.end, is_deletion, ..*effect });
-        self.effects.extend(moved);
-        other.clear();
+        self.effects.extend(other.effects.iter().map(|effect| Effect { end: start + effect.end, ..*effect }));
     }
 
     /// Keeps only the deletions of expired and evicted keys.
@@ -284,7 +290,7 @@ impl Executor<'_> {
         let Unit { batch, .. } = &mut self.unit;
         self.stream.push_each(stamp, batch);
         batch.clear();
-        let last = self.stream.last_stamp();
+        let last = self.stream.clock();
         self.set_clocks(owned, last);
     }
 

@@ -69,13 +69,7 @@ pub(crate) struct Segment {
 
 impl Segment {
     fn push(&mut self, stamp: u64, batch: &Batch) {
-        let start = self.batch.bytes.len();
-        self.batch.bytes.extend_from_slice(&batch.bytes);
-        self.batch.effects.extend(batch.effects.iter().map(|effect| {
-            let mut effect = *effect;
-            effect.end += start;
-            effect
-        }));
+        self.batch.extend(batch);
         self.units.push(StampedUnit { stamp, effects_end: self.batch.effects.len() });
     }
 
@@ -84,13 +78,7 @@ impl Segment {
             return std::mem::swap(self, other);
         }
         let effects = self.batch.effects.len();
-        let start = self.batch.bytes.len();
-        self.batch.bytes.extend_from_slice(&other.batch.bytes);
-        self.batch.effects.extend(other.batch.effects.iter().map(|effect| {
-            let mut effect = *effect;
-            effect.end += start;
-            effect
-        }));
+        self.batch.extend(&other.batch);
         let moved = other.units.iter().map(|unit| StampedUnit { effects_end: effects + unit.effects_end, ..*unit });
         self.units.extend(moved);
         other.clear();
@@ -112,10 +100,6 @@ pub(crate) struct Stream {
 impl Stream {
     pub(crate) fn clock(&self) -> u64 {
         self.clock
-    }
-
-    pub(crate) fn last_stamp(&self) -> u64 {
-        self.segment.units.last().map_or(self.clock, |unit| unit.stamp)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

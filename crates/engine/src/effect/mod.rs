@@ -14,7 +14,7 @@
 //!
 //! # Where effects come from
 //!
-//! Every change of a key passes [`Sinks::changed`](crate::blocking::Waiters::changed), which marks
+//! Every change of a key passes [`Waiters::changed`](crate::blocking::Waiters::changed), which marks
 //! its shard while the journal is on. After the handler, [`commit`] turns the mark into an effect:
 //! the command as the client sent it, unless the handler called
 //! [`Access::propagate`](crate::access::Access::propagate) with other words. Keys that expire or
