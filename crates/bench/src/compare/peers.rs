@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -57,17 +59,21 @@ pub(super) enum Kind {
 }
 
 /// Ports for servers.
+///
+/// A port that was free a moment ago is no longer free if a second comparison on this host chose it
+/// as well. So each comparison claims its ports until it ends.
 #[derive(Debug)]
 pub(super) struct Ports {
     next: u16,
     /// The user named the first: one in use is an error, not passed over.
     given: bool,
+    claims: Vec<UnixListener>,
 }
 
 impl Ports {
     pub(super) fn new(given: Option<u16>, random: &mut Random) -> Self {
         let next = given.unwrap_or_else(|| PORT_FIRST + random.below(PORT_BASES) as u16);
-        Self { next, given: given.is_some() }
+        Self { next, given: given.is_some(), claims: Vec::new() }
     }
 
     /// A port that nobody listens on; for a cluster's node with the one of its bus.
@@ -78,8 +84,13 @@ impl Ports {
                 io::Error::new(io::ErrorKind::AddrInUse, "no free ports are left: name the first with --port")
             })?;
             let bus = with_bus.then(|| port + BUS_OFFSET);
-            match std::iter::once(port).chain(bus).find(|port| !is_free(*port)) {
-                None => return Ok(port),
+            let claim = claim(port)?;
+            let used = std::iter::once(port).chain(bus).find(|port| !is_free(*port));
+            match used.or(claim.is_none().then_some(port)) {
+                None => {
+                    self.claims.extend(claim);
+                    return Ok(port);
+                }
                 Some(used) if self.given => {
                     return Err(io::Error::new(
                         io::ErrorKind::AddrInUse,
@@ -89,6 +100,19 @@ impl Ports {
                 Some(_) => {}
             }
         }
+    }
+}
+
+/// Claims `port` among the comparisons of this host; `None` if another one has claimed it.
+///
+/// The claim is an abstract Unix socket: it has the scope of a port (one network namespace) and
+/// ends with the process that made it.
+fn claim(port: u16) -> io::Result<Option<UnixListener>> {
+    let name = UnixAddress::from_abstract_name(format!("pantala-bench-port-{port}"))?;
+    match UnixListener::bind_addr(&name) {
+        Ok(claim) => Ok(Some(claim)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -385,15 +409,26 @@ mod tests {
     fn a_used_port_is_passed_over_or_told() {
         let holder = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = holder.local_addr().unwrap().port();
-        let error = Ports { next: port, given: true }.take(false).unwrap_err();
+        let ports = |next, given| Ports { next, given, claims: Vec::new() };
+        let error = ports(port, true).take(false).unwrap_err();
         assert!(error.to_string().contains(&format!("port {port} is in use")), "{error}");
-        assert_ne!(Ports { next: port, given: false }.take(false).unwrap(), port);
-        let bus = Ports { next: port.saturating_sub(BUS_OFFSET), given: true };
+        assert_ne!(ports(port, false).take(false).unwrap(), port);
+        let mut bus = ports(port.saturating_sub(BUS_OFFSET), true);
         if port > BUS_OFFSET + 1024 {
-            let mut bus = bus;
             assert!(bus.take(true).unwrap_err().to_string().contains("in use"));
         }
-        assert!(Ports { next: u16::MAX - BUS_OFFSET, given: false }.take(false).is_err());
+        assert!(ports(u16::MAX - BUS_OFFSET, false).take(false).is_err());
+    }
+
+    #[test]
+    fn two_comparisons_never_choose_the_same_port() {
+        let mut first = Ports { next: PORT_FIRST, given: false, claims: Vec::new() };
+        let port = first.take(false).unwrap();
+        let mut second = Ports { next: port, given: false, claims: Vec::new() };
+        assert_ne!(second.take(false).unwrap(), port);
+        drop(first);
+        let mut third = Ports { next: port, given: false, claims: Vec::new() };
+        assert_eq!(third.take(false).unwrap(), port);
     }
 
     #[test]
