@@ -115,10 +115,12 @@ fn commands_are_propagated_as_redis_propagates_them() {
     });
 }
 
+/// How often two servers' digests are compared before they count as different.
+const DIGESTS_MAX: usize = 3;
+
 /// Replays a stream into a fresh redis-server, where there is one, and a fresh Pantala: they must
 /// hold what the server holds.
 fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
-    let right = digest(server);
     let mut copies = vec![("pantala", Server::pantala(backend, &["--workers", "2"]))];
     copies.extend(Server::redis(&[]).map(|judge| ("redis-server", judge)));
     for (name, copy) in &copies {
@@ -130,7 +132,9 @@ fn assert_rebuilds(effects: &[Effect], server: &Server, backend: Backend) {
         }
         replay(effects, copy);
         let count = effects.len();
-        assert!(digest(copy) == right, "{name}, from {count} effects: {}", difference(server, copy, effects));
+        // A key that expires between the two digests is in one of them only.
+        let is_equal = (0..DIGESTS_MAX).any(|_| digest(copy) == digest(server));
+        assert!(is_equal, "{name}, from {count} effects: {}", difference(server, copy, effects));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Watching the server: `MONITOR` and `SLOWLOG`, held against redis-server, and what several workers must keep.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pantala_tests::client::encode;
 use pantala_tests::waiting::eventually;
@@ -558,6 +558,11 @@ fn monitors_see_what_a_script_did_once() {
     });
 }
 
+/// How long a script holds its key.
+const SPIN: Duration = Duration::from_millis(500);
+/// How often two scripts are sent before one of them must have waited for the other.
+const ATTEMPTS_MAX: usize = 10;
+
 /// As above, where the monitor comes when the script has been sent, and waits for its key with no more shards than that of it.
 #[test]
 fn a_monitor_that_comes_while_a_script_waits_sees_what_it_did_once() {
@@ -565,12 +570,36 @@ fn a_monitor_that_comes_while_a_script_waits_sees_what_it_did_once() {
         let server = Server::pantala(backend, &["--workers", "3", "--shards", "64"]);
         let [mut holder, mut client, mut monitor] = [(); 3].map(|()| server.connect());
         let script = "redis.call('SET', KEYS[1], 0) for i = 0, 3 do redis.call('SET', 'made:' .. i, i) end";
-        let spin = "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1000000 end \
-                    local began = now() while now() - began < 0.5 do end";
-        holder.send(&["EVAL", spin, "1", "declared"]);
-        eventually("the holder runs", || monitor.call("CLIENT LIST").text().contains("cmd=eval"));
-        client.send(&["EVAL", script, "1", "declared"]);
-        eventually("the script was sent", || monitor.call("CLIENT LIST").text().matches("cmd=eval").count() == 2);
+        let spin = format!(
+            "local function now() local t = redis.call('TIME') return t[1] + t[2] / 1000000 end \
+             local began = now() while now() - began < {} do end",
+            SPIN.as_secs_f64()
+        );
+        let id = client.call("CLIENT ID").integer();
+        // A call that waits for its shards keeps its arguments. One that came before the holder's
+        // has run: then both start again.
+        let is_waiting = |monitor: &mut Client| {
+            let line = monitor.call(&format!("CLIENT LIST ID {id}")).text();
+            line.contains("cmd=eval") && !line.contains(" argv-mem=0 ")
+        };
+        let mut attempts = 0;
+        loop {
+            holder.send(&["EVAL", &spin, "1", "declared"]);
+            eventually("the holder runs", || monitor.call("CLIENT LIST").text().contains("cmd=eval"));
+            client.send(&["EVAL", script, "1", "declared"]);
+            let sent = Instant::now();
+            while !is_waiting(&mut monitor) && sent.elapsed() < SPIN {}
+            if is_waiting(&mut monitor) {
+                break;
+            }
+            attempts += 1;
+            assert!(attempts < ATTEMPTS_MAX, "the script never waited");
+            holder.receive();
+            client.receive();
+            for connection in [&mut holder, &mut client] {
+                connection.call("ECHO again");
+            }
+        }
         monitor.call("MONITOR");
         holder.receive();
         assert_eq!(client.receive(), Reply::Null);
