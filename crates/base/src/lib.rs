@@ -5,6 +5,7 @@
 //! | [`allocator`] | the global allocator of the binary: mimalloc, and mappings for large blocks | a compare per call |
 //! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
 //! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | one step per eight bytes, 16 KiB of tables |
+//! | [`double`] | doubles as Redis 7.0 prints them | no allocation |
 //! | [`glob`] | Redis's patterns | at most `pattern × text` steps, no allocation |
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
 //! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
@@ -24,6 +25,7 @@ pub mod clock;
 pub mod counter;
 pub mod crc16;
 pub mod crc64;
+pub mod double;
 pub mod gauge;
 pub mod glob;
 pub mod hexadecimal;

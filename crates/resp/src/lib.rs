@@ -29,7 +29,6 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod double;
 mod inline;
 mod parser;
 mod protocol_error;
@@ -37,8 +36,8 @@ mod reply;
 pub mod value;
 
 pub use args::{ArgRange, Args, ArgsIter};
-pub use double::{DOUBLE_LEN_MAX, format_double};
 pub use inline::{UnbalancedQuotes, quote, split_line, words_of};
+pub use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 pub use parser::{Limits, Parser};
 pub use protocol_error::ProtocolError;
 pub use reply::{Deferred, Reply, Version, is_given_up};

@@ -1,8 +1,7 @@
 //! Replies: values in, bytes out, straight into the connection's output buffer.
 
+use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 use pantala_base::number::{Decimal, INTEGER_LEN_MAX, write_u64_before};
-
-use crate::double::{DOUBLE_LEN_MAX, format_double};
 
 /// Which protocol a connection speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

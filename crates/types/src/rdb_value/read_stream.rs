@@ -23,7 +23,8 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, counted: bool) -> Result<Box<Str
         let (first_id, max_deleted_id) = (id(reader)?, id(reader)?);
         Figures { length, first_id, last_id, max_deleted_id, entries_added: reader.number()? }
     } else {
-        let first_id = stream.first_entry_id().unwrap_or(StreamId::MIN);
+        // Of a stream without entries, Redis 7.0 finds the greatest ID.
+        let first_id = stream.first_entry_id().unwrap_or(StreamId::MAX);
         Figures { length, first_id, last_id, max_deleted_id: StreamId::MIN, entries_added: length }
     };
     stream.restore_figures(figures)?;

@@ -1,5 +1,7 @@
 //! Values into bytes.
 
+use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
+
 use super::{LISTPACK_BYTES_MAX, NODE_PACKED, NODE_PLAIN, ValueRef, Writer, kind, listpack};
 use crate::hash::HashView;
 use crate::list::{ListView, Run};
@@ -76,13 +78,13 @@ fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
 fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
     if let SortedSetView::Packed(_) = set {
         writer.put(&[kind::ZSET_LISTPACK]);
-        // Scores that aren't integers stand in a listpack as text.
+        // Scores that are not integers are text in a listpack, with Redis 7.0's 17 digits.
         let mut pack = <Pack>::new();
         for (member, score) in set.iter() {
             member.with_bytes(|member| pack.push_back(member));
             match set.stored_integer(score) {
                 Some(score) => pack.push_back_element(Element::Int(score)),
-                None => pack.push_back(format!("{score:?}").as_bytes()),
+                None => pack.push_back(format_double(score, &mut [0; DOUBLE_LEN_MAX])),
             }
         }
         return writer.string(&listpack::of(pack.as_ref().entries(), pack.as_ref().len()));

@@ -21,7 +21,7 @@ pub fn format_double(value: f64, room: &mut [u8; DOUBLE_LEN_MAX]) -> &[u8] {
         return if value < 0.0 { b"-inf" } else { b"inf" };
     }
     let len = if value == value.trunc() && value.abs() < INTEGER_MAX && (value != 0.0 || value.is_sign_positive()) {
-        let mut decimal = pantala_base::number::Decimal::new();
+        let mut decimal = crate::number::Decimal::new();
         let digits = decimal.format_i64(value as i64);
         room[..digits.len()].copy_from_slice(digits);
         digits.len()
@@ -50,7 +50,7 @@ fn general(value: f64, room: &mut [u8; DOUBLE_LEN_MAX]) -> usize {
         if exponent.abs() < 10 {
             text.put(b"0");
         }
-        let mut decimal = pantala_base::number::Decimal::new();
+        let mut decimal = crate::number::Decimal::new();
         text.put(decimal.format_u64(u64::from(exponent.unsigned_abs())));
     } else if exponent < 0 {
         text.put(b"0.");
@@ -81,7 +81,7 @@ fn digits_and_exponent(value: f64) -> ([u8; DIGITS], i32) {
     let mut digits = [b'0'; DIGITS];
     digits[0] = room[0];
     digits[1..].copy_from_slice(&room[2..DIGITS + 1]);
-    let exponent = room.get(DIGITS + 2..len).and_then(pantala_base::number::parse_i64).unwrap_or(0);
+    let exponent = room.get(DIGITS + 2..len).and_then(crate::number::parse_i64).unwrap_or(0);
     (digits, exponent as i32)
 }
 
@@ -145,7 +145,7 @@ mod tests {
     fn every_text_reads_back() {
         let seed = 0xd0b1e;
         println!("seed {seed}");
-        let mut random = pantala_base::Random::from_seed(seed);
+        let mut random = crate::Random::from_seed(seed);
         for _ in 0..200_000 {
             let value = f64::from_bits(random.next_u64());
             let text = format(value);
