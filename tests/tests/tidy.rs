@@ -82,6 +82,39 @@ fn whitespace_is_tidy() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// What a command is stands in its record, as flags: only the table itself, and what injects faults, knows names.
+#[test]
+fn commands_are_told_apart_by_flags() {
+    const FOLDERS: [&str; 3] = ["crates/engine/src", "crates/scripting/src", "crates/server/src"];
+    const COMPARISONS: [&str; 10] = [
+        "command.name ==",
+        "command.name !=",
+        "command.full_name ==",
+        "command.full_name !=",
+        "command.full_name.starts_with",
+        "contains(&command.name)",
+        "contains(&command.full_name)",
+        "match command.full_name {",
+        "matches!(command.name",
+        "matches!(command.full_name",
+    ];
+    let mut wrong = Vec::new();
+    for folder in FOLDERS {
+        for (path, text) in tidy::rust_files(&workspace_root().join(folder)) {
+            if path.ends_with("engine/src/faults.rs") {
+                continue;
+            }
+            let code = tidy::code_only(text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default());
+            for comparison in COMPARISONS {
+                if code.contains(comparison) {
+                    wrong.push(format!("{}: {comparison}", path.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn what_a_newcomer_looks_for_is_there() {
     for file in

@@ -18,7 +18,7 @@ pub use slots::Slots;
 bitflags! {
     /// Command flags, by Redis's names (`COMMAND INFO`, third field).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Flags: u32 {
+    pub struct Flags: u64 {
         /// May modify the dataset.
         const WRITE = 1 << 0;
         /// Only reads the dataset.
@@ -59,15 +59,39 @@ bitflags! {
         const MOVABLEKEYS = 1 << 18;
         /// Allowed while a script is busy.
         const ALLOW_BUSY = 1 << 19;
-        /// An error that it answers is what was asked for (`DEBUG ERROR`), and counts nowhere. Not shown.
+        // None of the flags below is shown: Redis has no names for them.
+
+        /// An error that it answers is what was asked for (`DEBUG ERROR`), and counts nowhere.
         const ANSWERS_ERRORS = 1 << 28;
-        /// O(1) in what its keys hold, though Redis doesn't call it fast: see [`Command::is_plain`]. Not shown.
+        /// O(1) in what its keys hold, though Redis doesn't call it fast: see [`Command::is_plain`].
         const PLAIN = 1 << 29;
-        /// Needs `enable-debug-command` or a like directive. Not shown, as in Redis.
+        /// Needs `enable-debug-command` or a like directive.
         const PROTECTED = 1 << 30;
         /// Of a container and its subcommands, which have records here but not in Redis (DEBUG): they aren't shown, and the
         /// container's own handler answers for a subcommand without a record, or with a number of arguments that doesn't fit.
         const OWN_SUBCOMMANDS = 1 << 31;
+        /// Runs at once between `MULTI` and `EXEC`: it isn't queued.
+        const UNQUEUED = 1 << 32;
+        /// Ends a transaction without running it.
+        const DISCARDS = 1 << 33;
+        /// Allowed on a RESP2 connection that has subscriptions.
+        const WHILE_SUBSCRIBED = 1 << 34;
+        /// Ends subscriptions of its client, or `MONITOR`.
+        const UNSUBSCRIBES = 1 << 35;
+        /// What it answers counts as messages, which `CLIENT REPLY` doesn't suppress.
+        const ANSWERS_MESSAGES = 1 << 36;
+        /// Reports memory usage or sets its limits: shards measure themselves before it runs.
+        const MEASURES = 1 << 37;
+        /// Needs no shard by itself, but all of them within a transaction (`CLIENT PAUSE`).
+        const ALL_SHARDS_QUEUED = 1 << 38;
+        /// Changes keys of other databases than the selected one, although its route is that of its keys.
+        const OTHER_DATABASES = 1 << 39;
+        /// Blocks only where its option `BLOCK` says so, which scripts may not use.
+        const BLOCK_OPTION = 1 << 40;
+        /// Leaves `CLIENT CACHING` to the next command.
+        const KEEPS_CACHING = 1 << 41;
+        /// Part of `DEBUG`: `DEBUG SET-DISABLE-DENY-SCRIPTS` lets scripts run it.
+        const DEBUGS = 1 << 42;
     }
 }
 
@@ -104,7 +128,7 @@ impl Flags {
 }
 
 /// Names of the set bits among the lowest `names.len()`.
-fn names_of_bits(bits: u32, names: &'static [&'static str]) -> impl Iterator<Item = &'static str> + Clone {
+fn names_of_bits(bits: u64, names: &'static [&'static str]) -> impl Iterator<Item = &'static str> + Clone {
     names.iter().enumerate().filter(move |(bit, _)| bits & (1 << bit) != 0).map(|(_, name)| *name)
 }
 
@@ -170,7 +194,7 @@ impl Acl {
 
     /// The names of the categories, without `@`, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        names_of_bits(self.bits(), &Self::NAMES)
+        names_of_bits(self.bits().into(), &Self::NAMES)
     }
 }
 
@@ -316,6 +340,9 @@ impl KeySpec {
 /// Calls its second argument with the argument index of each key of a call and the number of its key specification.
 pub type OwnKeys = fn(&Args<'_>, &mut dyn FnMut(usize, usize));
 
+/// Whether the argument of a call at this index is a secret.
+pub type Secrets = fn(&Args<'_>, usize) -> bool;
+
 /// Arguments of a plain call at most: more of them may be more work.
 const PLAIN_ARGUMENTS_MAX: usize = 8;
 
@@ -359,6 +386,8 @@ pub struct Command {
     pub handler: Handler,
     /// Finds its keys, where the key specifications can't say where they are.
     pub own_keys: Option<OwnKeys>,
+    /// Which of its arguments are secrets that no log may show, if any is.
+    pub secrets: Option<Secrets>,
     /// The flags of its key in one call, where a key specification says `variable_flags` (SET with and without GET).
     pub key_flags: Option<fn(&Args<'_>) -> &'static [&'static str]>,
 }
@@ -392,6 +421,7 @@ impl Command {
         route: Route::None,
         handler: Handler::Container,
         own_keys: None,
+        secrets: None,
         key_flags: None,
     };
 

@@ -27,7 +27,7 @@ use pantala_resp::{Args, Reply};
 
 use crate::access::{Access, Key, KeyPlace, SessionView};
 use crate::blocking::{Blocking, Origin, Waiter, Woken};
-use crate::command::{Command, Handler, Route};
+use crate::command::{Command, Flags, Handler, Route};
 use crate::effect::{Stream, Unit};
 use crate::eviction::{OUT_OF_MEMORY, Weights};
 use crate::faults::{self, Fault};
@@ -766,7 +766,7 @@ impl Executor<'_> {
 
 /// Whether a command changes nothing but in the selected database.
 fn stays_in_database(command: &Command) -> bool {
-    matches!(command.route, Route::Keys) && !matches!(command.name, "copy" | "move")
+    matches!(command.route, Route::Keys) && !command.flags.contains(Flags::OTHER_DATABASES)
 }
 
 #[inline]

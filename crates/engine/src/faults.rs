@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use pantala_resp::{ArgRange, Args};
 
+use crate::command::Command;
 use crate::executor::{Call, Executor, Ran};
 
 /// What can be made to happen.
@@ -61,6 +62,21 @@ const ALL: [(&str, Fault); 14] = [
     ("forgotten-clock", Fault::ForgottenClock),
     ("lost-effect", Fault::LostEffect),
 ];
+
+impl Fault {
+    /// Returns whether it breaks this command, of those that break only some. The one place that tells commands apart by their
+    /// names: which of them break is no property of theirs, but of the tests.
+    #[cold]
+    pub fn breaks(self, command: &Command) -> bool {
+        let broken: &[&str] = match self {
+            Fault::TornMset => &["mset"],
+            Fault::Overtaking => &["set"],
+            Fault::Repeated => &["flushall", "swapdb"],
+            _ => &[],
+        };
+        broken.contains(&command.full_name)
+    }
+}
 
 /// How often a fault can hit: always.
 const PERMILLE_MAX: u32 = 1000;

@@ -22,23 +22,9 @@ use crate::tuning::{Tuning, WATCHING};
 /// What stands for an argument that is a secret.
 pub const REDACTED: &[u8] = b"(redacted)";
 
-/// Directives whose values are secrets.
-const SECRET_DIRECTIVES: [&str; 4] = ["masterauth", "requirepass", "tls-key-file-pass", "tls-client-key-file-pass"];
-
 /// Whether an argument of a command is a secret that no log may show.
 pub fn is_secret(command: &Command, args: &Args<'_>, index: usize) -> bool {
-    let is = |at: usize, word: &str| args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
-    match command.full_name {
-        // With more arguments it is a syntax error, and nobody knows which of them is a password.
-        "auth" => index > 0 && args.len() <= 3,
-        "hello" => (2..index).any(|at| at + 2 >= index && is(at, "AUTH") && !is(at - 1, "SETNAME")),
-        "config|set" => {
-            index > 2 && index % 2 == 1 && SECRET_DIRECTIVES.iter().any(|directive| is(index - 1, directive))
-        }
-        "acl|setuser" => index > 1,
-        "migrate" => index > 6 && (is(index - 1, "AUTH") || is(index - 1, "AUTH2") || is(index - 2, "AUTH2")),
-        _ => false,
-    }
+    command.secrets.is_some_and(|is_secret| is_secret(args, index))
 }
 
 /// See the head of this module.
@@ -123,36 +109,5 @@ impl Keyspace {
         for listener in self.monitors().listeners.read().unwrap_or_else(PoisonError::into_inner).iter() {
             self.port(listener.worker).send(Message::Monitored(listener.connection, Arc::clone(&line)));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use pantala_resp::ArgRange;
-
-    fn secrets(name: &'static str, words: &str) -> String {
-        let command = Command { full_name: name, ..Command::BLANK };
-        let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
-        for word in words.split(' ') {
-            ranges.push(ArgRange::new(bytes.len(), word.len()));
-            bytes.extend_from_slice(word.as_bytes());
-        }
-        let args = Args::new(&bytes, &ranges);
-        (0..args.len()).map(|index| if is_secret(&command, &args, index) { '*' } else { '.' }).collect()
-    }
-
-    #[test]
-    fn secrets_are_told_apart() {
-        assert_eq!(secrets("auth", "AUTH p"), ".*");
-        assert_eq!(secrets("auth", "AUTH u p"), ".**");
-        assert_eq!(secrets("auth", "AUTH a b c"), "....");
-        assert_eq!(secrets("hello", "HELLO 3 auth u p SETNAME n"), "...**..");
-        assert_eq!(secrets("hello", "HELLO 3 SETNAME auth AUTH u p"), ".....**");
-        assert_eq!(secrets("config|set", "CONFIG SET port 1 requirepass p"), ".....*");
-        assert_eq!(secrets("acl|setuser", "ACL SETUSER u >p"), "..**");
-        assert_eq!(secrets("migrate", "MIGRATE h p key 9 5000 AUTH p"), ".......*");
-        assert_eq!(secrets("migrate", "MIGRATE h p key 9 5000 COPY auth2 u p"), "........**");
-        assert_eq!(secrets("set", "SET auth p"), "...");
     }
 }

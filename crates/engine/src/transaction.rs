@@ -119,7 +119,7 @@ impl Transaction {
             // In a transaction it can't be run again when it meets a key that it hasn't declared.
             Handler::Transaction(TransactionPart::Script(_)) => return (Needs::All, None),
             // It is answered when nothing else runs, and refused with the whole transaction while a script is busy.
-            Handler::Local(_) if command.full_name == "client|pause" => return (Needs::All, None),
+            Handler::Local(_) if command.flags.contains(Flags::ALL_SHARDS_QUEUED) => return (Needs::All, None),
             _ => return (Needs::Nothing, None),
         }
         if !matches!(command.route, Route::Keys) {

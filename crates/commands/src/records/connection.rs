@@ -17,6 +17,7 @@ pub(crate) const AUTH: Command = Command {
     arity: -2,
     flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
     arguments: &[Argument::string("username").since("6.0.0").optional(), Argument::string("password")],
+    secrets: Some(super::secrets::auth),
     handler: Handler::Local(crate::connection::auth),
     ..CONNECTION
 };
@@ -29,6 +30,7 @@ pub(crate) const CLIENT: Command = Command {
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
     acl: Acl::empty(),
+    flags: flags![KEEPS_CACHING],
     subcommands: &[
         CLIENT_CACHING,
         CLIENT_GETNAME,
@@ -59,7 +61,7 @@ pub(crate) const CLIENT_CACHING: Command = Command {
     since: "6.0.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     arguments: &[Argument::one_of("mode", &[Argument::word("yes", "YES"), Argument::word("no", "NO")])],
     handler: Handler::Local(crate::client::caching),
     ..CONNECTION
@@ -72,7 +74,7 @@ pub(crate) const CLIENT_GETNAME: Command = Command {
     since: "2.6.9",
     complexity: "O(1)",
     arity: 2,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     handler: Handler::Local(crate::client::getname),
     ..CONNECTION
 };
@@ -84,7 +86,7 @@ pub(crate) const CLIENT_GETREDIR: Command = Command {
     since: "6.0.0",
     complexity: "O(1)",
     arity: 2,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     handler: Handler::Local(crate::client::getredir),
     ..CONNECTION
 };
@@ -96,7 +98,7 @@ pub(crate) const CLIENT_HELP: Command = Command {
     since: "5.0.0",
     complexity: "O(1)",
     arity: 2,
-    flags: flags![LOADING, STALE],
+    flags: flags![LOADING, STALE, KEEPS_CACHING],
     handler: Handler::Local(crate::client::help),
     ..CONNECTION
 };
@@ -108,7 +110,7 @@ pub(crate) const CLIENT_ID: Command = Command {
     since: "5.0.0",
     complexity: "O(1)",
     arity: 2,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     handler: Handler::Local(crate::client::id),
     ..CONNECTION
 };
@@ -120,7 +122,7 @@ pub(crate) const CLIENT_INFO: Command = Command {
     since: "6.2.0",
     complexity: "O(1)",
     arity: 2,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     tips: &["nondeterministic_output"],
     handler: Handler::Local(crate::client::info),
     ..CONNECTION
@@ -140,7 +142,7 @@ pub(crate) const CLIENT_KILL: Command = Command {
         ("6.2.0", "Filter `LADDR`"),
     ],
     arity: -3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     arguments: &[Argument::one_of(
         "filter",
         &[
@@ -190,7 +192,7 @@ pub(crate) const CLIENT_LIST: Command = Command {
         ("7.0.3", "Field `ssub`"),
     ],
     arity: -2,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     tips: &["nondeterministic_output"],
     arguments: &[
         Argument::one_of(
@@ -218,7 +220,7 @@ pub(crate) const CLIENT_NO_EVICT: Command = Command {
     since: "7.0.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     arguments: &[Argument::one_of("enabled", &[Argument::word("on", "ON"), Argument::word("off", "OFF")])],
     handler: Handler::Local(crate::client::no_evict),
     ..CONNECTION
@@ -231,7 +233,7 @@ pub(crate) const CLIENT_NO_TOUCH: Command = Command {
     since: "7.2.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     arguments: &[Argument::one_of("enabled", &[Argument::word("on", "ON"), Argument::word("off", "OFF")])],
     handler: Handler::Local(crate::client::no_touch),
     ..CONNECTION
@@ -245,7 +247,7 @@ pub(crate) const CLIENT_PAUSE: Command = Command {
     complexity: "O(1)",
     history: &[("6.2.0", "Mode `WRITE`")],
     arity: -3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, KEEPS_CACHING, ALL_SHARDS_QUEUED],
     arguments: &[
         Argument::integer("timeout"),
         Argument::one_of("mode", &[Argument::word("write", "WRITE"), Argument::word("all", "ALL")])
@@ -263,7 +265,7 @@ pub(crate) const CLIENT_REPLY: Command = Command {
     since: "3.2.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     arguments: &[Argument::one_of(
         "on_off_skip",
         &[Argument::word("on", "ON"), Argument::word("off", "OFF"), Argument::word("skip", "SKIP")],
@@ -279,7 +281,7 @@ pub(crate) const CLIENT_SETINFO: Command = Command {
     since: "7.2.0",
     complexity: "O(1)",
     arity: 4,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
     arguments: &[Argument::one_of(
         "attr",
@@ -296,7 +298,7 @@ pub(crate) const CLIENT_SETNAME: Command = Command {
     since: "2.6.9",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     arguments: &[Argument::string("connection-name")],
     handler: Handler::Local(crate::client::setname),
     ..CONNECTION
@@ -309,7 +311,7 @@ pub(crate) const CLIENT_TRACKING: Command = Command {
     since: "6.0.0",
     complexity: "O(1), and some options more",
     arity: -3,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     arguments: &[
         Argument::one_of("status", &[Argument::word("on", "ON"), Argument::word("off", "OFF")]),
         Argument::integer("client-id").token("REDIRECT").optional(),
@@ -330,7 +332,7 @@ pub(crate) const CLIENT_TRACKINGINFO: Command = Command {
     since: "6.2.0",
     complexity: "O(1)",
     arity: 2,
-    flags: flags![NOSCRIPT, LOADING, STALE],
+    flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     handler: Handler::Local(crate::client::trackinginfo),
     ..CONNECTION
 };
@@ -342,7 +344,7 @@ pub(crate) const CLIENT_UNBLOCK: Command = Command {
     since: "5.0.0",
     complexity: "O(log N), N: number of connections",
     arity: -3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     arguments: &[
         Argument::integer("client-id"),
         Argument::one_of("timeout_error", &[Argument::word("timeout", "TIMEOUT"), Argument::word("error", "ERROR")])
@@ -359,7 +361,7 @@ pub(crate) const CLIENT_UNPAUSE: Command = Command {
     since: "6.2.0",
     complexity: "O(N), N: number of paused clients",
     arity: 2,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     handler: Handler::Local(crate::client::unpause),
     ..CONNECTION
 };
@@ -397,6 +399,7 @@ pub(crate) const HELLO: Command = Command {
         ],
     )
     .optional()],
+    secrets: Some(super::secrets::hello),
     handler: Handler::Local(crate::connection::hello),
     ..CONNECTION
 };
@@ -408,7 +411,7 @@ pub(crate) const PING: Command = Command {
     since: "1.0.0",
     complexity: "O(1)",
     arity: -1,
-    flags: flags![FAST],
+    flags: flags![FAST, WHILE_SUBSCRIBED],
     tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
     arguments: &[Argument::string("message").optional()],
     handler: Handler::Local(crate::connection::ping),
@@ -422,7 +425,18 @@ pub(crate) const QUIT: Command = Command {
     since: "1.0.0",
     complexity: "O(1)",
     arity: -1,
-    flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
+    flags: flags![
+        NOSCRIPT,
+        LOADING,
+        STALE,
+        FAST,
+        NO_AUTH,
+        ALLOW_BUSY,
+        UNQUEUED,
+        DISCARDS,
+        WHILE_SUBSCRIBED,
+        UNSUBSCRIBES
+    ],
     handler: Handler::Local(crate::connection::quit),
     ..CONNECTION
 };
@@ -434,7 +448,18 @@ pub(crate) const RESET: Command = Command {
     since: "6.2.0",
     complexity: "O(1)",
     arity: 1,
-    flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
+    flags: flags![
+        NOSCRIPT,
+        LOADING,
+        STALE,
+        FAST,
+        NO_AUTH,
+        ALLOW_BUSY,
+        UNQUEUED,
+        DISCARDS,
+        WHILE_SUBSCRIBED,
+        UNSUBSCRIBES
+    ],
     handler: Handler::Local(crate::connection::reset),
     ..CONNECTION
 };

@@ -70,6 +70,7 @@ pub(crate) const MIGRATE: Command = Command {
         Argument::key("key", 1).token("KEYS").optional().multiple().since("3.0.6"),
     ],
     route: Route::Custom(crate::migrate::migrate_shards),
+    secrets: Some(super::secrets::migrate),
     handler: Handler::Keyed(crate::migrate::migrate),
     own_keys: Some(crate::migrate::migrate_keys),
     ..Command::BLANK

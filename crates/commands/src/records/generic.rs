@@ -14,7 +14,7 @@ pub(crate) const COPY: Command = Command {
     since: "6.2.0",
     complexity: "O(N), N: number of elements; O(1) for a string",
     arity: -3,
-    flags: flags![WRITE, DENYOOM],
+    flags: flags![WRITE, DENYOOM, OTHER_DATABASES],
     key_specs: &[KeySpec::at(1, &["RO", "access"]), KeySpec::at(2, &["OW", "update"])],
     arguments: &[
         Argument::key("source", 0),
@@ -152,7 +152,7 @@ pub(crate) const MOVE: Command = Command {
     since: "1.0.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![WRITE, FAST],
+    flags: flags![WRITE, FAST, OTHER_DATABASES],
     key_specs: &[KeySpec::at(1, &["RW", "access", "update"])],
     arguments: &[Argument::key("key", 0), Argument::integer("db")],
     handler: Handler::Keyed(crate::generic::move_key),

@@ -21,6 +21,7 @@ mod not_built;
 mod pubsub;
 mod resolve;
 mod scripting;
+mod secrets;
 mod server;
 mod sets;
 mod sort;

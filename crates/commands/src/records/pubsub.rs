@@ -14,7 +14,7 @@ pub(crate) const SUBSCRIBE: Command = Command {
     since: "2.0.0",
     complexity: "O(N), N: number of channels",
     arity: -2,
-    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE],
+    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, ANSWERS_MESSAGES],
     arguments: &[Argument::string("channel").multiple()],
     handler: Handler::Local(crate::pubsub::subscribe),
     ..PUBSUB_GROUP
@@ -27,7 +27,7 @@ pub(crate) const UNSUBSCRIBE: Command = Command {
     since: "2.0.0",
     complexity: "O(N), N: number of clients that listen to a channel",
     arity: -1,
-    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE],
+    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, UNSUBSCRIBES, ANSWERS_MESSAGES],
     arguments: &[Argument::string("channel").optional().multiple()],
     handler: Handler::Local(crate::pubsub::unsubscribe),
     ..PUBSUB_GROUP
@@ -40,7 +40,7 @@ pub(crate) const PSUBSCRIBE: Command = Command {
     since: "2.0.0",
     complexity: "O(N), N: number of patterns the client listens to",
     arity: -2,
-    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE],
+    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, ANSWERS_MESSAGES],
     arguments: &[Argument::block("pattern", &[Argument::pattern("pattern")]).multiple()],
     handler: Handler::Local(crate::pubsub::psubscribe),
     ..PUBSUB_GROUP
@@ -53,7 +53,7 @@ pub(crate) const PUNSUBSCRIBE: Command = Command {
     since: "2.0.0",
     complexity: "O(N+M), N: number of patterns the client listens to, M: of all patterns",
     arity: -1,
-    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE],
+    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, UNSUBSCRIBES, ANSWERS_MESSAGES],
     arguments: &[Argument::pattern("pattern").optional().multiple()],
     handler: Handler::Local(crate::pubsub::punsubscribe),
     ..PUBSUB_GROUP
@@ -66,7 +66,7 @@ pub(crate) const SSUBSCRIBE: Command = Command {
     since: "7.0.0",
     complexity: "O(N), N: number of shard channels",
     arity: -2,
-    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE],
+    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, ANSWERS_MESSAGES],
     key_specs: &[KeySpec::all_from(1, 1, &["not_key"])],
     arguments: &[Argument::string("shardchannel").multiple()],
     handler: Handler::Local(crate::pubsub::ssubscribe),
@@ -80,7 +80,7 @@ pub(crate) const SUNSUBSCRIBE: Command = Command {
     since: "7.0.0",
     complexity: "O(N), N: number of clients that listen to a shard channel",
     arity: -1,
-    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE],
+    flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, UNSUBSCRIBES, ANSWERS_MESSAGES],
     key_specs: &[KeySpec::all_from(1, 1, &["not_key"])],
     arguments: &[Argument::string("shardchannel").optional().multiple()],
     handler: Handler::Local(crate::pubsub::sunsubscribe),

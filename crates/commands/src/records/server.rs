@@ -206,11 +206,12 @@ pub(crate) const CONFIG_SET: Command = Command {
     complexity: "O(N), N: number of parameters",
     history: &[("7.0.0", "Takes several parameters")],
     arity: -4,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, MEASURES],
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
     arguments: &[
         Argument::block("parameter_value", &[Argument::string("parameter"), Argument::string("value")]).multiple()
     ],
+    secrets: Some(super::secrets::config_set),
     handler: Handler::Local(crate::config::set),
     ..SERVER
 };
@@ -237,7 +238,7 @@ pub(crate) const DEBUG: Command = Command {
     complexity: DEPENDS_ON_SUBCOMMAND,
     doc_flags: &["syscmd"],
     arity: -2,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, OWN_SUBCOMMANDS],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, DEBUGS, OWN_SUBCOMMANDS],
     subcommands: &[
         DEBUG_DIGEST,
         DEBUG_DIGEST_VALUE,
@@ -261,7 +262,7 @@ const DEBUGGING: Command = Command {
     since: "1.0.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, OWN_SUBCOMMANDS],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, DEBUGS, OWN_SUBCOMMANDS],
     ..SERVER
 };
 
@@ -324,7 +325,7 @@ pub(crate) const DEBUG_OBJECT: Command = Command {
     name: "object",
     full_name: "debug|object",
     summary: "Shows how a value is stored",
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, PLAIN],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, DEBUGS, PLAIN],
     key_specs: &[KeySpec::at(2, &["RO"])],
     arguments: &[Argument::key("key", 0)],
     route: Route::Keys,
@@ -384,7 +385,7 @@ pub(crate) const DEBUG_SET_DISABLE_DENY_SCRIPTS: Command = Command {
     since: "7.0.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, DEBUGS],
     arguments: &[Argument::integer("enabled")],
     handler: Handler::Local(crate::debug::set_disable_deny_scripts),
     ..SERVER
@@ -443,7 +444,7 @@ pub(crate) const INFO: Command = Command {
     complexity: "O(1)",
     history: &[("7.0.0", "Takes several sections")],
     arity: -1,
-    flags: flags![LOADING, STALE],
+    flags: flags![LOADING, STALE, MEASURES],
     acl: acl![DANGEROUS],
     tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
     arguments: &[Argument::string("section").optional().multiple()],
@@ -482,6 +483,7 @@ pub(crate) const MEMORY_DOCTOR: Command = Command {
     complexity: "O(1)",
     arity: 2,
     tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+    flags: flags![MEASURES],
     handler: Handler::Local(crate::memory::doctor),
     ..SERVER
 };
@@ -530,6 +532,7 @@ pub(crate) const MEMORY_STATS: Command = Command {
     complexity: "O(1)",
     arity: 2,
     tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
+    flags: flags![MEASURES],
     handler: Handler::Local(crate::memory::stats),
     ..SERVER
 };

@@ -406,7 +406,7 @@ pub(crate) const XREAD: Command = Command {
     since: "5.0.0",
     complexity: "O(N), N: number of entries read",
     arity: -4,
-    flags: flags![READONLY, BLOCKING],
+    flags: flags![READONLY, BLOCKING, BLOCK_OPTION],
     key_specs: &[streams_from(1)],
     arguments: &[
         Argument::integer("count").token("COUNT").optional(),
@@ -425,7 +425,7 @@ pub(crate) const XREADGROUP: Command = Command {
     since: "5.0.0",
     complexity: "O(N), N: number of entries read",
     arity: -7,
-    flags: flags![WRITE, BLOCKING],
+    flags: flags![WRITE, BLOCKING, BLOCK_OPTION],
     key_specs: &[streams_from(4)],
     arguments: &[
         Argument::block("group_consumer", &[Argument::string("group"), Argument::string("consumer")]).token("GROUP"),

@@ -14,7 +14,7 @@ pub(crate) const DISCARD: Command = Command {
     since: "2.0.0",
     complexity: "O(N), N: number of commands that wait",
     arity: 1,
-    flags: flags![NOSCRIPT, LOADING, STALE, FAST, ALLOW_BUSY],
+    flags: flags![NOSCRIPT, LOADING, STALE, FAST, ALLOW_BUSY, UNQUEUED, DISCARDS],
     handler: Handler::Local(crate::transactions::discard),
     ..TRANSACTIONS
 };
@@ -26,7 +26,7 @@ pub(crate) const EXEC: Command = Command {
     since: "1.2.0",
     complexity: "That of the commands",
     arity: 1,
-    flags: flags![NOSCRIPT, LOADING, STALE, SKIP_SLOWLOG],
+    flags: flags![NOSCRIPT, LOADING, STALE, SKIP_SLOWLOG, UNQUEUED],
     handler: Handler::Transaction(TransactionPart::Exec),
     ..TRANSACTIONS
 };
@@ -38,7 +38,7 @@ pub(crate) const MULTI: Command = Command {
     since: "1.2.0",
     complexity: "O(1)",
     arity: 1,
-    flags: flags![NOSCRIPT, LOADING, STALE, FAST, ALLOW_BUSY],
+    flags: flags![NOSCRIPT, LOADING, STALE, FAST, ALLOW_BUSY, UNQUEUED],
     handler: Handler::Local(crate::transactions::multi),
     ..TRANSACTIONS
 };
@@ -62,7 +62,7 @@ pub(crate) const WATCH: Command = Command {
     since: "2.2.0",
     complexity: "O(1) for each key",
     arity: -2,
-    flags: flags![NOSCRIPT, LOADING, STALE, FAST, ALLOW_BUSY],
+    flags: flags![NOSCRIPT, LOADING, STALE, FAST, ALLOW_BUSY, UNQUEUED],
     key_specs: &[KeySpec::all_from(1, 1, &["RO"])],
     arguments: &[Argument::key("key", 0).multiple()],
     handler: Handler::Transaction(TransactionPart::Watch),

@@ -49,7 +49,7 @@ impl ArgumentKind {
 impl ArgumentFlags {
     /// The names of the flags, in Redis's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
-        names_of_bits(u32::from(self.bits()), &["optional", "multiple", "multiple_token"])
+        names_of_bits(u64::from(self.bits()), &["optional", "multiple", "multiple_token"])
     }
 }
 

@@ -20,12 +20,6 @@ use super::transactions::Held;
 use super::window::{Entry, What};
 use super::{Worker, run, scripts, transactions};
 
-/// What a client in a transaction may send whatever memory there is, beside `EXEC`.
-const ENDS_TRANSACTION: [&str; 3] = ["discard", "quit", "reset"];
-
-/// Commands that tell how much memory is taken, or set how much may be: before them shards tell what they take, which they else do about once a second.
-pub(super) const TOLD_BEFORE: [&str; 4] = ["info", "memory|stats", "memory|doctor", "config|set"];
-
 /// How much output of closed connections a turn frees, bytes: some tenths of a millisecond's work.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
 
@@ -102,7 +96,7 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             // What is queued takes memory, whatever it does later.
             Some(transaction) => {
-                let needs_memory = !ENDS_TRANSACTION.contains(&command.full_name);
+                let needs_memory = !command.flags.contains(Flags::DISCARDS);
                 transaction.aborted |= needs_memory;
                 needs_memory
             }
@@ -145,7 +139,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &self.connections[index as usize] else { return true };
         let flags = match &connection.held {
             Some(Held::Script(call)) => call.flags(),
-            Some(Held::Exec(_)) => {
+            Some(Held::Exec(..)) => {
                 connection.session.transaction.as_ref().map_or(Flags::empty(), |transaction| transaction.flags())
             }
             _ => Flags::empty(),

@@ -14,10 +14,6 @@ use super::stats::Outcome;
 use super::window::{Entry, What};
 use super::{Worker, transactions};
 
-/// What a client that listens may still run with RESP2.
-const LISTENERS_COMMANDS: [&str; 9] =
-    ["ping", "psubscribe", "punsubscribe", "quit", "reset", "ssubscribe", "subscribe", "sunsubscribe", "unsubscribe"];
-
 /// The answer to `DEBUG` where `enable-debug-command` doesn't allow it: all protected commands are `DEBUG` yet.
 const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
 
@@ -75,7 +71,10 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
                 Reply::new(output, session.version).error_bytes(&message);
                 // CLIENT CACHING was for this command, which is none.
-                if session.caching && session.transaction.is_none() && !args.at(0).eq_ignore_ascii_case(b"client") {
+                let keeps_caching = || {
+                    self.server.command(args.at(0)).is_some_and(|command| command.flags.contains(Flags::KEEPS_CACHING))
+                };
+                if session.caching && session.transaction.is_none() && !keeps_caching() {
                     session.set_caching(false);
                 }
             }
@@ -121,8 +120,7 @@ pub(super) fn forbidden(command: &Command, session: &Session, host: &dyn Host) -
     if session.monitors && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
         return Some("ERR Replica can't interact with the keyspace".into());
     }
-    let is_for_listeners = || LISTENERS_COMMANDS.contains(&command.full_name);
-    (session.only_listens() && !is_for_listeners()).then(|| {
+    (session.only_listens() && !command.flags.contains(Flags::WHILE_SUBSCRIBED)).then(|| {
         let name = command.shown_name();
         format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"

@@ -21,7 +21,7 @@ use super::pause::PauseAnswer;
 use super::refusal::{forbidden, is_restricted};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
-use super::{COMMANDS_PER_TURN_MAX, Worker, memory, scripts, slow, transactions};
+use super::{COMMANDS_PER_TURN_MAX, Worker, scripts, slow};
 use crate::config::{OutputLimit, Settings};
 
 /// Fewest commands of one key in a row for which it pays to take its shard and find it once more, to have what they look for fetched
@@ -253,7 +253,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let is_behind = next.connection == window.entries[at].connection && connection.state == State::Parked;
         if let What::Single(command, _) = next.what
             && is_behind
-            && command.name == "set"
+            && Fault::Overtaking.breaks(command)
         {
             let bytes = &connection.input.bytes(&self.io)[next.begin..next.end];
             let args = Args::new(bytes, window.ranges_of(next));
@@ -321,7 +321,7 @@ impl<L: EventLoop> Worker<'_, L> {
             return false;
         }
         if let Some(transaction) = &session.transaction {
-            if transactions::is_queued(command) {
+            if !command.flags.contains(Flags::UNQUEUED) {
                 self.queue(entry, command, ranges);
                 return false;
             }
@@ -361,7 +361,7 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Calls the handler of a command, on the shards that it needs.
     #[inline]
     fn call(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) -> Ran {
-        if matches!(entry.what, What::Local(_)) && memory::TOLD_BEFORE.contains(&command.full_name) {
+        if command.flags.contains(Flags::MEASURES) {
             self.executor.measure_all();
         }
         let connection = self.connections[entry.connection as usize].as_mut().expect("looked at by the caller");
@@ -526,7 +526,7 @@ impl<L: EventLoop> Worker<'_, L> {
 /// Whether a client that listens does so to less after a command: what was published before is for it still.
 #[inline]
 pub(super) fn ends_listening(command: &Command) -> bool {
-    matches!(command.full_name, "unsubscribe" | "punsubscribe" | "sunsubscribe" | "reset" | "quit")
+    command.flags.contains(Flags::UNSUBSCRIBES)
 }
 
 /// A command that is a script, or a transaction, which may have one.
@@ -546,12 +546,12 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
         shards.push(0);
     }
     if faults::hits(Fault::TornMset)
-        && call.command.name == "mset"
+        && Fault::TornMset.breaks(call.command)
         && let Some(ran) = executor.run_torn(call, output)
     {
         return ran;
     }
-    if faults::hits(Fault::Repeated) && matches!(call.command.name, "flushall" | "swapdb") {
+    if faults::hits(Fault::Repeated) && Fault::Repeated.breaks(call.command) {
         return executor.run_repeated(call, shards, output);
     }
     executor.run_many(call, shards, output)
@@ -585,7 +585,7 @@ pub fn replies_wanted(session: &mut Session) -> bool {
 
 /// Whether what a command answers counts as a message and not as a reply, so that `CLIENT REPLY` doesn't hold it back.
 pub fn is_pushed(command: &Command) -> bool {
-    command.group == "pubsub" && command.name.ends_with("subscribe")
+    command.flags.contains(Flags::ANSWERS_MESSAGES)
 }
 
 /// Whether a session needs a closer look after a command.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::command::Command;
+use pantala_engine::command::{Command, Flags};
 use pantala_engine::message::Message;
 use pantala_engine::tracking::{CHANNEL, Invalid, News, Subject};
 use pantala_resp::{Reply, Version};
@@ -211,7 +211,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(connection) = &self.connections[index as usize] else { return };
         // Still to be run: a transaction or a script that waits for its shards, or a command that is held back.
         let is_to_run = connection.held.is_some() || connection.state == State::Paused;
-        if !is_to_run && !command.full_name.starts_with("client") {
+        if !is_to_run && !command.flags.contains(Flags::KEEPS_CACHING) {
             self.end_caching(index);
         }
     }

@@ -31,10 +31,10 @@ use super::{Worker, refusal, run, scripts};
 
 /// What a connection does with the shards that it has asked for.
 pub enum Held {
-    /// Begins to watch keys: the arguments behind the first one, which is the command's name.
-    Watch(Vec<Box<[u8]>>),
+    /// Begins to watch keys: `WATCH`, and its arguments with its name.
+    Watch(&'static Command, Vec<Box<[u8]>>),
     /// Runs its transaction.
-    Exec(ExecName),
+    Exec(&'static Command, ExecName),
     /// Runs a script.
     Script(Box<ScriptCall>),
     /// Is told that a pause has begun.
@@ -48,8 +48,8 @@ impl Held {
     /// Bytes of the arguments that are kept here. Those of a transaction stay with its session.
     fn argument_bytes(&self) -> usize {
         match self {
-            Held::Watch(words) => words.iter().map(|word| word.len()).sum(),
-            Held::Exec(_) | Held::Pause(_) => 0,
+            Held::Watch(_, words) => words.iter().map(|word| word.len()).sum(),
+            Held::Exec(..) | Held::Pause(_) => 0,
             Held::Script(call) => call.kept_bytes(),
         }
     }
@@ -64,14 +64,6 @@ const ABORTED: &str = "EXECABORT Transaction discarded because of previous error
 /// The answer to a command that a transaction can't have.
 const NOT_IN_TRANSACTIONS: &str = "ERR Command not allowed inside a transaction";
 
-/// What runs at once in the midst of a transaction.
-const NOT_QUEUED: [&str; 6] = ["discard", "exec", "multi", "quit", "reset", "watch"];
-
-/// Whether a command of a client that has sent `MULTI` waits for `EXEC`.
-pub fn is_queued(command: &Command) -> bool {
-    !NOT_QUEUED.contains(&command.full_name)
-}
-
 /// The error for a command that is refused: of an `EXEC`, which ends its transaction, it says so.
 pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> Cow<'a, [u8]> {
     if !matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) {
@@ -84,9 +76,8 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
 
 /// Takes the transaction of a connection that is to run it, when any thread can.
 fn take_exec(connection: &mut Connection) -> Option<Box<Exec>> {
-    let Some(Held::Exec(name)) = connection.held else { return None };
+    let Some(Held::Exec(command, name)) = connection.held else { return None };
     let session = &mut connection.session;
-    let command = pantala_commands::lookup(b"exec")?;
     let transaction = session.transaction.take_if(|transaction| transaction.can_travel())?;
     let watching = session.watching.take();
     session.tell_transaction();
@@ -171,7 +162,7 @@ impl<L: EventLoop> Worker<'_, L> {
             TransactionPart::Watch => {
                 let keys: Vec<Box<[u8]>> = args.iter().map(Box::from).collect();
                 self.shards.extend(keys.iter().skip(1).map(|key| keyspace.place(key).shard));
-                Some(Held::Watch(keys))
+                Some(Held::Watch(command, keys))
             }
             TransactionPart::Exec => {
                 let changed = session.watching.as_ref().is_some_and(|watching| watching.is_changed());
@@ -195,16 +186,13 @@ impl<L: EventLoop> Worker<'_, L> {
                         if let Some(watching) = &session.watching {
                             watching.add_shards(&mut self.shards);
                         }
-                        Some(Held::Exec(args.at(0).try_into().unwrap_or(*b"EXEC")))
+                        Some(Held::Exec(command, args.at(0).try_into().unwrap_or(*b"EXEC")))
                     }
                 }
             }
             TransactionPart::Script(_) => unreachable!("seen to above"),
         };
-        if held.is_none()
-            && keyspace.monitors().are_there()
-            && let What::Local(command) = entry.what
-        {
+        if held.is_none() && keyspace.monitors().are_there() {
             keyspace.show(command, &args, session.client.id, session.db);
         }
         connection.input.done(entry.end);
@@ -242,7 +230,7 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
         let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
         // A transaction that goes on without its watch would be worse than one that waits.
-        let may_be_refused = !matches!(held, Held::Watch(_));
+        let may_be_refused = !matches!(held, Held::Watch(..));
         let mut argument_bytes = held.argument_bytes();
         connection.held = Some(held);
         let (view, token) = (connection.session.view(), connection.token());
@@ -389,11 +377,11 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
                 return self.executor.done();
             }
-            Some(Held::Watch(words)) => {
+            Some(Held::Watch(command, words)) => {
                 self.watch(index, &words[1..], &mut owned);
-                self.end_held(index, "watch", || copied(words.iter().map(|word| &**word)), began);
+                self.end_held(index, command, || copied(words.iter().map(|word| &**word)), began);
             }
-            Some(Held::Exec(name)) => {
+            Some(Held::Exec(command, name)) => {
                 if has_waited {
                     self.tally.begin_window();
                 }
@@ -403,8 +391,8 @@ impl<L: EventLoop> Worker<'_, L> {
                     // Its plain commands share what its others leave of its time.
                     self.tally.end_window(began.elapsed());
                 }
-                self.end_held(index, "exec", || copied(std::iter::once(name.as_slice())), began);
-                if let Some(answer) = self.take_pause(index, has_waited) {
+                self.end_held(index, command, || copied(std::iter::once(name.as_slice())), began);
+                if let Some(answer) = self.take_pause(index, command, has_waited) {
                     self.executor.give_back(owned, now_ms);
                     return self.answer_paused(index, before, answer);
                 }
@@ -416,11 +404,11 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// The pause that a transaction has begun, which has run.
-    fn take_pause(&mut self, index: u32, has_waited: bool) -> Option<Box<PauseAnswer>> {
+    fn take_pause(&mut self, index: u32, exec: &'static Command, has_waited: bool) -> Option<Box<PauseAnswer>> {
         let pause = self.connections[index as usize].as_mut()?.session.pause.take()?;
         // That of one that has waited was told.
-        let timed = if has_waited { None } else { pantala_commands::lookup(b"exec") };
-        Some(Box::new(PauseAnswer::new(*pause, timed.map(|command| (command, 1)), false)))
+        let timed = (!has_waited).then_some((exec, 1));
+        Some(Box::new(PauseAnswer::new(*pause, timed, false)))
     }
 
     /// Whether what a connection has asked for shards for is a script, or has one.
@@ -429,7 +417,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let is_script = |queued: &Queued| matches!(queued.command.handler, Handler::Transaction(_));
         match &connection.held {
             Some(Held::Script(_)) => true,
-            Some(Held::Exec(_)) => connection
+            Some(Held::Exec(..)) => connection
                 .session
                 .transaction
                 .as_ref()
@@ -442,7 +430,7 @@ impl<L: EventLoop> Worker<'_, L> {
     fn refuse_held(&mut self, index: u32, why: &'static str) {
         let Some(Connection { session, output, held, .. }) = &mut self.connections[index as usize] else { return };
         match held.take() {
-            Some(Held::Exec(_)) => {
+            Some(Held::Exec(..)) => {
                 session.discard();
                 Reply::new(output, session.version).error_bytes(&discarded(why.as_bytes()));
             }
@@ -456,13 +444,12 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     /// Shows a command to who sees every command, while its shards are held, and tells its time if it had waited for them: since `began`.
-    fn end_held(&mut self, index: u32, name: &str, words: impl Fn() -> Words, began: Option<Instant>) {
+    fn end_held(&mut self, index: u32, command: &'static Command, words: impl Fn() -> Words, began: Option<Instant>) {
         let keyspace = self.executor.keyspace();
         if began.is_none() && !keyspace.monitors().are_there() {
             return;
         }
         let took = began.map(|began| began.elapsed());
-        let Some(command) = pantala_commands::lookup(name.as_bytes()) else { return };
         if keyspace.monitors().are_there()
             && let Some(Connection { session, .. }) = &self.connections[index as usize]
         {

@@ -29,16 +29,10 @@ use super::super::{Worker, slow};
 use super::ScriptCall;
 use crate::scripting::Running;
 
-/// Commands whose effects are not all in the keys that they name: they reach another database.
-const REACH_FURTHER: [&str; 2] = ["copy", "move"];
-
 /// How long commands of a script may run before it hands on shards, whether Lua calls its hook or not.
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
 
-/// Commands of streams that may wait, which a script can't: Redis refuses them the word.
-const WAIT_FOR_STREAMS: [&str; 2] = ["xread", "xreadgroup"];
-
-/// Whether a command of streams asks to wait.
+/// Whether a command of streams asks to block.
 fn asks_to_wait(args: &Args<'_>) -> bool {
     args.iter()
         .skip(1)
@@ -236,7 +230,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             }
         };
         let tuning = &self.worker.executor.keyspace().tuning;
-        let may_debug = || tuning.scripts_may_debug.load(Relaxed) && command.full_name.starts_with("debug");
+        let may_debug = || tuning.scripts_may_debug.load(Relaxed) && command.flags.contains(Flags::DEBUGS);
         let refused = if command.flags.contains(Flags::NOSCRIPT) && !may_debug()
             || matches!(command.handler, Handler::Container | Handler::Transaction(_))
             || command.flags.contains(Flags::PROTECTED)
@@ -326,7 +320,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
 
     /// A command on keys.
     fn run_keyed(&mut self, command: &'static Command, args: &Args<'_>, reply: &mut Vec<u8>) -> Result<(), Halt> {
-        if WAIT_FOR_STREAMS.contains(&command.name) && asks_to_wait(args) {
+        if command.flags.contains(Flags::BLOCK_OPTION) && asks_to_wait(args) {
             let text = [b"ERR ", args.at(0), b" command is not allowed with BLOCK option from scripts"].concat();
             Reply::new(reply, self.view.version).error_bytes(&text);
             self.show(command, args);
@@ -406,7 +400,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if !command.flags.contains(Flags::WRITE) {
             return Ok(());
         }
-        if REACH_FURTHER.contains(&command.name) {
+        if command.flags.contains(Flags::OTHER_DATABASES) {
             return Err(Halt::Undeclared);
         }
         let mut access = self.worker.executor.look(&self.view, owned, self.now_ms);
