@@ -29,13 +29,15 @@ pub fn quote(line: &mut Vec<u8>, word: &[u8]) {
 }
 
 /// Splits `line` into words, taking quotes and escapes off *in place*: a word is never longer than what was written.
-/// Appends one range per word. On an error nothing is appended, but `line` may have changed.
+/// Appends one range per word. On an error nothing is appended and nothing has changed: the line may be read once more.
 ///
 /// # Errors
 ///
 /// [`UnbalancedQuotes`].
 pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), UnbalancedQuotes> {
     let words_before = words.len();
+    // Words are unquoted before an error behind them, or within them, is seen.
+    let unchanged = line.iter().any(|byte| matches!(byte, b'"' | b'\'')).then(|| line.to_vec());
     let mut at = 0;
     loop {
         while is_space(byte_at(line, at)) {
@@ -51,6 +53,9 @@ pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), Unba
             }
             None => {
                 words.truncate(words_before);
+                if let Some(unchanged) = unchanged {
+                    line.copy_from_slice(&unchanged);
+                }
                 return Err(UnbalancedQuotes);
             }
         }
@@ -145,11 +150,13 @@ mod tests {
     use super::*;
 
     fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+        let before = line;
         let mut line = line.to_vec();
         let mut words = vec![ArgRange::new(0, 0)];
         let result = split_line(&mut line, &mut words);
         if result.is_err() {
             assert_eq!(words.len(), 1, "an error appended words");
+            assert_eq!(line, before, "an error changed the line");
         }
         result.ok()?;
         Some(words[1..].iter().map(|word| word.of(&line).to_vec()).collect())
