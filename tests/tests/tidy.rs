@@ -85,7 +85,7 @@ fn whitespace_is_tidy() {
 /// What a command is stands in its record, as flags: only the table itself, and what injects faults, knows names.
 #[test]
 fn commands_are_told_apart_by_flags() {
-    const FOLDERS: [&str; 3] = ["crates/engine/src", "crates/scripting/src", "crates/server/src"];
+    const FOLDERS: [&str; 4] = ["crates/engine/src", "crates/scripting/src", "crates/server/src", "crates/session/src"];
     const COMPARISONS: [&str; 10] = [
         "command.name ==",
         "command.name !=",

@@ -17,7 +17,9 @@
 //! | [`number`] | decimal integers, strict as Redis | no allocation |
 //! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |
 //! | [`sync`] | the atomics used there: std's, or loom's under `--cfg loom` | – |
+//! | [`lent`] | received bytes, in memory that an event loop lends | – |
 //! | [`limits`] | every bound that holds across crates | – |
+//! | [`outgoing`] | bytes to be sent: of one connection, or shared by many | a count of those shared |
 
 #[cfg(not(miri))]
 pub mod allocator;
@@ -31,9 +33,11 @@ pub mod glob;
 pub mod hexadecimal;
 pub mod histogram;
 pub mod killable;
+pub mod lent;
 pub mod limits;
 pub mod mailbox;
 pub mod number;
+pub mod outgoing;
 pub mod random;
 pub mod sync;
 
@@ -44,4 +48,6 @@ pub use crc64::crc64;
 pub use gauge::Gauge;
 pub use histogram::{Distribution, Histogram};
 pub use killable::Killable;
+pub use lent::{Lender, Lent};
+pub use outgoing::{Outgoing, SharedBytes};
 pub use random::Random;

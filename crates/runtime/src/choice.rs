@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use crate::{Doorbell, Event, EventLoop, UringLoop};
+use crate::{Doorbell, Event, EventLoop, Lender, UringLoop};
 
 /// How long the trial of io_uring may take; it takes less than a millisecond.
 const TRY_OUT_WAIT: Duration = Duration::from_secs(1);

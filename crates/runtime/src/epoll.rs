@@ -10,13 +10,13 @@ use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use pantala_base::{Lender, Outgoing};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::accept::{Listeners, WAIT_MAX};
 use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
-use crate::outgoing::Outgoing;
 use crate::pool::Pool;
 use crate::slots::{Slots, Token};
 use crate::{Backend, Doorbell, SEND_BYTES_MAX};
@@ -254,6 +254,30 @@ fn watch(epoll: &OwnedFd, socket: &OwnedFd, token: Token, blocked: bool) -> rust
     epoll::modify(epoll, socket, data, EpollLoop::flags(blocked))
 }
 
+impl Lender for EpollLoop {
+    type Chunk = Chunk;
+
+    #[inline]
+    fn bytes(&self, chunk: &Chunk) -> &[u8] {
+        self.pool.bytes(chunk)
+    }
+
+    fn room_behind(&self, chunk: &Chunk) -> usize {
+        self.pool.room_behind(chunk)
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
+        self.pool.bytes_mut(chunk)
+    }
+
+    fn release(&mut self, chunk: Chunk) {
+        self.pool.release(&chunk);
+        // Still listed: they change from one list to the other.
+        self.ready.extend(self.starved.drain(..));
+    }
+}
+
 impl EventLoop for EpollLoop {
     fn new(doorbell: Doorbell) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -363,26 +387,6 @@ impl EventLoop for EpollLoop {
         if let Some(connection) = self.connections.remove(conn.0) {
             let _ = epoll::delete(&self.epoll, &connection.socket);
         }
-    }
-
-    #[inline]
-    fn bytes(&self, chunk: &Chunk) -> &[u8] {
-        self.pool.bytes(chunk)
-    }
-
-    fn room_behind(&self, chunk: &Chunk) -> usize {
-        self.pool.room_behind(chunk)
-    }
-
-    #[inline]
-    fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
-        self.pool.bytes_mut(chunk)
-    }
-
-    fn release(&mut self, chunk: Chunk) {
-        self.pool.release(&chunk);
-        // Still listed: they change from one list to the other.
-        self.ready.extend(self.starved.drain(..));
     }
 
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {

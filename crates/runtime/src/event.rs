@@ -4,8 +4,9 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use pantala_base::{Lender, Lent, Outgoing};
+
 use crate::doorbell::Doorbell;
-use crate::outgoing::Outgoing;
 use crate::slots::Token;
 use crate::{Backend, RECEIVE_BYTES_MAX};
 
@@ -33,7 +34,7 @@ impl ConnId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub(crate) Token);
 
-/// Received bytes, in memory lent by the loop until [`EventLoop::release`].
+/// Received bytes, in memory lent by the loop until [`Lender::release`].
 ///
 /// At most [`RECEIVE_BYTES_MAX`] bytes, never none. Dropping a chunk without releasing it leaks
 /// its share of the loop's bounded buffers, so that receiving comes to a halt at some time.
@@ -57,6 +58,13 @@ impl Chunk {
     }
 }
 
+impl Lent for Chunk {
+    #[inline]
+    fn len_bytes(&self) -> usize {
+        self.len()
+    }
+}
+
 /// What a loop has to tell.
 #[derive(Debug)]
 pub enum Event {
@@ -71,7 +79,7 @@ pub enum Event {
     Data {
         /// Where they arrived.
         conn: ConnId,
-        /// The bytes, to be given back with [`EventLoop::release`].
+        /// The bytes, to be given back with [`Lender::release`].
         chunk: Chunk,
     },
     /// The peer closed its sending half. No `Data` follows; sends are still possible.
@@ -116,7 +124,7 @@ impl Event {
 ///
 /// A turn of a worker is [`poll`](Self::poll), the handling of its events, and the sends that follow from them,
 /// which the next `poll` submits together. Nothing but `poll` makes events.
-pub trait EventLoop: Sized {
+pub trait EventLoop: Lender<Chunk = Chunk> + Sized {
     /// A loop that `doorbell` wakes. One doorbell belongs to one loop.
     ///
     /// # Errors
@@ -186,19 +194,6 @@ pub trait EventLoop: Sized {
     /// Drops what is in flight and closes. No event follows for the connection; the buffer of a send in flight
     /// is dropped once the kernel is done with it. A closed connection is ignored.
     fn close(&mut self, conn: ConnId);
-
-    /// The bytes of a chunk of this loop.
-    fn bytes(&self, chunk: &Chunk) -> &[u8];
-
-    /// The bytes of a chunk of this loop, to be changed in place.
-    fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8];
-
-    /// Bytes of the buffer in which the chunk lies that are behind it and that nothing was received
-    /// into.
-    fn room_behind(&self, chunk: &Chunk) -> usize;
-
-    /// Gives a chunk's memory back. Also for connections that were closed meanwhile.
-    fn release(&mut self, chunk: Chunk);
 
     /// Submits everything, then waits for events and appends them to `events`.
     ///

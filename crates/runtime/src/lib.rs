@@ -33,7 +33,6 @@ mod choice;
 mod doorbell;
 mod epoll;
 mod event;
-mod outgoing;
 mod pool;
 mod slots;
 mod uring;
@@ -42,7 +41,7 @@ pub use choice::{Backend, Choice, REFUSE_ENV, choose, probe};
 pub use doorbell::Doorbell;
 pub use epoll::EpollLoop;
 pub use event::{Chunk, ConnId, Event, EventLoop, ListenerId};
-pub use outgoing::{Outgoing, SharedBytes};
+pub use pantala_base::{Lender, Lent, Outgoing, SharedBytes};
 pub use uring::UringLoop;
 
 /// Most bytes of one [`Chunk`].

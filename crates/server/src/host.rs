@@ -209,7 +209,7 @@ impl Server {
     #[inline]
     pub fn is_paused(&self, command: &Command, session: &Session, now_ms: i64, flags: impl FnOnce() -> Flags) -> bool {
         self.paused_until_ms() != 0
-            && crate::worker::held_by_pause(&self.keyspace.tuning, command, session, now_ms, flags)
+            && pantala_session::access::held_by_pause(&self.keyspace.tuning, command, session, now_ms, flags)
     }
 
     /// Whether connections must authenticate.

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, types};
+use pantala_base::{Lender, Outgoing};
 use rustix::event::epoll;
 
 use super::buffers::{BUFFER_BYTES, Buffers};
@@ -15,12 +16,34 @@ use super::ring::Ring;
 use super::{Connection, Flight, NO_TOKEN, Operation, UringLoop, number};
 use crate::accept::Listeners;
 use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
-use crate::outgoing::Outgoing;
 use crate::slots::Slots;
 use crate::{Backend, Doorbell};
 
 /// How long a dropped loop waits for the kernel to end what is in flight, before it leaks the memory instead.
 const DROP_WAIT: Duration = Duration::from_secs(2);
+
+impl Lender for UringLoop {
+    type Chunk = Chunk;
+
+    #[inline]
+    fn bytes(&self, chunk: &Chunk) -> &[u8] {
+        self.buffers.bytes(chunk)
+    }
+
+    fn room_behind(&self, chunk: &Chunk) -> usize {
+        BUFFER_BYTES - chunk.start as usize - chunk.len()
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
+        self.buffers.bytes_mut(chunk)
+    }
+
+    #[inline]
+    fn release(&mut self, chunk: Chunk) {
+        self.buffers.release(chunk);
+    }
+}
 
 impl EventLoop for UringLoop {
     fn new(doorbell: Doorbell) -> io::Result<Self> {
@@ -144,25 +167,6 @@ impl EventLoop for UringLoop {
             self.cancel(Operation::Send, conn.0);
         }
         self.settle(conn.0);
-    }
-
-    #[inline]
-    fn bytes(&self, chunk: &Chunk) -> &[u8] {
-        self.buffers.bytes(chunk)
-    }
-
-    fn room_behind(&self, chunk: &Chunk) -> usize {
-        BUFFER_BYTES - chunk.start as usize - chunk.len()
-    }
-
-    #[inline]
-    fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
-        self.buffers.bytes_mut(chunk)
-    }
-
-    #[inline]
-    fn release(&mut self, chunk: Chunk) {
-        self.buffers.release(chunk);
     }
 
     fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {

@@ -28,13 +28,13 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::{cqueue, opcode, squeue, types};
+use pantala_base::Outgoing;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use crate::accept::Listeners;
 use crate::event::{ConnId, Event};
-use crate::outgoing::Outgoing;
 use crate::slots::{Slots, Token};
 use crate::{Doorbell, SEND_BYTES_MAX};
 use buffers::{Buffers, GROUP};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::UringLoop;
 use super::buffers::BUFFERS_MIN;
-use crate::{Doorbell, Event, EventLoop};
+use crate::{Doorbell, Event, EventLoop, Lender};
 
 /// Connections, several times as many as a loop has buffers at first; with the peers' ends below the usual limit of descriptors.
 const MANY: usize = 3 * BUFFERS_MIN as usize;

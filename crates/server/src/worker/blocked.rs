@@ -14,7 +14,7 @@ use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
 use super::connection::{Blocked, State};
-use super::{Worker, run, slow};
+use super::{Worker, slow};
 
 /// What `CLIENT UNBLOCK … ERROR` has the command answer.
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
@@ -32,8 +32,8 @@ impl<L: EventLoop> Worker<'_, L> {
         if let Some(deadline_us) = deadline_us {
             self.deadlines.insert((deadline_us, waiter.ticket(), index));
         }
-        let early = connection.woken_early.take();
-        connection.blocked = Some(Blocked { waiter, deadline_us, took });
+        let early = connection.waits.woken_early.take();
+        connection.waits.blocked = Some(Blocked { waiter, deadline_us, took });
         if !connection.awaits_answer() {
             connection.release_news();
         }
@@ -51,12 +51,12 @@ impl<L: EventLoop> Worker<'_, L> {
         // The connection may have gone meanwhile, and the answer with it, as in Redis.
         let Some(index) = self.find_token(woken.waiter.connection) else { return };
         let Some(connection) = &mut self.connections[index as usize] else { return };
-        match &connection.blocked {
+        match &connection.waits.blocked {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
                 self.unblock(index, false, &mut |output, _| output.extend_from_slice(&woken.reply));
             }
             // The news that it waits has not been looked at yet.
-            None if connection.state == State::Parked => connection.woken_early = Some(woken),
+            None if connection.state == State::Parked => connection.waits.woken_early = Some(woken),
             _ => {}
         }
     }
@@ -66,7 +66,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(index) = self.find_token(unblock.waiter.connection) else { return };
         let is_its = self.connections[index as usize]
             .as_ref()
-            .and_then(|connection| connection.blocked.as_ref())
+            .and_then(|connection| connection.waits.blocked.as_ref())
             .is_some_and(|blocked| Arc::ptr_eq(&blocked.waiter, &unblock.waiter));
         if is_its {
             let with_error = unblock.with_error;
@@ -95,7 +95,8 @@ impl<L: EventLoop> Worker<'_, L> {
             && deadline_us <= now_us
         {
             self.deadlines.remove(&(deadline_us, ticket, index));
-            let waiter = self.connections[index as usize].as_ref().and_then(|connection| connection.blocked.as_ref());
+            let waiter =
+                self.connections[index as usize].as_ref().and_then(|connection| connection.waits.blocked.as_ref());
             // Claimed by another: its answer is on the way.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
                 self.unblock(index, true, &mut |output, version| Reply::new(output, version).null_array());
@@ -117,9 +118,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.tally.end_blocked(waiter.command(), took);
         }
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
-        if !run::replies_wanted(&mut connection.session) {
-            connection.output.truncate(before);
-        }
+        connection.end_reply(before);
         connection.release_news();
         let added_bytes = connection.output.len() - before.min(connection.output.len());
         if self.closed_over_limit(index, added_bytes) {
@@ -135,7 +134,7 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Gives up what a connection waits for: it closes.
     pub(super) fn stop_waiting(&mut self, index: u32) {
         if let Some(Some(connection)) = self.connections.get(index as usize)
-            && let Some(blocked) = &connection.blocked
+            && let Some(blocked) = &connection.waits.blocked
         {
             // Where another was faster, its answer finds nobody.
             let _ = blocked.waiter.claim();
@@ -146,7 +145,7 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Forgets that a connection waits, here and in the queues.
     fn no_longer_blocked(&mut self, index: u32) -> Option<Blocked> {
         let connection = self.connections[index as usize].as_mut()?;
-        let blocked = connection.blocked.take()?;
+        let blocked = connection.waits.blocked.take()?;
         *connection.session.client.waiter() = None;
         connection.session.client.argument_bytes.store(0, Relaxed);
         if let Some(deadline_us) = blocked.deadline_us {

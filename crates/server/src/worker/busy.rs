@@ -109,7 +109,8 @@ impl<L: EventLoop> Worker<'_, L> {
         if let Some(next) = window.entries[at + 1..].iter().position(is_own)
             && let Some(connection) = &mut self.connections[entry.connection as usize]
         {
-            connection.input.rewind(&mut self.io, &window, at + 1 + next);
+            let later = window.of_connection(entry.connection, at + 1 + next);
+            connection.input.rewind(&mut self.io, later);
             self.make_ready(entry.connection);
         }
         None
@@ -124,7 +125,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 if entry.connection != index
                     && let Some(connection) = &mut self.connections[entry.connection as usize]
                 {
-                    connection.input.rewind(&mut self.io, &suspended.window, at);
+                    connection.input.rewind(&mut self.io, suspended.window.of_connection(entry.connection, at));
                 }
             }
         }
@@ -132,8 +133,8 @@ impl<L: EventLoop> Worker<'_, L> {
         for (other, connection) in self.connections.iter_mut().enumerate() {
             let Some(connection) = connection else { continue };
             if other == index as usize {
-                if !connection.is_held {
-                    self.io.pause_receive(connection.id);
+                if !connection.socket.is_held {
+                    self.io.pause_receive(connection.socket.id);
                 }
             } else if connection.state == State::Open && connection.input.waiting_bytes() > 0 {
                 // Whoever has marked it as ready may keep that in a list of its own, further out.
@@ -226,9 +227,9 @@ impl<L: EventLoop> Worker<'_, L> {
         let Some(busy) = self.busy.take() else { return };
         self.suspended = busy.suspended;
         if let Some(connection) = &self.connections[busy.index as usize]
-            && !connection.is_held
+            && !connection.socket.is_held
         {
-            self.io.resume_receive(connection.id);
+            self.io.resume_receive(connection.socket.id);
         }
     }
 
@@ -260,7 +261,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
         busy.is_over_limit = hard_bytes > 0 && (connection.pending_bytes() + busy.deferred_bytes) as u64 > hard_bytes;
         if busy.is_over_limit {
-            let wanted = connection.token();
+            let wanted = connection.socket.token();
             self.deferred.retain(|deferred| !deferred.is_output_of(wanted));
             self.deferred.push(Deferred::OverLimit(wanted));
         } else {

@@ -68,11 +68,11 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
     let above =
-        limit.soft_bytes > 0 && connection.sending_bytes > 0 && connection.pending_bytes() as u64 > limit.soft_bytes;
+        limit.soft_bytes > 0 && connection.sending.bytes > 0 && connection.pending_bytes() as u64 > limit.soft_bytes;
     if !above {
-        connection.soft_limit_since_ms = None;
+        connection.sending.above_soft_limit_since_ms = None;
         return false;
     }
-    let since = *connection.soft_limit_since_ms.get_or_insert(now_ms);
+    let since = *connection.sending.above_soft_limit_since_ms.get_or_insert(now_ms);
     now_ms - since > i64::from(limit.soft_seconds) * 1000
 }

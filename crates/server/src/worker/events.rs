@@ -11,10 +11,12 @@ use pantala_engine::request::Parcel;
 use pantala_engine::slowlog::Sender;
 use pantala_resp::is_given_up;
 use pantala_runtime::{ConnId, Event, EventLoop};
+use pantala_session::output::PIECE_BYTES_MIN;
+use pantala_session::replies::replies_wanted;
 
 use super::busy::Deferred;
-use super::connection::{Connection, PIECE_BYTES_MIN, State, index_of, token};
-use super::{Worker, run, slow};
+use super::connection::{Connection, Socket, State, index_of, token};
+use super::{Worker, slow};
 use crate::net;
 
 /// Of what is handled one after the other, memory is fetched so far ahead: some hundred nanoseconds before it is used.
@@ -97,16 +99,11 @@ impl<L: EventLoop> Worker<'_, L> {
             Event::Sent { conn, buffer, result } => {
                 if let Some(index) = self.find(conn) {
                     let connection = self.connections[index as usize].as_mut().expect("found");
-                    connection.sending_bytes = 0;
-                    connection.sends_shared = false;
+                    let is_awaited = connection.sent();
                     connection.session.client.active_ms.store(self.now_ms, std::sync::atomic::Ordering::Relaxed);
                     if result.is_err() {
                         self.close(index);
-                    } else if !connection.output.is_empty()
-                        || !connection.ahead.is_empty()
-                        || connection.state != State::Open
-                        || connection.eof
-                    {
+                    } else if is_awaited {
                         self.touch(index);
                     }
                     if self.weighing.is_on {
@@ -121,13 +118,13 @@ impl<L: EventLoop> Worker<'_, L> {
 
     pub(super) fn find(&self, conn: ConnId) -> Option<u32> {
         let connection = self.connections.get(conn.index())?.as_ref()?;
-        (connection.id == conn).then_some(conn.index() as u32)
+        (connection.socket.id == conn).then_some(conn.index() as u32)
     }
 
     pub(super) fn find_token(&self, wanted: u64) -> Option<u32> {
         let index = index_of(wanted);
         let connection = self.connections.get(index)?.as_ref()?;
-        (token(connection.id) == wanted).then_some(index as u32)
+        (token(connection.socket.id) == wanted).then_some(index as u32)
     }
 
     /// A connection came in: checks whether it may stay, and gives it to the worker with the fewest.
@@ -166,7 +163,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.connections.resize_with(index + 1, || None);
         }
         debug_assert!(self.connections[index].is_none(), "the loop reuses an index only after close");
-        self.connections[index] = Some(Connection::new(id, session));
+        self.connections[index] = Some(Connection::new(Socket::new(id), session));
         if self.weighing.is_on {
             self.weigh(index as u32);
         }
@@ -270,22 +267,22 @@ impl<L: EventLoop> Worker<'_, L> {
         // The connection may have gone meanwhile: what it asked for was done all the same, as in Redis.
         let Some(index) = self.find_token(parcel.value.connection) else { return };
         let connection = self.connections[index as usize].as_mut().expect("found");
-        debug_assert!(connection.requests > 0, "an answer without a request");
+        debug_assert!(connection.waits.requests > 0, "an answer without a request");
         if let Some(waiter) = parcel.value.blocked.take() {
             // A command that may wait travels alone.
-            connection.requests -= 1;
+            connection.waits.requests -= 1;
             let took = parcel.value.first_took().unwrap_or_default();
             self.tally.time_blocked(waiter.command(), took);
             return self.block(index, waiter, took);
         }
-        connection.answers.push(parcel);
-        connection.requests -= 1;
-        if connection.requests > 0 {
+        connection.waits.answers.push(parcel);
+        connection.waits.requests -= 1;
+        if connection.waits.requests > 0 {
             // It takes more than before.
             return self.touch(index);
         }
         let keyspace = self.executor.keyspace();
-        let mut answers = std::mem::take(&mut connection.answers);
+        let mut answers = std::mem::take(&mut connection.waits.answers);
         // It travels alone.
         if let [parcel] = answers.as_slice()
             && let Some(exec) = &parcel.value.exec
@@ -311,7 +308,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.tally.time_late(step.command, took);
             }
             self.tally.count_late_reply(step.command, reply);
-            if run::replies_wanted(&mut connection.session) {
+            if replies_wanted(&mut connection.session) {
                 has_piece = is_long;
                 if !is_long {
                     connection.output.extend_from_slice(reply);

@@ -15,9 +15,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::client::Host;
 use pantala_runtime::EventLoop;
+use pantala_session::output::PIECE_BYTES_MIN;
 
 use super::Worker;
-use super::connection::{Connection, PIECE_BYTES_MIN};
+use super::connection::Connection;
 use super::listeners::WAITING_OUTPUT_BYTES_MAX;
 use crate::config::{OutputLimit, Settings};
 

@@ -10,6 +10,7 @@ use pantala_engine::executor::{Call, Ran};
 use pantala_engine::slowlog::{ARG_BYTES_MAX, Sender};
 use pantala_resp::{ArgRange, Args};
 use pantala_runtime::EventLoop;
+use pantala_types::RawString;
 
 use super::connection::token;
 use super::window::{Entry, What};
@@ -65,14 +66,14 @@ impl<L: EventLoop> Worker<'_, L> {
         let ownership = self.executor.take_for_hand_over(place.shard)?;
         let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
         let handed = Handed::new(&args, index);
-        let value = connection.input.hand_over(range);
+        let value = RawString::from(connection.input.hand_over(range));
         let call = Call {
             command,
             args: handed.args(),
             first_key: Some(place),
             session: connection.session.view(),
             reads_as: connection.session.reads_as.as_ref(),
-            connection: token(connection.id),
+            connection: token(connection.socket.id),
             now_ms: self.now_ms,
         };
         let ran = self.executor.run_handing_over(ownership, &call, value, &mut connection.output);

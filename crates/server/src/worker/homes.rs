@@ -5,11 +5,12 @@ use pantala_engine::keyspace::Execution;
 use pantala_engine::request::{Request, Step};
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
+use pantala_session::access::is_restricted;
+use pantala_session::replies::needs_settling;
 
 use super::Worker;
 use super::connection::State;
-use super::refusal::is_restricted;
-use super::run::{may_be_script, output_limit, session_settles};
+use super::run::{may_be_script, output_limit};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window};
 
@@ -44,14 +45,14 @@ impl<L: EventLoop> Worker<'_, L> {
         let entries = &window.entries[at..];
         let Some(connection) = &mut self.connections[entries[0].connection as usize] else { return 0 };
         // Those behind one that waits in this window are parsed again when it has run.
-        if connection.state != State::Open || !connection.has_waited {
+        if connection.state != State::Open || !connection.waits.has_waited {
             return 0;
         }
         let alike = alike(entries);
         if alike < 2 {
             return 0;
         }
-        connection.has_waited = false;
+        connection.waits.has_waited = false;
         let is_joined = self.send_to_homes(&entries[..alike], window);
         self.stats.joined.add(u64::from(is_joined));
         if is_joined { alike } else { 0 }
@@ -67,7 +68,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         if is_restricted(&connection.session)
             || self.server.paused_until_ms() > self.now_ms
-            || session_settles(&connection.session)
+            || needs_settling(&connection.session)
             || connection.session.transaction.is_some()
             || connection.session.caching
         {
@@ -77,7 +78,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let has_homes = keyspace.layout().execution == Execution::Owner;
         let mut requests: Vec<Option<Request>> = Vec::new();
         requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
-        let (view, token) = (connection.session.view(), connection.token());
+        let (view, token) = (connection.session.view(), connection.socket.token());
         // What waits to be sent counts too.
         let reply_bytes_max = match output_limit(connection, &self.settings).hard_bytes {
             0 => u64::MAX,
@@ -106,7 +107,7 @@ impl<L: EventLoop> Worker<'_, L> {
         // Commands may be shorter than what says where they are to run.
         let argument_bytes = end - entries[0].begin + entries.len() * size_of::<Step>();
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
-        connection.has_waited = !has_homes;
+        connection.waits.has_waited = !has_homes;
         for request in requests.into_iter().flatten() {
             self.executor.start(request);
         }

@@ -45,7 +45,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 Outgoing::Own(bytes) => bytes.clone().into(),
                 Outgoing::Shared(bytes) => Arc::clone(bytes).into(),
             };
-            let deferred = Deferred::Output(connection.token(), copy);
+            let deferred = Deferred::Output(connection.socket.token(), copy);
             return self.defer_output(deferred, message.bytes().len());
         }
         // Its answer comes first, so even a long message is copied.
@@ -68,12 +68,12 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Marks a connection that has got a message as one that is to be sent it.
     fn send_in_its_turn(&mut self, index: u32) {
         let Some(connection) = &mut self.connections[index as usize] else { return };
-        let has_much = connection.is_listed && connection.pending_bytes() > self.output_alarm.waiting_bytes_max;
+        let has_much = connection.socket.is_listed && connection.pending_bytes() > self.output_alarm.waiting_bytes_max;
         // With a limit on all clients' memory, every turn's end knows what its connections take.
         if has_much || self.weighing.is_on {
             self.touch(index);
-        } else if !connection.is_touched && !connection.is_listed {
-            connection.is_listed = true;
+        } else if !connection.socket.is_touched && !connection.socket.is_listed {
+            connection.socket.is_listed = true;
             self.listed.push_back(index);
         }
     }
@@ -84,7 +84,7 @@ impl<L: EventLoop> Worker<'_, L> {
             let Some(index) = self.listed.pop_front() else { return };
             // Or one that has come in the place of one that has gone: then there is nothing to send, or all that there is.
             if let Some(connection) = &mut self.connections[index as usize] {
-                connection.is_listed = false;
+                connection.socket.is_listed = false;
                 self.touch(index);
             }
         }

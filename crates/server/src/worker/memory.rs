@@ -12,13 +12,14 @@ use pantala_engine::eviction::{OUT_OF_MEMORY, Room};
 use pantala_engine::ownership::Ownership;
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::{EventLoop, Outgoing};
+use pantala_session::access::{forbidden, is_restricted};
+use pantala_session::output::Ahead;
 
-use super::connection::{Ahead, State};
-use super::refusal::{forbidden, is_restricted};
+use super::connection::State;
 use super::stats::Outcome;
 use super::transactions::Held;
 use super::window::{Entry, What};
-use super::{Worker, run, scripts, transactions};
+use super::{Worker, scripts, transactions};
 
 /// How much output of closed connections a turn frees, bytes: some tenths of a millisecond's work.
 const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
@@ -110,9 +111,7 @@ impl<L: EventLoop> Worker<'_, L> {
         Reply::new(&mut connection.output, session.version).error_bytes(&why);
         self.tally.count_reply(&connection.output[before..]);
         self.tally.count(command, Outcome::Rejected);
-        if !run::replies_wanted(session) {
-            connection.output.truncate(before);
-        }
+        connection.end_reply(before);
         connection.input.done(entry.end);
         false
     }
@@ -137,7 +136,7 @@ impl<L: EventLoop> Worker<'_, L> {
         // A script may keep what it holds for long, and needs none of these.
         self.executor.free_evicted();
         let Some(connection) = &self.connections[index as usize] else { return true };
-        let flags = match &connection.held {
+        let flags = match &connection.socket.held {
             Some(Held::Script(call)) => call.flags(),
             Some(Held::Exec(..)) => {
                 connection.session.transaction.as_ref().map_or(Flags::empty(), |transaction| transaction.flags())

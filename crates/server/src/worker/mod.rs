@@ -17,7 +17,6 @@ mod events;
 mod eviction;
 mod hand_over;
 mod homes;
-mod input;
 mod listeners;
 mod memory;
 mod pause;
@@ -42,15 +41,15 @@ use pantala_engine::faults::{self, Fault};
 use pantala_engine::message::Message;
 use pantala_engine::request::Parcel;
 use pantala_engine::undo::Undo;
-use pantala_runtime::{Event, EventLoop, Outgoing};
+use pantala_runtime::{Event, EventLoop};
+use pantala_session::turn::{Fate, Sends};
 
 use crate::config::Settings;
 use crate::host::Server;
-pub use run::held_by_pause;
 pub use slow::times_all;
 
 use busy::{Busy, Deferred, Suspended};
-use connection::Connection;
+use connection::{Connection, State};
 use eviction::{OutputAlarm, Weighing};
 use hand_over::Handed;
 use memory::MemoryState;
@@ -252,9 +251,9 @@ impl<'s, L: EventLoop> Worker<'s, L> {
     /// Marks a connection as one whose turn is to be finished.
     fn touch(&mut self, index: u32) {
         if let Some(connection) = &mut self.connections[index as usize]
-            && !connection.is_touched
+            && !connection.socket.is_touched
         {
-            connection.is_touched = true;
+            connection.socket.is_touched = true;
             self.touched.push(index);
         }
     }
@@ -270,47 +269,35 @@ impl<'s, L: EventLoop> Worker<'s, L> {
                 continue;
             }
             let Some(connection) = &mut self.connections[index as usize] else { continue };
-            connection.is_touched = false;
-            connection.input.keep(&mut self.io);
-            connection.input.compact();
-            // A command that is not all there yet must go on coming; one that is all there can wait in the kernel. But not while
-            // the connection may wait for ever: behind what isn't received its end wouldn't be seen (`parse` has the bound then).
-            let has_enough = match connection.state {
-                connection::State::Open => connection.is_ready,
-                connection::State::Blocked => false,
-                connection::State::Parked | connection::State::Paused | connection::State::Closing => true,
+            connection.socket.is_touched = false;
+            let hold = connection.end_input(&mut self.io);
+            if connection.state == State::Yielding {
                 // The others had their turn.
-                connection::State::Yielding => {
-                    connection.state = connection::State::Open;
-                    if !std::mem::replace(&mut connection.is_ready, true) {
-                        self.ready.push(index);
-                    }
-                    true
-                }
-            };
-            let hold = has_enough && connection.input.waiting_bytes() > input::WAITING_BYTES_MAX;
-            if hold != connection.is_held {
-                connection.is_held = hold;
-                if hold {
-                    self.io.pause_receive(connection.id);
-                } else {
-                    self.io.resume_receive(connection.id);
+                connection.state = State::Open;
+                if !std::mem::replace(&mut connection.is_ready, true) {
+                    self.ready.push(index);
                 }
             }
-            if !connection.ahead.is_empty() {
-                self.send_ahead(index);
-            } else if connection.sending_bytes == 0 && !connection.output.is_empty() {
-                let output = std::mem::replace(&mut connection.output, self.spare.pop().unwrap_or_default());
-                connection.sending_bytes = output.len();
-                self.stats.output_bytes.add(output.len() as u64);
-                self.stats.writes.add(1);
-                if connection.state == connection::State::Closing || connection.eof {
-                    self.io.send(connection.id, output);
+            if hold != connection.socket.is_held {
+                connection.socket.is_held = hold;
+                if hold {
+                    self.io.pause_receive(connection.socket.id);
                 } else {
-                    self.io.send_quiet(connection.id, output);
+                    self.io.resume_receive(connection.socket.id);
                 }
-            } else if !connection.output.is_empty() {
-                self.io.expect_sent(connection.id);
+            }
+            match connection.take_send(|| self.spare.pop().unwrap_or_default()) {
+                Sends::Nothing => {}
+                Sends::Later => self.io.expect_sent(connection.socket.id),
+                Sends::Now(send) => {
+                    self.stats.output_bytes.add(connection.sending.bytes as u64);
+                    self.stats.writes.add(1);
+                    if send.is_awaited {
+                        self.io.send(connection.socket.id, send.bytes);
+                    } else {
+                        self.io.send_quiet(connection.socket.id, send.bytes);
+                    }
+                }
             }
             if self.weighing.is_on {
                 self.weigh(index);
@@ -323,42 +310,13 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         }
     }
 
-    /// Sends the next piece of a connection whose output is in pieces, if it can.
-    #[cold]
-    fn send_ahead(&mut self, index: u32) {
-        let Some(connection) = &mut self.connections[index as usize] else { return };
-        if connection.sending_bytes > 0 {
-            return self.io.expect_sent(connection.id);
-        }
-        let Some(piece) = connection.ahead.pop() else { return };
-        connection.sending_bytes = piece.bytes().len();
-        connection.sends_shared = matches!(piece, Outgoing::Shared(_));
-        self.stats.output_bytes.add(connection.sending_bytes as u64);
-        self.stats.writes.add(1);
-        // What is behind it is to follow as soon as it is sent.
-        let is_last = connection.ahead.is_empty() && connection.output.is_empty();
-        if !is_last || connection.state == connection::State::Closing || connection.eof {
-            self.io.send(connection.id, piece);
-        } else {
-            self.io.send_quiet(connection.id, piece);
-        }
-    }
-
     /// Closes a connection that runs nothing more and has nothing left to send.
     fn close_if_over(&mut self, index: u32) {
         let Some(connection) = &self.connections[index as usize] else { return };
-        let over = match connection.state {
-            connection::State::Closing => true,
-            // All that came before the end was run: what is left can't become a command any more.
-            connection::State::Open => connection.eof && !connection.is_ready,
-            // As in Redis it isn't waited for any more, whatever it has sent behind.
-            connection::State::Blocked | connection::State::Paused => connection.eof,
-            connection::State::Parked | connection::State::Yielding => false,
-        };
-        if over && connection.pending_bytes() == 0 {
-            self.close(index);
-        } else if over && connection.sending_bytes > 0 {
-            self.io.expect_sent(connection.id);
+        match connection.fate() {
+            Fate::Stays => {}
+            Fate::EndsWhenSent => self.io.expect_sent(connection.socket.id),
+            Fate::Over => self.close(index),
         }
     }
 
@@ -366,10 +324,10 @@ impl<'s, L: EventLoop> Worker<'s, L> {
     fn close(&mut self, index: u32) {
         self.stop_waiting(index);
         let Some(mut connection) = self.connections[index as usize].take() else { return };
-        if connection.state == connection::State::Paused {
+        if connection.state == State::Paused {
             self.stats.paused.sub(1);
         }
-        if let Some(transactions::Held::Pause(answer)) = connection.held.take() {
+        if let Some(transactions::Held::Pause(answer)) = connection.socket.held.take() {
             self.tell_paused(&answer);
         }
         connection.session.leave_channels(self.executor.keyspace());
@@ -377,7 +335,7 @@ impl<'s, L: EventLoop> Worker<'s, L> {
         connection.session.leave_effects(self.executor.keyspace());
         connection.session.untrack(self.executor.keyspace());
         connection.input.discard(&mut self.io);
-        self.io.close(connection.id);
+        self.io.close(connection.socket.id);
         self.server.client_left(&connection.session.client);
         if !connection.ahead.is_empty() {
             self.free_output(&mut connection.ahead);

@@ -26,7 +26,7 @@ use pantala_engine::pubsub::Listener;
 use pantala_runtime::EventLoop;
 
 use super::Worker;
-use super::connection::{Connection, State};
+use super::connection::State;
 use super::scripts::ScriptCall;
 use super::transactions::Held;
 
@@ -59,7 +59,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let is_alone = answer.unsettled == 0;
         let to = connection.session.listener();
         self.server.keyspace().tuning.hold_pause();
-        connection.held = Some(Held::Pause(answer));
+        connection.socket.held = Some(Held::Pause(answer));
         connection.park(1, 0);
         for worker in (0..self.server.keyspace().ports().len() as u32).filter(|worker| *worker != self.number) {
             self.server.port(worker).send(Message::Settle(to));
@@ -78,9 +78,8 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Another worker has settled.
     pub(super) fn settled(&mut self, wanted: u64) {
         let Some(index) = self.find_token(wanted) else { return };
-        let Some(Connection { held: Some(Held::Pause(answer)), .. }) = &mut self.connections[index as usize] else {
-            return;
-        };
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(Held::Pause(answer)) = &mut connection.socket.held else { return };
         answer.unsettled -= 1;
         if answer.unsettled == 0 {
             self.take_all_for_pause(index);
@@ -91,8 +90,9 @@ impl<L: EventLoop> Worker<'_, L> {
         // They were let run before the pause began.
         self.resume_set_back();
         let Some(connection) = &mut self.connections[index as usize] else { return };
-        let Some(Held::Pause(answer)) = &connection.held else { return };
-        let (may_be_refused, view, token) = (answer.may_be_refused, connection.session.view(), connection.token());
+        let Some(Held::Pause(answer)) = &connection.socket.held else { return };
+        let (may_be_refused, view, token) =
+            (answer.may_be_refused, connection.session.view(), connection.socket.token());
         self.shards.clear();
         self.shards.extend(0..self.executor.keyspace().shard_count());
         self.bring(view, token, may_be_refused);
@@ -108,7 +108,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let keyspace = self.executor.keyspace();
         let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
         if keyspace.serves_later() {
-            connection.held = Some(Held::Pause(answer));
+            connection.socket.held = Some(Held::Pause(answer));
             connection.park(1, 0);
             return Ran::Parked;
         }
@@ -176,11 +176,11 @@ impl<L: EventLoop> Worker<'_, L> {
             connection.state = State::Open;
             connection.session.client.paused.store(false, Relaxed);
             self.stats.paused.sub(1);
-            if let Some(Held::Script(call)) = &connection.held {
+            if let Some(Held::Script(call)) = &connection.socket.held {
                 let argument_bytes = call.kept_bytes();
                 call.find_shards(self.executor.keyspace(), &mut self.shards);
                 connection.park(1, argument_bytes);
-                let (view, token) = (connection.session.view(), connection.token());
+                let (view, token) = (connection.session.view(), connection.socket.token());
                 self.bring(view, token, true);
                 continue;
             }

@@ -3,25 +3,19 @@
 use std::borrow::Cow;
 
 use pantala_commands::Unresolved;
-use pantala_engine::client::{Host, Session};
-use pantala_engine::command::{Command, Flags};
+use pantala_engine::client::Host;
+use pantala_engine::command::Flags;
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
+use pantala_session::access::{NO_AUTH, forbidden, passes_password};
 
 use super::connection::State;
-use super::run::replies_wanted;
 use super::stats::Outcome;
 use super::window::{Entry, What};
 use super::{Worker, transactions};
 
-/// The answer to `DEBUG` where `enable-debug-command` doesn't allow it: all protected commands are `DEBUG` yet.
-const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
-
 /// The answer to a command whose keys have several slots.
 pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
-
-/// The answer to a command before authentication.
-const NO_AUTH: &str = "NOAUTH Authentication required.";
 
 impl<L: EventLoop> Worker<'_, L> {
     /// Answers a command that can't or may not run.
@@ -92,45 +86,10 @@ impl<L: EventLoop> Worker<'_, L> {
             What::Nothing => return connection.input.done(entry.end),
         }
         self.tally.count_reply(&output[before..]);
-        if !replies_wanted(session) {
-            output.truncate(before);
-        }
+        connection.end_reply(before);
         connection.input.done(entry.end);
         if closes {
             connection.state = State::Closing;
         }
     }
-}
-
-/// Whether a client may not run every command: then each is looked at by [`forbidden`].
-#[inline]
-pub(super) fn is_restricted(session: &Session) -> bool {
-    !session.authenticated || session.subscriptions.is_some() || session.monitors
-}
-
-/// Why a client may not run a command.
-#[cold]
-pub(super) fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<Cow<'static, str>> {
-    if command.flags.contains(Flags::PROTECTED) && !host.debug_allowed(&session.client) {
-        return Some(DEBUG_NOT_ALLOWED.into());
-    }
-    if !passes_password(command, session, host) {
-        return Some(NO_AUTH.into());
-    }
-    if session.monitors && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
-        return Some("ERR Replica can't interact with the keyspace".into());
-    }
-    (session.only_listens() && !command.flags.contains(Flags::WHILE_SUBSCRIBED)).then(|| {
-        let name = command.shown_name();
-        format!(
-            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
-        )
-        .into()
-    })
-}
-
-/// Whether a client has given its password, as far as this command wants one.
-fn passes_password(command: &Command, session: &Session, host: &dyn Host) -> bool {
-    // A password that was removed since locks nobody out any more.
-    session.authenticated || command.flags.contains(Flags::NO_AUTH) || !host.requires_password()
 }

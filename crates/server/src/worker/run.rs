@@ -1,24 +1,25 @@
 //! Parsing and running windows.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pantala_engine::access::{Key, KeyPlace};
-use pantala_engine::client::{LocalContext, ReplyMode, Session};
+use pantala_engine::client::{LocalContext, ReplyMode};
 use pantala_engine::command::{Command, Flags, Handler, Slots, TransactionPart, add_shards};
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
 use pantala_engine::tuning::WATCHING;
-use pantala_resp::{ArgRange, Args, Limits, Reply, is_given_up};
+use pantala_resp::{ArgRange, Args, Reply, is_given_up};
 use pantala_runtime::EventLoop;
+use pantala_session::Parsed;
+use pantala_session::access::{forbidden, is_restricted};
+use pantala_session::output::PIECE_BYTES;
+use pantala_session::replies::{needs_settling, replies_wanted};
 use pantala_types::table::PREFETCH_KEYS_MAX;
 
-use super::connection::{Connection, PIECE_BYTES, State, token};
+use super::connection::{Connection, State, token};
 use super::hand_over::HANDED_BYTES_MIN;
-use super::input::Parsed;
 use super::pause::PauseAnswer;
-use super::refusal::{forbidden, is_restricted};
 use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
 use super::{COMMANDS_PER_TURN_MAX, Worker, scripts, slow};
@@ -72,10 +73,9 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             let authenticated = connection.session.authenticated;
             let max_bulk_len = usize::try_from(self.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
-            let limits = Limits { max_bulk_len, authenticated, ..Limits::default() };
             let first_arg = self.window.ranges.len();
             let mut inline = false;
-            let parsed = connection.input.parse(&mut self.io, &mut self.window.ranges, &limits);
+            let parsed = connection.parse(&mut self.io, &mut self.window.ranges, max_bulk_len);
             let (begin, end, what) = match parsed {
                 Ok(None) => {
                     if self.has_too_much_input(index) {
@@ -120,10 +120,7 @@ impl<L: EventLoop> Worker<'_, L> {
     #[inline]
     fn has_too_much_input(&self, index: u32) -> bool {
         let Some(connection) = &self.connections[index as usize] else { return false };
-        // What a transaction has queued counts too.
-        let queued_bytes = connection.session.transaction.as_ref().map_or(0, |queue| queue.bytes());
-        let has = (connection.input.query_buffer_bytes() + queued_bytes) as u64
-            > self.settings.client_query_buffer_limit_bytes;
+        let has = connection.unrun_bytes() as u64 > self.settings.client_query_buffer_limit_bytes;
         if has {
             let id = connection.session.client.id;
             tracing::warn!("Closing client that reached max query buffer length: id={id}");
@@ -198,7 +195,7 @@ impl<L: EventLoop> Worker<'_, L> {
             if let Some(connection) = &mut self.connections[entry.connection as usize]
                 && connection.state != State::Open
             {
-                connection.input.rewind(&mut self.io, &window, at);
+                connection.input.rewind(&mut self.io, window.of_connection(entry.connection, at));
             }
         }
         window.clear();
@@ -257,7 +254,7 @@ impl<L: EventLoop> Worker<'_, L> {
         {
             let bytes = &connection.input.bytes(&self.io)[next.begin..next.end];
             let args = Args::new(bytes, window.ranges_of(next));
-            let (session, connection) = (connection.session.view(), connection.token());
+            let (session, connection) = (connection.session.view(), connection.socket.token());
             let words: Vec<&[u8]> = args.iter().collect();
             let call =
                 Call { command, args, first_key: None, session, reads_as: None, connection, now_ms: self.now_ms };
@@ -289,7 +286,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         if connection.output.capacity() == 0 {
             if connection.ahead.gives_buffer() {
-                connection.set_large_buffer();
+                connection.output = connection.ahead.next_buffer();
             } else if let Some(spare) = self.spare.pop() {
                 connection.output = spare;
             }
@@ -390,7 +387,7 @@ impl<L: EventLoop> Worker<'_, L> {
             (What::Local(_), Handler::Transaction(part)) => return self.gather(entry, command, part, ranges),
             (what, _) => {
                 let first_key = if let What::Single(_, place) = what { Some(*place) } else { None };
-                let (session, token) = (connection.session.view(), token(connection.id));
+                let (session, token) = (connection.session.view(), token(connection.socket.id));
                 let reads_as = connection.session.reads_as.as_ref();
                 let call = Call { command, args, first_key, session, reads_as, connection: token, now_ms };
                 let output = &mut connection.output;
@@ -404,7 +401,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if ran == Ran::Parked {
             // Its bytes as they came are some more than those of its arguments, which are what others see.
             connection.park(1, entry.end - entry.begin);
-            connection.has_waited = true;
+            connection.waits.has_waited = true;
         }
         ran
     }
@@ -443,7 +440,7 @@ impl<L: EventLoop> Worker<'_, L> {
         } else {
             connection
         };
-        if session_settles(&connection.session) {
+        if needs_settling(&connection.session) {
             let is_pushed = is_pushed(command) && outcome == Outcome::Ok;
             if !replies_wanted(&mut connection.session) && !is_pushed {
                 connection.withdraw_reply(before);
@@ -566,46 +563,7 @@ pub(super) fn output_limit<'s>(connection: &Connection, settings: &'s Settings) 
     }
 }
 
-/// Whether the reply of the command that has just run is to be sent; moves `CLIENT REPLY SKIP` on.
-pub fn replies_wanted(session: &mut Session) -> bool {
-    match session.reply_mode {
-        ReplyMode::On => true,
-        ReplyMode::Off => false,
-        // The SKIP command itself is not answered either.
-        ReplyMode::SkipNext => {
-            session.reply_mode = ReplyMode::Skip;
-            false
-        }
-        ReplyMode::Skip => {
-            session.reply_mode = ReplyMode::On;
-            false
-        }
-    }
-}
-
 /// Whether what a command answers counts as a message and not as a reply, so that `CLIENT REPLY` doesn't hold it back.
 pub fn is_pushed(command: &Command) -> bool {
     command.flags.contains(Flags::ANSWERS_MESSAGES)
-}
-
-/// Whether a session needs a closer look after a command.
-#[inline]
-pub(super) fn session_settles(session: &Session) -> bool {
-    session.reply_mode != ReplyMode::On || session.close_after_reply
-}
-
-/// Whether a pause holds this command back.
-pub fn held_by_pause(
-    tuning: &pantala_engine::tuning::Tuning,
-    command: &Command,
-    session: &Session,
-    now_ms: i64,
-    flags: impl FnOnce() -> Flags,
-) -> bool {
-    let flags = match (&session.transaction, command.handler) {
-        (Some(transaction), Handler::Transaction(TransactionPart::Exec)) => command.flags | transaction.flags(),
-        _ => flags(),
-    };
-    let until = tuning.paused_until_ms.load(Relaxed);
-    until > now_ms && (tuning.pause_all.load(Relaxed) || flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE))
 }

@@ -10,38 +10,8 @@ use pantala_runtime::EventLoop;
 
 use super::Worker;
 use super::busy::Deferred;
-use super::connection::{Connection, State};
+use super::connection::State;
 use super::window::{Entry, What};
-
-impl Connection {
-    /// Whether an answer is on its way to it, which what it is told meanwhile may be about.
-    pub fn awaits_answer(&self) -> bool {
-        if self.session.in_exec {
-            return true;
-        }
-        match self.state {
-            State::Parked => true,
-            State::Blocked => self.blocked.as_ref().is_some_and(|blocked| blocked.waiter.is_claimed()),
-            State::Open | State::Paused | State::Yielding | State::Closing => false,
-        }
-    }
-
-    /// Adds what it is to be told, of changed keys or by others: behind the answers that are on their way, since these may be what has changed.
-    pub fn tell(&mut self, bytes: &[u8]) {
-        if self.awaits_answer() {
-            self.news.extend_from_slice(bytes);
-        } else if self.state != State::Closing {
-            self.output.extend_from_slice(bytes);
-        }
-    }
-
-    /// The answers are there that came before what it is to be told.
-    pub fn release_news(&mut self) {
-        if !self.news.is_empty() {
-            self.output.append(&mut self.news);
-        }
-    }
-}
 
 /// In which form a connection is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +180,7 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn end_caching_after(&mut self, index: u32, command: &Command) {
         let Some(connection) = &self.connections[index as usize] else { return };
         // Still to be run: a transaction or a script that waits for its shards, or a command that is held back.
-        let is_to_run = connection.held.is_some() || connection.state == State::Paused;
+        let is_to_run = connection.socket.held.is_some() || connection.state == State::Paused;
         if !is_to_run && !command.flags.contains(Flags::KEEPS_CACHING) {
             self.end_caching(index);
         }
@@ -218,11 +188,8 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// As [`Worker::end_caching_after`], when it has run.
     pub(super) fn end_caching(&mut self, index: u32) {
-        if let Some(connection) = &mut self.connections[index as usize]
-            && connection.session.caching
-            && connection.session.transaction.is_none()
-        {
-            connection.session.set_caching(false);
+        if let Some(connection) = &mut self.connections[index as usize] {
+            connection.end_caching();
         }
     }
 }

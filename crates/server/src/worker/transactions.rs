@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
-use pantala_engine::client::{LocalContext, ReplyMode, Session};
-use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
+use pantala_engine::client::{LocalContext, Session};
+use pantala_engine::command::{Command, Handler, Route, ScriptForm, TransactionPart};
 use pantala_engine::eviction::OUT_OF_MEMORY;
 use pantala_engine::exec::Exec;
 use pantala_engine::executor::{Call, Ran};
@@ -20,6 +20,8 @@ use pantala_engine::transaction::{Queued, Transaction, discarded};
 use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Reply, is_given_up};
 use pantala_runtime::EventLoop;
+use pantala_session::queue::{QUEUED, ToQueue};
+use pantala_session::replies::replies_wanted;
 
 use super::connection::{Connection, State};
 use super::pause::PauseAnswer;
@@ -55,14 +57,8 @@ impl Held {
     }
 }
 
-/// The answer to a command that has been queued.
-const QUEUED: &str = "QUEUED";
-
 /// The answer to `EXEC` when a command could not be queued.
 const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
-
-/// The answer to a command that a transaction can't have.
-const NOT_IN_TRANSACTIONS: &str = "ERR Command not allowed inside a transaction";
 
 /// The error for a command that is refused: of an `EXEC`, which ends its transaction, it says so.
 pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> Cow<'a, [u8]> {
@@ -76,12 +72,12 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
 
 /// Takes the transaction of a connection that is to run it, when any thread can.
 fn take_exec(connection: &mut Connection) -> Option<Box<Exec>> {
-    let Some(Held::Exec(command, name)) = connection.held else { return None };
+    let Some(Held::Exec(command, name)) = connection.socket.held else { return None };
     let session = &mut connection.session;
     let transaction = session.transaction.take_if(|transaction| transaction.can_travel())?;
     let watching = session.watching.take();
     session.tell_transaction();
-    connection.held = None;
+    connection.socket.held = None;
     Some(Box::new(Exec::new(transaction, watching, command, name)))
 }
 
@@ -89,34 +85,17 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Queues a command of a connection that has sent `MULTI`.
     #[cold]
     pub(super) fn queue(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) {
-        let keyspace = self.executor.keyspace();
+        let (keyspace, server) = (self.executor.keyspace(), self.server);
         let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
-        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
-        let session = &mut connection.session;
-        let Some(transaction) = &mut session.transaction else { return };
-        let (before, version) = (connection.output.len(), session.version);
-        let mut reply = Reply::new(&mut connection.output, version);
-        if command.flags.contains(Flags::NO_MULTI) {
-            transaction.aborted = true;
-            reply.error(NOT_IN_TRANSACTIONS);
+        let before = connection.output.len();
+        let place = if let What::Single(_, place) = entry.what { Some(place) } else { None };
+        let queued = ToQueue { command, at: entry.begin..entry.end, ranges, place };
+        let flags = |command: &Command, args: &Args<'_>| scripts::flags_of(server, command, args);
+        if !connection.queue(&self.io, keyspace, queued, flags) {
             self.tally.count_reply(&connection.output[before..]);
             self.tally.count(command, Outcome::Rejected);
-        } else {
-            // Of one that won't run nothing is kept: whoever doesn't read the answers might send on and on.
-            let is_spoiled =
-                transaction.aborted || session.watching.as_ref().is_some_and(|watching| watching.is_changed());
-            if !is_spoiled {
-                let flags = scripts::flags_of(self.server, command, &args);
-                let place = if let What::Single(_, place) = entry.what { Some(place) } else { None };
-                transaction.push(keyspace, command, &args, flags, place);
-            }
-            reply.simple(QUEUED);
-            session.tell_transaction();
         }
-        connection.input.done(entry.end);
-        if !run::replies_wanted(&mut connection.session) {
-            connection.output.truncate(before);
-        }
+        connection.end_reply(before);
         self.closed_over_limit(entry.connection, QUEUED.len());
     }
 
@@ -125,15 +104,12 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn refuse_exec(&mut self, entry: &Entry) {
         let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
         let What::Local(command) = entry.what else { return };
-        let (session, output) = (&mut connection.session, &mut connection.output);
-        let before = output.len();
-        session.discard();
-        Reply::new(output, session.version).error(refusal::CROSS_SLOT);
-        self.tally.count_reply(&output[before..]);
+        let before = connection.output.len();
+        connection.session.discard();
+        Reply::new(&mut connection.output, connection.session.version).error(refusal::CROSS_SLOT);
+        self.tally.count_reply(&connection.output[before..]);
         self.tally.count(command, Outcome::Rejected);
-        if !run::replies_wanted(session) {
-            output.truncate(before);
-        }
+        connection.end_reply(before);
         connection.input.done(entry.end);
     }
 
@@ -232,8 +208,8 @@ impl<L: EventLoop> Worker<'_, L> {
         // A transaction that goes on without its watch would be worse than one that waits.
         let may_be_refused = !matches!(held, Held::Watch(..));
         let mut argument_bytes = held.argument_bytes();
-        connection.held = Some(held);
-        let (view, token) = (connection.session.view(), connection.token());
+        connection.socket.held = Some(held);
+        let (view, token) = (connection.session.view(), connection.socket.token());
         match self.executor.gather(&self.shards, view, token, self.now_ms, may_be_refused) {
             Ok(owned) => self.run_held(index, owned, has_waited),
             Err(mut parcel) => {
@@ -277,7 +253,7 @@ impl<L: EventLoop> Worker<'_, L> {
             }
         }
         let Some(connection) = &mut self.connections[index as usize] else { return };
-        if run::replies_wanted(&mut connection.session) {
+        if replies_wanted(&mut connection.session) {
             connection.output.extend_from_slice(reply);
         }
     }
@@ -292,7 +268,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let connection = self.connections[index as usize].as_mut().expect("found");
         let before = connection.output.len();
         connection.unpark();
-        let script = match &connection.held {
+        let script = match &connection.socket.held {
             Some(Held::Script(call)) => Some(call.command()),
             _ => None,
         };
@@ -308,9 +284,7 @@ impl<L: EventLoop> Worker<'_, L> {
         {
             self.tally.count_late_failure(command);
         }
-        if !run::replies_wanted(&mut connection.session) {
-            connection.withdraw_reply(before);
-        }
+        connection.end_reply(before);
         connection.release_news();
         if connection.session.close_after_reply {
             connection.state = State::Closing;
@@ -340,14 +314,14 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         // A transaction or a script sees this time from its beginning to its end.
         let now_ms = self.now_ms;
-        let held = self.connections[index as usize].as_mut().and_then(|connection| connection.held.take());
+        let held = self.connections[index as usize].as_mut().and_then(|connection| connection.socket.held.take());
         let began = (has_waited && WATCHING).then(Instant::now);
         match held {
             Some(Held::Script(call)) if self.is_script_paused(index, &call) => {
                 self.executor.give_back(owned, now_ms);
                 self.put_off(index, call.command());
                 if let Some(connection) = &mut self.connections[index as usize] {
-                    connection.held = Some(Held::Script(call));
+                    connection.socket.held = Some(Held::Script(call));
                 }
                 return Ran::Parked;
             }
@@ -415,7 +389,7 @@ impl<L: EventLoop> Worker<'_, L> {
     fn would_run_script(&self, index: u32) -> bool {
         let Some(connection) = &self.connections[index as usize] else { return false };
         let is_script = |queued: &Queued| matches!(queued.command.handler, Handler::Transaction(_));
-        match &connection.held {
+        match &connection.socket.held {
             Some(Held::Script(_)) => true,
             Some(Held::Exec(..)) => connection
                 .session
@@ -428,8 +402,8 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Answers what a connection has asked for shards for: a script is busy.
     fn refuse_held(&mut self, index: u32, why: &'static str) {
-        let Some(Connection { session, output, held, .. }) = &mut self.connections[index as usize] else { return };
-        match held.take() {
+        let Some(Connection { session, output, socket, .. }) = &mut self.connections[index as usize] else { return };
+        match socket.held.take() {
             Some(Held::Exec(..)) => {
                 session.discard();
                 Reply::new(output, session.version).error_bytes(&discarded(why.as_bytes()));
@@ -485,7 +459,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         Reply::new(output, view.version).array(transaction.queue().len());
         if let Some(connection) = &mut self.connections[index as usize] {
-            connection.session.in_exec = true;
+            connection.begin_exec();
         }
         self.executor.begin_unit();
         for (at, queued) in transaction.queue().iter().enumerate() {
@@ -497,14 +471,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.executor.end_unit(owned);
         if let Some(connection) = &mut self.connections[index as usize] {
-            connection.session.in_exec = false;
-            if connection.session.reply_mode == ReplyMode::On {
-                connection.confirmed = Vec::new();
-                connection.release_news();
-            } else {
-                // Messages are sent though replies aren't.
-                connection.confirmed.append(&mut connection.news);
-            }
+            connection.end_exec();
             connection.session.keep_ended(transaction);
         }
     }
@@ -584,7 +551,7 @@ impl<L: EventLoop> Worker<'_, L> {
                     self.shards.sort_unstable();
                     self.shards.dedup();
                 }
-                let (first_key, connection_token) = (queued.first_key, connection.token());
+                let (first_key, connection_token) = (queued.first_key, connection.socket.token());
                 let reads_as = connection.session.reads_as.as_ref();
                 let call =
                     Call { command, args, first_key, session: view, reads_as, connection: connection_token, now_ms };

@@ -11,6 +11,7 @@ use pantala_engine::access::KeyPlace;
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, for_each_key};
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::{ArgRange, Args, ProtocolError};
+use pantala_session::{Parsed, Unrun};
 
 use crate::renames::Renames;
 
@@ -83,6 +84,15 @@ impl Window {
     #[inline]
     pub fn ranges_of(&self, entry: &Entry) -> &[ArgRange] {
         &self.ranges[entry.first_arg as usize..(entry.first_arg + entry.args) as usize]
+    }
+
+    /// The commands of a connection from the entry at `from` on: those that are any.
+    pub fn of_connection(&self, connection: u32, from: usize) -> impl Iterator<Item = Unrun<'_>> + Clone {
+        let is_its = move |entry: &&Entry| entry.connection == connection && !matches!(entry.what, What::Broken(_));
+        self.entries[from..].iter().filter(is_its).map(|entry| {
+            let Entry { begin, end, is_inline, .. } = *entry;
+            Unrun { parsed: Parsed { begin, end, is_inline }, ranges: self.ranges_of(entry) }
+        })
     }
 
     /// Second stage: the buckets are on their way; compares tags and prefetches entries.

@@ -283,7 +283,7 @@ impl<L: EventLoop> Worker<'_, L> {
         let connection = self.connections[index as usize].as_ref()?;
         let session = &connection.session;
         let view = SessionView { in_script: true, ..session.view() };
-        let (client, token) = (Arc::clone(&session.client), connection.token());
+        let (client, token) = (Arc::clone(&session.client), connection.socket.token());
         let reads_as = session.reads_as.clone();
         // Before the commands that it runs. Nothing is shown of a run that may be put back: nobody was there to see it when it began.
         if call.is_wide && self.executor.keyspace().monitors().are_there() {

@@ -1,4 +1,4 @@
-//! What a connection has received and not run.
+//! Bytes that a connection has received and not run, and the commands among them.
 //!
 //! ```text
 //! 0          start          parsed               end
@@ -6,20 +6,18 @@
 //! │           │  be run       │  part of a command  │
 //! ```
 //!
-//! The bytes are either still in the loop's memory, where they arrived (a chunk: nothing is copied when a turn runs
+//! The bytes are either still in the event loop's memory, where they arrived (a chunk: nothing is copied when a turn runs
 //! all of it, which is the rule), or in the connection's own (`rest`), never both.
 
+use pantala_base::{Lender, Lent};
 use pantala_resp::{ArgRange, Args, Limits, Parser, ProtocolError};
-use pantala_runtime::{Chunk, EventLoop};
-use pantala_types::RawString;
 
-use super::window::{What, Window};
-
-/// A connection's own buffer above this capacity is given up when it is empty: ten thousand idle connections must not
+/// A connection's own buffer above this capacity is freed when it is empty: ten thousand idle connections must not
 /// each keep the room of their largest request.
 const REST_KEPT_BYTES_MAX: usize = 16 * 1024;
 
-/// A command that is all there.
+/// A complete command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parsed {
     /// Position of its first byte.
     pub begin: usize,
@@ -29,11 +27,19 @@ pub struct Parsed {
     pub is_inline: bool,
 }
 
-/// See the head of this module.
-#[derive(Default)]
-pub struct Input {
+/// A command that was parsed and hasn't run: it is to be parsed again.
+#[derive(Clone, Copy, Debug)]
+pub struct Unrun<'w> {
+    /// Where it stands.
+    pub parsed: Parsed,
+    /// Where its arguments stand, relative to its first byte.
+    pub ranges: &'w [ArgRange],
+}
+
+/// See the head of this module. `C`: chunks of the event loop's memory.
+pub struct Input<C> {
     parser: Parser,
-    chunk: Option<Chunk>,
+    chunk: Option<C>,
     rest: Vec<u8>,
     start: usize,
     parsed: usize,
@@ -41,15 +47,21 @@ pub struct Input {
     unseen: usize,
 }
 
-impl Input {
+impl<C> Default for Input<C> {
+    fn default() -> Self {
+        Input { parser: Parser::default(), chunk: None, rest: Vec::new(), start: 0, parsed: 0, unseen: 0 }
+    }
+}
+
+impl<C: Lent> Input<C> {
     /// Takes a chunk. It stays where it is when nothing else waits; otherwise its bytes go behind what waits.
-    pub fn receive<L: EventLoop>(&mut self, io: &mut L, chunk: Chunk) {
+    pub fn receive<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         if self.chunk.is_none() && self.rest.is_empty() {
             self.chunk = Some(chunk);
             return;
         }
-        self.keep(io);
-        let bytes = io.bytes(&chunk);
+        self.keep(memory);
+        let bytes = memory.bytes(&chunk);
         // A large bulk has announced its length: grow no further than its end. Trust that only as far
         // as some times what is there, since the announcement costs its sender nothing.
         let announced = trusted(self.parser.needed().saturating_sub(self.unseen), self.rest.len());
@@ -63,29 +75,29 @@ impl Input {
         }
         self.rest.extend_from_slice(bytes);
         self.unseen += bytes.len();
-        io.release(chunk);
+        memory.release(chunk);
     }
 
     /// Moves what is left of the chunk, if there is one, into the connection's own memory. To be called at the end of each turn.
-    pub fn keep<L: EventLoop>(&mut self, io: &mut L) {
+    pub fn keep<M: Lender<Chunk = C>>(&mut self, memory: &mut M) {
         if let Some(chunk) = self.chunk.take() {
             debug_assert!(self.rest.is_empty());
-            self.rest.extend_from_slice(&io.bytes(&chunk)[self.start..]);
-            io.release(chunk);
+            self.rest.extend_from_slice(&memory.bytes(&chunk)[self.start..]);
+            memory.release(chunk);
             self.parsed -= self.start;
             self.start = 0;
         }
     }
 
     /// Parses the next command; appends where its arguments stand, relative to the command's first byte.
-    pub fn parse<L: EventLoop>(
+    pub fn parse<M: Lender<Chunk = C>>(
         &mut self,
-        io: &mut L,
+        memory: &mut M,
         args: &mut Vec<ArgRange>,
         limits: &Limits,
     ) -> Result<Option<Parsed>, ProtocolError> {
         let bytes = match &self.chunk {
-            Some(chunk) => io.bytes_mut(chunk),
+            Some(chunk) => memory.bytes_mut(chunk),
             None => &mut self.rest,
         };
         let begin = self.parsed;
@@ -112,9 +124,9 @@ impl Input {
 
     /// All bytes; positions of [`Input::parse`] refer to them.
     #[inline]
-    pub fn bytes<'b, L: EventLoop>(&'b self, io: &'b L) -> &'b [u8] {
+    pub fn bytes<'b, M: Lender<Chunk = C>>(&'b self, memory: &'b M) -> &'b [u8] {
         match &self.chunk {
-            Some(chunk) => io.bytes(chunk),
+            Some(chunk) => memory.bytes(chunk),
             None => &self.rest,
         }
     }
@@ -125,37 +137,33 @@ impl Input {
         self.start = end;
     }
 
-    /// Forgets commands that were parsed and did not run: they will be parsed again. They are those of the window's entries from `from` on
-    /// that are this connection's and end behind what has run. Calls after the first change nothing.
-    pub fn rewind<L: EventLoop>(&mut self, io: &mut L, window: &Window, from: usize) {
+    /// Forgets commands that were parsed and haven't run, all of them: they will be parsed again. `unrun` may have some
+    /// among them that have run. Calls after the first change nothing.
+    pub fn rewind<'w, M: Lender<Chunk = C>>(&mut self, memory: &mut M, unrun: impl Iterator<Item = Unrun<'w>> + Clone) {
         if self.parsed == self.start {
             return;
         }
-        let connection = window.entries[from].connection;
-        let left = || {
-            window.entries[from..].iter().filter(|entry| {
-                entry.connection == connection && !matches!(entry.what, What::Broken(_)) && entry.end > self.start
-            })
-        };
-        if left().any(|entry| entry.is_inline) {
-            // Taking off quotes has changed the bytes of a line, which can't be read as a line again: written out as arrays, all
-            // of them can.
-            let mut anew = Vec::new();
-            let bytes = self.bytes(io);
-            for entry in left() {
-                let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
-                anew.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
+        let start = self.start;
+        let unrun = unrun.filter(|command| command.parsed.end > start);
+        if unrun.clone().any(|command| command.parsed.is_inline) {
+            // Removing quotes has changed the bytes of a line, which can't be read as a line again: written as arrays,
+            // all of them can.
+            let mut rewritten = Vec::new();
+            let bytes = self.bytes(memory);
+            for Unrun { parsed: Parsed { begin, end, .. }, ranges } in unrun {
+                let args = Args::new(&bytes[begin..end], ranges);
+                rewritten.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
                 for arg in args.iter() {
-                    anew.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-                    anew.extend_from_slice(arg);
-                    anew.extend_from_slice(b"\r\n");
+                    rewritten.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+                    rewritten.extend_from_slice(arg);
+                    rewritten.extend_from_slice(b"\r\n");
                 }
             }
-            anew.extend_from_slice(&bytes[self.parsed..]);
+            rewritten.extend_from_slice(&bytes[self.parsed..]);
             if let Some(chunk) = self.chunk.take() {
-                io.release(chunk);
+                memory.release(chunk);
             }
-            self.rest = anew;
+            self.rest = rewritten;
             self.start = 0;
         }
         self.parsed = self.start;
@@ -170,31 +178,30 @@ impl Input {
             && self.rest.capacity() - range.len() <= HANDED_WASTE_BYTES_MAX + range.len() / HANDED_WASTE_SHARE
     }
 
-    /// Gives that range as a string, in this buffer. Nothing is left here: all that was received is
-    /// done.
-    pub fn hand_over(&mut self, range: ArgRange) -> RawString {
+    /// Hands that range over in this buffer. Nothing is left here: all that was received is done.
+    pub fn hand_over(&mut self, range: ArgRange) -> Vec<u8> {
         let mut rest = std::mem::take(&mut self.rest);
         rest.truncate(range.start() + range.len());
         rest.drain(..range.start());
         (self.start, self.parsed, self.unseen) = (0, 0, 0);
-        RawString::from(rest)
+        rest
     }
 
     /// Bytes received and not run.
     pub fn waiting_bytes(&self) -> usize {
-        self.chunk.as_ref().map_or(self.rest.len(), Chunk::len) - self.start
+        self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes) - self.start
     }
 
     /// Bytes received that are no whole argument yet: what Redis calls the query buffer.
     pub fn query_buffer_bytes(&self) -> usize {
-        let end = self.chunk.as_ref().map_or(self.rest.len(), Chunk::len);
+        let end = self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes);
         end - self.parsed - self.parser.split_bytes().min(end - self.parsed)
     }
 
     /// Room behind what was received, in the buffer where it lies, bytes.
-    pub fn free_bytes<L: EventLoop>(&self, io: &L) -> usize {
+    pub fn free_bytes<M: Lender<Chunk = C>>(&self, memory: &M) -> usize {
         match &self.chunk {
-            Some(chunk) => io.room_behind(chunk),
+            Some(chunk) => memory.room_behind(chunk),
             None => self.rest.capacity() - self.rest.len(),
         }
     }
@@ -222,10 +229,10 @@ impl Input {
         self.start = 0;
     }
 
-    /// Gives up everything.
-    pub fn discard<L: EventLoop>(&mut self, io: &mut L) {
+    /// Releases everything.
+    pub fn discard<M: Lender<Chunk = C>>(&mut self, memory: &mut M) {
         if let Some(chunk) = self.chunk.take() {
-            io.release(chunk);
+            memory.release(chunk);
         }
         *self = Input::default();
     }
@@ -245,7 +252,7 @@ fn trusted(needed: usize, held: usize) -> usize {
     needed.min(held.saturating_mul(TRUST).max(RESERVE_BYTES_MIN))
 }
 
-/// Bytes that may wait of a connection that can't or need not take more at the moment: beyond, its peer has to wait.
+/// Bytes that may be pending of a connection that can't or need not take more now: with more, its peer has to wait.
 pub const WAITING_BYTES_MAX: usize = 1024 * 1024;
 
 /// For how many bytes of an announced bulk a byte that is there stands. Each growth copies what is

@@ -73,7 +73,7 @@ impl Outgoing {
 
     /// The memory that is left when they are sent: none of shared ones.
     #[inline]
-    pub(crate) fn into_buffer(self) -> Vec<u8> {
+    pub fn into_buffer(self) -> Vec<u8> {
         match self {
             Outgoing::Own(mut buffer) => {
                 buffer.clear();

@@ -1,0 +1,165 @@
+//! Output of a connection that isn't sent yet.
+//!
+//! Replies go into one buffer, and with it to the event loop when the turn ends. Where they are long together the buffer
+//! ends as a *piece* ([`Ahead`]), and pieces are sent one after the other before the buffer.
+
+use std::collections::VecDeque;
+
+use pantala_base::Outgoing;
+
+/// From this length on the output buffer ends as a piece instead of growing for the next reply, bytes. Shorter output is one
+/// buffer, and one send.
+pub const PIECE_BYTES_MIN: usize = 64 * 1024;
+
+/// The length that a piece of several replies comes to, bytes: sixteen of 64 KiB with their headers. The allocator rounds up
+/// to multiples of 64 KiB, so that shorter ones would waste more.
+pub const PIECE_BYTES: usize = 1024 * 1024 + PIECE_BYTES_MIN;
+
+/// What a reply may ask for beyond its length, bytes: room for the longest header.
+const PIECE_SPARE_BYTES: usize = 64;
+
+/// Output that is sent in pieces, before the connection's own buffer: replies that are long together, long messages that
+/// others get too, and what was to be sent before them. Hardly any connection ever has any.
+#[derive(Default)]
+pub struct Ahead {
+    pieces: VecDeque<Outgoing>,
+    len_bytes: usize,
+    shared_bytes: usize,
+    /// The capacity of the output buffer behind the piece that has just ended, bytes.
+    next_capacity_bytes: Option<usize>,
+}
+
+impl Ahead {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// Adds a piece.
+    pub fn push(&mut self, piece: Outgoing) {
+        self.len_bytes += piece.bytes().len();
+        if let Outgoing::Shared(bytes) = &piece {
+            self.shared_bytes += bytes.len();
+        }
+        self.pieces.push_back(piece);
+    }
+
+    /// Takes the first piece.
+    pub fn pop(&mut self) -> Option<Outgoing> {
+        let piece = self.pieces.pop_front()?;
+        self.len_bytes -= piece.bytes().len();
+        if let Outgoing::Shared(bytes) = &piece {
+            self.shared_bytes -= bytes.len();
+        }
+        Some(piece)
+    }
+
+    /// Ends an output buffer as a piece if it is long and has no room for another reply as long as the last one, `reply_bytes`.
+    /// Returns whether it did.
+    pub fn end_piece(&mut self, output: &mut Vec<u8>, reply_bytes: usize) -> bool {
+        let (len, capacity) = (output.len(), output.capacity());
+        if len < PIECE_BYTES_MIN || (capacity - len >= reply_bytes && len < PIECE_BYTES) {
+            return false;
+        }
+        self.push(std::mem::take(output).into());
+        // As many more as long as that, so that none has to be moved; where that is none or one, it allocates its memory
+        // itself. A client that stops here doesn't have the memory of a full piece.
+        let replies = PIECE_BYTES.min(2 * len) / reply_bytes.max(1);
+        self.next_capacity_bytes = Some(if replies > 1 { replies * reply_bytes + PIECE_SPARE_BYTES } else { 0 });
+        true
+    }
+
+    /// Returns whether the next output buffer is one of [`Ahead::next_buffer`].
+    #[inline]
+    pub fn gives_buffer(&self) -> bool {
+        self.next_capacity_bytes.is_some()
+    }
+
+    /// The output buffer behind a piece that has just ended.
+    #[cold]
+    pub fn next_buffer(&mut self) -> Vec<u8> {
+        Vec::with_capacity(self.next_capacity_bytes.take().unwrap_or_default())
+    }
+
+    /// Bytes of all pieces.
+    #[inline]
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Bytes among them that others have too.
+    pub fn shared_bytes(&self) -> usize {
+        self.shared_bytes
+    }
+
+    /// How many pieces there are.
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Removes all pieces, and returns them with their length in bytes, without those that others have too.
+    pub fn take(&mut self) -> (VecDeque<Outgoing>, usize) {
+        let own_bytes = self.len_bytes - self.shared_bytes;
+        (std::mem::take(self).pieces, own_bytes)
+    }
+}
+
+/// A send that is in flight.
+#[derive(Default)]
+pub struct Sending {
+    /// Its bytes; 0: there is none.
+    pub bytes: usize,
+    /// Other connections are sent the same memory.
+    pub is_shared: bool,
+    /// Since when the connection's output has been above the soft limit, unix time in ms.
+    pub above_soft_limit_since_ms: Option<i64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An output buffer with so many bytes, and with room for so many more.
+    fn output(len: usize, room: usize) -> Vec<u8> {
+        let mut output = Vec::with_capacity(len + room);
+        output.resize(len, b'x');
+        output
+    }
+
+    #[test]
+    fn a_piece_ends_where_another_reply_would_move_it() {
+        const REPLY_BYTES: usize = 1000;
+        for (len, room, ends) in [
+            (PIECE_BYTES_MIN, REPLY_BYTES - 1, true),
+            (PIECE_BYTES_MIN, REPLY_BYTES, false),
+            (PIECE_BYTES_MIN - 1, REPLY_BYTES - 1, false),
+            (PIECE_BYTES, REPLY_BYTES, true),
+            (PIECE_BYTES - 1, REPLY_BYTES, false),
+        ] {
+            let (mut ahead, mut output) = (Ahead::default(), output(len, room));
+            assert_eq!(ahead.end_piece(&mut output, REPLY_BYTES), ends, "{len} and {room}");
+            assert_eq!((output.is_empty(), ahead.is_empty()), (ends, !ends));
+            assert_eq!(ahead.pop().map_or(0, |piece| piece.bytes().len()), if ends { len } else { 0 });
+        }
+    }
+
+    #[test]
+    fn the_buffer_behind_a_piece_has_room_for_whole_replies() {
+        let after = |len: usize, reply_bytes: usize| {
+            let mut ahead = Ahead::default();
+            assert!(ahead.end_piece(&mut output(len, 0), reply_bytes));
+            ahead.next_capacity_bytes.expect("one has just ended")
+        };
+        let bulk = |bytes: usize| bytes + format!("${bytes}\r\n\r\n").len();
+        // Twice the last piece, as far as a piece goes.
+        let large = bulk(64 * 1024);
+        assert_eq!(after(large, large), 2 * large + PIECE_SPARE_BYTES);
+        assert_eq!(after(8 * large, large), 16 * large + PIECE_SPARE_BYTES);
+        assert_eq!(after(16 * large, large), 16 * large + PIECE_SPARE_BYTES);
+        // One reply finds its memory itself.
+        assert_eq!(after(bulk(1024 * 1024), bulk(1024 * 1024)), 0);
+        assert_eq!(after(PIECE_BYTES, PIECE_BYTES / 2 + 1), 0);
+        assert_eq!(after(PIECE_BYTES, PIECE_BYTES / 2), PIECE_BYTES + PIECE_SPARE_BYTES);
+    }
+}

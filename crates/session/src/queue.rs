@@ -1,0 +1,64 @@
+//! `MULTI`: commands are queued.
+
+use std::ops::Range;
+
+use pantala_base::{Lender, Lent};
+use pantala_engine::access::KeyPlace;
+use pantala_engine::command::{Command, Flags};
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::{ArgRange, Args, Reply};
+
+use crate::connection::Connection;
+
+/// The answer to a command that has been queued.
+pub const QUEUED: &str = "QUEUED";
+
+/// The answer to a command that a transaction can't have.
+const NOT_IN_TRANSACTIONS: &str = "ERR Command not allowed inside a transaction";
+
+/// A command to be queued.
+pub struct ToQueue<'q> {
+    /// What is known of it.
+    pub command: &'static Command,
+    /// Where it stands in the input.
+    pub at: Range<usize>,
+    /// Where its arguments stand, relative to its first byte.
+    pub ranges: &'q [ArgRange],
+    /// The place of its key, if it has one.
+    pub place: Option<KeyPlace>,
+}
+
+impl<C: Lent, S> Connection<C, S> {
+    /// Queues a command of a connection that has sent `MULTI`, and answers. `flags` finds those of the call. Returns whether the
+    /// transaction may have the command.
+    pub fn queue<M: Lender<Chunk = C>>(
+        &mut self,
+        memory: &M,
+        keyspace: &Keyspace,
+        queued: ToQueue<'_>,
+        flags: impl FnOnce(&Command, &Args<'_>) -> Flags,
+    ) -> bool {
+        let ToQueue { command, at, ranges, place } = queued;
+        let end = at.end;
+        let args = Args::new(&self.input.bytes(memory)[at], ranges);
+        let session = &mut self.session;
+        let Some(transaction) = &mut session.transaction else { return true };
+        let mut reply = Reply::new(&mut self.output, session.version);
+        let is_allowed = !command.flags.contains(Flags::NO_MULTI);
+        if is_allowed {
+            // Of one that won't run nothing is kept: a client that doesn't read the answers might send on and on.
+            let is_spoiled =
+                transaction.aborted || session.watching.as_ref().is_some_and(|watching| watching.is_changed());
+            if !is_spoiled {
+                transaction.push(keyspace, command, &args, flags(command, &args), place);
+            }
+            reply.simple(QUEUED);
+            session.tell_transaction();
+        } else {
+            transaction.aborted = true;
+            reply.error(NOT_IN_TRANSACTIONS);
+        }
+        self.input.done(end);
+        is_allowed
+    }
+}

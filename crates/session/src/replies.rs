@@ -1,0 +1,99 @@
+//! What becomes of replies: `CLIENT REPLY`, and the order between replies and messages.
+
+use pantala_base::Lent;
+use pantala_engine::client::{ReplyMode, Session};
+
+use crate::connection::{Connection, State};
+
+/// Returns whether the reply of the command that has just run is to be sent; moves `CLIENT REPLY SKIP` on.
+#[inline]
+pub fn replies_wanted(session: &mut Session) -> bool {
+    match session.reply_mode {
+        ReplyMode::On => true,
+        ReplyMode::Off => false,
+        // The SKIP command itself is not answered either.
+        ReplyMode::SkipNext => {
+            session.reply_mode = ReplyMode::Skip;
+            false
+        }
+        ReplyMode::Skip => {
+            session.reply_mode = ReplyMode::On;
+            false
+        }
+    }
+}
+
+/// Returns whether a session needs a closer look after a command.
+#[inline]
+pub fn needs_settling(session: &Session) -> bool {
+    session.reply_mode != ReplyMode::On || session.close_after_reply
+}
+
+impl<C: Lent, S> Connection<C, S> {
+    /// Removes the reply that begins at `before` in the output unless it is wanted. Messages stay.
+    #[inline]
+    pub fn end_reply(&mut self, before: usize) {
+        if !replies_wanted(&mut self.session) {
+            self.withdraw_reply(before);
+        }
+    }
+
+    /// Removes the reply that begins at `before` in the output. Messages stay.
+    pub fn withdraw_reply(&mut self, before: usize) {
+        self.output.truncate(before);
+        self.output.extend(std::mem::take(&mut self.confirmed));
+    }
+
+    /// Returns whether an answer is in flight to it, which messages that come meanwhile may be about.
+    pub fn awaits_answer(&self) -> bool {
+        if self.session.in_exec {
+            return true;
+        }
+        match self.state {
+            State::Parked => true,
+            State::Blocked => self.waits.blocked.as_ref().is_some_and(|blocked| blocked.waiter.is_claimed()),
+            State::Open | State::Paused | State::Yielding | State::Closing => false,
+        }
+    }
+
+    /// Adds a message: behind the answers that are in flight, since these may be what it is about.
+    pub fn tell(&mut self, bytes: &[u8]) {
+        if self.awaits_answer() {
+            self.news.extend_from_slice(bytes);
+        } else if self.state != State::Closing {
+            self.output.extend_from_slice(bytes);
+        }
+    }
+
+    /// Releases the messages: the answers that come before them are there.
+    #[inline]
+    pub fn release_news(&mut self) {
+        if !self.news.is_empty() {
+            self.output.append(&mut self.news);
+        }
+    }
+
+    /// A transaction begins to run: messages wait for its reply.
+    pub fn begin_exec(&mut self) {
+        self.session.in_exec = true;
+    }
+
+    /// A transaction has run: releases messages. Those that its own commands confirm are sent although replies may not be.
+    pub fn end_exec(&mut self) {
+        self.session.in_exec = false;
+        if self.session.reply_mode == ReplyMode::On {
+            self.confirmed = Vec::new();
+            self.release_news();
+        } else {
+            self.confirmed.append(&mut self.news);
+        }
+    }
+
+    /// Ends `CLIENT CACHING`, which was for one command or transaction that has run.
+    #[inline]
+    pub fn end_caching(&mut self) {
+        if self.session.caching && self.session.transaction.is_none() {
+            self.session.set_caching(false);
+        }
+    }
+}

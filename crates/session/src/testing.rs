@@ -1,0 +1,174 @@
+//! A connection driven without a server, for the tests of this crate and its fuzz target.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use pantala_base::{Lender, Lent};
+use pantala_engine::client::{Client, Endpoint, Session};
+use pantala_resp::{Args, ProtocolError};
+
+use crate::connection::{Connection, State};
+use crate::input::{Parsed, Unrun};
+use crate::turn::Sends;
+
+/// A chunk of [`Memory`].
+#[derive(Debug)]
+pub struct Piece {
+    at: usize,
+    len: usize,
+}
+
+impl Lent for Piece {
+    fn len_bytes(&self) -> usize {
+        self.len
+    }
+}
+
+/// An event loop's memory, without the loop. A chunk that is released is gone: whoever looks at it then panics.
+#[derive(Default)]
+pub struct Memory {
+    pieces: Vec<Option<Vec<u8>>>,
+}
+
+impl Memory {
+    /// Lends some bytes.
+    pub fn lend(&mut self, bytes: &[u8]) -> Piece {
+        self.pieces.push(Some(bytes.to_vec()));
+        Piece { at: self.pieces.len() - 1, len: bytes.len() }
+    }
+
+    /// Whether all that was lent is back.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.pieces.iter().all(Option::is_none)
+    }
+}
+
+impl Lender for Memory {
+    type Chunk = Piece;
+
+    fn bytes(&self, chunk: &Piece) -> &[u8] {
+        self.pieces[chunk.at].as_deref().expect("not released")
+    }
+
+    fn bytes_mut(&mut self, chunk: &Piece) -> &mut [u8] {
+        self.pieces[chunk.at].as_deref_mut().expect("not released")
+    }
+
+    fn room_behind(&self, _: &Piece) -> usize {
+        0
+    }
+
+    fn release(&mut self, chunk: Piece) {
+        assert!(self.pieces[chunk.at].take().is_some(), "released twice");
+    }
+}
+
+/// A connection that has just been accepted, and has authenticated.
+#[must_use]
+pub fn connection() -> Connection<Piece, ()> {
+    let end = Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 6379)));
+    Connection::new((), Session::new(Arc::new(Client::new(1, 0, 0, end.clone(), end, 0)), true))
+}
+
+/// What a stream of bytes comes to.
+#[derive(Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Its commands, each with its words.
+    pub commands: Vec<Vec<Vec<u8>>>,
+    /// The error that ends it.
+    pub error: Option<ProtocolError>,
+    /// Bytes that were sent in answer: see [`reply_to`].
+    pub sent: Vec<u8>,
+}
+
+/// The reply to a command: as long as the command says it is to be.
+fn reply_to(words: &[Vec<u8>]) -> Vec<u8> {
+    words.concat()
+}
+
+/// Feeds a stream to a connection, turn by turn, and runs what it has sent. `choose` makes all choices: a number below the one given.
+///
+/// # Panics
+/// Where the connection breaks its own rules.
+pub fn drive(stream: &[u8], choose: &mut dyn FnMut(usize) -> usize) -> Outcome {
+    /// Chunks of a turn at most, and their length at most, bytes.
+    const CHUNKS_MAX: usize = 3;
+    let (mut outcome, mut memory, mut connection) = (Outcome::default(), Memory::default(), connection());
+    let mut fed = 0;
+    let mut is_flushed = false;
+    while !is_flushed {
+        // Once all is fed, turns go on until all is run and sent.
+        for _ in 0..choose(CHUNKS_MAX + 1) {
+            let len = (1 + choose(stream.len().max(1))).min(stream.len() - fed);
+            if len > 0 && connection.state != State::Closing {
+                let chunk = memory.lend(&stream[fed..fed + len]);
+                connection.input.receive(&mut memory, chunk);
+                fed += len;
+            }
+        }
+        let mut is_done = turn(&mut connection, &mut memory, &mut outcome, choose);
+        connection.end_input(&mut memory);
+        assert!(memory.is_whole(), "a turn has kept memory that was lent");
+        // A send may be in flight for several turns.
+        if choose(2) == 1 {
+            connection.sent();
+        }
+        match connection.take_send(Vec::new) {
+            Sends::Nothing => {}
+            Sends::Later => is_done = false,
+            Sends::Now(send) => {
+                assert!(!send.bytes.bytes().is_empty(), "a send of nothing");
+                outcome.sent.extend_from_slice(send.bytes.bytes());
+                is_done = false;
+            }
+        }
+        is_flushed = is_done && (fed == stream.len() || outcome.error.is_some());
+    }
+    outcome
+}
+
+/// Parses what there is, runs some of it, and has the rest parsed again. Returns whether nothing is left to be run.
+fn turn(
+    connection: &mut Connection<Piece, ()>,
+    memory: &mut Memory,
+    outcome: &mut Outcome,
+    choose: &mut dyn FnMut(usize) -> usize,
+) -> bool {
+    if connection.state == State::Closing {
+        return true;
+    }
+    let mut window: Vec<(Parsed, std::ops::Range<usize>)> = Vec::new();
+    let mut ranges = Vec::new();
+    let error = loop {
+        let first = ranges.len();
+        match connection.parse(memory, &mut ranges, MAX_BULK_LEN) {
+            Ok(Some(parsed)) => window.push((parsed, first..ranges.len())),
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+        }
+    };
+    let runs = if choose(4) == 0 { choose(window.len() + 1) } else { window.len() };
+    for (parsed, at) in &window[..runs] {
+        let args = Args::new(&connection.input.bytes(memory)[parsed.begin..parsed.end], &ranges[at.clone()]);
+        let words: Vec<Vec<u8>> = args.iter().map(<[u8]>::to_vec).collect();
+        let reply = reply_to(&words);
+        connection.output.extend_from_slice(&reply);
+        connection.end_piece(reply.len());
+        outcome.commands.push(words);
+        connection.input.done(parsed.end);
+    }
+    if runs < window.len() {
+        let unrun = window.iter().map(|(parsed, at)| Unrun { parsed: *parsed, ranges: &ranges[at.clone()] });
+        connection.input.rewind(memory, unrun);
+        return false;
+    }
+    if error.is_some() {
+        outcome.error = error;
+        connection.state = State::Closing;
+    }
+    true
+}
+
+/// Longest argument: above the length from which on output is sent in pieces.
+const MAX_BULK_LEN: usize = 1 << 20;

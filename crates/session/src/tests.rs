@@ -1,0 +1,212 @@
+//! Connections without a server: random bytes in random pieces, and what becomes of the output.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use pantala_base::{Outgoing, Random, SharedBytes};
+use pantala_engine::client::ReplyMode;
+
+use crate::connection::State;
+use crate::input::WAITING_BYTES_MAX;
+use crate::output::{PIECE_BYTES, PIECE_BYTES_MIN};
+use crate::testing::{Memory, connection, drive};
+use crate::turn::{Fate, Sends};
+
+/// The seed of a random test: that of `PANTALA_SEED`, or a fresh one. Prints which.
+fn random(test: &str) -> Random {
+    let seed = match std::env::var("PANTALA_SEED") {
+        Ok(text) => text.parse().expect("PANTALA_SEED is a number"),
+        Err(_) => Random::from_entropy().next_u64(),
+    };
+    println!("{test}: PANTALA_SEED={seed}");
+    Random::from_seed(seed)
+}
+
+fn below(random: &mut Random, bound: usize) -> usize {
+    random.below(bound as u64) as usize
+}
+
+/// A stream of commands as arrays and as lines, with and without quotes, some long, and in the end perhaps something else.
+fn stream(random: &mut Random) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..1 + below(random, 30) {
+        match below(random, 8) {
+            0 => bytes.extend_from_slice(b"PING\r\n"),
+            1 => bytes.extend_from_slice(b"SET \"a b\\x00\" 'c'\r\n"),
+            2 => bytes.extend_from_slice(b"\r\n"),
+            _ => {
+                let words = 1 + below(random, 4);
+                bytes.extend_from_slice(format!("*{words}\r\n").as_bytes());
+                for _ in 0..words {
+                    let longest = if below(random, 20) == 0 { 200_000 } else { [1, 3, 100][below(random, 3)] };
+                    let len = below(random, longest);
+                    bytes.extend_from_slice(format!("${len}\r\n").as_bytes());
+                    bytes.extend(std::iter::repeat_with(|| b"\r\n*$1ab"[below(random, 7)]).take(len));
+                    bytes.extend_from_slice(b"\r\n");
+                }
+            }
+        }
+    }
+    match below(random, 4) {
+        0 => bytes.extend_from_slice(b"*1\r\n!"),
+        1 => bytes.extend_from_slice(b"*2\r\n$3\r\nGET"),
+        2 => bytes.extend_from_slice(b"SET \"a\r\n"),
+        _ => {}
+    }
+    bytes
+}
+
+#[test]
+fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
+    const STREAMS: usize = 300;
+    let mut random = random("commands_and_replies_do_not_depend_on_how_the_bytes_were_cut");
+    let mut errors = 0;
+    for _ in 0..STREAMS {
+        let stream = stream(&mut random);
+        // Of each choice the most: all bytes at once, and all run.
+        let whole = drive(&stream, &mut |bound| bound - 1);
+        assert_eq!(whole.sent, whole.commands.concat().concat());
+        errors += usize::from(whole.error.is_some());
+        // Short pieces of short streams, and any.
+        for longest in [2, 40, usize::MAX].into_iter().filter(|longest| *longest == usize::MAX || stream.len() < 10_000)
+        {
+            let pieces = drive(&stream, &mut |bound| below(&mut random, bound.min(longest)));
+            assert!(whole == pieces, "{longest}: {:?} and {:?}", whole.error, pieces.error);
+        }
+    }
+    assert!(errors > 0 && errors < STREAMS);
+}
+
+/// Output of all kinds, in order, whatever is in flight meanwhile.
+#[test]
+fn what_is_sent_is_what_was_replied() {
+    let mut random = random("what_is_sent_is_what_was_replied");
+    let kept = Arc::new(AtomicU64::new(0));
+    for _ in 0..100 {
+        let (mut connection, mut wanted, mut sent) = (connection(), Vec::new(), Vec::new());
+        for turn in 0..40u8 {
+            for _ in 0..below(&mut random, 4) {
+                let bytes = vec![turn; 1 + below(&mut random, 2 * PIECE_BYTES_MIN)];
+                wanted.extend_from_slice(&bytes);
+                match below(&mut random, 3) {
+                    0 => connection.add_shared(&SharedBytes::new(bytes, &kept)),
+                    1 => connection.add_piece(bytes),
+                    _ => {
+                        connection.output.extend_from_slice(&bytes);
+                        connection.end_piece(bytes.len());
+                    }
+                }
+            }
+            assert_eq!(connection.pending_bytes() - connection.sending.bytes, wanted.len() - sent.len());
+            if below(&mut random, 2) == 0 {
+                connection.sent();
+            }
+            if let Sends::Now(send) = connection.take_send(Vec::new) {
+                assert_eq!(matches!(send.bytes, Outgoing::Shared(_)), connection.sending.is_shared);
+                sent.extend_from_slice(send.bytes.bytes());
+            }
+        }
+        connection.state = State::Closing;
+        while connection.fate() != Fate::Over {
+            connection.sent();
+            if let Sends::Now(send) = connection.take_send(Vec::new) {
+                assert!(send.is_awaited, "its end is to end a wait");
+                sent.extend_from_slice(send.bytes.bytes());
+            }
+        }
+        assert!(sent == wanted);
+    }
+    assert_eq!(kept.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_connection_that_cannot_run_more_is_received_from_up_to_a_bound() {
+    for (state, bytes, holds) in [
+        (State::Parked, WAITING_BYTES_MAX, false),
+        (State::Parked, WAITING_BYTES_MAX + 1, true),
+        (State::Paused, WAITING_BYTES_MAX + 1, true),
+        (State::Closing, WAITING_BYTES_MAX + 1, true),
+        // Behind what isn't received its end wouldn't be seen.
+        (State::Blocked, WAITING_BYTES_MAX + 1, false),
+        // An incomplete command must go on arriving.
+        (State::Open, WAITING_BYTES_MAX + 1, false),
+    ] {
+        let (mut memory, mut connection) = (Memory::default(), connection());
+        let chunk = memory.lend(&vec![b'x'; bytes]);
+        connection.input.receive(&mut memory, chunk);
+        connection.state = state;
+        assert_eq!(connection.end_input(&mut memory), holds, "{state:?} {bytes}");
+    }
+}
+
+#[test]
+fn a_connection_ends_when_all_is_run_and_sent() {
+    let mut open = connection();
+    open.eof = true;
+    open.is_ready = true;
+    assert_eq!(open.fate(), Fate::Stays, "something may be left to parse");
+    open.is_ready = false;
+    assert_eq!(open.fate(), Fate::Over);
+    for (state, has_ended) in [
+        (State::Blocked, true),
+        (State::Paused, true),
+        (State::Parked, false),
+        (State::Yielding, false),
+        (State::Closing, true),
+    ] {
+        open.state = state;
+        assert_eq!(open.fate() == Fate::Over, has_ended, "{state:?}");
+        open.output.push(b'x');
+        assert_eq!(open.fate(), Fate::Stays, "{state:?}");
+        assert!(matches!(open.take_send(Vec::new), Sends::Now(_)));
+        assert_eq!(open.fate() == Fate::EndsWhenSent, has_ended, "{state:?}");
+        open.sent();
+    }
+}
+
+#[test]
+fn a_turn_ends_a_piece_at_its_length() {
+    let mut connection = connection();
+    connection.output = Vec::with_capacity(2 * PIECE_BYTES);
+    connection.output.resize(PIECE_BYTES - 1, b'x');
+    assert!(!connection.end_piece(1));
+    connection.output.push(b'x');
+    assert!(connection.end_piece(1) && connection.ahead.gives_buffer());
+    assert_eq!(connection.ahead.next_buffer().capacity(), PIECE_BYTES + 64);
+    assert!(!connection.ahead.gives_buffer());
+}
+
+#[test]
+fn replies_are_dropped_where_they_are_not_wanted_and_messages_are_not() {
+    let mut connection = connection();
+    let reply = |connection: &mut crate::connection::Connection<_, ()>| {
+        let before = connection.output.len();
+        connection.output.push(b'r');
+        connection.end_reply(before);
+        std::mem::take(&mut connection.output)
+    };
+    assert_eq!(reply(&mut connection), b"r");
+    connection.session.reply_mode = ReplyMode::SkipNext;
+    assert_eq!((reply(&mut connection), reply(&mut connection), reply(&mut connection)), (vec![], vec![], vec![b'r']));
+    connection.session.reply_mode = ReplyMode::Off;
+    connection.begin_exec();
+    connection.tell(b"message");
+    connection.end_exec();
+    assert_eq!(reply(&mut connection), b"message");
+}
+
+#[test]
+fn messages_wait_for_the_answer_in_flight() {
+    let mut connection = connection();
+    connection.park(1, 10);
+    connection.tell(b"message");
+    assert_eq!((connection.output.len(), connection.pending_bytes()), (0, 7));
+    connection.output.extend_from_slice(b"answer ");
+    connection.unpark();
+    connection.release_news();
+    connection.tell(b" message");
+    assert_eq!(connection.output, b"answer message message");
+    connection.state = State::Closing;
+    connection.tell(b"lost");
+    assert_eq!(connection.output, b"answer message message");
+}

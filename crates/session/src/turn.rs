@@ -1,0 +1,112 @@
+//! The end of a turn: what the owner of a connection is to do with its socket.
+
+use pantala_base::{Lender, Lent, Outgoing};
+
+use crate::connection::{Connection, State};
+use crate::input::WAITING_BYTES_MAX;
+
+/// Bytes to be sent.
+#[derive(Debug)]
+pub struct Send {
+    /// The bytes.
+    pub bytes: Outgoing,
+    /// Something follows when they are sent: more bytes, or the end of the connection. So the send is to end a wait.
+    pub is_awaited: bool,
+}
+
+/// What a connection is to be sent when a turn ends.
+#[derive(Debug)]
+pub enum Sends {
+    /// Nothing.
+    Nothing,
+    /// Nothing before the send in flight has ended, which is to end a wait.
+    Later,
+    /// These bytes.
+    Now(Send),
+}
+
+/// Whether a connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It does.
+    Stays,
+    /// It ends as soon as the send in flight has ended.
+    EndsWhenSent,
+    /// It has ended: its socket is to be closed.
+    Over,
+}
+
+impl<C: Lent, S> Connection<C, S> {
+    /// Ends the turn of its input: what is left moves to the connection's own memory. Returns whether to stop receiving: what it has
+    /// sent is enough for now, and its peer can wait.
+    #[inline]
+    pub fn end_input<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
+        self.input.keep(memory);
+        self.input.compact();
+        // An incomplete command must go on arriving; a complete one can wait in the kernel. But not while the connection may wait
+        // for ever: behind bytes that aren't received its end wouldn't be seen (`parse` has the bound then).
+        let has_enough = match self.state {
+            State::Open => self.is_ready,
+            State::Blocked => false,
+            State::Parked | State::Paused | State::Yielding | State::Closing => true,
+        };
+        has_enough && self.input.waiting_bytes() > WAITING_BYTES_MAX
+    }
+
+    /// Takes what is to be sent now. Where that is the output buffer, `next_buffer` gives the one for what comes next.
+    #[inline]
+    pub fn take_send(&mut self, next_buffer: impl FnOnce() -> Vec<u8>) -> Sends {
+        if !self.ahead.is_empty() {
+            return self.take_piece();
+        }
+        if self.output.is_empty() {
+            return Sends::Nothing;
+        }
+        if self.sending.bytes > 0 {
+            return Sends::Later;
+        }
+        let output = std::mem::replace(&mut self.output, next_buffer());
+        self.sending.bytes = output.len();
+        Sends::Now(Send { bytes: output.into(), is_awaited: self.state == State::Closing || self.eof })
+    }
+
+    /// The next piece, if no send is in flight.
+    #[cold]
+    fn take_piece(&mut self) -> Sends {
+        if self.sending.bytes > 0 {
+            return Sends::Later;
+        }
+        let Some(piece) = self.ahead.pop() else { return Sends::Nothing };
+        self.sending.bytes = piece.bytes().len();
+        self.sending.is_shared = matches!(piece, Outgoing::Shared(_));
+        // What is behind it is to follow as soon as it is sent.
+        let is_last = self.ahead.is_empty() && self.output.is_empty();
+        Sends::Now(Send { bytes: piece, is_awaited: !is_last || self.state == State::Closing || self.eof })
+    }
+
+    /// The send in flight has ended. Returns whether the end of this turn matters to the connection.
+    #[inline]
+    pub fn sent(&mut self) -> bool {
+        self.sending.bytes = 0;
+        self.sending.is_shared = false;
+        !self.output.is_empty() || !self.ahead.is_empty() || self.state != State::Open || self.eof
+    }
+
+    /// Whether it goes on, when a turn has ended.
+    #[inline]
+    pub fn fate(&self) -> Fate {
+        let ends = match self.state {
+            State::Closing => true,
+            // All that came before the end was run: what is left can't become a command any more.
+            State::Open => self.eof && !self.is_ready,
+            // As in Redis the command isn't waited for any more, whatever was sent behind it.
+            State::Blocked | State::Paused => self.eof,
+            State::Parked | State::Yielding => false,
+        };
+        match ends {
+            true if self.pending_bytes() == 0 => Fate::Over,
+            true if self.sending.bytes > 0 => Fate::EndsWhenSent,
+            _ => Fate::Stays,
+        }
+    }
+}

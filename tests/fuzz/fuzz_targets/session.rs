@@ -1,0 +1,34 @@
+//! A connection without its socket under arbitrary bytes: whatever the pieces in which they come, and whatever is parsed and
+//! has to wait, it must come to the same commands and the same error, send all replies, and never panic.
+//!
+//! The first bytes of the input are choices, over and over; the rest is the stream.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use pantala_resp::ProtocolError;
+use pantala_session::testing::{Outcome, drive};
+
+const CHOICES: usize = 16;
+
+/// Whether the error depends on the pieces, as in Redis: a longer line passes when it is seen together with its end.
+fn is_of_length(outcome: &Outcome) -> bool {
+    use ProtocolError::{TooBigBulkCount, TooBigCount, TooBigInline};
+    matches!(outcome.error, Some(TooBigInline | TooBigCount | TooBigBulkCount))
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((choices, stream)) = data.split_at_checked(CHOICES) else { return };
+    let mut next = 0;
+    let pieces = drive(stream, &mut |bound| {
+        next += 1;
+        // Each round differs from the one before: no sequence of choices goes on for ever without a send or a byte.
+        let choice = usize::from(choices[next % CHOICES]).wrapping_add(next / CHOICES);
+        choice % bound
+    });
+    let whole = drive(stream, &mut |bound| bound - 1);
+    if is_of_length(&pieces) && whole != pieces {
+        assert!(whole.commands.starts_with(&pieces.commands));
+    } else {
+        assert_eq!(whole, pieces);
+    }
+});
