@@ -7,18 +7,26 @@
 //! | [`renames`] | `rename-command` |
 //! | [`startup`] | from the settings to running workers, and back |
 //! | [`host`] | what all workers share; what commands ask of the server |
-//! | [`worker`] | a thread with its loop, its connections and its shards |
+//! | [`worker`] | a thread with its loop, its connections and its shards: the turn, which drives three rooms |
+//! | [`reactor`] | the lowest room: sockets, and which connections are due |
+//! | [`dispatch`] | the next: windows of commands, transactions, scripts, messages |
+//! | [`control`] | the highest: periodic work, settings |
+//! | [`stats`] | a worker's statistics |
 //! | [`info`] | the text of `INFO` |
 //! | [`net`] | accepted sockets |
 #![forbid(unsafe_code)]
 
 pub mod cli;
 pub mod config;
+pub mod control;
+pub mod dispatch;
 pub mod host;
 pub mod info;
 pub mod net;
 pub mod process;
+pub mod reactor;
 pub mod renames;
 pub mod scripting;
 pub mod startup;
+pub mod stats;
 pub mod worker;

@@ -11,7 +11,7 @@ use pantala_engine::shard::ShardStats;
 
 use super::Text;
 use crate::host::Server;
-use crate::worker::stats::{CommandStats, WorkerStats};
+use crate::stats::{CommandStats, WorkerStats};
 
 pub(super) fn over_workers(server: &Server, figure: fn(&WorkerStats) -> u64) -> u64 {
     server.all_worker_stats().iter().map(figure).sum()

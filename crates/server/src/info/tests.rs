@@ -192,7 +192,7 @@ fn figures_are_those_of_the_server() {
 
 #[test]
 fn errors_and_commands_are_summed_over_workers() {
-    use crate::worker::stats::{Outcome, Tally};
+    use crate::stats::{Outcome, Tally};
     let server = server();
     let command = |name: &str| pantala_commands::lookup(name.as_bytes()).expect("a command");
     for worker in 0..2 {

@@ -24,10 +24,10 @@ use pantala_runtime::EventLoop;
 use pantala_scripting::{Called, Caller, Interrupt};
 
 use super::super::busy::TURN_EVERY_MS;
-use super::super::stats::Outcome;
-use super::super::{Worker, slow};
+use super::super::{Dispatcher, slow};
 use super::ScriptCall;
 use crate::scripting::Running;
+use crate::stats::Outcome;
 
 /// How long commands of a script may run before it hands on shards, whether Lua calls its hook or not.
 const LOOK_EVERY: Duration = Duration::from_millis(TURN_EVERY_MS as u64);
@@ -42,7 +42,7 @@ fn asks_to_wait(args: &Args<'_>) -> bool {
 
 /// The server as a script on this worker sees it.
 pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
-    pub(super) worker: &'c mut Worker<'s, L>,
+    pub(super) dispatcher: &'c mut Dispatcher<'s, L>,
     pub(super) owned: &'c mut Vec<Ownership>,
     pub(super) client: Arc<Client>,
     pub(super) view: SessionView,
@@ -90,7 +90,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             Ok(command) => command,
             Err(why) => {
                 Reply::new(reply, version).error_bytes(&why);
-                self.worker.tally.count_reply_within(reply);
+                self.dispatcher.tally.count_reply_within(reply);
                 return Called::Replied;
             }
         };
@@ -112,10 +112,10 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             self.roll_back();
             return Called::Abandoned;
         }
-        let outcome = self.worker.tally.outcome_within(command, reply);
+        let outcome = self.dispatcher.tally.outcome_within(command, reply);
         let took = began.map_or(Duration::ZERO, |began| began.elapsed());
-        self.worker.tally.count_within(command, outcome, took);
-        let (keyspace, sender) = (self.worker.executor.keyspace(), Sender::Script(&self.client));
+        self.dispatcher.tally.count_within(command, outcome, took);
+        let (keyspace, sender) = (self.dispatcher.executor.keyspace(), Sender::Script(&self.client));
         slow::note(keyspace, sender, command, args, took, self.now_ms);
         self.called += took;
         if self.called >= LOOK_EVERY {
@@ -126,7 +126,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
 
     fn may_run(&mut self, args: &Args<'_>) -> Option<bool> {
         // There is one user, who may run everything.
-        match self.worker.server.renames().resolve(args) {
+        match self.dispatcher.reactor.server.renames().resolve(args) {
             Ok(_) | Err(Unresolved::WrongArity(_) | Unresolved::NotBuilt(_)) => Some(true),
             Err(_) => None,
         }
@@ -141,18 +141,18 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             return Interrupt::Kill;
         }
         // The worker must come back to its loop to stop; even what has written ends here, as the process would.
-        if self.worker.server.is_stopping() {
+        if self.dispatcher.reactor.server.is_stopping() {
             return Interrupt::Kill;
         }
-        let now_ms = self.worker.server.monotonic_ms();
-        let threshold_ms = self.worker.settings.busy_reply_threshold_ms;
+        let now_ms = self.dispatcher.reactor.server.monotonic_ms();
+        let threshold_ms = self.dispatcher.reactor.settings.busy_reply_threshold_ms;
         if now_ms >= self.next_turn_ms
             && threshold_ms > 0
             && let Some(runs_ms) = self.running().runs_ms(now_ms)
             && runs_ms >= threshold_ms
         {
             self.turn_within(runs_ms);
-            self.next_turn_ms = self.worker.server.monotonic_ms() + TURN_EVERY_MS;
+            self.next_turn_ms = self.dispatcher.reactor.server.monotonic_ms() + TURN_EVERY_MS;
             // A client of this worker may have done that just now.
             if self.running().is_killed() {
                 return Interrupt::Kill;
@@ -188,38 +188,39 @@ impl From<TooLarge> for Halt {
 impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     /// What this worker runs, as others see it: this script.
     fn running(&self) -> &Running {
-        self.worker.server.scripting().running(self.worker.number)
+        self.dispatcher.reactor.server.scripting().running(self.dispatcher.reactor.number)
     }
 
     /// It has run for too long: the worker serves its other connections.
     #[cold]
     fn turn_within(&mut self, runs_ms: i64) {
-        let (worker, kind) = (&mut *self.worker, self.call.program.kind());
-        if worker.busy_reply().is_none() {
+        let (dispatcher, kind) = (&mut *self.dispatcher, self.call.program.kind());
+        if dispatcher.busy.reply().is_none() {
             let named = self.call.named();
             let (name, kill) = (named.name.escape_ascii(), kind.kill_command());
             tracing::warn!(
                 "Slow script detected: still in execution after {runs_ms} milliseconds. It can be ended with {kill}. Its name is: {name}."
             );
-            worker.server.scripting().running(worker.number).tell(named);
-            worker.begin_busy(self.index, kind);
+            dispatcher.reactor.server.scripting().running(dispatcher.reactor.number).tell(named);
+            dispatcher.begin_busy(self.index, kind);
         }
-        let is_out = worker.is_out_of_memory();
-        worker.turn_within(self.owned);
-        worker.set_out_of_memory(is_out);
+        let is_out = dispatcher.is_out_of_memory();
+        dispatcher.turn_within(self.owned);
+        dispatcher.set_out_of_memory(is_out);
     }
 
     /// What others wait for goes on, as far as the script doesn't hold it.
     #[cold]
     fn hand_on_shards(&mut self) {
-        self.worker.hand_on_shards();
-        self.next_look_ms = self.worker.server.monotonic_ms() + TURN_EVERY_MS;
+        let Dispatcher { mail, reactor, executor, .. } = &mut *self.dispatcher;
+        mail.hand_on_shards(reactor.server, reactor.number, executor);
+        self.next_look_ms = self.dispatcher.reactor.server.monotonic_ms() + TURN_EVERY_MS;
         self.called = Duration::ZERO;
     }
 
     /// The command of a call, if a script may run it.
     fn resolve(&mut self, args: &Args<'_>) -> Result<&'static Command, Cow<'static, [u8]>> {
-        let (server, tally) = (self.worker.server, &mut self.worker.tally);
+        let (server, tally) = (self.dispatcher.reactor.server, &mut self.dispatcher.tally);
         let command = match server.renames().resolve(args) {
             Ok(command) => command,
             Err(unresolved) => {
@@ -229,7 +230,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 return Err(unresolved.message_in_script(args));
             }
         };
-        let tuning = &self.worker.executor.keyspace().tuning;
+        let tuning = &self.dispatcher.executor.keyspace().tuning;
         let may_debug = || tuning.scripts_may_debug.load(Relaxed) && command.flags.contains(Flags::DEBUGS);
         let refused = if command.flags.contains(Flags::NOSCRIPT) && !may_debug()
             || matches!(command.handler, Handler::Container | Handler::Transaction(_))
@@ -241,14 +242,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             Some("ERR Write commands are not allowed from read-only scripts.")
         } else if self.is_out_of_memory && command.flags.contains(Flags::DENYOOM) {
             Some(OUT_OF_MEMORY)
-        } else if self.worker.executor.keyspace().is_cluster() {
+        } else if self.dispatcher.executor.keyspace().is_cluster() {
             self.crossing(command, args)
         } else {
             None
         };
         match refused {
             Some(why) => {
-                self.worker.tally.count_within(command, Outcome::Rejected, Duration::ZERO);
+                self.dispatcher.tally.count_within(command, Outcome::Rejected, Duration::ZERO);
                 Err(why.as_bytes().into())
             }
             None => {
@@ -283,20 +284,20 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             return Err(Halt::Undeclared);
         }
         self.note_write(command)?;
-        let worker = &mut *self.worker;
+        let dispatcher = &mut *self.dispatcher;
         let mut session = Session::new(Arc::clone(&self.client), true);
         session.db = self.view.db;
         session.version = self.view.version;
         let mut context = LocalContext {
             session: &mut session,
-            keyspace: worker.executor.keyspace(),
-            host: worker.server,
+            keyspace: dispatcher.executor.keyspace(),
+            host: dispatcher.reactor.server,
             now_ms: self.now_ms,
         };
         handler(&mut context, args, &mut Reply::new(reply, self.view.version));
         self.view.db = session.db;
         if reply.first() != Some(&b'-') {
-            worker.executor.propagate_local(command, self.view.db, args);
+            dispatcher.executor.propagate_local(command, self.view.db, args);
         }
         self.show(command, args);
         Ok(())
@@ -326,8 +327,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             self.show(command, args);
             return Ok(());
         }
-        let keyspace = self.worker.executor.keyspace();
-        let shards = &mut self.worker.shards;
+        let keyspace = self.dispatcher.executor.keyspace();
+        let shards = &mut self.dispatcher.scratch.shards;
         shards.clear();
         let first_key = match command.single_key() {
             Some(index) if matches!(command.route, Route::Keys) => {
@@ -345,7 +346,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if self.undo.is_some() {
             self.prepare_to_undo(command, args, first_key)?;
         }
-        let worker = &mut *self.worker;
+        let dispatcher = &mut *self.dispatcher;
         let call = Call {
             command,
             args: *args,
@@ -355,18 +356,18 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             connection: self.token,
             now_ms: self.now_ms,
         };
-        worker.executor.run_held(&call, &worker.shards, self.owned, reply);
+        dispatcher.executor.run_held(&call, &dispatcher.scratch.shards, self.owned, reply);
         // As in Redis the client has read all keys that its script declares.
         if let Some(reader) = &self.reads_as {
-            worker.executor.remember_for_script(command, reader, self.owned, self.keys.iter());
+            dispatcher.executor.remember_for_script(command, reader, self.owned, self.keys.iter());
         }
         Ok(())
     }
 
     /// The shards of a command that hasn't exactly one key.
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
-        let keyspace = self.worker.executor.keyspace();
-        let shards = &mut self.worker.shards;
+        let keyspace = self.dispatcher.executor.keyspace();
+        let shards = &mut self.dispatcher.scratch.shards;
         // Which shards others need, and what they change there, isn't told by their arguments.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
             return Err(Halt::Undeclared);
@@ -393,7 +394,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     ) -> Result<(), Halt> {
         let owned = &mut *self.owned;
         let is_held = |shard: &u32| owned.binary_search_by_key(shard, Ownership::shard).is_ok();
-        if !self.worker.shards.iter().all(is_held) {
+        if !self.dispatcher.scratch.shards.iter().all(is_held) {
             return Err(Halt::Undeclared);
         }
         let Some(undo) = &mut self.undo else { return Ok(()) };
@@ -403,11 +404,11 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if command.flags.contains(Flags::OTHER_DATABASES) {
             return Err(Halt::Undeclared);
         }
-        let mut access = self.worker.executor.look(&self.view, owned, self.now_ms);
+        let mut access = self.dispatcher.executor.look(&self.view, owned, self.now_ms);
         if let (Some(index), Some(place)) = (command.single_key(), first_key) {
             return Ok(undo.note(&mut access, &Key { bytes: args.at(index), place })?);
         }
-        let keyspace = self.worker.executor.keyspace();
+        let keyspace = self.dispatcher.executor.keyspace();
         let mut is_noted = Ok(());
         let _ = for_each_key(command, args, |index, _| {
             if is_noted.is_ok() {
@@ -420,7 +421,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
 
     /// Shows a command that no shard has run to who sees every command. Not in a run that may be put back: it began before anybody did.
     fn show(&self, command: &Command, args: &Args<'_>) {
-        let keyspace = self.worker.executor.keyspace();
+        let keyspace = self.dispatcher.executor.keyspace();
         if self.undo.is_none() && keyspace.monitors().are_there() {
             keyspace.show_of_script(command, args, self.view.db);
         }
@@ -438,7 +439,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     pub(super) fn keep(&mut self) {
         let Some(undo) = &mut self.undo else { return };
         if !self.owned.is_empty() {
-            undo.keep(&mut self.worker.executor.look(&self.view, self.owned, self.now_ms));
+            undo.keep(&mut self.dispatcher.executor.look(&self.view, self.owned, self.now_ms));
         }
     }
 
@@ -447,7 +448,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     fn tear(&mut self) {
         self.keep();
         let shards: Vec<u32> = self.owned.iter().map(Ownership::shard).collect();
-        self.worker.take_anew(&shards, self.owned);
+        self.dispatcher.take_anew(&shards, self.owned);
     }
 
     fn roll_back(&mut self) {
@@ -456,8 +457,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             return;
         }
         if !self.owned.is_empty() {
-            undo.roll_back(&mut self.worker.executor.look(&self.view, self.owned, self.now_ms));
+            undo.roll_back(&mut self.dispatcher.executor.look(&self.view, self.owned, self.now_ms));
         }
-        self.worker.executor.roll_back_unit(self.owned);
+        self.dispatcher.executor.roll_back_unit(self.owned);
     }
 }

@@ -23,13 +23,12 @@ use pantala_runtime::EventLoop;
 use pantala_session::queue::{QUEUED, ToQueue};
 use pantala_session::replies::replies_wanted;
 
-use super::connection::{Connection, State};
 use super::pause::PauseAnswer;
 use super::scripts::{ScriptCall, copied};
 use super::slow::Words;
-use super::stats::Outcome;
 use super::window::{Entry, What};
-use super::{Worker, refusal, run, scripts};
+use super::{Connection, Dispatcher, State, refusal, run, scripts};
+use crate::stats::Outcome;
 
 /// What a connection does with the shards that it has asked for.
 pub enum Held {
@@ -81,17 +80,17 @@ fn take_exec(connection: &mut Connection) -> Option<Box<Exec>> {
     Some(Box::new(Exec::new(transaction, watching, command, name)))
 }
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// Queues a command of a connection that has sent `MULTI`.
     #[cold]
     pub(super) fn queue(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) {
-        let (keyspace, server) = (self.executor.keyspace(), self.server);
-        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
+        let (keyspace, server) = (self.executor.keyspace(), self.reactor.server);
+        let Some(connection) = &mut self.reactor.connections[entry.connection as usize] else { return };
         let before = connection.output.len();
         let place = if let What::Single(_, place) = entry.what { Some(place) } else { None };
         let queued = ToQueue { command, at: entry.begin..entry.end, ranges, place };
         let flags = |command: &Command, args: &Args<'_>| scripts::flags_of(server, command, args);
-        if !connection.queue(&self.io, keyspace, queued, flags) {
+        if !connection.queue(&self.reactor.io, keyspace, queued, flags) {
             self.tally.count_reply(&connection.output[before..]);
             self.tally.count(command, Outcome::Rejected);
         }
@@ -102,7 +101,7 @@ impl<L: EventLoop> Worker<'_, L> {
     /// An `EXEC` of commands whose keys have several slots, in a cluster: ends the transaction.
     #[cold]
     pub(super) fn refuse_exec(&mut self, entry: &Entry) {
-        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[entry.connection as usize] else { return };
         let What::Local(command) = entry.what else { return };
         let before = connection.output.len();
         connection.session.discard();
@@ -125,11 +124,11 @@ impl<L: EventLoop> Worker<'_, L> {
             return self.gather_script(entry, command, form, ranges);
         }
         let index = entry.connection;
-        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
-        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
+        let args = Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges);
         let (keyspace, session) = (self.executor.keyspace(), &mut connection.session);
         let mut reply = Reply::new(&mut connection.output, session.version);
-        self.shards.clear();
+        self.scratch.shards.clear();
         let held = match part {
             TransactionPart::Watch if session.transaction.is_some() => {
                 reply.error("ERR WATCH inside MULTI is not allowed");
@@ -137,7 +136,7 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             TransactionPart::Watch => {
                 let keys: Vec<Box<[u8]>> = args.iter().map(Box::from).collect();
-                self.shards.extend(keys.iter().skip(1).map(|key| keyspace.place(key).shard));
+                self.scratch.shards.extend(keys.iter().skip(1).map(|key| keyspace.place(key).shard));
                 Some(Held::Watch(command, keys))
             }
             TransactionPart::Exec => {
@@ -158,9 +157,9 @@ impl<L: EventLoop> Worker<'_, L> {
                         None
                     }
                     Some(transaction) => {
-                        transaction.add_shards(keyspace, &mut self.shards);
+                        transaction.add_shards(keyspace, &mut self.scratch.shards);
                         if let Some(watching) = &session.watching {
-                            watching.add_shards(&mut self.shards);
+                            watching.add_shards(&mut self.scratch.shards);
                         }
                         Some(Held::Exec(command, args.at(0).try_into().unwrap_or(*b"EXEC")))
                     }
@@ -187,10 +186,10 @@ impl<L: EventLoop> Worker<'_, L> {
         ranges: &[ArgRange],
     ) -> Ran {
         let index = entry.connection;
-        let Some(connection) = &self.connections[index as usize] else { return Ran::Done };
-        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+        let Some(connection) = &self.reactor.connections[index as usize] else { return Ran::Done };
+        let args = Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges);
         let call = self.script_call(index, command, form, &args);
-        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
         connection.input.done(entry.end);
         match call {
             Ok(call) => self.gather_for_script(index, call, false),
@@ -201,19 +200,19 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    /// Asks for the shards in `self.shards`, and does with them what they are for as soon as they are there. `has_waited`: the command has
+    /// Asks for the shards in `self.scratch.shards`, and does with them what they are for as soon as they are there. `has_waited`: the command has
     /// waited before, and the window that it stood in has run.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
-        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
         // A transaction that goes on without its watch would be worse than one that waits.
         let may_be_refused = !matches!(held, Held::Watch(..));
         let mut argument_bytes = held.argument_bytes();
         connection.socket.held = Some(held);
         let (view, token) = (connection.session.view(), connection.socket.token());
-        match self.executor.gather(&self.shards, view, token, self.now_ms, may_be_refused) {
+        match self.executor.gather(&self.scratch.shards, view, token, self.reactor.clock.now_ms, may_be_refused) {
             Ok(owned) => self.run_held(index, owned, has_waited),
             Err(mut parcel) => {
-                if let Some(connection) = &mut self.connections[index as usize] {
+                if let Some(connection) = &mut self.reactor.connections[index as usize] {
                     parcel.value.reads_as = connection.session.reads_as.clone();
                     if let Some(exec) = take_exec(connection) {
                         argument_bytes += exec.transaction.bytes();
@@ -231,17 +230,24 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn answer_exec(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
         self.tally.begin_window();
         for (queued, ran, part) in exec.replies(reply) {
-            if let Some(connection) = &mut self.connections[index as usize] {
+            if let Some(connection) = &mut self.reactor.connections[index as usize] {
                 connection.session.close_after_reply |= is_given_up(part);
             }
             let outcome = self.tally.outcome(queued.command, part);
             self.tally.count(queued.command, outcome);
-            let Some(connection) = &self.connections[index as usize] else { continue };
+            let Some(connection) = &self.reactor.connections[index as usize] else { continue };
             if let Some(took) = ran.took {
                 self.tally.time_last(took);
                 let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
                 let args = exec.transaction.args(queued);
-                super::slow::note(keyspace, Sender::Client(client), queued.command, &args, took, self.now_ms);
+                super::slow::note(
+                    keyspace,
+                    Sender::Client(client),
+                    queued.command,
+                    &args,
+                    took,
+                    self.reactor.clock.now_ms,
+                );
             }
         }
         // Refused, it has one reply, and took no time.
@@ -252,7 +258,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.time_late(index, exec.command, exec.took, || copied(std::iter::once(exec.name.as_slice())));
             }
         }
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         if replies_wanted(&mut connection.session) {
             connection.output.extend_from_slice(reply);
         }
@@ -262,10 +268,10 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn brought(&mut self, mut parcel: Parcel) {
         let owned = parcel.value.take_owned();
         // Where the connection has gone meanwhile, what it queued has not begun: it is as if it had never sent EXEC.
-        let Some(index) = self.find_token(parcel.value.connection) else {
-            return self.executor.give_back(owned, self.now_ms);
+        let Some(index) = self.reactor.find_token(parcel.value.connection) else {
+            return self.executor.give_back(owned, self.reactor.clock.now_ms);
         };
-        let connection = self.connections[index as usize].as_mut().expect("found");
+        let connection = self.reactor.connections[index as usize].as_mut().expect("found");
         let before = connection.output.len();
         connection.unpark();
         let script = match &connection.socket.held {
@@ -278,7 +284,7 @@ impl<L: EventLoop> Worker<'_, L> {
             None => {}
         }
         self.end_caching(index);
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         if let Some(command) = script
             && self.tally.outcome(command, &connection.output[before..]) == Outcome::Failed
         {
@@ -291,36 +297,37 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let added_bytes = connection.output.len().saturating_sub(before);
         if !self.closed_over_limit(index, added_bytes) {
-            self.make_ready(index);
-            self.touch(index);
+            self.reactor.make_ready(index);
+            self.reactor.touch(index);
         }
     }
 
     /// Does what the shards were asked for, and gives them back. Where it has waited for them its time is taken from here: as in Redis
     /// it is that of its work.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
-        let before = self.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
-        if let Some(why) = self.busy_reply()
+        let before = self.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
+        if let Some(why) = self.busy.reply()
             && self.would_run_script(index)
         {
-            self.executor.give_back(owned, self.now_ms);
+            self.executor.give_back(owned, self.reactor.clock.now_ms);
             self.refuse_held(index, why);
             return Ran::Done;
         }
         if has_waited && !self.has_room_for_held(index, &mut owned) {
-            self.executor.give_back(owned, self.now_ms);
+            self.executor.give_back(owned, self.reactor.clock.now_ms);
             self.refuse_held(index, OUT_OF_MEMORY);
             return Ran::Done;
         }
         // A transaction or a script sees this time from its beginning to its end.
-        let now_ms = self.now_ms;
-        let held = self.connections[index as usize].as_mut().and_then(|connection| connection.socket.held.take());
+        let now_ms = self.reactor.clock.now_ms;
+        let held =
+            self.reactor.connections[index as usize].as_mut().and_then(|connection| connection.socket.held.take());
         let began = (has_waited && WATCHING).then(Instant::now);
         match held {
             Some(Held::Script(call)) if self.is_script_paused(index, &call) => {
                 self.executor.give_back(owned, now_ms);
                 self.put_off(index, call.command());
-                if let Some(connection) = &mut self.connections[index as usize] {
+                if let Some(connection) = &mut self.reactor.connections[index as usize] {
                     connection.socket.held = Some(Held::Script(call));
                 }
                 return Ran::Parked;
@@ -361,7 +368,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
                 self.execute_transaction(index, &mut owned, now_ms);
                 if let Some(began) = began {
-                    self.read_clock();
+                    self.reactor.read_clock();
                     // Its plain commands share what its others leave of its time.
                     self.tally.end_window(began.elapsed());
                 }
@@ -379,7 +386,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// The pause that a transaction has begun, which has run.
     fn take_pause(&mut self, index: u32, exec: &'static Command, has_waited: bool) -> Option<Box<PauseAnswer>> {
-        let pause = self.connections[index as usize].as_mut()?.session.pause.take()?;
+        let pause = self.reactor.connections[index as usize].as_mut()?.session.pause.take()?;
         // That of one that has waited was told.
         let timed = (!has_waited).then_some((exec, 1));
         Some(Box::new(PauseAnswer::new(*pause, timed, false)))
@@ -387,7 +394,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Whether what a connection has asked for shards for is a script, or has one.
     fn would_run_script(&self, index: u32) -> bool {
-        let Some(connection) = &self.connections[index as usize] else { return false };
+        let Some(connection) = &self.reactor.connections[index as usize] else { return false };
         let is_script = |queued: &Queued| matches!(queued.command.handler, Handler::Transaction(_));
         match &connection.socket.held {
             Some(Held::Script(_)) => true,
@@ -402,7 +409,9 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Answers what a connection has asked for shards for: a script is busy.
     fn refuse_held(&mut self, index: u32, why: &'static str) {
-        let Some(Connection { session, output, socket, .. }) = &mut self.connections[index as usize] else { return };
+        let Some(Connection { session, output, socket, .. }) = &mut self.reactor.connections[index as usize] else {
+            return;
+        };
         match socket.held.take() {
             Some(Held::Exec(..)) => {
                 session.discard();
@@ -425,7 +434,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let took = began.map(|began| began.elapsed());
         if keyspace.monitors().are_there()
-            && let Some(Connection { session, .. }) = &self.connections[index as usize]
+            && let Some(Connection { session, .. }) = &self.reactor.connections[index as usize]
         {
             let (bytes, ranges) = words();
             keyspace.show(command, &Args::new(&bytes, &ranges), session.client.id, session.db);
@@ -438,16 +447,16 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     fn watch(&mut self, index: u32, keys: &[Box<[u8]>], owned: &mut [Ownership]) {
-        let Some(Connection { session, output, .. }) = &mut self.connections[index as usize] else { return };
+        let Some(Connection { session, output, .. }) = &mut self.reactor.connections[index as usize] else { return };
         let view = session.view();
         let watching = session.watching.get_or_insert_default();
-        watching.add(&mut self.executor.look(&view, owned, self.now_ms), keys);
+        watching.add(&mut self.executor.look(&view, owned, self.reactor.clock.now_ms), keys);
         session.client.tell_watch(watching);
         Reply::new(output, view.version).ok();
     }
 
     fn execute_transaction(&mut self, index: u32, owned: &mut Vec<Ownership>, now_ms: i64) {
-        let Some(Connection { session, output, .. }) = &mut self.connections[index as usize] else { return };
+        let Some(Connection { session, output, .. }) = &mut self.reactor.connections[index as usize] else { return };
         let view = session.view();
         let (transaction, watching) = (session.transaction.take(), session.watching.take());
         session.tell_transaction();
@@ -458,7 +467,7 @@ impl<L: EventLoop> Worker<'_, L> {
             return Reply::new(output, view.version).null_array();
         }
         Reply::new(output, view.version).array(transaction.queue().len());
-        if let Some(connection) = &mut self.connections[index as usize] {
+        if let Some(connection) = &mut self.reactor.connections[index as usize] {
             connection.begin_exec();
         }
         self.executor.begin_unit();
@@ -470,7 +479,7 @@ impl<L: EventLoop> Worker<'_, L> {
             self.run_queued(index, &transaction, queued, owned, now_ms);
         }
         self.executor.end_unit(owned);
-        if let Some(connection) = &mut self.connections[index as usize] {
+        if let Some(connection) = &mut self.reactor.connections[index as usize] {
             connection.end_exec();
             connection.session.keep_ended(transaction);
         }
@@ -489,14 +498,14 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Gives shards back, and takes those (ascending) when others have had them. Whatever came for this worker meanwhile is seen to.
     #[cold]
     pub(super) fn take_anew(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
-        self.executor.give_back(std::mem::take(owned), self.now_ms);
+        self.executor.give_back(std::mem::take(owned), self.reactor.clock.now_ms);
         faults::stall();
         loop {
             owned.extend(needed.iter().map_while(|shard| self.executor.try_take(*shard)));
             if owned.len() == needed.len() {
                 return;
             }
-            self.executor.give_back(std::mem::take(owned), self.now_ms);
+            self.executor.give_back(std::mem::take(owned), self.reactor.clock.now_ms);
             // Who has them may wait for this worker.
             self.receive_messages();
             self.executor.go_on();
@@ -517,15 +526,15 @@ impl<L: EventLoop> Worker<'_, L> {
         if run::ends_listening(command) {
             self.hand_out_before_leaving(index);
         }
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();
         let began = self.stopwatch.begin(command, transaction.args(queued).len(), bytes);
         let (args, before) = (transaction.args(queued), connection.output.len());
         match command.handler {
             Handler::Local(handler) => {
-                connection.tell_buffers(&self.io);
+                connection.tell_buffers(&self.reactor.io);
                 let Connection { session, output, confirmed, .. } = connection;
-                let (keyspace, host, version) = (self.executor.keyspace(), self.server, session.version);
+                let (keyspace, host, version) = (self.executor.keyspace(), self.reactor.server, session.version);
                 let mut context = LocalContext { session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(output, version));
                 if keyspace.monitors().are_there() {
@@ -540,22 +549,22 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             Handler::Keyed(_) => {
                 let (keyspace, view) = (self.executor.keyspace(), connection.session.view());
-                if !transaction.find_shards(queued, &mut self.shards) {
+                if !transaction.find_shards(queued, &mut self.scratch.shards) {
                     match command.route {
-                        Route::Custom(choose) => choose(keyspace, &view, &args, &mut self.shards),
-                        _ => self.shards.extend(0..keyspace.shard_count()),
+                        Route::Custom(choose) => choose(keyspace, &view, &args, &mut self.scratch.shards),
+                        _ => self.scratch.shards.extend(0..keyspace.shard_count()),
                     }
-                    if self.shards.is_empty() {
-                        self.shards.push(0);
+                    if self.scratch.shards.is_empty() {
+                        self.scratch.shards.push(0);
                     }
-                    self.shards.sort_unstable();
-                    self.shards.dedup();
+                    self.scratch.shards.sort_unstable();
+                    self.scratch.shards.dedup();
                 }
                 let (first_key, connection_token) = (queued.first_key, connection.socket.token());
                 let reads_as = connection.session.reads_as.as_ref();
                 let call =
                     Call { command, args, first_key, session: view, reads_as, connection: connection_token, now_ms };
-                self.executor.run_held(&call, &self.shards, owned, &mut connection.output);
+                self.executor.run_held(&call, &self.scratch.shards, owned, &mut connection.output);
             }
             Handler::Transaction(TransactionPart::Script(form)) => {
                 let scripted = self.run_queued_script(index, command, form, &args, owned, now_ms);
@@ -565,7 +574,7 @@ impl<L: EventLoop> Worker<'_, L> {
             }
             Handler::Transaction(_) | Handler::Container => unreachable!("runs at once, or not at all: never queued"),
         }
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let reply = &connection.output[before..];
         connection.session.close_after_reply |= is_given_up(reply);
         let outcome = self.tally.outcome(command, reply);

@@ -13,24 +13,23 @@ use pantala_engine::slowlog::Sender;
 use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
-use super::connection::{Blocked, State};
-use super::{Worker, slow};
+use super::{Blocked, Dispatcher, State, slow};
 
 /// What `CLIENT UNBLOCK … ERROR` has the command answer.
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// A command of a connection has become a waiter, which took so long.
     pub(super) fn block(&mut self, index: u32, waiter: Arc<Waiter>, took: Duration) {
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         connection.state = State::Blocked;
         *connection.session.client.waiter() = Some(Arc::clone(&waiter));
         connection.session.client.argument_bytes.store(waiter.argument_bytes() as u64, Relaxed);
         let deadline_us = (waiter.timeout_ms > 0).then(|| {
-            self.server.monotonic_us().saturating_add_unsigned((waiter.timeout_ms as u64).saturating_mul(1000))
+            self.reactor.server.monotonic_us().saturating_add_unsigned((waiter.timeout_ms as u64).saturating_mul(1000))
         });
         if let Some(deadline_us) = deadline_us {
-            self.deadlines.insert((deadline_us, waiter.ticket(), index));
+            self.waiting.deadlines.insert((deadline_us, waiter.ticket(), index));
         }
         let early = connection.waits.woken_early.take();
         connection.waits.blocked = Some(Blocked { waiter, deadline_us, took });
@@ -39,7 +38,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.tell_blocked(1);
         // Its peer may have gone before it was known to wait.
-        self.touch(index);
+        self.reactor.touch(index);
         if let Some(early) = early {
             self.woken(early);
         }
@@ -49,8 +48,8 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn woken(&mut self, woken: Woken) {
         self.executor.observe_clock(woken.effect_clock);
         // The connection may have gone meanwhile, and the answer with it, as in Redis.
-        let Some(index) = self.find_token(woken.waiter.connection) else { return };
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         match &connection.waits.blocked {
             Some(blocked) if Arc::ptr_eq(&blocked.waiter, &woken.waiter) => {
                 self.unblock(index, false, &mut |output, _| output.extend_from_slice(&woken.reply));
@@ -63,8 +62,8 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// `CLIENT UNBLOCK` has claimed a waiter.
     pub(super) fn unblocked(&mut self, unblock: &Unblock) {
-        let Some(index) = self.find_token(unblock.waiter.connection) else { return };
-        let is_its = self.connections[index as usize]
+        let Some(index) = self.reactor.find_token(unblock.waiter.connection) else { return };
+        let is_its = self.reactor.connections[index as usize]
             .as_ref()
             .and_then(|connection| connection.waits.blocked.as_ref())
             .is_some_and(|blocked| Arc::ptr_eq(&blocked.waiter, &unblock.waiter));
@@ -83,20 +82,21 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Answers those whose time is over.
     #[inline]
-    pub(super) fn time_out(&mut self) {
-        if !self.deadlines.is_empty() {
+    pub fn time_out(&mut self) {
+        if !self.waiting.deadlines.is_empty() {
             self.look_at_deadlines();
         }
     }
 
     fn look_at_deadlines(&mut self) {
-        let now_us = self.server.monotonic_us();
-        while let Some(&(deadline_us, ticket, index)) = self.deadlines.first()
+        let now_us = self.reactor.server.monotonic_us();
+        while let Some(&(deadline_us, ticket, index)) = self.waiting.deadlines.first()
             && deadline_us <= now_us
         {
-            self.deadlines.remove(&(deadline_us, ticket, index));
-            let waiter =
-                self.connections[index as usize].as_ref().and_then(|connection| connection.waits.blocked.as_ref());
+            self.waiting.deadlines.remove(&(deadline_us, ticket, index));
+            let waiter = self.reactor.connections[index as usize]
+                .as_ref()
+                .and_then(|connection| connection.waits.blocked.as_ref());
             // Claimed by another: its answer is on the way.
             if waiter.is_some_and(|blocked| blocked.waiter.ticket() == ticket && blocked.waiter.claim()) {
                 self.unblock(index, true, &mut |output, version| Reply::new(output, version).null_array());
@@ -108,13 +108,20 @@ impl<L: EventLoop> Worker<'_, L> {
     /// without the time that it waited, and not at all when it timed out.
     fn unblock(&mut self, index: u32, timed_out: bool, answer: &mut dyn FnMut(&mut Vec<u8>, Version)) {
         let Some(Blocked { waiter, took, .. }) = self.no_longer_blocked(index) else { return };
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         connection.state = State::Open;
         let before = connection.output.len();
         answer(&mut connection.output, connection.session.version);
         if !timed_out {
             let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
-            slow::note(keyspace, Sender::Client(client), waiter.command(), &waiter.args(), took, self.now_ms);
+            slow::note(
+                keyspace,
+                Sender::Client(client),
+                waiter.command(),
+                &waiter.args(),
+                took,
+                self.reactor.clock.now_ms,
+            );
             self.tally.end_blocked(waiter.command(), took);
         }
         self.tally.count_late_reply(waiter.command(), &connection.output[before..]);
@@ -125,15 +132,18 @@ impl<L: EventLoop> Worker<'_, L> {
             return;
         }
         // Most have sent nothing while they waited.
-        if self.connections[index as usize].as_ref().is_some_and(|connection| connection.input.waiting_bytes() > 0) {
-            self.make_ready(index);
+        if self.reactor.connections[index as usize]
+            .as_ref()
+            .is_some_and(|connection| connection.input.waiting_bytes() > 0)
+        {
+            self.reactor.make_ready(index);
         }
-        self.touch(index);
+        self.reactor.touch(index);
     }
 
     /// Gives up what a connection waits for: it closes.
     pub(super) fn stop_waiting(&mut self, index: u32) {
-        if let Some(Some(connection)) = self.connections.get(index as usize)
+        if let Some(Some(connection)) = self.reactor.connections.get(index as usize)
             && let Some(blocked) = &connection.waits.blocked
         {
             // Where another was faster, its answer finds nobody.
@@ -144,12 +154,12 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Forgets that a connection waits, here and in the queues.
     fn no_longer_blocked(&mut self, index: u32) -> Option<Blocked> {
-        let connection = self.connections[index as usize].as_mut()?;
+        let connection = self.reactor.connections[index as usize].as_mut()?;
         let blocked = connection.waits.blocked.take()?;
         *connection.session.client.waiter() = None;
         connection.session.client.argument_bytes.store(0, Relaxed);
         if let Some(deadline_us) = blocked.deadline_us {
-            self.deadlines.remove(&(deadline_us, blocked.waiter.ticket(), index));
+            self.waiting.deadlines.remove(&(deadline_us, blocked.waiter.ticket(), index));
         }
         self.executor.withdraw(&blocked.waiter);
         self.tell_blocked(-1);
@@ -157,7 +167,7 @@ impl<L: EventLoop> Worker<'_, L> {
     }
 
     fn tell_blocked(&self, change: i64) {
-        self.stats.blocked.set(self.stats.blocked.get().saturating_add_signed(change));
-        self.stats.with_deadline.set(self.deadlines.len() as u64);
+        self.reactor.stats.blocked.set(self.reactor.stats.blocked.get().saturating_add_signed(change));
+        self.reactor.stats.with_deadline.set(self.waiting.deadlines.len() as u64);
     }
 }

@@ -9,11 +9,9 @@
 //!
 //! Commands don't pay for any of this: it is part of the periodic work.
 
-use pantala_base::allocator;
 use pantala_engine::client::Host;
-use pantala_runtime::EventLoop;
 
-use super::Worker;
+use crate::host::Server;
 use crate::process;
 
 /// How often resident memory is looked at, ms.
@@ -29,21 +27,9 @@ const UNUSED_SHARE: u64 = 20;
 const REPEAT_MS: i64 = 2 * WATCH_MS;
 const REPEAT_MS_MAX: i64 = 64_000;
 
-/// A Lua state that shrank by so much, bytes, has its worker purge at once.
-const STATE_BYTES_FREED_MIN: usize = 8 * 1024 * 1024;
-
-/// What a worker remembers of purges.
-#[derive(Default)]
-pub(super) struct PurgeState {
-    /// Purge again in the next periodic work: while several heaps are purged, one may skip memory
-    /// that another has just freed.
-    again: bool,
-    watch: Watch,
-}
-
 /// Decides when a purge is due.
 #[derive(Default)]
-struct Watch {
+pub(super) struct Watch {
     next_look_ms: i64,
     /// What was resident and not accounted for before the last purge, bytes; 0: there is nothing to
     /// purge.
@@ -53,6 +39,22 @@ struct Watch {
 }
 
 impl Watch {
+    /// A few times a second, on the first worker: has all workers purge where that is due.
+    pub(super) fn look(&mut self, server: &Server, now_ms: i64) {
+        if now_ms < self.next_look_ms {
+            return;
+        }
+        self.next_look_ms = now_ms + WATCH_MS;
+        // What scripts take is known when they end, and what is being freed isn't resident for long.
+        if server.scripting().is_running() || server.keyspace().lazy_free().pending() > 0 {
+            return;
+        }
+        let Some(resident_bytes) = process::resident_bytes() else { return };
+        if self.is_due(resident_bytes, server.accounted_bytes(), now_ms) {
+            server.purge_memory();
+        }
+    }
+
     /// Whether to purge, where so much is resident and so much is accounted for, bytes.
     fn is_due(&mut self, resident_bytes: u64, used_bytes: u64, now_ms: i64) -> bool {
         let slack_bytes = UNUSED_BYTES_MAX + used_bytes / UNUSED_SHARE;
@@ -73,46 +75,7 @@ impl Watch {
     }
 }
 
-impl<L: EventLoop> Worker<'_, L> {
-    /// Returns what this worker's heap doesn't use to the kernel, now and once more in the next
-    /// periodic work.
-    #[cold]
-    pub(super) fn purge(&mut self) {
-        allocator::purge();
-        self.purging.again = true;
-    }
-
-    /// A few times a second: repeats a purge; on the first worker, has all workers purge where that
-    /// is due.
-    pub(super) fn look_after_purges(&mut self) {
-        if std::mem::take(&mut self.purging.again) {
-            allocator::purge();
-        }
-        if self.number != 0 || self.turn_ran_ms < self.purging.watch.next_look_ms {
-            return;
-        }
-        self.purging.watch.next_look_ms = self.turn_ran_ms + WATCH_MS;
-        let keyspace = self.executor.keyspace();
-        // What scripts take is known when they end, and what is being freed isn't resident for
-        // long.
-        if self.server.scripting().is_running() || keyspace.lazy_free().pending() > 0 {
-            return;
-        }
-        let Some(resident_bytes) = process::resident_bytes() else { return };
-        if self.purging.watch.is_due(resident_bytes, self.server.accounted_bytes(), self.turn_ran_ms) {
-            self.server.purge_memory();
-        }
-    }
-
-    /// A script has ended, and its state holds fewer bytes than when it ran.
-    pub(super) fn purge_after_script(&mut self, bytes_before: usize, bytes: usize) {
-        if bytes_before.saturating_sub(bytes) >= STATE_BYTES_FREED_MIN {
-            self.purge();
-        }
-    }
-}
-
-impl crate::host::Server {
+impl Server {
     /// Memory that is accounted for, bytes: that of the server at its start, of data, clients and
     /// Lua states.
     fn accounted_bytes(&self) -> u64 {

@@ -8,13 +8,12 @@ use pantala_runtime::EventLoop;
 use pantala_session::access::is_restricted;
 use pantala_session::replies::needs_settling;
 
-use super::Worker;
-use super::connection::State;
 use super::run::{may_be_script, output_limit};
-use super::stats::Outcome;
 use super::window::{Entry, What, Window};
+use super::{Dispatcher, State};
+use crate::stats::Outcome;
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// What a connection has in the window as commands of one key, one after the other, goes to the shards' homes in
     /// one request for each home, and comes back in order.
     /// Gives the window back, or nothing when it was given up meanwhile.
@@ -43,7 +42,7 @@ impl<L: EventLoop> Worker<'_, L> {
     #[cold]
     pub(super) fn wait_together(&mut self, window: &Window, at: usize) -> usize {
         let entries = &window.entries[at..];
-        let Some(connection) = &mut self.connections[entries[0].connection as usize] else { return 0 };
+        let Some(connection) = &mut self.reactor.connections[entries[0].connection as usize] else { return 0 };
         // Those behind one that waits in this window are parsed again when it has run.
         if connection.state != State::Open || !connection.waits.has_waited {
             return 0;
@@ -54,7 +53,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         connection.waits.has_waited = false;
         let is_joined = self.send_to_homes(&entries[..alike], window);
-        self.stats.joined.add(u64::from(is_joined));
+        self.reactor.stats.joined.add(u64::from(is_joined));
         if is_joined { alike } else { 0 }
     }
 
@@ -62,12 +61,12 @@ impl<L: EventLoop> Worker<'_, L> {
     /// holds the shards. `false`: they have to be run one by one, since something is out of the ordinary.
     fn send_to_homes(&mut self, entries: &[Entry], window: &Window) -> bool {
         let index = entries[0].connection;
-        let Some(connection) = &mut self.connections[index as usize] else { return true };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return true };
         if connection.state != State::Open {
             return true;
         }
         if is_restricted(&connection.session)
-            || self.server.paused_until_ms() > self.now_ms
+            || self.reactor.server.paused_until_ms() > self.reactor.clock.now_ms
             || needs_settling(&connection.session)
             || connection.session.transaction.is_some()
             || connection.session.caching
@@ -80,17 +79,17 @@ impl<L: EventLoop> Worker<'_, L> {
         requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
         let (view, token) = (connection.session.view(), connection.socket.token());
         // What waits to be sent counts too.
-        let reply_bytes_max = match output_limit(connection, &self.settings).hard_bytes {
+        let reply_bytes_max = match output_limit(connection, &self.reactor.settings).hard_bytes {
             0 => u64::MAX,
             hard_bytes => hard_bytes.saturating_sub(connection.pending_bytes() as u64),
         };
-        let bytes = connection.input.bytes(&self.io);
+        let bytes = connection.input.bytes(&self.reactor.io);
         for (sequence, entry) in entries.iter().enumerate() {
             let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
             let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
             requests[if has_homes { keyspace.home(place.shard) as usize } else { 0 }]
                 .get_or_insert_with(|| {
-                    let mut request = Request::new(view, self.number, token, self.now_ms);
+                    let mut request = Request::new(view, self.reactor.number, token, self.reactor.clock.now_ms);
                     request.reads_as = connection.session.reads_as.clone();
                     request.reply_bytes_max = reply_bytes_max;
                     request

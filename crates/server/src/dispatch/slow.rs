@@ -20,7 +20,7 @@ use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args};
 use pantala_runtime::EventLoop;
 
-use super::Worker;
+use super::Dispatcher;
 use super::window::{What, Window};
 use crate::config::Settings;
 
@@ -146,7 +146,7 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
     keyspace.note_latency(client.worker, event, now_ms, took);
 }
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// A command of a connection that had waited for its shards has run, and took so long from when they were there. Its words are put together only
     /// for the log.
     pub(super) fn time_late(
@@ -157,13 +157,20 @@ impl<L: EventLoop> Worker<'_, L> {
         words: impl FnOnce() -> Words,
     ) {
         self.tally.time_late(command, took);
-        let Some(connection) = &self.connections[index as usize] else { return };
+        let Some(connection) = &self.reactor.connections[index as usize] else { return };
         let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
         if is_logged(keyspace, command, took) {
             let (bytes, ranges) = words();
-            note(keyspace, Sender::Client(client), command, &Args::new(&bytes, &ranges), took, self.now_ms);
+            note(
+                keyspace,
+                Sender::Client(client),
+                command,
+                &Args::new(&bytes, &ranges),
+                took,
+                self.reactor.clock.now_ms,
+            );
         } else {
-            note_latency(keyspace, client, command, took, self.now_ms);
+            note_latency(keyspace, client, command, took, self.reactor.clock.now_ms);
         }
     }
 
@@ -189,10 +196,10 @@ impl<L: EventLoop> Worker<'_, L> {
             _ => None,
         });
         let Some((entry, command)) = plain.max_by_key(|(entry, _)| entry.end - entry.begin) else { return };
-        let Some(connection) = &self.connections[entry.connection as usize] else { return };
-        let Some(bytes) = connection.input.bytes(&self.io).get(entry.begin..entry.end) else { return };
+        let Some(connection) = &self.reactor.connections[entry.connection as usize] else { return };
+        let Some(bytes) = connection.input.bytes(&self.reactor.io).get(entry.begin..entry.end) else { return };
         let args = Args::new(bytes, window.ranges_of(entry));
         let client = &connection.session.client;
-        note(self.executor.keyspace(), Sender::Client(client), command, &args, took, self.now_ms);
+        note(self.executor.keyspace(), Sender::Client(client), command, &args, took, self.reactor.clock.now_ms);
     }
 }

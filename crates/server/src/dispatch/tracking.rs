@@ -8,10 +8,9 @@ use pantala_engine::tracking::{CHANNEL, Invalid, News, Subject};
 use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
-use super::Worker;
 use super::busy::Deferred;
-use super::connection::State;
 use super::window::{Entry, What};
+use super::{Dispatcher, State};
 
 /// In which form a connection is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +65,7 @@ fn encode(what: &Invalid, form: Form, bytes: &mut Vec<u8>) {
     }
 }
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// Tells connections of this worker what has changed.
     #[cold]
     pub(super) fn tell_all(&mut self, news: Vec<News>) {
@@ -81,9 +80,9 @@ impl<L: EventLoop> Worker<'_, L> {
         if !reader.is_live() {
             return;
         }
-        let index = self.find_token(wanted);
+        let index = self.reactor.find_token(wanted);
         let index = index.filter(|index| {
-            let connection = self.connections[*index as usize].as_ref();
+            let connection = self.reactor.connections[*index as usize].as_ref();
             connection.is_some_and(|connection| connection.state != State::Closing)
         });
         let Some(index) = index else {
@@ -91,11 +90,11 @@ impl<L: EventLoop> Worker<'_, L> {
             if matches!(subject, Subject::Redirected(_)) {
                 let (worker, connection) = (reader.client().worker, reader.client().connection.load(Relaxed));
                 let broken = vec![News { connection, subject: Subject::Broken, reader }];
-                self.server.port(worker).send(Message::Told(broken));
+                self.reactor.server.port(worker).send(Message::Told(broken));
             }
             return;
         };
-        if self.is_frozen(index) {
+        if self.busy.is_frozen(index) {
             let bytes = match &subject {
                 Subject::Invalid(what) | Subject::Redirected(what) => {
                     what.names().map_or(0, |names| names.iter().map(|name| name.len()).sum())
@@ -105,7 +104,7 @@ impl<L: EventLoop> Worker<'_, L> {
             let news = News { connection: wanted, reader, subject };
             return self.defer_output(Deferred::News(news), bytes + size_of::<News>());
         }
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let before_bytes = connection.pending_bytes();
         let is_resp3 = connection.session.version == Version::Resp3;
         match subject {
@@ -135,7 +134,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         let added_bytes = connection.pending_bytes() - before_bytes;
         if !self.closed_over_limit(index, added_bytes) {
-            self.touch(index);
+            self.reactor.touch(index);
         }
     }
 
@@ -145,7 +144,7 @@ impl<L: EventLoop> Worker<'_, L> {
     pub(super) fn tell_own(&mut self) {
         // Those served may have seen a later time than the command that has made what they got.
         if self.executor.take_served() {
-            self.read_clock();
+            self.reactor.read_clock();
         }
         let news = self.executor.take_told_unless_answers();
         self.tell_all(news);
@@ -153,22 +152,14 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// At the end of a turn: tells the readers of prefixes what the turn has changed.
     #[inline]
-    pub(super) fn tell_changed(&mut self) {
+    pub fn tell_changed(&mut self) {
         if self.executor.has_changed() {
             self.executor.tell_changed();
         }
         self.receive_own_answers();
     }
 
-    /// Holds the number of tracked keys below its limit.
-    pub(super) fn limit_tracked(&mut self) {
-        if self.executor.limit_tracked() {
-            // There are more than one turn puts out: the next one comes at once.
-            self.next_cron_ms = 0;
-        }
-    }
-
-    /// As [`Worker::end_caching_after`], of a command of the window.
+    /// As [`Dispatcher::end_caching_after`], of a command of the window.
     #[cold]
     pub(super) fn end_caching_of(&mut self, entry: &Entry) {
         if let What::Single(command, _) | What::Keyed(command) | What::Local(command) = entry.what {
@@ -178,7 +169,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// `CLIENT CACHING` was for one command or transaction, which was this one unless it is of `CLIENT` itself.
     pub(super) fn end_caching_after(&mut self, index: u32, command: &Command) {
-        let Some(connection) = &self.connections[index as usize] else { return };
+        let Some(connection) = &self.reactor.connections[index as usize] else { return };
         // Still to be run: a transaction or a script that waits for its shards, or a command that is held back.
         let is_to_run = connection.socket.held.is_some() || connection.state == State::Paused;
         if !is_to_run && !command.flags.contains(Flags::KEEPS_CACHING) {
@@ -186,9 +177,9 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    /// As [`Worker::end_caching_after`], when it has run.
+    /// As [`Dispatcher::end_caching_after`], when it has run.
     pub(super) fn end_caching(&mut self, index: u32) {
-        if let Some(connection) = &mut self.connections[index as usize] {
+        if let Some(connection) = &mut self.reactor.connections[index as usize] {
             connection.end_caching();
         }
     }

@@ -1,19 +1,16 @@
-//! A connection with its socket, as its worker keeps it.
+//! A connection with its socket.
 
 use pantala_runtime::{Chunk, ConnId};
-pub use pantala_session::{Blocked, State};
 
-use super::transactions::Held;
+/// A connection of a reactor. `H`: what the connection does with the shards that it has asked for.
+pub type Connection<H> = pantala_session::Connection<Chunk, Socket<H>>;
 
-/// A connection of a worker.
-pub type Connection = pantala_session::Connection<Chunk, Socket>;
-
-/// A connection's socket, and where its worker has listed it.
-pub struct Socket {
+/// A connection's socket, and where its reactor has listed it.
+pub struct Socket<H> {
     /// The loop's name for it.
     pub id: ConnId,
     /// What the connection does with the shards that it has asked for.
-    pub held: Option<Held>,
+    pub held: Option<H>,
     /// Nothing is received until what is pending has run.
     pub is_held: bool,
     /// It stands in the list of connections whose turn is to be finished.
@@ -22,13 +19,13 @@ pub struct Socket {
     pub is_listed: bool,
 }
 
-impl Socket {
+impl<H> Socket<H> {
     /// A socket that has just been accepted.
     pub fn new(id: ConnId) -> Self {
         Socket { id, held: None, is_held: false, is_touched: false, is_listed: false }
     }
 
-    /// The worker's token for the connection in requests and messages.
+    /// The reactor's token for the connection in requests and messages.
     #[inline]
     pub fn token(&self) -> u64 {
         token(self.id)
@@ -41,7 +38,7 @@ pub fn token(id: ConnId) -> u64 {
     u64::from(id.generation()) << 32 | id.index() as u64
 }
 
-/// Where the connection of a token stands among its worker's.
+/// Where the connection of a token stands in its reactor's table.
 #[inline]
 pub fn index_of(token: u64) -> usize {
     (token & u64::from(u32::MAX)) as usize

@@ -9,20 +9,19 @@ use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 use pantala_session::access::{NO_AUTH, forbidden, passes_password};
 
-use super::connection::State;
-use super::stats::Outcome;
 use super::window::{Entry, What};
-use super::{Worker, transactions};
+use super::{Dispatcher, State, transactions};
+use crate::stats::Outcome;
 
 /// The answer to a command whose keys have several slots.
 pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// Answers a command that can't or may not run.
     #[cold]
     pub(super) fn refuse_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
-        let Some(connection) = &mut self.connections[entry.connection as usize] else { return };
-        let bytes = connection.input.bytes(&self.io);
+        let Some(connection) = &mut self.reactor.connections[entry.connection as usize] else { return };
+        let bytes = connection.input.bytes(&self.reactor.io);
         // What is no command at all has no place in the input.
         let args = Args::new(bytes.get(entry.begin..entry.end).unwrap_or_default(), ranges);
         let (session, output) = (&mut connection.session, &mut connection.output);
@@ -42,14 +41,14 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         match &entry.what {
             What::Single(command, _) | What::Keyed(command) | What::Local(command) => {
-                if let Some(why) = forbidden(command, session, self.server) {
+                if let Some(why) = forbidden(command, session, self.reactor.server) {
                     let why = transactions::refusal(command, session, why.as_bytes());
                     Reply::new(output, session.version).error_bytes(&why);
                     self.tally.count(command, Outcome::Rejected);
                 }
             }
             What::CrossSlot(command) => {
-                let why = if passes_password(command, session, self.server) { CROSS_SLOT } else { NO_AUTH };
+                let why = if passes_password(command, session, self.reactor.server) { CROSS_SLOT } else { NO_AUTH };
                 Reply::new(output, session.version).error(why);
                 self.tally.count(command, Outcome::Rejected);
             }
@@ -66,7 +65,10 @@ impl<L: EventLoop> Worker<'_, L> {
                 Reply::new(output, session.version).error_bytes(&message);
                 // CLIENT CACHING was for this command, which is none.
                 let keeps_caching = || {
-                    self.server.command(args.at(0)).is_some_and(|command| command.flags.contains(Flags::KEEPS_CACHING))
+                    self.reactor
+                        .server
+                        .command(args.at(0))
+                        .is_some_and(|command| command.flags.contains(Flags::KEEPS_CACHING))
                 };
                 if session.caching && session.transaction.is_none() && !keeps_caching() {
                     session.set_caching(false);

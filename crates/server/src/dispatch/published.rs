@@ -1,6 +1,6 @@
 //! Published messages, handed to this worker's listeners.
 //!
-//! A message goes into the output of all who listen in the turn in which it comes. It is sent to so many of them a turn ([`SENT_TO_PER_TURN`]), in the order in which they got their
+//! A message goes into the output of all who listen in the turn in which it comes. It is sent to so many of them a turn ([`crate::reactor`]), in the order in which they got their
 //! first: a send takes far longer than the rest, so a message to ten thousand would hold up everybody else for as long as their sends take. What is published meanwhile
 //! is sent with it, where those who publish are faster than the sends are. Who has something else to be sent, or much, isn't waited with.
 
@@ -11,25 +11,22 @@ use pantala_engine::pubsub::{Kind, Published};
 use pantala_resp::{Reply, Version};
 use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
 
-use super::Worker;
+use super::Dispatcher;
 use super::busy::Deferred;
-
-/// To how many connections, that have only got messages, a turn sends them: about a millisecond's work.
-const SENT_TO_PER_TURN: usize = 128;
 
 /// How much output doesn't wait, bytes. Beyond it a send of more would hardly be cheaper by the byte.
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// Hands published messages to this worker's listeners, and forgets them: each is encoded once for each protocol version. With several, all but the
     /// first go with the one before ([`Published::goes_with`]).
     pub(super) fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
         let Some(first) = published.first() else { return };
         let keyspace = self.executor.keyspace();
-        let mut encoded = Encoded::new(self.server.kept_messages());
-        keyspace.pubsub().deliver(self.number, first, |wanted, pattern| {
-            let Some(index) = self.find_token(wanted) else { return };
-            let Some(connection) = &self.connections[index as usize] else { return };
+        let mut encoded = Encoded::new(self.reactor.server.kept_messages());
+        keyspace.pubsub().deliver(self.reactor.number, first, |wanted, pattern| {
+            let Some(index) = self.reactor.find_token(wanted) else { return };
+            let Some(connection) = &self.reactor.connections[index as usize] else { return };
             let version = connection.session.version;
             self.hand(index, encoded.of(published, pattern, version));
         });
@@ -38,8 +35,8 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Adds a message to what a connection is to be sent.
     pub(super) fn hand(&mut self, index: u32, message: &Outgoing) {
-        let is_frozen = self.is_frozen(index);
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let is_frozen = self.busy.is_frozen(index);
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         if is_frozen {
             let copy = match message {
                 Outgoing::Own(bytes) => bytes.clone().into(),
@@ -59,7 +56,7 @@ impl<L: EventLoop> Worker<'_, L> {
             return;
         }
         if awaits_answer {
-            self.touch(index);
+            self.reactor.touch(index);
         } else {
             self.send_in_its_turn(index);
         }
@@ -67,26 +64,13 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Marks a connection that has got a message as one that is to be sent it.
     fn send_in_its_turn(&mut self, index: u32) {
-        let Some(connection) = &mut self.connections[index as usize] else { return };
-        let has_much = connection.socket.is_listed && connection.pending_bytes() > self.output_alarm.waiting_bytes_max;
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        let has_much = connection.socket.is_listed && connection.pending_bytes() > self.limits.alarm.waiting_bytes_max;
         // With a limit on all clients' memory, every turn's end knows what its connections take.
-        if has_much || self.weighing.is_on {
-            self.touch(index);
-        } else if !connection.socket.is_touched && !connection.socket.is_listed {
-            connection.socket.is_listed = true;
-            self.listed.push_back(index);
-        }
-    }
-
-    /// At the end of a turn: takes those in who are to be sent their messages in this one.
-    pub(super) fn touch_listed(&mut self) {
-        for _ in 0..SENT_TO_PER_TURN {
-            let Some(index) = self.listed.pop_front() else { return };
-            // Or one that has come in the place of one that has gone: then there is nothing to send, or all that there is.
-            if let Some(connection) = &mut self.connections[index as usize] {
-                connection.socket.is_listed = false;
-                self.touch(index);
-            }
+        if has_much || self.limits.weighing.is_on {
+            self.reactor.touch(index);
+        } else {
+            self.reactor.list(index);
         }
     }
 }

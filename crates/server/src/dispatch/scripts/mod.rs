@@ -20,7 +20,7 @@ use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, Scripts, State, sha_from, sha_of};
 
-use super::Worker;
+use super::Dispatcher;
 use super::slow::Words;
 use super::transactions::Held;
 use crate::host::Server;
@@ -178,7 +178,7 @@ fn compile(state: &mut State, scripts: &Scripts, named: ScriptNamed, name: &[u8]
     Ok(scripts.add(script))
 }
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// Finds what a call runs, and what it needs. The error is the whole error reply.
     pub(super) fn script_call(
         &self,
@@ -187,7 +187,7 @@ impl<L: EventLoop> Worker<'_, L> {
         form: ScriptForm,
         args: &Args<'_>,
     ) -> Result<Box<ScriptCall>, Vec<u8>> {
-        if let Some(why) = self.busy_reply() {
+        if let Some(why) = self.busy.reply() {
             return Err(why.as_bytes().to_vec());
         }
         let mut found = self.find_call(command, form, args);
@@ -202,7 +202,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Shows a call of a script to who sees every command.
     fn show_script(&self, index: u32, command: &Command, args: &Args<'_>) {
-        if let Some(connection) = &self.connections[index as usize] {
+        if let Some(connection) = &self.reactor.connections[index as usize] {
             let session = &connection.session;
             self.executor.keyspace().show_script(command, args, session.client.id, session.db);
         }
@@ -242,7 +242,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// The function of that name, loaded in this worker's state.
     fn find_function(&self, name: &[u8]) -> Result<Program, Vec<u8>> {
-        let libraries = &self.server.scripting().libraries;
+        let libraries = &self.reactor.server.scripting().libraries;
         let found = libraries.table().function(name);
         let (library, index) = found.ok_or_else(|| b"ERR Function not found".to_vec())?;
         let mut state = take_state(Kind::Function);
@@ -255,7 +255,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// The script that a call names, compiled in this worker's state.
     fn find_script(&self, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
-        let scripts = &self.server.scripting().scripts;
+        let scripts = &self.reactor.server.scripting().scripts;
         let mut state = take_state(Kind::Script);
         let known = match named {
             ScriptNamed::Text => state.find_text(scripts, name),
@@ -268,7 +268,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Asks for the shards of a script: those of its keys, or all.
     pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>, has_waited: bool) -> Ran {
-        call.find_shards(self.executor.keyspace(), &mut self.shards);
+        call.find_shards(self.executor.keyspace(), &mut self.scratch.shards);
         self.gather_for(index, Held::Script(call), has_waited)
     }
 
@@ -280,7 +280,7 @@ impl<L: EventLoop> Worker<'_, L> {
         owned: &mut Vec<Ownership>,
         now_ms: i64,
     ) -> Option<Scripted> {
-        let connection = self.connections[index as usize].as_ref()?;
+        let connection = self.reactor.connections[index as usize].as_ref()?;
         let session = &connection.session;
         let view = SessionView { in_script: true, ..session.view() };
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
@@ -298,19 +298,19 @@ impl<L: EventLoop> Worker<'_, L> {
             Program::Script(script) => _ = state.compile(script),
             Program::Function(library, _) => _ = state.load_again(library),
         }
-        let server = self.server;
-        let running = self.server.scripting().running(self.number);
-        running.begin(kind, self.server.monotonic_ms());
+        let server = self.reactor.server;
+        let running = self.reactor.server.scripting().running(self.reactor.number);
+        running.begin(kind, self.reactor.server.monotonic_ms());
         let allows_oom = call.program.flags().contains(ScriptFlags::ALLOW_OOM);
         let is_out_of_memory = !allows_oom && self.is_out_of_memory();
-        let undo = (!call.is_wide).then(|| std::mem::take(&mut self.undo));
+        let undo = (!call.is_wide).then(|| std::mem::take(&mut self.scratch.undo));
         if undo.is_some() {
             self.tally.hold();
         }
         let mut caller = ScriptCaller {
             reads_as,
             keys: call.keys(),
-            worker: self,
+            dispatcher: self,
             owned,
             client,
             view,
@@ -328,7 +328,7 @@ impl<L: EventLoop> Worker<'_, L> {
             next_look_ms: 0,
             called: Duration::ZERO,
         };
-        caller.worker.executor.begin_unit();
+        caller.dispatcher.executor.begin_unit();
         let (keys, args) = (call.keys(), call.args());
         let began = call.is_wide.then(Instant::now);
         let ended = match &call.program {
@@ -337,7 +337,7 @@ impl<L: EventLoop> Worker<'_, L> {
         };
         if ended != Ended::Abandoned {
             caller.keep();
-            caller.worker.executor.end_unit(caller.owned);
+            caller.dispatcher.executor.end_unit(caller.owned);
         }
         if let Some(began) = began {
             server.keyspace().note_all_held(began.elapsed(), server.monotonic_ms());
@@ -346,7 +346,7 @@ impl<L: EventLoop> Worker<'_, L> {
         self.tally.let_go(ended != Ended::Abandoned);
         if let Some(mut undo) = undo {
             undo.clear();
-            self.undo = undo;
+            self.scratch.undo = undo;
         }
         let bytes_before = state.used_bytes();
         if running.end() {
@@ -354,8 +354,8 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.end_busy();
         // Whatever comes next, of this client or another, comes when the script has ended.
-        self.read_clock();
-        if let Some(connection) = &self.connections[index as usize] {
+        self.reactor.read_clock();
+        if let Some(connection) = &self.reactor.connections[index as usize] {
             // SELECT is for the script alone.
             connection.session.select_shown();
         }
@@ -368,14 +368,14 @@ impl<L: EventLoop> Worker<'_, L> {
             return None;
         }
         let mut scripted = Scripted { is_counted: false };
-        if let Some(connection) = &mut self.connections[index as usize] {
+        if let Some(connection) = &mut self.reactor.connections[index as usize] {
             let version = connection.session.version;
             let mut reply = Reply::new(&mut connection.output, version);
             scripted.is_counted = state.answer(call.program.name(), &mut reply);
         }
         let bytes = state.used_bytes();
         put_back_state(kind, state);
-        self.purge_after_script(bytes_before, bytes);
+        self.memory.purge_after_script(bytes_before, bytes);
         Some(scripted)
     }
 
@@ -395,7 +395,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.run_script(index, &call, owned, now_ms).unwrap_or_default()
             }
             Err(why) => {
-                if let Some(connection) = &mut self.connections[index as usize] {
+                if let Some(connection) = &mut self.reactor.connections[index as usize] {
                     Reply::new(&mut connection.output, connection.session.version).error_bytes(&why);
                 }
                 Scripted::default()

@@ -17,29 +17,28 @@ use pantala_session::output::PIECE_BYTES;
 use pantala_session::replies::{needs_settling, replies_wanted};
 use pantala_types::table::PREFETCH_KEYS_MAX;
 
-use super::connection::{Connection, State, token};
 use super::hand_over::HANDED_BYTES_MIN;
 use super::pause::PauseAnswer;
-use super::stats::Outcome;
 use super::window::{Entry, What, Window, classify};
-use super::{COMMANDS_PER_TURN_MAX, Worker, scripts, slow};
+use super::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, State, scripts, slow, token};
 use crate::config::{OutputLimit, Settings};
+use crate::stats::Outcome;
 
 /// Fewest commands of one key in a row for which it pays to take its shard and find it once more, to have what they look for fetched
 /// together: the misses of fewer hardly overlap.
 const PREFETCH_RUN_MIN: usize = 4;
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// Runs what the connections with input have sent, window by window.
-    pub(super) fn run_ready(&mut self) {
+    pub fn run_ready(&mut self) {
         self.executor.go_on();
-        let mut ready = std::mem::take(&mut self.ready);
+        let mut ready = self.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
-            if let Some(connection) = &mut self.connections[index as usize] {
+            if let Some(connection) = &mut self.reactor.connections[index as usize] {
                 connection.is_ready = false;
                 // Whatever comes of it, its turn is to be finished: it may be over.
-                self.touch(index);
+                self.reactor.touch(index);
                 if self.parse(index) {
                     again.push(index);
                 }
@@ -47,12 +46,9 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         self.run_window();
         for index in again {
-            self.make_ready(index);
+            self.reactor.make_ready(index);
         }
-        // What became ready meanwhile (answers) is in `self.ready`; the emptied list is kept for its memory.
-        if self.ready.is_empty() {
-            self.ready = ready;
-        }
+        self.reactor.keep_ready(ready);
         self.receive_own_answers();
     }
 
@@ -61,7 +57,7 @@ impl<L: EventLoop> Worker<'_, L> {
     fn parse(&mut self, index: u32) -> bool {
         let mut commands = 0;
         loop {
-            let Some(connection) = &mut self.connections[index as usize] else { return false };
+            let Some(connection) = &mut self.reactor.connections[index as usize] else { return false };
             if connection.state != State::Open {
                 if connection.state == State::Blocked && self.has_too_much_input(index) {
                     self.close(index);
@@ -72,10 +68,10 @@ impl<L: EventLoop> Worker<'_, L> {
                 return true;
             }
             let authenticated = connection.session.authenticated;
-            let max_bulk_len = usize::try_from(self.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
+            let max_bulk_len = usize::try_from(self.reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
             let first_arg = self.window.ranges.len();
             let mut inline = false;
-            let parsed = connection.parse(&mut self.io, &mut self.window.ranges, max_bulk_len);
+            let parsed = connection.parse(&mut self.reactor.io, &mut self.window.ranges, max_bulk_len);
             let (begin, end, what) = match parsed {
                 Ok(None) => {
                     if self.has_too_much_input(index) {
@@ -86,9 +82,20 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
                 Ok(Some(Parsed { begin, end, is_inline })) => {
                     inline = is_inline;
-                    let args =
-                        Args::new(&connection.input.bytes(&self.io)[begin..end], &self.window.ranges[first_arg..]);
-                    (begin, end, classify(self.server.keyspace(), self.server.renames(), connection.session.db, &args))
+                    let args = Args::new(
+                        &connection.input.bytes(&self.reactor.io)[begin..end],
+                        &self.window.ranges[first_arg..],
+                    );
+                    (
+                        begin,
+                        end,
+                        classify(
+                            self.reactor.server.keyspace(),
+                            self.reactor.server.renames(),
+                            connection.session.db,
+                            &args,
+                        ),
+                    )
                 }
                 Err(error) => (0, 0, What::Broken(error)),
             };
@@ -103,12 +110,12 @@ impl<L: EventLoop> Worker<'_, L> {
                 args: (self.window.ranges.len() - first_arg) as u32,
                 what,
             });
-            self.touch(index);
+            self.reactor.touch(index);
             commands += 1;
             // Until it has authenticated, what it may send depends on what it sent before.
             if self.window.is_full() || !authenticated {
                 let took = self.run_window();
-                self.age.add(took, &mut self.now_ms, self.server);
+                self.reactor.clock.add(took, self.reactor.server);
             }
             if broken {
                 return false;
@@ -119,8 +126,8 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Whether a connection has sent more that doesn't run than `client-query-buffer-limit` allows; says so in the log.
     #[inline]
     fn has_too_much_input(&self, index: u32) -> bool {
-        let Some(connection) = &self.connections[index as usize] else { return false };
-        let has = connection.unrun_bytes() as u64 > self.settings.client_query_buffer_limit_bytes;
+        let Some(connection) = &self.reactor.connections[index as usize] else { return false };
+        let has = connection.unrun_bytes() as u64 > self.reactor.settings.client_query_buffer_limit_bytes;
         if has {
             let id = connection.session.client.id;
             tracing::warn!("Closing client that reached max query buffer length: id={id}");
@@ -133,12 +140,12 @@ impl<L: EventLoop> Worker<'_, L> {
         if self.window.entries.is_empty() {
             return Duration::ZERO;
         }
-        self.window.prefetch_entries(self.server.keyspace());
-        self.stats.windows.add(1);
+        self.window.prefetch_entries(self.reactor.server.keyspace());
+        self.reactor.stats.windows.add(1);
         let mut window = std::mem::take(&mut self.window);
         self.tally.begin_window();
         let began = self.stopwatch.begin_window();
-        if self.server.keyspace().layout().execution == Execution::Owner {
+        if self.reactor.server.keyspace().layout().execution == Execution::Owner {
             match self.run_for_homes(window) {
                 Some(back) => window = back,
                 None => {
@@ -147,9 +154,9 @@ impl<L: EventLoop> Worker<'_, L> {
                 }
             }
         } else {
-            let keyspace = self.server.keyspace();
+            let keyspace = self.reactor.server.keyspace();
             let is_shared = keyspace.ports().len() > 1;
-            let is_beside_scripts = is_shared && keyspace.were_all_held(self.turn_ran_ms);
+            let is_beside_scripts = is_shared && keyspace.were_all_held(self.reactor.clock.turn_ran_ms);
             let (mut at, mut looked_ahead) = (0, 0);
             while let Some(entry) = window.entries.get(at) {
                 if at >= looked_ahead {
@@ -192,10 +199,10 @@ impl<L: EventLoop> Worker<'_, L> {
         }
         // What was parsed behind a command that had to wait is parsed again when it has its answer.
         for (at, entry) in window.entries.iter().enumerate() {
-            if let Some(connection) = &mut self.connections[entry.connection as usize]
+            if let Some(connection) = &mut self.reactor.connections[entry.connection as usize]
                 && connection.state != State::Open
             {
-                connection.input.rewind(&mut self.io, window.of_connection(entry.connection, at));
+                connection.input.rewind(&mut self.reactor.io, window.of_connection(entry.connection, at));
             }
         }
         window.clear();
@@ -217,7 +224,7 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    /// [`Worker::look_ahead`], for entries of which the first two are of that key.
+    /// [`Dispatcher::look_ahead`], for entries of which the first two are of that key.
     fn prefetch_members(&mut self, entries: &[Entry], place: KeyPlace, window: &Window) -> usize {
         let is_same = |entry: &&Entry| matches!(entry.what, What::Single(_, other) if other == place);
         let count = entries.iter().take(PREFETCH_KEYS_MAX).take_while(is_same).count();
@@ -225,7 +232,7 @@ impl<L: EventLoop> Worker<'_, L> {
         if count < PREFETCH_RUN_MIN || !matches!(entries[0].what, What::Single(first, _) if looks_for_member(first)) {
             return count;
         }
-        let (connections, io) = (&self.connections, &self.io);
+        let (connections, io) = (&self.reactor.connections, &self.reactor.io);
         let mut looking = entries[..count].iter().filter_map(|entry| {
             let What::Single(command, _) = entry.what else { return None };
             let index = command.member_argument()?;
@@ -246,18 +253,25 @@ impl<L: EventLoop> Worker<'_, L> {
     #[cold]
     fn overtake(&mut self, window: &Window, at: usize) {
         let Some(next) = window.entries.get(at + 1) else { return };
-        let Some(connection) = &self.connections[next.connection as usize] else { return };
+        let Some(connection) = &self.reactor.connections[next.connection as usize] else { return };
         let is_behind = next.connection == window.entries[at].connection && connection.state == State::Parked;
         if let What::Single(command, _) = next.what
             && is_behind
             && Fault::Overtaking.breaks(command)
         {
-            let bytes = &connection.input.bytes(&self.io)[next.begin..next.end];
+            let bytes = &connection.input.bytes(&self.reactor.io)[next.begin..next.end];
             let args = Args::new(bytes, window.ranges_of(next));
             let (session, connection) = (connection.session.view(), connection.socket.token());
             let words: Vec<&[u8]> = args.iter().collect();
-            let call =
-                Call { command, args, first_key: None, session, reads_as: None, connection, now_ms: self.now_ms };
+            let call = Call {
+                command,
+                args,
+                first_key: None,
+                session,
+                reads_as: None,
+                connection,
+                now_ms: self.reactor.clock.now_ms,
+            };
             self.executor.run_ahead(&call, &words);
         }
     }
@@ -269,10 +283,10 @@ impl<L: EventLoop> Worker<'_, L> {
         }
     }
 
-    /// As [`Worker::run_entry`]. Says whether `CLIENT CACHING` was for this command.
+    /// As [`Dispatcher::run_entry`]. Says whether `CLIENT CACHING` was for this command.
     #[inline(always)]
     fn run_one(&mut self, entry: &Entry, ranges: &[ArgRange]) -> bool {
-        if self.server.keyspace().tuning.is_limited() && !self.has_room(entry, ranges) {
+        if self.reactor.server.keyspace().tuning.is_limited() && !self.has_room(entry, ranges) {
             return true;
         }
         if let What::Local(command) = entry.what
@@ -280,14 +294,14 @@ impl<L: EventLoop> Worker<'_, L> {
         {
             self.hand_out_before_leaving(entry.connection);
         }
-        let Some(connection) = &mut self.connections[entry.connection as usize] else { return false };
+        let Some(connection) = &mut self.reactor.connections[entry.connection as usize] else { return false };
         if connection.state != State::Open {
             return false;
         }
         if connection.output.capacity() == 0 {
             if connection.ahead.gives_buffer() {
                 connection.output = connection.ahead.next_buffer();
-            } else if let Some(spare) = self.spare.pop() {
+            } else if let Some(spare) = self.reactor.spare.pop() {
                 connection.output = spare;
             }
         }
@@ -302,16 +316,16 @@ impl<L: EventLoop> Worker<'_, L> {
         let is_cached = session.caching || is_exec;
         // Five loads for almost everyone; the whole question only for the others.
         if (is_restricted(session) || command.flags.contains(Flags::PROTECTED))
-            && forbidden(command, session, self.server).is_some()
+            && forbidden(command, session, self.reactor.server).is_some()
         {
             self.refuse_entry(entry, ranges);
             return is_cached;
         }
-        if self.server.is_paused(command, session, self.now_ms, || {
+        if self.reactor.server.is_paused(command, session, self.reactor.clock.now_ms, || {
             scripts::flags_of(
-                self.server,
+                self.reactor.server,
                 command,
-                &Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges),
+                &Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges),
             )
         }) {
             self.put_off(entry.connection, command);
@@ -322,7 +336,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 self.queue(entry, command, ranges);
                 return false;
             }
-            if is_exec && self.server.keyspace().is_cluster() && transaction.slots() == Slots::Several {
+            if is_exec && self.reactor.server.keyspace().is_cluster() && transaction.slots() == Slots::Several {
                 self.refuse_exec(entry);
                 return is_cached;
             }
@@ -361,13 +375,13 @@ impl<L: EventLoop> Worker<'_, L> {
         if command.flags.contains(Flags::MEASURES) {
             self.executor.measure_all();
         }
-        let connection = self.connections[entry.connection as usize].as_mut().expect("looked at by the caller");
-        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
-        let now_ms = self.now_ms;
+        let connection = self.reactor.connections[entry.connection as usize].as_mut().expect("looked at by the caller");
+        let args = Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges);
+        let now_ms = self.reactor.clock.now_ms;
         let ran = match (&entry.what, command.handler) {
             (What::Local(_), Handler::Local(handler)) => {
-                connection.tell_buffers(&self.io);
-                let (keyspace, host) = (self.executor.keyspace(), self.server);
+                connection.tell_buffers(&self.reactor.io);
+                let (keyspace, host) = (self.executor.keyspace(), self.reactor.server);
                 let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
@@ -393,7 +407,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 let output = &mut connection.output;
                 match first_key {
                     Some(place) => self.executor.run_single(&call, place, output),
-                    None => run_keyed(&mut self.executor, &call, &mut self.shards, output),
+                    None => run_keyed(&mut self.executor, &call, &mut self.scratch.shards, output),
                 }
             }
         };
@@ -417,7 +431,7 @@ impl<L: EventLoop> Worker<'_, L> {
         began: Option<Instant>,
     ) {
         let index = entry.connection;
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let reply = &connection.output[before..];
         let outcome = if reply.first() == Some(&b'-') {
             if is_given_up(reply) && connection.session.reply_mode == ReplyMode::On {
@@ -434,8 +448,8 @@ impl<L: EventLoop> Worker<'_, L> {
             let took = self.stopwatch.end(began);
             self.tally.time_last(took);
             self.note_slow(entry, command, ranges, took);
-            self.age.add(took, &mut self.now_ms, self.server);
-            let Some(connection) = &mut self.connections[index as usize] else { return };
+            self.reactor.clock.add(took, self.reactor.server);
+            let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
             connection
         } else {
             connection
@@ -449,7 +463,7 @@ impl<L: EventLoop> Worker<'_, L> {
                 connection.state = State::Closing;
             }
         }
-        if self.output_alarm.is_reached(connection) {
+        if self.limits.alarm.is_reached(connection) {
             self.yield_at_piece(index, before);
         }
     }
@@ -458,9 +472,9 @@ impl<L: EventLoop> Worker<'_, L> {
     /// its output where that has become long. `added_bytes`: what was added to it.
     #[inline]
     pub(super) fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
-        let Some(connection) = &self.connections[index as usize] else { return true };
+        let Some(connection) = &self.reactor.connections[index as usize] else { return true };
         // A transaction is never left in the middle: the caller of EXEC asks when it has run.
-        if connection.session.in_exec || !self.output_alarm.is_reached(connection) {
+        if connection.session.in_exec || !self.limits.alarm.is_reached(connection) {
             return false;
         }
         let is_closed = self.closed_at_alarm(index);
@@ -471,8 +485,8 @@ impl<L: EventLoop> Worker<'_, L> {
     /// As [`Connection::end_piece`], unless the hard limit itself bounds the output of a turn: what is above such a limit is as in Redis not answered in part.
     #[cold]
     fn end_piece(&mut self, index: u32, reply_bytes: usize) -> bool {
-        let Some(connection) = &mut self.connections[index as usize] else { return false };
-        let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return false };
+        let hard_bytes = output_limit(connection, &self.reactor.settings).hard_bytes;
         let is_bounded = (1..=PIECE_BYTES as u64).contains(&hard_bytes);
         !is_bounded && connection.end_piece(reply_bytes)
     }
@@ -485,10 +499,10 @@ impl<L: EventLoop> Worker<'_, L> {
         if self.closed_at_alarm(index) {
             return;
         }
-        let Some(connection) = &self.connections[index as usize] else { return };
+        let Some(connection) = &self.reactor.connections[index as usize] else { return };
         let reply_bytes = connection.output.len().saturating_sub(before);
         if self.end_piece(index, reply_bytes)
-            && let Some(connection) = &mut self.connections[index as usize]
+            && let Some(connection) = &mut self.reactor.connections[index as usize]
             && connection.state == State::Open
         {
             connection.state = State::Yielding;
@@ -497,13 +511,13 @@ impl<L: EventLoop> Worker<'_, L> {
 
     #[cold]
     fn closed_at_alarm(&mut self, index: u32) -> bool {
-        let Some(connection) = &self.connections[index as usize] else { return true };
-        let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
+        let Some(connection) = &self.reactor.connections[index as usize] else { return true };
+        let hard_bytes = output_limit(connection, &self.reactor.settings).hard_bytes;
         if hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes {
             self.close_over_limit(index);
             return true;
         }
-        let is_evicted = self.weighing.is_on && self.evicts_for(index);
+        let is_evicted = self.limits.weighing.is_on && self.evicts_for(index);
         if is_evicted {
             self.close(index);
         }
@@ -513,8 +527,8 @@ impl<L: EventLoop> Worker<'_, L> {
     /// Closes a connection for its output.
     #[cold]
     pub(super) fn close_over_limit(&mut self, index: u32) {
-        if let Some(connection) = &self.connections[index as usize] {
-            self.server.log_output_limit(&connection.session.client);
+        if let Some(connection) = &self.reactor.connections[index as usize] {
+            self.reactor.server.log_output_limit(&connection.session.client);
         }
         self.close(index);
     }
@@ -555,7 +569,7 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
 }
 
 /// The output limit of a connection: that of its class.
-pub(super) fn output_limit<'s>(connection: &Connection, settings: &'s Settings) -> &'s OutputLimit {
+pub fn output_limit<'s>(connection: &Connection, settings: &'s Settings) -> &'s OutputLimit {
     if connection.session.subscriptions.is_some() {
         &settings.output_limit_pubsub
     } else {

@@ -12,9 +12,8 @@ use pantala_resp::{ArgRange, Args};
 use pantala_runtime::EventLoop;
 use pantala_types::RawString;
 
-use super::connection::token;
 use super::window::{Entry, What};
-use super::{Worker, slow};
+use super::{Dispatcher, slow, token};
 
 /// Shorter values are copied, bytes: as in Redis (`PROTO_MBULK_BIG_ARG`).
 pub(super) const HANDED_BYTES_MIN: usize = 32 * 1024;
@@ -45,7 +44,7 @@ impl Handed {
     }
 }
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// Runs a command, handing its value over. `None`: it is none of those that can take it over,
     /// its value didn't come in a buffer of its own, or its shard is busy. Nothing has happened
     /// then.
@@ -58,13 +57,13 @@ impl<L: EventLoop> Worker<'_, L> {
     ) -> Option<Ran> {
         let What::Single(_, place) = entry.what else { return None };
         let (command, index) = taking_over(command)?;
-        let connection = self.connections[entry.connection as usize].as_mut()?;
+        let connection = self.reactor.connections[entry.connection as usize].as_mut()?;
         let range = ranges.get(index)?.shifted(entry.begin);
         if range.len() < HANDED_BYTES_MIN || !connection.input.is_buffer_of(range, entry.end) {
             return None;
         }
         let ownership = self.executor.take_for_hand_over(place.shard)?;
-        let args = Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges);
+        let args = Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges);
         let handed = Handed::new(&args, index);
         let value = RawString::from(connection.input.hand_over(range));
         let call = Call {
@@ -74,23 +73,23 @@ impl<L: EventLoop> Worker<'_, L> {
             session: connection.session.view(),
             reads_as: connection.session.reads_as.as_ref(),
             connection: token(connection.socket.id),
-            now_ms: self.now_ms,
+            now_ms: self.reactor.clock.now_ms,
         };
         let ran = self.executor.run_handing_over(ownership, &call, value, &mut connection.output);
-        self.handed = Some(handed);
+        self.scratch.handed = Some(handed);
         Some(ran)
     }
 
     /// [`slow::note`], of a command that has just run.
     #[cold]
     pub(super) fn note_slow(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange], took: Duration) {
-        let handed = self.handed.take();
-        let Some(connection) = &self.connections[entry.connection as usize] else { return };
+        let handed = self.scratch.handed.take();
+        let Some(connection) = &self.reactor.connections[entry.connection as usize] else { return };
         let (args, cut) = match &handed {
             Some(handed) => (handed.args(), Some(handed.cut)),
-            None => (Args::new(&connection.input.bytes(&self.io)[entry.begin..entry.end], ranges), None),
+            None => (Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges), None),
         };
         let sender = Sender::Client(&connection.session.client);
-        slow::note_cut(self.executor.keyspace(), sender, command, &args, cut, took, self.now_ms);
+        slow::note_cut(self.executor.keyspace(), sender, command, &args, cut, took, self.reactor.clock.now_ms);
     }
 }

@@ -1,6 +1,6 @@
 //! `CLIENT PAUSE`: what it holds back, and when who has asked for it is told.
 //!
-//! Every command is looked at before it is let run ([`Worker::run_one`]). A failover counts on more: from the moment that `CLIENT PAUSE WRITE` is answered nothing changes any
+//! Every command is looked at before it is let run ([`Dispatcher::run_one`]). A failover counts on more: from the moment that `CLIENT PAUSE WRITE` is answered nothing changes any
 //! more. In Redis that is so because nothing else runs meanwhile. Here the answer waits, when the pause has begun, for whatever was let run before:
 //!
 //! 1. Each other worker is asked to settle, and says that it has when it comes by: not in the midst of a window, so what it has let through by then has run, holds a shard or is on its
@@ -25,10 +25,9 @@ use pantala_engine::pause::Pause;
 use pantala_engine::pubsub::Listener;
 use pantala_runtime::EventLoop;
 
-use super::Worker;
-use super::connection::State;
 use super::scripts::ScriptCall;
 use super::transactions::Held;
+use super::{Dispatcher, State};
 
 /// The answer to `CLIENT PAUSE`, or to a transaction with it, which waits.
 pub struct PauseAnswer {
@@ -49,20 +48,22 @@ impl PauseAnswer {
     }
 }
 
-impl<L: EventLoop> Worker<'_, L> {
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// A pause has begun. What its connection was answered from `before` on in its output waits until all that was let run has run.
     #[cold]
     pub(super) fn answer_paused(&mut self, index: u32, before: usize, mut answer: Box<PauseAnswer>) -> Ran {
-        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
         answer.reply = connection.output.split_off(before);
-        answer.unsettled = self.server.keyspace().ports().len() - 1;
+        answer.unsettled = self.reactor.server.keyspace().ports().len() - 1;
         let is_alone = answer.unsettled == 0;
         let to = connection.session.listener();
-        self.server.keyspace().tuning.hold_pause();
+        self.reactor.server.keyspace().tuning.hold_pause();
         connection.socket.held = Some(Held::Pause(answer));
         connection.park(1, 0);
-        for worker in (0..self.server.keyspace().ports().len() as u32).filter(|worker| *worker != self.number) {
-            self.server.port(worker).send(Message::Settle(to));
+        for worker in
+            (0..self.reactor.server.keyspace().ports().len() as u32).filter(|worker| *worker != self.reactor.number)
+        {
+            self.reactor.server.port(worker).send(Message::Settle(to));
         }
         if is_alone {
             self.take_all_for_pause(index);
@@ -72,13 +73,13 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// Another worker asks, for a connection of its own: between two windows, as now, it is told so.
     pub(super) fn settle_for(&mut self, to: Listener) {
-        self.server.port(to.worker).send(Message::Settled(to.connection));
+        self.reactor.server.port(to.worker).send(Message::Settled(to.connection));
     }
 
     /// Another worker has settled.
     pub(super) fn settled(&mut self, wanted: u64) {
-        let Some(index) = self.find_token(wanted) else { return };
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(index) = self.reactor.find_token(wanted) else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &mut connection.socket.held else { return };
         answer.unsettled -= 1;
         if answer.unsettled == 0 {
@@ -88,25 +89,25 @@ impl<L: EventLoop> Worker<'_, L> {
 
     pub(super) fn take_all_for_pause(&mut self, index: u32) {
         // They were let run before the pause began.
-        self.resume_set_back();
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        self.mail.resume_set_back(&mut self.executor);
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.held else { return };
         let (may_be_refused, view, token) =
             (answer.may_be_refused, connection.session.view(), connection.socket.token());
-        self.shards.clear();
-        self.shards.extend(0..self.executor.keyspace().shard_count());
+        self.scratch.shards.clear();
+        self.scratch.shards.extend(0..self.executor.keyspace().shard_count());
         self.bring(view, token, may_be_refused);
     }
 
-    /// Has the shards in `self.shards` brought to a connection that is parked for them.
+    /// Has the shards in `self.scratch.shards` brought to a connection that is parked for them.
     pub(super) fn bring(&mut self, view: SessionView, token: u64, may_be_refused: bool) {
-        self.executor.bring(&self.shards, view, token, self.now_ms, may_be_refused);
+        self.executor.bring(&self.scratch.shards, view, token, self.reactor.clock.now_ms, may_be_refused);
     }
 
     /// All shards are held: whether that means that nothing is on its way any more. If so its client is answered; otherwise they are to be given back and taken again.
     pub(super) fn end_pause_answer(&mut self, index: u32, answer: Box<PauseAnswer>) -> Ran {
         let keyspace = self.executor.keyspace();
-        let Some(connection) = &mut self.connections[index as usize] else { return Ran::Done };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
         if keyspace.serves_later() {
             connection.socket.held = Some(Held::Pause(answer));
             connection.park(1, 0);
@@ -131,61 +132,63 @@ impl<L: EventLoop> Worker<'_, L> {
 
     /// The client of a pause is told, or has gone: its time counts from now.
     pub(super) fn tell_paused(&self, answer: &PauseAnswer) {
-        self.executor.keyspace().tuning.tell_paused(&answer.pause, self.server.now_ms());
+        self.executor.keyspace().tuning.tell_paused(&answer.pause, self.reactor.server.now_ms());
         self.look_at_pause();
     }
 
     /// Workers sleep until a pause is to end: has them look again.
     fn look_at_pause(&self) {
-        self.server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
+        self.reactor.server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
     }
 
     /// Whether a pause holds back a script that has come to its shards.
     pub(super) fn is_script_paused(&self, index: u32, call: &ScriptCall) -> bool {
-        let Some(connection) = &self.connections[index as usize] else { return false };
-        self.server.is_paused(call.command(), &connection.session, self.now_ms, || call.command_flags())
+        let Some(connection) = &self.reactor.connections[index as usize] else { return false };
+        self.reactor
+            .server
+            .is_paused(call.command(), &connection.session, self.reactor.clock.now_ms, || call.command_flags())
     }
 
     /// Puts a command off until the pause has ended.
     pub(super) fn put_off(&mut self, index: u32, command: &'static Command) {
-        let Some(connection) = &mut self.connections[index as usize] else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         connection.state = State::Paused;
         connection.release_news();
         connection.session.client.set_command(command);
         connection.session.client.paused.store(true, Relaxed);
-        self.stats.paused.add(1);
-        self.paused.push(index);
-        self.touch(index);
+        self.reactor.stats.paused.add(1);
+        self.waiting.paused.push(index);
+        self.reactor.touch(index);
     }
 
     /// Lets connections that were held back go on when the pause is over.
     #[inline]
-    pub(super) fn resume_paused(&mut self) {
-        if !self.paused.is_empty() && self.server.paused_until_ms() <= self.now_ms {
+    pub fn resume_paused(&mut self) {
+        if !self.waiting.paused.is_empty() && self.reactor.server.paused_until_ms() <= self.reactor.clock.now_ms {
             self.resume_all();
         }
     }
 
     #[cold]
     fn resume_all(&mut self) {
-        for index in std::mem::take(&mut self.paused) {
-            let Some(connection) = &mut self.connections[index as usize] else { continue };
+        for index in std::mem::take(&mut self.waiting.paused) {
+            let Some(connection) = &mut self.reactor.connections[index as usize] else { continue };
             if connection.state != State::Paused {
                 continue;
             }
             connection.state = State::Open;
             connection.session.client.paused.store(false, Relaxed);
-            self.stats.paused.sub(1);
+            self.reactor.stats.paused.sub(1);
             if let Some(Held::Script(call)) = &connection.socket.held {
                 let argument_bytes = call.kept_bytes();
-                call.find_shards(self.executor.keyspace(), &mut self.shards);
+                call.find_shards(self.executor.keyspace(), &mut self.scratch.shards);
                 connection.park(1, argument_bytes);
                 let (view, token) = (connection.session.view(), connection.socket.token());
                 self.bring(view, token, true);
                 continue;
             }
-            self.make_ready(index);
-            self.touch(index);
+            self.reactor.make_ready(index);
+            self.reactor.touch(index);
         }
     }
 }

@@ -15,19 +15,15 @@
 //!   answers them with `-BUSY` ([`pantala_engine::executor::Executor::refuse_waiting`]).
 //!
 //! Before that, and with a threshold of 0, there are no turns within, but every few milliseconds too the hook hands on what the worker has of shards that the script doesn't
-//! hold ([`Worker::hand_on_shards`]). It touches no connection: answers, messages and requests that were set back wait for the next turn, within or not.
-
-use std::time::Duration;
+//! hold ([`Mail::hand_on_shards`](super::mail::Mail::hand_on_shards)). It touches no connection: answers, messages and requests that were set back wait for the next turn, within or not.
 
 use pantala_engine::command::Command;
-use pantala_engine::message::Message;
 use pantala_engine::ownership::Ownership;
 use pantala_engine::tracking::News;
 use pantala_resp::ArgRange;
 use pantala_runtime::{Event, EventLoop, Outgoing};
 
-use super::Worker;
-use super::connection::State;
+use super::Dispatcher;
 use super::run::output_limit;
 use super::window::{Entry, What, Window};
 use crate::scripting::Kind;
@@ -48,7 +44,7 @@ pub(super) struct Suspended {
 pub(super) enum Deferred {
     /// From the loop. Nothing is received meanwhile, so these are few.
     Event(Event),
-    /// A message to be sent to it: by the worker's token of it. Bounded by [`Worker::defer_output`], as is the next.
+    /// A message to be sent to it: by the worker's token of it. Bounded by [`Dispatcher::defer_output`], as is the next.
     Output(u64, Outgoing),
     /// What has become invalid for it.
     News(News),
@@ -69,8 +65,8 @@ impl Deferred {
     }
 }
 
-/// See the head of this module.
-pub(super) struct Busy {
+/// A script that has run for too long: this turn is one within it.
+struct BusyScript {
     /// Index of the frozen connection.
     index: u32,
     kind: Kind,
@@ -81,161 +77,141 @@ pub(super) struct Busy {
     is_over_limit: bool,
 }
 
-impl<L: EventLoop> Worker<'_, L> {
+/// See the head of this module.
+#[derive(Default)]
+pub(super) struct Busy {
+    /// The window that the running command stands in, if that may be a script.
+    suspended: Option<Suspended>,
+    script: Option<Box<BusyScript>>,
+    /// What came for the connection of such a script meanwhile.
+    deferred: Vec<Deferred>,
+}
+
+impl Busy {
     /// Whether a connection's own script runs, and this turn is one within it.
     #[inline]
     pub(super) fn is_frozen(&self, index: u32) -> bool {
-        self.busy.as_ref().is_some_and(|busy| busy.index == index)
+        self.script.as_ref().is_some_and(|script| script.index == index)
     }
 
-    /// The answer to who would run another script in a turn within one.
-    pub(super) fn busy_reply(&self) -> Option<&'static str> {
-        self.busy.as_ref().map(|busy| busy.kind.busy())
+    /// Whether this turn is one within a script.
+    pub(super) fn is_within(&self) -> bool {
+        self.script.is_some()
     }
 
+    /// The answer to a client that would run another script in a turn within one.
+    pub(super) fn reply(&self) -> Option<&'static str> {
+        self.script.as_ref().map(|script| script.kind.busy())
+    }
+
+    /// Keeps something that came for a frozen connection.
+    pub(super) fn defer(&mut self, deferred: Deferred) {
+        self.deferred.push(deferred);
+    }
+}
+
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// Runs a command of the window that may be a script. Gives the window back, or nothing when it was given up meanwhile.
     #[cold]
     pub(super) fn run_suspended(&mut self, window: Window, at: usize, command: &'static Command) -> Option<Window> {
         let Entry { connection, db, begin, end, is_inline, first_arg, args, .. } = window.entries[at];
         let entry = Entry { connection, db, begin, end, is_inline, first_arg, args, what: What::Local(command) };
         let ranges: Vec<ArgRange> = window.ranges_of(&entry).to_vec();
-        self.suspended = Some(Suspended { window, at, is_given_up: false });
+        self.busy.suspended = Some(Suspended { window, at, is_given_up: false });
         self.run_entry(&entry, &ranges);
-        let Suspended { window, at, is_given_up } = self.suspended.take()?;
+        let Suspended { window, at, is_given_up } = self.busy.suspended.take()?;
         if !is_given_up {
             return Some(window);
         }
         let is_own = |later: &Entry| later.connection == entry.connection;
         if let Some(next) = window.entries[at + 1..].iter().position(is_own)
-            && let Some(connection) = &mut self.connections[entry.connection as usize]
+            && let Some(connection) = &mut self.reactor.connections[entry.connection as usize]
         {
             let later = window.of_connection(entry.connection, at + 1 + next);
-            connection.input.rewind(&mut self.io, later);
-            self.make_ready(entry.connection);
+            connection.input.rewind(&mut self.reactor.io, later);
+            self.reactor.make_ready(entry.connection);
         }
         None
     }
 
     /// The script of a connection has run for too long: freezes the connection, and has all others be looked at.
     pub(super) fn begin_busy(&mut self, index: u32, kind: Kind) {
-        let mut suspended = self.suspended.take();
+        let mut suspended = self.busy.suspended.take();
         if let Some(suspended) = &mut suspended {
             suspended.is_given_up = true;
             for (at, entry) in suspended.window.entries.iter().enumerate() {
                 if entry.connection != index
-                    && let Some(connection) = &mut self.connections[entry.connection as usize]
+                    && let Some(connection) = &mut self.reactor.connections[entry.connection as usize]
                 {
-                    connection.input.rewind(&mut self.io, suspended.window.of_connection(entry.connection, at));
+                    connection.input.rewind(&mut self.reactor.io, suspended.window.of_connection(entry.connection, at));
                 }
             }
         }
-        self.busy = Some(Box::new(Busy { index, kind, suspended, deferred_bytes: 0, is_over_limit: false }));
-        for (other, connection) in self.connections.iter_mut().enumerate() {
-            let Some(connection) = connection else { continue };
-            if other == index as usize {
-                if !connection.socket.is_held {
-                    self.io.pause_receive(connection.socket.id);
-                }
-            } else if connection.state == State::Open && connection.input.waiting_bytes() > 0 {
-                // Whoever has marked it as ready may keep that in a list of its own, further out.
-                connection.is_ready = true;
-                self.ready.push(other as u32);
-            }
+        self.busy.script =
+            Some(Box::new(BusyScript { index, kind, suspended, deferred_bytes: 0, is_over_limit: false }));
+        if let Some(connection) = &self.reactor.connections[index as usize]
+            && !connection.socket.is_held
+        {
+            self.reactor.io.pause_receive(connection.socket.id);
         }
+        self.reactor.make_others_ready(index);
         // What came for a connection that was frozen before in this turn comes before what it gets in the turns within.
         self.replay_deferred();
     }
 
     /// One turn within a script, which holds these shards.
     pub(super) fn turn_within(&mut self, owned: &mut [Ownership]) {
-        let Some(why) = self.busy_reply() else { return };
+        let (Some(why), Some(mut above)) = (self.busy.reply(), self.above.take()) else { return };
         // The effects of other commands are no part of the script's unit, which is stamped when it ends.
         let unit = self.executor.suspend_unit();
         self.executor.flush_stream();
-        self.executor.keyspace().journal().attend(self.number);
+        self.executor.keyspace().journal().attend(self.reactor.number);
         self.executor.refuse_waiting(owned, why);
-        // A loop that can't wait any more says so again when the script has ended.
-        let mut events = Vec::new();
-        if self.io.poll(Some(Duration::ZERO), &mut events).is_ok() {
-            // That of the script stays what it was: it has its own.
-            self.now_ms = self.server.now_ms();
-            self.stats.turns.add(1);
-            self.reload_if_changed();
-            for event in events {
-                if let Some(event) = self.deferred_event(event) {
-                    self.handle(event);
-                }
-            }
-            self.evict_if_due();
-            self.receive_messages();
-            self.time_out();
-            self.resume_paused();
-            self.run_ready();
-            self.executor.refuse_waiting(owned, why);
-            self.turn_ran_ms = self.server.monotonic_ms();
-            if self.turn_ran_ms >= self.next_cron_ms {
-                self.cron();
-            }
-            // What the script itself has changed is told when its shards are given back.
-            self.tell_changed();
-            self.reload_if_changed();
-            self.finish_turn();
-        }
+        above.turn_within(self, owned);
         self.executor.resume_unit(unit);
+        self.above = Some(above);
     }
 
-    /// In the midst of a script that isn't busy yet, or never is: shards that it doesn't hold itself, and that lie with this worker or were sent to it, don't wait for its end
-    /// ([`pantala_engine::executor::Executor::set_back`]). Nothing else is done for anybody.
-    pub(super) fn hand_on_shards(&mut self) {
-        let unseen = self.received.split_off(self.without_shards).into_iter();
-        for message in unseen.chain(self.server.port(self.number).mailbox().receive().map(|node| node.value)) {
-            match message {
-                Message::Shard(ownership) => self.executor.adopt(ownership),
-                // With `--execution owner` it may hold shards of other homes.
-                Message::Run(parcel) => self.executor.resume(parcel),
-                Message::Brought(parcel) => self.brought.push_back(parcel),
-                other => self.received.push(other),
+    /// Answers what waits for shards that the script of this turn holds.
+    pub fn refuse_waiting(&mut self, owned: &mut [Ownership]) {
+        if let Some(why) = self.busy.reply() {
+            self.executor.refuse_waiting(owned, why);
+        }
+    }
+
+    /// Handles events in a turn within a script; those of its connection wait.
+    pub fn handle_or_defer(&mut self, events: Vec<Event>) {
+        for event in events {
+            if let Some(event) = self.deferred_event(event) {
+                self.handle(event);
             }
         }
-        self.without_shards = self.received.len();
-        self.executor.go_on_within();
-        self.brought.extend(self.executor.take_brought());
-        if !self.brought.is_empty() {
-            let now_ms = self.server.monotonic_ms();
-            let set_back = self.executor.set_back(&mut self.brought, now_ms);
-            self.set_back.extend(set_back);
-        }
     }
 
-    /// Has requests that were set back take their shards again.
-    #[inline]
-    pub(super) fn resume_set_back(&mut self) {
-        if !self.set_back.is_empty() {
-            self.resume_all_set_back();
-        }
+    /// Whether a connection's own script runs, and this turn is one within it.
+    pub fn is_frozen(&self, index: u32) -> bool {
+        self.busy.is_frozen(index)
     }
 
-    #[cold]
-    fn resume_all_set_back(&mut self) {
-        for parcel in std::mem::take(&mut self.set_back) {
-            self.executor.resume(parcel);
-        }
+    /// Whether this turn is one within a script.
+    pub fn is_within_script(&self) -> bool {
+        self.busy.is_within()
     }
 
     /// The script has ended.
     pub(super) fn end_busy(&mut self) {
-        let Some(busy) = self.busy.take() else { return };
-        self.suspended = busy.suspended;
-        if let Some(connection) = &self.connections[busy.index as usize]
+        let Some(busy) = self.busy.script.take() else { return };
+        self.busy.suspended = busy.suspended;
+        if let Some(connection) = &self.reactor.connections[busy.index as usize]
             && !connection.socket.is_held
         {
-            self.io.resume_receive(connection.socket.id);
+            self.reactor.io.resume_receive(connection.socket.id);
         }
     }
 
     /// Puts an event of the frozen connection off: then there is `None` left to be done.
-    fn deferred_event(&mut self, event: Event) -> Option<Event> {
-        let Some(busy) = &self.busy else { return Some(event) };
+    pub fn deferred_event(&mut self, event: Event) -> Option<Event> {
+        let Some(busy) = &self.busy.script else { return Some(event) };
         let conn = match &event {
             Event::Data { conn, .. }
             | Event::Eof { conn }
@@ -243,36 +219,36 @@ impl<L: EventLoop> Worker<'_, L> {
             | Event::Sent { conn, result: Err(_), .. } => *conn,
             Event::Sent { .. } | Event::Accepted { .. } | Event::Woken => return Some(event),
         };
-        if self.find(conn) != Some(busy.index) {
+        if self.reactor.find(conn) != Some(busy.index) {
             return Some(event);
         }
-        self.deferred.push(Deferred::Event(event));
+        self.busy.deferred.push(Deferred::Event(event));
         None
     }
 
     /// Keeps what is to be sent to the frozen connection, so many bytes, unless that is more than its output limit allows.
     pub(super) fn defer_output(&mut self, output: Deferred, bytes: usize) {
-        let Some(busy) = &mut self.busy else { return };
-        let Some(connection) = &self.connections[busy.index as usize] else { return };
+        let Some(busy) = &mut self.busy.script else { return };
+        let Some(connection) = &self.reactor.connections[busy.index as usize] else { return };
         if busy.is_over_limit {
             return;
         }
         busy.deferred_bytes += bytes;
-        let hard_bytes = output_limit(connection, &self.settings).hard_bytes;
+        let hard_bytes = output_limit(connection, &self.reactor.settings).hard_bytes;
         busy.is_over_limit = hard_bytes > 0 && (connection.pending_bytes() + busy.deferred_bytes) as u64 > hard_bytes;
         if busy.is_over_limit {
             let wanted = connection.socket.token();
-            self.deferred.retain(|deferred| !deferred.is_output_of(wanted));
-            self.deferred.push(Deferred::OverLimit(wanted));
+            self.busy.deferred.retain(|deferred| !deferred.is_output_of(wanted));
+            self.busy.deferred.push(Deferred::OverLimit(wanted));
         } else {
-            self.deferred.push(output);
+            self.busy.deferred.push(output);
         }
     }
 
     /// Handles what came for a connection while it was frozen. `false`: nothing did.
     #[inline]
-    pub(super) fn replay_deferred(&mut self) -> bool {
-        let is_there = !self.deferred.is_empty();
+    pub fn replay_deferred(&mut self) -> bool {
+        let is_there = !self.busy.deferred.is_empty();
         if is_there {
             self.replay_all();
         }
@@ -281,7 +257,7 @@ impl<L: EventLoop> Worker<'_, L> {
 
     #[cold]
     fn replay_all(&mut self) {
-        for deferred in std::mem::take(&mut self.deferred) {
+        for deferred in std::mem::take(&mut self.busy.deferred) {
             match deferred {
                 Deferred::Event(event) => {
                     if let Some(event) = self.deferred_event(event) {
@@ -291,12 +267,12 @@ impl<L: EventLoop> Worker<'_, L> {
                 Deferred::Kill(wanted, client) => self.kill(wanted, client),
                 Deferred::News(news) => self.tell_all(vec![news]),
                 Deferred::Output(wanted, output) => {
-                    if let Some(index) = self.find_token(wanted) {
+                    if let Some(index) = self.reactor.find_token(wanted) {
                         self.hand(index, &output);
                     }
                 }
-                Deferred::OverLimit(wanted) => match self.find_token(wanted) {
-                    Some(index) if self.is_frozen(index) => self.deferred.push(Deferred::OverLimit(wanted)),
+                Deferred::OverLimit(wanted) => match self.reactor.find_token(wanted) {
+                    Some(index) if self.busy.is_frozen(index) => self.busy.deferred.push(Deferred::OverLimit(wanted)),
                     Some(index) => self.close_over_limit(index),
                     None => {}
                 },

@@ -17,9 +17,8 @@ use pantala_engine::client::Host;
 use pantala_runtime::EventLoop;
 use pantala_session::output::PIECE_BYTES_MIN;
 
-use super::Worker;
-use super::connection::Connection;
-use super::listeners::WAITING_OUTPUT_BYTES_MAX;
+use super::published::WAITING_OUTPUT_BYTES_MAX;
+use super::{Connection, Dispatcher};
 use crate::config::{OutputLimit, Settings};
 
 /// How much output a connection may have before it is looked at in the midst of a turn, while there is a limit on all clients' memory, bytes. Redis looks before each
@@ -91,45 +90,58 @@ impl OutputAlarm {
     }
 }
 
-impl<L: EventLoop> Worker<'_, L> {
+/// How much memory clients may use, each and together.
+pub struct Limits {
+    pub(super) weighing: Weighing,
+    pub(super) alarm: OutputAlarm,
+}
+
+impl Limits {
+    /// The limits that settings say. `weighs`: there is one on all clients together.
+    pub(super) fn new(settings: &Settings, weighs: bool) -> Self {
+        Limits { weighing: Weighing::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
+    }
+}
+
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// Takes up what the settings say of clients' memory and output.
-    pub(super) fn reload_weighing(&mut self) {
-        let was_on = self.weighing.is_on;
-        self.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
-        if self.weighing.is_on && !was_on {
+    pub fn reload_weighing(&mut self) {
+        let was_on = self.limits.weighing.is_on;
+        self.limits.weighing.is_on = self.executor.keyspace().clients().memory().limit_bytes() > 0;
+        if self.limits.weighing.is_on && !was_on {
             // Who has set the limit knew what they took when that was last told, some hundred milliseconds ago at most.
-            (0..self.connections.len() as u32).for_each(|index| self.weigh(index));
+            (0..self.reactor.connections.len() as u32).for_each(|index| self.weigh(index));
         }
-        self.output_alarm = OutputAlarm::new(&self.settings, self.weighing.is_on);
-        if self.weighing.is_on {
+        self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.weighing.is_on);
+        if self.limits.weighing.is_on {
             self.evict();
         }
     }
 
     /// Counts what a connection takes now.
     pub(super) fn weigh(&mut self, index: u32) {
-        let Some(connection) = &self.connections[index as usize] else { return };
-        connection.tell_buffers(&self.io);
+        let Some(connection) = &self.reactor.connections[index as usize] else { return };
+        connection.tell_buffers(&self.reactor.io);
         let memory = self.executor.keyspace().clients().memory();
-        self.weighing.unadded_bytes += memory.weigh(&connection.session.client);
-        self.weighing.has_weighed = true;
+        self.limits.weighing.unadded_bytes += memory.weigh(&connection.session.client);
+        self.limits.weighing.has_weighed = true;
     }
 
     /// All connections of a turn are weighed.
     pub(super) fn end_weighing(&mut self) {
         let memory = self.executor.keyspace().clients().memory();
-        if self.weighing.unadded_bytes.unsigned_abs() >= UNADDED_BYTES_MAX {
-            memory.add(std::mem::take(&mut self.weighing.unadded_bytes));
+        if self.limits.weighing.unadded_bytes.unsigned_abs() >= UNADDED_BYTES_MAX {
+            memory.add(std::mem::take(&mut self.limits.weighing.unadded_bytes));
         }
-        self.weighing.is_due =
-            std::mem::take(&mut self.weighing.has_weighed) && memory.is_too_much(self.weighing.unadded_bytes);
+        self.limits.weighing.is_due = std::mem::take(&mut self.limits.weighing.has_weighed)
+            && memory.is_too_much(self.limits.weighing.unadded_bytes);
     }
 
     /// Closes clients if that has become due and still is: what could be sent is.
     #[inline]
-    pub(super) fn evict_if_due(&mut self) {
-        if self.weighing.is_due {
-            self.weighing.is_due = false;
+    pub fn evict_if_due(&mut self) {
+        if self.limits.weighing.is_due {
+            self.limits.weighing.is_due = false;
             self.evict();
         }
     }
@@ -138,7 +150,7 @@ impl<L: EventLoop> Worker<'_, L> {
     #[cold]
     fn evict(&mut self) {
         let memory = self.executor.keyspace().clients().memory();
-        memory.add(std::mem::take(&mut self.weighing.unadded_bytes));
+        memory.add(std::mem::take(&mut self.limits.weighing.unadded_bytes));
         for client in memory.evict() {
             tracing::info!(
                 "Evicting client: id={} addr={} name={} tot-mem={}",
@@ -147,10 +159,10 @@ impl<L: EventLoop> Worker<'_, L> {
                 String::from_utf8_lossy(&client.names().name),
                 client.memory_bytes()
             );
-            self.server.kill(&client);
+            self.reactor.server.kill(&client);
         }
-        if memory.is_too_much(0) && self.now_ms - self.weighing.last_warning_ms >= WARN_EVERY_MS {
-            self.weighing.last_warning_ms = self.now_ms;
+        if memory.is_too_much(0) && self.reactor.clock.now_ms - self.limits.weighing.last_warning_ms >= WARN_EVERY_MS {
+            self.limits.weighing.last_warning_ms = self.reactor.clock.now_ms;
             tracing::warn!("Over client maxmemory after evicting all evictable clients");
         }
     }
@@ -158,11 +170,11 @@ impl<L: EventLoop> Worker<'_, L> {
     /// In the midst of a turn: closes clients where a connection that has much output makes it too much. Says whether that one has to go.
     pub(super) fn evicts_for(&mut self, index: u32) -> bool {
         self.weigh(index);
-        if self.executor.keyspace().clients().memory().is_too_much(self.weighing.unadded_bytes) {
+        if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unadded_bytes) {
             self.evict();
         }
         // It, or any other client that was looked at before it, on any worker, has seen to that.
-        self.connections[index as usize]
+        self.reactor.connections[index as usize]
             .as_ref()
             .is_none_or(|connection| connection.session.client.killed.load(Relaxed))
     }

@@ -1,0 +1,91 @@
+//! What a worker does a few times a second: timeouts, limits, expired keys, statistics.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_runtime::EventLoop;
+use pantala_session::State;
+
+use super::Control;
+use crate::config::Settings;
+use crate::dispatch::{Connection, Dispatcher, output_limit};
+
+impl Control {
+    /// One round, `hz` times a second.
+    #[inline]
+    pub fn cron_if_due<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>) {
+        if dispatcher.reactor.clock.turn_ran_ms >= self.next_cron_ms {
+            self.cron(dispatcher);
+        }
+    }
+
+    fn cron<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>) {
+        let hz = i64::from(dispatcher.reactor.settings.hz.max(1));
+        self.next_cron_ms = dispatcher.reactor.clock.turn_ran_ms + 1000 / hz;
+        if dispatcher.executor.keyspace().tuning.cron_is_paused.load(Relaxed) {
+            return;
+        }
+        self.limit_tracked(dispatcher);
+        look_after_clients(dispatcher);
+        dispatcher.look_after_memory();
+        dispatcher.memory.purge_again();
+        let (server, number) = (dispatcher.reactor.server, dispatcher.reactor.number);
+        if number == 0 {
+            self.purges.look(server, dispatcher.reactor.clock.turn_ran_ms);
+        }
+        // In a turn within a script its state is in use, and the time that the other one is kept for doesn't matter.
+        if !dispatcher.is_within_script() {
+            server.scripting().drop_flushed(number);
+        }
+        let now_ms = dispatcher.reactor.clock.now_ms;
+        // While writes are paused nothing may change, as in Redis.
+        if server.paused_until_ms() <= now_ms {
+            self.expiry.turn(&mut dispatcher.executor, number, now_ms);
+        }
+        dispatcher.reactor.stats.cpu_us.set(crate::process::thread_cpu_us());
+        if number == 0 {
+            server.sample(now_ms);
+        }
+    }
+}
+
+fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
+    for index in 0..dispatcher.reactor.connections.len() {
+        // The one that runs a script is looked at when that has ended.
+        if dispatcher.is_frozen(index as u32) {
+            continue;
+        }
+        let reactor = &mut dispatcher.reactor;
+        let Some(connection) = &mut reactor.connections[index] else { continue };
+        connection.tell_buffers(&reactor.io);
+        if idle_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
+            tracing::debug!("Closing idle client");
+            dispatcher.close(index as u32);
+        } else if over_soft_limit(connection, &reactor.settings, reactor.clock.now_ms) {
+            reactor.server.log_output_limit(&connection.session.client);
+            dispatcher.close(index as u32);
+        }
+    }
+}
+
+fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
+    settings.timeout_s > 0
+        // Who listens may be silent.
+        && connection.session.subscriptions.is_none()
+        && !connection.session.monitors
+        && matches!(connection.state, State::Open | State::Closing)
+        && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
+}
+
+/// Whether the output has been above the soft limit for too long; keeps the time since when. Where no send is in flight, what there is has come in this turn, or waits for
+/// the next one: the peer takes what it gets.
+fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
+    let limit = output_limit(connection, settings);
+    let above =
+        limit.soft_bytes > 0 && connection.sending.bytes > 0 && connection.pending_bytes() as u64 > limit.soft_bytes;
+    if !above {
+        connection.sending.above_soft_limit_since_ms = None;
+        return false;
+    }
+    let since = *connection.sending.above_soft_limit_since_ms.get_or_insert(now_ms);
+    now_ms - since > i64::from(limit.soft_seconds) * 1000
+}

@@ -1,0 +1,311 @@
+//! The reactor: a worker's event loop, its sockets, and which connections are due in a turn.
+//!
+//! It knows nothing of commands. It moves bytes between sockets and connections ([`pantala_session`]), keeps the lists of a turn, and
+//! tells the room above what happened as values ([`Happened`]); closing a connection, which concerns everybody who knows it, is done
+//! above, and its socket goes last ([`Reactor::shut`]).
+//!
+//! | list | connections that | emptied |
+//! | --- | --- | --- |
+//! | ready | may have something to parse | when the turn's windows are parsed |
+//! | touched | took part in the turn | when the turn ends: each is finished, one send each |
+//! | listed | have only got messages since they were last sent any | so many a turn ([`SENT_TO_PER_TURN`]) |
+
+mod clock;
+mod connection;
+mod sockets;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pantala_dict::prefetch_all;
+use pantala_runtime::{ConnId, Event, EventLoop};
+use pantala_session::State;
+use pantala_session::output::Ahead;
+use pantala_session::turn::{Fate, Sends};
+
+pub use clock::Clock;
+pub use connection::{Connection, Socket, index_of, token};
+use sockets::Listeners;
+
+use crate::config::Settings;
+use crate::host::Server;
+use crate::stats::WorkerStats;
+
+/// Buffers for replies that are kept for reuse, and their capacity at most.
+const SPARE_BUFFERS_MAX: usize = 256;
+const SPARE_BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// To how many connections, that have only got messages, a turn sends them: about a millisecond's work.
+const SENT_TO_PER_TURN: usize = 128;
+
+/// Of what is handled one after the other, memory is fetched so far ahead: some hundred nanoseconds before it is used.
+const FETCHED_AHEAD: usize = 4;
+
+/// What an event has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// Nothing that concerns anybody else.
+    Nothing,
+    /// The buffers of the connection of this index are others.
+    Changed(u32),
+    /// The connection of this index is to be closed.
+    Failed(u32),
+}
+
+/// See the head of this module. `H`: see [`Socket::held`].
+pub struct Reactor<'s, L: EventLoop, H> {
+    /// The worker's number.
+    pub number: u32,
+    /// What all workers share.
+    pub server: &'s Server,
+    /// The settings that this worker goes by.
+    pub settings: Arc<Settings>,
+    /// The event loop.
+    pub io: L,
+    /// Connections, by index.
+    pub connections: Vec<Option<Connection<H>>>,
+    /// The time that commands see.
+    pub clock: Clock,
+    /// The worker's statistics.
+    pub stats: &'s WorkerStats,
+    ready: Vec<u32>,
+    touched: Vec<u32>,
+    listed: VecDeque<u32>,
+    /// Output buffers for connections that have none.
+    pub spare: Vec<Vec<u8>>,
+    listeners: Listeners,
+}
+
+impl<'s, L: EventLoop, H> Reactor<'s, L, H> {
+    /// A reactor over a loop that this thread has made.
+    pub fn new(server: &'s Server, number: u32, io: L) -> Self {
+        Reactor {
+            number,
+            server,
+            settings: server.config().settings(),
+            io,
+            connections: Vec::new(),
+            clock: Clock::new(server),
+            stats: server.worker_stats(number),
+            ready: Vec::new(),
+            touched: Vec::new(),
+            listed: VecDeque::new(),
+            spare: Vec::new(),
+            listeners: Listeners::default(),
+        }
+    }
+
+    /// Waits for events, and reads the clock.
+    ///
+    /// # Errors
+    /// The loop can't wait any more.
+    #[inline]
+    pub fn poll(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> std::io::Result<()> {
+        self.io.poll(timeout, events)?;
+        self.clock.begin_turn(self.server);
+        self.stats.turns.add(1);
+        Ok(())
+    }
+
+    /// Whether connections are due at once: they have something to parse, or messages to be sent.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        !self.ready.is_empty() || !self.listed.is_empty()
+    }
+
+    /// Whether connections are to be sent messages.
+    pub fn has_listed(&self) -> bool {
+        !self.listed.is_empty()
+    }
+
+    /// Marks a connection as one that may have something to parse.
+    #[inline]
+    pub fn make_ready(&mut self, index: u32) {
+        if let Some(connection) = &mut self.connections[index as usize]
+            && !connection.is_ready
+        {
+            connection.is_ready = true;
+            self.ready.push(index);
+        }
+    }
+
+    /// As [`Reactor::make_ready`], of all open connections with input but one: a caller further out may have taken them from the list.
+    pub fn make_others_ready(&mut self, but: u32) {
+        for (other, connection) in self.connections.iter_mut().enumerate() {
+            let Some(connection) = connection else { continue };
+            if other != but as usize && connection.state == State::Open && connection.input.waiting_bytes() > 0 {
+                connection.is_ready = true;
+                self.ready.push(other as u32);
+            }
+        }
+    }
+
+    /// Takes the connections that may have something to parse.
+    #[inline]
+    pub fn take_ready(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.ready)
+    }
+
+    /// Keeps the memory of an emptied list of [`Reactor::take_ready`].
+    #[inline]
+    pub fn keep_ready(&mut self, emptied: Vec<u32>) {
+        // What became ready meanwhile (answers) is in the list.
+        if self.ready.is_empty() {
+            self.ready = emptied;
+        }
+    }
+
+    /// Marks a connection as one whose turn is to be finished.
+    #[inline]
+    pub fn touch(&mut self, index: u32) {
+        if let Some(connection) = &mut self.connections[index as usize]
+            && !connection.socket.is_touched
+        {
+            connection.socket.is_touched = true;
+            self.touched.push(index);
+        }
+    }
+
+    /// Marks a connection as one that is to be sent messages when others that came before it are.
+    pub fn list(&mut self, index: u32) {
+        let Some(connection) = &mut self.connections[index as usize] else { return };
+        if !connection.socket.is_touched && !connection.socket.is_listed {
+            connection.socket.is_listed = true;
+            self.listed.push_back(index);
+        }
+    }
+
+    /// Touches those that are to be sent their messages in this turn.
+    #[inline]
+    pub fn touch_listed(&mut self) {
+        for _ in 0..SENT_TO_PER_TURN {
+            let Some(index) = self.listed.pop_front() else { return };
+            // Or one that has come in the place of one that has gone: then there is nothing to send, or all that there is.
+            if let Some(connection) = &mut self.connections[index as usize] {
+                connection.socket.is_listed = false;
+                self.touch(index);
+            }
+        }
+    }
+
+    /// Takes one of the connections whose turn is to be finished.
+    #[inline]
+    pub fn next_touched(&mut self) -> Option<u32> {
+        self.touched.pop()
+    }
+
+    /// Puts a connection back whose turn can't be finished in this one.
+    pub fn touch_again(&mut self, index: Option<u32>) {
+        self.touched.extend(index);
+    }
+
+    /// Finishes the turn of a connection: keeps what is left of its input, receives or stops to, sends its replies. Returns whether it
+    /// is there.
+    #[inline]
+    pub fn finish(&mut self, index: u32) -> bool {
+        let Some(connection) = &mut self.connections[index as usize] else { return false };
+        connection.socket.is_touched = false;
+        let hold = connection.end_input(&mut self.io);
+        if connection.state == State::Yielding {
+            // The others had their turn.
+            connection.state = State::Open;
+            if !std::mem::replace(&mut connection.is_ready, true) {
+                self.ready.push(index);
+            }
+        }
+        if hold != connection.socket.is_held {
+            connection.socket.is_held = hold;
+            if hold {
+                self.io.pause_receive(connection.socket.id);
+            } else {
+                self.io.resume_receive(connection.socket.id);
+            }
+        }
+        match connection.take_send(|| self.spare.pop().unwrap_or_default()) {
+            Sends::Nothing => {}
+            Sends::Later => self.io.expect_sent(connection.socket.id),
+            Sends::Now(send) => {
+                self.stats.output_bytes.add(connection.sending.bytes as u64);
+                self.stats.writes.add(1);
+                if send.is_awaited {
+                    self.io.send(connection.socket.id, send.bytes);
+                } else {
+                    self.io.send_quiet(connection.socket.id, send.bytes);
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether a connection runs nothing more and has nothing left to send: it is to be closed.
+    #[inline]
+    pub fn is_over(&mut self, index: u32) -> bool {
+        let Some(connection) = &self.connections[index as usize] else { return false };
+        match connection.fate() {
+            Fate::Stays => false,
+            Fate::EndsWhenSent => {
+                self.io.expect_sent(connection.socket.id);
+                false
+            }
+            Fate::Over => true,
+        }
+    }
+
+    /// Removes a connection from the table.
+    pub fn remove(&mut self, index: u32) -> Option<Connection<H>> {
+        self.connections[index as usize].take()
+    }
+
+    /// Closes the socket of a connection that was removed. Returns its pieces of output, if there are any.
+    pub fn shut(&mut self, mut connection: Connection<H>) -> Option<Ahead> {
+        connection.input.discard(&mut self.io);
+        self.io.close(connection.socket.id);
+        self.server.client_left(&connection.session.client);
+        self.recycle(connection.output);
+        (!connection.ahead.is_empty()).then_some(connection.ahead)
+    }
+
+    fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() > 0 && buffer.capacity() <= SPARE_BUFFER_BYTES_MAX && self.spare.len() < SPARE_BUFFERS_MAX
+        {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+
+    /// The index of a connection of the loop, if it is open.
+    #[inline]
+    pub fn find(&self, conn: ConnId) -> Option<u32> {
+        let connection = self.connections.get(conn.index())?.as_ref()?;
+        (connection.socket.id == conn).then_some(conn.index() as u32)
+    }
+
+    /// The index of the connection with this token, if it is open.
+    #[inline]
+    pub fn find_token(&self, wanted: u64) -> Option<u32> {
+        let index = index_of(wanted);
+        let connection = self.connections.get(index)?.as_ref()?;
+        (connection.socket.token() == wanted).then_some(index as u32)
+    }
+
+    /// Reads the clock in the midst of a turn.
+    #[inline]
+    pub fn read_clock(&mut self) {
+        self.clock.read(self.server);
+    }
+
+    /// Asks the processor for the connections of what is handled soon. Of many, few are in its caches.
+    #[inline]
+    pub fn fetch_ahead<T>(&self, following: &[T], connection: impl Fn(&T) -> Option<usize>) {
+        if let Some(index) = following.get(FETCHED_AHEAD).and_then(&connection) {
+            prefetch_all(self.connections.as_ptr().wrapping_add(index));
+        }
+        // It was asked for when this was the furthest: what others see of it can be found now.
+        if let Some(index) = following.get(FETCHED_AHEAD / 2).and_then(&connection)
+            && let Some(Some(connection)) = self.connections.get(index)
+        {
+            prefetch_all(Arc::as_ptr(&connection.session.client));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Sockets: what the loop has to tell of them, and those that come in.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_engine::client::Session;
+use pantala_engine::message::Message;
+use pantala_runtime::{Event, EventLoop, ListenerId};
+use pantala_session::State;
+
+use super::{Connection, Happened, Reactor, Socket, token};
+use crate::net;
+
+/// The sockets that a reactor accepts from.
+#[derive(Default)]
+pub struct Listeners {
+    ids: Vec<ListenerId>,
+    /// Those of the server that they are copies of.
+    generation: u64,
+}
+
+impl<L: EventLoop, H> Reactor<'_, L, H> {
+    /// Accepts from the sockets that the server listens on now, if it is this worker that accepts.
+    ///
+    /// # Errors
+    /// The loop refuses them, or no file descriptors are to be had.
+    pub fn listen(&mut self) -> std::io::Result<()> {
+        if self.number != self.server.facts().first_io_worker {
+            return Ok(());
+        }
+        self.stop_listening();
+        self.listeners.generation = self.server.listening().generation();
+        for socket in self.server.listening().copies()? {
+            let listener = self.io.add_listener(socket)?;
+            self.listeners.ids.push(listener);
+        }
+        Ok(())
+    }
+
+    /// Accepts no more.
+    pub fn stop_listening(&mut self) {
+        for listener in std::mem::take(&mut self.listeners.ids) {
+            self.io.remove_listener(listener);
+        }
+    }
+
+    /// Accepts from other sockets, where the server listens on others.
+    pub fn listen_if_changed(&mut self) {
+        if self.listeners.generation != self.server.listening().generation()
+            && let Err(error) = self.listen()
+        {
+            tracing::warn!("Not listening on all sockets: {error}");
+        }
+    }
+
+    /// Handles one event.
+    #[inline]
+    pub fn handle(&mut self, event: Event) -> Happened {
+        match event {
+            Event::Accepted { socket, .. } => return self.accepted(socket),
+            Event::Data { conn, chunk } => match self.find(conn) {
+                Some(index) => {
+                    let connection = self.connections[index as usize].as_mut().expect("found");
+                    self.stats.input_bytes.add(chunk.len() as u64);
+                    self.stats.reads.add(1);
+                    if connection.state == State::Closing {
+                        self.io.release(chunk);
+                        return Happened::Nothing;
+                    }
+                    connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
+                    connection.input.receive(&mut self.io, chunk);
+                    self.make_ready(index);
+                    self.touch(index);
+                }
+                None => self.io.release(chunk),
+            },
+            Event::Eof { conn } => {
+                if let Some(index) = self.find(conn) {
+                    self.connections[index as usize].as_mut().expect("found").eof = true;
+                    self.touch(index);
+                }
+            }
+            Event::Failed { conn, .. } => return self.find(conn).map_or(Happened::Nothing, Happened::Failed),
+            Event::Sent { conn, buffer, result } => {
+                self.recycle(buffer);
+                if let Some(index) = self.find(conn) {
+                    let connection = self.connections[index as usize].as_mut().expect("found");
+                    let is_awaited = connection.sent();
+                    connection.session.client.active_ms.store(self.clock.now_ms, Relaxed);
+                    if result.is_err() {
+                        return Happened::Failed(index);
+                    }
+                    if is_awaited {
+                        self.touch(index);
+                    }
+                    return Happened::Changed(index);
+                }
+            }
+            Event::Woken => {}
+        }
+        Happened::Nothing
+    }
+
+    /// A connection came in: checks whether it may stay, and gives it to the worker with the fewest.
+    fn accepted(&mut self, socket: OwnedFd) -> Happened {
+        let Some(socket) = self.server.admit(socket, &self.settings) else { return Happened::Nothing };
+        let worker = self.server.least_loaded_worker();
+        if worker == self.number {
+            return self.add(socket);
+        }
+        self.server.port(worker).send(Message::Socket(socket, 0));
+        Happened::Nothing
+    }
+
+    /// Takes a connection over; it was counted when it was admitted.
+    pub fn add(&mut self, socket: OwnedFd) -> Happened {
+        if let Err(error) = net::prepare(&socket, &self.settings) {
+            tracing::debug!("setting options of an accepted socket: {error}");
+        }
+        // Between its admission and now the peer may have gone.
+        let Ok((address, local_address)) = net::endpoints(&socket) else {
+            self.server.connection_refused(self.number);
+            return Happened::Nothing;
+        };
+        let fd = socket.as_raw_fd();
+        let id = match self.io.add(socket) {
+            Ok(id) => id,
+            Err(error) => {
+                tracing::warn!("could not watch an accepted connection: {error}");
+                self.server.connection_refused(self.number);
+                return Happened::Nothing;
+            }
+        };
+        let client = self.server.client_joined(self.number, token(id), fd, address, local_address);
+        let session = Session::new(Arc::clone(&client), !self.server.has_password());
+        let index = id.index();
+        if index >= self.connections.len() {
+            self.connections.resize_with(index + 1, || None);
+        }
+        debug_assert!(self.connections[index].is_none(), "the loop reuses an index only after close");
+        self.connections[index] = Some(Connection::new(Socket::new(id), session));
+        Happened::Changed(index as u32)
+    }
+}

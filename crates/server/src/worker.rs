@@ -1,0 +1,142 @@
+//! A worker: a thread with one event loop, the connections that it accepted, and the shards that it is home of.
+//!
+//! | room | what | knows |
+//! | --- | --- | --- |
+//! | [reactor](crate::reactor) | the event loop, sockets, which connections are due in a turn | connections without their sockets ([`pantala_session`]) |
+//! | [dispatch](crate::dispatch) | windows of commands, transactions, scripts, messages | the reactor |
+//! | [control](crate::control) | periodic work, settings | the dispatcher |
+//! | this file | the turn | all of them |
+//!
+//! A turn:
+//!
+//! 1. *poll*: sends of the last turn go out, events come in ([`pantala_runtime`]);
+//! 2. *messages*: answers to parked commands, shards handed over, new sockets ([`pantala_engine::message`]);
+//! 3. *windows*: commands are parsed from all connections with input, prefetched, and run in order;
+//! 4. *finish*: replies are given to the loop, one send per connection; what is left of the input is kept.
+//!
+//! A few times a second it also looks after timeouts, limits and expired keys. In the midst of a script that has run for long the
+//! dispatcher asks for a turn by [`Above`]: it differs in what has to wait until the script has ended.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use pantala_engine::ownership::Ownership;
+use pantala_runtime::{Event, EventLoop};
+
+use crate::control::Control;
+use crate::dispatch::{Above, Dispatcher};
+use crate::host::Server;
+
+/// See the head of this module.
+pub struct Worker<'s, L: EventLoop> {
+    dispatcher: Dispatcher<'s, L>,
+    /// Shared with what runs turns within scripts. Neither borrows it while commands run.
+    control: Rc<RefCell<Control>>,
+}
+
+impl<'s, L: EventLoop + 's> Worker<'s, L> {
+    /// A worker over a loop that this thread has made.
+    pub fn new(server: &'s Server, number: u32, io: L) -> Self {
+        let control = Rc::new(RefCell::new(Control::new(server)));
+        let mut dispatcher = Dispatcher::new(server, number, io);
+        dispatcher.set_above(Box::new(TurnWithin { control: Rc::clone(&control) }));
+        Worker { dispatcher, control }
+    }
+
+    /// Accepts from the sockets that the server listens on now, if it is this worker that accepts.
+    ///
+    /// # Errors
+    /// The loop refuses them, or no file descriptors are to be had.
+    pub fn listen(&mut self) -> std::io::Result<()> {
+        self.dispatcher.reactor.listen()
+    }
+
+    /// Runs until the server stops.
+    ///
+    /// # Errors
+    /// The loop can't wait any more: nothing that a worker could go on without.
+    pub fn run(&mut self) -> std::io::Result<()> {
+        let mut events: Vec<Event> = Vec::new();
+        while !self.dispatcher.is_stopping {
+            self.poll(&mut events)?;
+            let Worker { dispatcher, control } = self;
+            // A client that has seen CONFIG SET's answer finds every worker with the new settings, whatever it sends next.
+            control.borrow_mut().reload_if_changed(dispatcher);
+            dispatcher.handle_all(&mut events);
+            dispatcher.evict_if_due();
+            if dispatcher.memory.is_behind() {
+                dispatcher.go_on_freeing();
+            }
+            run_commands(dispatcher);
+            end_turn(dispatcher, control, true);
+        }
+        self.dispatcher.close_all()
+    }
+
+    /// Waits for events, unless there is something to do at once.
+    fn poll(&mut self, events: &mut Vec<Event>) -> std::io::Result<()> {
+        let Worker { dispatcher, control } = self;
+        let timeout = if dispatcher.replay_deferred() || dispatcher.is_behind() {
+            Duration::ZERO
+        } else {
+            let wait_ms = control.borrow().next_cron_ms() - dispatcher.reactor.clock.turn_ran_ms;
+            Duration::from_micros(dispatcher.wait_us(wait_ms.max(1).saturating_mul(1000)) as u64)
+        };
+        let (server, number) = (dispatcher.reactor.server, dispatcher.reactor.number);
+        dispatcher.executor.flush_stream();
+        let may_sleep = timeout != Duration::ZERO && server.port(number).mailbox().try_sleep();
+        let journal = server.keyspace().journal();
+        if may_sleep {
+            journal.rest(number);
+        }
+        dispatcher.reactor.poll(Some(if may_sleep { timeout } else { Duration::ZERO }), events)?;
+        journal.attend(number);
+        Ok(())
+    }
+}
+
+/// Runs what other workers sent and what connections have sent, and what had to wait until now.
+#[inline]
+fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
+    dispatcher.receive_messages();
+    dispatcher.time_out();
+    dispatcher.resume_paused();
+    dispatcher.run_ready();
+}
+
+/// Ends a turn: periodic work, what has changed, sends.
+#[inline]
+fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &RefCell<Control>, is_whole: bool) {
+    dispatcher.reactor.clock.end_turn(dispatcher.reactor.server);
+    control.borrow_mut().cron_if_due(dispatcher);
+    dispatcher.tell_changed();
+    if is_whole {
+        dispatcher.tell_clients_if_over();
+    }
+    // What CONFIG SET has asked for of the data is done before it is answered.
+    control.borrow_mut().reload_if_changed(dispatcher);
+    dispatcher.finish_turn();
+}
+
+/// What runs turns within scripts.
+struct TurnWithin {
+    control: Rc<RefCell<Control>>,
+}
+
+impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
+    fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]) {
+        // A loop that can't wait any more says so again when the script has ended.
+        let mut events = Vec::new();
+        if dispatcher.reactor.poll(Some(Duration::ZERO), &mut events).is_err() {
+            return;
+        }
+        self.control.borrow_mut().reload_if_changed(dispatcher);
+        dispatcher.handle_or_defer(events);
+        dispatcher.evict_if_due();
+        run_commands(dispatcher);
+        dispatcher.refuse_waiting(owned);
+        // What the script itself has changed is told when its shards are given back.
+        end_turn(dispatcher, &self.control, false);
+    }
+}

@@ -1,0 +1,188 @@
+//! The rooms of the server, held against its source text: which room may know which, and how large a type may become.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use pantala_tests::binary::workspace_root;
+use pantala_tests::tidy;
+
+/// Rooms, the lowest first. One may name those before it, and what is in none; none that comes after it.
+const ROOMS: [&str; 4] = ["reactor", "dispatch", "control", "worker"];
+
+/// Fields that a type may have.
+const FIELDS_MAX: usize = 15;
+/// Methods that a type may have, over all its `impl` blocks without a trait.
+const METHODS_MAX: usize = 40;
+
+/// Types above these bounds, with how many fields and methods they have: each may only shrink. Settings and statistics are
+/// records, whose fields are read one by one.
+const LARGER: &[(&str, usize, usize)] = &[("Dispatcher", 14, 132)];
+
+/// The files of the server and of sessions: path below the crate's `src`, code without comments, strings and tests.
+fn files(of: &str) -> Vec<(String, String)> {
+    let folder = workspace_root().join("crates").join(of).join("src");
+    let name = |path: &Path| path.strip_prefix(&folder).expect("below it").display().to_string();
+    tidy::rust_files(&folder)
+        .into_iter()
+        .filter(|(path, _)| !path.ends_with("tests.rs") && !path.ends_with("testing.rs"))
+        .map(|(path, text)| {
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            (name(&path), tidy::code_only(code))
+        })
+        .collect()
+}
+
+/// The room of a file; `None`: it is in none.
+fn room(file: &str) -> Option<usize> {
+    let first = file.split('/').next().unwrap_or_default();
+    ROOMS.iter().position(|room| first == *room || first == format!("{room}.rs"))
+}
+
+#[test]
+fn rooms_know_only_those_below_them() {
+    let mut wrong = Vec::new();
+    let mut rooms = [0; ROOMS.len()];
+    for (file, code) in files("server") {
+        let Some(own) = room(&file) else { continue };
+        rooms[own] += 1;
+        for above in &ROOMS[own + 1..] {
+            if tidy::has_word(&code, &format!("crate::{above}")) {
+                wrong.push(format!("{file} names {above}, which is above it"));
+            }
+        }
+        // `super` of a room's own folder is the room; from its first file it would be the crate.
+        if file.ends_with("/mod.rs") && file.matches('/').count() == 1 && tidy::has_word(&code, "super::") {
+            wrong.push(format!("{file} leaves its room by super"));
+        }
+    }
+    assert!(rooms.iter().all(|files| *files > 0), "files by room: {rooms:?}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What is in no room is used by all of them: it may not know any, but for what starts workers.
+#[test]
+fn what_is_in_no_room_knows_none() {
+    const KNOW_ROOMS: [&str; 2] = ["lib.rs", "startup.rs"];
+    let mut wrong = Vec::new();
+    for (file, code) in files("server").iter().filter(|(file, _)| room(file).is_none()) {
+        for room in ROOMS {
+            if !KNOW_ROOMS.contains(&file.as_str()) && tidy::has_word(code, &format!("crate::{room}")) {
+                wrong.push(format!("{file} names {room}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Fields and methods by type.
+type Sizes = BTreeMap<String, (usize, usize)>;
+
+/// The name at the beginning of some code.
+fn name(code: &str) -> &str {
+    let end = code.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(code.len());
+    &code[..end]
+}
+
+/// What stands between the first brace of some code and the one that closes it.
+fn block(code: &str) -> Option<&str> {
+    let begin = code.find('{')?;
+    let mut depth = 0;
+    for (at, c) in code[begin..].char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(&code[begin + 1..begin + at]);
+        }
+    }
+    None
+}
+
+/// How often some code of a block at its first level has a word.
+fn count_at_first_level(block: &str, is_wanted: impl Fn(&str) -> bool) -> usize {
+    let (mut depth, mut count) = (0, 0);
+    for line in block.lines() {
+        count += usize::from(depth == 0 && is_wanted(line.trim_start()));
+        depth += line.matches(['{', '(', '[']).count() as i32 - line.matches(['}', ')', ']']).count() as i32;
+    }
+    count
+}
+
+fn is_field(line: &str) -> bool {
+    let line = line.strip_prefix("pub").unwrap_or(line);
+    let line = line.strip_prefix("(super)").or(line.strip_prefix("(crate)")).unwrap_or(line).trim_start();
+    !name(line).is_empty() && line[name(line).len()..].starts_with(": ")
+}
+
+fn is_method(line: &str) -> bool {
+    line.split("fn ").next().is_some_and(|before| {
+        line.contains("fn ") && before.split_whitespace().all(|word| word.starts_with("pub") || word == "const")
+    })
+}
+
+/// Adds the types of a file.
+fn add_sizes(sizes: &mut Sizes, code: &str) {
+    for (at, _) in code.match_indices("struct ") {
+        let rest = &code[at + "struct ".len()..];
+        let is_record = rest.find('{').is_some_and(|brace| rest.find(';').is_none_or(|end| brace < end));
+        if let (true, Some(block)) = (is_record, block(rest)) {
+            sizes.entry(name(rest).to_owned()).or_default().0 = count_at_first_level(block, is_field);
+        }
+    }
+    for (at, _) in code.match_indices("impl") {
+        if !code[..at].ends_with('\n') && at != 0 {
+            continue;
+        }
+        let rest = &code[at + "impl".len()..];
+        let Some(head) = rest.split('{').next().filter(|head| !head.contains(" for ")) else { continue };
+        // Behind the generic parameters, if there are any.
+        let mut depth = 0;
+        let after = head.char_indices().find(|(_, c)| {
+            depth += i32::from(*c == '<') - i32::from(*c == '>');
+            depth == 0 && (*c == '>' || *c == ' ')
+        });
+        let Some((after, _)) = after else { continue };
+        let named = head[after..].trim_start_matches(['>', ' ']);
+        let named = name(named.rsplit("::").next().unwrap_or_default());
+        if let (false, Some(block)) = (named.is_empty(), block(rest)) {
+            sizes.entry(named.to_owned()).or_default().1 += count_at_first_level(block, is_method);
+        }
+    }
+}
+
+#[test]
+fn types_stay_small() {
+    let mut wrong = Vec::new();
+    for of in ["server", "session"] {
+        let mut sizes = Sizes::new();
+        for (_, code) in files(of) {
+            add_sizes(&mut sizes, &code);
+        }
+        assert!(sizes.values().any(|(fields, methods)| fields + methods > 10), "nothing was found in {of}");
+        for (name, (fields, methods)) in sizes {
+            let larger = LARGER.iter().find(|(known, ..)| *known == name);
+            let (fields_max, methods_max) =
+                larger.map_or((FIELDS_MAX, METHODS_MAX), |(_, fields, methods)| (*fields, *methods));
+            if fields > fields_max || methods > methods_max {
+                wrong.push(format!("{name}: {fields} fields, {methods} methods"));
+            }
+            if larger.is_some() && fields < fields_max.max(FIELDS_MAX) && methods < methods_max.max(METHODS_MAX) {
+                wrong.push(format!("{name} has shrunk to {fields} fields, {methods} methods: lower its bound"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The counts above are made of text: this says what they make of it.
+#[test]
+fn sizes_are_counted() {
+    let code = "pub struct One<'a> {\n    pub a: u8,\n    b: [u8; 2],\n    pub(super) c: &'a str,\n}\nstruct Unit;\n\
+                impl<'a, L: Loop<X = u8>> One<'a> {\n    pub fn f(&self) {\n        let x: u8 = 1;\n        fn inner() {}\n    }\n    \
+                const fn g() {}\n}\nimpl Drop for One<'_> {\n    fn drop(&mut self) {}\n}\nimpl One<'_> {\n    pub(crate) fn h() {}\n}\n";
+    let mut sizes = Sizes::new();
+    add_sizes(&mut sizes, code);
+    assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [("One".to_owned(), (3, 3))]);
+}
