@@ -427,7 +427,7 @@ impl Server {
         tuning.tracking_table_max_keys.store(settings.tracking_table_max_keys, Relaxed);
         tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
         self.keyspace.journal().set_ping_period(Duration::from_secs(settings.repl_ping_period_s));
-        tuning.times_all.store(crate::dispatch::times_all(settings), Relaxed);
+        tuning.times_all.store(settings.times_all(), Relaxed);
         self.keyspace.clients().limit_memory(settings.clients_memory_bytes());
         tuning.set_events(settings.notify_keyspace_events);
         tuning.set_eviction_policy(settings.maxmemory_policy.eviction());

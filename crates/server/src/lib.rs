@@ -7,16 +7,19 @@
 //! | [`renames`] | `rename-command` |
 //! | [`startup`] | from the settings to running workers, and back |
 //! | [`host`] | what all workers share; what commands ask of the server |
-//! | [`worker`] | a thread with its loop, its connections and its shards: the turn, which drives three rooms |
+//! | [`worker`] | a thread with its loop, its connections and its shards: the turn, which drives five rooms |
 //! | [`reactor`] | the lowest room: sockets, and which connections are due |
-//! | [`dispatch`] | the next: windows of commands, transactions, scripts, messages |
-//! | [`control`] | the highest: periodic work, settings |
+//! | [`clients`] | the next: what connections get beside replies, and how they end |
+//! | [`dispatch`] | transactions, scripts, requests to other workers |
+//! | [`windows`] | commands are parsed, prefetched and run |
+//! | [`control`] | periodic work, settings |
 //! | [`stats`] | a worker's statistics |
 //! | [`info`] | the text of `INFO` |
 //! | [`net`] | accepted sockets |
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod clients;
 pub mod config;
 pub mod control;
 pub mod dispatch;
@@ -29,4 +32,5 @@ pub mod renames;
 pub mod scripting;
 pub mod startup;
 pub mod stats;
+pub mod windows;
 pub mod worker;

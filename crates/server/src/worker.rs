@@ -3,7 +3,9 @@
 //! | room | what | knows |
 //! | --- | --- | --- |
 //! | [reactor](crate::reactor) | the event loop, sockets, which connections are due in a turn | connections without their sockets ([`pantala_session`]) |
-//! | [dispatch](crate::dispatch) | windows of commands, transactions, scripts, messages | the reactor |
+//! | [clients](crate::clients) | what connections get beside replies; limits; how they end | the reactor |
+//! | [dispatch](crate::dispatch) | transactions, scripts, requests to other workers | the clients |
+//! | [windows](crate::windows) | commands are parsed, prefetched and run | the dispatcher |
 //! | [control](crate::control) | periodic work, settings | the dispatcher |
 //! | this file | the turn | all of them |
 //!
@@ -24,13 +26,16 @@ use std::time::Duration;
 use pantala_engine::ownership::Ownership;
 use pantala_runtime::{Event, EventLoop};
 
+use crate::clients::Clients;
 use crate::control::Control;
 use crate::dispatch::{Above, Dispatcher};
 use crate::host::Server;
+use crate::windows::Windows;
 
 /// See the head of this module.
 pub struct Worker<'s, L: EventLoop> {
     dispatcher: Dispatcher<'s, L>,
+    windows: Windows,
     /// Shared with what runs turns within scripts. Neither borrows it while commands run.
     control: Rc<RefCell<Control>>,
 }
@@ -39,9 +44,9 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     /// A worker over a loop that this thread has made.
     pub fn new(server: &'s Server, number: u32, io: L) -> Self {
         let control = Rc::new(RefCell::new(Control::new(server)));
-        let mut dispatcher = Dispatcher::new(server, number, io);
-        dispatcher.set_above(Box::new(TurnWithin { control: Rc::clone(&control) }));
-        Worker { dispatcher, control }
+        let above = Box::new(TurnWithin { windows: Windows::default(), control: Rc::clone(&control) });
+        let dispatcher = Dispatcher::new(server, number, io, above);
+        Worker { dispatcher, windows: Windows::default(), control }
     }
 
     /// Accepts from the sockets that the server listens on now, if it is this worker that accepts.
@@ -49,7 +54,7 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
     /// # Errors
     /// The loop refuses them, or no file descriptors are to be had.
     pub fn listen(&mut self) -> std::io::Result<()> {
-        self.dispatcher.reactor.listen()
+        self.dispatcher.clients.reactor.listen()
     }
 
     /// Runs until the server stops.
@@ -60,67 +65,75 @@ impl<'s, L: EventLoop + 's> Worker<'s, L> {
         let mut events: Vec<Event> = Vec::new();
         while !self.dispatcher.is_stopping {
             self.poll(&mut events)?;
-            let Worker { dispatcher, control } = self;
+            let Worker { dispatcher, windows, control } = self;
             // A client that has seen CONFIG SET's answer finds every worker with the new settings, whatever it sends next.
             control.borrow_mut().reload_if_changed(dispatcher);
-            dispatcher.handle_all(&mut events);
-            dispatcher.evict_if_due();
-            if dispatcher.memory.is_behind() {
-                dispatcher.go_on_freeing();
+            dispatcher.clients.handle_all(&mut events);
+            evict_if_due(dispatcher);
+            if dispatcher.memory.is_behind() || !dispatcher.clients.garbage.is_empty() {
+                dispatcher.memory.go_on(&mut dispatcher.clients);
             }
-            run_commands(dispatcher);
+            run_commands(dispatcher, windows);
             end_turn(dispatcher, control, true);
         }
-        self.dispatcher.close_all()
+        self.dispatcher.clients.close_all()
     }
 
     /// Waits for events, unless there is something to do at once.
     fn poll(&mut self, events: &mut Vec<Event>) -> std::io::Result<()> {
-        let Worker { dispatcher, control } = self;
-        let timeout = if dispatcher.replay_deferred() || dispatcher.is_behind() {
+        let Worker { dispatcher, control, .. } = self;
+        let timeout = if dispatcher.clients.replay_deferred() || dispatcher.is_behind() {
             Duration::ZERO
         } else {
-            let wait_ms = control.borrow().next_cron_ms() - dispatcher.reactor.clock.turn_ran_ms;
+            let wait_ms = control.borrow().next_cron_ms() - dispatcher.clients.reactor.clock.turn_ran_ms;
             Duration::from_micros(dispatcher.wait_us(wait_ms.max(1).saturating_mul(1000)) as u64)
         };
-        let (server, number) = (dispatcher.reactor.server, dispatcher.reactor.number);
-        dispatcher.executor.flush_stream();
+        let (server, number) = (dispatcher.clients.reactor.server, dispatcher.clients.reactor.number);
+        dispatcher.clients.executor.flush_stream();
         let may_sleep = timeout != Duration::ZERO && server.port(number).mailbox().try_sleep();
         let journal = server.keyspace().journal();
         if may_sleep {
             journal.rest(number);
         }
-        dispatcher.reactor.poll(Some(if may_sleep { timeout } else { Duration::ZERO }), events)?;
+        dispatcher.clients.reactor.poll(Some(if may_sleep { timeout } else { Duration::ZERO }), events)?;
         journal.attend(number);
         Ok(())
     }
 }
 
+/// Closes clients that take too much memory together, if that has become due.
+#[inline]
+fn evict_if_due<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
+    let Clients { limits, reactor, .. } = &mut dispatcher.clients;
+    limits.evict_if_due(reactor.server, reactor.clock.now_ms);
+}
+
 /// Runs what other workers sent and what connections have sent, and what had to wait until now.
 #[inline]
-fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
+fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut Windows) {
     dispatcher.receive_messages();
-    dispatcher.time_out();
+    dispatcher.clients.time_out();
     dispatcher.resume_paused();
-    dispatcher.run_ready();
+    windows.run_ready(dispatcher);
 }
 
 /// Ends a turn: periodic work, what has changed, sends.
 #[inline]
 fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &RefCell<Control>, is_whole: bool) {
-    dispatcher.reactor.clock.end_turn(dispatcher.reactor.server);
+    dispatcher.clients.reactor.clock.end_turn(dispatcher.clients.reactor.server);
     control.borrow_mut().cron_if_due(dispatcher);
     dispatcher.tell_changed();
     if is_whole {
-        dispatcher.tell_clients_if_over();
+        dispatcher.memory.tell_clients_if_over(&mut dispatcher.clients);
     }
     // What CONFIG SET has asked for of the data is done before it is answered.
     control.borrow_mut().reload_if_changed(dispatcher);
-    dispatcher.finish_turn();
+    dispatcher.clients.finish_turn();
 }
 
 /// What runs turns within scripts.
 struct TurnWithin {
+    windows: Windows,
     control: Rc<RefCell<Control>>,
 }
 
@@ -128,13 +141,13 @@ impl<'s, L: EventLoop> Above<'s, L> for TurnWithin {
     fn turn_within(&mut self, dispatcher: &mut Dispatcher<'s, L>, owned: &mut [Ownership]) {
         // A loop that can't wait any more says so again when the script has ended.
         let mut events = Vec::new();
-        if dispatcher.reactor.poll(Some(Duration::ZERO), &mut events).is_err() {
+        if dispatcher.clients.reactor.poll(Some(Duration::ZERO), &mut events).is_err() {
             return;
         }
         self.control.borrow_mut().reload_if_changed(dispatcher);
-        dispatcher.handle_or_defer(events);
-        dispatcher.evict_if_due();
-        run_commands(dispatcher);
+        dispatcher.clients.handle_or_defer(events);
+        evict_if_due(dispatcher);
+        run_commands(dispatcher, &mut self.windows);
         dispatcher.refuse_waiting(owned);
         // What the script itself has changed is told when its shards are given back.
         end_turn(dispatcher, &self.control, false);

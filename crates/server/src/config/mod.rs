@@ -28,7 +28,9 @@ use pantala_base::limits::SHARDS_MAX;
 
 pub use host::{Host, System};
 pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
-pub use settings::{Allowed, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy, Settings};
+pub use settings::{
+    Allowed, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy, SLOWLOG_FINE_US, Settings,
+};
 pub use store::{Apply, ConfigStore, Refusal};
 pub use value::OutputLimit;
 

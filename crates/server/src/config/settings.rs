@@ -277,7 +277,15 @@ pub struct Settings {
 /// What the port for other nodes is above that for clients, where `cluster-port` doesn't say.
 pub const BUS_PORT_OFFSET: u16 = 10_000;
 
+/// With a threshold of `slowlog-log-slower-than` below this the time of every command is taken, µs.
+pub const SLOWLOG_FINE_US: i64 = 1000;
+
 impl Settings {
+    /// Whether the time of every single command is taken.
+    pub fn times_all(&self) -> bool {
+        (0..SLOWLOG_FINE_US).contains(&self.slowlog_log_slower_than_us)
+    }
+
     /// The port for other nodes; 0 where there is none that high.
     pub fn bus_port(&self) -> u16 {
         if self.cluster_port != 0 { self.cluster_port } else { self.port.checked_add(BUS_PORT_OFFSET).unwrap_or(0) }

@@ -6,42 +6,43 @@ use pantala_runtime::EventLoop;
 use pantala_session::State;
 
 use super::Control;
+use crate::clients::output_limit;
 use crate::config::Settings;
-use crate::dispatch::{Connection, Dispatcher, output_limit};
+use crate::dispatch::{Connection, Dispatcher};
 
 impl Control {
     /// One round, `hz` times a second.
     #[inline]
     pub fn cron_if_due<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>) {
-        if dispatcher.reactor.clock.turn_ran_ms >= self.next_cron_ms {
+        if dispatcher.clients.reactor.clock.turn_ran_ms >= self.next_cron_ms {
             self.cron(dispatcher);
         }
     }
 
     fn cron<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>) {
-        let hz = i64::from(dispatcher.reactor.settings.hz.max(1));
-        self.next_cron_ms = dispatcher.reactor.clock.turn_ran_ms + 1000 / hz;
-        if dispatcher.executor.keyspace().tuning.cron_is_paused.load(Relaxed) {
+        let hz = i64::from(dispatcher.clients.reactor.settings.hz.max(1));
+        self.next_cron_ms = dispatcher.clients.reactor.clock.turn_ran_ms + 1000 / hz;
+        if dispatcher.clients.executor.keyspace().tuning.cron_is_paused.load(Relaxed) {
             return;
         }
         self.limit_tracked(dispatcher);
         look_after_clients(dispatcher);
-        dispatcher.look_after_memory();
+        dispatcher.memory.look_after(&mut dispatcher.clients);
         dispatcher.memory.purge_again();
-        let (server, number) = (dispatcher.reactor.server, dispatcher.reactor.number);
+        let (server, number) = (dispatcher.clients.reactor.server, dispatcher.clients.reactor.number);
         if number == 0 {
-            self.purges.look(server, dispatcher.reactor.clock.turn_ran_ms);
+            self.purges.look(server, dispatcher.clients.reactor.clock.turn_ran_ms);
         }
         // In a turn within a script its state is in use, and the time that the other one is kept for doesn't matter.
-        if !dispatcher.is_within_script() {
+        if !dispatcher.clients.frozen.is_within_script() {
             server.scripting().drop_flushed(number);
         }
-        let now_ms = dispatcher.reactor.clock.now_ms;
+        let now_ms = dispatcher.clients.reactor.clock.now_ms;
         // While writes are paused nothing may change, as in Redis.
         if server.paused_until_ms() <= now_ms {
-            self.expiry.turn(&mut dispatcher.executor, number, now_ms);
+            self.expiry.turn(&mut dispatcher.clients.executor, number, now_ms);
         }
-        dispatcher.reactor.stats.cpu_us.set(crate::process::thread_cpu_us());
+        dispatcher.clients.reactor.stats.cpu_us.set(crate::process::thread_cpu_us());
         if number == 0 {
             server.sample(now_ms);
         }
@@ -49,20 +50,20 @@ impl Control {
 }
 
 fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
-    for index in 0..dispatcher.reactor.connections.len() {
+    for index in 0..dispatcher.clients.reactor.connections.len() {
         // The one that runs a script is looked at when that has ended.
-        if dispatcher.is_frozen(index as u32) {
+        if dispatcher.clients.frozen.holds(index as u32) {
             continue;
         }
-        let reactor = &mut dispatcher.reactor;
+        let reactor = &mut dispatcher.clients.reactor;
         let Some(connection) = &mut reactor.connections[index] else { continue };
         connection.tell_buffers(&reactor.io);
         if idle_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
             tracing::debug!("Closing idle client");
-            dispatcher.close(index as u32);
+            dispatcher.clients.close(index as u32);
         } else if over_soft_limit(connection, &reactor.settings, reactor.clock.now_ms) {
             reactor.server.log_output_limit(&connection.session.client);
-            dispatcher.close(index as u32);
+            dispatcher.clients.close(index as u32);
         }
     }
 }

@@ -42,7 +42,7 @@ impl Control {
     /// Takes the settings up when they have changed: one load when they haven't.
     #[inline]
     pub fn reload_if_changed<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>) {
-        let generation = dispatcher.reactor.server.config().generation();
+        let generation = dispatcher.clients.reactor.server.config().generation();
         if generation != self.settings_generation {
             self.reload(generation, dispatcher);
         }
@@ -55,13 +55,13 @@ impl Control {
         dispatcher.reload();
         self.settings_generation = generation;
         self.limit_tracked(dispatcher);
-        dispatcher.reload_weighing();
-        dispatcher.look_after_memory();
+        dispatcher.clients.reload_weighing();
+        dispatcher.memory.look_after(&mut dispatcher.clients);
     }
 
     /// Holds the number of tracked keys below its limit.
     fn limit_tracked<L: EventLoop>(&mut self, dispatcher: &mut Dispatcher<'_, L>) {
-        if dispatcher.executor.limit_tracked() {
+        if dispatcher.clients.executor.limit_tracked() {
             // There are more than one turn puts out: the next one comes at once.
             self.next_cron_ms = 0;
         }

@@ -1,4 +1,4 @@
-//! Events of the loop, and messages of other workers.
+//! Messages of other workers, and answers of this one.
 
 use std::sync::Arc;
 
@@ -8,49 +8,21 @@ use pantala_engine::pubsub::Published;
 use pantala_engine::request::Parcel;
 use pantala_engine::slowlog::Sender;
 use pantala_resp::is_given_up;
-use pantala_runtime::{ConnId, Event, EventLoop};
+use pantala_runtime::EventLoop;
 use pantala_session::output::PIECE_BYTES_MIN;
 use pantala_session::replies::replies_wanted;
 
-use super::busy::Deferred;
-use super::{Connection, Dispatcher, Happened, State, index_of, slow};
+use super::{Connection, Dispatcher, State};
+use crate::clients::slow;
+use crate::reactor::index_of;
 
 impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Handles what the loop has reported.
-    pub fn handle_all(&mut self, events: &mut Vec<Event>) {
-        let mut events = events.drain(..);
-        while let Some(event) = events.next() {
-            self.reactor.fetch_ahead(events.as_slice(), |event| event.conn().map(ConnId::index));
-            self.handle(event);
-        }
-    }
-
-    /// Handles one event.
-    #[inline]
-    pub fn handle(&mut self, event: Event) {
-        let happened = self.reactor.handle(event);
-        self.after(happened);
-    }
-
-    #[inline]
-    fn after(&mut self, happened: Happened) {
-        match happened {
-            Happened::Nothing => {}
-            Happened::Changed(index) => {
-                if self.limits.weighing.is_on {
-                    self.weigh(index);
-                }
-            }
-            Happened::Failed(index) => self.close(index),
-        }
-    }
-
     /// Handles what other workers sent, and answers of its own.
     #[inline]
     pub fn receive_messages(&mut self) {
-        let has_messages =
-            self.reactor.server.port(self.reactor.number).mailbox().wake() || !self.mail.received.is_empty();
-        if has_messages || self.mail.has_requests() || self.executor.has_answers() {
+        let has_messages = self.clients.reactor.server.port(self.clients.reactor.number).mailbox().wake()
+            || !self.mail.received.is_empty();
+        if has_messages || self.mail.has_requests() || self.clients.executor.has_answers() {
             self.receive_all_messages();
         }
     }
@@ -58,51 +30,54 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     fn receive_all_messages(&mut self) {
         let (mut published, mut is_late) = (Vec::new(), false);
         // Before anybody is told that this worker has settled.
-        self.mail.resume_set_back(&mut self.executor);
+        self.mail.resume_set_back(&mut self.clients.executor);
         self.mail.without_shards = 0;
         let left = std::mem::take(&mut self.mail.received).into_iter();
-        for message in
-            left.chain(self.reactor.server.port(self.reactor.number).mailbox().receive().map(|node| node.value))
-        {
+        for message in left.chain(
+            self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive().map(|node| node.value),
+        ) {
             // What is published on one channel, one after the other, is handed to its listeners together.
             if let Message::Published(next) = message {
                 if published.last().is_some_and(|last: &Arc<Published>| !last.goes_with(&next)) {
-                    self.deliver(&mut published);
+                    self.clients.deliver(&mut published);
                 }
                 published.push(next);
                 continue;
             }
-            self.deliver(&mut published);
+            self.clients.deliver(&mut published);
             // What was sent has seen no later time than it is now. All of them were sent before the first is looked at.
             if !is_late && matches!(message, Message::Answer(_) | Message::Brought(_) | Message::Woken(_)) {
                 is_late = true;
-                self.reactor.read_clock();
+                self.clients.reactor.read_clock();
             }
             match message {
                 Message::Answer(parcel) => self.answer(parcel),
                 Message::Brought(parcel) => self.mail.brought.push_back(parcel),
-                Message::Woken(woken) => self.woken(woken),
-                Message::Unblock(unblock) => self.unblocked(&unblock),
-                Message::Run(parcel) => self.executor.resume(parcel),
-                Message::Shard(ownership) => self.executor.adopt(ownership),
+                Message::Woken(woken) => self.clients.woken(woken),
+                Message::Unblock(unblock) => self.clients.unblocked(&unblock),
+                Message::Run(parcel) => self.clients.executor.resume(parcel),
+                Message::Shard(ownership) => self.clients.executor.adopt(ownership),
                 Message::Socket(socket, _) => {
-                    let happened = self.reactor.add(socket);
-                    self.after(happened);
+                    let happened = self.clients.reactor.add(socket);
+                    self.clients.after(happened);
                 }
                 Message::Published(_) => unreachable!("seen to above"),
-                Message::Monitored(wanted, line) => self.show(wanted, &line),
-                Message::Effects(wanted, bytes) => self.send_effects(wanted, &bytes),
-                Message::Told(news) => self.tell_all(news),
-                Message::Kill(wanted, client) => self.kill(wanted, client),
-                Message::Settle(to) => self.settle_for(to),
+                Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
+                Message::Effects(wanted, bytes) => self.clients.send_effects(wanted, &bytes),
+                Message::Told(news) => self.clients.tell_all(news),
+                Message::Kill(wanted, client) => self.clients.kill(wanted, client),
+                // Between two windows, as now, it is told so.
+                Message::Settle(to) => {
+                    self.clients.reactor.server.port(to.worker).send(Message::Settled(to.connection));
+                }
                 Message::Settled(wanted) => self.settled(wanted),
                 // It has woken this worker, whose turn begins with the settings. What it listens on may be others though they are not.
-                Message::Reload => self.reactor.listen_if_changed(),
+                Message::Reload => self.clients.reactor.listen_if_changed(),
                 Message::Purge => self.memory.purge(),
                 Message::Stop => self.is_stopping = true,
             }
         }
-        self.deliver(&mut published);
+        self.clients.deliver(&mut published);
         self.run_brought();
         self.receive_own_answers();
     }
@@ -116,53 +91,53 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// Handles answers to this worker's connections that this worker itself has run.
     #[inline]
-    pub(super) fn receive_own_answers(&mut self) {
-        if self.executor.has_answers() {
+    pub fn receive_own_answers(&mut self) {
+        if self.clients.executor.has_answers() {
             self.take_own_answers();
         }
     }
 
     #[cold]
     fn take_own_answers(&mut self) {
-        while self.executor.has_answers() {
-            self.reactor.read_clock();
-            for parcel in self.executor.take_answers() {
+        while self.clients.executor.has_answers() {
+            self.clients.reactor.read_clock();
+            for parcel in self.clients.executor.take_answers() {
                 self.answer(parcel);
             }
-            self.mail.brought.extend(self.executor.take_brought());
-            let mut woken = self.executor.take_woken().into_iter();
+            self.mail.brought.extend(self.clients.executor.take_brought());
+            let mut woken = self.clients.executor.take_woken().into_iter();
             while let Some(next) = woken.next() {
-                self.reactor.fetch_ahead(woken.as_slice(), |later| Some(index_of(later.waiter.connection)));
-                self.woken(next);
+                self.clients.reactor.fetch_ahead(woken.as_slice(), |later| Some(index_of(later.waiter.connection)));
+                self.clients.woken(next);
             }
             self.run_brought();
             // Behind all answers: what is in them may be what has changed since.
-            let news = self.executor.take_told();
-            self.tell_all(news);
+            let news = self.clients.executor.take_told();
+            self.clients.tell_all(news);
         }
     }
 
     /// The answer to a request. When the last of a pipeline's has come, their replies go out in the order of the commands.
     fn answer(&mut self, mut parcel: Parcel) {
-        self.executor.observe_clock(parcel.value.effect_clock);
+        self.clients.executor.observe_clock(parcel.value.effect_clock);
         // The connection may have gone meanwhile: what it asked for was done all the same, as in Redis.
-        let Some(index) = self.reactor.find_token(parcel.value.connection) else { return };
-        let connection = self.reactor.connections[index as usize].as_mut().expect("found");
+        let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else { return };
+        let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         debug_assert!(connection.waits.requests > 0, "an answer without a request");
         if let Some(waiter) = parcel.value.blocked.take() {
             // A command that may wait travels alone.
             connection.waits.requests -= 1;
             let took = parcel.value.first_took().unwrap_or_default();
-            self.tally.time_blocked(waiter.command(), took);
-            return self.block(index, waiter, took);
+            self.clients.tally.time_blocked(waiter.command(), took);
+            return self.clients.block(index, waiter, took);
         }
         connection.waits.answers.push(parcel);
         connection.waits.requests -= 1;
         if connection.waits.requests > 0 {
             // It takes more than before.
-            return self.reactor.touch(index);
+            return self.clients.reactor.touch(index);
         }
-        let keyspace = self.executor.keyspace();
+        let keyspace = self.clients.executor.keyspace();
         let mut answers = std::mem::take(&mut connection.waits.answers);
         // It travels alone.
         if let [parcel] = answers.as_slice()
@@ -170,14 +145,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         {
             self.answer_exec(index, exec, &parcel.value.reply);
         }
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let mut replies = Vec::new();
         for parcel in &answers {
             replies.extend(parcel.value.replies().map(|(step, reply)| (&parcel.value, step, reply)));
         }
         replies.sort_unstable_by_key(|(_, step, _)| step.sequence);
         if replies.iter().any(|(.., reply)| is_given_up(reply)) && connection.session.reply_mode == ReplyMode::On {
-            return self.close_over_limit(index);
+            return self.clients.close_over_limit(index);
         }
         let is_long =
             answers.len() == 1 && matches!(replies.as_slice(), [(.., reply)] if reply.len() >= PIECE_BYTES_MIN);
@@ -185,10 +160,17 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         for (request, step, reply) in replies {
             if let Some(took) = step.took {
                 let (client, args) = (&connection.session.client, request.args(step));
-                slow::note(keyspace, Sender::Client(client), step.command, &args, took, self.reactor.clock.now_ms);
-                self.tally.time_late(step.command, took);
+                slow::note(
+                    keyspace,
+                    Sender::Client(client),
+                    step.command,
+                    &args,
+                    took,
+                    self.clients.reactor.clock.now_ms,
+                );
+                self.clients.tally.time_late(step.command, took);
             }
-            self.tally.count_late_reply(step.command, reply);
+            self.clients.tally.count_late_reply(step.command, reply);
             if replies_wanted(&mut connection.session) {
                 has_piece = is_long;
                 if !is_long {
@@ -206,65 +188,39 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             connection.state = State::Closing;
         }
         connection.release_news();
-        if self.closed_over_limit(index, 0) {
+        if self.clients.closed_over_limit(index, 0) {
             return;
         }
-        self.reactor.make_ready(index);
-        self.reactor.touch(index);
+        self.clients.reactor.make_ready(index);
+        self.clients.reactor.touch(index);
     }
 
     /// A connection is about to listen no more. If it does: hands out what has been published, and shown to monitors, until now; anything else that came waits for the next
     /// turn. The connection may be closed for what it gets, unless it runs a transaction, whose reply comes first.
     #[cold]
-    pub(super) fn hand_out_before_leaving(&mut self, index: u32) {
+    pub fn hand_out_before_leaving(&mut self, index: u32) {
         let listens =
             |connection: &Connection| connection.session.subscriptions.is_some() || connection.session.monitors;
-        if !self.reactor.connections[index as usize].as_ref().is_some_and(listens) {
+        if !self.clients.reactor.connections[index as usize].as_ref().is_some_and(listens) {
             return;
         }
         let mut others = std::mem::take(&mut self.mail.received);
-        for node in self.reactor.server.port(self.reactor.number).mailbox().receive() {
+        for node in self.clients.reactor.server.port(self.clients.reactor.number).mailbox().receive() {
             match node.value {
-                Message::Published(published) => self.deliver(&mut vec![published]),
-                Message::Monitored(wanted, line) => self.show(wanted, &line),
+                Message::Published(published) => self.clients.deliver(&mut vec![published]),
+                Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
                 other => others.push(other),
             }
         }
         self.mail.received = others;
     }
 
-    /// Shows a command to a monitor, unless it is none any more.
-    fn show(&mut self, wanted: u64, line: &[u8]) {
-        let Some(index) = self.reactor.find_token(wanted) else { return };
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
-        if connection.session.monitors && connection.state != State::Closing {
-            let output = if connection.session.in_exec { &mut connection.news } else { &mut connection.output };
-            output.extend_from_slice(line);
-            if !self.closed_over_limit(index, line.len()) {
-                self.reactor.touch(index);
-            }
+    /// At the end of a turn: tells the readers of prefixes what the turn has changed.
+    #[inline]
+    pub fn tell_changed(&mut self) {
+        if self.clients.executor.has_changed() {
+            self.clients.executor.tell_changed();
         }
-    }
-
-    /// Sends the next part of the stream of effects to a connection that follows it.
-    fn send_effects(&mut self, wanted: u64, bytes: &Arc<[u8]>) {
-        let Some(index) = self.reactor.find_token(wanted) else { return };
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
-        if connection.session.follows.is_some() && connection.state != State::Closing {
-            connection.output.extend_from_slice(bytes);
-            if !self.closed_over_limit(index, bytes.len()) {
-                self.reactor.touch(index);
-            }
-        }
-    }
-
-    pub(super) fn kill(&mut self, wanted: u64, client: u64) {
-        let Some(index) = self.reactor.find_token(wanted) else { return };
-        if self.busy.is_frozen(index) {
-            return self.busy.defer(Deferred::Kill(wanted, client));
-        }
-        if self.reactor.connections[index as usize].as_ref().is_some_and(|c| c.session.client.id == client) {
-            self.close(index);
-        }
+        self.receive_own_answers();
     }
 }

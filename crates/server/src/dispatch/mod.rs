@@ -1,54 +1,35 @@
-//! The dispatcher: from parsed commands to their replies, on this worker's shards and those of others.
+//! The dispatcher: commands that need more than their turn in a window, on this worker's shards and those of others.
 //!
-//! It drives the [reactor](crate::reactor): takes the connections that have input, parses their commands into [windows](window), has
-//! them [run](run), hands requests to other workers and takes their [answers](messages). [Transactions](transactions) and
-//! [scripts](scripts) gather shards and run here. What is above it (periodic work, settings) drives it in turn; where a script that
-//! has run for long needs a whole turn within it, it asks what is above by a trait of its own ([`Above`]).
+//! [Transactions](transactions) and [scripts](scripts) gather shards and run here; [messages](messages) bring the answers to requests,
+//! and the shards that were asked for. It drives the [clients](crate::clients), which get what comes of it. What is above it has
+//! commands parsed and [run in windows](crate::windows); where a script that has run for long needs a whole turn within it, the
+//! dispatcher asks what is above by a trait of its own ([`Above`]).
 
-mod blocked;
 mod busy;
-mod close;
-mod hand_over;
-mod homes;
-mod limits;
 mod mail;
-mod memory;
 mod messages;
 mod pause;
-mod published;
-mod refusal;
-mod run;
 mod scripts;
-mod slow;
-mod tracking;
 mod transactions;
-mod window;
+pub mod window;
 
-use std::collections::BTreeSet;
-
-use pantala_engine::executor::Executor;
-use pantala_engine::faults::{self, Fault};
 use pantala_engine::ownership::Ownership;
 use pantala_engine::undo::Undo;
 use pantala_runtime::EventLoop;
-use pantala_session::{Blocked, State};
+use pantala_session::State;
 
+use crate::clients::slow::Stopwatch;
+use crate::clients::{Clients, Memory};
 use crate::host::Server;
-use crate::reactor::{self, Happened, index_of, token};
-use crate::stats::Tally;
-use busy::Busy;
-use hand_over::Handed;
-use limits::Limits;
+use crate::reactor;
+pub use busy::Suspended;
 use mail::Mail;
-use memory::MemoryState;
-pub use run::output_limit;
-use slow::Stopwatch;
-pub use slow::times_all;
-use transactions::Held;
-use window::Window;
+pub use pause::PauseAnswer;
+pub use scripts::flags_of;
+pub use transactions::{Held, refusal};
 
 /// Commands of one connection that run in a turn before the others get theirs.
-const COMMANDS_PER_TURN_MAX: usize = 1024;
+pub const COMMANDS_PER_TURN_MAX: usize = 1024;
 
 /// A connection of this worker.
 pub type Connection = reactor::Connection<Held>;
@@ -61,127 +42,67 @@ pub trait Above<'s, L: EventLoop> {
 
 /// See the head of this module.
 pub struct Dispatcher<'s, L: EventLoop> {
-    /// The worker's sockets and connections.
-    pub reactor: reactor::Reactor<'s, L, Held>,
-    /// The worker's hand on shards.
-    pub executor: Executor<'s>,
-    /// Its hand on its statistics.
-    pub tally: Tally<'s>,
-    /// How much memory clients may use.
-    pub limits: Limits,
+    /// The worker's clients.
+    pub clients: Clients<'s, L, Held>,
     /// `maxmemory`.
-    pub memory: MemoryState,
+    pub memory: Memory,
+    /// How long commands take.
+    pub stopwatch: Stopwatch,
     /// The worker is to stop.
     pub is_stopping: bool,
+    /// Memory for the shards of a command.
+    pub shards: Vec<u32>,
+    /// Windows in the midst of which a command runs that may be a script: that of the turn, and that of a turn within.
+    pub suspended: Vec<Suspended>,
     /// What runs turns within scripts.
     above: Option<Box<dyn Above<'s, L> + 's>>,
-    window: Window,
-    scratch: Scratch,
-    stopwatch: Stopwatch,
-    waiting: Waiting,
-    mail: Mail,
-    busy: Busy,
-}
-
-/// Memory that commands use one after the other.
-#[derive(Default)]
-struct Scratch {
-    /// The shards of a command.
-    shards: Vec<u32>,
-    /// What a script has changed.
+    /// Memory for what a script has changed.
     undo: Undo,
-    /// The command that has just run, if its value was handed over.
-    handed: Option<Handed>,
-}
-
-/// Connections that go on at some time.
-#[derive(Default)]
-struct Waiting {
-    /// Those that `CLIENT PAUSE` holds back, by index.
+    /// Connections that `CLIENT PAUSE` holds back, by index.
     paused: Vec<u32>,
-    /// When blocked connections time out: deadline in µs of the clock that never goes back, ticket of the waiter, index of the
-    /// connection.
-    deadlines: BTreeSet<(i64, u64, u32)>,
+    mail: Mail,
 }
 
 impl<'s, L: EventLoop> Dispatcher<'s, L> {
-    /// A dispatcher over a loop that this thread has made.
-    pub fn new(server: &'s Server, number: u32, io: L) -> Self {
-        let reactor = reactor::Reactor::new(server, number, io);
-        let limits_clients = server.keyspace().clients().memory().limit_bytes() > 0;
+    /// A dispatcher over a loop that this thread has made. `above` runs turns within scripts.
+    pub fn new(server: &'s Server, number: u32, io: L, above: Box<dyn Above<'s, L> + 's>) -> Self {
+        let clients = Clients::new(server, number, io);
         server.scripting().attach(number);
         Dispatcher {
-            executor: Executor::new(server.keyspace(), number),
-            tally: Tally::new(server.worker_stats(number)),
-            limits: Limits::new(&reactor.settings, limits_clients),
-            memory: MemoryState::default(),
+            memory: Memory::default(),
+            stopwatch: Stopwatch::new(&clients.reactor.settings),
             is_stopping: false,
-            above: None,
-            window: Window::default(),
-            scratch: Scratch::default(),
-            stopwatch: Stopwatch::new(&reactor.settings),
-            waiting: Waiting::default(),
+            shards: Vec::new(),
+            suspended: Vec::new(),
+            above: Some(above),
+            undo: Undo::default(),
+            paused: Vec::new(),
             mail: Mail::default(),
-            busy: Busy::default(),
-            reactor,
+            clients,
         }
-    }
-
-    /// Sets what runs turns within scripts.
-    pub fn set_above(&mut self, above: Box<dyn Above<'s, L> + 's>) {
-        self.above = Some(above);
     }
 
     /// Whether there is something to do at once.
     pub fn is_behind(&self) -> bool {
-        self.reactor.is_behind()
-            || self.mail.is_behind()
-            || self.limits.weighing.is_due()
-            || self.memory.is_behind()
-            || self.executor.has_work()
+        self.clients.is_behind() || self.mail.is_behind() || self.memory.is_behind()
     }
 
     /// How long a poll may wait until a pause ends or a blocked connection times out, µs; at most `wait_us`.
     pub fn wait_us(&self, wait_us: i64) -> i64 {
         let mut wait_us = wait_us;
-        if !self.waiting.paused.is_empty() {
-            let paused_ms = (self.reactor.server.paused_until_ms() - self.reactor.clock.now_ms).max(1);
+        if !self.paused.is_empty() {
+            let reactor = &self.clients.reactor;
+            let paused_ms = (reactor.server.paused_until_ms() - reactor.clock.now_ms).max(1);
             wait_us = wait_us.min(paused_ms.saturating_mul(1000));
         }
-        let Some((deadline_us, ..)) = self.waiting.deadlines.first() else { return wait_us };
-        wait_us.min(deadline_us.saturating_sub(self.reactor.server.monotonic_us()).max(0))
+        self.clients.times_out_us().map_or(wait_us, |until_us| wait_us.min(until_us))
     }
 
     /// Takes up new settings.
     pub fn reload(&mut self) {
-        self.reactor.settings = self.reactor.server.config().settings();
-        self.stopwatch.set(&self.reactor.settings);
-        self.tally.tracks_latency = self.reactor.settings.latency_tracking;
-    }
-
-    /// Ends the turn: finishes all connections that took part in it.
-    pub fn finish_turn(&mut self) {
-        faults::pause(Fault::PauseReplying);
-        self.reactor.touch_listed();
-        let mut untouched = None;
-        while let Some(index) = self.reactor.next_touched() {
-            if self.busy.is_frozen(index) {
-                untouched = Some(index);
-                continue;
-            }
-            if !self.reactor.finish(index) {
-                continue;
-            }
-            if self.limits.weighing.is_on {
-                self.weigh(index);
-            }
-            if self.reactor.is_over(index) {
-                self.close(index);
-            }
-        }
-        self.reactor.touch_again(untouched);
-        if self.limits.weighing.is_on {
-            self.end_weighing();
-        }
+        let Clients { reactor, tally, .. } = &mut self.clients;
+        reactor.settings = reactor.server.config().settings();
+        self.stopwatch.set(&reactor.settings);
+        tally.tracks_latency = reactor.settings.latency_tracking;
     }
 }

@@ -17,17 +17,15 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use pantala_engine::access::SessionView;
 use pantala_engine::command::Command;
 use pantala_engine::executor::Ran;
 use pantala_engine::message::Message;
 use pantala_engine::pause::Pause;
-use pantala_engine::pubsub::Listener;
 use pantala_runtime::EventLoop;
 
-use super::scripts::ScriptCall;
 use super::transactions::Held;
 use super::{Dispatcher, State};
+use crate::host::Server;
 
 /// The answer to `CLIENT PAUSE`, or to a transaction with it, which waits.
 pub struct PauseAnswer {
@@ -43,27 +41,44 @@ pub struct PauseAnswer {
 
 impl PauseAnswer {
     /// The answer of `CLIENT PAUSE` itself, or of a transaction, which can't be refused any more.
-    pub(super) fn new(pause: Pause, timed: Option<(&'static Command, usize)>, may_be_refused: bool) -> Self {
+    pub fn new(pause: Pause, timed: Option<(&'static Command, usize)>, may_be_refused: bool) -> Self {
         PauseAnswer { pause, unsettled: 0, reply: Vec::new(), timed, may_be_refused }
     }
+
+    /// The pause is refused: a script is busy.
+    pub(super) fn refuse(&self, server: &Server) {
+        server.keyspace().tuning.take_pause_back(&self.pause);
+        look_at_pause(server);
+    }
+
+    /// The client of the pause is told, or has gone: its time counts from now.
+    pub(super) fn tell(&self, server: &Server) {
+        server.keyspace().tuning.tell_paused(&self.pause, server.now_ms());
+        look_at_pause(server);
+    }
+}
+
+/// Workers sleep until a pause is to end: has them look again.
+fn look_at_pause(server: &Server) {
+    server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
 }
 
 impl<L: EventLoop> Dispatcher<'_, L> {
     /// A pause has begun. What its connection was answered from `before` on in its output waits until all that was let run has run.
     #[cold]
-    pub(super) fn answer_paused(&mut self, index: u32, before: usize, mut answer: Box<PauseAnswer>) -> Ran {
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
+    pub fn answer_paused(&mut self, index: u32, before: usize, mut answer: Box<PauseAnswer>) -> Ran {
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         answer.reply = connection.output.split_off(before);
-        answer.unsettled = self.reactor.server.keyspace().ports().len() - 1;
+        answer.unsettled = self.clients.reactor.server.keyspace().ports().len() - 1;
         let is_alone = answer.unsettled == 0;
         let to = connection.session.listener();
-        self.reactor.server.keyspace().tuning.hold_pause();
+        self.clients.reactor.server.keyspace().tuning.hold_pause();
         connection.socket.held = Some(Held::Pause(answer));
         connection.park(1, 0);
-        for worker in
-            (0..self.reactor.server.keyspace().ports().len() as u32).filter(|worker| *worker != self.reactor.number)
+        for worker in (0..self.clients.reactor.server.keyspace().ports().len() as u32)
+            .filter(|worker| *worker != self.clients.reactor.number)
         {
-            self.reactor.server.port(worker).send(Message::Settle(to));
+            self.clients.reactor.server.port(worker).send(Message::Settle(to));
         }
         if is_alone {
             self.take_all_for_pause(index);
@@ -71,15 +86,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         Ran::Parked
     }
 
-    /// Another worker asks, for a connection of its own: between two windows, as now, it is told so.
-    pub(super) fn settle_for(&mut self, to: Listener) {
-        self.reactor.server.port(to.worker).send(Message::Settled(to.connection));
-    }
-
     /// Another worker has settled.
     pub(super) fn settled(&mut self, wanted: u64) {
-        let Some(index) = self.reactor.find_token(wanted) else { return };
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        let Some(index) = self.clients.reactor.find_token(wanted) else { return };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &mut connection.socket.held else { return };
         answer.unsettled -= 1;
         if answer.unsettled == 0 {
@@ -89,25 +99,20 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     pub(super) fn take_all_for_pause(&mut self, index: u32) {
         // They were let run before the pause began.
-        self.mail.resume_set_back(&mut self.executor);
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        self.mail.resume_set_back(&mut self.clients.executor);
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let Some(Held::Pause(answer)) = &connection.socket.held else { return };
         let (may_be_refused, view, token) =
             (answer.may_be_refused, connection.session.view(), connection.socket.token());
-        self.scratch.shards.clear();
-        self.scratch.shards.extend(0..self.executor.keyspace().shard_count());
-        self.bring(view, token, may_be_refused);
-    }
-
-    /// Has the shards in `self.scratch.shards` brought to a connection that is parked for them.
-    pub(super) fn bring(&mut self, view: SessionView, token: u64, may_be_refused: bool) {
-        self.executor.bring(&self.scratch.shards, view, token, self.reactor.clock.now_ms, may_be_refused);
+        self.shards.clear();
+        self.shards.extend(0..self.clients.executor.keyspace().shard_count());
+        self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_refused);
     }
 
     /// All shards are held: whether that means that nothing is on its way any more. If so its client is answered; otherwise they are to be given back and taken again.
     pub(super) fn end_pause_answer(&mut self, index: u32, answer: Box<PauseAnswer>) -> Ran {
-        let keyspace = self.executor.keyspace();
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
+        let keyspace = self.clients.executor.keyspace();
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         if keyspace.serves_later() {
             connection.socket.held = Some(Held::Pause(answer));
             connection.park(1, 0);
@@ -118,77 +123,53 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             && self.stopwatch.times(command, arguments)
         {
             // Its work was that of a moment: it waited for others.
-            self.tally.time_late(command, Duration::ZERO);
+            self.clients.tally.time_late(command, Duration::ZERO);
         }
-        self.tell_paused(&answer);
+        answer.tell(self.clients.reactor.server);
         Ran::Done
     }
 
-    /// `CLIENT PAUSE` is refused: a script is busy.
-    pub(super) fn refuse_pause(&mut self, answer: &PauseAnswer) {
-        self.executor.keyspace().tuning.take_pause_back(&answer.pause);
-        self.look_at_pause();
-    }
-
-    /// The client of a pause is told, or has gone: its time counts from now.
-    pub(super) fn tell_paused(&self, answer: &PauseAnswer) {
-        self.executor.keyspace().tuning.tell_paused(&answer.pause, self.reactor.server.now_ms());
-        self.look_at_pause();
-    }
-
-    /// Workers sleep until a pause is to end: has them look again.
-    fn look_at_pause(&self) {
-        self.reactor.server.keyspace().ports().iter().for_each(|port| port.send(Message::Reload));
-    }
-
-    /// Whether a pause holds back a script that has come to its shards.
-    pub(super) fn is_script_paused(&self, index: u32, call: &ScriptCall) -> bool {
-        let Some(connection) = &self.reactor.connections[index as usize] else { return false };
-        self.reactor
-            .server
-            .is_paused(call.command(), &connection.session, self.reactor.clock.now_ms, || call.command_flags())
-    }
-
     /// Puts a command off until the pause has ended.
-    pub(super) fn put_off(&mut self, index: u32, command: &'static Command) {
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+    pub fn put_off(&mut self, index: u32, command: &'static Command) {
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         connection.state = State::Paused;
         connection.release_news();
         connection.session.client.set_command(command);
         connection.session.client.paused.store(true, Relaxed);
-        self.reactor.stats.paused.add(1);
-        self.waiting.paused.push(index);
-        self.reactor.touch(index);
+        self.clients.reactor.stats.paused.add(1);
+        self.paused.push(index);
+        self.clients.reactor.touch(index);
     }
 
     /// Lets connections that were held back go on when the pause is over.
     #[inline]
     pub fn resume_paused(&mut self) {
-        if !self.waiting.paused.is_empty() && self.reactor.server.paused_until_ms() <= self.reactor.clock.now_ms {
+        if !self.paused.is_empty() && self.clients.reactor.server.paused_until_ms() <= self.clients.reactor.clock.now_ms
+        {
             self.resume_all();
         }
     }
 
     #[cold]
     fn resume_all(&mut self) {
-        for index in std::mem::take(&mut self.waiting.paused) {
-            let Some(connection) = &mut self.reactor.connections[index as usize] else { continue };
+        for index in std::mem::take(&mut self.paused) {
+            let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { continue };
             if connection.state != State::Paused {
                 continue;
             }
             connection.state = State::Open;
             connection.session.client.paused.store(false, Relaxed);
-            self.reactor.stats.paused.sub(1);
+            self.clients.reactor.stats.paused.sub(1);
             if let Some(Held::Script(call)) = &connection.socket.held {
                 let argument_bytes = call.kept_bytes();
-                call.find_shards(self.executor.keyspace(), &mut self.scratch.shards);
+                call.find_shards(self.clients.executor.keyspace(), &mut self.shards);
                 connection.park(1, argument_bytes);
                 let (view, token) = (connection.session.view(), connection.socket.token());
-                self.bring(view, token, true);
+                self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, true);
                 continue;
             }
-            self.reactor.make_ready(index);
-            self.reactor.touch(index);
+            self.clients.reactor.make_ready(index);
+            self.clients.reactor.touch(index);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use pantala_engine::client::{LocalContext, Session};
-use pantala_engine::command::{Command, Handler, Route, ScriptForm, TransactionPart};
+use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
 use pantala_engine::eviction::OUT_OF_MEMORY;
 use pantala_engine::exec::Exec;
 use pantala_engine::executor::{Call, Ran};
@@ -20,14 +20,17 @@ use pantala_engine::transaction::{Queued, Transaction, discarded};
 use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Reply, is_given_up};
 use pantala_runtime::EventLoop;
-use pantala_session::queue::{QUEUED, ToQueue};
 use pantala_session::replies::replies_wanted;
 
 use super::pause::PauseAnswer;
 use super::scripts::{ScriptCall, copied};
-use super::slow::Words;
-use super::window::{Entry, What};
-use super::{Connection, Dispatcher, State, refusal, run, scripts};
+
+use super::window::Entry;
+use super::{Connection, Dispatcher, State};
+use crate::clients::slow::{self, Words};
+use crate::clients::{Abandon, Clients};
+use crate::host::Server;
+use crate::reactor::Reactor;
 use crate::stats::Outcome;
 
 /// What a connection does with the shards that it has asked for.
@@ -80,40 +83,67 @@ fn take_exec(connection: &mut Connection) -> Option<Box<Exec>> {
     Some(Box::new(Exec::new(transaction, watching, command, name)))
 }
 
-impl<L: EventLoop> Dispatcher<'_, L> {
-    /// Queues a command of a connection that has sent `MULTI`.
-    #[cold]
-    pub(super) fn queue(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) {
-        let (keyspace, server) = (self.executor.keyspace(), self.reactor.server);
-        let Some(connection) = &mut self.reactor.connections[entry.connection as usize] else { return };
-        let before = connection.output.len();
-        let place = if let What::Single(_, place) = entry.what { Some(place) } else { None };
-        let queued = ToQueue { command, at: entry.begin..entry.end, ranges, place };
-        let flags = |command: &Command, args: &Args<'_>| scripts::flags_of(server, command, args);
-        if !connection.queue(&self.reactor.io, keyspace, queued, flags) {
-            self.tally.count_reply(&connection.output[before..]);
-            self.tally.count(command, Outcome::Rejected);
+/// The pause that a transaction has begun, which has run.
+fn take_pause(connection: &mut Connection, exec: &'static Command, has_waited: bool) -> Option<Box<PauseAnswer>> {
+    let pause = connection.session.pause.take()?;
+    // That of one that has waited was told.
+    let timed = (!has_waited).then_some((exec, 1));
+    Some(Box::new(PauseAnswer::new(*pause, timed, false)))
+}
+
+/// Whether what a connection has asked for shards for is a script, or has one.
+fn would_run_script(connection: &Connection) -> bool {
+    let is_script = |queued: &Queued| matches!(queued.command.handler, Handler::Transaction(_));
+    match &connection.socket.held {
+        Some(Held::Script(_)) => true,
+        Some(Held::Exec(..)) => {
+            connection.session.transaction.as_ref().is_some_and(|transaction| transaction.queue().iter().any(is_script))
         }
-        connection.end_reply(before);
-        self.closed_over_limit(entry.connection, QUEUED.len());
+        _ => false,
     }
+}
 
-    /// An `EXEC` of commands whose keys have several slots, in a cluster: ends the transaction.
-    #[cold]
-    pub(super) fn refuse_exec(&mut self, entry: &Entry) {
-        let Some(connection) = &mut self.reactor.connections[entry.connection as usize] else { return };
-        let What::Local(command) = entry.what else { return };
-        let before = connection.output.len();
-        connection.session.discard();
-        Reply::new(&mut connection.output, connection.session.version).error(refusal::CROSS_SLOT);
-        self.tally.count_reply(&connection.output[before..]);
-        self.tally.count(command, Outcome::Rejected);
-        connection.end_reply(before);
-        connection.input.done(entry.end);
+/// Whether a pause holds back a script that has come to its shards.
+fn is_paused<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, call: &ScriptCall) -> bool {
+    let Some(connection) = &reactor.connections[index as usize] else { return false };
+    let now_ms = reactor.clock.now_ms;
+    reactor.server.is_paused(call.command(), &connection.session, now_ms, || call.command_flags())
+}
+
+/// Answers what a connection has asked for shards for: a script is busy.
+fn refuse_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, index: u32, why: &'static str) {
+    let Some(Connection { session, output, socket, .. }) = &mut reactor.connections[index as usize] else {
+        return;
+    };
+    match socket.held.take() {
+        Some(Held::Exec(..)) => {
+            session.discard();
+            Reply::new(output, session.version).error_bytes(&discarded(why.as_bytes()));
+        }
+        held => {
+            Reply::new(output, session.version).error(why);
+            if let Some(Held::Pause(answer)) = held {
+                answer.refuse(reactor.server);
+            }
+        }
     }
+}
 
+/// Watches keys of shards that are held.
+fn watch<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32, keys: &[Box<[u8]>], owned: &mut [Ownership]) {
+    let Some(Connection { session, output, .. }) = &mut clients.reactor.connections[index as usize] else {
+        return;
+    };
+    let view = session.view();
+    let watching = session.watching.get_or_insert_default();
+    watching.add(&mut clients.executor.look(&view, owned, clients.reactor.clock.now_ms), keys);
+    session.client.tell_watch(watching);
+    Reply::new(output, view.version).ok();
+}
+
+impl<L: EventLoop> Dispatcher<'_, L> {
     /// `EXEC` and `WATCH`: asks for their shards.
-    pub(super) fn gather(
+    pub fn gather(
         &mut self,
         entry: &Entry,
         command: &'static Command,
@@ -124,11 +154,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return self.gather_script(entry, command, form, ranges);
         }
         let index = entry.connection;
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
-        let args = Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges);
-        let (keyspace, session) = (self.executor.keyspace(), &mut connection.session);
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
+        let args = Args::new(&connection.input.bytes(&self.clients.reactor.io)[entry.begin..entry.end], ranges);
+        let (keyspace, session) = (self.clients.executor.keyspace(), &mut connection.session);
         let mut reply = Reply::new(&mut connection.output, session.version);
-        self.scratch.shards.clear();
+        self.shards.clear();
         let held = match part {
             TransactionPart::Watch if session.transaction.is_some() => {
                 reply.error("ERR WATCH inside MULTI is not allowed");
@@ -136,7 +166,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
             TransactionPart::Watch => {
                 let keys: Vec<Box<[u8]>> = args.iter().map(Box::from).collect();
-                self.scratch.shards.extend(keys.iter().skip(1).map(|key| keyspace.place(key).shard));
+                self.shards.extend(keys.iter().skip(1).map(|key| keyspace.place(key).shard));
                 Some(Held::Watch(command, keys))
             }
             TransactionPart::Exec => {
@@ -157,9 +187,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                         None
                     }
                     Some(transaction) => {
-                        transaction.add_shards(keyspace, &mut self.scratch.shards);
+                        transaction.add_shards(keyspace, &mut self.shards);
                         if let Some(watching) = &session.watching {
-                            watching.add_shards(&mut self.scratch.shards);
+                            watching.add_shards(&mut self.shards);
                         }
                         Some(Held::Exec(command, args.at(0).try_into().unwrap_or(*b"EXEC")))
                     }
@@ -186,10 +216,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         ranges: &[ArgRange],
     ) -> Ran {
         let index = entry.connection;
-        let Some(connection) = &self.reactor.connections[index as usize] else { return Ran::Done };
-        let args = Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges);
+        let Some(connection) = &self.clients.reactor.connections[index as usize] else { return Ran::Done };
+        let args = Args::new(&connection.input.bytes(&self.clients.reactor.io)[entry.begin..entry.end], ranges);
         let call = self.script_call(index, command, form, &args);
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         connection.input.done(entry.end);
         match call {
             Ok(call) => self.gather_for_script(index, call, false),
@@ -200,19 +230,20 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
     }
 
-    /// Asks for the shards in `self.scratch.shards`, and does with them what they are for as soon as they are there. `has_waited`: the command has
+    /// Asks for the shards in `self.shards`, and does with them what they are for as soon as they are there. `has_waited`: the command has
     /// waited before, and the window that it stood in has run.
     pub(super) fn gather_for(&mut self, index: u32, held: Held, has_waited: bool) -> Ran {
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return Ran::Done };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return Ran::Done };
         // A transaction that goes on without its watch would be worse than one that waits.
         let may_be_refused = !matches!(held, Held::Watch(..));
         let mut argument_bytes = held.argument_bytes();
         connection.socket.held = Some(held);
         let (view, token) = (connection.session.view(), connection.socket.token());
-        match self.executor.gather(&self.scratch.shards, view, token, self.reactor.clock.now_ms, may_be_refused) {
+        match self.clients.executor.gather(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_refused)
+        {
             Ok(owned) => self.run_held(index, owned, has_waited),
             Err(mut parcel) => {
-                if let Some(connection) = &mut self.reactor.connections[index as usize] {
+                if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
                     parcel.value.reads_as = connection.session.reads_as.clone();
                     if let Some(exec) = take_exec(connection) {
                         argument_bytes += exec.transaction.bytes();
@@ -220,7 +251,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     }
                     connection.park(1, argument_bytes);
                 }
-                self.executor.resume(parcel);
+                self.clients.executor.resume(parcel);
                 Ran::Parked
             }
         }
@@ -228,37 +259,38 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// A transaction that was run where its shards were.
     pub(super) fn answer_exec(&mut self, index: u32, exec: &Exec, reply: &[u8]) {
-        self.tally.begin_window();
+        self.clients.tally.begin_window();
         for (queued, ran, part) in exec.replies(reply) {
-            if let Some(connection) = &mut self.reactor.connections[index as usize] {
+            if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
                 connection.session.close_after_reply |= is_given_up(part);
             }
-            let outcome = self.tally.outcome(queued.command, part);
-            self.tally.count(queued.command, outcome);
-            let Some(connection) = &self.reactor.connections[index as usize] else { continue };
+            let outcome = self.clients.tally.outcome(queued.command, part);
+            self.clients.tally.count(queued.command, outcome);
+            let Some(connection) = &self.clients.reactor.connections[index as usize] else { continue };
             if let Some(took) = ran.took {
-                self.tally.time_last(took);
-                let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
+                self.clients.tally.time_last(took);
+                let (keyspace, client) = (self.clients.executor.keyspace(), &connection.session.client);
                 let args = exec.transaction.args(queued);
-                super::slow::note(
+                slow::note(
                     keyspace,
                     Sender::Client(client),
                     queued.command,
                     &args,
                     took,
-                    self.reactor.clock.now_ms,
+                    self.clients.reactor.clock.now_ms,
                 );
             }
         }
         // Refused, it has one reply, and took no time.
-        self.tally.count_late_reply(exec.command, reply);
+        self.clients.tally.count_late_reply(exec.command, reply);
         if !exec.took.is_zero() {
-            self.tally.end_window(exec.took);
+            self.clients.tally.end_window(exec.took);
             if self.stopwatch.times(exec.command, 1) {
-                self.time_late(index, exec.command, exec.took, || copied(std::iter::once(exec.name.as_slice())));
+                self.clients
+                    .time_late(index, exec.command, exec.took, || copied(std::iter::once(exec.name.as_slice())));
             }
         }
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         if replies_wanted(&mut connection.session) {
             connection.output.extend_from_slice(reply);
         }
@@ -268,10 +300,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     pub(super) fn brought(&mut self, mut parcel: Parcel) {
         let owned = parcel.value.take_owned();
         // Where the connection has gone meanwhile, what it queued has not begun: it is as if it had never sent EXEC.
-        let Some(index) = self.reactor.find_token(parcel.value.connection) else {
-            return self.executor.give_back(owned, self.reactor.clock.now_ms);
+        let Some(index) = self.clients.reactor.find_token(parcel.value.connection) else {
+            return self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
         };
-        let connection = self.reactor.connections[index as usize].as_mut().expect("found");
+        let connection = self.clients.reactor.connections[index as usize].as_mut().expect("found");
         let before = connection.output.len();
         connection.unpark();
         let script = match &connection.socket.held {
@@ -279,16 +311,16 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             _ => None,
         };
         match parcel.value.refused {
-            Some(why) => self.refuse_held(index, why),
+            Some(why) => refuse_held(&mut self.clients.reactor, index, why),
             None if self.run_held(index, owned, true) == Ran::Parked => return,
             None => {}
         }
-        self.end_caching(index);
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
+        connection.end_caching();
         if let Some(command) = script
-            && self.tally.outcome(command, &connection.output[before..]) == Outcome::Failed
+            && self.clients.tally.outcome(command, &connection.output[before..]) == Outcome::Failed
         {
-            self.tally.count_late_failure(command);
+            self.clients.tally.count_late_failure(command);
         }
         connection.end_reply(before);
         connection.release_news();
@@ -296,145 +328,106 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             connection.state = State::Closing;
         }
         let added_bytes = connection.output.len().saturating_sub(before);
-        if !self.closed_over_limit(index, added_bytes) {
-            self.reactor.make_ready(index);
-            self.reactor.touch(index);
+        if !self.clients.closed_over_limit(index, added_bytes) {
+            self.clients.reactor.make_ready(index);
+            self.clients.reactor.touch(index);
         }
     }
 
     /// Does what the shards were asked for, and gives them back. Where it has waited for them its time is taken from here: as in Redis
     /// it is that of its work.
     fn run_held(&mut self, index: u32, mut owned: Vec<Ownership>, has_waited: bool) -> Ran {
-        let before = self.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
-        if let Some(why) = self.busy.reply()
-            && self.would_run_script(index)
+        let before =
+            self.clients.reactor.connections[index as usize].as_ref().map_or(0, |connection| connection.output.len());
+        if let Some(why) = self.clients.frozen.reply()
+            && self.clients.reactor.connections[index as usize].as_ref().is_some_and(would_run_script)
         {
-            self.executor.give_back(owned, self.reactor.clock.now_ms);
-            self.refuse_held(index, why);
+            self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
+            refuse_held(&mut self.clients.reactor, index, why);
             return Ran::Done;
         }
         if has_waited && !self.has_room_for_held(index, &mut owned) {
-            self.executor.give_back(owned, self.reactor.clock.now_ms);
-            self.refuse_held(index, OUT_OF_MEMORY);
+            self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
+            refuse_held(&mut self.clients.reactor, index, OUT_OF_MEMORY);
             return Ran::Done;
         }
         // A transaction or a script sees this time from its beginning to its end.
-        let now_ms = self.reactor.clock.now_ms;
-        let held =
-            self.reactor.connections[index as usize].as_mut().and_then(|connection| connection.socket.held.take());
+        let now_ms = self.clients.reactor.clock.now_ms;
+        let held = self.clients.reactor.connections[index as usize]
+            .as_mut()
+            .and_then(|connection| connection.socket.held.take());
         let began = (has_waited && WATCHING).then(Instant::now);
         match held {
-            Some(Held::Script(call)) if self.is_script_paused(index, &call) => {
-                self.executor.give_back(owned, now_ms);
+            Some(Held::Script(call)) if is_paused(&self.clients.reactor, index, &call) => {
+                self.clients.executor.give_back(owned, now_ms);
                 self.put_off(index, call.command());
-                if let Some(connection) = &mut self.reactor.connections[index as usize] {
+                if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
                     connection.socket.held = Some(Held::Script(call));
                 }
                 return Ran::Parked;
             }
             Some(Held::Pause(answer)) => {
                 let ran = self.end_pause_answer(index, answer);
-                self.executor.give_back(owned, now_ms);
+                self.clients.executor.give_back(owned, now_ms);
                 if ran == Ran::Parked {
                     self.take_all_for_pause(index);
                 }
                 return ran;
             }
-            Some(Held::Script(call)) if call.is_too_narrow(self.executor.keyspace()) => {
-                self.executor.give_back(owned, now_ms);
+            Some(Held::Script(call)) if call.is_too_narrow(self.clients.executor.keyspace()) => {
+                self.clients.executor.give_back(owned, now_ms);
                 return self.gather_for_script(index, call.widened(), has_waited);
             }
             Some(Held::Script(call)) => {
                 let scripted = self.run_script(index, &call, &mut owned, now_ms);
                 let took = began.map(|began| began.elapsed());
-                self.executor.give_back(owned, now_ms);
+                self.clients.executor.give_back(owned, now_ms);
                 match scripted {
                     None => return self.gather_for_script(index, call.widened(), has_waited),
-                    Some(scripted) if scripted.is_counted => self.tally.expect_counted(),
+                    Some(scripted) if scripted.is_counted => self.clients.tally.expect_counted(),
                     Some(_) => {}
                 }
                 if let Some(took) = took {
-                    self.time_late(index, call.command(), took, || call.words());
+                    self.clients.time_late(index, call.command(), took, || call.words());
                 }
-                return self.executor.done();
+                return self.clients.executor.done();
             }
             Some(Held::Watch(command, words)) => {
-                self.watch(index, &words[1..], &mut owned);
+                watch(&mut self.clients, index, &words[1..], &mut owned);
                 self.end_held(index, command, || copied(words.iter().map(|word| &**word)), began);
             }
             Some(Held::Exec(command, name)) => {
                 if has_waited {
-                    self.tally.begin_window();
+                    self.clients.tally.begin_window();
                 }
                 self.execute_transaction(index, &mut owned, now_ms);
                 if let Some(began) = began {
-                    self.reactor.read_clock();
+                    self.clients.reactor.read_clock();
                     // Its plain commands share what its others leave of its time.
-                    self.tally.end_window(began.elapsed());
+                    self.clients.tally.end_window(began.elapsed());
                 }
                 self.end_held(index, command, || copied(std::iter::once(name.as_slice())), began);
-                if let Some(answer) = self.take_pause(index, command, has_waited) {
-                    self.executor.give_back(owned, now_ms);
+                let connection = self.clients.reactor.connections[index as usize].as_mut();
+                if let Some(answer) = connection.and_then(|connection| take_pause(connection, command, has_waited)) {
+                    self.clients.executor.give_back(owned, now_ms);
                     return self.answer_paused(index, before, answer);
                 }
             }
             None => {}
         }
-        self.executor.give_back(owned, now_ms);
-        self.executor.done()
-    }
-
-    /// The pause that a transaction has begun, which has run.
-    fn take_pause(&mut self, index: u32, exec: &'static Command, has_waited: bool) -> Option<Box<PauseAnswer>> {
-        let pause = self.reactor.connections[index as usize].as_mut()?.session.pause.take()?;
-        // That of one that has waited was told.
-        let timed = (!has_waited).then_some((exec, 1));
-        Some(Box::new(PauseAnswer::new(*pause, timed, false)))
-    }
-
-    /// Whether what a connection has asked for shards for is a script, or has one.
-    fn would_run_script(&self, index: u32) -> bool {
-        let Some(connection) = &self.reactor.connections[index as usize] else { return false };
-        let is_script = |queued: &Queued| matches!(queued.command.handler, Handler::Transaction(_));
-        match &connection.socket.held {
-            Some(Held::Script(_)) => true,
-            Some(Held::Exec(..)) => connection
-                .session
-                .transaction
-                .as_ref()
-                .is_some_and(|transaction| transaction.queue().iter().any(is_script)),
-            _ => false,
-        }
-    }
-
-    /// Answers what a connection has asked for shards for: a script is busy.
-    fn refuse_held(&mut self, index: u32, why: &'static str) {
-        let Some(Connection { session, output, socket, .. }) = &mut self.reactor.connections[index as usize] else {
-            return;
-        };
-        match socket.held.take() {
-            Some(Held::Exec(..)) => {
-                session.discard();
-                Reply::new(output, session.version).error_bytes(&discarded(why.as_bytes()));
-            }
-            held => {
-                Reply::new(output, session.version).error(why);
-                if let Some(Held::Pause(answer)) = held {
-                    self.refuse_pause(&answer);
-                }
-            }
-        }
+        self.clients.executor.give_back(owned, now_ms);
+        self.clients.executor.done()
     }
 
     /// Shows a command to who sees every command, while its shards are held, and tells its time if it had waited for them: since `began`.
     fn end_held(&mut self, index: u32, command: &'static Command, words: impl Fn() -> Words, began: Option<Instant>) {
-        let keyspace = self.executor.keyspace();
+        let keyspace = self.clients.executor.keyspace();
         if began.is_none() && !keyspace.monitors().are_there() {
             return;
         }
         let took = began.map(|began| began.elapsed());
         if keyspace.monitors().are_there()
-            && let Some(Connection { session, .. }) = &self.reactor.connections[index as usize]
+            && let Some(Connection { session, .. }) = &self.clients.reactor.connections[index as usize]
         {
             let (bytes, ranges) = words();
             keyspace.show(command, &Args::new(&bytes, &ranges), session.client.id, session.db);
@@ -442,73 +435,59 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some(took) = took
             && self.stopwatch.times(command, words().1.len())
         {
-            self.time_late(index, command, took, words);
+            self.clients.time_late(index, command, took, words);
         }
     }
 
-    fn watch(&mut self, index: u32, keys: &[Box<[u8]>], owned: &mut [Ownership]) {
-        let Some(Connection { session, output, .. }) = &mut self.reactor.connections[index as usize] else { return };
-        let view = session.view();
-        let watching = session.watching.get_or_insert_default();
-        watching.add(&mut self.executor.look(&view, owned, self.reactor.clock.now_ms), keys);
-        session.client.tell_watch(watching);
-        Reply::new(output, view.version).ok();
-    }
-
     fn execute_transaction(&mut self, index: u32, owned: &mut Vec<Ownership>, now_ms: i64) {
-        let Some(Connection { session, output, .. }) = &mut self.reactor.connections[index as usize] else { return };
+        let Some(Connection { session, output, .. }) = &mut self.clients.reactor.connections[index as usize] else {
+            return;
+        };
         let view = session.view();
         let (transaction, watching) = (session.transaction.take(), session.watching.take());
         session.tell_transaction();
         let Some(transaction) = transaction else { return };
         let is_intact =
-            watching.is_none_or(|watching| watching.is_intact(&mut self.executor.look(&view, owned, now_ms)));
+            watching.is_none_or(|watching| watching.is_intact(&mut self.clients.executor.look(&view, owned, now_ms)));
         if !is_intact && !faults::hits(Fault::BlindExec) {
             return Reply::new(output, view.version).null_array();
         }
         Reply::new(output, view.version).array(transaction.queue().len());
-        if let Some(connection) = &mut self.reactor.connections[index as usize] {
+        if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
             connection.begin_exec();
         }
-        self.executor.begin_unit();
+        self.clients.executor.begin_unit();
         for (at, queued) in transaction.queue().iter().enumerate() {
             faults::pause(Fault::PauseHolding);
             if at + 1 == transaction.queue().len() && faults::hits(Fault::TornExec) {
-                self.tear(&transaction, queued, owned);
+                let mut needed = Vec::new();
+                if transaction.find_shards(queued, &mut needed) {
+                    self.take_anew(&needed, owned);
+                }
             }
             self.run_queued(index, &transaction, queued, owned, now_ms);
         }
-        self.executor.end_unit(owned);
-        if let Some(connection) = &mut self.reactor.connections[index as usize] {
+        self.clients.executor.end_unit(owned);
+        if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
             connection.end_exec();
             connection.session.keep_ended(transaction);
         }
     }
 
-    /// [`Fault::TornExec`].
-    #[cold]
-    fn tear(&mut self, transaction: &Transaction, last: &Queued, owned: &mut Vec<Ownership>) {
-        let mut needed = Vec::new();
-        if !transaction.find_shards(last, &mut needed) {
-            return;
-        }
-        self.take_anew(&needed, owned);
-    }
-
     /// Gives shards back, and takes those (ascending) when others have had them. Whatever came for this worker meanwhile is seen to.
     #[cold]
     pub(super) fn take_anew(&mut self, needed: &[u32], owned: &mut Vec<Ownership>) {
-        self.executor.give_back(std::mem::take(owned), self.reactor.clock.now_ms);
+        self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
         faults::stall();
         loop {
-            owned.extend(needed.iter().map_while(|shard| self.executor.try_take(*shard)));
+            owned.extend(needed.iter().map_while(|shard| self.clients.executor.try_take(*shard)));
             if owned.len() == needed.len() {
                 return;
             }
-            self.executor.give_back(std::mem::take(owned), self.reactor.clock.now_ms);
+            self.clients.executor.give_back(std::mem::take(owned), self.clients.reactor.clock.now_ms);
             // Who has them may wait for this worker.
             self.receive_messages();
-            self.executor.go_on();
+            self.clients.executor.go_on();
             faults::stall();
         }
     }
@@ -523,68 +502,96 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         now_ms: i64,
     ) {
         let command = queued.command;
-        if run::ends_listening(command) {
+        if command.flags.contains(Flags::UNSUBSCRIBES) {
             self.hand_out_before_leaving(index);
         }
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let bytes = transaction.args(queued).iter().map(<[u8]>::len).sum();
         let began = self.stopwatch.begin(command, transaction.args(queued).len(), bytes);
         let (args, before) = (transaction.args(queued), connection.output.len());
         match command.handler {
             Handler::Local(handler) => {
-                connection.tell_buffers(&self.reactor.io);
+                connection.tell_buffers(&self.clients.reactor.io);
                 let Connection { session, output, confirmed, .. } = connection;
-                let (keyspace, host, version) = (self.executor.keyspace(), self.reactor.server, session.version);
+                let (keyspace, host, version) =
+                    (self.clients.executor.keyspace(), self.clients.reactor.server, session.version);
                 let mut context = LocalContext { session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(output, version));
                 if keyspace.monitors().are_there() {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
                 }
                 if output.get(before) != Some(&b'-') {
-                    self.executor.propagate_local(command, session.db, &args);
+                    self.clients.executor.propagate_local(command, session.db, &args);
                 }
-                if run::is_pushed(command) && output[before..].first() != Some(&b'-') {
+                if command.flags.contains(Flags::ANSWERS_MESSAGES) && output[before..].first() != Some(&b'-') {
                     confirmed.extend_from_slice(&output[before..]);
                 }
             }
             Handler::Keyed(_) => {
-                let (keyspace, view) = (self.executor.keyspace(), connection.session.view());
-                if !transaction.find_shards(queued, &mut self.scratch.shards) {
+                let (keyspace, view) = (self.clients.executor.keyspace(), connection.session.view());
+                if !transaction.find_shards(queued, &mut self.shards) {
                     match command.route {
-                        Route::Custom(choose) => choose(keyspace, &view, &args, &mut self.scratch.shards),
-                        _ => self.scratch.shards.extend(0..keyspace.shard_count()),
+                        Route::Custom(choose) => choose(keyspace, &view, &args, &mut self.shards),
+                        _ => self.shards.extend(0..keyspace.shard_count()),
                     }
-                    if self.scratch.shards.is_empty() {
-                        self.scratch.shards.push(0);
+                    if self.shards.is_empty() {
+                        self.shards.push(0);
                     }
-                    self.scratch.shards.sort_unstable();
-                    self.scratch.shards.dedup();
+                    self.shards.sort_unstable();
+                    self.shards.dedup();
                 }
                 let (first_key, connection_token) = (queued.first_key, connection.socket.token());
                 let reads_as = connection.session.reads_as.as_ref();
                 let call =
                     Call { command, args, first_key, session: view, reads_as, connection: connection_token, now_ms };
-                self.executor.run_held(&call, &self.scratch.shards, owned, &mut connection.output);
+                self.clients.executor.run_held(&call, &self.shards, owned, &mut connection.output);
             }
             Handler::Transaction(TransactionPart::Script(form)) => {
                 let scripted = self.run_queued_script(index, command, form, &args, owned, now_ms);
                 if scripted.is_counted {
-                    self.tally.expect_counted();
+                    self.clients.tally.expect_counted();
                 }
             }
             Handler::Transaction(_) | Handler::Container => unreachable!("runs at once, or not at all: never queued"),
         }
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let reply = &connection.output[before..];
         connection.session.close_after_reply |= is_given_up(reply);
-        let outcome = self.tally.outcome(command, reply);
-        self.tally.count(command, outcome);
+        let outcome = self.clients.tally.outcome(command, reply);
+        self.clients.tally.count(command, outcome);
         if began.is_some() {
             let took = self.stopwatch.end(began);
-            self.tally.time_last(took);
-            let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
+            self.clients.tally.time_last(took);
+            let (keyspace, client) = (self.clients.executor.keyspace(), &connection.session.client);
             let args = transaction.args(queued);
-            super::slow::note(keyspace, Sender::Client(client), command, &args, took, now_ms);
+            slow::note(keyspace, Sender::Client(client), command, &args, took, now_ms);
+        }
+    }
+
+    /// As [`Memory::make_room`](crate::clients::Memory::make_room), for what a connection wanted shards for that it has had to wait for.
+    pub(super) fn has_room_for_held(&mut self, index: u32, held: &mut [Ownership]) -> bool {
+        if !self.clients.executor.keyspace().tuning.is_limited() {
+            return true;
+        }
+        self.memory.make_room(&mut self.clients, held);
+        // A script may keep what it holds for long, and needs none of these.
+        self.clients.executor.free_evicted();
+        let Some(connection) = &self.clients.reactor.connections[index as usize] else { return true };
+        let flags = match &connection.socket.held {
+            Some(Held::Script(call)) => call.flags(),
+            Some(Held::Exec(..)) => {
+                connection.session.transaction.as_ref().map_or(Flags::empty(), |transaction| transaction.flags())
+            }
+            _ => Flags::empty(),
+        };
+        !self.memory.is_out() || !flags.contains(Flags::DENYOOM)
+    }
+}
+
+impl Abandon for Held {
+    fn abandon(self, server: &Server) {
+        if let Held::Pause(answer) = self {
+            answer.tell(server);
         }
     }
 }

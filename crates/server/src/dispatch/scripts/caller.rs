@@ -23,9 +23,10 @@ use pantala_resp::{Args, Reply, Version};
 use pantala_runtime::EventLoop;
 use pantala_scripting::{Called, Caller, Interrupt};
 
+use super::super::Dispatcher;
 use super::super::busy::TURN_EVERY_MS;
-use super::super::{Dispatcher, slow};
 use super::ScriptCall;
+use crate::clients::slow;
 use crate::scripting::Running;
 use crate::stats::Outcome;
 
@@ -50,16 +51,11 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) now_ms: i64,
     /// As whose what it reads is noted, if it is.
     pub(super) reads_as: Option<Arc<Reader>>,
-    /// The keys that it declares.
-    pub(super) keys: Args<'c>,
     pub(super) token: u64,
-    pub(super) is_read_only: bool,
     /// What it has changed, while it holds only the shards of its declared keys.
     pub(super) undo: Option<Undo>,
     /// In a cluster: the slot of all keys so far, declared or used.
     pub(super) slots: Slots,
-    /// Its keys may not have several.
-    pub(super) keeps_slot: bool,
     /// Index of its connection.
     pub(super) index: u32,
     pub(super) call: &'c ScriptCall,
@@ -67,12 +63,18 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) is_out_of_memory: bool,
     /// It was abandoned since it would have changed more than is remembered, and for nothing else.
     pub(super) is_large: bool,
+    pub(super) pace: Pace,
+}
+
+/// When its worker is to look after others.
+#[derive(Default)]
+pub(super) struct Pace {
     /// When the worker is to serve its other connections again, in the clock that never goes back, ms.
-    pub(super) next_turn_ms: i64,
+    next_turn_ms: i64,
     /// As there: when it is to hand on shards.
-    pub(super) next_look_ms: i64,
+    next_look_ms: i64,
     /// How long commands have run since it did, which may be few instructions of Lua.
-    pub(super) called: Duration,
+    called: Duration,
 }
 
 /// The slot of the declared keys: with several of them a call doesn't come this far in a cluster, and nobody asks elsewhere.
@@ -90,7 +92,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             Ok(command) => command,
             Err(why) => {
                 Reply::new(reply, version).error_bytes(&why);
-                self.dispatcher.tally.count_reply_within(reply);
+                self.dispatcher.clients.tally.count_reply_within(reply);
                 return Called::Replied;
             }
         };
@@ -112,13 +114,13 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             self.roll_back();
             return Called::Abandoned;
         }
-        let outcome = self.dispatcher.tally.outcome_within(command, reply);
+        let outcome = self.dispatcher.clients.tally.outcome_within(command, reply);
         let took = began.map_or(Duration::ZERO, |began| began.elapsed());
-        self.dispatcher.tally.count_within(command, outcome, took);
-        let (keyspace, sender) = (self.dispatcher.executor.keyspace(), Sender::Script(&self.client));
+        self.dispatcher.clients.tally.count_within(command, outcome, took);
+        let (keyspace, sender) = (self.dispatcher.clients.executor.keyspace(), Sender::Script(&self.client));
         slow::note(keyspace, sender, command, args, took, self.now_ms);
-        self.called += took;
-        if self.called >= LOOK_EVERY {
+        self.pace.called += took;
+        if self.pace.called >= LOOK_EVERY {
             self.hand_on_shards();
         }
         Called::Replied
@@ -126,7 +128,7 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
 
     fn may_run(&mut self, args: &Args<'_>) -> Option<bool> {
         // There is one user, who may run everything.
-        match self.dispatcher.reactor.server.renames().resolve(args) {
+        match self.dispatcher.clients.reactor.server.renames().resolve(args) {
             Ok(_) | Err(Unresolved::WrongArity(_) | Unresolved::NotBuilt(_)) => Some(true),
             Err(_) => None,
         }
@@ -141,23 +143,23 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
             return Interrupt::Kill;
         }
         // The worker must come back to its loop to stop; even what has written ends here, as the process would.
-        if self.dispatcher.reactor.server.is_stopping() {
+        if self.dispatcher.clients.reactor.server.is_stopping() {
             return Interrupt::Kill;
         }
-        let now_ms = self.dispatcher.reactor.server.monotonic_ms();
-        let threshold_ms = self.dispatcher.reactor.settings.busy_reply_threshold_ms;
-        if now_ms >= self.next_turn_ms
+        let now_ms = self.dispatcher.clients.reactor.server.monotonic_ms();
+        let threshold_ms = self.dispatcher.clients.reactor.settings.busy_reply_threshold_ms;
+        if now_ms >= self.pace.next_turn_ms
             && threshold_ms > 0
             && let Some(runs_ms) = self.running().runs_ms(now_ms)
             && runs_ms >= threshold_ms
         {
             self.turn_within(runs_ms);
-            self.next_turn_ms = self.dispatcher.reactor.server.monotonic_ms() + TURN_EVERY_MS;
+            self.pace.next_turn_ms = self.dispatcher.clients.reactor.server.monotonic_ms() + TURN_EVERY_MS;
             // A client of this worker may have done that just now.
             if self.running().is_killed() {
                 return Interrupt::Kill;
             }
-        } else if now_ms >= self.next_look_ms {
+        } else if now_ms >= self.pace.next_look_ms {
             self.hand_on_shards();
         }
         Interrupt::Continue
@@ -188,39 +190,39 @@ impl From<TooLarge> for Halt {
 impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     /// What this worker runs, as others see it: this script.
     fn running(&self) -> &Running {
-        self.dispatcher.reactor.server.scripting().running(self.dispatcher.reactor.number)
+        self.dispatcher.clients.reactor.server.scripting().running(self.dispatcher.clients.reactor.number)
     }
 
     /// It has run for too long: the worker serves its other connections.
     #[cold]
     fn turn_within(&mut self, runs_ms: i64) {
         let (dispatcher, kind) = (&mut *self.dispatcher, self.call.program.kind());
-        if dispatcher.busy.reply().is_none() {
+        if dispatcher.clients.frozen.reply().is_none() {
             let named = self.call.named();
             let (name, kill) = (named.name.escape_ascii(), kind.kill_command());
             tracing::warn!(
                 "Slow script detected: still in execution after {runs_ms} milliseconds. It can be ended with {kill}. Its name is: {name}."
             );
-            dispatcher.reactor.server.scripting().running(dispatcher.reactor.number).tell(named);
+            dispatcher.clients.reactor.server.scripting().running(dispatcher.clients.reactor.number).tell(named);
             dispatcher.begin_busy(self.index, kind);
         }
-        let is_out = dispatcher.is_out_of_memory();
+        let is_out = dispatcher.memory.is_out_now(dispatcher.clients.executor.keyspace());
         dispatcher.turn_within(self.owned);
-        dispatcher.set_out_of_memory(is_out);
+        dispatcher.memory.set_out(is_out);
     }
 
     /// What others wait for goes on, as far as the script doesn't hold it.
     #[cold]
     fn hand_on_shards(&mut self) {
-        let Dispatcher { mail, reactor, executor, .. } = &mut *self.dispatcher;
-        mail.hand_on_shards(reactor.server, reactor.number, executor);
-        self.next_look_ms = self.dispatcher.reactor.server.monotonic_ms() + TURN_EVERY_MS;
-        self.called = Duration::ZERO;
+        let Dispatcher { mail, clients, .. } = &mut *self.dispatcher;
+        mail.hand_on_shards(clients.reactor.server, clients.reactor.number, &mut clients.executor);
+        self.pace.next_look_ms = self.dispatcher.clients.reactor.server.monotonic_ms() + TURN_EVERY_MS;
+        self.pace.called = Duration::ZERO;
     }
 
     /// The command of a call, if a script may run it.
     fn resolve(&mut self, args: &Args<'_>) -> Result<&'static Command, Cow<'static, [u8]>> {
-        let (server, tally) = (self.dispatcher.reactor.server, &mut self.dispatcher.tally);
+        let (server, tally) = (self.dispatcher.clients.reactor.server, &mut self.dispatcher.clients.tally);
         let command = match server.renames().resolve(args) {
             Ok(command) => command,
             Err(unresolved) => {
@@ -230,7 +232,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 return Err(unresolved.message_in_script(args));
             }
         };
-        let tuning = &self.dispatcher.executor.keyspace().tuning;
+        let tuning = &self.dispatcher.clients.executor.keyspace().tuning;
         let may_debug = || tuning.scripts_may_debug.load(Relaxed) && command.flags.contains(Flags::DEBUGS);
         let refused = if command.flags.contains(Flags::NOSCRIPT) && !may_debug()
             || matches!(command.handler, Handler::Container | Handler::Transaction(_))
@@ -238,18 +240,18 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 && !pantala_engine::client::Host::debug_allowed(server, &self.client)
         {
             Some(NOT_IN_SCRIPTS)
-        } else if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.is_read_only {
+        } else if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.call.is_read_only {
             Some("ERR Write commands are not allowed from read-only scripts.")
         } else if self.is_out_of_memory && command.flags.contains(Flags::DENYOOM) {
             Some(OUT_OF_MEMORY)
-        } else if self.dispatcher.executor.keyspace().is_cluster() {
+        } else if self.dispatcher.clients.executor.keyspace().is_cluster() {
             self.crossing(command, args)
         } else {
             None
         };
         match refused {
             Some(why) => {
-                self.dispatcher.tally.count_within(command, Outcome::Rejected, Duration::ZERO);
+                self.dispatcher.clients.tally.count_within(command, Outcome::Rejected, Duration::ZERO);
                 Err(why.as_bytes().into())
             }
             None => {
@@ -269,7 +271,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
         let mut all = self.slots;
         all.add(slots);
-        if self.keeps_slot && all == Slots::Several {
+        if self.call.keeps_slot() && all == Slots::Several {
             return Some("ERR Script attempted to access keys that do not hash to the same slot");
         }
         self.slots = all;
@@ -290,14 +292,14 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         session.version = self.view.version;
         let mut context = LocalContext {
             session: &mut session,
-            keyspace: dispatcher.executor.keyspace(),
-            host: dispatcher.reactor.server,
+            keyspace: dispatcher.clients.executor.keyspace(),
+            host: dispatcher.clients.reactor.server,
             now_ms: self.now_ms,
         };
         handler(&mut context, args, &mut Reply::new(reply, self.view.version));
         self.view.db = session.db;
         if reply.first() != Some(&b'-') {
-            dispatcher.executor.propagate_local(command, self.view.db, args);
+            dispatcher.clients.executor.propagate_local(command, self.view.db, args);
         }
         self.show(command, args);
         Ok(())
@@ -327,8 +329,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             self.show(command, args);
             return Ok(());
         }
-        let keyspace = self.dispatcher.executor.keyspace();
-        let shards = &mut self.dispatcher.scratch.shards;
+        let keyspace = self.dispatcher.clients.executor.keyspace();
+        let shards = &mut self.dispatcher.shards;
         shards.clear();
         let first_key = match command.single_key() {
             Some(index) if matches!(command.route, Route::Keys) => {
@@ -356,18 +358,18 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             connection: self.token,
             now_ms: self.now_ms,
         };
-        dispatcher.executor.run_held(&call, &dispatcher.scratch.shards, self.owned, reply);
+        dispatcher.clients.executor.run_held(&call, &dispatcher.shards, self.owned, reply);
         // As in Redis the client has read all keys that its script declares.
         if let Some(reader) = &self.reads_as {
-            dispatcher.executor.remember_for_script(command, reader, self.owned, self.keys.iter());
+            dispatcher.clients.executor.remember_for_script(command, reader, self.owned, self.call.keys().iter());
         }
         Ok(())
     }
 
     /// The shards of a command that hasn't exactly one key.
     fn choose_shards(&mut self, command: &'static Command, args: &Args<'_>) -> Result<(), Halt> {
-        let keyspace = self.dispatcher.executor.keyspace();
-        let shards = &mut self.dispatcher.scratch.shards;
+        let keyspace = self.dispatcher.clients.executor.keyspace();
+        let shards = &mut self.dispatcher.shards;
         // Which shards others need, and what they change there, isn't told by their arguments.
         if self.undo.is_some() && !matches!(command.route, Route::Keys) {
             return Err(Halt::Undeclared);
@@ -394,7 +396,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     ) -> Result<(), Halt> {
         let owned = &mut *self.owned;
         let is_held = |shard: &u32| owned.binary_search_by_key(shard, Ownership::shard).is_ok();
-        if !self.dispatcher.scratch.shards.iter().all(is_held) {
+        if !self.dispatcher.shards.iter().all(is_held) {
             return Err(Halt::Undeclared);
         }
         let Some(undo) = &mut self.undo else { return Ok(()) };
@@ -404,11 +406,11 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         if command.flags.contains(Flags::OTHER_DATABASES) {
             return Err(Halt::Undeclared);
         }
-        let mut access = self.dispatcher.executor.look(&self.view, owned, self.now_ms);
+        let mut access = self.dispatcher.clients.executor.look(&self.view, owned, self.now_ms);
         if let (Some(index), Some(place)) = (command.single_key(), first_key) {
             return Ok(undo.note(&mut access, &Key { bytes: args.at(index), place })?);
         }
-        let keyspace = self.dispatcher.executor.keyspace();
+        let keyspace = self.dispatcher.clients.executor.keyspace();
         let mut is_noted = Ok(());
         let _ = for_each_key(command, args, |index, _| {
             if is_noted.is_ok() {
@@ -421,7 +423,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
 
     /// Shows a command that no shard has run to who sees every command. Not in a run that may be put back: it began before anybody did.
     fn show(&self, command: &Command, args: &Args<'_>) {
-        let keyspace = self.dispatcher.executor.keyspace();
+        let keyspace = self.dispatcher.clients.executor.keyspace();
         if self.undo.is_none() && keyspace.monitors().are_there() {
             keyspace.show_of_script(command, args, self.view.db);
         }
@@ -439,7 +441,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
     pub(super) fn keep(&mut self) {
         let Some(undo) = &mut self.undo else { return };
         if !self.owned.is_empty() {
-            undo.keep(&mut self.dispatcher.executor.look(&self.view, self.owned, self.now_ms));
+            undo.keep(&mut self.dispatcher.clients.executor.look(&self.view, self.owned, self.now_ms));
         }
     }
 
@@ -457,8 +459,8 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
             return;
         }
         if !self.owned.is_empty() {
-            undo.roll_back(&mut self.dispatcher.executor.look(&self.view, self.owned, self.now_ms));
+            undo.roll_back(&mut self.dispatcher.clients.executor.look(&self.view, self.owned, self.now_ms));
         }
-        self.dispatcher.executor.roll_back_unit(self.owned);
+        self.dispatcher.clients.executor.roll_back_unit(self.owned);
     }
 }

@@ -8,7 +8,7 @@ mod caller;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::SessionView;
@@ -21,11 +21,12 @@ use pantala_runtime::EventLoop;
 use pantala_scripting::{Ended, Flags as ScriptFlags, Library, Script, Scripts, State, sha_from, sha_of};
 
 use super::Dispatcher;
-use super::slow::Words;
 use super::transactions::Held;
+use crate::clients::slow::Words;
 use crate::host::Server;
+use crate::reactor::Reactor;
 use crate::scripting::{Kind, Named, put_back_state, take_state};
-use caller::{ScriptCaller, slots_of_keys};
+use caller::{Pace, ScriptCaller, slots_of_keys};
 
 /// The answer to `EVALSHA` of a script that isn't known.
 const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
@@ -108,6 +109,11 @@ impl ScriptCall {
         of_declared(self.command, self.program.flags())
     }
 
+    /// In a cluster: its keys may not have several slots.
+    fn keeps_slot(&self) -> bool {
+        !self.program.flags().intersects(ScriptFlags::COMPATIBLE | ScriptFlags::ALLOW_CROSS_SLOT_KEYS)
+    }
+
     fn keys(&self) -> Args<'_> {
         Args::new(&self.bytes, &self.ranges[1..=self.keys])
     }
@@ -139,7 +145,7 @@ fn number_of_keys(args: &Args<'_>, wrong: &'static str) -> Result<usize, &'stati
 
 /// The flags of a call: of a script that says what it does, other ones than its command's. `CLIENT PAUSE WRITE` doesn't hold it back
 /// if it doesn't write.
-pub(super) fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
+pub fn flags_of(server: &Server, command: &Command, args: &Args<'_>) -> Flags {
     let Handler::Transaction(TransactionPart::Script(form)) = command.handler else { return command.flags };
     let scripting = server.scripting();
     let declared = match form.named {
@@ -178,6 +184,74 @@ fn compile(state: &mut State, scripts: &Scripts, named: ScriptNamed, name: &[u8]
     Ok(scripts.add(script))
 }
 
+/// The function of that name, loaded in this worker's state.
+fn find_function(server: &Server, name: &[u8]) -> Result<Program, Vec<u8>> {
+    let libraries = &server.scripting().libraries;
+    let found = libraries.table().function(name);
+    let (library, index) = found.ok_or_else(|| b"ERR Function not found".to_vec())?;
+    let mut state = take_state(Kind::Function);
+    state.drop_old(libraries);
+    let loaded = state.load_again(&library);
+    put_back_state(Kind::Function, state);
+    loaded.map_err(|why| [b"ERR ", &*why].concat())?;
+    Ok(Program::Function(library, index))
+}
+
+/// The script that a call names, compiled in this worker's state.
+fn find_script(server: &Server, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
+    let scripts = &server.scripting().scripts;
+    let mut state = take_state(Kind::Script);
+    let known = match named {
+        ScriptNamed::Text => state.find_text(scripts, name),
+        _ => sha_from(name).and_then(|sha| state.find(scripts, &sha)),
+    };
+    let found = known.map_or_else(|| compile(&mut state, scripts, named, name), Ok);
+    put_back_state(Kind::Script, state);
+    found
+}
+
+/// Shows a call of a script to who sees every command.
+fn show_script<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, command: &Command, args: &Args<'_>) {
+    if let Some(connection) = &reactor.connections[index as usize] {
+        let session = &connection.session;
+        reactor.server.keyspace().show_script(command, args, session.client.id, session.db);
+    }
+}
+
+/// Finds what a call runs, and what it needs.
+fn find_call(
+    server: &Server,
+    is_out_of_memory: bool,
+    command: &'static Command,
+    form: ScriptForm,
+    args: &Args<'_>,
+) -> Result<Box<ScriptCall>, Vec<u8>> {
+    let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
+    // Redis looks at the one or the other first.
+    let (program, keys) = if form.named == ScriptNamed::Function {
+        let program = find_function(server, args.at(1))?;
+        (program, count("ERR Bad number of keys provided")?)
+    } else {
+        let keys = count("ERR value is not an integer or out of range")?;
+        (Program::Script(find_script(server, form.named, args.at(1))?), keys)
+    };
+    let flags = program.flags();
+    if flags.contains(ScriptFlags::NO_CLUSTER) && server.keyspace().is_cluster() {
+        return Err(b"ERR Can not run script on cluster, 'no-cluster' flag is set.".to_vec());
+    }
+    if form.is_read_only && !flags.intersects(ScriptFlags::COMPATIBLE | ScriptFlags::NO_WRITES) {
+        return Err(b"ERR Can not execute a script with write flag using *_ro command.".to_vec());
+    }
+    let needs_memory = of_declared(command, flags).contains(Flags::DENYOOM);
+    if needs_memory && !flags.contains(ScriptFlags::COMPATIBLE) && is_out_of_memory {
+        return Err(SCRIPT_OUT_OF_MEMORY.as_bytes().to_vec());
+    }
+    let (bytes, ranges) = copied(args.iter().take(1).chain(args.iter().skip(3)));
+    let is_read_only = form.is_read_only || flags.contains(ScriptFlags::NO_WRITES);
+    let is_wide = program.is_wide() || server.keyspace().monitors().are_there();
+    Ok(Box::new(ScriptCall { command, program, is_read_only, is_wide, bytes, ranges, keys, shown: None }))
+}
+
 impl<L: EventLoop> Dispatcher<'_, L> {
     /// Finds what a call runs, and what it needs. The error is the whole error reply.
     pub(super) fn script_call(
@@ -187,88 +261,28 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         form: ScriptForm,
         args: &Args<'_>,
     ) -> Result<Box<ScriptCall>, Vec<u8>> {
-        if let Some(why) = self.busy.reply() {
+        if let Some(why) = self.clients.frozen.reply() {
             return Err(why.as_bytes().to_vec());
         }
-        let mut found = self.find_call(command, form, args);
-        if self.executor.keyspace().monitors().are_there() {
+        let mut found = find_call(
+            self.clients.reactor.server,
+            self.memory.is_out_now(self.clients.executor.keyspace()),
+            command,
+            form,
+            args,
+        );
+        if self.clients.executor.keyspace().monitors().are_there() {
             match &mut found {
                 Ok(call) => call.shown = Some(copied(args.iter())),
-                Err(_) => self.show_script(index, command, args),
+                Err(_) => show_script(&self.clients.reactor, index, command, args),
             }
         }
         found
     }
 
-    /// Shows a call of a script to who sees every command.
-    fn show_script(&self, index: u32, command: &Command, args: &Args<'_>) {
-        if let Some(connection) = &self.reactor.connections[index as usize] {
-            let session = &connection.session;
-            self.executor.keyspace().show_script(command, args, session.client.id, session.db);
-        }
-    }
-
-    fn find_call(
-        &self,
-        command: &'static Command,
-        form: ScriptForm,
-        args: &Args<'_>,
-    ) -> Result<Box<ScriptCall>, Vec<u8>> {
-        let count = |wrong| number_of_keys(args, wrong).map_err(|why| why.as_bytes().to_vec());
-        // Redis looks at the one or the other first.
-        let (program, keys) = if form.named == ScriptNamed::Function {
-            let program = self.find_function(args.at(1))?;
-            (program, count("ERR Bad number of keys provided")?)
-        } else {
-            let keys = count("ERR value is not an integer or out of range")?;
-            (Program::Script(self.find_script(form.named, args.at(1))?), keys)
-        };
-        let flags = program.flags();
-        if flags.contains(ScriptFlags::NO_CLUSTER) && self.executor.keyspace().is_cluster() {
-            return Err(b"ERR Can not run script on cluster, 'no-cluster' flag is set.".to_vec());
-        }
-        if form.is_read_only && !flags.intersects(ScriptFlags::COMPATIBLE | ScriptFlags::NO_WRITES) {
-            return Err(b"ERR Can not execute a script with write flag using *_ro command.".to_vec());
-        }
-        let needs_memory = of_declared(command, flags).contains(Flags::DENYOOM);
-        if needs_memory && !flags.contains(ScriptFlags::COMPATIBLE) && self.is_out_of_memory() {
-            return Err(SCRIPT_OUT_OF_MEMORY.as_bytes().to_vec());
-        }
-        let (bytes, ranges) = copied(args.iter().take(1).chain(args.iter().skip(3)));
-        let is_read_only = form.is_read_only || flags.contains(ScriptFlags::NO_WRITES);
-        let is_wide = program.is_wide() || self.executor.keyspace().monitors().are_there();
-        Ok(Box::new(ScriptCall { command, program, is_read_only, is_wide, bytes, ranges, keys, shown: None }))
-    }
-
-    /// The function of that name, loaded in this worker's state.
-    fn find_function(&self, name: &[u8]) -> Result<Program, Vec<u8>> {
-        let libraries = &self.reactor.server.scripting().libraries;
-        let found = libraries.table().function(name);
-        let (library, index) = found.ok_or_else(|| b"ERR Function not found".to_vec())?;
-        let mut state = take_state(Kind::Function);
-        state.drop_old(libraries);
-        let loaded = state.load_again(&library);
-        put_back_state(Kind::Function, state);
-        loaded.map_err(|why| [b"ERR ", &*why].concat())?;
-        Ok(Program::Function(library, index))
-    }
-
-    /// The script that a call names, compiled in this worker's state.
-    fn find_script(&self, named: ScriptNamed, name: &[u8]) -> Result<Arc<Script>, Vec<u8>> {
-        let scripts = &self.reactor.server.scripting().scripts;
-        let mut state = take_state(Kind::Script);
-        let known = match named {
-            ScriptNamed::Text => state.find_text(scripts, name),
-            _ => sha_from(name).and_then(|sha| state.find(scripts, &sha)),
-        };
-        let found = known.map_or_else(|| compile(&mut state, scripts, named, name), Ok);
-        put_back_state(Kind::Script, state);
-        found
-    }
-
     /// Asks for the shards of a script: those of its keys, or all.
     pub(super) fn gather_for_script(&mut self, index: u32, call: Box<ScriptCall>, has_waited: bool) -> Ran {
-        call.find_shards(self.executor.keyspace(), &mut self.scratch.shards);
+        call.find_shards(self.clients.executor.keyspace(), &mut self.shards);
         self.gather_for(index, Held::Script(call), has_waited)
     }
 
@@ -280,15 +294,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         owned: &mut Vec<Ownership>,
         now_ms: i64,
     ) -> Option<Scripted> {
-        let connection = self.reactor.connections[index as usize].as_ref()?;
+        let connection = self.clients.reactor.connections[index as usize].as_ref()?;
         let session = &connection.session;
         let view = SessionView { in_script: true, ..session.view() };
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
         let reads_as = session.reads_as.clone();
         // Before the commands that it runs. Nothing is shown of a run that may be put back: nobody was there to see it when it began.
-        if call.is_wide && self.executor.keyspace().monitors().are_there() {
+        if call.is_wide && self.clients.executor.keyspace().monitors().are_there() {
             let shown = call.shown.as_ref().map_or_else(|| Cow::Owned(call.words()), Cow::Borrowed);
-            self.show_script(index, call.command, &Args::new(&shown.0, &shown.1));
+            show_script(&self.clients.reactor, index, call.command, &Args::new(&shown.0, &shown.1));
         }
         let kind = call.program.kind();
         let mut state = take_state(kind);
@@ -298,37 +312,32 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             Program::Script(script) => _ = state.compile(script),
             Program::Function(library, _) => _ = state.load_again(library),
         }
-        let server = self.reactor.server;
-        let running = self.reactor.server.scripting().running(self.reactor.number);
-        running.begin(kind, self.reactor.server.monotonic_ms());
+        let server = self.clients.reactor.server;
+        let running = self.clients.reactor.server.scripting().running(self.clients.reactor.number);
+        running.begin(kind, self.clients.reactor.server.monotonic_ms());
         let allows_oom = call.program.flags().contains(ScriptFlags::ALLOW_OOM);
-        let is_out_of_memory = !allows_oom && self.is_out_of_memory();
-        let undo = (!call.is_wide).then(|| std::mem::take(&mut self.scratch.undo));
+        let is_out_of_memory = !allows_oom && self.memory.is_out_now(self.clients.executor.keyspace());
+        let undo = (!call.is_wide).then(|| std::mem::take(&mut self.undo));
         if undo.is_some() {
-            self.tally.hold();
+            self.clients.tally.hold();
         }
         let mut caller = ScriptCaller {
             reads_as,
-            keys: call.keys(),
             dispatcher: self,
             owned,
             client,
             view,
             now_ms,
             token,
-            is_read_only: call.is_read_only,
             undo,
             slots: slots_of_keys(&call.keys()),
-            keeps_slot: !call.program.flags().intersects(ScriptFlags::COMPATIBLE | ScriptFlags::ALLOW_CROSS_SLOT_KEYS),
             index,
             call,
             is_out_of_memory,
             is_large: false,
-            next_turn_ms: 0,
-            next_look_ms: 0,
-            called: Duration::ZERO,
+            pace: Pace::default(),
         };
-        caller.dispatcher.executor.begin_unit();
+        caller.dispatcher.clients.executor.begin_unit();
         let (keys, args) = (call.keys(), call.args());
         let began = call.is_wide.then(Instant::now);
         let ended = match &call.program {
@@ -337,25 +346,25 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         };
         if ended != Ended::Abandoned {
             caller.keep();
-            caller.dispatcher.executor.end_unit(caller.owned);
+            caller.dispatcher.clients.executor.end_unit(caller.owned);
         }
         if let Some(began) = began {
             server.keyspace().note_all_held(began.elapsed(), server.monotonic_ms());
         }
         let (is_large, undo) = (caller.is_large, caller.undo.take());
-        self.tally.let_go(ended != Ended::Abandoned);
+        self.clients.tally.let_go(ended != Ended::Abandoned);
         if let Some(mut undo) = undo {
             undo.clear();
-            self.scratch.undo = undo;
+            self.undo = undo;
         }
         let bytes_before = state.used_bytes();
         if running.end() {
             tracing::warn!("Lua script killed by user with SCRIPT KILL.");
         }
-        self.end_busy();
+        self.clients.thaw();
         // Whatever comes next, of this client or another, comes when the script has ended.
-        self.reactor.read_clock();
-        if let Some(connection) = &self.reactor.connections[index as usize] {
+        self.clients.reactor.read_clock();
+        if let Some(connection) = &self.clients.reactor.connections[index as usize] {
             // SELECT is for the script alone.
             connection.session.select_shown();
         }
@@ -368,7 +377,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return None;
         }
         let mut scripted = Scripted { is_counted: false };
-        if let Some(connection) = &mut self.reactor.connections[index as usize] {
+        if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
             let version = connection.session.version;
             let mut reply = Reply::new(&mut connection.output, version);
             scripted.is_counted = state.answer(call.program.name(), &mut reply);
@@ -395,7 +404,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 self.run_script(index, &call, owned, now_ms).unwrap_or_default()
             }
             Err(why) => {
-                if let Some(connection) = &mut self.reactor.connections[index as usize] {
+                if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
                     Reply::new(&mut connection.output, connection.session.version).error_bytes(&why);
                 }
                 Scripted::default()

@@ -18,8 +18,9 @@ use pantala_runtime::EventLoop;
 use pantala_session::output::PIECE_BYTES_MIN;
 
 use super::published::WAITING_OUTPUT_BYTES_MAX;
-use super::{Connection, Dispatcher};
+use super::{Abandon, Clients, Connection};
 use crate::config::{OutputLimit, Settings};
+use crate::host::Server;
 
 /// How much output a connection may have before it is looked at in the midst of a turn, while there is a limit on all clients' memory, bytes. Redis looks before each
 /// command; what is less than this is counted when the turn ends.
@@ -45,19 +46,19 @@ pub(super) struct Weighing {
 }
 
 impl Weighing {
-    pub(super) fn new(is_on: bool) -> Self {
+    pub fn new(is_on: bool) -> Self {
         Weighing { is_on, unadded_bytes: 0, has_weighed: false, is_due: false, last_warning_ms: 0 }
     }
 
     /// Whether the next turn is to come at once.
     #[inline]
-    pub(super) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         self.is_due
     }
 }
 
 /// From how much waiting output on a connection is looked at after each command, bytes: by class.
-pub(super) struct OutputAlarm {
+pub struct OutputAlarm {
     pub(super) normal_bytes: usize,
     pub(super) pubsub_bytes: usize,
     /// From how much on the messages of a listener aren't waited with.
@@ -67,12 +68,12 @@ pub(super) struct OutputAlarm {
 impl OutputAlarm {
     /// Returns whether so much output of a connection is pending that its limits, and where its pieces end, are to be looked at.
     #[inline]
-    pub(super) fn is_reached(&self, connection: &Connection) -> bool {
+    pub fn is_reached<H>(&self, connection: &Connection<H>) -> bool {
         let is_listener = connection.session.subscriptions.is_some();
         connection.pending_bytes() > if is_listener { self.pubsub_bytes } else { self.normal_bytes }
     }
 
-    pub(super) fn new(settings: &Settings, weighs: bool) -> Self {
+    pub fn new(settings: &Settings, weighs: bool) -> Self {
         let alarm = |limit: &OutputLimit| {
             let hard_bytes = if limit.hard_bytes == 0 { u64::MAX } else { limit.hard_bytes };
             let bytes = if weighs { hard_bytes.min(UNWEIGHED_OUTPUT_BYTES_MAX) } else { hard_bytes };
@@ -93,17 +94,57 @@ impl OutputAlarm {
 /// How much memory clients may use, each and together.
 pub struct Limits {
     pub(super) weighing: Weighing,
-    pub(super) alarm: OutputAlarm,
+    pub alarm: OutputAlarm,
 }
 
 impl Limits {
     /// The limits that settings say. `weighs`: there is one on all clients together.
-    pub(super) fn new(settings: &Settings, weighs: bool) -> Self {
+    pub fn new(settings: &Settings, weighs: bool) -> Self {
         Limits { weighing: Weighing::new(weighs), alarm: OutputAlarm::new(settings, weighs) }
+    }
+
+    /// All connections of a turn are weighed.
+    pub fn end_turn(&mut self, server: &Server) {
+        let memory = server.keyspace().clients().memory();
+        if self.weighing.unadded_bytes.unsigned_abs() >= UNADDED_BYTES_MAX {
+            memory.add(std::mem::take(&mut self.weighing.unadded_bytes));
+        }
+        self.weighing.is_due =
+            std::mem::take(&mut self.weighing.has_weighed) && memory.is_too_much(self.weighing.unadded_bytes);
+    }
+
+    /// Closes clients if that has become due and still is: what could be sent is.
+    #[inline]
+    pub fn evict_if_due(&mut self, server: &Server, now_ms: i64) {
+        if self.weighing.is_due {
+            self.weighing.is_due = false;
+            self.evict(server, now_ms);
+        }
+    }
+
+    /// Closes clients until what is left takes less than is allowed. They are closed by their workers, with the messages that these get next.
+    #[cold]
+    fn evict(&mut self, server: &Server, now_ms: i64) {
+        let memory = server.keyspace().clients().memory();
+        memory.add(std::mem::take(&mut self.weighing.unadded_bytes));
+        for client in memory.evict() {
+            tracing::info!(
+                "Evicting client: id={} addr={} name={} tot-mem={}",
+                client.id,
+                client.address,
+                String::from_utf8_lossy(&client.names().name),
+                client.memory_bytes()
+            );
+            server.kill(&client);
+        }
+        if memory.is_too_much(0) && now_ms - self.weighing.last_warning_ms >= WARN_EVERY_MS {
+            self.weighing.last_warning_ms = now_ms;
+            tracing::warn!("Over client maxmemory after evicting all evictable clients");
+        }
     }
 }
 
-impl<L: EventLoop> Dispatcher<'_, L> {
+impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Takes up what the settings say of clients' memory and output.
     pub fn reload_weighing(&mut self) {
         let was_on = self.limits.weighing.is_on;
@@ -114,12 +155,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         self.limits.alarm = OutputAlarm::new(&self.reactor.settings, self.limits.weighing.is_on);
         if self.limits.weighing.is_on {
-            self.evict();
+            self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
     }
 
     /// Counts what a connection takes now.
-    pub(super) fn weigh(&mut self, index: u32) {
+    pub fn weigh(&mut self, index: u32) {
         let Some(connection) = &self.reactor.connections[index as usize] else { return };
         connection.tell_buffers(&self.reactor.io);
         let memory = self.executor.keyspace().clients().memory();
@@ -127,51 +168,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.limits.weighing.has_weighed = true;
     }
 
-    /// All connections of a turn are weighed.
-    pub(super) fn end_weighing(&mut self) {
-        let memory = self.executor.keyspace().clients().memory();
-        if self.limits.weighing.unadded_bytes.unsigned_abs() >= UNADDED_BYTES_MAX {
-            memory.add(std::mem::take(&mut self.limits.weighing.unadded_bytes));
-        }
-        self.limits.weighing.is_due = std::mem::take(&mut self.limits.weighing.has_weighed)
-            && memory.is_too_much(self.limits.weighing.unadded_bytes);
-    }
-
-    /// Closes clients if that has become due and still is: what could be sent is.
-    #[inline]
-    pub fn evict_if_due(&mut self) {
-        if self.limits.weighing.is_due {
-            self.limits.weighing.is_due = false;
-            self.evict();
-        }
-    }
-
-    /// Closes clients until what is left takes less than is allowed. They are closed by their workers, with the messages that these get next.
-    #[cold]
-    fn evict(&mut self) {
-        let memory = self.executor.keyspace().clients().memory();
-        memory.add(std::mem::take(&mut self.limits.weighing.unadded_bytes));
-        for client in memory.evict() {
-            tracing::info!(
-                "Evicting client: id={} addr={} name={} tot-mem={}",
-                client.id,
-                client.address,
-                String::from_utf8_lossy(&client.names().name),
-                client.memory_bytes()
-            );
-            self.reactor.server.kill(&client);
-        }
-        if memory.is_too_much(0) && self.reactor.clock.now_ms - self.limits.weighing.last_warning_ms >= WARN_EVERY_MS {
-            self.limits.weighing.last_warning_ms = self.reactor.clock.now_ms;
-            tracing::warn!("Over client maxmemory after evicting all evictable clients");
-        }
-    }
-
     /// In the midst of a turn: closes clients where a connection that has much output makes it too much. Says whether that one has to go.
-    pub(super) fn evicts_for(&mut self, index: u32) -> bool {
+    pub fn evicts_for(&mut self, index: u32) -> bool {
         self.weigh(index);
         if self.executor.keyspace().clients().memory().is_too_much(self.limits.weighing.unadded_bytes) {
-            self.evict();
+            self.limits.evict(self.reactor.server, self.reactor.clock.now_ms);
         }
         // It, or any other client that was looked at before it, on any worker, has seen to that.
         self.reactor.connections[index as usize]

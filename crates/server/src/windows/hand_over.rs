@@ -12,8 +12,11 @@ use pantala_resp::{ArgRange, Args};
 use pantala_runtime::EventLoop;
 use pantala_types::RawString;
 
-use super::window::{Entry, What};
-use super::{Dispatcher, slow, token};
+use super::Windows;
+use crate::clients::slow;
+use crate::dispatch::Dispatcher;
+use crate::dispatch::window::{Entry, What};
+use crate::reactor::token;
 
 /// Shorter values are copied, bytes: as in Redis (`PROTO_MBULK_BIG_ARG`).
 pub(super) const HANDED_BYTES_MIN: usize = 32 * 1024;
@@ -44,26 +47,27 @@ impl Handed {
     }
 }
 
-impl<L: EventLoop> Dispatcher<'_, L> {
+impl Windows {
     /// Runs a command, handing its value over. `None`: it is none of those that can take it over,
     /// its value didn't come in a buffer of its own, or its shard is busy. Nothing has happened
     /// then.
     #[cold]
-    pub(super) fn call_handing_over(
+    pub(super) fn call_handing_over<L: EventLoop>(
         &mut self,
+        d: &mut Dispatcher<'_, L>,
         entry: &Entry,
         command: &'static Command,
         ranges: &[ArgRange],
     ) -> Option<Ran> {
         let What::Single(_, place) = entry.what else { return None };
         let (command, index) = taking_over(command)?;
-        let connection = self.reactor.connections[entry.connection as usize].as_mut()?;
+        let connection = d.clients.reactor.connections[entry.connection as usize].as_mut()?;
         let range = ranges.get(index)?.shifted(entry.begin);
         if range.len() < HANDED_BYTES_MIN || !connection.input.is_buffer_of(range, entry.end) {
             return None;
         }
-        let ownership = self.executor.take_for_hand_over(place.shard)?;
-        let args = Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges);
+        let ownership = d.clients.executor.take_for_hand_over(place.shard)?;
+        let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
         let handed = Handed::new(&args, index);
         let value = RawString::from(connection.input.hand_over(range));
         let call = Call {
@@ -73,23 +77,38 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             session: connection.session.view(),
             reads_as: connection.session.reads_as.as_ref(),
             connection: token(connection.socket.id),
-            now_ms: self.reactor.clock.now_ms,
+            now_ms: d.clients.reactor.clock.now_ms,
         };
-        let ran = self.executor.run_handing_over(ownership, &call, value, &mut connection.output);
-        self.scratch.handed = Some(handed);
+        let ran = d.clients.executor.run_handing_over(ownership, &call, value, &mut connection.output);
+        self.handed = Some(handed);
         Some(ran)
     }
 
     /// [`slow::note`], of a command that has just run.
     #[cold]
-    pub(super) fn note_slow(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange], took: Duration) {
-        let handed = self.scratch.handed.take();
-        let Some(connection) = &self.reactor.connections[entry.connection as usize] else { return };
+    pub(super) fn note_slow<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        entry: &Entry,
+        command: &'static Command,
+        ranges: &[ArgRange],
+        took: Duration,
+    ) {
+        let handed = self.handed.take();
+        let Some(connection) = &d.clients.reactor.connections[entry.connection as usize] else { return };
         let (args, cut) = match &handed {
             Some(handed) => (handed.args(), Some(handed.cut)),
-            None => (Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges), None),
+            None => (Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges), None),
         };
         let sender = Sender::Client(&connection.session.client);
-        slow::note_cut(self.executor.keyspace(), sender, command, &args, cut, took, self.reactor.clock.now_ms);
+        slow::note_cut(
+            d.clients.executor.keyspace(),
+            sender,
+            command,
+            &args,
+            cut,
+            took,
+            d.clients.reactor.clock.now_ms,
+        );
     }
 }

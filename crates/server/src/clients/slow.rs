@@ -6,7 +6,7 @@
 //! * a command that isn't *plain* ([`Command::is_plain`]) has its own time taken, and one whose arguments and reply are large;
 //! * the plain ones of a window share what is left of the window's time, as they do in `INFO commandstats`. Only when that alone is beyond
 //!   the threshold, one of them is logged with it: the one with the longest arguments;
-//! * with a threshold below [`FINE_US`] every command has its own time taken: nothing else would tell them apart.
+//! * with a threshold below [`SLOWLOG_FINE_US`] every command has its own time taken: nothing else would tell them apart.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -20,29 +20,20 @@ use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args};
 use pantala_runtime::EventLoop;
 
-use super::Dispatcher;
-use super::window::{What, Window};
-use crate::config::Settings;
-
-/// A threshold below this has the time of every command taken.
-const FINE_US: i64 = 1000;
+use super::{Abandon, Clients};
+use crate::config::{SLOWLOG_FINE_US, Settings};
 
 /// Bytes of arguments and reply together from which on a command has its own time taken: to copy as many takes longer than to read the
 /// clock.
-pub(super) const LARGE_BYTES: usize = 16 * 1024;
+pub const LARGE_BYTES: usize = 16 * 1024;
 
 /// Words one behind the other, and where each is.
-pub(super) type Words = (Vec<u8>, Vec<ArgRange>);
-
-/// Whether the time of every single command is taken.
-pub fn times_all(settings: &Settings) -> bool {
-    (0..FINE_US).contains(&settings.slowlog_log_slower_than_us)
-}
+pub type Words = (Vec<u8>, Vec<ArgRange>);
 
 /// From how long on the plain commands of a window may belong into the log.
 fn slow_window(settings: &Settings) -> Duration {
     let slow = match settings.slowlog_log_slower_than_us {
-        slower_than_us @ FINE_US.. => Duration::from_micros(slower_than_us as u64),
+        slower_than_us @ SLOWLOG_FINE_US.. => Duration::from_micros(slower_than_us as u64),
         _ => Duration::MAX,
     };
     match settings.latency_monitor_threshold_ms {
@@ -52,27 +43,28 @@ fn slow_window(settings: &Settings) -> Duration {
 }
 
 /// The worker's stopwatch.
-pub(super) struct Stopwatch {
+pub struct Stopwatch {
     times_all: bool,
     /// From how long on the plain commands of a window are looked at.
-    slow_window: Duration,
+    pub slow_window: Duration,
     /// When the last command whose time was taken ended, or the window began.
-    mark: Instant,
+    pub mark: Instant,
 }
 
 impl Stopwatch {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Stopwatch { times_all: times_all(settings), slow_window: slow_window(settings), mark: Instant::now() }
+    /// A stopwatch by these settings.
+    pub fn new(settings: &Settings) -> Self {
+        Stopwatch { times_all: settings.times_all(), slow_window: slow_window(settings), mark: Instant::now() }
     }
 
     /// To be called when the settings have changed.
-    pub(super) fn set(&mut self, settings: &Settings) {
-        self.times_all = times_all(settings);
+    pub fn set(&mut self, settings: &Settings) {
+        self.times_all = settings.times_all();
         self.slow_window = slow_window(settings);
     }
 
     /// A window begins; when, if its time is taken.
-    pub(super) fn begin_window(&mut self) -> Option<Instant> {
+    pub fn begin_window(&mut self) -> Option<Instant> {
         let began = WATCHING.then(Instant::now)?;
         self.mark = began;
         Some(began)
@@ -80,23 +72,23 @@ impl Stopwatch {
 
     /// When a command, of so many arguments of so many bytes, began whose time is to be taken.
     #[inline]
-    pub(super) fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Instant> {
+    pub fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Instant> {
         let is_timed = || bytes >= LARGE_BYTES || self.times(command, arguments);
         (WATCHING && is_timed()).then(Instant::now)
     }
 
     /// Whether a command of so many arguments has its own time taken wherever it runs.
-    pub(super) fn times(&self, command: &Command, arguments: usize) -> bool {
+    pub fn times(&self, command: &Command, arguments: usize) -> bool {
         WATCHING && (self.times_all || !command.is_plain(arguments))
     }
 
     /// Whether a command of so many arguments that travels has its own time taken.
-    pub(super) fn times_on_its_way(&self, command: &Command, arguments: usize) -> bool {
+    pub fn times_on_its_way(&self, command: &Command, arguments: usize) -> bool {
         WATCHING && (self.times_all || command.is_timed_on_its_way(arguments))
     }
 
     /// How long the command took that has just ended: since `began`, or since the last one ended.
-    pub(super) fn end(&mut self, began: Option<Instant>) -> Duration {
+    pub fn end(&mut self, began: Option<Instant>) -> Duration {
         let now = Instant::now();
         let took = now - began.unwrap_or(self.mark);
         self.mark = now;
@@ -105,19 +97,12 @@ impl Stopwatch {
 }
 
 /// Logs a command if it took long, and makes it an event of `LATENCY` if it took too long for that.
-pub(super) fn note(
-    keyspace: &Keyspace,
-    who: Sender<'_>,
-    command: &Command,
-    args: &Args<'_>,
-    took: Duration,
-    now_ms: i64,
-) {
+pub fn note(keyspace: &Keyspace, who: Sender<'_>, command: &Command, args: &Args<'_>, took: Duration, now_ms: i64) {
     note_cut(keyspace, who, command, args, None, took, now_ms);
 }
 
 /// As [`note`]. `cut`: an argument of which so many bytes are not there.
-pub(super) fn note_cut(
+pub fn note_cut(
     keyspace: &Keyspace,
     who: Sender<'_>,
     command: &Command,
@@ -146,16 +131,10 @@ fn note_latency(keyspace: &Keyspace, client: &Client, command: &Command, took: D
     keyspace.note_latency(client.worker, event, now_ms, took);
 }
 
-impl<L: EventLoop> Dispatcher<'_, L> {
+impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// A command of a connection that had waited for its shards has run, and took so long from when they were there. Its words are put together only
     /// for the log.
-    pub(super) fn time_late(
-        &mut self,
-        index: u32,
-        command: &'static Command,
-        took: Duration,
-        words: impl FnOnce() -> Words,
-    ) {
+    pub fn time_late(&mut self, index: u32, command: &'static Command, took: Duration, words: impl FnOnce() -> Words) {
         self.tally.time_late(command, took);
         let Some(connection) = &self.reactor.connections[index as usize] else { return };
         let (keyspace, client) = (self.executor.keyspace(), &connection.session.client);
@@ -172,34 +151,5 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         } else {
             note_latency(keyspace, client, command, took, self.reactor.clock.now_ms);
         }
-    }
-
-    /// A window has run that began and took so. Logs one of its plain commands if all of them together took long.
-    #[inline]
-    pub(super) fn end_watch(&mut self, window: &Window, began: Instant, took: Duration) {
-        // Mostly no command had its time taken, and the rest is the whole.
-        let mark = self.stopwatch.mark;
-        let rest = if mark == began { took } else { took.saturating_sub(mark - began) };
-        if rest >= self.stopwatch.slow_window {
-            self.note_plain(window, rest);
-        }
-    }
-
-    #[cold]
-    fn note_plain(&mut self, window: &Window, took: Duration) {
-        let plain = window.entries.iter().filter_map(|entry| match entry.what {
-            What::Single(command, _) | What::Keyed(command) | What::Local(command)
-                if command.is_plain(entry.args as usize) =>
-            {
-                Some((entry, command))
-            }
-            _ => None,
-        });
-        let Some((entry, command)) = plain.max_by_key(|(entry, _)| entry.end - entry.begin) else { return };
-        let Some(connection) = &self.reactor.connections[entry.connection as usize] else { return };
-        let Some(bytes) = connection.input.bytes(&self.reactor.io).get(entry.begin..entry.end) else { return };
-        let args = Args::new(bytes, window.ranges_of(entry));
-        let client = &connection.session.client;
-        note(self.executor.keyspace(), Sender::Client(client), command, &args, took, self.reactor.clock.now_ms);
     }
 }

@@ -2,15 +2,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::command::{Command, Flags};
 use pantala_engine::message::Message;
 use pantala_engine::tracking::{CHANNEL, Invalid, News, Subject};
 use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
-use super::busy::Deferred;
-use super::window::{Entry, What};
-use super::{Dispatcher, State};
+use super::frozen::Deferred;
+use super::{Abandon, Clients, State};
 
 /// In which form a connection is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +63,10 @@ fn encode(what: &Invalid, form: Form, bytes: &mut Vec<u8>) {
     }
 }
 
-impl<L: EventLoop> Dispatcher<'_, L> {
+impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Tells connections of this worker what has changed.
     #[cold]
-    pub(super) fn tell_all(&mut self, news: Vec<News>) {
+    pub fn tell_all(&mut self, news: Vec<News>) {
         let mut encoded = Encoded::default();
         for news in news {
             self.tell_one(news, &mut encoded);
@@ -94,7 +92,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
             return;
         };
-        if self.busy.is_frozen(index) {
+        if self.frozen.holds(index) {
             let bytes = match &subject {
                 Subject::Invalid(what) | Subject::Redirected(what) => {
                     what.names().map_or(0, |names| names.iter().map(|name| name.len()).sum())
@@ -141,46 +139,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Tells connections of this worker what its last command has changed, unless somebody waits for an answer: that comes first, and when
     /// the window has run.
     #[cold]
-    pub(super) fn tell_own(&mut self) {
+    pub fn tell_own(&mut self) {
         // Those served may have seen a later time than the command that has made what they got.
         if self.executor.take_served() {
             self.reactor.read_clock();
         }
         let news = self.executor.take_told_unless_answers();
         self.tell_all(news);
-    }
-
-    /// At the end of a turn: tells the readers of prefixes what the turn has changed.
-    #[inline]
-    pub fn tell_changed(&mut self) {
-        if self.executor.has_changed() {
-            self.executor.tell_changed();
-        }
-        self.receive_own_answers();
-    }
-
-    /// As [`Dispatcher::end_caching_after`], of a command of the window.
-    #[cold]
-    pub(super) fn end_caching_of(&mut self, entry: &Entry) {
-        if let What::Single(command, _) | What::Keyed(command) | What::Local(command) = entry.what {
-            self.end_caching_after(entry.connection, command);
-        }
-    }
-
-    /// `CLIENT CACHING` was for one command or transaction, which was this one unless it is of `CLIENT` itself.
-    pub(super) fn end_caching_after(&mut self, index: u32, command: &Command) {
-        let Some(connection) = &self.reactor.connections[index as usize] else { return };
-        // Still to be run: a transaction or a script that waits for its shards, or a command that is held back.
-        let is_to_run = connection.socket.held.is_some() || connection.state == State::Paused;
-        if !is_to_run && !command.flags.contains(Flags::KEEPS_CACHING) {
-            self.end_caching(index);
-        }
-    }
-
-    /// As [`Dispatcher::end_caching_after`], when it has run.
-    pub(super) fn end_caching(&mut self, index: u32) {
-        if let Some(connection) = &mut self.reactor.connections[index as usize] {
-            connection.end_caching();
-        }
     }
 }

@@ -11,16 +11,16 @@ use pantala_engine::pubsub::{Kind, Published};
 use pantala_resp::{Reply, Version};
 use pantala_runtime::{EventLoop, Outgoing, SharedBytes};
 
-use super::Dispatcher;
-use super::busy::Deferred;
+use super::frozen::Deferred;
+use super::{Abandon, Clients};
 
 /// How much output doesn't wait, bytes. Beyond it a send of more would hardly be cheaper by the byte.
 pub(super) const WAITING_OUTPUT_BYTES_MAX: usize = 16 * 1024;
 
-impl<L: EventLoop> Dispatcher<'_, L> {
+impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// Hands published messages to this worker's listeners, and forgets them: each is encoded once for each protocol version. With several, all but the
     /// first go with the one before ([`Published::goes_with`]).
-    pub(super) fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
+    pub fn deliver(&mut self, published: &mut Vec<Arc<Published>>) {
         let Some(first) = published.first() else { return };
         let keyspace = self.executor.keyspace();
         let mut encoded = Encoded::new(self.reactor.server.kept_messages());
@@ -34,8 +34,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Adds a message to what a connection is to be sent.
-    pub(super) fn hand(&mut self, index: u32, message: &Outgoing) {
-        let is_frozen = self.busy.is_frozen(index);
+    pub fn hand(&mut self, index: u32, message: &Outgoing) {
+        let is_frozen = self.frozen.holds(index);
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         if is_frozen {
             let copy = match message {

@@ -11,56 +11,56 @@ use pantala_engine::keyspace::Execution;
 use pantala_engine::tuning::WATCHING;
 use pantala_resp::{ArgRange, Args, Reply, is_given_up};
 use pantala_runtime::EventLoop;
-use pantala_session::Parsed;
 use pantala_session::access::{forbidden, is_restricted};
-use pantala_session::output::PIECE_BYTES;
 use pantala_session::replies::{needs_settling, replies_wanted};
+use pantala_session::{Parsed, State};
 use pantala_types::table::PREFETCH_KEYS_MAX;
 
+use super::Windows;
 use super::hand_over::HANDED_BYTES_MIN;
-use super::pause::PauseAnswer;
-use super::window::{Entry, What, Window, classify};
-use super::{COMMANDS_PER_TURN_MAX, Connection, Dispatcher, State, scripts, slow, token};
-use crate::config::{OutputLimit, Settings};
+use crate::clients::slow::LARGE_BYTES;
+use crate::dispatch::window::{Entry, What, Window, classify};
+use crate::dispatch::{COMMANDS_PER_TURN_MAX, Dispatcher, PauseAnswer, flags_of};
+use crate::reactor::token;
 use crate::stats::Outcome;
 
 /// Fewest commands of one key in a row for which it pays to take its shard and find it once more, to have what they look for fetched
 /// together: the misses of fewer hardly overlap.
 const PREFETCH_RUN_MIN: usize = 4;
 
-impl<L: EventLoop> Dispatcher<'_, L> {
+impl Windows {
     /// Runs what the connections with input have sent, window by window.
-    pub fn run_ready(&mut self) {
-        self.executor.go_on();
-        let mut ready = self.reactor.take_ready();
+    pub fn run_ready<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) {
+        d.clients.executor.go_on();
+        let mut ready = d.clients.reactor.take_ready();
         let mut again = Vec::new();
         for index in ready.drain(..) {
-            if let Some(connection) = &mut self.reactor.connections[index as usize] {
+            if let Some(connection) = &mut d.clients.reactor.connections[index as usize] {
                 connection.is_ready = false;
                 // Whatever comes of it, its turn is to be finished: it may be over.
-                self.reactor.touch(index);
-                if self.parse(index) {
+                d.clients.reactor.touch(index);
+                if self.parse(d, index) {
                     again.push(index);
                 }
             }
         }
-        self.run_window();
+        self.run_window(d);
         for index in again {
-            self.reactor.make_ready(index);
+            d.clients.reactor.make_ready(index);
         }
-        self.reactor.keep_ready(ready);
-        self.receive_own_answers();
+        d.clients.reactor.keep_ready(ready);
+        d.receive_own_answers();
     }
 
     /// Parses what a connection has sent into the window, running the window whenever it is full. `true`: there may be more, for
     /// the next turn.
-    fn parse(&mut self, index: u32) -> bool {
+    fn parse<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32) -> bool {
         let mut commands = 0;
         loop {
-            let Some(connection) = &mut self.reactor.connections[index as usize] else { return false };
+            let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return false };
             if connection.state != State::Open {
-                if connection.state == State::Blocked && self.has_too_much_input(index) {
-                    self.close(index);
+                if connection.state == State::Blocked && self.has_too_much_input(d, index) {
+                    d.clients.close(index);
                 }
                 return false;
             }
@@ -68,30 +68,31 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 return true;
             }
             let authenticated = connection.session.authenticated;
-            let max_bulk_len = usize::try_from(self.reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
+            let max_bulk_len =
+                usize::try_from(d.clients.reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
             let first_arg = self.window.ranges.len();
             let mut inline = false;
-            let parsed = connection.parse(&mut self.reactor.io, &mut self.window.ranges, max_bulk_len);
+            let parsed = connection.parse(&mut d.clients.reactor.io, &mut self.window.ranges, max_bulk_len);
             let (begin, end, what) = match parsed {
                 Ok(None) => {
-                    if self.has_too_much_input(index) {
-                        self.run_window();
-                        self.close(index);
+                    if self.has_too_much_input(d, index) {
+                        self.run_window(d);
+                        d.clients.close(index);
                     }
                     return false;
                 }
                 Ok(Some(Parsed { begin, end, is_inline })) => {
                     inline = is_inline;
                     let args = Args::new(
-                        &connection.input.bytes(&self.reactor.io)[begin..end],
+                        &connection.input.bytes(&d.clients.reactor.io)[begin..end],
                         &self.window.ranges[first_arg..],
                     );
                     (
                         begin,
                         end,
                         classify(
-                            self.reactor.server.keyspace(),
-                            self.reactor.server.renames(),
+                            d.clients.reactor.server.keyspace(),
+                            d.clients.reactor.server.renames(),
                             connection.session.db,
                             &args,
                         ),
@@ -110,12 +111,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 args: (self.window.ranges.len() - first_arg) as u32,
                 what,
             });
-            self.reactor.touch(index);
+            d.clients.reactor.touch(index);
             commands += 1;
             // Until it has authenticated, what it may send depends on what it sent before.
             if self.window.is_full() || !authenticated {
-                let took = self.run_window();
-                self.reactor.clock.add(took, self.reactor.server);
+                let took = self.run_window(d);
+                d.clients.reactor.clock.add(took, d.clients.reactor.server);
             }
             if broken {
                 return false;
@@ -125,9 +126,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// Whether a connection has sent more that doesn't run than `client-query-buffer-limit` allows; says so in the log.
     #[inline]
-    fn has_too_much_input(&self, index: u32) -> bool {
-        let Some(connection) = &self.reactor.connections[index as usize] else { return false };
-        let has = connection.unrun_bytes() as u64 > self.reactor.settings.client_query_buffer_limit_bytes;
+    fn has_too_much_input<L: EventLoop>(&self, d: &Dispatcher<'_, L>, index: u32) -> bool {
+        let Some(connection) = &d.clients.reactor.connections[index as usize] else { return false };
+        let has = connection.unrun_bytes() as u64 > d.clients.reactor.settings.client_query_buffer_limit_bytes;
         if has {
             let id = connection.session.client.id;
             tracing::warn!("Closing client that reached max query buffer length: id={id}");
@@ -136,37 +137,37 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Runs all commands of the window, in order, and empties it. Returns how long that took, as far as the time doesn't go by it already.
-    fn run_window(&mut self) -> Duration {
+    fn run_window<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>) -> Duration {
         if self.window.entries.is_empty() {
             return Duration::ZERO;
         }
-        self.window.prefetch_entries(self.reactor.server.keyspace());
-        self.reactor.stats.windows.add(1);
+        self.window.prefetch_entries(d.clients.reactor.server.keyspace());
+        d.clients.reactor.stats.windows.add(1);
         let mut window = std::mem::take(&mut self.window);
-        self.tally.begin_window();
-        let began = self.stopwatch.begin_window();
-        if self.reactor.server.keyspace().layout().execution == Execution::Owner {
-            match self.run_for_homes(window) {
+        d.clients.tally.begin_window();
+        let began = d.stopwatch.begin_window();
+        if d.clients.reactor.server.keyspace().layout().execution == Execution::Owner {
+            match self.run_for_homes(d, window) {
                 Some(back) => window = back,
                 None => {
-                    self.tally.begin_window();
+                    d.clients.tally.begin_window();
                     return Duration::ZERO;
                 }
             }
         } else {
-            let keyspace = self.reactor.server.keyspace();
+            let keyspace = d.clients.reactor.server.keyspace();
             let is_shared = keyspace.ports().len() > 1;
-            let is_beside_scripts = is_shared && keyspace.were_all_held(self.reactor.clock.turn_ran_ms);
+            let is_beside_scripts = is_shared && keyspace.were_all_held(d.clients.reactor.clock.turn_ran_ms);
             let (mut at, mut looked_ahead) = (0, 0);
             while let Some(entry) = window.entries.get(at) {
                 if at >= looked_ahead {
-                    looked_ahead = at + self.look_ahead(&window, at);
+                    looked_ahead = at + self.look_ahead(d, &window, at);
                 }
                 if let Some(command) = may_be_script(entry) {
-                    match self.run_suspended(window, at, command) {
+                    match self.run_suspended(d, window, at, command) {
                         Some(back) => window = back,
                         None => {
-                            self.tally.begin_window();
+                            d.clients.tally.begin_window();
                             return Duration::ZERO;
                         }
                     }
@@ -174,7 +175,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     continue;
                 }
                 if is_beside_scripts {
-                    let waiting = self.wait_together(&window, at);
+                    let waiting = self.wait_together(d, &window, at);
                     if waiting > 0 {
                         at += waiting;
                         continue;
@@ -184,9 +185,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 if is_shared && let Some(Entry { what: What::Single(_, next), .. }) = window.entries.get(at + 1) {
                     keyspace.prefetch_gate(next.shard);
                 }
-                self.run_entry(entry, window.ranges_of(entry));
+                self.run_entry(d, entry, window.ranges_of(entry));
                 if faults::hits(Fault::Overtaking) {
-                    self.overtake(&window, at);
+                    self.overtake(d, &window, at);
                 }
                 at += 1;
             }
@@ -194,15 +195,15 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let mut all_took = Duration::MAX;
         if let Some(began) = began {
             all_took = began.elapsed();
-            self.tally.end_window(all_took);
-            self.end_watch(&window, began, all_took);
+            d.clients.tally.end_window(all_took);
+            self.end_watch(d, &window, began, all_took);
         }
         // What was parsed behind a command that had to wait is parsed again when it has its answer.
         for (at, entry) in window.entries.iter().enumerate() {
-            if let Some(connection) = &mut self.reactor.connections[entry.connection as usize]
+            if let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize]
                 && connection.state != State::Open
             {
-                connection.input.rewind(&mut self.reactor.io, window.of_connection(entry.connection, at));
+                connection.input.rewind(&mut d.clients.reactor.io, window.of_connection(entry.connection, at));
             }
         }
         window.clear();
@@ -213,26 +214,32 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Where commands of one key follow each other: has what they will look for in its set or hash brought near, for all at once. Gives
     /// for how many commands that is done (at least one), be there anything to do or not.
     #[inline]
-    fn look_ahead(&mut self, window: &Window, at: usize) -> usize {
+    fn look_ahead<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) -> usize {
         match &window.entries[at..] {
             [Entry { what: What::Single(_, place), .. }, Entry { what: What::Single(_, next), .. }, ..]
                 if place == next =>
             {
-                self.prefetch_members(&window.entries[at..], *place, window)
+                self.prefetch_members(d, &window.entries[at..], *place, window)
             }
             _ => 1,
         }
     }
 
     /// [`Dispatcher::look_ahead`], for entries of which the first two are of that key.
-    fn prefetch_members(&mut self, entries: &[Entry], place: KeyPlace, window: &Window) -> usize {
+    fn prefetch_members<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        entries: &[Entry],
+        place: KeyPlace,
+        window: &Window,
+    ) -> usize {
         let is_same = |entry: &&Entry| matches!(entry.what, What::Single(_, other) if other == place);
         let count = entries.iter().take(PREFETCH_KEYS_MAX).take_while(is_same).count();
         let looks_for_member = |command: &Command| command.member_argument().is_some();
         if count < PREFETCH_RUN_MIN || !matches!(entries[0].what, What::Single(first, _) if looks_for_member(first)) {
             return count;
         }
-        let (connections, io) = (&self.reactor.connections, &self.reactor.io);
+        let (connections, io) = (&d.clients.reactor.connections, &d.clients.reactor.io);
         let mut looking = entries[..count].iter().filter_map(|entry| {
             let What::Single(command, _) = entry.what else { return None };
             let index = command.member_argument()?;
@@ -244,22 +251,22 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         });
         if let Some((bytes, first)) = looking.next() {
             let members = std::iter::once(first).chain(looking.map(|(_, member)| member));
-            self.executor.prefetch_members(entries[0].db, &Key { bytes, place }, members);
+            d.clients.executor.prefetch_members(entries[0].db, &Key { bytes, place }, members);
         }
         count
     }
 
     /// [`Fault::Overtaking`].
     #[cold]
-    fn overtake(&mut self, window: &Window, at: usize) {
+    fn overtake<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, at: usize) {
         let Some(next) = window.entries.get(at + 1) else { return };
-        let Some(connection) = &self.reactor.connections[next.connection as usize] else { return };
+        let Some(connection) = &d.clients.reactor.connections[next.connection as usize] else { return };
         let is_behind = next.connection == window.entries[at].connection && connection.state == State::Parked;
         if let What::Single(command, _) = next.what
             && is_behind
             && Fault::Overtaking.breaks(command)
         {
-            let bytes = &connection.input.bytes(&self.reactor.io)[next.begin..next.end];
+            let bytes = &connection.input.bytes(&d.clients.reactor.io)[next.begin..next.end];
             let args = Args::new(bytes, window.ranges_of(next));
             let (session, connection) = (connection.session.view(), connection.socket.token());
             let words: Vec<&[u8]> = args.iter().collect();
@@ -270,43 +277,43 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 session,
                 reads_as: None,
                 connection,
-                now_ms: self.reactor.clock.now_ms,
+                now_ms: d.clients.reactor.clock.now_ms,
             };
-            self.executor.run_ahead(&call, &words);
+            d.clients.executor.run_ahead(&call, &words);
         }
     }
 
     /// Runs one command, if its connection may go on.
-    pub(super) fn run_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
-        if self.run_one(entry, ranges) {
-            self.end_caching_of(entry);
+    pub(super) fn run_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {
+        if self.run_one(d, entry, ranges) {
+            self.end_caching_of(d, entry);
         }
     }
 
     /// As [`Dispatcher::run_entry`]. Says whether `CLIENT CACHING` was for this command.
     #[inline(always)]
-    fn run_one(&mut self, entry: &Entry, ranges: &[ArgRange]) -> bool {
-        if self.reactor.server.keyspace().tuning.is_limited() && !self.has_room(entry, ranges) {
+    fn run_one<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) -> bool {
+        if d.clients.reactor.server.keyspace().tuning.is_limited() && !self.has_room(d, entry, ranges) {
             return true;
         }
         if let What::Local(command) = entry.what
-            && ends_listening(command)
+            && command.flags.contains(Flags::UNSUBSCRIBES)
         {
-            self.hand_out_before_leaving(entry.connection);
+            d.hand_out_before_leaving(entry.connection);
         }
-        let Some(connection) = &mut self.reactor.connections[entry.connection as usize] else { return false };
+        let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return false };
         if connection.state != State::Open {
             return false;
         }
         if connection.output.capacity() == 0 {
             if connection.ahead.gives_buffer() {
                 connection.output = connection.ahead.next_buffer();
-            } else if let Some(spare) = self.reactor.spare.pop() {
+            } else if let Some(spare) = d.clients.reactor.spare.pop() {
                 connection.output = spare;
             }
         }
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else {
-            self.refuse_entry(entry, ranges);
+            self.refuse_entry(d, entry, ranges);
             return false;
         };
         let session = &connection.session;
@@ -316,72 +323,79 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let is_cached = session.caching || is_exec;
         // Five loads for almost everyone; the whole question only for the others.
         if (is_restricted(session) || command.flags.contains(Flags::PROTECTED))
-            && forbidden(command, session, self.reactor.server).is_some()
+            && forbidden(command, session, d.clients.reactor.server).is_some()
         {
-            self.refuse_entry(entry, ranges);
+            self.refuse_entry(d, entry, ranges);
             return is_cached;
         }
-        if self.reactor.server.is_paused(command, session, self.reactor.clock.now_ms, || {
-            scripts::flags_of(
-                self.reactor.server,
+        if d.clients.reactor.server.is_paused(command, session, d.clients.reactor.clock.now_ms, || {
+            flags_of(
+                d.clients.reactor.server,
                 command,
-                &Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges),
+                &Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges),
             )
         }) {
-            self.put_off(entry.connection, command);
+            d.put_off(entry.connection, command);
             return false;
         }
         if let Some(transaction) = &session.transaction {
             if !command.flags.contains(Flags::UNQUEUED) {
-                self.queue(entry, command, ranges);
+                self.queue(d, entry, command, ranges);
                 return false;
             }
-            if is_exec && self.reactor.server.keyspace().is_cluster() && transaction.slots() == Slots::Several {
-                self.refuse_exec(entry);
+            if is_exec && d.clients.reactor.server.keyspace().is_cluster() && transaction.slots() == Slots::Several {
+                self.refuse_exec(d, entry);
                 return is_cached;
             }
         }
         let before = connection.output.len();
-        let began = self.stopwatch.begin(command, ranges.len(), entry.end - entry.begin);
+        let began = d.stopwatch.begin(command, ranges.len(), entry.end - entry.begin);
         let is_large = began.is_some() && entry.end - entry.begin >= HANDED_BYTES_MIN;
-        let handed = if is_large { self.call_handing_over(entry, command, ranges) } else { None };
+        let handed = if is_large { self.call_handing_over(d, entry, command, ranges) } else { None };
         let ran = match handed {
             Some(ran) => ran,
-            None => self.call(entry, command, ranges),
+            None => self.call(d, entry, command, ranges),
         };
         if matches!(ran, Ran::Parked | Ran::Blocked) {
-            self.tally.count(command, Outcome::Ok);
-            if ran == Ran::Blocked || self.stopwatch.times_on_its_way(command, ranges.len()) {
-                self.tally.expect_time();
+            d.clients.tally.count(command, Outcome::Ok);
+            if ran == Ran::Blocked || d.stopwatch.times_on_its_way(command, ranges.len()) {
+                d.clients.tally.expect_time();
             }
-            if let Some(waiter) = self.executor.take_blocked() {
-                let took = if WATCHING { self.stopwatch.end(began) } else { Duration::ZERO };
-                self.tally.time_blocked(command, took);
-                self.tally.leave_out(took);
-                self.block(entry.connection, waiter, took);
+            if let Some(waiter) = d.clients.executor.take_blocked() {
+                let took = if WATCHING { d.stopwatch.end(began) } else { Duration::ZERO };
+                d.clients.tally.time_blocked(command, took);
+                d.clients.tally.leave_out(took);
+                d.clients.block(entry.connection, waiter, took);
             }
             return is_cached;
         }
-        self.settle(entry, ranges, command, before, began);
+        self.settle(d, entry, ranges, command, before, began);
         if ran == Ran::DoneTold {
-            self.tell_own();
+            d.clients.tell_own();
         }
         is_cached
     }
 
     /// Calls the handler of a command, on the shards that it needs.
     #[inline]
-    fn call(&mut self, entry: &Entry, command: &'static Command, ranges: &[ArgRange]) -> Ran {
+    fn call<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        entry: &Entry,
+        command: &'static Command,
+        ranges: &[ArgRange],
+    ) -> Ran {
         if command.flags.contains(Flags::MEASURES) {
-            self.executor.measure_all();
+            d.clients.executor.measure_all();
         }
-        let connection = self.reactor.connections[entry.connection as usize].as_mut().expect("looked at by the caller");
-        let args = Args::new(&connection.input.bytes(&self.reactor.io)[entry.begin..entry.end], ranges);
-        let now_ms = self.reactor.clock.now_ms;
+        let connection =
+            d.clients.reactor.connections[entry.connection as usize].as_mut().expect("looked at by the caller");
+        let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
+        let now_ms = d.clients.reactor.clock.now_ms;
         let ran = match (&entry.what, command.handler) {
             (What::Local(_), Handler::Local(handler)) => {
-                connection.tell_buffers(&self.reactor.io);
-                let (keyspace, host) = (self.executor.keyspace(), self.reactor.server);
+                connection.tell_buffers(&d.clients.reactor.io);
+                let (keyspace, host) = (d.clients.executor.keyspace(), d.clients.reactor.server);
                 let (version, before) = (connection.session.version, connection.output.len());
                 let mut context = LocalContext { session: &mut connection.session, keyspace, host, now_ms };
                 handler(&mut context, &args, &mut Reply::new(&mut connection.output, version));
@@ -389,16 +403,16 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                     keyspace.show(command, &args, context.session.client.id, context.session.db);
                 }
                 if connection.output.get(before) != Some(&b'-') {
-                    self.executor.propagate_local(command, connection.session.db, &args);
+                    d.clients.executor.propagate_local(command, connection.session.db, &args);
                 }
                 if let Some(pause) = connection.session.pause.take() {
                     connection.input.done(entry.end);
                     let answer = PauseAnswer::new(*pause, Some((command, ranges.len())), true);
-                    return self.answer_paused(entry.connection, before, Box::new(answer));
+                    return d.answer_paused(entry.connection, before, Box::new(answer));
                 }
                 Ran::Done
             }
-            (What::Local(_), Handler::Transaction(part)) => return self.gather(entry, command, part, ranges),
+            (What::Local(_), Handler::Transaction(part)) => return d.gather(entry, command, part, ranges),
             (what, _) => {
                 let first_key = if let What::Single(_, place) = what { Some(*place) } else { None };
                 let (session, token) = (connection.session.view(), token(connection.socket.id));
@@ -406,8 +420,8 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 let call = Call { command, args, first_key, session, reads_as, connection: token, now_ms };
                 let output = &mut connection.output;
                 match first_key {
-                    Some(place) => self.executor.run_single(&call, place, output),
-                    None => run_keyed(&mut self.executor, &call, &mut self.scratch.shards, output),
+                    Some(place) => d.clients.executor.run_single(&call, place, output),
+                    None => run_keyed(&mut d.clients.executor, &call, &mut d.shards, output),
                 }
             }
         };
@@ -422,8 +436,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
 
     /// What follows a command that has run: figures, replies that are not wanted, limits.
     #[inline]
-    fn settle(
+    fn settle<L: EventLoop>(
         &mut self,
+        d: &mut Dispatcher<'_, L>,
         entry: &Entry,
         ranges: &[ArgRange],
         command: &'static Command,
@@ -431,31 +446,31 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         began: Option<Instant>,
     ) {
         let index = entry.connection;
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return };
         let reply = &connection.output[before..];
         let outcome = if reply.first() == Some(&b'-') {
             if is_given_up(reply) && connection.session.reply_mode == ReplyMode::On {
-                self.tally.count(command, Outcome::Ok);
-                return self.close_over_limit(index);
+                d.clients.tally.count(command, Outcome::Ok);
+                return d.clients.close_over_limit(index);
             }
-            self.tally.count_failure(command, reply)
+            d.clients.tally.count_failure(command, reply)
         } else {
             Outcome::Ok
         };
-        let is_large = WATCHING && reply.len() + (entry.end - entry.begin) >= slow::LARGE_BYTES;
-        self.tally.count(command, outcome);
+        let is_large = WATCHING && reply.len() + (entry.end - entry.begin) >= LARGE_BYTES;
+        d.clients.tally.count(command, outcome);
         let connection = if began.is_some() || is_large {
-            let took = self.stopwatch.end(began);
-            self.tally.time_last(took);
-            self.note_slow(entry, command, ranges, took);
-            self.reactor.clock.add(took, self.reactor.server);
-            let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+            let took = d.stopwatch.end(began);
+            d.clients.tally.time_last(took);
+            self.note_slow(d, entry, command, ranges, took);
+            d.clients.reactor.clock.add(took, d.clients.reactor.server);
+            let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return };
             connection
         } else {
             connection
         };
         if needs_settling(&connection.session) {
-            let is_pushed = is_pushed(command) && outcome == Outcome::Ok;
+            let is_pushed = command.flags.contains(Flags::ANSWERS_MESSAGES) && outcome == Outcome::Ok;
             if !replies_wanted(&mut connection.session) && !is_pushed {
                 connection.withdraw_reply(before);
             }
@@ -463,81 +478,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 connection.state = State::Closing;
             }
         }
-        if self.limits.alarm.is_reached(connection) {
-            self.yield_at_piece(index, before);
+        if d.clients.limits.alarm.is_reached(connection) {
+            d.clients.yield_at_piece(index, before);
         }
     }
-
-    /// Closes a connection whose output is above the hard limit, or makes clients take too much memory, and returns whether it did. Otherwise ends a piece of
-    /// its output where that has become long. `added_bytes`: what was added to it.
-    #[inline]
-    pub(super) fn closed_over_limit(&mut self, index: u32, added_bytes: usize) -> bool {
-        let Some(connection) = &self.reactor.connections[index as usize] else { return true };
-        // A transaction is never left in the middle: the caller of EXEC asks when it has run.
-        if connection.session.in_exec || !self.limits.alarm.is_reached(connection) {
-            return false;
-        }
-        let is_closed = self.closed_at_alarm(index);
-        self.end_piece(index, added_bytes);
-        is_closed
-    }
-
-    /// As [`Connection::end_piece`], unless the hard limit itself bounds the output of a turn: what is above such a limit is as in Redis not answered in part.
-    #[cold]
-    fn end_piece(&mut self, index: u32, reply_bytes: usize) -> bool {
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return false };
-        let hard_bytes = output_limit(connection, &self.reactor.settings).hard_bytes;
-        let is_bounded = (1..=PIECE_BYTES as u64).contains(&hard_bytes);
-        !is_bounded && connection.end_piece(reply_bytes)
-    }
-
-    /// After a command of the window whose reply begins at `before`: looks at the limits, and has the connection yield to the others where a piece of its output ends. What it
-    /// has sent behind the command runs in the next turn, when the piece is given to the loop; so a turn of a connection is bounded, whether or not its
-    /// peer reads.
-    #[cold]
-    fn yield_at_piece(&mut self, index: u32, before: usize) {
-        if self.closed_at_alarm(index) {
-            return;
-        }
-        let Some(connection) = &self.reactor.connections[index as usize] else { return };
-        let reply_bytes = connection.output.len().saturating_sub(before);
-        if self.end_piece(index, reply_bytes)
-            && let Some(connection) = &mut self.reactor.connections[index as usize]
-            && connection.state == State::Open
-        {
-            connection.state = State::Yielding;
-        }
-    }
-
-    #[cold]
-    fn closed_at_alarm(&mut self, index: u32) -> bool {
-        let Some(connection) = &self.reactor.connections[index as usize] else { return true };
-        let hard_bytes = output_limit(connection, &self.reactor.settings).hard_bytes;
-        if hard_bytes > 0 && connection.pending_bytes() as u64 > hard_bytes {
-            self.close_over_limit(index);
-            return true;
-        }
-        let is_evicted = self.limits.weighing.is_on && self.evicts_for(index);
-        if is_evicted {
-            self.close(index);
-        }
-        is_evicted
-    }
-
-    /// Closes a connection for its output.
-    #[cold]
-    pub(super) fn close_over_limit(&mut self, index: u32) {
-        if let Some(connection) = &self.reactor.connections[index as usize] {
-            self.reactor.server.log_output_limit(&connection.session.client);
-        }
-        self.close(index);
-    }
-}
-
-/// Whether a client that listens does so to less after a command: what was published before is for it still.
-#[inline]
-pub(super) fn ends_listening(command: &Command) -> bool {
-    command.flags.contains(Flags::UNSUBSCRIBES)
 }
 
 /// A command that is a script, or a transaction, which may have one.
@@ -566,18 +510,4 @@ fn run_keyed(executor: &mut Executor<'_>, call: &Call<'_>, shards: &mut Vec<u32>
         return executor.run_repeated(call, shards, output);
     }
     executor.run_many(call, shards, output)
-}
-
-/// The output limit of a connection: that of its class.
-pub fn output_limit<'s>(connection: &Connection, settings: &'s Settings) -> &'s OutputLimit {
-    if connection.session.subscriptions.is_some() {
-        &settings.output_limit_pubsub
-    } else {
-        &settings.output_limit_normal
-    }
-}
-
-/// Whether what a command answers counts as a message and not as a reply, so that `CLIENT REPLY` doesn't hold it back.
-pub fn is_pushed(command: &Command) -> bool {
-    command.flags.contains(Flags::ANSWERS_MESSAGES)
 }

@@ -7,21 +7,23 @@ use pantala_engine::client::Host;
 use pantala_engine::command::Flags;
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
+use pantala_session::State;
 use pantala_session::access::{NO_AUTH, forbidden, passes_password};
 
-use super::window::{Entry, What};
-use super::{Dispatcher, State, transactions};
+use super::Windows;
+use crate::dispatch::window::{Entry, What};
+use crate::dispatch::{Dispatcher, refusal};
 use crate::stats::Outcome;
 
 /// The answer to a command whose keys have several slots.
 pub const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
-impl<L: EventLoop> Dispatcher<'_, L> {
+impl Windows {
     /// Answers a command that can't or may not run.
     #[cold]
-    pub(super) fn refuse_entry(&mut self, entry: &Entry, ranges: &[ArgRange]) {
-        let Some(connection) = &mut self.reactor.connections[entry.connection as usize] else { return };
-        let bytes = connection.input.bytes(&self.reactor.io);
+    pub(super) fn refuse_entry<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) {
+        let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return };
+        let bytes = connection.input.bytes(&d.clients.reactor.io);
         // What is no command at all has no place in the input.
         let args = Args::new(bytes.get(entry.begin..entry.end).unwrap_or_default(), ranges);
         let (session, output) = (&mut connection.session, &mut connection.output);
@@ -41,16 +43,17 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         match &entry.what {
             What::Single(command, _) | What::Keyed(command) | What::Local(command) => {
-                if let Some(why) = forbidden(command, session, self.reactor.server) {
-                    let why = transactions::refusal(command, session, why.as_bytes());
+                if let Some(why) = forbidden(command, session, d.clients.reactor.server) {
+                    let why = refusal(command, session, why.as_bytes());
                     Reply::new(output, session.version).error_bytes(&why);
-                    self.tally.count(command, Outcome::Rejected);
+                    d.clients.tally.count(command, Outcome::Rejected);
                 }
             }
             What::CrossSlot(command) => {
-                let why = if passes_password(command, session, self.reactor.server) { CROSS_SLOT } else { NO_AUTH };
+                let why =
+                    if passes_password(command, session, d.clients.reactor.server) { CROSS_SLOT } else { NO_AUTH };
                 Reply::new(output, session.version).error(why);
-                self.tally.count(command, Outcome::Rejected);
+                d.clients.tally.count(command, Outcome::Rejected);
             }
             // A command that exists in Redis is refused for want of authentication before anything else is said of it.
             What::Unresolved(Unresolved::NotBuilt(_)) if !session.authenticated => {
@@ -59,13 +62,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             What::Unresolved(why) => {
                 let mut message: Cow<'_, [u8]> = why.message(&args).into();
                 if let Unresolved::WrongArity(command) = why {
-                    message = transactions::refusal(command, session, &message).into_owned().into();
-                    self.tally.count(command, Outcome::Rejected);
+                    message = refusal(command, session, &message).into_owned().into();
+                    d.clients.tally.count(command, Outcome::Rejected);
                 }
                 Reply::new(output, session.version).error_bytes(&message);
                 // CLIENT CACHING was for this command, which is none.
                 let keeps_caching = || {
-                    self.reactor
+                    d.clients
+                        .reactor
                         .server
                         .command(args.at(0))
                         .is_some_and(|command| command.flags.contains(Flags::KEEPS_CACHING))
@@ -87,7 +91,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             }
             What::Nothing => return connection.input.done(entry.end),
         }
-        self.tally.count_reply(&output[before..]);
+        d.clients.tally.count_reply(&output[before..]);
         connection.end_reply(before);
         connection.input.done(entry.end);
         if closes {

@@ -13,14 +13,15 @@ use pantala_engine::slowlog::Sender;
 use pantala_resp::{Reply, Version};
 use pantala_runtime::EventLoop;
 
-use super::{Blocked, Dispatcher, State, slow};
+use super::{Abandon, Blocked, Clients, State, slow};
+use crate::stats::WorkerStats;
 
 /// What `CLIENT UNBLOCK … ERROR` has the command answer.
 const UNBLOCKED: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 
-impl<L: EventLoop> Dispatcher<'_, L> {
+impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
     /// A command of a connection has become a waiter, which took so long.
-    pub(super) fn block(&mut self, index: u32, waiter: Arc<Waiter>, took: Duration) {
+    pub fn block(&mut self, index: u32, waiter: Arc<Waiter>, took: Duration) {
         let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
         connection.state = State::Blocked;
         *connection.session.client.waiter() = Some(Arc::clone(&waiter));
@@ -29,14 +30,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             self.reactor.server.monotonic_us().saturating_add_unsigned((waiter.timeout_ms as u64).saturating_mul(1000))
         });
         if let Some(deadline_us) = deadline_us {
-            self.waiting.deadlines.insert((deadline_us, waiter.ticket(), index));
+            self.deadlines.insert((deadline_us, waiter.ticket(), index));
         }
         let early = connection.waits.woken_early.take();
         connection.waits.blocked = Some(Blocked { waiter, deadline_us, took });
         if !connection.awaits_answer() {
             connection.release_news();
         }
-        self.tell_blocked(1);
+        publish_blocked(self.reactor.stats, 1, self.deadlines.len());
         // Its peer may have gone before it was known to wait.
         self.reactor.touch(index);
         if let Some(early) = early {
@@ -45,7 +46,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// The answer to a command that waited.
-    pub(super) fn woken(&mut self, woken: Woken) {
+    pub fn woken(&mut self, woken: Woken) {
         self.executor.observe_clock(woken.effect_clock);
         // The connection may have gone meanwhile, and the answer with it, as in Redis.
         let Some(index) = self.reactor.find_token(woken.waiter.connection) else { return };
@@ -61,7 +62,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// `CLIENT UNBLOCK` has claimed a waiter.
-    pub(super) fn unblocked(&mut self, unblock: &Unblock) {
+    pub fn unblocked(&mut self, unblock: &Unblock) {
         let Some(index) = self.reactor.find_token(unblock.waiter.connection) else { return };
         let is_its = self.reactor.connections[index as usize]
             .as_ref()
@@ -83,17 +84,17 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Answers those whose time is over.
     #[inline]
     pub fn time_out(&mut self) {
-        if !self.waiting.deadlines.is_empty() {
+        if !self.deadlines.is_empty() {
             self.look_at_deadlines();
         }
     }
 
     fn look_at_deadlines(&mut self) {
         let now_us = self.reactor.server.monotonic_us();
-        while let Some(&(deadline_us, ticket, index)) = self.waiting.deadlines.first()
+        while let Some(&(deadline_us, ticket, index)) = self.deadlines.first()
             && deadline_us <= now_us
         {
-            self.waiting.deadlines.remove(&(deadline_us, ticket, index));
+            self.deadlines.remove(&(deadline_us, ticket, index));
             let waiter = self.reactor.connections[index as usize]
                 .as_ref()
                 .and_then(|connection| connection.waits.blocked.as_ref());
@@ -142,7 +143,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     }
 
     /// Gives up what a connection waits for: it closes.
-    pub(super) fn stop_waiting(&mut self, index: u32) {
+    pub fn stop_waiting(&mut self, index: u32) {
         if let Some(Some(connection)) = self.reactor.connections.get(index as usize)
             && let Some(blocked) = &connection.waits.blocked
         {
@@ -159,15 +160,16 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         *connection.session.client.waiter() = None;
         connection.session.client.argument_bytes.store(0, Relaxed);
         if let Some(deadline_us) = blocked.deadline_us {
-            self.waiting.deadlines.remove(&(deadline_us, blocked.waiter.ticket(), index));
+            self.deadlines.remove(&(deadline_us, blocked.waiter.ticket(), index));
         }
         self.executor.withdraw(&blocked.waiter);
-        self.tell_blocked(-1);
+        publish_blocked(self.reactor.stats, -1, self.deadlines.len());
         Some(blocked)
     }
+}
 
-    fn tell_blocked(&self, change: i64) {
-        self.reactor.stats.blocked.set(self.reactor.stats.blocked.get().saturating_add_signed(change));
-        self.reactor.stats.with_deadline.set(self.waiting.deadlines.len() as u64);
-    }
+/// Publishes how many connections are blocked, and how many of them with a deadline.
+fn publish_blocked(stats: &WorkerStats, change: i64, with_deadline: usize) {
+    stats.blocked.set(stats.blocked.get().saturating_add_signed(change));
+    stats.with_deadline.set(with_deadline as u64);
 }

@@ -5,32 +5,39 @@ use pantala_engine::keyspace::Execution;
 use pantala_engine::request::{Request, Step};
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
+use pantala_session::State;
 use pantala_session::access::is_restricted;
 use pantala_session::replies::needs_settling;
 
-use super::run::{may_be_script, output_limit};
-use super::window::{Entry, What, Window};
-use super::{Dispatcher, State};
+use super::Windows;
+use super::run::may_be_script;
+use crate::clients::output_limit;
+use crate::dispatch::Dispatcher;
+use crate::dispatch::window::{Entry, What, Window};
 use crate::stats::Outcome;
 
-impl<L: EventLoop> Dispatcher<'_, L> {
+impl Windows {
     /// What a connection has in the window as commands of one key, one after the other, goes to the shards' homes in
     /// one request for each home, and comes back in order.
     /// Gives the window back, or nothing when it was given up meanwhile.
-    pub(super) fn run_for_homes(&mut self, mut window: Window) -> Option<Window> {
+    pub(super) fn run_for_homes<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        mut window: Window,
+    ) -> Option<Window> {
         let mut at = 0;
         while at < window.entries.len() {
             let entry = &window.entries[at];
             if let Some(command) = may_be_script(entry) {
-                window = self.run_suspended(window, at, command)?;
+                window = self.run_suspended(d, window, at, command)?;
                 at += 1;
                 continue;
             }
             let alike = alike(&window.entries[at..]);
-            if alike > 1 && self.send_to_homes(&window.entries[at..at + alike], &window) {
+            if alike > 1 && self.send_to_homes(d, &window.entries[at..at + alike], &window) {
                 at += alike;
             } else {
-                self.run_entry(entry, window.ranges_of(entry));
+                self.run_entry(d, entry, window.ranges_of(entry));
                 at += 1;
             }
         }
@@ -40,9 +47,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
     /// Has what a connection has in the window as commands of one key from `at` on wait together, if its last one had to wait. Says how many those are;
     /// 0: they are to be run one by one.
     #[cold]
-    pub(super) fn wait_together(&mut self, window: &Window, at: usize) -> usize {
+    pub(super) fn wait_together<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        window: &Window,
+        at: usize,
+    ) -> usize {
         let entries = &window.entries[at..];
-        let Some(connection) = &mut self.reactor.connections[entries[0].connection as usize] else { return 0 };
+        let Some(connection) = &mut d.clients.reactor.connections[entries[0].connection as usize] else { return 0 };
         // Those behind one that waits in this window are parsed again when it has run.
         if connection.state != State::Open || !connection.waits.has_waited {
             return 0;
@@ -52,53 +64,54 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             return 0;
         }
         connection.waits.has_waited = false;
-        let is_joined = self.send_to_homes(&entries[..alike], window);
-        self.reactor.stats.joined.add(u64::from(is_joined));
+        let is_joined = self.send_to_homes(d, &entries[..alike], window);
+        d.clients.reactor.stats.joined.add(u64::from(is_joined));
         if is_joined { alike } else { 0 }
     }
 
     /// Sends commands of one key of a connection to the homes of their shards, or, where commands run on any thread, leaves them together with who
     /// holds the shards. `false`: they have to be run one by one, since something is out of the ordinary.
-    fn send_to_homes(&mut self, entries: &[Entry], window: &Window) -> bool {
+    fn send_to_homes<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entries: &[Entry], window: &Window) -> bool {
         let index = entries[0].connection;
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return true };
+        let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return true };
         if connection.state != State::Open {
             return true;
         }
         if is_restricted(&connection.session)
-            || self.reactor.server.paused_until_ms() > self.reactor.clock.now_ms
+            || d.clients.reactor.server.paused_until_ms() > d.clients.reactor.clock.now_ms
             || needs_settling(&connection.session)
             || connection.session.transaction.is_some()
             || connection.session.caching
         {
             return false;
         }
-        let keyspace = self.executor.keyspace();
+        let keyspace = d.clients.executor.keyspace();
         let has_homes = keyspace.layout().execution == Execution::Owner;
         let mut requests: Vec<Option<Request>> = Vec::new();
         requests.resize_with(if has_homes { keyspace.layout().homes as usize } else { 1 }, || None);
         let (view, token) = (connection.session.view(), connection.socket.token());
         // What waits to be sent counts too.
-        let reply_bytes_max = match output_limit(connection, &self.reactor.settings).hard_bytes {
+        let reply_bytes_max = match output_limit(connection, &d.clients.reactor.settings).hard_bytes {
             0 => u64::MAX,
             hard_bytes => hard_bytes.saturating_sub(connection.pending_bytes() as u64),
         };
-        let bytes = connection.input.bytes(&self.reactor.io);
+        let bytes = connection.input.bytes(&d.clients.reactor.io);
         for (sequence, entry) in entries.iter().enumerate() {
             let What::Single(command, place) = entry.what else { unreachable!("chosen by the caller") };
             let args = Args::new(&bytes[entry.begin..entry.end], window.ranges_of(entry));
             requests[if has_homes { keyspace.home(place.shard) as usize } else { 0 }]
                 .get_or_insert_with(|| {
-                    let mut request = Request::new(view, self.reactor.number, token, self.reactor.clock.now_ms);
+                    let mut request =
+                        Request::new(view, d.clients.reactor.number, token, d.clients.reactor.clock.now_ms);
                     request.reads_as = connection.session.reads_as.clone();
                     request.reply_bytes_max = reply_bytes_max;
                     request
                 })
                 .push_single(command, &args, place, sequence as u32);
             connection.session.client.set_command(command);
-            self.tally.count(command, Outcome::Ok);
-            if self.stopwatch.times(command, args.len()) {
-                self.tally.expect_time();
+            d.clients.tally.count(command, Outcome::Ok);
+            if d.stopwatch.times(command, args.len()) {
+                d.clients.tally.expect_time();
             }
         }
         let end = entries[entries.len() - 1].end;
@@ -108,7 +121,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         connection.park(requests.iter().flatten().count() as u32, argument_bytes);
         connection.waits.has_waited = !has_homes;
         for request in requests.into_iter().flatten() {
-            self.executor.start(request);
+            d.clients.executor.start(request);
         }
         true
     }

@@ -1,0 +1,111 @@
+//! Connections that end.
+
+use std::collections::VecDeque;
+
+use pantala_engine::faults::{self, Fault};
+use pantala_runtime::{EventLoop, Outgoing};
+use pantala_session::State;
+use pantala_session::output::Ahead;
+
+use super::{Abandon, Clients};
+
+/// How much output of closed connections a turn frees, bytes: some tenths of a millisecond's work.
+const FREED_BYTES_PER_TURN: usize = 4 * 1024 * 1024;
+
+/// Output of closed connections, gigabytes of it perhaps: freed turn by turn, since the kernel takes its time for such.
+#[derive(Default)]
+pub struct Garbage {
+    pieces: VecDeque<Outgoing>,
+}
+
+impl Garbage {
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Frees the pending output of a connection that is closed, or keeps it to be freed.
+    #[cold]
+    fn add(&mut self, ahead: &mut Ahead) {
+        let (pieces, own_bytes) = ahead.take();
+        if own_bytes > FREED_BYTES_PER_TURN {
+            self.pieces.extend(pieces);
+        }
+    }
+
+    /// Frees as much as one turn may.
+    pub fn free(&mut self) {
+        let mut freed_bytes = 0;
+        while freed_bytes < FREED_BYTES_PER_TURN
+            && let Some(piece) = self.pieces.pop_front()
+        {
+            freed_bytes += piece.bytes().len();
+        }
+    }
+}
+
+impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
+    /// Closes a connection at once.
+    pub fn close(&mut self, index: u32) {
+        self.stop_waiting(index);
+        let Some(mut connection) = self.reactor.remove(index) else { return };
+        if connection.state == State::Paused {
+            self.reactor.stats.paused.sub(1);
+        }
+        if let Some(held) = connection.socket.held.take() {
+            held.abandon(self.reactor.server);
+        }
+        let keyspace = self.executor.keyspace();
+        connection.session.leave_channels(keyspace);
+        connection.session.set_monitors(keyspace, false);
+        connection.session.leave_effects(keyspace);
+        connection.session.untrack(keyspace);
+        if let Some(mut ahead) = self.reactor.shut(connection) {
+            self.garbage.add(&mut ahead);
+        }
+    }
+
+    /// Closes everything when the server stops. Replies that are ready are given a moment to leave.
+    ///
+    /// # Errors
+    /// The loop can't send any more.
+    pub fn close_all(&mut self) -> std::io::Result<()> {
+        self.reactor.stop_listening();
+        self.finish_turn();
+        while self.reactor.has_listed() {
+            self.finish_turn();
+        }
+        self.reactor.io.poll(Some(std::time::Duration::ZERO), &mut Vec::new())?;
+        for index in 0..self.reactor.connections.len() {
+            self.close(index as u32);
+        }
+        Ok(())
+    }
+
+    /// Ends the turn: finishes all connections that took part in it.
+    pub fn finish_turn(&mut self) {
+        faults::pause(Fault::PauseReplying);
+        self.reactor.touch_listed();
+        let mut untouched = None;
+        while let Some(index) = self.reactor.next_touched() {
+            if self.frozen.holds(index) {
+                untouched = Some(index);
+                continue;
+            }
+            if !self.reactor.finish(index) {
+                continue;
+            }
+            if self.limits.weighing.is_on {
+                self.weigh(index);
+            }
+            if self.reactor.is_over(index) {
+                self.close(index);
+            }
+        }
+        self.reactor.touch_again(untouched);
+        if self.limits.weighing.is_on {
+            self.limits.end_turn(self.reactor.server);
+        }
+    }
+}

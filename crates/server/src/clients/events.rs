@@ -1,0 +1,77 @@
+//! Events of the loop, and messages for single connections.
+
+use std::sync::Arc;
+
+use pantala_runtime::{ConnId, Event, EventLoop};
+
+use super::frozen::Deferred;
+use super::{Abandon, Clients, State};
+use crate::reactor::Happened;
+
+impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
+    /// Handles what the loop has reported.
+    pub fn handle_all(&mut self, events: &mut Vec<Event>) {
+        let mut events = events.drain(..);
+        while let Some(event) = events.next() {
+            self.reactor.fetch_ahead(events.as_slice(), |event| event.conn().map(ConnId::index));
+            self.handle(event);
+        }
+    }
+
+    /// Handles one event.
+    #[inline]
+    pub fn handle(&mut self, event: Event) {
+        let happened = self.reactor.handle(event);
+        self.after(happened);
+    }
+
+    /// Does what the reactor leaves to be done after an event.
+    #[inline]
+    pub fn after(&mut self, happened: Happened) {
+        match happened {
+            Happened::Nothing => {}
+            Happened::Changed(index) => {
+                if self.limits.weighing.is_on {
+                    self.weigh(index);
+                }
+            }
+            Happened::Failed(index) => self.close(index),
+        }
+    }
+
+    /// Shows a command to a monitor, unless it is none any more.
+    pub fn show(&mut self, wanted: u64, line: &[u8]) {
+        let Some(index) = self.reactor.find_token(wanted) else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        if connection.session.monitors && connection.state != State::Closing {
+            let output = if connection.session.in_exec { &mut connection.news } else { &mut connection.output };
+            output.extend_from_slice(line);
+            if !self.closed_over_limit(index, line.len()) {
+                self.reactor.touch(index);
+            }
+        }
+    }
+
+    /// Sends the next part of the stream of effects to a connection that follows it.
+    pub fn send_effects(&mut self, wanted: u64, bytes: &Arc<[u8]>) {
+        let Some(index) = self.reactor.find_token(wanted) else { return };
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        if connection.session.follows.is_some() && connection.state != State::Closing {
+            connection.output.extend_from_slice(bytes);
+            if !self.closed_over_limit(index, bytes.len()) {
+                self.reactor.touch(index);
+            }
+        }
+    }
+
+    /// Closes a connection, if it is that client's.
+    pub fn kill(&mut self, wanted: u64, client: u64) {
+        let Some(index) = self.reactor.find_token(wanted) else { return };
+        if self.frozen.holds(index) {
+            return self.frozen.defer(Deferred::Kill(wanted, client));
+        }
+        if self.reactor.connections[index as usize].as_ref().is_some_and(|c| c.session.client.id == client) {
+            self.close(index);
+        }
+    }
+}

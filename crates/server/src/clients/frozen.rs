@@ -1,0 +1,184 @@
+//! The connection whose script is busy is *frozen*: nothing of it is parsed, sent, closed or written to; what comes for it waits in
+//! [`Deferred`] until it thaws, or another connection freezes before that. What is to be sent to it waits there up to its hard output
+//! limit: with more, nothing more is kept and it is closed instead. (The soft limit, and `maxmemory-clients`, look at it again when
+//! its script has ended.)
+
+use pantala_engine::tracking::News;
+use pantala_runtime::{Event, EventLoop, Outgoing};
+
+use super::output::output_limit;
+use super::{Abandon, Clients};
+use crate::reactor::Reactor;
+use crate::scripting::Kind;
+
+/// What came for a frozen connection.
+pub enum Deferred {
+    /// From the loop. Nothing is received meanwhile, so these are few.
+    Event(Event),
+    /// A message to be sent to it: by the worker's token of it. Bounded by [`Clients::defer_output`], as is the next.
+    Output(u64, Outgoing),
+    /// What has become invalid for it.
+    News(News),
+    /// There would have been more of these two than its output limit allows: the token.
+    OverLimit(u64),
+    /// `CLIENT KILL`: the token, and the number of the client.
+    Kill(u64, u64),
+}
+
+impl Deferred {
+    /// Whether it is to be sent to a connection.
+    fn is_output_of(&self, wanted: u64) -> bool {
+        match self {
+            Deferred::Output(token, _) => *token == wanted,
+            Deferred::News(news) => news.connection == wanted,
+            Deferred::Event(_) | Deferred::OverLimit(_) | Deferred::Kill(..) => false,
+        }
+    }
+}
+
+/// What has frozen a connection.
+struct By {
+    /// Index of the frozen connection.
+    index: u32,
+    /// What it runs.
+    kind: Kind,
+    /// Bytes of output that were deferred for it.
+    deferred_bytes: usize,
+    /// They were too many.
+    is_over_limit: bool,
+}
+
+/// See the head of this module.
+#[derive(Default)]
+pub struct Frozen {
+    by: Option<By>,
+    deferred: Vec<Deferred>,
+}
+
+impl Frozen {
+    /// Whether a connection's own script runs, and this turn is one within it.
+    #[inline]
+    pub fn holds(&self, index: u32) -> bool {
+        self.by.as_ref().is_some_and(|by| by.index == index)
+    }
+
+    /// Whether this turn is one within a script.
+    pub fn is_within_script(&self) -> bool {
+        self.by.is_some()
+    }
+
+    /// The answer to a client that would run another script in a turn within one.
+    pub fn reply(&self) -> Option<&'static str> {
+        self.by.as_ref().map(|by| by.kind.busy())
+    }
+
+    /// Keeps something that came for the frozen connection.
+    pub fn defer(&mut self, deferred: Deferred) {
+        self.deferred.push(deferred);
+    }
+
+    /// Puts an event of the frozen connection off: then there is `None` left to be done.
+    fn defer_event<L: EventLoop, H>(&mut self, reactor: &Reactor<'_, L, H>, event: Event) -> Option<Event> {
+        let Some(by) = &self.by else { return Some(event) };
+        let conn = match &event {
+            Event::Data { conn, .. }
+            | Event::Eof { conn }
+            | Event::Failed { conn, .. }
+            | Event::Sent { conn, result: Err(_), .. } => *conn,
+            Event::Sent { .. } | Event::Accepted { .. } | Event::Woken => return Some(event),
+        };
+        if reactor.find(conn) != Some(by.index) {
+            return Some(event);
+        }
+        self.deferred.push(Deferred::Event(event));
+        None
+    }
+}
+
+impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
+    /// Freezes a connection, whose script is busy, and has all others be looked at.
+    pub fn freeze(&mut self, index: u32, kind: Kind) {
+        self.frozen.by = Some(By { index, kind, deferred_bytes: 0, is_over_limit: false });
+        if let Some(connection) = &self.reactor.connections[index as usize]
+            && !connection.socket.is_held
+        {
+            self.reactor.io.pause_receive(connection.socket.id);
+        }
+        self.reactor.make_others_ready(index);
+        // What came for a connection that was frozen before in this turn comes before what it gets in the turns within.
+        self.replay_deferred();
+    }
+
+    /// The script has ended.
+    pub fn thaw(&mut self) {
+        let Some(by) = self.frozen.by.take() else { return };
+        if let Some(connection) = &self.reactor.connections[by.index as usize]
+            && !connection.socket.is_held
+        {
+            self.reactor.io.resume_receive(connection.socket.id);
+        }
+    }
+
+    /// Handles events in a turn within a script; those of its connection wait.
+    pub fn handle_or_defer(&mut self, events: Vec<Event>) {
+        for event in events {
+            if let Some(event) = self.frozen.defer_event(&self.reactor, event) {
+                self.handle(event);
+            }
+        }
+    }
+
+    /// Keeps what is to be sent to the frozen connection, so many bytes, unless that is more than its output limit allows.
+    pub fn defer_output(&mut self, output: Deferred, bytes: usize) {
+        let Some(by) = &mut self.frozen.by else { return };
+        let Some(connection) = &self.reactor.connections[by.index as usize] else { return };
+        if by.is_over_limit {
+            return;
+        }
+        by.deferred_bytes += bytes;
+        let hard_bytes = output_limit(connection, &self.reactor.settings).hard_bytes;
+        by.is_over_limit = hard_bytes > 0 && (connection.pending_bytes() + by.deferred_bytes) as u64 > hard_bytes;
+        if by.is_over_limit {
+            let wanted = connection.socket.token();
+            self.frozen.deferred.retain(|deferred| !deferred.is_output_of(wanted));
+            self.frozen.deferred.push(Deferred::OverLimit(wanted));
+        } else {
+            self.frozen.deferred.push(output);
+        }
+    }
+
+    /// Handles what came for a connection while it was frozen. `false`: nothing did.
+    #[inline]
+    pub fn replay_deferred(&mut self) -> bool {
+        let is_there = !self.frozen.deferred.is_empty();
+        if is_there {
+            self.replay_all();
+        }
+        is_there
+    }
+
+    #[cold]
+    fn replay_all(&mut self) {
+        for deferred in std::mem::take(&mut self.frozen.deferred) {
+            match deferred {
+                Deferred::Event(event) => {
+                    if let Some(event) = self.frozen.defer_event(&self.reactor, event) {
+                        self.handle(event);
+                    }
+                }
+                Deferred::Kill(wanted, client) => self.kill(wanted, client),
+                Deferred::News(news) => self.tell_all(vec![news]),
+                Deferred::Output(wanted, output) => {
+                    if let Some(index) = self.reactor.find_token(wanted) {
+                        self.hand(index, &output);
+                    }
+                }
+                Deferred::OverLimit(wanted) => match self.reactor.find_token(wanted) {
+                    Some(index) if self.frozen.holds(index) => self.frozen.deferred.push(Deferred::OverLimit(wanted)),
+                    Some(index) => self.close_over_limit(index),
+                    None => {}
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Windows: commands are parsed from connections, prefetched, and run in order.
+//!
+//! It drives the [dispatcher](crate::dispatch), which knows the commands that need more than their turn in a window: transactions,
+//! scripts, and requests to other workers.
+
+mod caching;
+mod hand_over;
+mod homes;
+mod queue;
+mod refusal;
+mod room;
+mod run;
+mod slow;
+mod suspended;
+
+use crate::dispatch::window::Window;
+use hand_over::Handed;
+
+/// The window of a worker. In a turn within a script another one serves.
+#[derive(Default)]
+pub struct Windows {
+    window: Window,
+    /// The command that has just run, if its value was handed over.
+    handed: Option<Handed>,
+}

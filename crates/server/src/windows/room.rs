@@ -1,0 +1,73 @@
+//! `maxmemory`: room for a command is made before it runs, or the command is refused.
+
+use pantala_engine::command::{Command, Flags, Handler, TransactionPart};
+use pantala_engine::eviction::OUT_OF_MEMORY;
+use pantala_resp::{ArgRange, Args, Reply};
+use pantala_runtime::EventLoop;
+use pantala_session::State;
+use pantala_session::access::{forbidden, is_restricted};
+
+use super::Windows;
+use crate::dispatch::window::{Entry, What};
+use crate::dispatch::{Dispatcher, flags_of, refusal};
+use crate::stats::Outcome;
+
+impl Windows {
+    /// Evicts what has to go before a command may run, and refuses that if it isn't enough: then it says no, and the command is answered. Of what won't run anyway
+    /// it says yes.
+    #[inline(never)]
+    pub(super) fn has_room<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        entry: &Entry,
+        ranges: &[ArgRange],
+    ) -> bool {
+        let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else { return true };
+        if !self.may_run(d, entry, command) {
+            return true;
+        }
+        d.memory.make_room(&mut d.clients, &mut []);
+        // Who has copies of keys that are gone hears of it before the reply.
+        d.clients.tell_own();
+        if !d.memory.is_out() {
+            return true;
+        }
+        let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return true };
+        let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
+        let session = &mut connection.session;
+        let needs_memory = match &mut session.transaction {
+            Some(transaction) if matches!(command.handler, Handler::Transaction(TransactionPart::Exec)) => {
+                transaction.flags().contains(Flags::DENYOOM)
+            }
+            // What is queued takes memory, whatever it does later.
+            Some(transaction) => {
+                let needs_memory = !command.flags.contains(Flags::DISCARDS);
+                transaction.aborted |= needs_memory;
+                needs_memory
+            }
+            None => flags_of(d.clients.reactor.server, command, &args).contains(Flags::DENYOOM),
+        };
+        if !needs_memory {
+            return true;
+        }
+        let before = connection.output.len();
+        let why = refusal(command, session, OUT_OF_MEMORY.as_bytes());
+        Reply::new(&mut connection.output, session.version).error_bytes(&why);
+        d.clients.tally.count_reply(&connection.output[before..]);
+        d.clients.tally.count(command, Outcome::Rejected);
+        connection.end_reply(before);
+        connection.input.done(entry.end);
+        false
+    }
+
+    /// Whether nothing else is in a command's way.
+    fn may_run<L: EventLoop>(&self, d: &Dispatcher<'_, L>, entry: &Entry, command: &Command) -> bool {
+        let Some(connection) = &d.clients.reactor.connections[entry.connection as usize] else { return false };
+        let is_watched_over = is_restricted(&connection.session) || command.flags.contains(Flags::PROTECTED);
+        connection.state == State::Open
+            && !(is_watched_over && forbidden(command, &connection.session, d.clients.reactor.server).is_some())
+            && !(connection.session.transaction.is_some() && command.flags.contains(Flags::NO_MULTI))
+            // Nothing is evicted while writes are paused, so there is nothing to see to.
+            && d.clients.reactor.server.paused_until_ms() <= d.clients.reactor.clock.now_ms
+    }
+}

@@ -1,0 +1,56 @@
+//! Plain commands of a window that took long together.
+
+use std::time::{Duration, Instant};
+
+use pantala_engine::slowlog::Sender;
+use pantala_resp::Args;
+use pantala_runtime::EventLoop;
+
+use super::Windows;
+use crate::clients::slow::note;
+use crate::dispatch::Dispatcher;
+use crate::dispatch::window::{What, Window};
+
+impl Windows {
+    /// A window has run that began and took so. Logs one of its plain commands if all of them together took long.
+    #[inline]
+    pub(super) fn end_watch<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        window: &Window,
+        began: Instant,
+        took: Duration,
+    ) {
+        // Mostly no command had its time taken, and the rest is the whole.
+        let mark = d.stopwatch.mark;
+        let rest = if mark == began { took } else { took.saturating_sub(mark - began) };
+        if rest >= d.stopwatch.slow_window {
+            self.note_plain(d, window, rest);
+        }
+    }
+
+    #[cold]
+    fn note_plain<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, window: &Window, took: Duration) {
+        let plain = window.entries.iter().filter_map(|entry| match entry.what {
+            What::Single(command, _) | What::Keyed(command) | What::Local(command)
+                if command.is_plain(entry.args as usize) =>
+            {
+                Some((entry, command))
+            }
+            _ => None,
+        });
+        let Some((entry, command)) = plain.max_by_key(|(entry, _)| entry.end - entry.begin) else { return };
+        let Some(connection) = &d.clients.reactor.connections[entry.connection as usize] else { return };
+        let Some(bytes) = connection.input.bytes(&d.clients.reactor.io).get(entry.begin..entry.end) else { return };
+        let args = Args::new(bytes, window.ranges_of(entry));
+        let client = &connection.session.client;
+        note(
+            d.clients.executor.keyspace(),
+            Sender::Client(client),
+            command,
+            &args,
+            took,
+            d.clients.reactor.clock.now_ms,
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! Commands of a window that may be scripts: a script that is busy has its window given up.
+
+use pantala_engine::command::Command;
+use pantala_resp::ArgRange;
+use pantala_runtime::EventLoop;
+
+use super::Windows;
+use crate::dispatch::window::{Entry, What, Window};
+use crate::dispatch::{Dispatcher, Suspended};
+
+impl Windows {
+    /// Runs a command of the window that may be a script. Gives the window back, or nothing when it was given up meanwhile.
+    #[cold]
+    pub(super) fn run_suspended<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        window: Window,
+        at: usize,
+        command: &'static Command,
+    ) -> Option<Window> {
+        let Entry { connection, db, begin, end, is_inline, first_arg, args, .. } = window.entries[at];
+        let entry = Entry { connection, db, begin, end, is_inline, first_arg, args, what: What::Local(command) };
+        let ranges: Vec<ArgRange> = window.ranges_of(&entry).to_vec();
+        d.suspended.push(Suspended { window, at, is_given_up: false });
+        self.run_entry(d, &entry, &ranges);
+        let Suspended { window, at, is_given_up } = d.suspended.pop()?;
+        if !is_given_up {
+            return Some(window);
+        }
+        let is_own = |later: &Entry| later.connection == entry.connection;
+        if let Some(next) = window.entries[at + 1..].iter().position(is_own)
+            && let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize]
+        {
+            let later = window.of_connection(entry.connection, at + 1 + next);
+            connection.input.rewind(&mut d.clients.reactor.io, later);
+            d.clients.reactor.make_ready(entry.connection);
+        }
+        None
+    }
+}
