@@ -54,19 +54,19 @@ FUNCTIONS = [
     (r"Executor|Access>?::shard|Keyspace>?::(shard|prefetch_gate|may_|is_)|ownership|engine::access::Access::db", "gate"),
     (r"pantala_resp::reply|strings::|Db::set_|Db::payload|payload_of|NewString|record::|slab::|replace|dispose|heap_bytes", "copy"),
     (r"db::Db|pantala_dict|Access>?::(first_key|key)|types::access|ArgRange::of", "find"),
-    (r"worker::(stats|slow|metrics)|latency|Timespec|Instant|SystemTime|clock_gettime|clock::|Tally", "figures"),
-    (r"pantala_runtime|worker::events|worker::Worker|worker::output|worker::input|epoll|sys::", "loop"),
+    (r"pantala::stats|(worker|clients|windows)::(stats|slow|metrics)|latency|Timespec|Instant|SystemTime|clock_gettime|clock::|Tally", "figures"),
+    (r"pantala_runtime|pantala::reactor|clients::events|worker::Worker|pantala_session|epoll|sys::", "loop"),
     (r"^(send|recv|read|write|readv|writev|sendmsg|recvmsg|sendto|recvfrom|__libc_(send|recv|read|write)|syscall)", "loop"),
 ]
 FILES = [
     (r"crates/resp/src/reply", "copy"),
     (r"crates/resp/", "parse"),
-    (r"worker/window|commands/src/records|command/keys|base/src/crc16|dict/src/(hash|hint)|renames", "place"),
+    (r"dispatch/window|commands/src/records|command/keys|base/src/crc16|dict/src/(hash|hint)|renames", "place"),
     (r"engine/src/(executor|ownership|keyspace|access)", "gate"),
     (r"commands/src/strings|dict/src/(record|slab)", "copy"),
     (r"crates/dict/|engine/src/db", "find"),
-    (r"worker/(stats|slow|metrics)|engine/src/latency|std/src/time|time\.rs", "figures"),
-    (r"crates/runtime/|io-uring|worker/events", "loop"),
+    (r"server/src/stats|(clients|windows)/slow|engine/src/latency|std/src/time|time\.rs", "figures"),
+    (r"crates/runtime/|io-uring|crates/session/|server/src/reactor|clients/events", "loop"),
 ]
 # What works for whoever calls it: copies, comparisons, memory. Counted where it is called.
 BORROWED = re.compile(r"^(__?mem|memcpy|memmove|memset|memcmp|bcmp|__bcmp|_?mi_|malloc|free|calloc|realloc|__rust|__rdl|__rg)|GlobalAlloc")

@@ -1,7 +1,7 @@
 //! `CLIENT PAUSE`: since when and until when commands are held back.
 //!
 //! Each command is looked at before it runs. Those that were let through before may still be in flight
-//! when a pause begins: its client gets the reply when they have run (`server/worker/pause.rs`). Until
+//! when a pause begins: its client gets the reply when they have run (`server/dispatch/pause.rs`). Until
 //! then the pause is *held*: it has no end.
 //!
 //! Commands read two atomics of [`Tuning`]. These are written under the lock of [`Pauses`] only, so
