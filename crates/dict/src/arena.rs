@@ -1,7 +1,7 @@
 //! The type-stable arena: segments, directory blocks and roots.
 //!
 //! Memory of each of the three kinds is mapped for the life of the process and never changes its kind or its size: a
-//! segment's memory is ever after 512 buckets of atomic words, a directory block of 2^d words holds directory words
+//! segment's memory is ever after 512 buckets of atomic words (8 of a small one, and others' behind them), a directory block of 2^d words holds directory words
 //! (or zeros) and nothing else. So a thread that follows a root to a directory to a segment while another thread
 //! changes, drops or recycles them reads at worst another dictionary's state, never memory of another kind. That is
 //! the whole soundness of [`crate::Hint`].
@@ -20,16 +20,22 @@ use crate::memory::{PAGE_BYTES, Usage, discard, map_forever};
 pub(crate) const SEGMENT_BYTES: usize = 32 * 1024;
 /// Cache lines of a segment: the header and its buckets.
 pub(crate) const SEGMENT_LINES: usize = SEGMENT_BYTES / size_of::<Bucket>();
+/// Bytes of a small segment, for a dictionary of a few keys: a page would be many times what they take.
+pub(crate) const SMALL_SEGMENT_BYTES: usize = 512;
 /// Largest directory: 2^24 words, 128 MB, enough for 40 billion entries of one dictionary.
 pub(crate) const DIRECTORY_DEPTH_MAX: u32 = if cfg!(any(miri, test)) { 9 } else { 24 };
 /// Smallest block, as a power of two: a cache line of words.
 const BLOCK_DEPTH_MIN: u32 = 3;
 
 const SEGMENT_CHUNK_BYTES: usize = if cfg!(miri) { 8 } else { 2048 } * SEGMENT_BYTES;
+const SMALL_CHUNK_BYTES: usize = if cfg!(miri) { 16 } else { 512 } * SMALL_SEGMENT_BYTES;
 const BLOCK_CHUNK_BYTES: usize = if cfg!(miri) { 64 * 1024 } else { 1024 * 1024 };
-const ROOT_CHUNK: usize = 64;
+/// Roots that single dictionaries take are cut from lines of so many.
+const ROOTS_PER_LINE: usize = 64 / size_of::<Root>();
+const ROOT_CHUNK_BYTES: usize = 64 * 1024;
 
-/// A segment's memory: [`SEGMENT_LINES`] lines, mapped for ever. Not a reference to the whole, but a source of references
+/// A segment's memory: [`SEGMENT_LINES`] lines, mapped for ever. Of a small segment the first few are its own, and those
+/// behind them, other small segments', no less atomic words. Not a reference to the whole, but a source of references
 /// to lines: Miri pays for every byte that a reference covers, each time one is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentLines(NonNull<Bucket>);
@@ -46,7 +52,7 @@ impl SegmentLines {
         NonNull::new(core::ptr::with_exposed_provenance_mut(address)).map(Self)
     }
 
-    /// The address, a multiple of [`SEGMENT_BYTES`].
+    /// The address, a multiple of [`SMALL_SEGMENT_BYTES`].
     #[inline]
     pub(crate) fn address(self) -> usize {
         self.0.as_ptr().expose_provenance()
@@ -55,15 +61,15 @@ impl SegmentLines {
     /// Line `i`, which is below [`SEGMENT_LINES`].
     #[inline(always)]
     pub(crate) fn line(self, i: usize) -> &'static Bucket {
-        // SAFETY: the mask keeps the line within the segment's memory, which is mapped for ever and consists of atomic
-        // words, for which a shared reference is valid at any time.
+        // SAFETY: the mask keeps the line within the segment's memory, or that of its chunk (see `take_small_segment`),
+        // which is mapped for ever and consists of atomic words, for which a shared reference is valid at any time.
         unsafe { self.0.add(i & (SEGMENT_LINES - 1)).as_ref() }
     }
 }
 
 /// The one word of a dictionary that other threads know: the directory's address (64-aligned) and its depth in the low
-/// six bits; zero when there is none.
-#[repr(align(64))]
+/// six bits; zero when there is none. It changes only where the directory moves, so that roots of dictionaries with
+/// different owners share a cache line.
 pub(crate) struct Root(pub(crate) AtomicU64);
 
 /// Memory handed out from the front of a chunk.
@@ -100,6 +106,8 @@ impl Bump {
 struct Segments {
     free: Vec<SegmentLines>,
     bump: Bump,
+    small_free: Vec<SegmentLines>,
+    small_bump: Bump,
 }
 
 struct Blocks {
@@ -107,10 +115,27 @@ struct Blocks {
     bump: Bump,
 }
 
-static SEGMENTS: Mutex<Segments> = Mutex::new(Segments { free: Vec::new(), bump: Bump::new() });
+struct FreeRoots {
+    single: Vec<&'static Root>,
+    groups: Vec<&'static [Root]>,
+    bump: Bump,
+}
+
+impl FreeRoots {
+    /// Fresh roots without directories, whole lines of them.
+    fn cut(&mut self, lines: usize) -> &'static [Root] {
+        let count = lines * ROOTS_PER_LINE;
+        let start = self.bump.take(count * size_of::<Root>(), ROOT_CHUNK_BYTES, PAGE_BYTES);
+        // SAFETY: so many zeroed bytes, aligned to a line, mapped for ever and handed out to nobody else.
+        unsafe { core::slice::from_raw_parts(start.cast::<Root>().as_ptr(), count) }
+    }
+}
+
+static SEGMENTS: Mutex<Segments> =
+    Mutex::new(Segments { free: Vec::new(), bump: Bump::new(), small_free: Vec::new(), small_bump: Bump::new() });
 static BLOCKS: Mutex<Blocks> =
     Mutex::new(Blocks { free: [const { Vec::new() }; DIRECTORY_DEPTH_MAX as usize + 1], bump: Bump::new() });
-static ROOTS: Mutex<Vec<&'static Root>> = Mutex::new(Vec::new());
+static ROOTS: Mutex<FreeRoots> = Mutex::new(FreeRoots { single: Vec::new(), groups: Vec::new(), bump: Bump::new() });
 
 /// No code panics while it holds a pool, so a poisoned pool is whole.
 fn lock<T>(pool: &'static Mutex<T>) -> MutexGuard<'static, T> {
@@ -130,6 +155,28 @@ pub(crate) fn take_segment() -> SegmentLines {
 pub(crate) fn free_segment(lines: SegmentLines, used_bytes: usize) {
     discard_lines(lines, 0, used_bytes);
     lock(&SEGMENTS).free.push(lines);
+}
+
+/// As [`take_segment`], a small one.
+pub(crate) fn take_small_segment() -> SegmentLines {
+    let mut pool = lock(&SEGMENTS);
+    if let Some(lines) = pool.small_free.pop() {
+        return lines;
+    }
+    if pool.small_bump.left_bytes == 0 {
+        // Behind the chunk's last segment there are as many lines as any segment is taken to have.
+        let start = map_forever(SMALL_CHUNK_BYTES + SEGMENT_BYTES, PAGE_BYTES, Usage::Sparse);
+        pool.small_bump = Bump { next: start.as_ptr(), left_bytes: SMALL_CHUNK_BYTES };
+    }
+    SegmentLines(pool.small_bump.take(SMALL_SEGMENT_BYTES, 0, 0).cast())
+}
+
+/// Gives back a small segment that its owner doesn't store into any more.
+pub(crate) fn free_small_segment(lines: SegmentLines) {
+    for line in 0..SMALL_SEGMENT_BYTES / size_of::<Bucket>() {
+        lines.line(line).slots.iter().for_each(|slot| slot.store(0, Relaxed));
+    }
+    lock(&SEGMENTS).small_free.push(lines);
 }
 
 /// Makes the pages of a segment in `from_bytes..to_bytes` (multiples of the page) zero and gives them back.
@@ -182,17 +229,31 @@ pub(crate) fn free_block(block: &'static [AtomicU64]) {
 /// A root without a directory.
 pub(crate) fn take_root() -> &'static Root {
     let mut pool = lock(&ROOTS);
-    if let Some(root) = pool.pop() {
+    if let Some(root) = pool.single.pop() {
         return root;
     }
-    let fresh: Vec<Root> = (0..ROOT_CHUNK).map(|_| Root(AtomicU64::new(0))).collect();
-    pool.extend(fresh.leak().iter());
-    // The pool holds `ROOT_CHUNK` roots now.
-    pool.pop().unwrap_or_else(|| Box::leak(Box::new(Root(AtomicU64::new(0)))))
+    let roots = pool.cut(1);
+    pool.single.extend(&roots[1..]);
+    &roots[0]
 }
 
-/// Gives back a root; hints to it may live on.
+/// Gives back a root of [`take_root`]; hints to it may live on.
 pub(crate) fn free_root(root: &'static Root) {
     root.0.store(0, Relaxed);
-    lock(&ROOTS).push(root);
+    lock(&ROOTS).single.push(root);
+}
+
+/// At least `count` roots without directories, side by side. Pages of them that are never stored to aren't resident.
+pub(crate) fn take_roots(count: usize) -> &'static [Root] {
+    let lines = count.div_ceil(ROOTS_PER_LINE);
+    let mut pool = lock(&ROOTS);
+    if let Some(at) = pool.groups.iter().position(|group| group.len() == lines * ROOTS_PER_LINE) {
+        return pool.groups.swap_remove(at);
+    }
+    pool.cut(lines)
+}
+
+/// Gives back roots of [`take_roots`], whose dictionaries are gone; hints to them may live on.
+pub(crate) fn free_roots(group: &'static [Root]) {
+    lock(&ROOTS).groups.push(group);
 }

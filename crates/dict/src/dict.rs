@@ -2,7 +2,8 @@
 
 use core::marker::PhantomData;
 
-use crate::bucket::{EXPIRES_BIT, UNTAGGED_MASK};
+use crate::arena::Root;
+use crate::bucket::{Bucket, EXPIRES_BIT, UNTAGGED_MASK};
 use crate::entry::{Entry, EntryMut, EntryRef, Removed, VacantEntry, unbox};
 use crate::hint::Hint;
 use crate::occupancy::Occupancy;
@@ -24,9 +25,14 @@ pub struct Dict<V> {
 unsafe impl<V: Send> Send for Dict<V> {}
 
 impl<V> Dict<V> {
-    /// An empty dictionary for keys hashed with `seed`. It takes no memory but a root of one cache line.
+    /// An empty dictionary for keys hashed with `seed`. It takes no memory but a root of one word.
     pub fn new(seed: u64) -> Self {
         Self { table: Table::new(seed), values: PhantomData }
+    }
+
+    /// As [`Self::new`], with one root of a group, which belongs to that.
+    pub(crate) fn with_root(seed: u64, root: &'static Root) -> Self {
+        Self { table: Table::with_root(seed, root, true), values: PhantomData }
     }
 
     /// The seed of its keys' hashes.
@@ -152,6 +158,7 @@ impl<V> Dict<V> {
         let mut taken = Self::new(self.table.seed);
         core::mem::swap(&mut self.table, &mut taken.table);
         core::mem::swap(&mut self.table.root, &mut taken.table.root);
+        core::mem::swap(&mut self.table.is_root_lent, &mut taken.table.is_root_lent);
         self.table.publish_directory();
         taken.table.publish_directory();
         taken
@@ -194,7 +201,8 @@ impl<V> Dict<V> {
             let (mut segment_len, mut segment_expiring) = (0, 0);
             bytes += segment.size_bytes();
             deepest += usize::from(segment.depth == self.table.depth);
-            for i in 1..if cfg!(miri) { 16 } else { crate::arena::SEGMENT_LINES } {
+            let lines = if cfg!(miri) { 16 } else { crate::arena::SEGMENT_LINES };
+            for i in 1..if segment.is_small() { segment.size_bytes() / size_of::<Bucket>() } else { lines } {
                 let line = segment.lines.line(i);
                 for (j, slot) in line.slots.iter().map(|s| s.load(core::sync::atomic::Ordering::Relaxed)).enumerate() {
                     if slot == 0 {

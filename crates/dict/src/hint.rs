@@ -3,14 +3,15 @@
 //! A worker that has parsed a window of commands wants the buckets and entries of all their keys on their way to its
 //! cache before it takes the first shard, while other threads may be changing those shards. Why that is sound:
 //!
-//! 1. *The root lives for ever.* A [`Hint`] holds a `&'static Root`; roots are recycled through a pool, never freed.
+//! 1. *The root lives for ever.* A [`Hint`] holds a `&'static Root`; roots are recycled through a pool, never freed,
+//!    and what is stored to one is a directory's word whichever table stores it.
 //! 2. *The root's word names a directory.* It is zero or a block's address with its depth, stored by one atomic store
 //!    and loaded by one atomic load, so they belong together. Directory blocks keep their size and stay mapped for ever:
 //!    the index, of `depth` bits, is within the block even if its owner has given it back.
 //! 3. *A directory's word names a segment.* A block holds words made from segments, or zeros, and never anything else;
 //!    its words are loaded atomically. Segments stay mapped for ever, as atomic words.
 //! 4. *A bucket is loaded atomically*, in eight loads. The number of buckets comes from the same word as the segment and
-//!    is at most 511, so the bucket is within the segment, in use or not.
+//!    is at most 511, so the bucket is within the segment, in use or not, or behind a small one within its chunk.
 //! 5. *An entry is never read*: its address is only handed to the prefetch instruction, which doesn't fault.
 //!
 //! What a hint reads may be out of date or another dictionary's; then it warms the wrong line, and no more. Loads of
@@ -19,8 +20,9 @@
 
 use core::sync::atomic::Ordering::Acquire;
 
-use crate::arena::Root;
+use crate::arena::{self, Root};
 use crate::bucket::{Bucket, LONG_BIT, address_of};
+use crate::dict::Dict;
 use crate::memory::prefetch;
 use crate::segment::Segment;
 use crate::table::{directory_index, directory_of};
@@ -68,6 +70,35 @@ impl Hint {
     #[inline]
     pub fn prefetch_entry(self, h: u64) {
         self.prefetch_bucket(h).prefetch_entry();
+    }
+}
+
+/// The roots of many dictionaries, most of which may never be made. A place whose dictionary has had no entries takes no
+/// resident memory, but where it lies beside one that has.
+pub struct Roots(&'static [Root]);
+
+impl Roots {
+    /// Roots for `count` dictionaries.
+    pub fn new(count: usize) -> Self {
+        Self(arena::take_roots(count))
+    }
+
+    /// A handle to prefetch from the dictionary at a place, made or not.
+    #[inline]
+    pub fn hint(&self, place: usize) -> Hint {
+        Hint::new(&self.0[place])
+    }
+
+    /// An empty dictionary at a place, for keys hashed with `seed`. The caller makes one for each place: of two, hints would
+    /// follow the one that has grown last.
+    pub fn dict<V>(&self, place: usize, seed: u64) -> Dict<V> {
+        Dict::with_root(seed, &self.0[place])
+    }
+}
+
+impl Drop for Roots {
+    fn drop(&mut self) {
+        arena::free_roots(self.0);
     }
 }
 

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | hash | 64 bits of [`hash_key`], always read from the top: directory index, then tag |
 //! | directory | 2^depth words, each a segment's address with its own depth and number of buckets |
-//! | segment | up to 511 buckets in 32 KB of address space, for the hashes that begin with its `depth` bits |
+//! | segment | up to 511 buckets in 32 KB of address space, or up to 7 in 512 bytes, for the hashes that begin with its `depth` bits |
 //! | bucket | a cache line of 8 slots |
 //! | slot | 16 bits of hash (the tag) and 48 of entry address; one bit says that the entry has an expiry |
 //! | entry | head, lengths, expiry, key and payload in one piece of memory: a slab cell |
@@ -28,8 +28,8 @@
 //!
 //! # Growth
 //!
-//! A segment grows *in place*: 1, 2, 4 … 32 and 63 buckets in its first page, then page by page to 511, whenever it is
-//! filled to 90%. Its slots are spread anew; entries aren't touched. At 511 it splits, which reads its entries' keys (for
+//! A segment grows: 1, 2, 4 and 7 buckets in half a kilobyte, then *in place* 16, 32 and 63 in its first page and page by
+//! page to 511, whenever it is filled to 90%. Its slots are spread anew; entries aren't touched. At 511 it splits, which reads its entries' keys (for
 //! the hash bit that the tags lack) with 16 of them on their way at a time. So an insert moves at most one segment's
 //! slots, 3,679 in fact, and nothing is ever rehashed as a whole. Shrinking goes the same way back, and pages that are
 //! no longer needed go back to the kernel.
@@ -57,8 +57,8 @@
 //!
 //! An expiry is 8 bytes more, an integer's payload 8 in all, a heap value's pointer 8; lengths from 239 on take 2, from 4,096 on 9. Cells
 //! are cut in steps of 4 bytes up to 64, of 8 to 128, of 16 to 512, then of at most an eighth: a 16-byte key with a value of
-//! 256 bytes is 4 + 1 + 2 + 272 = 279 in a cell of 288, 26 beyond key and value with its slot. A segment, even of one
-//! entry, takes a page; so do the cells of each size in use. An empty dictionary takes a cache line.
+//! 256 bytes is 4 + 1 + 2 + 272 = 279 in a cell of 288, 26 beyond key and value with its slot. A segment takes half a
+//! kilobyte up to 50 entries, pages beyond; so do the cells of each size in use. An empty dictionary takes a word.
 //!
 //! Measured on a 2-core EPYC (Zen 3) shared with other work, `cargo run --release -p pantala-dict --example figures`:
 //!
@@ -101,6 +101,6 @@ mod testing;
 pub use dict::Dict;
 pub use entry::{Entry, EntryMut, EntryRef, Extracted, NewPayload, OwnedPayload, Payload, Removed, VacantEntry};
 pub use hash::hash_key;
-pub use hint::{BucketHint, Hint};
+pub use hint::{BucketHint, Hint, Roots};
 pub use memory::{prefetch, prefetch_all};
 pub use occupancy::Occupancy;

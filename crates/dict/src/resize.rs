@@ -45,15 +45,14 @@ impl Table {
         }
     }
 
-    /// Spreads a segment's entries over another number of buckets, in place.
+    /// Spreads a segment's entries over another number of buckets.
     fn set_buckets(&mut self, h: u64, segment: Segment, buckets: u64) -> Segment {
         let mut slots = [0; SEGMENT_SLOTS];
         let count = segment.gather(&mut slots);
         self.moved += count;
-        let changed = Segment { buckets, ..segment };
-        changed.refill(&slots[..count], segment.buckets);
+        let changed =
+            segment.remake(buckets, segment.depth, &slots[..count], |changed| self.publish_segment(h, changed));
         self.segment_bytes = self.segment_bytes + changed.size_bytes() - segment.size_bytes();
-        self.publish_segment(h, changed);
         changed
     }
 
@@ -89,14 +88,14 @@ impl Table {
                 high_count += 1;
             }
         }
-        let low = Segment { depth, buckets: buckets_for(low_count as u64), ..segment };
-        low.refill(&slots[..low_count], segment.buckets);
         let fresh = Segment::new(buckets_for(high_count as u64), depth);
         fresh.refill(&high[..high_count], fresh.buckets);
-        self.segment_bytes = self.segment_bytes + low.size_bytes() + fresh.size_bytes() - segment.size_bytes();
         let side = 1 << (63 - segment.depth);
-        self.publish_segment(h & !side, low);
-        self.publish_segment(h | side, fresh);
+        let low = segment.remake(buckets_for(low_count as u64), depth, &slots[..low_count], |low| {
+            self.publish_segment(h & !side, low);
+            self.publish_segment(h | side, fresh);
+        });
+        self.segment_bytes = self.segment_bytes + low.size_bytes() + fresh.size_bytes() - segment.size_bytes();
         if depth == self.depth {
             self.deepest += 2;
         }
@@ -154,11 +153,11 @@ impl Table {
         if low.depth == self.depth {
             self.deepest -= 2;
         }
-        let merged = Segment { depth: low.depth - 1, buckets: buckets_for(count as u64), ..low };
-        merged.refill(&slots[..count], low.buckets);
+        let merged = low.remake(buckets_for(count as u64), low.depth - 1, &slots[..count], |merged| {
+            self.publish_segment(h, merged);
+        });
         self.segment_bytes = self.segment_bytes + merged.size_bytes() - low.size_bytes() - high.size_bytes();
-        self.publish_segment(h, merged);
-        arena::free_segment(high.lines, high.size_bytes());
+        high.free();
         while self.deepest == 0 && self.depth > 0 {
             self.halve_directory();
         }

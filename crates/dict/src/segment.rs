@@ -28,19 +28,24 @@ const LOAD_PARTS: usize = 100;
 const LOAD_SHRUNK: usize = 67;
 /// Two buddies merge when together they would fill a whole segment to less than these parts of [`LOAD_PARTS`].
 const LOAD_MERGED: usize = 50;
+/// Most buckets of a small segment.
+const SMALL_BUCKETS_MAX: usize = if cfg!(miri) { 2 } else { arena::SMALL_SEGMENT_BYTES / size_of::<Bucket>() - 1 };
 const PAGE_LINES: usize = PAGE_BYTES / size_of::<Bucket>();
 
 const BUCKETS_BITS: u32 = 9;
 const BUCKETS_MASK: u64 = (1 << BUCKETS_BITS) - 1;
 const DEPTH_BITS: u32 = 6;
-const ADDRESS_MASK: u64 = ((1 << 48) - 1) & !((1 << (BUCKETS_BITS + DEPTH_BITS)) - 1);
+const ADDRESS_BITS: u32 = 48;
+const ADDRESS_MASK: u64 = ((1 << ADDRESS_BITS) - 1) & !BUCKETS_MASK;
 /// Bits of a tag.
 pub(crate) const TAG_BITS: u32 = 16;
 /// Number of tags.
 pub(crate) const TAGS: u64 = 1 << TAG_BITS;
 
 const _: () = assert!(SEGMENT_LINES - 1 <= BUCKETS_MASK as usize);
-const _: () = assert!(arena::SEGMENT_BYTES == 1 << (BUCKETS_BITS + DEPTH_BITS));
+const _: () = assert!(arena::SMALL_SEGMENT_BYTES == 1 << BUCKETS_BITS);
+const _: () = assert!(arena::SEGMENT_BYTES.is_multiple_of(arena::SMALL_SEGMENT_BYTES));
+const _: () = assert!(ADDRESS_BITS + DEPTH_BITS <= u64::BITS);
 const _: () = assert!(arena::DIRECTORY_DEPTH_MAX < 1 << DEPTH_BITS);
 const _: () = assert!(arena::DIRECTORY_DEPTH_MAX + TAG_BITS <= 48);
 
@@ -57,7 +62,11 @@ pub(crate) struct Segment {
 /// The smallest number of buckets above `buckets` a segment grows to: doubling within the first page, then by pages.
 pub(crate) const fn step_up(buckets: u64) -> u64 {
     let buckets = buckets as usize;
-    let next = if buckets * 2 < PAGE_LINES {
+    let next = if buckets < SMALL_BUCKETS_MAX && buckets * 2 > SMALL_BUCKETS_MAX {
+        SMALL_BUCKETS_MAX
+    } else if buckets == SMALL_BUCKETS_MAX {
+        2 * (buckets + 1)
+    } else if buckets * 2 < PAGE_LINES {
         buckets * 2
     } else if buckets < PAGE_LINES - 1 {
         PAGE_LINES - 1
@@ -101,17 +110,56 @@ pub(crate) const fn buckets_for(entries: u64) -> u64 {
     buckets
 }
 
+/// Whether a segment of so many buckets lies in the memory of a small one.
+#[inline]
+const fn is_small(buckets: u64) -> bool {
+    buckets <= SMALL_BUCKETS_MAX as u64
+}
+
 impl Segment {
     /// A new empty segment.
     pub(crate) fn new(buckets: u64, depth: u32) -> Self {
-        Self { lines: arena::take_segment(), buckets, depth }
+        let lines = if is_small(buckets) { arena::take_small_segment() } else { arena::take_segment() };
+        Self { lines, buckets, depth }
+    }
+
+    /// Whether it lies in the memory of a small segment.
+    #[inline]
+    pub(crate) fn is_small(self) -> bool {
+        is_small(self.buckets)
+    }
+
+    /// Gives its memory back.
+    pub(crate) fn free(self) {
+        if self.is_small() {
+            arena::free_small_segment(self.lines);
+        } else {
+            arena::free_segment(self.lines, self.size_bytes());
+        }
+    }
+
+    /// The segment that it becomes with another number of buckets and depth, holding `slots` (tagged for that depth): in
+    /// place, or in other memory where only one of the two is small. `publish` is called with it before the old memory is
+    /// freed.
+    pub(crate) fn remake(self, buckets: u64, depth: u32, slots: &[u64], publish: impl FnOnce(Self)) -> Self {
+        if self.is_small() == is_small(buckets) {
+            let changed = Self { lines: self.lines, buckets, depth };
+            changed.refill(slots, self.buckets);
+            publish(changed);
+            return changed;
+        }
+        let moved = Self::new(buckets, depth);
+        moved.refill(slots, buckets);
+        publish(moved);
+        self.free();
+        moved
     }
 
     /// Packs it into a directory word.
     pub(crate) fn word(self) -> u64 {
         let address = self.lines.address() as u64;
         debug_assert!(address & !ADDRESS_MASK == 0);
-        address | u64::from(self.depth) << BUCKETS_BITS | self.buckets
+        address | u64::from(self.depth) << ADDRESS_BITS | self.buckets
     }
 
     /// Takes a directory word apart; `None` for zero.
@@ -123,7 +171,7 @@ impl Segment {
     pub(crate) unsafe fn from_word(word: u64) -> Option<Self> {
         // SAFETY: the address of a segment or zero, by the caller's word.
         let lines = unsafe { SegmentLines::from_address((word & ADDRESS_MASK) as usize) }?;
-        let depth = (word >> BUCKETS_BITS) as u32 & ((1 << DEPTH_BITS) - 1);
+        let depth = (word >> ADDRESS_BITS) as u32;
         Some(Self { lines, buckets: word & BUCKETS_MASK, depth })
     }
 
@@ -178,8 +226,11 @@ impl Segment {
         self.lines.line(0).store(1, entries);
     }
 
-    /// Bytes of memory it takes: whole pages.
+    /// Bytes of memory it takes: whole pages, unless it is small.
     pub(crate) fn size_bytes(self) -> usize {
+        if self.is_small() {
+            return arena::SMALL_SEGMENT_BYTES;
+        }
         page_ceil((self.buckets as usize + 1) * size_of::<Bucket>())
     }
 
@@ -275,7 +326,9 @@ impl Segment {
         for bucket in 0..old_buckets.min(self.buckets) as usize {
             self.clear(bucket);
         }
-        if old_buckets > self.buckets {
+        if self.is_small() {
+            (self.buckets..old_buckets).for_each(|bucket| self.clear(bucket as usize));
+        } else if old_buckets > self.buckets {
             let end = page_ceil((old_buckets as usize + 1) * size_of::<Bucket>());
             arena::discard_lines(self.lines, self.size_bytes(), end);
             let page_end = self.size_bytes() / size_of::<Bucket>() - 1;

@@ -1,11 +1,13 @@
 //! Memory of the entries: cells of a size class, cut from 64 KB runs that belong to one dictionary.
 //!
 //! The owner allocates and frees without atomics; a cell's run is found by masking its address. A run is filled from
-//! front to back before freed cells are used again, so pages that were never needed never become resident. An empty
+//! front to back before freed cells are used again, so pages that were never needed never become resident. The first run of
+//! each smaller class is a *small* one, so that a dictionary of a few keys doesn't take a page for each size. An empty
 //! run goes back to a pool that all dictionaries share; one is kept as a spare, so that a key that comes and goes at a
 //! run's edge doesn't cost a lock each time.
 
 use core::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use crate::memory::{PAGE_BYTES, Usage, discard, map_forever, page_ceil};
@@ -14,6 +16,12 @@ use crate::memory::{PAGE_BYTES, Usage, discard, map_forever, page_ceil};
 const RUN_BYTES: usize = 64 * 1024;
 /// The header has a line to itself, so that 32-byte cells never straddle lines.
 const RUN_HEADER_BYTES: usize = 64;
+/// Bytes and alignment of a small run.
+const SMALL_RUN_BYTES: usize = 1024;
+/// Largest cell of a small run: seven and more fit.
+const SMALL_RUN_CELL_BYTES_MAX: usize = 128;
+/// All small runs lie in one mapping of this size, by which they are known. Without room there first runs are as others.
+const SMALL_RUNS_BYTES: usize = if cfg!(miri) { 8 } else { 64 * 1024 } * SMALL_RUN_BYTES;
 /// Runs are mapped so many at a time: 32 MB.
 const CHUNK_RUNS: usize = if cfg!(miri) { 4 } else { 512 };
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
@@ -85,16 +93,24 @@ struct Run {
     live: u32,
     /// Its place in [`Slab::runs`].
     index: u32,
+    /// Its bytes.
+    size_bytes: u32,
     /// Size of its cells.
     cell_bytes: u16,
     class: u16,
 }
 
 const _: () = assert!(size_of::<Run>() <= RUN_HEADER_BYTES);
+const _: () = assert!(class_of(SMALL_RUN_CELL_BYTES_MAX) < u64::BITS as usize);
 
 impl Run {
     fn is_full(&self) -> bool {
-        self.free == 0 && self.bump as usize + usize::from(self.cell_bytes) > RUN_BYTES
+        self.free == 0 && self.bump + u32::from(self.cell_bytes) > self.size_bytes
+    }
+
+    /// Bytes that are resident of it: the pages that cells lie or have lain on, or all of a small one.
+    fn touched_bytes(&self) -> usize {
+        if self.size_bytes as usize == SMALL_RUN_BYTES { SMALL_RUN_BYTES } else { page_ceil(self.bump as usize) }
     }
 }
 
@@ -107,6 +123,8 @@ pub(crate) struct Slab {
     spare: *mut Run,
     live_bytes: usize,
     touched_bytes: usize,
+    /// Classes that have a small run, a bit for each.
+    has_small: u64,
 }
 
 // SAFETY: the runs belong to this slab alone, and they aren't tied to a thread.
@@ -114,7 +132,14 @@ unsafe impl Send for Slab {}
 
 impl Slab {
     pub(crate) const fn new() -> Self {
-        Self { heads: Vec::new(), runs: Vec::new(), spare: core::ptr::null_mut(), live_bytes: 0, touched_bytes: 0 }
+        Self {
+            heads: Vec::new(),
+            runs: Vec::new(),
+            spare: core::ptr::null_mut(),
+            live_bytes: 0,
+            touched_bytes: 0,
+            has_small: 0,
+        }
     }
 
     /// Bytes of the cells in use.
@@ -172,7 +197,7 @@ impl Slab {
             let header = &mut *run;
             let was_full = header.is_full();
             cell.cast::<u32>().write(header.free);
-            header.free = cell.addr().get() as u32 & (RUN_BYTES as u32 - 1);
+            header.free = cell.addr().get() as u32 & (header.size_bytes - 1);
             header.live -= 1;
             self.live_bytes -= usize::from(header.cell_bytes);
             let live = header.live;
@@ -220,8 +245,11 @@ impl Slab {
         if self.heads.is_empty() {
             self.heads = vec![core::ptr::null_mut(); CLASSES];
         }
-        let run = if self.spare.is_null() { acquire() } else { self.spare };
-        self.spare = core::ptr::null_mut();
+        let (run, size_bytes) = match self.take_small(class) {
+            Some(run) => (run, SMALL_RUN_BYTES),
+            None if self.spare.is_null() => (acquire(), RUN_BYTES),
+            None => (core::mem::replace(&mut self.spare, core::ptr::null_mut()), RUN_BYTES),
+        };
         // SAFETY: the run is this slab's alone from here on, and its header's memory is writable and aligned.
         unsafe {
             run.write(Run {
@@ -231,14 +259,25 @@ impl Slab {
                 bump: RUN_HEADER_BYTES as u32,
                 live: 0,
                 index: self.runs.len() as u32,
+                size_bytes: size_bytes as u32,
                 cell_bytes: CELL_BYTES[class],
                 class: class as u16,
             });
         }
-        self.touched_bytes += PAGE_BYTES;
+        self.touched_bytes += size_bytes.min(PAGE_BYTES);
         self.runs.push(run);
         self.link(run);
         run
+    }
+
+    /// A small run for the first cells of a class, where its cells are small enough and there is one.
+    fn take_small(&mut self, class: usize) -> Option<*mut Run> {
+        if cell_bytes(class) > SMALL_RUN_CELL_BYTES_MAX || self.has_small >> class & 1 == 1 {
+            return None;
+        }
+        let run = acquire_small()?;
+        self.has_small |= 1 << class;
+        Some(run)
     }
 
     /// An empty run leaves its list; it becomes the spare or goes back to the pool.
@@ -248,19 +287,22 @@ impl Slab {
         // SAFETY: `run` is a run of this slab, and so is the one that takes its place in `runs`.
         unsafe {
             let index = (*run).index as usize;
-            self.touched_bytes -= page_ceil((*run).bump as usize);
+            self.touched_bytes -= (*run).touched_bytes();
             self.runs.swap_remove(index);
             if let Some(&moved) = self.runs.get(index) {
                 (*moved).index = index as u32;
             }
         }
-        if self.spare.is_null() && !self.runs.is_empty() {
+        if is_small(run) {
+            // SAFETY: as above.
+            self.has_small &= !(1 << unsafe { (*run).class });
+        } else if self.spare.is_null() && !self.runs.is_empty() {
             self.spare = run;
             return;
         }
-        release(&[run]);
+        release(vec![run]);
         if self.runs.is_empty() && !self.spare.is_null() {
-            release(&[self.spare]);
+            release(vec![self.spare]);
             self.spare = core::ptr::null_mut();
         }
     }
@@ -272,14 +314,25 @@ impl Drop for Slab {
         if !self.spare.is_null() {
             self.runs.push(self.spare);
         }
-        release(&self.runs);
+        release(core::mem::take(&mut self.runs));
     }
+}
+
+/// Where the mapping of the small runs begins; before there is one, at the end of the address space.
+// Relaxed: it is stored before the first small run is handed out, and a cell of one comes from there.
+static SMALL_RUNS: AtomicUsize = AtomicUsize::new(usize::MAX - SMALL_RUNS_BYTES);
+
+/// Whether an address lies in a small run.
+#[inline]
+fn is_small<T>(address: *mut T) -> bool {
+    address.addr().wrapping_sub(SMALL_RUNS.load(Relaxed)) < SMALL_RUNS_BYTES
 }
 
 /// The run that a cell lies in.
 #[inline]
 fn run_of(cell: NonNull<u8>) -> *mut Run {
-    cell.as_ptr().map_addr(|address| address & !(RUN_BYTES - 1)).cast()
+    let size_bytes = if is_small(cell.as_ptr()) { SMALL_RUN_BYTES } else { RUN_BYTES };
+    cell.as_ptr().map_addr(|address| address & !(size_bytes - 1)).cast()
 }
 
 /// Runs that no dictionary holds.
@@ -293,13 +346,25 @@ struct Pool {
     left: usize,
     /// Whether a chunk was mapped before.
     mapped: bool,
+    /// Small runs that were used, the address of the first that never was, and their number.
+    small: Vec<*mut Run>,
+    small_next: *mut Run,
+    small_left: usize,
 }
 
 // SAFETY: the pointers are to memory that nobody uses, handed out under the pool's mutex.
 unsafe impl Send for Pool {}
 
-static POOL: Mutex<Pool> =
-    Mutex::new(Pool { warm: Vec::new(), cold: Vec::new(), next: core::ptr::null_mut(), left: 0, mapped: false });
+static POOL: Mutex<Pool> = Mutex::new(Pool {
+    warm: Vec::new(),
+    cold: Vec::new(),
+    next: core::ptr::null_mut(),
+    left: 0,
+    mapped: false,
+    small: Vec::new(),
+    small_next: core::ptr::null_mut(),
+    small_left: 0,
+});
 
 fn acquire() -> *mut Run {
     let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -327,10 +392,31 @@ fn acquire() -> *mut Run {
     run
 }
 
-/// Takes runs that nobody uses any more.
-fn release(runs: &[*mut Run]) {
+fn acquire_small() -> Option<*mut Run> {
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(run) = pool.small.pop() {
+        return Some(run);
+    }
+    if pool.small_next.is_null() {
+        let start = map_forever(SMALL_RUNS_BYTES, PAGE_BYTES, Usage::Sparse);
+        SMALL_RUNS.store(start.as_ptr().expose_provenance(), Relaxed);
+        pool.small_next = start.cast().as_ptr();
+        pool.small_left = SMALL_RUNS_BYTES / SMALL_RUN_BYTES;
+    }
+    pool.small_left = pool.small_left.checked_sub(1)?;
+    let run = pool.small_next;
+    if pool.small_left > 0 {
+        // SAFETY: another small run follows in the mapping.
+        pool.small_next = unsafe { run.byte_add(SMALL_RUN_BYTES) };
+    }
+    Some(run)
+}
+
+/// Takes runs that nobody uses any more. The pages of small ones stay: other dictionaries' lie on them.
+fn release(mut runs: Vec<*mut Run>) {
     let warm = {
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.small.extend(runs.extract_if(.., |run| is_small(*run)));
         let warm = WARM_RUNS_MAX.saturating_sub(pool.warm.len()).min(runs.len());
         pool.warm.extend_from_slice(&runs[..warm]);
         warm
@@ -338,7 +424,7 @@ fn release(runs: &[*mut Run]) {
     // The kernel's work is done without the lock: dropping a dictionary of gigabytes must not stop the others.
     let cold = &runs[warm..];
     for run in cold {
-        // SAFETY: a run is page-aligned and a multiple of the page, lies in a mapping, and isn't used by anybody.
+        // SAFETY: a run that isn't small is page-aligned and a multiple of the page, lies in a mapping, and isn't used by anybody.
         unsafe { discard(NonNull::new_unchecked(*run).cast(), RUN_BYTES) };
     }
     if !cold.is_empty() {
@@ -412,5 +498,26 @@ mod tests {
         // SAFETY: from this slab, used no more.
         unsafe { slab.free(cells[3]) };
         assert_eq!(slab.alloc(class), cells[3], "a full run with a hole comes first");
+    }
+
+    /// Cells of a class come from its small run first, and again when that has room; freed, both go back.
+    #[test]
+    fn a_classs_first_run_is_small() {
+        let mut slab = Slab::new();
+        let class = class_of(32);
+        let room = (SMALL_RUN_BYTES - RUN_HEADER_BYTES) / 32;
+        let mut cells: Vec<_> = (0..=room).map(|_| slab.alloc(class)).collect();
+        assert!(cells[..room].iter().all(|&cell| run_of(cell) == run_of(cells[0]) && is_small(cell.as_ptr())));
+        assert!(!is_small(cells[room].as_ptr()));
+        assert_eq!((slab.runs.len(), slab.touched_bytes()), (2, SMALL_RUN_BYTES + PAGE_BYTES));
+        let other = slab.alloc(class_of(64));
+        assert!(is_small(other.as_ptr()) && run_of(other) != run_of(cells[0]));
+        cells.push(other);
+        for cell in cells {
+            // SAFETY: from this slab, used no more.
+            unsafe { slab.free(cell) };
+        }
+        assert_eq!((slab.live_bytes(), slab.touched_bytes(), slab.runs.len(), slab.has_small), (0, 0, 0, 0));
+        assert!(is_small(slab.alloc(class).as_ptr()));
     }
 }

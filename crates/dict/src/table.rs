@@ -30,6 +30,8 @@ pub(crate) enum Probe {
 /// See the head of this module.
 pub(crate) struct Table {
     pub(crate) root: &'static Root,
+    /// The root is one of a group, which isn't the table's to give back.
+    pub(crate) is_root_lent: bool,
     pub(crate) directory: &'static [AtomicU64],
     /// The directory has `2^depth` words.
     pub(crate) depth: u32,
@@ -73,8 +75,13 @@ pub(crate) unsafe fn directory_of(word: u64) -> Option<(&'static [AtomicU64], u3
 
 impl Table {
     pub(crate) fn new(seed: u64) -> Self {
+        Self::with_root(seed, arena::take_root(), false)
+    }
+
+    pub(crate) fn with_root(seed: u64, root: &'static Root, is_root_lent: bool) -> Self {
         Self {
-            root: arena::take_root(),
+            root,
+            is_root_lent,
             directory: &NO_DIRECTORY,
             depth: 0,
             deepest: 0,
@@ -366,7 +373,7 @@ impl Table {
         // memory.
         self.root.0.store(0, Release);
         for segment in segments {
-            arena::free_segment(segment.lines, segment.size_bytes());
+            segment.free();
         }
         if !core::ptr::eq(self.directory, &NO_DIRECTORY[..]) {
             arena::free_block(self.directory);
@@ -393,9 +400,11 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// Gives back segments, directory and root. Records are the slab's; what they own is the dictionary's to drop.
+    /// Gives back segments, directory and its own root. Records are the slab's; what they own is the dictionary's to drop.
     fn drop(&mut self) {
         self.free_segments();
-        arena::free_root(self.root);
+        if !self.is_root_lent {
+            arena::free_root(self.root);
+        }
     }
 }
