@@ -23,11 +23,11 @@ pub fn flushdb(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 
 fn flush(access: &mut Access<'_>, args: &Args<'_>, databases: std::ops::Range<u32>, reply: &mut Reply<'_>) {
     let Some(lazy) = is_lazy(args, access.keyspace()) else { return reply.error(errors::SYNTAX) };
+    let used: Vec<u32> = databases.filter(|&db| access.keyspace().is_used(db)).collect();
     for shard in access.shards() {
-        for db in databases.clone() {
-            let mut db = access.db_in(db, shard);
-            if !db.is_empty() {
-                db.flush(lazy);
+        for &db in &used {
+            if access.keyspace().shard_size(db, shard) > 0 {
+                access.db_in(db, shard).flush(lazy);
             }
         }
     }

@@ -125,10 +125,7 @@ impl TestServer {
 
     pub(crate) fn heap_bytes(&self) -> u64 {
         let shards = 0..self.keyspace.shard_count();
-        shards
-            .flat_map(|shard| self.keyspace.shard_stats(shard).databases.iter())
-            .map(|figures| figures.heap_bytes.get())
-            .sum()
+        shards.flat_map(|shard| self.keyspace.shard_figures(shard)).map(|figures| figures.heap_bytes.get()).sum()
     }
 
     pub(crate) fn hits_and_misses(&self) -> (u64, u64) {

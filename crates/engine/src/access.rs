@@ -137,7 +137,7 @@ impl<'a> Access<'a> {
         }
         let db = self.keyspace.physical(self.session.db);
         let found = keys.iter().map(|key| {
-            let entry = self.shard_ref(key.place.shard).databases[db].find(key.place.hash, key.bytes)?;
+            let entry = self.shard_ref(key.place.shard).databases.get(db)?.dict.find(key.place.hash, key.bytes)?;
             Held::of(entry.payload(), entry.user_flags()).view::<C>()
         });
         Ok(found.collect())
@@ -154,7 +154,7 @@ impl<'a> Access<'a> {
         }
         let db = self.keyspace.physical(self.session.db);
         let found = keys.iter().map(|key| {
-            let entry = self.shard_ref(key.place.shard).databases[db].find(key.place.hash, key.bytes)?;
+            let entry = self.shard_ref(key.place.shard).databases.get(db)?.dict.find(key.place.hash, key.bytes)?;
             Some(Held::of(entry.payload(), entry.user_flags()))
         });
         found.collect()
@@ -200,7 +200,7 @@ impl<'a> Access<'a> {
             waiters.note_all(b);
             // What lies in a key's place with its time over isn't there.
             let is_there = |key: &[u8], after: usize| {
-                let found = databases[after].find(self.keyspace.place(key).hash, key);
+                let found = databases.get(after).and_then(|it| it.dict.find(self.keyspace.place(key).hash, key));
                 found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
             };
             waiters.watches.replaced(a, |key| is_there(key, physical[1]));
@@ -228,23 +228,23 @@ impl<'a> Access<'a> {
     /// # Panics
     /// As [`Access::db_in`].
     pub(crate) fn shard_ref(&self, shard: u32) -> &Shard {
-        let index = self
-            .owned
-            .binary_search_by_key(&shard, Ownership::shard)
-            .expect("a handler uses only keys that its route declared");
-        self.keyspace.shard_ref(&self.owned[index])
+        self.keyspace.shard_ref(&self.owned[self.index_of(shard)])
     }
 
     #[inline]
     pub(crate) fn shard(&mut self, shard: u32) -> &mut Shard {
         // One shard is by far the most frequent case; more are sorted.
-        let index = if self.owned[0].shard() == shard {
-            0
-        } else {
-            self.owned
-                .binary_search_by_key(&shard, Ownership::shard)
-                .expect("a handler uses only keys that its route declared")
-        };
+        let index = if self.owned[0].shard() == shard { 0 } else { self.index_of(shard) };
         self.keyspace.shard(&mut self.owned[index])
+    }
+
+    /// Where a shard stands among those that are held, in ascending order.
+    fn index_of(&self, shard: u32) -> usize {
+        // Of all shards each stands in its own place.
+        if self.owned.get(shard as usize).is_some_and(|ownership| ownership.shard() == shard) {
+            return shard as usize;
+        }
+        let found = self.owned.binary_search_by_key(&shard, Ownership::shard);
+        found.expect("a handler uses only keys that its route declared")
     }
 }

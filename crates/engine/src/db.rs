@@ -15,7 +15,7 @@ use crate::fields::{Watched, is_timed};
 use crate::keyspace::Keyspace;
 use crate::latency;
 use crate::notify::EventClass;
-use crate::shard::{DatabaseStats, Shard, ShardStats};
+use crate::shard::{Database, DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
 
 mod collections;
@@ -81,17 +81,18 @@ impl<'s> Db<'s> {
         no_touch: bool,
     ) -> Self {
         let physical = keyspace.physical(db);
-        let stats = keyspace.shard_stats(number);
+        let Database { dict, watched, .. } =
+            shard.databases.get_or_make(physical, || keyspace.make_database(number, physical));
         Db {
-            dict: &mut shard.databases[physical],
-            watched: &mut shard.watched[physical],
+            dict,
+            watched,
             random: &mut shard.random,
             scratch: &mut shard.scratch,
             waiters: &mut shard.waiters,
             db,
             keyspace,
-            stats,
-            figures: &stats.databases[physical],
+            stats: keyspace.shard_stats(number),
+            figures: keyspace.figures(number, physical),
             now_ms,
             no_touch,
         }

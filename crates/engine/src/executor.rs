@@ -388,7 +388,8 @@ impl<'k> Executor<'k> {
         let Some(ownership) = self.try_take(key.place.shard) else { return };
         let physical = self.keyspace.physical(db);
         let shard = self.keyspace.shard_ref(&ownership);
-        if let Some(entry) = shard.databases[physical].find(key.place.hash, key.bytes)
+        if let Some(database) = shard.databases.get(physical)
+            && let Some(entry) = database.dict.find(key.place.hash, key.bytes)
             && let Payload::Heap(value) = entry.payload()
         {
             value.prefetch(members);

@@ -104,7 +104,7 @@ impl ActiveExpiry {
 }
 
 fn has_expiring(keyspace: &Keyspace, shard: u32) -> bool {
-    keyspace.shard_stats(shard).databases.iter().any(|figures| figures.expires.get() + figures.timed_hashes.get() > 0)
+    keyspace.shard_figures(shard).any(|figures| figures.expires.get() + figures.timed_hashes.get() > 0)
 }
 
 /// Walks some buckets of each database of a shard.
@@ -113,11 +113,11 @@ fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
     let mut all = Seen { is_round: true, ..Seen::default() };
     for db in 0..keyspace.databases() {
         let physical = keyspace.physical(db);
-        if keyspace.shard_stats(number).databases[physical].expires.get() == 0 {
+        if keyspace.figures(number, physical).expires.get() == 0 {
             continue;
         }
         let state = keyspace.shard(ownership);
-        let cursor = state.expire_cursors[physical];
+        let Some(cursor) = state.databases.get(physical).map(|database| database.expire_cursor) else { continue };
         let mut view = Db::new(keyspace, state, number, db, now_ms, true);
         let (dict, waiters, stats, figures) = view.parts();
         let (mut seen, mut ttl_sum_ms) = (Seen::default(), 0u64);
@@ -146,7 +146,9 @@ fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
         }
         stats.expire_visited.add(seen.entries);
         view.publish_bytes();
-        keyspace.shard(ownership).expire_cursors[physical] = next;
+        if let Some(database) = keyspace.shard(ownership).databases.get_mut(physical) {
+            database.expire_cursor = next;
+        }
         all.is_round &= next == 0;
         all.entries += seen.entries;
         all.stale += seen.stale;

@@ -74,7 +74,7 @@ pub(crate) fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64)
         return expired;
     }
     for db in 0..keyspace.databases() {
-        if keyspace.shard_stats(number).databases[keyspace.physical(db)].timed_hashes.get() > 0 {
+        if keyspace.figures(number, keyspace.physical(db)).timed_hashes.get() > 0 {
             expired += Db::new(keyspace, keyspace.shard(ownership), number, db, now_ms, true).expire_fields();
         }
     }

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
@@ -11,7 +11,7 @@ use pantala_base::limits::{DATABASES_MAX, SHARDS_MAX, SLOTS};
 use pantala_base::mailbox::{Mailbox, Node};
 use pantala_base::random::Random;
 use pantala_base::{Counter, key_slot};
-use pantala_dict::{Dict, Hint, hash_key};
+use pantala_dict::{Dict, Hint, Roots, hash_key};
 use pantala_types::Value;
 
 use crate::access::KeyPlace;
@@ -25,7 +25,7 @@ use crate::monitor::Monitors;
 use crate::ownership::{Gate, Ownership};
 use crate::pubsub::PubSub;
 use crate::request::Request;
-use crate::shard::{Shard, ShardStats};
+use crate::shard::{Database, DatabaseStats, Shard, ShardStats};
 use crate::slowlog::SlowLog;
 use crate::tracking::Tracking;
 use crate::tuning::Tuning;
@@ -122,8 +122,12 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 /// The data of the server: shards, and the tables that lead to them.
 pub struct Keyspace {
     shards: Box<[CachePadded<ShardCell>]>,
-    /// By shard times databases plus physical database.
-    hints: Box<[Hint]>,
+    /// Figures by physical database times shards plus shard: zero, and not resident, for databases that were never used.
+    figures: Box<[DatabaseStats]>,
+    /// Where dictionaries are found for prefetching, in the same order.
+    roots: Roots,
+    /// Physical databases that were used in any shard.
+    used: Box<[AtomicBool]>,
     /// Logical to physical database: what `SWAPDB` swaps. Changed only by the owner of all shards, so that whoever owns any
     /// shard sees it at rest; hint reads may see it change, which costs them a wasted prefetch.
     physical: Box<[AtomicU32]>,
@@ -183,21 +187,18 @@ impl Keyspace {
                 let seed = layout.random_seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 CachePadded::new(ShardCell {
                     gate: Gate::new(number, id),
-                    stats: ShardStats::new(databases),
-                    state: CachePadded::new(OwnedState(UnsafeCell::new(Shard::new(databases, layout.seed, seed)))),
+                    stats: ShardStats::new(),
+                    state: CachePadded::new(OwnedState(UnsafeCell::new(Shard::new(databases, seed)))),
                     #[cfg(loom)]
                     touched: loom::cell::UnsafeCell::new(()),
                 })
             })
             .collect();
-        let hints = shards
-            .iter()
-            // SAFETY: the keyspace is not shared yet.
-            .flat_map(|cell| unsafe { &*cell.state.0.get() }.databases.iter().map(Dict::hint))
-            .collect();
         Keyspace {
             shards,
-            hints,
+            figures: zeroed_figures(databases * layout.shards as usize),
+            roots: Roots::new(databases * layout.shards as usize),
+            used: (0..databases).map(|_| AtomicBool::new(false)).collect(),
             physical: (0..layout.databases).map(AtomicU32::new).collect(),
             contended: ports.iter().map(|_| CachePadded::new(Counter::default())).collect(),
             ports: ports.into(),
@@ -263,7 +264,7 @@ impl Keyspace {
     /// A handle for prefetching in the selected database of a shard.
     #[inline]
     pub fn hint(&self, db: u32, shard: u32) -> Hint {
-        self.hints[shard as usize * self.layout.databases as usize + self.physical(db)]
+        self.roots.hint(self.place_of(shard, self.physical(db)))
     }
 
     /// Notes that a script has held all shards for so long, until `now_ms`, in the clock that never goes back.
@@ -296,32 +297,76 @@ impl Keyspace {
         &self.shards[shard as usize].stats
     }
 
+    /// Where the figures and the root of a database in a shard stand.
+    #[inline]
+    fn place_of(&self, shard: u32, physical: usize) -> usize {
+        physical * self.shards.len() + shard as usize
+    }
+
+    /// Figures of a database in a shard, readable at any time.
+    #[inline]
+    pub(crate) fn figures(&self, shard: u32, physical: usize) -> &DatabaseStats {
+        &self.figures[self.place_of(shard, physical)]
+    }
+
+    /// Figures of the databases of a shard that were used in any shard: those of others are zero.
+    pub fn shard_figures(&self, shard: u32) -> impl Iterator<Item = &DatabaseStats> {
+        self.used().map(move |physical| self.figures(shard, physical))
+    }
+
+    /// Figures of a database in all shards, in order.
+    fn database_figures(&self, db: u32) -> &[DatabaseStats] {
+        let physical = self.physical(db);
+        &self.figures[self.place_of(0, physical)..][..self.shards.len()]
+    }
+
+    /// The numbers of the databases that were used in any shard, as shards number them. Whoever holds a shard sees all
+    /// that were used there.
+    pub(crate) fn used(&self) -> impl Iterator<Item = usize> {
+        // Relaxed: a shard's databases are made by its owner, so the gate orders this for the next one.
+        self.used.iter().enumerate().filter(|(_, is_used)| is_used.load(Relaxed)).map(|(physical, _)| physical)
+    }
+
+    /// Whether a database was used in any shard, as [`Keyspace::used`].
+    pub fn is_used(&self, db: u32) -> bool {
+        self.used[self.physical(db)].load(Relaxed)
+    }
+
+    /// Figures of a database in a shard, for tests that make them up.
+    #[doc(hidden)]
+    pub fn invented_figures(&self, db: u32, shard: u32) -> &DatabaseStats {
+        self.used[self.physical(db)].store(true, Relaxed);
+        self.figures(shard, self.physical(db))
+    }
+
+    /// A database for its first use in a shard that the caller holds.
+    pub(crate) fn make_database(&self, shard: u32, physical: usize) -> Database {
+        self.used[physical].store(true, Relaxed);
+        Database::new(self.roots.dict(self.place_of(shard, physical), self.layout.seed))
+    }
+
     /// Keys and keys with an expiry in a database, over all shards.
     pub fn database_size(&self, db: u32) -> (u64, u64) {
-        let physical = self.physical(db);
-        self.shards.iter().fold((0, 0), |(keys, expires), cell| {
-            let figures = &cell.stats.databases[physical];
-            (keys + figures.keys.get(), expires + figures.expires.get())
-        })
+        self.database_figures(db)
+            .iter()
+            .fold((0, 0), |(keys, expires), figures| (keys + figures.keys.get(), expires + figures.expires.get()))
     }
 
     /// Keys of a database in one shard.
     pub fn shard_size(&self, db: u32, shard: u32) -> u64 {
-        self.shard_stats(shard).databases[self.physical(db)].keys.get()
+        self.figures(shard, self.physical(db)).keys.get()
     }
 
     /// Keys with an expiry of a database in one shard.
     pub fn shard_expires(&self, db: u32, shard: u32) -> u64 {
-        self.shard_stats(shard).databases[self.physical(db)].expires.get()
+        self.figures(shard, self.physical(db)).expires.get()
     }
 
     /// Bytes that a database takes over all shards: its dictionary's, and its large values'.
     pub fn memory_bytes(&self, db: u32) -> (u64, u64) {
-        let physical = self.physical(db);
-        self.shards.iter().fold((0, 0), |(dict, heap), cell| {
-            let figures = &cell.stats.databases[physical];
-            (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get())
-        })
+        self.database_figures(db)
+            .iter()
+            .fold((0, 0), |(dict, heap), figures| (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get()))
     }
 
     /// A random number in `0..bound` (`bound` above 0) for choices that are made before any shard is held. One sequence
@@ -341,9 +386,7 @@ impl Keyspace {
 
     /// Mean remaining time to live that the active expiry last saw in a database, ms; 0 when it saw none.
     pub fn average_ttl_ms(&self, db: u32) -> u64 {
-        let physical = self.physical(db);
-        let (sum, samples) = self.shards.iter().fold((0u64, 0), |(sum, samples), cell| {
-            let figures = &cell.stats.databases[physical];
+        let (sum, samples) = self.database_figures(db).iter().fold((0u64, 0), |(sum, samples), figures| {
             (sum.saturating_add(figures.ttl_sum_ms.get()), samples + figures.ttl_samples.get())
         });
         sum.checked_div(samples).unwrap_or(0)
@@ -497,6 +540,21 @@ impl Keyspace {
         if objects > 0 {
             self.lazy.send(Garbage::Dict(dict), objects);
         }
+    }
+}
+
+/// Figures that are all zero. Of many that is memory which the kernel hasn't provided yet.
+fn zeroed_figures(count: usize) -> Box<[DatabaseStats]> {
+    let layout = std::alloc::Layout::array::<DatabaseStats>(count).expect("databases and partitions are bounded");
+    // SAFETY: there is a database and a partition, so the layout isn't empty; the block is the box's from here on, and of
+    // the layout with which a box frees such a slice. The figures are counts in atomic words, for which zero bytes are a
+    // value: the default one.
+    unsafe {
+        let start = std::alloc::alloc_zeroed(layout).cast::<DatabaseStats>();
+        if start.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, count))
     }
 }
 

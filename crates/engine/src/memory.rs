@@ -19,7 +19,7 @@ use crossbeam::utils::CachePadded;
 
 use crate::keyspace::Keyspace;
 use crate::ownership::Ownership;
-use crate::shard::DatabaseStats;
+use crate::shard::{Database, DatabaseStats};
 
 /// All that shards haven't told is at most this part of the limit: an 8,192nd. (Databases count as one, though each has a step of its own.)
 const UNTOLD_SHIFT: u32 = 13;
@@ -212,7 +212,7 @@ impl Keyspace {
         if before_bytes == 0 {
             // Till now they have told now and then.
             (0..self.shard_count())
-                .flat_map(|shard| &self.shard_stats(shard).databases)
+                .flat_map(|shard| self.shard_figures(shard))
                 .for_each(|figures| self.tell_memory(figures));
         }
         let step_bytes = (limit_bytes >> UNTOLD_SHIFT) / u64::from(self.shard_count());
@@ -234,18 +234,19 @@ impl Keyspace {
     pub(crate) fn meter(&self, owned: &mut [Ownership], db: Option<u32>) {
         let step_bytes = self.memory().step_bytes.load(Relaxed);
         for ownership in owned {
-            let stats = self.shard_stats(ownership.shard());
-            let databases = match db {
-                Some(db) => self.physical(db)..self.physical(db) + 1,
-                None => 0..stats.databases.len(),
-            };
-            let state = self.shard(ownership);
-            for (dict, figures) in state.databases[databases.clone()].iter().zip(&stats.databases[databases]) {
-                figures.dict_bytes.set(dict.allocated_bytes() as u64);
+            let number = ownership.shard();
+            let databases = &mut self.shard(ownership).databases;
+            let meter = |physical, database: &mut Database| {
+                let figures = self.figures(number, physical);
+                figures.dict_bytes.set(database.dict.allocated_bytes() as u64);
                 let now = figures.dict_bytes.get() + figures.heap_bytes.get();
                 if now.abs_diff(figures.told_bytes.load(Relaxed)) > step_bytes {
                     self.tell_memory(figures);
                 }
+            };
+            match db.map(|db| self.physical(db)) {
+                Some(physical) => databases.get_mut(physical).into_iter().for_each(|it| meter(physical, it)),
+                None => databases.used().for_each(|(physical, database)| meter(physical, database)),
             }
         }
     }

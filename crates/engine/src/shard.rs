@@ -11,14 +11,61 @@ use crate::eviction::Pool;
 use crate::fields::Watched;
 use crate::request::Backlog;
 
+/// One database in one shard.
+pub(crate) struct Database {
+    pub(crate) dict: Dict<Value>,
+    /// Where its active expiry goes on.
+    pub(crate) expire_cursor: u64,
+    /// Keys of hashes with fields that expire.
+    pub(crate) watched: Watched,
+}
+
+impl Database {
+    pub(crate) fn new(dict: Dict<Value>) -> Self {
+        Database { dict, expire_cursor: 0, watched: Watched::default() }
+    }
+}
+
+/// The databases of a shard by number. One that no command has used yet takes a word.
+pub(crate) struct Databases(Box<[Option<Box<Database>>]>);
+
+impl Databases {
+    fn new(count: usize) -> Self {
+        Databases((0..count).map(|_| None).collect())
+    }
+
+    /// A database, unless it was never used.
+    #[inline]
+    pub(crate) fn get(&self, physical: usize) -> Option<&Database> {
+        self.0[physical].as_deref()
+    }
+
+    /// As [`Databases::get`], to be changed.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, physical: usize) -> Option<&mut Database> {
+        self.0[physical].as_deref_mut()
+    }
+
+    /// A database, made with `make` for its first use.
+    #[inline]
+    pub(crate) fn get_or_make(&mut self, physical: usize, make: impl FnOnce() -> Database) -> &mut Database {
+        #[cold]
+        #[inline(never)]
+        fn boxed(make: impl FnOnce() -> Database) -> Box<Database> {
+            Box::new(make())
+        }
+        self.0[physical].get_or_insert_with(|| boxed(make))
+    }
+
+    /// Those that were used, with their numbers.
+    pub(crate) fn used(&mut self) -> impl Iterator<Item = (usize, &mut Database)> {
+        self.0.iter_mut().enumerate().filter_map(|(physical, database)| Some((physical, database.as_deref_mut()?)))
+    }
+}
+
 /// The state of a shard. Only its owner (see [`crate::ownership`]) touches it.
 pub struct Shard {
-    /// By database number.
-    pub(crate) databases: Box<[Dict<Value>]>,
-    /// Where the active expiry of each database goes on.
-    pub(crate) expire_cursors: Box<[u64]>,
-    /// Keys of hashes with fields that expire, by database number.
-    pub(crate) watched: Box<[Watched]>,
+    pub(crate) databases: Databases,
     /// Collected requests that wait for the shard.
     pub(crate) backlog: Backlog,
     /// Commands that wait for its keys.
@@ -32,11 +79,9 @@ pub struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(databases: usize, hash_seed: u64, seed: u64) -> Self {
+    pub(crate) fn new(databases: usize, seed: u64) -> Self {
         Shard {
-            databases: (0..databases).map(|_| Dict::new(hash_seed)).collect(),
-            expire_cursors: vec![0; databases].into_boxed_slice(),
-            watched: (0..databases).map(|_| Watched::default()).collect(),
+            databases: Databases::new(databases),
             backlog: Backlog::new(),
             waiters: Waiters::default(),
             eviction: None,
@@ -57,8 +102,6 @@ pub struct ShardStats {
     pub hits: Counter,
     /// Lookups for reading that found none.
     pub misses: Counter,
-    /// By database number.
-    pub databases: Box<[DatabaseStats]>,
     /// Keys that expired.
     pub expired: Counter,
     /// Keys that were evicted.
@@ -75,8 +118,9 @@ pub struct ShardStats {
     pub tracked_readers: Gauge,
 }
 
-/// Figures of one database in one shard.
+/// Figures of one database in one shard, in a cache line of their own.
 #[derive(Default)]
+#[repr(align(64))]
 pub struct DatabaseStats {
     /// Keys.
     pub keys: Gauge,
@@ -97,9 +141,8 @@ pub struct DatabaseStats {
 }
 
 impl ShardStats {
-    pub(crate) fn new(databases: usize) -> Self {
+    pub(crate) fn new() -> Self {
         ShardStats {
-            databases: (0..databases).map(|_| DatabaseStats::default()).collect(),
             commands: Counter::default(),
             hits: Counter::default(),
             misses: Counter::default(),

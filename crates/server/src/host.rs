@@ -324,7 +324,7 @@ impl Server {
     /// Memory of all databases, bytes.
     pub(crate) fn data_bytes(&self) -> u64 {
         (0..self.keyspace.shard_count())
-            .flat_map(|shard| &self.keyspace.shard_stats(shard).databases)
+            .flat_map(|shard| self.keyspace.shard_figures(shard))
             .map(|figures| figures.dict_bytes.get() + figures.heap_bytes.get())
             .sum()
     }

@@ -19,6 +19,9 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let array = reply.defer_array();
     let mut found = 0;
     for shard in access.shards() {
+        if access.keyspace().shard_size(selected, shard) == 0 {
+            continue;
+        }
         let db = access.db_in(selected, shard);
         let mut cursor = 0;
         loop {

@@ -23,7 +23,7 @@ use crate::latency;
 use crate::memory::{Memory, time_limit};
 use crate::notify::EventClass;
 use crate::ownership::Ownership;
-use crate::shard::{DatabaseStats, Shard};
+use crate::shard::{Database, DatabaseStats, Shard};
 
 pub(crate) use pool::Pool;
 pub use pool::{EvictionPolicy, Rank};
@@ -118,7 +118,8 @@ impl Weights {
         let mut sum = 0;
         for shard in 0..keyspace.shard_count() {
             let is_ours = is_inline || keyspace.home(shard) == worker;
-            for (physical, figures) in keyspace.shard_stats(shard).databases.iter().enumerate() {
+            for physical in keyspace.used() {
+                let figures = keyspace.figures(shard, physical);
                 let keys = if is_volatile { figures.expires.get() } else { figures.keys.get() };
                 if !is_ours {
                     self.others += keys;
@@ -335,7 +336,7 @@ impl Executor<'_> {
         let mut has_released = false;
         for shard in 0..keyspace.shard_count() {
             let is_emptied = |figures: &DatabaseStats| figures.keys.get() == 0 && figures.dict_bytes.get() > 0;
-            if !keyspace.shard_stats(shard).databases.iter().any(is_emptied) {
+            if !keyspace.shard_figures(shard).any(is_emptied) {
                 continue;
             }
             if let Ok(at) = held.binary_search_by_key(&shard, Ownership::shard) {
@@ -375,9 +376,9 @@ impl Executor<'_> {
         for shard in (0..keyspace.shard_count()).filter(|&shard| is_wanted(shard)) {
             let Some(mut ownership) = self.try_take(shard) else { continue };
             release_emptied_of(keyspace, &mut ownership);
-            let state = keyspace.shard(&mut ownership);
-            for (dict, figures) in state.databases.iter().zip(&keyspace.shard_stats(shard).databases) {
-                figures.dict_bytes.set(dict.allocated_bytes() as u64);
+            for (physical, database) in keyspace.shard(&mut ownership).databases.used() {
+                let figures = keyspace.figures(shard, physical);
+                figures.dict_bytes.set(database.dict.allocated_bytes() as u64);
                 keyspace.tell_memory(figures);
             }
             self.free(ownership);
@@ -388,11 +389,12 @@ impl Executor<'_> {
 /// Releases what the dictionaries of a shard that have no keys hold. Says whether that was
 /// anything.
 fn release_emptied_of(keyspace: &Keyspace, ownership: &mut Ownership) -> bool {
-    let stats = keyspace.shard_stats(ownership.shard());
+    let number = ownership.shard();
     let mut has_released = false;
-    for (dict, figures) in keyspace.shard(ownership).databases.iter_mut().zip(&stats.databases) {
+    for (physical, Database { dict, .. }) in keyspace.shard(ownership).databases.used() {
         if dict.release_if_empty() {
             has_released = true;
+            let figures = keyspace.figures(number, physical);
             figures.dict_bytes.set(dict.allocated_bytes() as u64);
             keyspace.tell_memory(figures);
         }
@@ -414,7 +416,7 @@ fn evict_in(
     let Shard { databases, waiters, random, eviction, .. } = keyspace.shard(ownership);
     let pool = eviction.get_or_insert_default();
     let (physical, hash) = pool.choose(keyspace, databases, physical, policy, random, now_ms)?;
-    let (dict, figures) = (&mut databases[physical], &stats.databases[physical]);
+    let (dict, figures) = (&mut databases.get_mut(physical)?.dict, keyspace.figures(number, physical));
     let bytes_before = dict.allocated_bytes() as u64 + figures.heap_bytes.get();
     let entry = dict.find_by_hash(hash)?;
     let bytes: Box<[u8]> = entry.key().into();

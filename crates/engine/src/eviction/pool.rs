@@ -7,10 +7,11 @@
 //! A pool has keys by their hashes, and no copies. What it says of a key may be old: that is looked at again when it is the best.
 
 use pantala_base::Random;
-use pantala_dict::{Dict, EntryRef, hash_key};
+use pantala_dict::{EntryRef, hash_key};
 use pantala_types::{Value, access};
 
 use crate::keyspace::Keyspace;
+use crate::shard::Databases;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries looked at for each of `maxmemory-samples`: neighbours in the dictionary are cheaper to
@@ -123,14 +124,14 @@ impl Pool {
     pub(crate) fn choose(
         &mut self,
         keyspace: &Keyspace,
-        databases: &mut [Dict<Value>],
+        databases: &mut Databases,
         physical: usize,
         policy: EvictionPolicy,
         random: &mut Random,
         now_ms: i64,
     ) -> Option<(usize, u64)> {
         let rank = policy.rank()?;
-        let dict = &databases[physical];
+        let dict = &databases.get(physical)?.dict;
         let seed = dict.seed();
         if rank == Rank::Random && !policy.is_volatile() {
             return dict.random(&mut || random.next_u64()).map(|entry| (physical, hash_key(seed, entry.key())));
@@ -163,7 +164,8 @@ impl Pool {
         }
         // The best may be gone, or not be what it was.
         while let Some(best) = self.candidates.pop() {
-            let Some(found) = databases[best.physical].find_by_hash(best.hash) else { continue };
+            let found = databases.get_mut(best.physical).and_then(|it| it.dict.find_by_hash(best.hash));
+            let Some(found) = found else { continue };
             let is_eligible = !policy.is_volatile() || found.expire_at_ms().is_some();
             if is_eligible && score(&found.as_ref(), rank, keyspace, now_ms) >= best.score {
                 return Some((best.physical, best.hash));

@@ -10,7 +10,7 @@ pub(super) fn shards(text: &mut Text, server: &Server) {
     for shard in 0..keyspace.shard_count() {
         let stats = keyspace.shard_stats(shard);
         let sum = |figure: fn(&pantala_engine::shard::DatabaseStats) -> u64| -> u64 {
-            stats.databases.iter().map(figure).sum()
+            keyspace.shard_figures(shard).map(figure).sum()
         };
         text.line(format_args!(
             "shard{shard}:home={},keys={},expires={},dict_bytes={},heap_bytes={},commands={},hits={},misses={},expired={},\

@@ -157,10 +157,10 @@ fn figures_are_those_of_the_server() {
     let client = server.client_joined(1, 5, 9, end(1), end(2));
     client.query_capacity_bytes.store(300, Relaxed);
     client.output_bytes.store(20, Relaxed);
-    let figures = server.keyspace().shard_stats(2);
-    figures.databases[4].keys.add(7);
-    figures.databases[4].dict_bytes.add(1 << 20);
-    figures.hits.add(3);
+    let figures = server.keyspace().invented_figures(4, 2);
+    figures.keys.add(7);
+    figures.dict_bytes.add(1 << 20);
+    server.keyspace().shard_stats(2).hits.add(3);
     server.keyspace().shard_stats(0).hits.add(2);
     server.worker_stats(0).commands.add(10);
     server.worker_stats(1).commands.add(5);
