@@ -181,6 +181,7 @@ impl Prepared {
         let ports = (0..load.workers).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
         let layout = Layout {
             shards: load.shards,
+            partitions: load.shards,
             databases: 1,
             homes: load.workers,
             workers: load.workers,

@@ -38,6 +38,7 @@ fn config_get_names_and_defaults_equal() {
         "enable-debug-command",
         "bind",
         "shards",
+        "partitions",
         "workers",
         "io-threads",
         "execution",

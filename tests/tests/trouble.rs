@@ -184,6 +184,9 @@ fn wrong_arguments_end_the_start() {
         (&["--shards", "0"][..], &["shards"][..]),
         (&["--shards", "100000"], &["shards", "16384"]),
         (&["--shards", "many"], &["shards"]),
+        (&["--partitions", "100000"], &["partitions", "16384"]),
+        (&["--shards", "8", "--partitions", "7"], &["shards 8", "partitions 7"]),
+        (&["--databases", "16384", "--partitions", "65"], &["65 partitions", "16384 databases"]),
         (&["--workers", "0"], &["workers"]),
         (&["--workers", "100000"], &["workers", "1024"]),
         (&["--execution", "sideways"], &["execution", "inline", "owner"]),
@@ -211,7 +214,9 @@ fn wrong_arguments_end_the_start() {
 fn help_and_version() {
     let help = run_to_exit(&["--help"], b"");
     assert_eq!(help.status.code(), Some(0));
-    for word in ["--shards", "--workers", "--io-threads", "--execution", "--io-backend", "--pin-threads"] {
+    for word in
+        ["--shards", "--partitions", "--workers", "--io-threads", "--execution", "--io-backend", "--pin-threads"]
+    {
         assert!(help.output.contains(word), "--help must name {word}:\n{}", help.output);
     }
     let version = run_to_exit(&["--version"], b"");

@@ -8,11 +8,14 @@ pub const SLOTS: usize = 16_384;
 /// Most shards a server may have: a shard owns at least one slot.
 pub const SHARDS_MAX: usize = SLOTS;
 
+/// Most partitions a server may have, over all shards: a partition owns at least one slot.
+pub const PARTITIONS_MAX: usize = SLOTS;
+
 /// Most workers (threads with an event loop) a server may have.
 pub const WORKERS_MAX: usize = 1_024;
 
-/// Most logical databases (`databases` in the configuration). Redis accepts up to `INT_MAX`, but every database costs
-/// a dictionary in every shard, so that the product with the shards has to stay within memory.
+/// Most logical databases (`databases` in the configuration). Redis accepts up to `INT_MAX`, but every database that
+/// is used costs a dictionary in every partition, so that the product with those has to stay within memory.
 pub const DATABASES_MAX: usize = 16_384;
 
 /// Logical databases without configuration.

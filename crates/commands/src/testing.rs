@@ -23,6 +23,7 @@ impl TestServer {
     pub(crate) fn new(shards: u32) -> Self {
         let layout = Layout {
             shards,
+            partitions: shards,
             databases: 16,
             homes: 1,
             workers: 2,
@@ -74,7 +75,7 @@ impl TestServer {
         let mut first_key = None;
         match command.route {
             Route::None => panic!("{} has no keys", command.full_name),
-            Route::All => shards.extend(0..self.keyspace.shard_count()),
+            Route::All => shards.extend(0..self.keyspace.partition_count()),
             Route::Custom(choose) => {
                 choose(&self.keyspace, &self.session, args, &mut shards);
                 // As a server does when the arguments name none: the handler will say what is wrong.
@@ -124,12 +125,12 @@ impl TestServer {
     }
 
     pub(crate) fn heap_bytes(&self) -> u64 {
-        let shards = 0..self.keyspace.shard_count();
+        let shards = 0..self.keyspace.partition_count();
         shards.flat_map(|shard| self.keyspace.shard_figures(shard)).map(|figures| figures.heap_bytes.get()).sum()
     }
 
     pub(crate) fn hits_and_misses(&self) -> (u64, u64) {
-        let shards = 0..self.keyspace.shard_count();
+        let shards = 0..self.keyspace.partition_count();
         shards
             .map(|shard| self.keyspace.shard_stats(shard))
             .fold((0, 0), |(hits, misses), stats| (hits + stats.hits.get(), misses + stats.misses.get()))

@@ -132,6 +132,7 @@ impl LocalTest {
     pub(crate) fn new() -> Self {
         let layout = Layout {
             shards: 4,
+            partitions: 4,
             databases: 16,
             homes: 1,
             workers: 1,

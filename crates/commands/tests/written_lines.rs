@@ -317,8 +317,16 @@ fn await_sleep_of_others() {
 
 /// A keyspace, once its thread for what is freed later has begun to wait.
 fn keyspace(shards: u32) -> Keyspace {
-    let layout =
-        Layout { shards, databases: 16, homes: 2, workers: 2, execution: Execution::Inline, seed: 42, random_seed: 42 };
+    let layout = Layout {
+        shards,
+        partitions: shards,
+        databases: 16,
+        homes: 2,
+        workers: 2,
+        execution: Execution::Inline,
+        seed: 42,
+        random_seed: 42,
+    };
     let keyspace = Keyspace::new(layout, (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect());
     await_sleep_of_others();
     keyspace

@@ -188,7 +188,7 @@ impl<'a> Access<'a> {
     /// # Panics
     /// When the command does not hold all shards.
     pub fn swap_databases(&mut self, a: u32, b: u32) {
-        assert_eq!(self.owned.len(), self.keyspace.shard_count() as usize, "SWAPDB holds all shards");
+        assert_eq!(self.owned.len(), self.keyspace.partition_count() as usize, "SWAPDB holds all shards");
         if a == b {
             return;
         }

@@ -71,7 +71,7 @@ impl ActiveExpiry {
         let hz = keyspace.tuning.hz.load(Relaxed).max(1);
         let budget = Duration::from_micros(u64::from(1_000_000 * (TIME_PERCENT + 2 * effort) / 100 / hz));
         let stale_max = ACCEPTABLE_STALE_PERCENT - u64::from(effort);
-        let shards = keyspace.shard_count();
+        let shards = keyspace.partition_count();
         for _ in 0..shards {
             let shard = self.next_shard % shards;
             self.next_shard = (shard + 1) % shards;

@@ -1,13 +1,22 @@
-//! All shards, and what is the same for all of them.
+//! All partitions, and what is the same for all of them.
+//!
+//! # Words
+//!
+//! The key space is divided twice. A *partition* is the unit of ownership: a range of slots with its gate, its
+//! dictionaries, its blocked clients and its statistics. A *shard* is what users count (`--shards N`, `INFO shards`): a
+//! group of neighbouring partitions with one home. Nearly all code deals with partitions only, and calls them shards as it
+//! did when each shard was one ([`Shard`], `KeyPlace::shard`, …). Where both occur the names are exact:
+//! [`Layout::shards`] and [`Layout::partitions`], [`Keyspace::partitions_of`].
 
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
-use pantala_base::limits::{DATABASES_MAX, SHARDS_MAX, SLOTS};
+use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, SLOTS};
 use pantala_base::mailbox::{Mailbox, Node};
 use pantala_base::random::Random;
 use pantala_base::{Counter, key_slot};
@@ -50,8 +59,10 @@ const ALL_HELD_LATELY_MS: i64 = 10;
 /// How a [`Keyspace`] is laid out.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Shards, 1 to [`SHARDS_MAX`].
+    /// Shards, as users count them: 1 to [`SHARDS_MAX`].
     pub shards: u32,
+    /// Partitions of all shards together: at least one of each, at most [`PARTITIONS_MAX`].
+    pub partitions: u32,
     /// Databases, 1 to [`DATABASES_MAX`].
     pub databases: u32,
     /// Workers that are homes of shards, at least 1: the first of all workers.
@@ -64,6 +75,25 @@ pub struct Layout {
     pub seed: u64,
     /// Seed of everything that is random and may be seen (random keys, access counters).
     pub random_seed: u64,
+}
+
+impl Layout {
+    /// The first partition of a shard, or for the number of shards that of partitions: contiguous ranges, as even as
+    /// possible.
+    fn first_partition(&self, shard: u32) -> u32 {
+        (u64::from(shard) * u64::from(self.partitions)).div_ceil(u64::from(self.shards)) as u32
+    }
+
+    /// The shard that a partition is one of.
+    fn shard_of(&self, partition: u32) -> u32 {
+        (u64::from(partition) * u64::from(self.shards) / u64::from(self.partitions)) as u32
+    }
+
+    /// The home of a partition's shard.
+    fn home(&self, partition: u32) -> u32 {
+        // Contiguous ranges again, so that a worker's shards are neighbours.
+        (u64::from(self.shard_of(partition)) * u64::from(self.homes) / u64::from(self.shards)) as u32
+    }
 }
 
 /// The state of a shard, for whoever has its ownership.
@@ -124,6 +154,8 @@ pub struct Keyspace {
     shards: Box<[CachePadded<ShardCell>]>,
     /// Figures by physical database times shards plus shard: zero, and not resident, for databases that were never used.
     figures: Box<[DatabaseStats]>,
+    /// The home of each partition.
+    homes: Box<[u32]>,
     /// Where dictionaries are found for prefetching, in the same order.
     roots: Roots,
     /// Physical databases that were used in any shard.
@@ -173,6 +205,7 @@ impl Keyspace {
     /// When `layout` is out of range: the configuration checks it first.
     pub fn new(layout: Layout, ports: Vec<WorkerPort>) -> Self {
         assert!((1..=SHARDS_MAX as u32).contains(&layout.shards), "shards");
+        assert!((layout.shards..=PARTITIONS_MAX as u32).contains(&layout.partitions), "partitions");
         assert!((1..=DATABASES_MAX as u32).contains(&layout.databases), "databases");
         assert!(layout.homes >= 1 && layout.homes <= layout.workers && layout.workers as usize == ports.len());
         // Tables of hashes and sets are hashed with the dictionary's secret.
@@ -182,7 +215,7 @@ impl Keyspace {
         let latency = LatencyMonitor::new(ports.len());
         let journal = Journal::new(ports.len());
         let id = NEXT_ID.fetch_add(1, Relaxed);
-        let shards: Box<[_]> = (0..layout.shards)
+        let shards: Box<[_]> = (0..layout.partitions)
             .map(|number| {
                 let seed = layout.random_seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 CachePadded::new(ShardCell {
@@ -196,8 +229,9 @@ impl Keyspace {
             .collect();
         Keyspace {
             shards,
-            figures: zeroed_figures(databases * layout.shards as usize),
-            roots: Roots::new(databases * layout.shards as usize),
+            figures: zeroed_figures(databases * layout.partitions as usize),
+            roots: Roots::new(databases * layout.partitions as usize),
+            homes: (0..layout.partitions).map(|partition| layout.home(partition)).collect(),
             used: (0..databases).map(|_| AtomicBool::new(false)).collect(),
             physical: (0..layout.databases).map(AtomicU32::new).collect(),
             contended: ports.iter().map(|_| CachePadded::new(Counter::default())).collect(),
@@ -237,9 +271,15 @@ impl Keyspace {
         self.layout.databases
     }
 
-    /// Number of shards.
-    pub fn shard_count(&self) -> u32 {
-        self.layout.shards
+    /// Number of partitions: they are numbered from 0.
+    #[inline]
+    pub fn partition_count(&self) -> u32 {
+        self.layout.partitions
+    }
+
+    /// The partitions of a shard (below [`Layout::shards`]).
+    pub fn partitions_of(&self, shard: u32) -> Range<u32> {
+        self.layout.first_partition(shard)..self.layout.first_partition(shard + 1)
     }
 
     /// Where a key lives.
@@ -248,17 +288,17 @@ impl Keyspace {
         KeyPlace { hash: hash_key(self.layout.seed, key), shard: self.shard_of_slot(key_slot(key)) }
     }
 
-    /// The shard of a slot: each shard has a contiguous range of slots, as even as possible.
+    /// The partition of a slot: each has a contiguous range of slots, as even as possible.
     #[inline]
     pub fn shard_of_slot(&self, slot: u16) -> u32 {
-        u32::from(slot) * self.layout.shards / SLOTS as u32
+        u32::from(slot) * self.layout.partitions / SLOTS as u32
     }
 
-    /// The worker that does the periodic work of a shard, and with [`Execution::Owner`] all work.
+    /// The worker that does the periodic work of a partition, and with [`Execution::Owner`] all work: the home of its
+    /// shard.
     #[inline]
     pub fn home(&self, shard: u32) -> u32 {
-        // Contiguous ranges again, so that a worker's shards are neighbours.
-        (u64::from(shard) * u64::from(self.layout.homes) / u64::from(self.layout.shards)) as u32
+        self.homes[shard as usize]
     }
 
     /// A handle for prefetching in the selected database of a shard.
@@ -574,4 +614,38 @@ fn prefetch_for_write<T>(address: *const T) {
     }
     #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     let _ = address;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_even_groups_of_neighbouring_partitions() {
+        for (shards, partitions, homes) in
+            [(1, 1, 1), (1, 16, 1), (40, 40, 2), (40, 640, 40), (40, 41, 7), (3, 16_384, 3), (16_384, 16_384, 5)]
+        {
+            let layout = Layout {
+                shards,
+                partitions,
+                databases: 1,
+                homes,
+                workers: homes,
+                execution: Execution::Inline,
+                seed: 1,
+                random_seed: 1,
+            };
+            assert_eq!((layout.first_partition(0), layout.first_partition(shards)), (0, partitions));
+            let mut sizes: Vec<u32> = Vec::new();
+            for shard in 0..shards {
+                let group = layout.first_partition(shard)..layout.first_partition(shard + 1);
+                assert!(group.clone().all(|partition| layout.shard_of(partition) == shard), "{layout:?} {shard}");
+                assert!(group.clone().all(|partition| layout.home(partition) == layout.home(group.start)));
+                sizes.push(group.end - group.start);
+            }
+            let (least, most) = (sizes.iter().min().expect("a shard"), sizes.iter().max().expect("a shard"));
+            assert!(*least >= 1 && most - least <= 1, "{layout:?}: {least} to {most}");
+            assert_eq!((layout.home(0), layout.home(partitions - 1)), (0, homes - 1));
+        }
+    }
 }

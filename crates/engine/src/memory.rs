@@ -211,11 +211,11 @@ impl Keyspace {
         }
         if before_bytes == 0 {
             // Till now they have told now and then.
-            (0..self.shard_count())
+            (0..self.partition_count())
                 .flat_map(|shard| self.shard_figures(shard))
                 .for_each(|figures| self.tell_memory(figures));
         }
-        let step_bytes = (limit_bytes >> UNTOLD_SHIFT) / u64::from(self.shard_count());
+        let step_bytes = (limit_bytes >> UNTOLD_SHIFT) / u64::from(self.partition_count());
         memory.step_bytes.store(step_bytes.min(STEP_BYTES_MAX), Relaxed);
         memory.ceiling_bytes.store(memory.used_bytes().max(bearable_bytes(limit_bytes)), Relaxed);
         self.tuning.set_limited(limit_bytes > 0);

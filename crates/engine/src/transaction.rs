@@ -205,7 +205,7 @@ impl Transaction {
     /// Adds the shards that it needs (any order, with repeats).
     pub fn add_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
         if self.queue.iter().any(|queued| queued.needs == Needs::All) {
-            shards.extend(0..keyspace.shard_count());
+            shards.extend(0..keyspace.partition_count());
         } else {
             shards.extend_from_slice(&self.shards);
         }

@@ -107,7 +107,16 @@ fn command() -> Command {
                 .value_name("-")
                 .help("As first or last argument: read more configuration from standard input"),
         )
-        .arg(option("shards", "N", "Partitions of the key space, 1 to 16384 [default: from the workers]"))
+        .arg(option(
+            "shards",
+            "N",
+            "Parts of the key space with a home worker each, 1 to 16384 [default: from the workers]",
+        ))
+        .arg(option(
+            "partitions",
+            "N",
+            "Parts of all shards together, each of which one worker at a time has [default: one for each shard]",
+        ))
         .arg(option("workers", "N", "Threads with an event loop, 1 to 1024 [default: the CPUs this process may use]"))
         .arg(option("io-threads", "N", "With --execution owner: threads that only read, parse and encode [default: 0]"))
         .arg(option(

@@ -323,7 +323,7 @@ impl Server {
 
     /// Memory of all databases, bytes.
     pub(crate) fn data_bytes(&self) -> u64 {
-        (0..self.keyspace.shard_count())
+        (0..self.keyspace.partition_count())
             .flat_map(|shard| self.keyspace.shard_figures(shard))
             .map(|figures| figures.dict_bytes.get() + figures.heap_bytes.get())
             .sum()
@@ -506,7 +506,7 @@ impl Host for Server {
         for worker in &self.workers {
             worker.reset();
         }
-        for shard in 0..self.keyspace.shard_count() {
+        for shard in 0..self.keyspace.partition_count() {
             let stats = self.keyspace.shard_stats(shard);
             for counter in [
                 &stats.commands,

@@ -20,14 +20,14 @@ use crate::worker::Worker;
 /// Bytes of a worker's stack. Handlers don't recurse over what clients send; the rest is the default's margin.
 const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
 
-/// Shards times databases at most: an empty dictionary takes some hundred bytes.
+/// Partitions times databases at most: a dictionary takes some hundred bytes once its database is used.
 const DICTIONARIES_MAX: u64 = 1 << 20;
 
 /// Runs the process; the result is its exit code.
 pub fn main() -> ExitCode {
     let is_command =
         |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name).is_some();
-    let boot = match process::boot(config::default_shards, is_command) {
+    let boot = match process::boot(config::host_defaults, is_command) {
         Ok(boot) => boot,
         Err(code) => return code,
     };
@@ -58,15 +58,15 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
         IoBackend::Epoll => Choice::Epoll,
     };
     let (backend, backend_reason) = choose(choice).map_err(|error| error.to_string())?;
-    let shards = settings.shards as u32;
+    let (shards, partitions) = (settings.shards as u32, settings.partitions as u32);
     // A worker beyond the shards would be home of none: with the owner policy it would have nothing to do at all.
     let homes = (settings.workers as u32).min(shards);
     let io_workers = if settings.execution == Execution::Owner { settings.io_threads as u32 } else { 0 };
     let workers = homes + io_workers;
-    let dictionaries = u64::from(shards) * settings.databases as u64;
+    let dictionaries = u64::from(partitions) * settings.databases as u64;
     if dictionaries > DICTIONARIES_MAX {
         return Err(format!(
-            "{shards} shards times {} databases are {dictionaries} dictionaries, more than {DICTIONARIES_MAX}: use fewer of either",
+            "{partitions} partitions times {} databases are {dictionaries} dictionaries, more than {DICTIONARIES_MAX}: use fewer of either",
             settings.databases
         ));
     }
@@ -104,6 +104,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
         .collect();
     let layout = Layout {
         shards,
+        partitions,
         databases: settings.databases as u32,
         homes,
         workers,
@@ -198,9 +199,10 @@ fn announce(settings: &Settings, facts: &Facts, homes: u32, sockets: &[process::
         std::process::id()
     );
     tracing::info!(
-        "workers={} (shard homes={homes}), shards={}, execution={execution}, backend={} ({}), maxclients={}, open files={}",
+        "workers={} (shard homes={homes}), shards={}, partitions={}, execution={execution}, backend={} ({}), maxclients={}, open files={}",
         facts.workers,
         settings.shards,
+        settings.partitions,
         facts.backend,
         facts.backend_reason,
         settings.maxclients,

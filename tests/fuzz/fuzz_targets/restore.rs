@@ -93,6 +93,7 @@ impl Shard {
     fn new() -> Shard {
         let layout = Layout {
             shards: 1,
+            partitions: 1,
             databases: 1,
             homes: 1,
             workers: 1,

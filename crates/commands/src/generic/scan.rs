@@ -91,7 +91,7 @@ pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, s
     let cursor = Cursor::parse(args.at(1)).unwrap_or(Cursor { shard: 0, position: 0 });
     let count = Options::parse(args).map_or(1, |options| options.count);
     let mut keys = 0u64;
-    for shard in cursor.shard..u64::from(keyspace.shard_count()) {
+    for shard in cursor.shard..u64::from(keyspace.partition_count()) {
         let shard = shard as u32;
         let size = keyspace.shard_size(session.db, shard);
         if size == 0 {
@@ -167,7 +167,7 @@ fn page(
             }
         }
     }
-    let next = (last.saturating_add(1)..u64::from(keyspace.shard_count()))
+    let next = (last.saturating_add(1)..u64::from(keyspace.partition_count()))
         .find(|&shard| keyspace.shard_size(selected, shard as u32) > 0);
     (next.map(|shard| Cursor { shard, position: 0 }), found)
 }

@@ -253,7 +253,7 @@ fn scan_and_randomkey_delete_the_expired_keys_they_meet_and_keys_does_not() {
     let mut server = TestServer::new(3);
     // Keys that have expired, and keys that are left.
     let figures = |server: &TestServer| {
-        let shards = 0..server.keyspace.shard_count();
+        let shards = 0..server.keyspace.partition_count();
         shards.fold((0, 0), |(expired, left), shard| {
             let (stats, size) = (server.keyspace.shard_stats(shard), server.keyspace.shard_size(0, shard));
             (expired + stats.expired.get(), left + size)

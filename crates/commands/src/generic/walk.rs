@@ -45,7 +45,7 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// The shards that `RANDOMKEY` needs: one, chosen by how many keys each has. Where that one might have nothing but
 /// expired keys, others after it as well, so that a key is found if there is one.
 pub fn randomkey_route(keyspace: &Keyspace, session: &SessionView, _: &Args<'_>, shards: &mut Vec<u32>) {
-    let count = keyspace.shard_count();
+    let count = keyspace.partition_count();
     let total: u64 = (0..count).map(|shard| keyspace.shard_size(session.db, shard)).sum();
     let mut left = keyspace.random_below(total.max(1));
     let chosen = (0..count)

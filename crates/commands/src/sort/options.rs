@@ -97,7 +97,7 @@ fn route(keyspace: &Keyspace, args: &Args<'_>, read_only: bool, shards: &mut Vec
     // What is wrong, the handler will say.
     let Ok(options) = Options::parse(keyspace, args, read_only) else { return };
     if options.by.iter().chain(&options.get).any(Pattern::names_keys) {
-        shards.extend(0..keyspace.shard_count());
+        shards.extend(0..keyspace.partition_count());
     }
     shards.extend(options.store.map(|index| keyspace.place(args.at(index)).shard));
 }

@@ -117,7 +117,7 @@ pub fn add_shards(
                 shards.truncate(before);
             }
         }
-        Route::All => shards.extend(0..keyspace.shard_count()),
+        Route::All => shards.extend(0..keyspace.partition_count()),
         Route::Custom(choose) => choose(keyspace, session, args, shards),
         Route::None => {}
     }

@@ -116,7 +116,7 @@ impl Weights {
         (self.others, self.is_volatile, self.told_ms) = (0, is_volatile, now_ms);
         let is_inline = keyspace.layout().execution == Execution::Inline;
         let mut sum = 0;
-        for shard in 0..keyspace.shard_count() {
+        for shard in 0..keyspace.partition_count() {
             let is_ours = is_inline || keyspace.home(shard) == worker;
             for physical in keyspace.used() {
                 let figures = keyspace.figures(shard, physical);
@@ -328,13 +328,13 @@ impl Executor<'_> {
         let weights = &mut self.weights;
         if weights.release_failed_ms == now_ms {
             weights.release_credit += DICTS_LOOKED_AT;
-            if weights.release_credit < u64::from(keyspace.shard_count()) * u64::from(keyspace.databases()) {
+            if weights.release_credit < u64::from(keyspace.partition_count()) * u64::from(keyspace.databases()) {
                 return false;
             }
         }
         weights.release_credit = 0;
         let mut has_released = false;
-        for shard in 0..keyspace.shard_count() {
+        for shard in 0..keyspace.partition_count() {
             let is_emptied = |figures: &DatabaseStats| figures.keys.get() == 0 && figures.dict_bytes.get() > 0;
             if !keyspace.shard_figures(shard).any(is_emptied) {
                 continue;
@@ -373,7 +373,7 @@ impl Executor<'_> {
 
     fn measure_free(&mut self, is_wanted: impl Fn(u32) -> bool) {
         let keyspace = self.keyspace();
-        for shard in (0..keyspace.shard_count()).filter(|&shard| is_wanted(shard)) {
+        for shard in (0..keyspace.partition_count()).filter(|&shard| is_wanted(shard)) {
             let Some(mut ownership) = self.try_take(shard) else { continue };
             release_emptied_of(keyspace, &mut ownership);
             for (physical, database) in keyspace.shard(&mut ownership).databases.used() {

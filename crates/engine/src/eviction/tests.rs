@@ -15,7 +15,16 @@ const SHARDS: u32 = 4;
 const KEYS: u64 = 200;
 
 fn keyspace(execution: Execution, homes: u32) -> Keyspace {
-    let layout = Layout { shards: SHARDS, databases: 2, homes, workers: homes, execution, seed: 1, random_seed: 2 };
+    let layout = Layout {
+        shards: SHARDS,
+        partitions: SHARDS,
+        databases: 2,
+        homes,
+        workers: homes,
+        execution,
+        seed: 1,
+        random_seed: 2,
+    };
     let ports = (0..homes).map(|_| WorkerPort::new(Box::new(|| ()))).collect();
     let keyspace = Keyspace::new(layout, ports);
     keyspace.tuning.set_eviction_policy(EvictionPolicy::All(Rank::Random));

@@ -144,7 +144,16 @@ struct Model {
 
 impl Model {
     fn new(execution: Execution, shards: u32, workers: u32, work: Vec<Work>) -> Self {
-        let layout = Layout { shards, databases: 1, homes: workers, workers, execution, seed: 1, random_seed: 1 };
+        let layout = Layout {
+            shards,
+            partitions: shards,
+            databases: 1,
+            homes: workers,
+            workers,
+            execution,
+            seed: 1,
+            random_seed: 1,
+        };
         let ports = (0..workers).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
         Model {
             keyspace: Keyspace::new(layout, ports),
@@ -337,7 +346,7 @@ impl Model {
             assert_eq!(count, 1, "connection {connection} was answered more than once");
         }
         let mut logs = Vec::new();
-        for shard in 0..self.keyspace.shard_count() {
+        for shard in 0..self.keyspace.partition_count() {
             let mut ownership = self.keyspace.gate(shard).try_take().expect("every shard is free");
             let state = self.keyspace.shard(&mut ownership);
             assert!(state.backlog.is_empty(), "a request waits for ever");
@@ -402,7 +411,7 @@ struct Seen {
 impl Seen {
     fn add(&self, model: &Model) {
         let sum_of = |figure: fn(&ShardStats) -> u64| -> u64 {
-            (0..model.keyspace.shard_count()).map(|shard| figure(model.keyspace.shard_stats(shard))).sum()
+            (0..model.keyspace.partition_count()).map(|shard| figure(model.keyspace.shard_stats(shard))).sum()
         };
         let was_refused = model.answers.lock().unwrap().iter().any(|(_, answer)| *answer == Answer::Refused);
         self.runs.fetch_add(1, Relaxed);

@@ -240,9 +240,9 @@ impl Executor<'_> {
             let is_ours = is_inline || keyspace.home(shard) == self.worker();
             if is_ours { keyspace.shard_stats(shard).tracked_keys.get() } else { 0 }
         };
-        let all: u64 = (0..keyspace.shard_count()).map(keys_of).sum();
+        let all: u64 = (0..keyspace.partition_count()).map(keys_of).sum();
         let mut at = keyspace.random_below(all.max(1));
-        (0..keyspace.shard_count()).find(|&shard| {
+        (0..keyspace.partition_count()).find(|&shard| {
             let is_it = at < keys_of(shard);
             at = at.saturating_sub(keys_of(shard));
             is_it

@@ -36,6 +36,8 @@ pub struct HostDefaults {
     pub workers: usize,
     /// Shards for a number of workers.
     pub shards: fn(usize) -> usize,
+    /// Partitions for numbers of workers and of shards.
+    pub partitions: fn(usize, usize) -> usize,
 }
 
 /// Why there is no configuration; its text is what redis-server prints before it exits with 1.
@@ -394,6 +396,13 @@ impl Loader<'_> {
         self.values.set_default("workers", number(defaults.workers.max(1)));
         let workers = usize::try_from(self.values.number("workers")).unwrap_or(1);
         self.values.set_default("shards", number((defaults.shards)(workers).max(1)));
+        let shards = usize::try_from(self.values.number("shards")).unwrap_or(1);
+        self.values.set_default("partitions", number((defaults.partitions)(workers, shards).max(shards)));
+        let partitions = self.values.number("partitions");
+        if partitions < self.values.number("shards") {
+            let reason = format!("'partitions {partitions}' are too few for 'shards {shards}': each has at least one");
+            return Err(LoadError::Whole(reason));
+        }
         if self.values.bool("daemonize") {
             self.values.set_default("pidfile", Value::Text(PIDFILE_OF_DAEMON.into()));
         }

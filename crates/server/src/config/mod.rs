@@ -34,6 +34,16 @@ pub use settings::{
 pub use store::{Apply, ConfigStore, Refusal};
 pub use value::OutputLimit;
 
+/// Partitions for a number of workers and of shards where nobody says how many: one of each shard.
+pub const fn default_partitions(_workers: usize, shards: usize) -> usize {
+    shards
+}
+
+/// What the host decides where nobody says anything, for a number of workers.
+pub const fn host_defaults(workers: usize) -> HostDefaults {
+    HostDefaults { workers, shards: default_shards, partitions: default_partitions }
+}
+
 /// Shards per worker where nobody says how many shards: enough that workers rarely want the same one at a time.
 const SHARDS_PER_WORKER: usize = 16;
 

@@ -131,15 +131,14 @@ fn write_and_rename(temporary: &Path, path: &Path, text: &[u8], mode: u32) -> io
 #[cfg(test)]
 mod tests {
     use super::super::host::fake::Fake;
-    use super::super::load::{HostDefaults, Sources, load};
+    use super::super::host_defaults;
+    use super::super::load::{Sources, load};
     use super::*;
 
     fn values_of(text: &str, options: &str) -> Values {
         let mut host = Fake::with(&[("/a.conf", text)]);
         let sources = Sources { file: Some("a.conf".into()), stdin: false, options: options.into() };
-        load(&sources, HostDefaults { workers: 2, shards: |workers| workers * 16 }, &mut host)
-            .expect("a configuration")
-            .values
+        load(&sources, host_defaults(2), &mut host).expect("a configuration").values
     }
 
     fn rewritten(text: &str, options: &str) -> String {

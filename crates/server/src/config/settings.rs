@@ -128,6 +128,8 @@ pub const HZ_MAX: i128 = 500;
 pub struct Settings {
     /// Number of shards, 1 to 16384.
     pub shards: usize,
+    /// Number of partitions of all shards together, at least one of each, at most 16384.
+    pub partitions: usize,
     /// Number of workers, 1 to 1024.
     pub workers: usize,
     /// Workers that only read, parse and encode; with [`Execution::Owner`] only. 0: none.
@@ -306,6 +308,7 @@ impl Settings {
         let [output_limit_normal, output_limit_replica, output_limit_pubsub] = output_limits_of(values);
         Settings {
             shards: count(values, "shards"),
+            partitions: count(values, "partitions"),
             workers: count(values, "workers"),
             io_threads: count(values, "io-threads"),
             execution: if values.text("execution") == b"owner" { Execution::Owner } else { Execution::Inline },

@@ -5,7 +5,7 @@
 //! of a directive that isn't served yet is still refused as Redis refuses it.
 
 use super::directive::{Directive, Kind};
-use pantala_base::limits::{DATABASES_MAX, SHARDS_MAX, WORKERS_MAX};
+use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX, WORKERS_MAX};
 
 use Directive as D;
 use Kind::{Bool, Choice, FileName, Integer, Memory, MemoryOrPercent, Octal, Text, Words};
@@ -24,13 +24,14 @@ const ALLOWED: Kind = Choice(&["no", "yes", "local"]);
 /// What ignoring `user` or `aclfile` would mean.
 pub const NO_ACCESS_LIST: &str = "no access list would be in force ('requirepass' is served)";
 
-/// Value of `shards` and `workers` before the host decides.
+/// Value of `shards`, `partitions` and `workers` before the host decides.
 pub const AUTOMATIC: &str = "0";
 
 /// The directives, in the order in which `CONFIG GET` answers them.
 pub static DIRECTIVES: &[Directive] = &[
     // Pantala's own.
     D::at_start("shards", Integer(1, SHARDS_MAX as i128), AUTOMATIC).own(),
+    D::at_start("partitions", Integer(1, PARTITIONS_MAX as i128), AUTOMATIC).own(),
     D::at_start("workers", Integer(1, WORKERS_MAX as i128), AUTOMATIC).own(),
     D::at_start("execution", Choice(&["inline", "owner"]), "inline").own(),
     D::at_start("io-backend", Choice(&["auto", "io_uring", "epoll"]), "auto").own(),

@@ -115,7 +115,7 @@ mod tests {
     fn defaults_read_back_as_themselves() {
         let values = Values::new();
         for (index, directive) in DIRECTIVES.iter().enumerate() {
-            if matches!(directive.name, "shards" | "workers" | "replicaof") {
+            if matches!(directive.name, "shards" | "partitions" | "workers" | "replicaof") {
                 continue; // Automatic, or absent.
             }
             let words: Vec<Vec<u8>> = if directive.kind.is_multi_argument() {

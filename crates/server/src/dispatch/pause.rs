@@ -105,7 +105,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         let (may_be_refused, view, token) =
             (answer.may_be_refused, connection.session.view(), connection.socket.token());
         self.shards.clear();
-        self.shards.extend(0..self.clients.executor.keyspace().shard_count());
+        self.shards.extend(0..self.clients.executor.keyspace().partition_count());
         self.clients.executor.bring(&self.shards, view, token, self.clients.reactor.clock.now_ms, may_be_refused);
     }
 

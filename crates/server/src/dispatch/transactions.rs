@@ -532,7 +532,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 if !transaction.find_shards(queued, &mut self.shards) {
                     match command.route {
                         Route::Custom(choose) => choose(keyspace, &view, &args, &mut self.shards),
-                        _ => self.shards.extend(0..keyspace.shard_count()),
+                        _ => self.shards.extend(0..keyspace.partition_count()),
                     }
                     if self.shards.is_empty() {
                         self.shards.push(0);

@@ -1,31 +1,38 @@
 //! Pantala's own sections: Shards, Workers. A line for each; the names are those of DESIGN's words.
 
+use pantala_base::Counter;
+use pantala_engine::shard::{DatabaseStats, ShardStats};
+
 use super::Text;
 use crate::host::Server;
 
 pub(super) fn shards(text: &mut Text, server: &Server) {
     let keyspace = server.keyspace();
-    text.field("shards", keyspace.shard_count());
+    text.field("shards", keyspace.layout().shards);
+    text.field("partitions", keyspace.partition_count());
     text.field("contended_requests", keyspace.contended());
-    for shard in 0..keyspace.shard_count() {
-        let stats = keyspace.shard_stats(shard);
-        let sum = |figure: fn(&pantala_engine::shard::DatabaseStats) -> u64| -> u64 {
-            keyspace.shard_figures(shard).map(figure).sum()
+    for shard in 0..keyspace.layout().shards {
+        let partitions = keyspace.partitions_of(shard);
+        let sum = |figure: fn(&DatabaseStats) -> u64| -> u64 {
+            partitions.clone().flat_map(|partition| keyspace.shard_figures(partition)).map(figure).sum()
+        };
+        let count = |counter: fn(&ShardStats) -> &Counter| -> u64 {
+            partitions.clone().map(|partition| counter(keyspace.shard_stats(partition)).get()).sum()
         };
         text.line(format_args!(
             "shard{shard}:home={},keys={},expires={},dict_bytes={},heap_bytes={},commands={},hits={},misses={},expired={},\
              combined={},handovers={}",
-            keyspace.home(shard),
+            keyspace.home(partitions.start),
             sum(|database| database.keys.get()),
             sum(|database| database.expires.get()),
             sum(|database| database.dict_bytes.get()),
             sum(|database| database.heap_bytes.get()),
-            stats.commands.get(),
-            stats.hits.get(),
-            stats.misses.get(),
-            stats.expired.get(),
-            stats.combined.get(),
-            stats.handovers.get(),
+            count(|stats| &stats.commands),
+            count(|stats| &stats.hits),
+            count(|stats| &stats.misses),
+            count(|stats| &stats.expired),
+            count(|stats| &stats.combined),
+            count(|stats| &stats.handovers),
         ));
     }
 }

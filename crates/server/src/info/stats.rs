@@ -19,7 +19,7 @@ pub(super) fn over_workers(server: &Server, figure: fn(&WorkerStats) -> u64) -> 
 
 fn over_shards(server: &Server, figure: fn(&ShardStats) -> u64) -> u64 {
     let keyspace = server.keyspace();
-    (0..keyspace.shard_count()).map(|shard| figure(keyspace.shard_stats(shard))).sum()
+    (0..keyspace.partition_count()).map(|shard| figure(keyspace.shard_stats(shard))).sum()
 }
 
 pub(super) fn stats(text: &mut Text, server: &Server) {

@@ -91,6 +91,7 @@ fn server() -> Server {
         Loaded { settings, values, warnings: Vec::new(), renames: Vec::new(), file: None, asks_for_files: false };
     let layout = Layout {
         shards: 3,
+        partitions: 3,
         databases: 16,
         homes: 2,
         workers: 2,

@@ -43,13 +43,13 @@ impl Cleanup {
 }
 
 /// Does all that comes before the first worker. `is_command` tells whether the server has a command, for `rename-command`;
-/// `shards` is the default number of shards for a number of workers.
+/// `defaults` is what a number of workers decides where nobody says anything.
 ///
 /// # Errors
 ///
 /// There is nothing to serve: help was asked for, the daemon is on its way, or something is wrong. The user has been told;
 /// the process should end with this code.
-pub fn boot(shards: fn(usize) -> usize, is_command: impl Fn(&[u8]) -> bool) -> Result<Boot, ExitCode> {
+pub fn boot(defaults: fn(usize) -> HostDefaults, is_command: impl Fn(&[u8]) -> bool) -> Result<Boot, ExitCode> {
     log::init();
     let arguments = cli::arguments();
     let sources = match cli::parse(arguments.iter().cloned()) {
@@ -57,7 +57,7 @@ pub fn boot(shards: fn(usize) -> usize, is_command: impl Fn(&[u8]) -> bool) -> R
         Request::Print(text) => return Err(print(&text)),
     };
     let mut host = Recorder { start_dir: System.current_dir(), stdin: None };
-    let mut loaded = read(&sources, shards, is_command, &mut host).map_err(|error| complain(&error))?;
+    let mut loaded = read(&sources, defaults, is_command, &mut host).map_err(|error| complain(&error))?;
     if loaded.settings.daemonize {
         if !daemon::is_daemon() {
             return Err(match daemon::spawn(&host.start_dir, &arguments, host.stdin.as_deref()) {
@@ -93,12 +93,11 @@ pub fn boot(shards: fn(usize) -> usize, is_command: impl Fn(&[u8]) -> bool) -> R
 
 fn read(
     sources: &Sources,
-    shards: fn(usize) -> usize,
+    defaults: fn(usize) -> HostDefaults,
     is_command: impl Fn(&[u8]) -> bool,
     host: &mut dyn Host,
 ) -> Result<Loaded, LoadError> {
-    let defaults = HostDefaults { workers: cpus::default_workers(), shards };
-    let loaded = load(sources, defaults, host)?;
+    let loaded = load(sources, defaults(cpus::default_workers()), host)?;
     loaded.check_renames(is_command)?;
     Ok(loaded)
 }

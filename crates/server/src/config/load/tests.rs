@@ -1,8 +1,9 @@
 use super::super::host::fake::Fake;
+use super::super::{default_partitions, host_defaults};
 use super::*;
 
 fn load_from(host: &mut Fake, sources: &Sources) -> Result<Loaded, LoadError> {
-    load(sources, HostDefaults { workers: 2, shards: |workers| workers * 16 }, host)
+    load(sources, host_defaults(2), host)
 }
 
 fn load_text(text: &str) -> Result<Loaded, LoadError> {
@@ -244,6 +245,10 @@ fn host_decides_what_nobody_said() {
     let given = settings("workers 3");
     assert_eq!((given.workers, given.shards), (3, 48));
     assert_eq!(settings("shards 5").shards, 5);
+    assert_eq!(settings("shards 5").partitions, default_partitions(2, 5));
+    assert_eq!(settings("partitions 48\nshards 40").partitions, 48);
+    assert_eq!(settings("partitions 40\nshards 40").partitions, 40);
+    assert!(matches!(load_text("partitions 39\nshards 40"), Err(LoadError::Whole(_))));
     assert_eq!(settings("daemonize yes").pidfile.as_deref(), Some(Path::new("/var/run/pantala.pid")));
     assert_eq!(settings("daemonize yes\npidfile x").pidfile.as_deref(), Some(Path::new("x")));
     assert_eq!(settings("").pidfile, None);

@@ -1,5 +1,6 @@
 use super::super::host::fake::Fake;
-use super::super::load::{HostDefaults, Sources, load};
+use super::super::host_defaults;
+use super::super::load::{Sources, load};
 use super::*;
 use std::cell::RefCell;
 
@@ -8,7 +9,7 @@ fn store(options: &str) -> ConfigStore {
     let mut host = Fake::with(&[]);
     // The store's own working directory is the process's.
     host.dir = System.current_dir();
-    let loaded = load(&sources, HostDefaults { workers: 2, shards: |workers| workers * 16 }, &mut host);
+    let loaded = load(&sources, host_defaults(2), &mut host);
     ConfigStore::new(&loaded.expect("a configuration"))
 }
 

@@ -25,7 +25,8 @@ const OTHER_DEFAULTS: [&str; 9] = [
 ];
 
 /// Directives that Redis doesn't have.
-const OWN: [&str; 6] = ["shards", "workers", "execution", "io-backend", "pin-threads", "ignore-unsupported"];
+const OWN: [&str; 7] =
+    ["shards", "partitions", "workers", "execution", "io-backend", "pin-threads", "ignore-unsupported"];
 
 /// Directives that can't be tried out on a running server: they would cut us off, or need something else first.
 const NOT_TRIED: [&str; 9] = [

@@ -449,7 +449,7 @@ impl ScriptCall {
     pub(super) fn find_shards(&self, keyspace: &Keyspace, shards: &mut Vec<u32>) {
         shards.clear();
         if self.is_wide {
-            shards.extend(0..keyspace.shard_count());
+            shards.extend(0..keyspace.partition_count());
         } else {
             shards.extend(self.keys().iter().map(|key| keyspace.place(key).shard));
         }
