@@ -8,18 +8,29 @@
 //!
 //! mimalloc keeps what was freed for the next allocation. [`purge`] returns it to the kernel, of
 //! the calling thread's heap.
+//!
+//! Huge pages are faster for much memory, and wasted on little: an empty server touches a megabyte
+//! here and there, of which they make eight. So mimalloc is built not to ask for them
+//! (`no_thp`), and [`place_huge_pages`] has the kernel use them beyond the first memory.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
 
 use mimalloc::MiMalloc;
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
 
 /// Blocks of at least so many bytes (8 MiB) are mappings of their own.
 pub const MAPPED_BYTES_MIN: usize = 8 * 1024 * 1024;
 
 /// The least alignment of a mapping, bytes: pages are nowhere smaller.
 const PAGE_BYTES_MIN: usize = 4096;
+
+/// Bytes of the arenas from which mimalloc takes memory: at least 1 GiB each.
+const ARENA_BYTES_MIN: usize = 1 << 30;
+
+/// Bytes at the beginning of the first arena that have no huge pages: 64 MiB, where small servers
+/// live.
+const SMALL_BYTES: usize = 64 * 1024 * 1024;
 
 unsafe extern "C" {
     /// Of mimalloc: frees the unused pages of the calling thread's heap; with `force`, returns all
@@ -32,6 +43,41 @@ unsafe extern "C" {
 pub fn purge() {
     // SAFETY: may be called at any time, on any thread; the crate `mimalloc` links it.
     unsafe { mi_collect(true) };
+}
+
+/// Has the kernel use huge pages for what mimalloc has mapped, beyond the first memory. To be
+/// called at the start of the process, and again when its memory has grown by much: mimalloc maps
+/// a GiB and more at a time. Asks the kernel for all mappings: takes some ten microseconds.
+pub fn place_huge_pages() {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+    for arena in maps.lines().filter_map(large_mapping) {
+        let advise = |from: usize, to: usize, advice| {
+            let start = core::ptr::with_exposed_provenance_mut(from);
+            // SAFETY: both kinds of advice leave the memory as it is, whoever's it is. The kernel refuses them where
+            // huge pages aren't built in.
+            let _ = unsafe { madvise(start, to - from, advice) };
+        };
+        // The first arena, which the first advice cuts in two: its end isn't found again.
+        let small_bytes = if arena.contains(&small_block_address()) { SMALL_BYTES } else { 0 };
+        advise(arena.start, arena.start + small_bytes, Advice::LinuxNoHugepage);
+        advise(arena.start + small_bytes, arena.end, Advice::LinuxHugepage);
+    }
+}
+
+/// Where a small block lies.
+fn small_block_address() -> usize {
+    core::ptr::from_ref(&*Box::new(0_u8)).addr()
+}
+
+/// The addresses of an anonymous mapping that is as large as an arena, from a line of
+/// `/proc/self/maps`.
+fn large_mapping(line: &str) -> Option<core::ops::Range<usize>> {
+    let mut fields = line.split_ascii_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+    // Permissions, offset, device, inode; what is behind them is a name.
+    let is_anonymous = fields.next() == Some("rw-p") && fields.nth(2) == Some("0") && fields.next().is_none();
+    (is_anonymous && range.len() >= ARENA_BYTES_MIN).then_some(range)
 }
 
 /// See the head of this module.
@@ -213,6 +259,22 @@ mod tests {
             assert!(is_filled(block, 5000));
             Allocator.dealloc(block, layout);
         }
+    }
+
+    #[test]
+    fn arenas_are_known_by_their_mappings() {
+        let large = large_mapping("20000000000-20040000000 rw-p 00000000 00:00 0 ");
+        assert_eq!(large, Some(0x200_0000_0000..0x200_4000_0000));
+        for other in [
+            "20000000000-2003ffff000 rw-p 00000000 00:00 0 ",
+            "20000000000-20040000000 r--p 00000000 00:00 0 ",
+            "20000000000-20040000000 rw-p 00000000 00:00 0    [heap]",
+            "20000000000-20040000000 rw-p 00000000 fe:00 7 /some/file",
+            "",
+        ] {
+            assert_eq!(large_mapping(other), None, "{other}");
+        }
+        place_huge_pages();
     }
 
     #[test]

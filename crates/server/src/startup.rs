@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 
-use pantala_base::{Clock, Random, SystemClock};
+use pantala_base::{Clock, Random, SystemClock, allocator};
 use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
 use pantala_engine::tuning::WATCHING;
 use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
@@ -25,6 +25,7 @@ const DICTIONARIES_MAX: u64 = 1 << 20;
 
 /// Runs the process; the result is its exit code.
 pub fn main() -> ExitCode {
+    allocator::place_huge_pages();
     let is_command =
         |name: &[u8]| pantala_commands::lookup(name).is_some() || pantala_commands::not_built(name).is_some();
     let boot = match process::boot(config::host_defaults, is_command) {

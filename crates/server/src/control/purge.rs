@@ -9,10 +9,15 @@
 //!
 //! Commands don't pay for any of this: it is part of the periodic work.
 
+use pantala_base::allocator;
 use pantala_engine::client::Host;
 
 use crate::host::Server;
 use crate::process;
+
+/// The resident memory, bytes, from which on new arenas of the allocator are looked for at each
+/// doubling: the first has 1 GiB.
+const HUGE_PAGES_FROM_BYTES: u64 = 512 * 1024 * 1024;
 
 /// How often resident memory is looked at, ms.
 const WATCH_MS: i64 = 200;
@@ -36,6 +41,8 @@ pub(super) struct Watch {
     level_bytes: u64,
     next_purge_ms: i64,
     repeat_ms: i64,
+    /// What was resident when the kernel was last asked to use huge pages, bytes.
+    huge_pages_at_bytes: u64,
 }
 
 impl Watch {
@@ -50,6 +57,10 @@ impl Watch {
             return;
         }
         let Some(resident_bytes) = process::resident_bytes() else { return };
+        if resident_bytes >= HUGE_PAGES_FROM_BYTES.max(2 * self.huge_pages_at_bytes) {
+            self.huge_pages_at_bytes = resident_bytes;
+            allocator::place_huge_pages();
+        }
         if self.is_due(resident_bytes, server.accounted_bytes(), now_ms) {
             server.purge_memory();
         }
