@@ -714,33 +714,34 @@ impl Executor<'_> {
         blocking: Blocking<'_>,
         reply: &mut Vec<u8>,
     ) -> Option<Arc<Waiter>> {
-        let keyspace = self.keyspace;
-        keyspace.shard_stats(owned[0].shard()).commands.add(1);
-        if keyspace.tuning.is_watched() {
-            return self.execute_watched(call, worker, owned, blocking, reply);
-        }
-        let mut access = access(keyspace, call, owned, blocking);
-        run_handler(&mut access, call, reply);
-        if access.block.is_some() { wait(&mut access, call, worker) } else { None }
+        self.keyspace.shard_stats(owned[0].shard()).commands.add(1);
+        let mut access = access(self.keyspace, call, owned, blocking);
+        self.run_handler(&mut access, call, reply);
+        if access.block.is_some() { self.wait(&mut access, call, worker) } else { None }
     }
 
-    /// As [`Executor::execute`], where somebody sees every command, has what it reads noted, wants
-    /// to know what it makes of memory, or reads its effects.
+    /// Runs the handler of a call: one that a connection sent, or one that waited and is woken. Its
+    /// changes are committed to the sinks of keys one by one, by [`crate::db::change`]; those of
+    /// whole commands follow here.
+    #[inline]
+    pub(crate) fn run_handler(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
+        if access.keyspace.tuning.is_watched() {
+            self.run_watched(access, call, reply);
+        } else {
+            call_handler(access, call, reply);
+        }
+    }
+
+    /// As [`Executor::run_handler`], where somebody sees every command, has what it reads noted,
+    /// wants to know what it makes of memory, or reads its effects.
     #[cold]
-    fn execute_watched(
-        &mut self,
-        call: &Call<'_>,
-        worker: u32,
-        owned: &mut [Ownership],
-        blocking: Blocking<'_>,
-        reply: &mut Vec<u8>,
-    ) -> Option<Arc<Waiter>> {
-        let keyspace = self.keyspace;
-        set_changer(keyspace, owned, Changer::from(&call.session));
-        let mut access = access(keyspace, call, owned, blocking);
-        run_handler(&mut access, call, reply);
-        // While the shards are held: in between no command comes that could not have come there.
-        if keyspace.monitors().are_there() && !access.is_handed_over() {
+    fn run_watched(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
+        let keyspace = access.keyspace;
+        set_changer(keyspace, access.owned, Changer::from(&call.session));
+        call_handler(access, call, reply);
+        // While the shards are held: in between no command comes that could not have come there. One
+        // that was woken was seen when it began to wait.
+        if keyspace.monitors().are_there() && !access.is_handed_over() && access.woken_by().is_none() {
             if call.session.in_script {
                 keyspace.show_of_script(call.command, &call.args, call.session.db);
             } else {
@@ -755,13 +756,23 @@ impl Executor<'_> {
         if keyspace.tuning.is_journaled() {
             self.commit(access.owned, call.command, call.session.db, &call.args);
         }
-        access.block.as_ref()?;
-        let waiter = wait(&mut access, call, worker);
+    }
+
+    /// Puts a command that waits into the queues of its keys.
+    #[cold]
+    fn wait(&mut self, access: &mut Access<'_>, call: &Call<'_>, worker: u32) -> Option<Arc<Waiter>> {
+        let (keyspace, block) = (access.keyspace, access.block.take()?);
+        let (connection, session) = (call.connection, call.session);
+        let origin = Origin { ticket: keyspace.next_ticket(), worker, connection, session };
+        let waiter = Arc::new(Waiter::new(&origin, call.command, &call.args, &block, &|key| keyspace.place(key)));
+        for shard in waiter.shards() {
+            access.shard(shard).waiters.add(shard, &waiter);
+        }
         if keyspace.tuning.is_journaled() {
             // Whoever serves it stamps what it does later than what its connection did before.
             self.raise_clocks(access.owned);
         }
-        waiter
+        Some(waiter)
     }
 }
 
@@ -770,8 +781,9 @@ fn stays_in_database(command: &Command) -> bool {
     matches!(command.route, Route::Keys) && !command.flags.contains(Flags::OTHER_DATABASES)
 }
 
+/// What the handler of a call sees of shards that are held.
 #[inline]
-fn access<'a>(
+pub(crate) fn access<'a>(
     keyspace: &'a Keyspace,
     call: &'a Call<'_>,
     owned: &'a mut [Ownership],
@@ -789,25 +801,13 @@ fn access<'a>(
 }
 
 #[inline(always)]
-fn run_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
+fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
     let Handler::Keyed(handler) = call.command.handler else {
         unreachable!("only keyed commands are routed to shards");
     };
     let mut reply = Reply::new(reply, call.session.version);
     handler(access, &call.args, &mut reply);
     reply.finish();
-}
-
-/// Puts a command that waits into the queues of its keys.
-#[cold]
-fn wait(access: &mut Access<'_>, call: &Call<'_>, worker: u32) -> Option<Arc<Waiter>> {
-    let (keyspace, block) = (access.keyspace, access.block.take()?);
-    let origin = Origin { ticket: keyspace.next_ticket(), worker, connection: call.connection, session: call.session };
-    let waiter = Arc::new(Waiter::new(&origin, call.command, &call.args, &block, &|key| keyspace.place(key)));
-    for shard in waiter.shards() {
-        access.shard(shard).waiters.add(shard, &waiter);
-    }
-    Some(waiter)
 }
 
 /// Whether keys were changed that somebody waits for, or is to be told of.

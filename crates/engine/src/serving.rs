@@ -7,19 +7,16 @@ use std::sync::Arc;
 
 use pantala_base::Clock;
 use pantala_base::mailbox::Node;
-use pantala_resp::Reply;
 
-use crate::access::{Access, Key};
+use crate::access::Key;
 use crate::blocking::{Blocking, ReadyKey, Waiter, Woken};
-use crate::command::Handler;
 use crate::db::Db;
-use crate::executor::Executor;
+use crate::executor::{Call, Executor, access};
 use crate::faults::{self, Fault};
 use crate::keyspace::Execution;
 use crate::message::Message;
 use crate::ownership::Ownership;
 use crate::request::{Request, Task};
-use crate::tracking::{Changer, set_changer};
 
 /// What the reply to a waiter has room for to begin with: a key, and an element that isn't long.
 const REPLY_BYTES: usize = 64;
@@ -77,26 +74,20 @@ impl Executor<'_> {
 
     /// Calls a waiter's handler for a key. Whether it was answered.
     fn wake(&mut self, owned: &mut [Ownership], waiter: &Arc<Waiter>, key: &ReadyKey, now_ms: i64) -> bool {
-        let Handler::Keyed(handler) = waiter.command().handler else { return false };
         let mut bytes = Vec::with_capacity(REPLY_BYTES);
-        set_changer(self.keyspace(), owned, Changer::from(&waiter.session));
-        let mut access = Access {
-            keyspace: self.keyspace(),
-            session: &waiter.session,
-            owned,
+        let call = Call {
+            command: waiter.command(),
+            args: waiter.args(),
             first_key: None,
+            session: waiter.session,
+            reads_as: None,
+            connection: waiter.connection,
             now_ms,
-            blocking: Blocking::Woken { waiter, key: &key.1, claimed: false },
-            block: None,
         };
-        let mut reply = Reply::new(&mut bytes, waiter.session.version);
-        handler(&mut access, &waiter.args(), &mut reply);
-        reply.finish();
-        set_changer(self.keyspace(), access.owned, Changer::NOBODY);
+        let woken = Blocking::Woken { waiter, key: &key.1, claimed: false };
+        let mut access = access(self.keyspace(), &call, owned, woken);
+        self.run_handler(&mut access, &call, &mut bytes);
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
-        if self.keyspace().tuning.is_journaled() {
-            self.commit(owned, waiter.command(), waiter.session.db, &waiter.args());
-        }
         debug_assert!(!claimed || !bytes.is_empty(), "who claims replies");
         let answered = claimed || !bytes.is_empty() && waiter.claim();
         if answered {
