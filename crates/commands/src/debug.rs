@@ -122,13 +122,13 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let fill = access.keyspace().tuning.list_max_listpack_size.load(Relaxed);
     let compress = access.keyspace().tuning.rdb_compression.load(Relaxed);
     let tuning = &access.keyspace().tuning;
-    let mut db = access.db(&key);
+    let db = access.db(&key);
     let Some(entry) = db.find_even_expired(&key) else { return reply.error(errors::NO_SUCH_KEY) };
     let mut line = format!(
         "Value at:{:p} refcount:{} encoding:{} serializedlength:{} lru:{} lru_seconds_idle:{}",
         entry.key().as_ptr(),
-        refcount_of(&entry, tuning),
-        encoding_of(&entry),
+        refcount_of(entry, tuning),
+        encoding_of(entry),
         serialized_len(entry.held().to_write(), compress),
         entry.access(),
         idle_time_s(entry.access(), now_ms as u64),

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Expire, Holds};
+use pantala_engine::db::{Change, Expire, Holds};
 use pantala_engine::notify::EventClass;
 use pantala_engine::tuning::AccessPolicy;
 use pantala_resp::{Args, Reply};
@@ -95,27 +95,11 @@ fn store(
         }
         return reply.ok();
     }
-    let tuning = &access.keyspace().tuning;
-    let (policy, lazy) = (tuning.access_policy(), tuning.lazyfree_lazy_server_del.load(Relaxed));
-    // Redis deletes what is in the way and adds anew: never an overwriting, and what is over goes as anything else.
-    let mut db = access.db(key);
-    let is_over = |at: Option<i64>| at.is_some_and(|at| at <= now_ms);
-    if db.find_even_expired(key).is_some_and(|entry| is_over(entry.expire_at_ms())) {
-        db.remove_unseen(key, lazy);
-    }
-    let overwrites = db.exists(key);
-    if db.put_loaded(key, loaded, at_ms.map_or(Expire::Clear, Expire::At)).is_err() {
+    let access_word = options.access_word(access.keyspace().tuning.access_policy(), now_ms);
+    let (expire, change) = (at_ms.map_or(Expire::Clear, Expire::At), Change::event(EventClass::Generic, "restore"));
+    if access.db(key).restore(key, loaded, expire, access_word, change).is_err() {
         return reply.error(errors::OUT_OF_MEMORY);
     }
-    if let Some(word) = options.access_word(policy, now_ms)
-        && let Some(mut entry) = db.find(key)
-    {
-        entry.set_access(word);
-    }
-    if overwrites {
-        access.notify(EventClass::New, "new", key);
-    }
-    access.notify(EventClass::Generic, "restore", key);
     if let Some(at_ms) = at_ms.filter(|_| !options.absolute && access.is_journaled()) {
         let mut at = Decimal::new();
         let words = args.iter().take(2).chain([at.format_i64(at_ms)]).chain(args.iter().skip(3));

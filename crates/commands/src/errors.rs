@@ -1,5 +1,7 @@
 //! Error replies that several commands share, as Redis words them.
 
+use pantala_engine::db::EditError;
+
 /// An option that isn't one, or one at the wrong place.
 pub const SYNTAX: &str = "ERR syntax error";
 
@@ -35,3 +37,11 @@ pub(crate) const HASH_FULL: &str = "ERR a hash holds at most 4294967295 fields";
 
 /// The same for members of a set.
 pub(crate) const SET_FULL: &str = "ERR a set holds at most 4294967295 members";
+
+/// Returns the reply of a command that could not change a string.
+pub(crate) fn of_edit(error: EditError) -> &'static str {
+    match error {
+        EditError::WrongType => WRONG_TYPE,
+        EditError::OutOfMemory => OUT_OF_MEMORY,
+    }
+}

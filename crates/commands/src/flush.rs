@@ -23,16 +23,7 @@ pub fn flushdb(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 
 fn flush(access: &mut Access<'_>, args: &Args<'_>, databases: std::ops::Range<u32>, reply: &mut Reply<'_>) {
     let Some(lazy) = is_lazy(args, access.keyspace()) else { return reply.error(errors::SYNTAX) };
-    let used: Vec<u32> = databases.filter(|&db| access.keyspace().is_used(db)).collect();
-    for shard in access.shards() {
-        for &db in &used {
-            if access.keyspace().shard_size(db, shard) > 0 {
-                access.db_in(db, shard).flush(lazy);
-            }
-        }
-    }
-    access.tell_flushed();
-    access.propagate_verbatim();
+    access.flush(databases, lazy);
     reply.ok();
 }
 
@@ -57,7 +48,6 @@ pub fn swapdb(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (database_of(first, keyspace), database_of(second, keyspace)) {
         (Some(first), Some(second)) => {
             access.swap_databases(first, second);
-            access.propagate_verbatim();
             reply.ok();
         }
         _ => reply.error(errors::NO_SUCH_DATABASE),

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use pantala_engine::access::{Access, Key, SessionView};
 use pantala_engine::keyspace::Keyspace;
-use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply, Version};
 
 use crate::arguments::{integer, is_option};
@@ -95,7 +94,6 @@ pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 fn delete(access: &mut Access<'_>, key: &Key<'_>) {
     let lazy = access.keyspace().tuning.lazyfree_lazy_server_del.load(Relaxed);
     if access.db(key).remove(key, lazy) {
-        access.notify(EventClass::Generic, "del", key);
         propagated::deletion(access, key, false);
     }
 }

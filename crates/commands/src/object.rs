@@ -7,7 +7,7 @@ use pantala_engine::client::LocalContext;
 use pantala_engine::db::{FLAG_RAW, FLAG_UNSHARED, Held, Holds};
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::tuning::{AccessPolicy, Tuning};
-use pantala_engine::{EntryMut, Payload};
+use pantala_engine::{EntryRef, Payload};
 use pantala_resp::{Args, Reply};
 use pantala_types::access::{idle_time_s, lfu_decay};
 use pantala_types::{Encoding, SHARED_INTEGER_REFCOUNT, Value, is_shared_integer, string_encoding};
@@ -73,7 +73,7 @@ fn with_entry(
     access: &mut Access<'_>,
     args: &Args<'_>,
     reply: &mut Reply<'_>,
-    work: impl FnOnce(&EntryMut<'_, Value>, &Keyspace, i64, &mut Reply<'_>),
+    work: impl FnOnce(EntryRef<'_, Value>, &Keyspace, i64, &mut Reply<'_>),
 ) {
     let (key, keyspace, now_ms) = (access.first_key(args, 2), access.keyspace(), access.now_ms());
     let mut db = access.db(&key);
@@ -83,13 +83,13 @@ fn with_entry(
     let counter = if found.is_some() { &stats.hits } else { &stats.misses };
     counter.add(1);
     match found {
-        Some(entry) => work(&entry, keyspace, now_ms, reply),
+        Some(entry) => work(entry, keyspace, now_ms, reply),
         None => reply.null(),
     }
 }
 
 /// How an entry's value is kept.
-pub(crate) fn encoding_of(entry: &EntryMut<'_, Value>) -> Encoding {
+pub(crate) fn encoding_of(entry: EntryRef<'_, Value>) -> Encoding {
     match entry.held() {
         Held::Int(_) => Encoding::Int,
         Held::Bytes(bytes) => string_encoding(bytes.len(), entry.user_flags() & FLAG_RAW != 0),
@@ -99,7 +99,7 @@ pub(crate) fn encoding_of(entry: &EntryMut<'_, Value>) -> Encoding {
 }
 
 /// How many share an entry's value. Nothing is shared here, but Redis shares small integers and says so, unless it evicts by what it knows of each key.
-pub(crate) fn refcount_of(entry: &EntryMut<'_, Value>, tuning: &Tuning) -> i64 {
+pub(crate) fn refcount_of(entry: EntryRef<'_, Value>, tuning: &Tuning) -> i64 {
     match entry.payload() {
         Payload::Int(value)
             if is_shared_integer(value) && entry.user_flags() & FLAG_UNSHARED == 0 && tuning.shares_integers() =>

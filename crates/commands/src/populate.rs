@@ -2,7 +2,7 @@
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key, KeyPlace};
-use pantala_engine::db::{Expire, NewString};
+use pantala_engine::db::{Change, Expire, NewString};
 use pantala_types::{OutOfMemory, RawString};
 
 /// Longest key that Redis makes here (a buffer of 128 with its final zero byte); longer ones are cut off.
@@ -82,7 +82,7 @@ fn create(access: &mut Access<'_>, key: &Key<'_>, number: u64, value_len: u64) -
     let mut db = access.db(key);
     let text = Text::<VALUE_LEN_MAX>::numbered(b"value", number);
     if value_len == 0 {
-        return db.add_string(key, NewString::Bytes(text.as_bytes()));
+        return db.add_string(key, NewString::Bytes(text.as_bytes()), Change::without_event());
     }
     let mut small = [0; SMALL_VALUE_LEN_MAX];
     let len = usize::try_from(value_len).map_err(|_| OutOfMemory)?;
@@ -90,7 +90,7 @@ fn create(access: &mut Access<'_>, key: &Key<'_>, number: u64, value_len: u64) -
     if let Some(value) = small.get_mut(..len) {
         let shown = &shown[..shown.len().min(len)];
         value[..shown.len()].copy_from_slice(shown);
-        return db.add_string(key, NewString::Bytes(value));
+        return db.add_string(key, NewString::Bytes(value), Change::without_event());
     }
     if db.exists(key) {
         return Ok(());
@@ -99,8 +99,10 @@ fn create(access: &mut Access<'_>, key: &Key<'_>, number: u64, value_len: u64) -
     value.try_reserve_exact(len)?;
     value.extend_from_slice(shown);
     value.resize(len, 0);
-    if pantala_engine::db::fits_inline(key.bytes, len) {
-        return db.set_string(key, NewString::Bytes(&value), Expire::Clear);
-    }
-    db.set_string(key, NewString::Large(RawString::from(value)), Expire::Clear)
+    let value = if pantala_engine::db::fits_inline(key.bytes, len) {
+        NewString::Bytes(&value)
+    } else {
+        NewString::Large(RawString::from(value))
+    };
+    db.set_string(key, value, Expire::Clear, Change::without_event())
 }

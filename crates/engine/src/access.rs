@@ -1,5 +1,6 @@
 //! What a keyed command works with: the shards it holds, and the databases in them.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_resp::{Args, Version};
@@ -7,7 +8,7 @@ use pantala_resp::{Args, Version};
 use pantala_types::Collection;
 
 use crate::blocking::{Block, Blocking};
-use crate::db::{Db, Held, Holds, WrongType};
+use crate::db::{Change, Db, Held, Holds, WrongType};
 use crate::keyspace::Keyspace;
 use crate::notify::EventClass;
 use crate::ownership::Ownership;
@@ -160,35 +161,20 @@ impl<'a> Access<'a> {
         found.collect()
     }
 
-    /// Notes an event of a key for whoever listens (`notify-keyspace-events`): `event` by Redis's name, at the moment when Redis
-    /// would publish it.
-    #[inline]
-    pub fn notify(&mut self, class: EventClass, event: &'static str, key: &Key<'_>) {
-        self.notify_at(self.session.db, class, event, key);
-    }
-
-    /// As [`Access::notify`], for a key of database `db`.
-    #[inline]
-    pub fn notify_at(&mut self, db: u32, class: EventClass, event: &'static str, key: &Key<'_>) {
-        self.keyspace.notify(class, event, db, key.bytes);
-    }
-
     /// Removes the key at which a result would be stored that is empty. Returns whether there was one.
     pub fn remove_destination(&mut self, key: &Key<'_>) -> bool {
         let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
-        let is_removed = self.db(key).remove_unseen(key, lazy);
-        if is_removed {
-            self.notify(EventClass::Generic, "del", key);
-        }
-        is_removed
+        self.db(key).remove_unseen(key, lazy, Change::event(EventClass::Generic, "del"))
     }
 
-    /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. Of one with itself nobody hears anything.
+    /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. That of one with itself is propagated, and
+    /// reaches nobody else.
     ///
     /// # Panics
     /// When the command does not hold all shards.
     pub fn swap_databases(&mut self, a: u32, b: u32) {
-        assert_eq!(self.owned.len(), self.keyspace.partition_count() as usize, "SWAPDB holds all shards");
+        self.assert_holds_all();
+        self.propagate_verbatim();
         if a == b {
             return;
         }
@@ -208,14 +194,34 @@ impl<'a> Access<'a> {
         }
     }
 
-    /// Has everybody who tracks keys told that all of them are gone: databases were emptied.
-    pub fn tell_flushed(&mut self) {
+    /// Empties databases for all clients. The old content is freed in the background when `lazy`, here otherwise. Watches
+    /// are not raised: `EXEC` looks for its keys itself.
+    ///
+    /// # Panics
+    /// When the command does not hold all shards.
+    pub fn flush(&mut self, databases: Range<u32>, lazy: bool) {
+        self.assert_holds_all();
+        let keyspace = self.keyspace;
+        let used: Vec<u32> = databases.filter(|&db| keyspace.is_used(db)).collect();
+        for shard in self.shards() {
+            for &db in &used {
+                if keyspace.shard_size(db, shard) > 0 {
+                    self.db_in(db, shard).flush(lazy);
+                }
+            }
+        }
         let tracking = self.keyspace.tracking();
         if tracking.keys() > 0 || tracking.clients() > 0 {
             for ownership in self.owned.iter_mut() {
                 self.keyspace.shard(ownership).waiters.tracked.flush();
             }
         }
+        self.propagate_verbatim();
+    }
+
+    fn assert_holds_all(&self) {
+        let all = self.keyspace.partition_count() as usize;
+        assert_eq!(self.owned.len(), all, "what changes whole databases holds all shards");
     }
 
     /// The numbers of the shards that the command holds, ascending.

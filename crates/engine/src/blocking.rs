@@ -58,7 +58,6 @@ use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use hashbrown::HashMap;
 use pantala_base::sync::{AtomicBool, AtomicU32, Ordering};
@@ -67,10 +66,9 @@ use pantala_resp::{ArgRange, Args};
 use pantala_types::RawString;
 use smallvec::SmallVec;
 
-use crate::access::{Access, Key, KeyPlace, SessionView};
+use crate::access::{Access, KeyPlace, SessionView};
 use crate::command::Command;
 use crate::effect::Pending;
-use crate::keyspace::Keyspace;
 use crate::tracking::keys::TrackedKeys;
 use crate::transaction::Watches;
 use crate::tuning::Tuning;
@@ -363,76 +361,16 @@ impl Waiters {
         }
     }
 
-    /// Whether no change concerns anybody.
+    /// Returns whether no client waits for, watches or tracks any key of the shard.
     #[inline]
-    fn is_quiet(&self, tuning: &Tuning) -> bool {
-        self.is_empty() & self.watches.is_empty() & self.tracked.is_empty() & !tuning.notes_all_changes()
-    }
-
-    /// Notes that a key was changed, if anybody waits, watches or tracks.
-    #[inline]
-    pub(crate) fn changed(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
-        if !self.is_quiet(tuning) {
-            self.tell_changed(tuning, db, key);
-        }
-    }
-
-    #[cold]
-    fn tell_changed(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
-        self.pending.is_changed = true;
-        self.note_changed(tuning, db, key);
-    }
-
-    /// Notes that a key was evicted.
-    pub(crate) fn evicted(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
-        if !self.is_quiet(tuning) {
-            self.note_changed(tuning, db, key);
-        }
-        if tuning.is_journaled() {
-            self.pending.delete(db, key.bytes, tuning.lazyfree_lazy_eviction.load(Relaxed));
-        }
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.is_empty() & self.watches.is_empty() & self.tracked.is_empty()
     }
 
     /// Adds the deletion of an expired field of a hash to the effects.
     pub(crate) fn field_expired(&mut self, tuning: &Tuning, db: u32, key: &[u8], field: &[u8]) {
         if tuning.is_journaled() {
             self.pending.delete_field(db, key, field);
-        }
-    }
-
-    /// Adds the deletion of an expired key to the effects.
-    #[cold]
-    pub(crate) fn propagate_expired(&mut self, tuning: &Tuning, db: u32, key: &[u8]) {
-        if tuning.is_journaled() {
-            self.pending.delete(db, key, tuning.lazyfree_lazy_expire.load(Relaxed));
-        }
-    }
-
-    fn note_changed(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
-        self.note(db, key.bytes);
-        self.watches.changed(db, key.bytes);
-        self.tracked.changed(key.place.hash, key.bytes, tuning.broadcasts());
-    }
-
-    /// Notes that a key is gone whose time was over.
-    pub(crate) fn expired(&mut self, tuning: &Tuning, db: u32, key: &Key<'_>) {
-        self.note(db, key.bytes);
-        self.watches.expired(db, key.bytes);
-        self.tracked.expired(key.place.hash, key.bytes, tuning.broadcasts());
-        self.propagate_expired(tuning, db, key.bytes);
-    }
-
-    /// Notes that active expiry is about to delete a key.
-    pub(crate) fn expired_actively(&mut self, keyspace: &Keyspace, db: u32, key: &[u8]) {
-        self.removed(keyspace, key);
-        self.propagate_expired(&keyspace.tuning, db, key);
-    }
-
-    /// Notes that the clock has removed a key, or something of what it holds: tells who has a copy. Who waits and who watches is told elsewhere.
-    pub(crate) fn removed(&mut self, keyspace: &Keyspace, key: &[u8]) {
-        let broadcasts = keyspace.tuning.broadcasts();
-        if !self.tracked.is_empty() || broadcasts {
-            self.tracked.expired(keyspace.place(key).hash, key, broadcasts);
         }
     }
 

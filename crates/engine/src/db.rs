@@ -1,4 +1,5 @@
-//! One database in one shard, as a command sees it: lookups that expire lazily, count and touch; writes that keep the figures.
+//! One database in one shard, as a command sees it: lookups that expire lazily, count and touch, and
+//! give shared views; writes that keep the counters and commit what was done ([`change`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -18,11 +19,17 @@ use crate::notify::EventClass;
 use crate::shard::{Database, DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
 
+pub mod change;
 mod collections;
 mod held;
+mod strings;
+mod transfer;
 
+pub use change::Change;
 pub use collections::Missing;
 pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_inline, payload_of};
+pub use strings::EditError;
+pub use transfer::Spot;
 
 /// How many new keys go by before the dictionary's memory is told anew: summing it up at each would cost more than it tells.
 const PUBLISH_EVERY_KEYS: u64 = 64;
@@ -38,15 +45,16 @@ pub enum Expire {
     At(i64),
 }
 
-/// An entry that was found, if its time isn't over. One whose time is over is removed (unless `CLIENT PAUSE` holds that back) and everybody is
-/// told; then `$gone` follows, which leaves the function. No function, since that would borrow the whole view for as long as the entry.
+/// Returns an entry that was found unless it has expired. An expired one is deleted (unless `CLIENT PAUSE` forbids it), the
+/// change committed, and `$gone` evaluated, which leaves the function. A macro, since a function would borrow the whole
+/// view for as long as the entry.
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, else $gone:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
             if !$view.keyspace.tuning.is_paused($view.now_ms) {
                 let removed = $found.remove();
                 forget($view.keyspace, $view.stats, $view.figures, removed, $view.now_ms);
-                tell_expired($view.keyspace, $view.waiters, $view.db, $key);
+                commit_expired($view.keyspace, $view.waiters, $view.db, $key);
             }
             $gone
         }
@@ -115,19 +123,25 @@ impl<'s> Db<'s> {
 
     /// Looks a key up without counting or touching it. An expired one is removed and not found.
     #[inline]
-    pub fn find(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+    pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
+        self.find_mut(key).map(EntryMut::into_ref)
+    }
+
+    /// As [`Db::find`], to be changed.
+    #[inline]
+    pub(crate) fn find_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
         Some(live!(self, found, key, else return None))
     }
 
     /// Looks a key up as it lies there, even if its time is over: it stays.
-    pub fn find_even_expired(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
-        self.dict.find_mut(key.place.hash, key.bytes)
+    pub fn find_even_expired(&self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
+        self.dict.find(key.place.hash, key.bytes)
     }
 
     /// Looks a key up for reading: counts a hit or a miss and touches it.
     #[inline]
-    pub fn read(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+    pub fn read(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         let Some(found) = self.dict.find_mut(key.place.hash, key.bytes) else {
             miss(self.keyspace, self.stats, self.db, key.bytes);
             return None;
@@ -140,31 +154,31 @@ impl<'s> Db<'s> {
         if !self.no_touch {
             touch(&mut found, self.keyspace, self.random, self.now_ms);
         }
-        Some(found)
-    }
-
-    /// Notes an event of a key, as [`Access::notify`](crate::access::Access::notify).
-    #[inline]
-    pub fn notify(&mut self, class: EventClass, event: &'static str, key: &Key<'_>) {
-        self.keyspace.notify(class, event, self.db, key.bytes);
+        Some(found.into_ref())
     }
 
     /// Looks a key up for reading as [`Db::read`], but doesn't touch it: for commands that only ask about a key.
-    pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+    pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         // A view lives as long as one command's use of it, so this needn't be set back.
         self.no_touch = true;
         self.read(key)
     }
 
     /// Looks a key up for reading and touches it whatever the client said (`TOUCH`).
-    pub fn read_touching(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+    pub fn read_touching(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         self.no_touch = false;
         self.read(key)
     }
 
-    /// Looks a key up for writing: touches it.
+    /// Looks a key up before it is changed: touches it, and counts nothing.
     #[inline]
-    pub fn write(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+    pub fn write(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
+        self.write_mut(key).map(EntryMut::into_ref)
+    }
+
+    /// As [`Db::write`], to be changed.
+    #[inline]
+    fn write_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
         let mut found = live!(self, found, key, else return None);
         if !self.no_touch {
@@ -185,26 +199,37 @@ impl<'s> Db<'s> {
     }
 
     /// Stores a string, replacing whatever the key held.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
     #[inline]
-    pub fn set_string(&mut self, key: &Key<'_>, value: NewString<'_>, expire: Expire) -> Result<(), OutOfMemory> {
+    pub fn set_string(
+        &mut self,
+        key: &Key<'_>,
+        value: NewString<'_>,
+        expire: Expire,
+        change: Change,
+    ) -> Result<(), OutOfMemory> {
         let (payload, flags) = payload_of(key, value)?;
-        self.set_payload(key, payload, flags, expire);
+        self.set_payload(key, payload, flags, expire, change);
         Ok(())
     }
 
     /// Stores a string unless the key exists, with one probe. It doesn't expire.
-    pub fn add_string(&mut self, key: &Key<'_>, value: NewString<'_>) -> Result<(), OutOfMemory> {
+    ///
+    /// # Errors
+    /// As [`Db::set_string`].
+    pub fn add_string(&mut self, key: &Key<'_>, value: NewString<'_>, change: Change) -> Result<(), OutOfMemory> {
         match self.dict.entry(key.place.hash, key.bytes) {
             // One that has expired is in the way only until it is looked up.
             Entry::Occupied(found) if found.expire_at_ms().is_none_or(|at| at > self.now_ms) => Ok(()),
-            Entry::Occupied(_) => self.set_string(key, value, Expire::Clear),
+            Entry::Occupied(_) => self.set_string(key, value, Expire::Clear, change),
             Entry::Vacant(vacant) => {
                 let (payload, flags) = payload_of(key, value)?;
                 self.figures.heap_bytes.add(heap_bytes(&payload));
                 vacant.insert(payload, flags, fresh_access(self.keyspace, self.now_ms), None);
                 self.figures.keys.add(1);
-                self.modified(key);
-                self.notify(EventClass::New, "new", key);
+                self.commit(key, change.of_new_key(true));
                 Ok(())
             }
         }
@@ -212,15 +237,21 @@ impl<'s> Db<'s> {
 
     /// Stores a payload with its user flags, replacing whatever the key held.
     #[inline]
-    pub fn set_payload(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) {
-        self.set_payload_unnoticed(key, payload, flags, expire);
-        self.modified(key);
+    pub fn set_payload(
+        &mut self,
+        key: &Key<'_>,
+        payload: NewPayload<'_, Value>,
+        flags: u8,
+        expire: Expire,
+        change: Change,
+    ) {
+        let is_new = self.store(key, payload, flags, expire);
+        self.commit(key, change.of_new_key(is_new));
     }
 
-    /// As [`Db::set_payload`], for what may be in another form only and still the same: the caller calls [`Db::modified`], or nobody
-    /// who watches the key hears of it.
+    /// Stores a payload, which the caller commits. Returns whether the key was not there.
     #[inline]
-    pub fn set_payload_unnoticed(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) {
+    fn store(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) -> bool {
         let (keyspace, figures, now_ms) = (self.keyspace, self.figures, self.now_ms);
         let heap = heap_bytes(&payload);
         if let NewPayload::Heap(value) = &payload
@@ -229,16 +260,14 @@ impl<'s> Db<'s> {
             self.watched.add(key.bytes, figures);
         }
         let clock = fresh_access(keyspace, now_ms);
-        match self.dict.entry(key.place.hash, key.bytes) {
+        let is_new = match self.dict.entry(key.place.hash, key.bytes) {
             Entry::Occupied(mut found) => {
                 // What has expired is gone: its time to live must not be kept.
                 let had = found.expire_at_ms();
                 let is_over = had.is_some_and(|at| at <= now_ms);
                 if is_over {
                     self.stats.expired.add(1);
-                    self.waiters.propagate_expired(&keyspace.tuning, self.db, key.bytes);
-                    keyspace.notify(EventClass::Expired, "expired", self.db, key.bytes);
-                    keyspace.notify(EventClass::New, "new", self.db, key.bytes);
+                    commit_expired(keyspace, self.waiters, self.db, key);
                 }
                 let keep = expire == Expire::Keep && !is_over;
                 if let Some(old) = found.replace(payload, flags) {
@@ -267,6 +296,7 @@ impl<'s> Db<'s> {
                 } else {
                     touch(&mut found, keyspace, self.random, now_ms);
                 }
+                is_over
             }
             Entry::Vacant(vacant) => {
                 let at = match expire {
@@ -274,7 +304,6 @@ impl<'s> Db<'s> {
                     Expire::Clear | Expire::Keep => None,
                 };
                 vacant.insert(payload, flags, clock, at);
-                keyspace.notify(EventClass::New, "new", self.db, key.bytes);
                 figures.keys.add(1);
                 if at.is_some() {
                     figures.expires.add(1);
@@ -282,84 +311,59 @@ impl<'s> Db<'s> {
                 if figures.keys.get() % PUBLISH_EVERY_KEYS == 0 {
                     self.publish_bytes();
                 }
+                true
             }
-        }
+        };
         // Most values live in their entries: the figure's cache line isn't written for nothing.
         if heap > 0 {
             figures.heap_bytes.add(heap);
         }
+        is_new
     }
 
-    /// Sets or clears the time to live of a key. `false`: there is no such key.
-    pub fn set_expire(&mut self, key: &Key<'_>, at_ms: Option<i64>) -> bool {
+    /// Sets or clears the TTL of a key. `false`: there is no such key.
+    pub fn set_expire(&mut self, key: &Key<'_>, at_ms: Option<i64>, change: Change) -> bool {
         let figures = self.figures;
-        let Some(mut found) = self.find(key) else { return false };
+        let Some(mut found) = self.find_mut(key) else { return false };
         match (found.expire_at_ms().is_some(), at_ms.is_some()) {
             (false, true) => figures.expires.add(1),
             (true, false) => figures.expires.sub(1),
             _ => {}
         }
         found.set_expire(at_ms);
-        self.modified(key);
+        self.commit(key, change);
         true
     }
 
-    /// Removes a key and frees its value, in the background when `lazy` and it is large. `false`: there was none.
+    /// Deletes a key and frees its value, in the background when `lazy` and it is large. Its event is `del`. `false`: there
+    /// was none.
     pub fn remove(&mut self, key: &Key<'_>, lazy: bool) -> bool {
         let now_ms = self.now_ms;
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         if removed.expire_at_ms().is_some_and(|at| at <= now_ms) {
             forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
-            tell_expired(self.keyspace, self.waiters, self.db, key);
+            commit_expired(self.keyspace, self.waiters, self.db, key);
             return false;
         }
-        self.let_go(removed, key, lazy);
+        self.discard(removed, lazy);
+        self.commit(key, Change::event(EventClass::Generic, "del"));
         true
     }
 
-    /// As [`Self::remove`], as Redis's commands do it with a destination that they haven't looked up: a key whose time is over is there as any
-    /// other.
-    pub fn remove_unseen(&mut self, key: &Key<'_>, lazy: bool) -> bool {
+    /// As [`Self::remove`], as Redis's commands do it with a destination that they haven't looked up: a key that has expired
+    /// is there as any other.
+    pub(crate) fn remove_unseen(&mut self, key: &Key<'_>, lazy: bool, change: Change) -> bool {
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
-        self.let_go(removed, key, lazy);
+        self.discard(removed, lazy);
+        self.commit(key, change);
         true
     }
 
-    fn let_go(&mut self, removed: Removed<Value>, key: &Key<'_>, lazy: bool) {
+    fn discard(&mut self, removed: Removed<Value>, lazy: bool) {
         uncount(self.figures, &removed);
         if let Some(value) = removed.into_heap() {
             self.keyspace.dispose(value, lazy);
         }
-        self.modified(key);
-    }
-
-    /// Takes a key out whole, to be put in elsewhere: payload, flags, access word and expiry.
-    pub fn take(&mut self, key: &Key<'_>) -> Option<Extracted<Value>> {
-        let figures = self.figures;
-        let taken = self.find(key)?.extract();
-        figures.keys.sub(1);
-        if taken.expire_at_ms.is_some() {
-            figures.expires.sub(1);
-        }
-        if let Payload::Heap(value) = taken.payload.payload() {
-            figures.heap_bytes.sub(value.allocated_bytes() as u64);
-        }
-        self.modified(key);
-        Some(taken)
-    }
-
-    /// Changes a large value in place and keeps the figures. The key must hold one. As with [`Db::set_payload_unnoticed`], it
-    /// is the caller who calls [`Db::modified`].
-    pub fn change_heap<R>(&mut self, key: &Key<'_>, change: impl FnOnce(&mut Value) -> R) -> Option<R> {
-        let figures = self.figures;
-        let mut found = self.find(key)?;
-        let value = found.heap_mut()?;
-        let before = value.allocated_bytes();
-        let result = change(value);
-        let after = value.allocated_bytes();
-        figures.heap_bytes.sub(before as u64);
-        figures.heap_bytes.add(after as u64);
-        Some(result)
     }
 
     /// Counts a hit or a miss, for a command that Redis has look a key up for reading though it goes on to change it.
@@ -368,16 +372,10 @@ impl<'s> Db<'s> {
         if found { self.stats.hits.add(1) } else { miss(self.keyspace, self.stats, self.db, key.bytes) }
     }
 
-    /// To be called after each change of what a key holds, its removal included: wakes who waits for it, and tells who watches it.
-    /// The changes of this view call it themselves.
-    #[inline]
-    pub fn modified(&mut self, key: &Key<'_>) {
-        self.waiters.changed(&self.keyspace.tuning, self.db, key);
-    }
-
-    /// Has who waits for a key look at it again, though it wasn't [modified](Db::modified).
-    pub fn wake_waiting(&mut self, key: &Key<'_>) {
-        self.waiters.note(self.db, key.bytes);
+    /// Commits what was done to a key: see [`change`].
+    #[inline(always)]
+    fn commit(&mut self, key: &Key<'_>, change: Change) {
+        change::commit(self.keyspace, self.waiters, self.db, key, change);
     }
 
     /// Whom a key, as it is now, can wake.
@@ -447,8 +445,9 @@ impl<'s> Db<'s> {
         None
     }
 
-    /// Empties the database. The old content is freed in the background when `lazy`, here otherwise.
-    pub fn flush(&mut self, lazy: bool) {
+    /// Empties the database. The old content is freed in the background when `lazy`, here otherwise. What else there is to
+    /// do is [`Access::flush`](crate::access::Access::flush)'s.
+    pub(crate) fn flush(&mut self, lazy: bool) {
         let old = self.dict.take();
         self.figures.keys.set(0);
         self.figures.expires.set(0);
@@ -523,6 +522,17 @@ pub(crate) fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
     }
 }
 
+/// As [`uncount`], for an entry whose content was taken out.
+fn uncount_taken(figures: &DatabaseStats, taken: &Extracted<Value>) {
+    figures.keys.sub(1);
+    if taken.expire_at_ms.is_some() {
+        figures.expires.sub(1);
+    }
+    if let Payload::Heap(value) = taken.payload.payload() {
+        figures.heap_bytes.sub(value.allocated_bytes() as u64);
+    }
+}
+
 fn heap_bytes(payload: &NewPayload<'_, Value>) -> u64 {
     match payload {
         NewPayload::Heap(value) => value.allocated_bytes() as u64,
@@ -537,11 +547,10 @@ fn miss(keyspace: &Keyspace, stats: &ShardStats, db: u32, key: &[u8]) {
     keyspace.notify(EventClass::Miss, "keymiss", db, key);
 }
 
-/// A key has expired and is gone: tells everybody.
+/// Commits that a key had expired.
 #[cold]
-fn tell_expired(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &Key<'_>) {
-    waiters.expired(&keyspace.tuning, db, key);
-    keyspace.notify(EventClass::Expired, "expired", db, key.bytes);
+fn commit_expired(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &Key<'_>) {
+    change::commit(keyspace, waiters, db, key, Change::expired());
 }
 
 /// Counts and frees a key that expired.

@@ -8,12 +8,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use crate::db::{Db, forget};
+use crate::db::change::commit_unplaced;
+use crate::db::{Change, Db, forget};
 use crate::executor::Executor;
 use crate::fields;
 use crate::keyspace::Keyspace;
 use crate::latency;
-use crate::notify::EventClass;
 use crate::ownership::Ownership;
 
 /// Buckets of a dictionary that one visit to a shard walks: some ten microseconds.
@@ -130,8 +130,7 @@ fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> Seen {
                 if left_ms <= 0 {
                     seen.stale += 1;
                     // It is removed as soon as this returns.
-                    keyspace.notify(EventClass::Expired, "expired", db, entry.key());
-                    waiters.expired_actively(keyspace, db, entry.key());
+                    commit_unplaced(keyspace, waiters, db, entry.key(), Change::expired_actively());
                     true
                 } else {
                     ttl_sum_ms = ttl_sum_ms.saturating_add(left_ms as u64);

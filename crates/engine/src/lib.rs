@@ -39,7 +39,7 @@ pub mod exec;
 pub mod executor;
 pub mod expire;
 pub mod faults;
-mod fields;
+pub mod fields;
 pub mod functions;
 mod handing_on;
 pub mod keyspace;
@@ -63,4 +63,4 @@ pub mod tuning;
 pub mod undo;
 
 /// What keyed handlers meet of the dictionary.
-pub use pantala_dict::{EntryMut, EntryRef, Extracted, NewPayload, Occupancy, OwnedPayload, Payload};
+pub use pantala_dict::{EntryRef, NewPayload, Occupancy, Payload};

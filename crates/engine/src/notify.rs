@@ -162,7 +162,8 @@ pub(crate) fn are_events_held() -> bool {
 }
 
 impl Keyspace {
-    /// Publishes an event of a key, if its class was asked for. The caller holds the key's shard.
+    /// Publishes an event of a key, if its class was asked for. The caller holds the key's shard. For
+    /// [`db::change`](crate::db::change), and for misses, which are no change.
     #[inline]
     pub(crate) fn notify(&self, class: EventClass, event: &str, db: u32, key: &[u8]) {
         // Relaxed: who has seen CONFIG SET answered sees the new value, by whatever brought it the answer.

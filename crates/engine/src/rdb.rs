@@ -7,7 +7,7 @@ use pantala_types::sorted_set::PackLimits;
 use pantala_types::{Collection, Hash, HashLimits, List, OutOfMemory, PackedForm, Set, SortedSet, Value};
 
 use crate::access::Key;
-use crate::db::{Db, Expire, Held, NewString};
+use crate::db::{Change, Db, Expire, Held, NewString};
 use crate::tuning::Tuning;
 
 impl<'e> Held<'e> {
@@ -35,18 +35,38 @@ impl<'e> Held<'e> {
 }
 
 impl Db<'_> {
-    /// Stores a value that was read, in place of whatever the key held.
+    /// Stores a value that was read, with that access word if there is one. Whatever the key held is deleted before, as by
+    /// Redis: the key is always a new one.
     ///
     /// # Errors
     /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
-    pub fn put_loaded(&mut self, key: &Key<'_>, loaded: Loaded<'_>, expire: Expire) -> Result<(), OutOfMemory> {
+    pub fn restore(
+        &mut self,
+        key: &Key<'_>,
+        loaded: Loaded<'_>,
+        expire: Expire,
+        access: Option<u32>,
+        change: Change,
+    ) -> Result<(), OutOfMemory> {
+        let is_over = |at_ms: Option<i64>| at_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
+        if self.find_even_expired(key).is_some_and(|entry| is_over(entry.expire_at_ms())) {
+            // It is deleted as any other key: it does not expire.
+            let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
+            self.remove_unseen(key, lazy, Change::without_event());
+        }
+        let change = change.of_new_key(true);
         match loaded {
-            Loaded::String(bytes) => return self.set_string(key, NewString::encode(&bytes), expire),
-            Loaded::List(list) => self.put(key, list, expire),
-            Loaded::Hash(hash) => self.put(key, hash, expire),
-            Loaded::Set(set) => self.put(key, set, expire),
-            Loaded::SortedSet(set) => self.put(key, set, expire),
-            Loaded::Stream(stream) => self.put(key, stream, expire),
+            Loaded::String(bytes) => self.set_string(key, NewString::encode(&bytes), expire, change)?,
+            Loaded::List(list) => self.put(key, list, expire, change),
+            Loaded::Hash(hash) => self.put(key, hash, expire, change),
+            Loaded::Set(set) => self.put(key, set, expire, change),
+            Loaded::SortedSet(set) => self.put(key, set, expire, change),
+            Loaded::Stream(stream) => self.put(key, stream, expire, change),
+        }
+        if let Some(access) = access
+            && let Some(mut entry) = self.find_mut(key)
+        {
+            entry.set_access(access);
         }
         Ok(())
     }

@@ -224,11 +224,11 @@ impl Tuning {
         self.set_watched(JOURNALED, is_journaled);
     }
 
-    /// Returns whether each change of any key is noted: for prefixes that clients track, or for
-    /// the journal.
+    /// Returns whether a change with events of these classes concerns anyone outside its shard: the
+    /// journal, the readers of prefixes, or a subscriber of its events.
     #[inline]
-    pub(crate) fn notes_all_changes(&self) -> bool {
-        self.events.load(Relaxed) & (BROADCASTS | JOURNALED) != 0
+    pub(crate) fn hears(&self, classes: u32) -> bool {
+        self.events.load(Relaxed) & (BROADCASTS | JOURNALED | classes) != 0
     }
 
     /// Whether clients are told of changes of all keys with a prefix (`CLIENT TRACKING … BCAST`).

@@ -13,7 +13,7 @@ use pantala_dict::NewPayload;
 use pantala_types::{PackedForm, Value};
 
 use crate::access::{Access, Key, KeyPlace};
-use crate::db::{Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
+use crate::db::{Change, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
 use crate::notify::{HeldEvent, hold_events};
 use crate::transaction::{HeldWatches, Watches};
 
@@ -143,6 +143,7 @@ impl Undo {
                 match image.take() {
                     Some(image) => put_back(access, *db, &key, image, &self.bytes),
                     None => {
+                        // Its event is held, and dropped with the others.
                         access.db_at(*db, &key).remove(&key, false);
                     }
                 }
@@ -232,8 +233,9 @@ fn put_back(access: &mut Access<'_>, db: u32, key: &Key<'_>, image: Image, kept:
         }
     };
     let mut db = access.db_at(db, key);
-    db.set_payload(key, payload, flags, expire_at_ms.map_or(Expire::Clear, Expire::At));
-    if let Some(mut entry) = db.find(key) {
+    let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
+    db.set_payload(key, payload, flags, expire, Change::without_event());
+    if let Some(mut entry) = db.find_mut(key) {
         entry.set_access(access_word);
     }
 }

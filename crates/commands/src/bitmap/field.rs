@@ -1,7 +1,7 @@
 //! `BITFIELD`: integers of any width at any bit.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::Holds;
+use pantala_engine::db::{Change, Holds};
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
@@ -10,7 +10,7 @@ use pantala_types::bitmap::{Field, Overflow};
 use super::bit_offset;
 use crate::arguments::{integer, is_option};
 use crate::errors;
-use crate::strings::{StringRef, grow};
+use crate::strings::StringRef;
 
 /// One operation on one field.
 #[derive(Clone, Copy)]
@@ -117,14 +117,8 @@ fn read_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], reply: &mu
 
 fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usize, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let mut db = access.db(&key);
-    let len_before = match db.write(&key).map(|entry| StringRef::of(entry.held()).map(StringRef::len)) {
-        None => 0,
-        Some(Some(len)) => len,
-        Some(None) => return reply.error(errors::WRONG_TYPE),
-    };
-    let mut is_changed = false;
-    let changed = grow(&mut db, &key, len, |bytes| {
+    let done = access.db(&key).edit_bytes(&key, len, |bytes, len_before| {
+        let mut is_changed = false;
         reply.array(steps.len());
         for step in steps {
             let before = step.field.get(bytes, step.offset);
@@ -137,12 +131,11 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
             }
         }
         // As in Redis, nobody is told that the string was made longer when none of its writes could be done.
-        is_changed
+        let unnoticed = Change::unnoticed();
+        (if is_changed { Change::event(EventClass::String, "setbit") } else { unnoticed }, ())
     });
-    if changed.is_err() {
-        reply.error(errors::OUT_OF_MEMORY);
-    } else if is_changed {
-        db.notify(EventClass::String, "setbit", &key);
+    if let Err(error) = done {
+        reply.error(errors::of_edit(error));
     }
 }
 

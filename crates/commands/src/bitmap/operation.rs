@@ -1,7 +1,7 @@
 //! `BITOP`: strings combined bit by bit.
 
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Expire, Holds};
+use pantala_engine::db::{Change, Expire, Holds};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::bitmap::{Combination, Operation};
@@ -9,7 +9,7 @@ use pantala_types::{OutOfMemory, RawString};
 
 use crate::arguments::is_option;
 use crate::errors;
-use crate::strings::{StringRef, store_raw};
+use crate::strings::StringRef;
 
 /// Index of the first source among the arguments.
 const FIRST_SOURCE: usize = 3;
@@ -35,13 +35,11 @@ pub fn bitop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         access.remove_destination(&destination);
         return reply.integer(0);
     }
+    let change = Change::event(EventClass::String, "set");
     let stored = combined(access, operation, &sources, len_max)
-        .and_then(|result| store_raw(&mut access.db(&destination), &destination, result, Expire::Clear));
+        .and_then(|result| access.db(&destination).set_raw(&destination, result, Expire::Clear, change));
     match stored {
-        Ok(()) => {
-            access.notify(EventClass::String, "set", &destination);
-            reply.integer(len_max as i64);
-        }
+        Ok(()) => reply.integer(len_max as i64),
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
+use pantala_engine::db::Change;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 
@@ -103,14 +104,13 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     }
     let is_past = at_ms <= now_ms;
     let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
-    let (done, event) = if is_past {
+    let done = if is_past {
         // Redis deletes the key at once, which isn't counted as an expiry.
-        (db.remove(&key, lazy), "del")
+        db.remove(&key, lazy)
     } else {
-        (db.set_expire(&key, Some(at_ms)), "expire")
+        db.set_expire(&key, Some(at_ms), Change::event(EventClass::Generic, "expire"))
     };
     if done {
-        db.notify(EventClass::Generic, event, &key);
         if is_past {
             propagated::deletion(access, &key, lazy);
         } else {
@@ -171,8 +171,7 @@ pub fn persist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let mut db = access.db(&key);
     let expires = db.write(&key).is_some_and(|entry| entry.expire_at_ms().is_some());
     if expires {
-        db.set_expire(&key, None);
-        db.notify(EventClass::Generic, "persist", &key);
+        db.set_expire(&key, None, Change::event(EventClass::Generic, "persist"));
     }
     reply.integer(i64::from(expires));
 }

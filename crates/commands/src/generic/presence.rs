@@ -4,26 +4,17 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::Holds;
-use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 
 /// `DEL key [key …]`.
 pub fn del(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let lazy = access.keyspace().tuning.lazyfree_lazy_user_del.load(Relaxed);
-    count(access, args, reply, |access, key| remove(access, key, lazy));
+    count(access, args, reply, |access, key| access.db(key).remove(key, lazy));
 }
 
 /// `UNLINK key [key …]`.
 pub fn unlink(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    count(access, args, reply, |access, key| remove(access, key, true));
-}
-
-fn remove(access: &mut Access<'_>, key: &Key<'_>, lazy: bool) -> bool {
-    let removed = access.db(key).remove(key, lazy);
-    if removed {
-        access.notify(EventClass::Generic, "del", key);
-    }
-    removed
+    count(access, args, reply, |access, key| access.db(key).remove(key, true));
 }
 
 /// `EXISTS key [key …]`.

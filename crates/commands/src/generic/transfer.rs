@@ -1,38 +1,13 @@
 //! A value from one key to another: `RENAME`, `MOVE`, `COPY`.
 
-use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Expire, FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, fits_inline, payload_of};
+use pantala_engine::access::Access;
+use pantala_engine::db::{Change, Spot};
 use pantala_engine::notify::EventClass;
-use pantala_engine::{NewPayload, OwnedPayload};
 use pantala_resp::{Args, Reply};
-use pantala_types::{OutOfMemory, PackedForm, Value, is_shared_integer};
+use pantala_types::OutOfMemory;
 
 use crate::arguments::{database, is_option};
 use crate::errors;
-
-/// A key in a database.
-#[derive(Clone, Copy)]
-struct Spot<'k> {
-    db: u32,
-    key: Key<'k>,
-}
-
-/// A value on its way, on its own: its source and its destination may be in different shards.
-struct Parcel {
-    content: Content,
-    flags: u8,
-    access: u32,
-    expire_at_ms: Option<i64>,
-}
-
-enum Content {
-    Int(i64),
-    Bytes(Vec<u8>),
-    Packed(PackedForm, Vec<u8>),
-    Heap(Value),
-    /// Large and not copied: taken out of its key only when nothing can fail any more.
-    Stays,
-}
 
 /// `RENAME key newkey`.
 pub fn rename(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
@@ -55,17 +30,8 @@ fn rename_unless(access: &mut Access<'_>, args: &Args<'_>, nx: bool, reply: &mut
     if nx && (same || access.db(&to.key).write(&to.key).is_some()) {
         return reply.integer(0);
     }
-    if !same {
-        // Redis deletes what is in the way and adds anew: never an overwriting.
-        let overwrites = access.db(&to.key).exists(&to.key);
-        if carry(access, from, to).is_err() {
-            return reply.error(errors::OUT_OF_MEMORY);
-        }
-        if overwrites {
-            access.notify(EventClass::New, "new", &to.key);
-        }
-        access.notify(EventClass::Generic, "rename_from", &from.key);
-        access.notify(EventClass::Generic, "rename_to", &to.key);
+    if !same && access.move_value(from, to, generic("rename_from"), generic("rename_to")).is_err() {
+        return reply.error(errors::OUT_OF_MEMORY);
     }
     if nx { reply.integer(1) } else { reply.ok() }
 }
@@ -85,12 +51,8 @@ pub fn move_key(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     if access.db(&key).write(&key).is_none() || access.db_at(db, &key).write(&key).is_some() {
         return reply.integer(0);
     }
-    match carry(access, from, to) {
-        Ok(()) => {
-            access.notify(EventClass::Generic, "move_from", &key);
-            access.notify_at(db, EventClass::Generic, "move_to", &key);
-            reply.integer(1);
-        }
+    match access.move_value(from, to, generic("move_from"), generic("move_to")) {
+        Ok(is_moved) => reply.integer(i64::from(is_moved)),
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
     }
 }
@@ -121,98 +83,15 @@ pub fn copy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if access.db(&from.key).read(&from.key).is_none() {
         return reply.integer(0);
     }
-    let overwrites = access.db_at(to.db, &to.key).write(&to.key).is_some();
-    if overwrites && !replace {
+    if access.db_at(to.db, &to.key).write(&to.key).is_some() && !replace {
         return reply.integer(0);
     }
-    let Ok(Some(parcel)) = pick_up(access, from, true) else {
-        return reply.error(errors::OUT_OF_MEMORY);
-    };
-    match put_down(access, to, parcel) {
-        Ok(()) => {
-            if overwrites {
-                access.notify_at(to.db, EventClass::New, "new", &to.key);
-            }
-            access.notify_at(to.db, EventClass::Generic, "copy_to", &to.key);
-            reply.integer(1);
-        }
+    match access.copy_value(from, to, generic("copy_to")) {
+        Ok(is_copied) => reply.integer(i64::from(is_copied)),
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
     }
 }
 
-/// Moves what `from` holds to `to`, over whatever is there. On failure nothing has changed.
-fn carry(access: &mut Access<'_>, from: Spot<'_>, to: Spot<'_>) -> Result<(), OutOfMemory> {
-    let Some(mut parcel) = pick_up(access, from, false)? else { return Ok(()) };
-    if let Content::Stays = parcel.content {
-        // From here on nothing is refused: a large value is put down as it is.
-        let taken = access.db_at(from.db, &from.key).take(&from.key);
-        let Some(OwnedPayload::Heap(value)) = taken.map(|taken| taken.payload) else { return Ok(()) };
-        parcel.content = Content::Heap(value);
-        return put_down(access, to, parcel);
-    }
-    put_down(access, to, parcel)?;
-    access.db_at(from.db, &from.key).remove(&from.key, false);
-    Ok(())
-}
-
-/// What a key holds: a copy, but for a large value unless `whole`.
-fn pick_up(access: &mut Access<'_>, from: Spot<'_>, whole: bool) -> Result<Option<Parcel>, OutOfMemory> {
-    let mut db = access.db_at(from.db, &from.key);
-    let Some(entry) = db.find(&from.key) else { return Ok(None) };
-    let mut flags = entry.user_flags();
-    let content = match entry.held() {
-        Held::Int(value) => {
-            if whole && is_shared_integer(value) {
-                flags |= FLAG_UNSHARED;
-            }
-            Content::Int(value)
-        }
-        Held::Bytes(bytes) => Content::Bytes(copied(bytes)?),
-        Held::Packed(form, bytes) => Content::Packed(form, copied(bytes)?),
-        Held::Heap(value) if whole => Content::Heap(value.try_clone()?),
-        Held::Heap(_) => Content::Stays,
-    };
-    let (access_word, expire_at_ms) = (entry.access(), entry.expire_at_ms());
-    Ok(Some(Parcel { content, flags, access: access_word, expire_at_ms }))
-}
-
-fn copied(bytes: &[u8]) -> Result<Vec<u8>, OutOfMemory> {
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes.len())?;
-    copy.extend_from_slice(bytes);
-    Ok(copy)
-}
-
-/// Gives a key this value, in place of whatever it held.
-fn put_down(access: &mut Access<'_>, to: Spot<'_>, parcel: Parcel) -> Result<(), OutOfMemory> {
-    let Parcel { content, flags, access: access_word, expire_at_ms } = parcel;
-    let bytes;
-    let (payload, flags) = match content {
-        Content::Int(value) => (NewPayload::Int(value), flags),
-        Content::Heap(value) => (NewPayload::Heap(value), flags),
-        Content::Bytes(copy) => {
-            bytes = copy;
-            let raw = flags & FLAG_RAW != 0;
-            // It may move out of its entry, where the new key is the longer one.
-            payload_of(&to.key, if raw { NewString::Raw(&bytes) } else { NewString::Bytes(&bytes) })?
-        }
-        Content::Packed(form, copy) => {
-            bytes = copy;
-            if fits_inline(to.key.bytes, bytes.len()) {
-                (NewPayload::Bytes(&bytes), flags)
-            } else {
-                (NewPayload::Heap(Value::from_packed(form, bytes)), 0)
-            }
-        }
-        // `carry` has replaced it by what it stands for.
-        Content::Stays => return Ok(()),
-    };
-    let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
-    let mut db = access.db_at(to.db, &to.key);
-    db.set_payload(&to.key, payload, flags, expire);
-    // When it was last read moves with the value.
-    if let Some(mut entry) = db.find(&to.key) {
-        entry.set_access(access_word);
-    }
-    Ok(())
+fn generic(event: &'static str) -> Change {
+    Change::event(EventClass::Generic, event)
 }

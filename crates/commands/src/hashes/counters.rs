@@ -2,12 +2,13 @@
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
-use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::db::{Change, Missing, WrongType};
+use pantala_engine::fields::Fields;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, LongDouble};
 
-use super::{Fields, change, limits};
+use super::limits;
 use crate::arguments::integer;
 use crate::{elements, errors};
 
@@ -16,7 +17,7 @@ pub fn hincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let Some(by) = integer(args.at(3), reply) else { return };
     let key = access.first_key(args, 1);
     let limits = limits(access);
-    let result = change(access, &key, Missing::Create, Fields::one(args, 2), |hash| {
+    let result = access.db(&key).change_hash(&key, Missing::Create, Fields::one(args, 2), |hash| {
         let sum = match hash.view().get(args.at(2)).map(elements::integer) {
             None if !hash.view().has_room(std::iter::once(args.at(2))) => Err(errors::HASH_FULL),
             None => Ok(by),
@@ -26,13 +27,10 @@ pub fn hincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         if let Ok(sum) = sum {
             hash.update(args.at(2), Decimal::new().format_i64(sum), limits);
         }
-        (sum.is_ok(), sum)
+        (Change::event(EventClass::Hash, "hincrby").when(sum.is_ok()), sum)
     });
     match result {
-        Ok(Some(Ok(sum))) => {
-            access.notify(EventClass::Hash, "hincrby", &key);
-            reply.integer(sum);
-        }
+        Ok(Some(Ok(sum))) => reply.integer(sum),
         Ok(Some(Err(error))) => reply.error(error),
         Ok(None) => reply.integer(0),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
@@ -47,7 +45,7 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     }
     let key = access.first_key(args, 1);
     let limits = limits(access);
-    let result = change(access, &key, Missing::Create, Fields::one(args, 2), |hash| {
+    let result = access.db(&key).change_hash(&key, Missing::Create, Fields::one(args, 2), |hash| {
         let sum = match hash.view().get(args.at(2)).map(elements::long_double) {
             None if !hash.view().has_room(std::iter::once(args.at(2))) => Err(errors::HASH_FULL),
             None => Ok(by),
@@ -58,11 +56,10 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
         if let Ok(text) = &text {
             hash.update(args.at(2), text, limits);
         }
-        (text.is_ok(), text)
+        (Change::event(EventClass::Hash, "hincrbyfloat").when(text.is_ok()), text)
     });
     match result {
         Ok(Some(Ok(text))) => {
-            access.notify(EventClass::Hash, "hincrbyfloat", &key);
             access.propagate(&[b"HSET", key.bytes, args.at(2), &text]);
             reply.bulk(&text);
         }

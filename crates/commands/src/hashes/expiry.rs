@@ -6,13 +6,13 @@
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::db::{Change, Missing, WrongType};
+use pantala_engine::fields::Fields;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Hash};
 
 use super::fields::with_fields;
-use super::{Fields, change};
 use crate::arguments::{integer, is_option, positive};
 use crate::expiry::{Base, Unit, asked_expiry_ms, invalid_expire};
 use crate::{errors, propagated};
@@ -128,30 +128,23 @@ fn set_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, c
     };
     let Some(first) = fields(args, at, "ERR Parameter `numFields` should be greater than 0", reply) else { return };
     let key = access.first_key(args, 1);
-    let result = change(access, &key, Missing::Skip, Fields::from(args, first), |hash| {
+    let result = access.db(&key).change_hash(&key, Missing::Skip, Fields::from(args, first), |hash| {
         let set = |index| set_time(hash, args.at(index), at_ms, now_ms, condition);
         let replies: Vec<i64> = (first..args.len()).map(set).collect();
-        let is_changed = replies.iter().any(|&one| one == DONE || one == DELETED);
-        (is_changed, (replies, hash.is_empty()))
+        let change = if replies.contains(&DELETED) {
+            Change::event(EventClass::Hash, "hdel")
+        } else {
+            Change::event(EventClass::Hash, "hexpire").when(replies.contains(&DONE))
+        };
+        (change, replies)
     });
-    let (replies, is_gone) = match result {
-        Ok(Some(done)) => done,
-        Ok(None) => (vec![NO_FIELD; args.len() - first], false),
+    let replies = match result {
+        Ok(Some(replies)) => replies,
+        Ok(None) => vec![NO_FIELD; args.len() - first],
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     };
     if access.is_journaled() {
         propagate_times(access, &key, &args.tail(first), &replies, at_ms);
-    }
-    if replies.contains(&DELETED) {
-        access.notify(EventClass::Hash, "hdel", &key);
-        if is_gone {
-            access.notify(EventClass::Generic, "del", &key);
-        }
-    } else if replies.contains(&DONE) {
-        access.notify(EventClass::Hash, "hexpire", &key);
-    }
-    if replies.contains(&DONE) && !is_gone {
-        access.db(&key).watch_fields(&key);
     }
     reply_all(&replies, reply);
 }
@@ -180,7 +173,7 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
     let Some(first) = fields(args, 2, WRONG_NUMBER, reply) else { return };
     let key = access.first_key(args, 1);
-    let result = change(access, &key, Missing::Skip, Fields::from(args, first), |hash| {
+    let result = access.db(&key).change_hash(&key, Missing::Skip, Fields::from(args, first), |hash| {
         let persist = |index| {
             let field = args.at(index);
             match hash.view().get(field).is_some() {
@@ -190,14 +183,11 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
             }
         };
         let replies: Vec<i64> = (first..args.len()).map(persist).collect();
-        (replies.contains(&DONE), replies)
+        (Change::event(EventClass::Hash, "hpersist").when(replies.contains(&DONE)), replies)
     });
     match result {
         Ok(replies) => {
             let replies = replies.unwrap_or_else(|| vec![NO_FIELD; args.len() - first]);
-            if replies.contains(&DONE) {
-                access.notify(EventClass::Hash, "hpersist", &key);
-            }
             reply_all(&replies, reply);
         }
         Err(WrongType) => reply.error(errors::WRONG_TYPE),

@@ -1,13 +1,17 @@
 //! Single fields of hashes.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::db::{Change, Missing, WrongType};
+use pantala_engine::fields::Fields;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Hash, HashView, OutOfMemory};
 
-use super::{Fields, change, expire_fields, limits};
+use super::limits;
 use crate::{elements, errors};
+
+/// What all these do to a key in which they set fields.
+const SET: Change = Change::event(EventClass::Hash, "hset");
 
 /// `HSET key field value [field value …]`.
 #[inline]
@@ -33,26 +37,24 @@ fn set_pairs(access: &mut Access<'_>, args: &Args<'_>, name: &str, reply: &mut R
     }
     let key = access.first_key(args, 1);
     let limits = limits(access);
-    let result = change(access, &key, Missing::Create, Fields::Named { args, first: 2, step: 2 }, |hash| {
+    let fields = Fields::Named { args, first: 2, step: 2 };
+    let result = access.db(&key).change_hash(&key, Missing::Create, fields, |hash| {
         if !hash.view().has_room((2..args.len()).step_by(2).map(|index| args.at(index))) {
-            return (false, None);
+            return (Change::none(), None);
         }
         hash.prepare((2..args.len()).map(|index| args.at(index).len()), limits);
         let mut created = 0;
         for index in (2..args.len()).step_by(2) {
             created += i64::from(hash.set(args.at(index), args.at(index + 1), limits));
         }
-        (true, Some(created))
+        (SET, Some(created))
     });
     match result {
         Ok(Some(None)) => {
             reply.error(errors::HASH_FULL);
             None
         }
-        Ok(created) => {
-            access.notify(EventClass::Hash, "hset", &key);
-            created.flatten()
-        }
+        Ok(created) => created.flatten(),
         Err(WrongType) => {
             reply.error(errors::WRONG_TYPE);
             None
@@ -65,24 +67,21 @@ pub fn hsetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let (field, value) = (args.at(2), args.at(3));
     let limits = limits(access);
-    let result = change(access, &key, Missing::Create, Fields::one(args, 2), |hash| {
+    let result = access.db(&key).change_hash(&key, Missing::Create, Fields::one(args, 2), |hash| {
         if hash.view().get(field).is_some() {
-            return (false, Ok(false));
+            return (Change::none(), Ok(false));
         }
         if !hash.view().has_room(std::iter::once(field)) {
-            return (false, Err(errors::HASH_FULL));
+            return (Change::none(), Err(errors::HASH_FULL));
         }
         hash.prepare([field.len(), value.len()].into_iter(), limits);
         hash.set(field, value, limits);
-        (true, Ok(true))
+        (SET, Ok(true))
     });
     match result {
-        Ok(Some(Ok(true))) => {
-            access.notify(EventClass::Hash, "hset", &key);
-            reply.integer(1);
-        }
+        Ok(Some(Ok(is_set))) => reply.integer(i64::from(is_set)),
         Ok(Some(Err(full))) => reply.error(full),
-        Ok(_) => reply.integer(0),
+        Ok(None) => reply.integer(0),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
 }
@@ -90,21 +89,12 @@ pub fn hsetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `HDEL key field [field …]`.
 pub fn hdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let result = change(access, &key, Missing::Skip, Fields::from(args, 2), |hash| {
+    let result = access.db(&key).change_hash(&key, Missing::Skip, Fields::from(args, 2), |hash| {
         let removed = (2..args.len()).filter(|&index| hash.remove(args.at(index))).count();
-        (removed > 0, (removed, hash.is_empty()))
+        (Change::event(EventClass::Hash, "hdel").when(removed > 0), removed)
     });
     match result {
-        Ok(None) => reply.integer(0),
-        Ok(Some((removed, is_gone))) => {
-            if removed > 0 {
-                access.notify(EventClass::Hash, "hdel", &key);
-                if is_gone {
-                    access.notify(EventClass::Generic, "del", &key);
-                }
-            }
-            reply.integer(removed as i64);
-        }
+        Ok(removed) => reply.integer(removed.unwrap_or(0) as i64),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
 }
@@ -148,7 +138,8 @@ pub(super) fn with_fields(
         Ok(None) => return missing(reply),
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     }
-    expire_fields(access, &key, fields);
+    // The key was just read as a hash.
+    let _ = access.db(&key).expire_fields(&key, fields);
     match access.db(&key).write_as::<Hash>(&key) {
         Ok(Some(view)) => work(view, reply),
         _ => missing(reply),

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
-use pantala_engine::db::Holds;
+use pantala_engine::db::{Change, Holds};
 use pantala_resp::{Args, Reply};
 use pantala_types::hyperloglog::{Form, HyperLogLog, Registers, self_test, to_dense};
 
@@ -31,20 +31,19 @@ fn debug(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Res
         edit_one(&mut db, &key, |string| {
             to_dense(string)?;
             HyperLogLog::of(string.as_bytes()).map_or(Ok(()), |dense| dense.merge_into(&mut registers))?;
-            // As in Redis, another form is no change.
-            Ok(((), false))
+            Ok((Change::unnoticed(), ()))
         })?;
         reply.array(registers.values().len());
         registers.values().iter().for_each(|&value| reply.integer(i64::from(value)));
         return Ok(());
     }
     if is_option(sub, "TODENSE") {
-        let changed = edit_one(&mut db, &key, |string| Ok((to_dense(string)?, false)))?;
+        let changed = edit_one(&mut db, &key, |string| Ok((Change::unnoticed(), to_dense(string)?)))?;
         reply.integer(i64::from(changed));
         return Ok(());
     }
     // Redis makes the string raw before it looks at the subcommand.
-    edit_one(&mut db, &key, |_| Ok(((), false)))?;
+    edit_one(&mut db, &key, |_| Ok((Change::unnoticed(), ())))?;
     if is_option(sub, "DECODE") {
         match runs {
             Some(runs) => reply.bulk(runs.as_bytes()),

@@ -11,7 +11,7 @@ pub use debug::{pfdebug, pfselftest};
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::{Access, Key, SessionView};
-use pantala_engine::db::{Db, Expire, Held, Holds};
+use pantala_engine::db::{Change, Db, EditError, Expire, Held, Holds};
 use pantala_engine::keyspace::Keyspace;
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
@@ -21,7 +21,7 @@ use pantala_types::hyperloglog::{
 use pantala_types::{OutOfMemory, RawString};
 
 use crate::errors;
-use crate::strings::{StringRef, edit, store_raw};
+use crate::strings::StringRef;
 
 const NOT_ONE: &str = "WRONGTYPE Key is not a valid HyperLogLog string value.";
 const CORRUPTED: &str = "INVALIDOBJ Corrupted HLL object detected";
@@ -35,6 +35,12 @@ impl From<ChangeError> for Failure {
             ChangeError::Corrupted => Failure(CORRUPTED),
             ChangeError::OutOfMemory => Failure(errors::OUT_OF_MEMORY),
         }
+    }
+}
+
+impl From<EditError> for Failure {
+    fn from(error: EditError) -> Self {
+        Failure(errors::of_edit(error))
     }
 }
 
@@ -54,17 +60,21 @@ fn of(held: Held<'_>) -> Result<HyperLogLog<'_>, Failure> {
     }
 }
 
-/// Changes a HyperLogLog that is there: `change` gives its result, and whether the key counts as changed. When it fails it must have left
-/// the string as it was.
+/// The change of a HyperLogLog that counts another element.
+const ADDED: Change = Change::event(EventClass::String, "pfadd");
+
+/// Changes a HyperLogLog that is there: `work` gives its result, and what it did. When it fails it must have left the string
+/// as it was.
 fn edit_one<R>(
     db: &mut Db<'_>,
     key: &Key<'_>,
-    change: impl FnOnce(&mut RawString) -> Result<(R, bool), ChangeError>,
+    work: impl FnOnce(&mut RawString) -> Result<(Change, R), ChangeError>,
 ) -> Result<R, Failure> {
-    let done = edit(db, key, |string| {
-        Ok(match change(string) {
-            Ok((result, is_changed)) => (Ok(result), is_changed),
-            Err(error) => (Err(error), false),
+    let done = db.edit_string(key, |string| {
+        Ok(match work(string) {
+            Ok((change, result)) => (change, Ok(result)),
+            // The string is raw from now on all the same.
+            Err(error) => (Change::unnoticed(), Err(error)),
         })
     });
     Ok(done??)
@@ -79,12 +89,7 @@ pub fn pfadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let bytes_max = sparse_bytes_max(access);
     let key = access.first_key(args, 1);
     match add_all(&mut access.db(&key), &key, args, bytes_max) {
-        Ok(changed) => {
-            if changed {
-                access.notify(EventClass::String, "pfadd", &key);
-            }
-            reply.integer(i64::from(changed));
-        }
+        Ok(changed) => reply.integer(i64::from(changed)),
         Err(Failure(error)) => reply.error(error),
     }
 }
@@ -102,7 +107,7 @@ fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> R
         let mut string = empty()?;
         add_to(&mut string)?;
         forget_count(&mut string);
-        store_raw(db, key, string, Expire::Clear)?;
+        db.set_raw(key, string, Expire::Clear, ADDED)?;
         return Ok(true);
     };
     // A dense one isn't refused half-way, nor is a single element.
@@ -110,12 +115,12 @@ fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> R
     edit_one(db, key, |string| {
         if certain {
             let changed = add_to(string)?;
-            return Ok((changed, changed));
+            return Ok((ADDED.when(changed), changed));
         }
         let mut changed_string = string.try_clone()?;
         let changed = add_to(&mut changed_string)?;
         *string = changed_string;
-        Ok((changed, changed))
+        Ok((ADDED.when(changed), changed))
     })
 }
 
@@ -141,10 +146,10 @@ fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
     edit_one(db, key, |string| {
         let count = match (cached, HyperLogLog::of(string.as_bytes())) {
             (None, Some(found)) => found.count()?,
-            (cached, _) => return Ok((cached.unwrap_or(0), false)),
+            (cached, _) => return Ok((Change::unnoticed(), cached.unwrap_or(0))),
         };
         remember_count(string, count);
-        Ok((count, true))
+        Ok((Change::without_event(), count))
     })
 }
 
@@ -191,14 +196,11 @@ fn merge(access: &mut Access<'_>, args: &Args<'_>) -> Result<(), Failure> {
     let exists = db.write(&key).is_some();
     edit_one(&mut db, &key, |string| {
         if exists {
-            store_merged(string, &registers, any_dense, bytes_max)?;
-            return Ok(((), true));
+            return Ok((ADDED, store_merged(string, &registers, any_dense, bytes_max)?));
         }
         let mut made = empty()?;
         store_merged(&mut made, &registers, any_dense, bytes_max)?;
         *string = made;
-        Ok(((), true))
-    })?;
-    db.notify(EventClass::String, "pfadd", &key);
-    Ok(())
+        Ok((ADDED, ()))
+    })
 }

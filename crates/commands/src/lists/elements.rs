@@ -4,14 +4,14 @@ use std::ops::ControlFlow;
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::Access;
-use pantala_engine::db::Missing;
+use pantala_engine::db::{Change, Missing};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::list::{End, ListView, resolve, resolve_range};
 use pantala_types::pack::Element;
 use pantala_types::{Collection, List};
 
-use super::{gone_if, storable, write_element};
+use super::{storable, write_element};
 use crate::arguments::{integer, is_option};
 use crate::errors;
 
@@ -64,19 +64,16 @@ pub fn lset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let limit = access.keyspace().tuning.list_node_limit();
     let index = parse_i64(args.at(2));
     let done = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
-        let Some(index) = index else { return (false, None) };
+        let Some(index) = index else { return (Change::none(), None) };
         let set = resolve(index, list.view().len()).is_some_and(|index| list.set(index, args.at(3), limit));
-        (set, Some(set))
+        (Change::event(EventClass::List, "lset").when(set), Some(set))
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.error(errors::NO_SUCH_KEY),
         Ok(Some(None)) => reply.error(errors::NOT_AN_INTEGER),
         Ok(Some(Some(false))) => reply.error("ERR index out of range"),
-        Ok(Some(Some(true))) => {
-            reply.ok();
-            access.notify(EventClass::List, "lset", &key);
-        }
+        Ok(Some(Some(true))) => reply.ok(),
     }
 }
 
@@ -93,18 +90,15 @@ pub fn linsert(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let limit = access.keyspace().tuning.list_node_limit();
     let pivot = Element::of(args.at(3));
     let len = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
-        let Some(at) = list.view().position(pivot) else { return (false, None) };
+        let Some(at) = list.view().position(pivot) else { return (Change::none(), None) };
         list.insert(at + usize::from(after), args.at(4), limit);
-        (true, Some(list.view().len()))
+        (Change::event(EventClass::List, "linsert"), Some(list.view().len()))
     });
     match len {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.integer(0),
         Ok(Some(None)) => reply.integer(-1),
-        Ok(Some(Some(len))) => {
-            reply.integer(len as i64);
-            access.notify(EventClass::List, "linsert", &key);
-        }
+        Ok(Some(Some(len))) => reply.integer(len as i64),
     }
 }
 
@@ -116,18 +110,11 @@ pub fn lrem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let limit = access.keyspace().tuning.list_node_limit();
     let removed = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
         let removed = list.remove_equal(args.at(3), most, count < 0, limit);
-        (removed > 0, (removed, list.is_empty()))
+        (Change::event(EventClass::List, "lrem").when(removed > 0), removed)
     });
     match removed {
         Err(_) => reply.error(errors::WRONG_TYPE),
-        Ok(None) => reply.integer(0),
-        Ok(Some((removed, empty))) => {
-            reply.integer(removed as i64);
-            if removed > 0 {
-                access.notify(EventClass::List, "lrem", &key);
-            }
-            gone_if(access, &key, empty);
-        }
+        Ok(removed) => reply.integer(removed.unwrap_or(0) as i64),
     }
 }
 
@@ -136,21 +123,16 @@ pub fn ltrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(start) = integer(args.at(2), reply) else { return };
     let Some(stop) = integer(args.at(3), reply) else { return };
     let key = access.first_key(args, 1);
-    let empty = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+    let done = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
         let len = list.view().len();
         let (first, count) = resolve_range(start, stop, len);
         list.cut(End::Right, len - first - count);
         list.cut(End::Left, first);
-        (true, list.is_empty())
+        (Change::event(EventClass::List, "ltrim"), ())
     });
-    match empty {
+    match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
-        Ok(None) => reply.ok(),
-        Ok(Some(empty)) => {
-            reply.ok();
-            access.notify(EventClass::List, "ltrim", &key);
-            gone_if(access, &key, empty);
-        }
+        Ok(_) => reply.ok(),
     }
 }
 

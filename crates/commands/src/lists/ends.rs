@@ -1,7 +1,7 @@
 //! Pushing to and popping from the ends of lists.
 
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::Missing;
+use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_resp::{Args, Reply};
 use pantala_types::list::End;
 use pantala_types::{Collection, List};
@@ -42,14 +42,12 @@ fn push(access: &mut Access<'_>, args: &Args<'_>, end: End, missing: Missing, re
         for element in elements.iter() {
             list.push(end, element, limit);
         }
-        (true, list.view().len())
+        (pushed(end), list.view().len())
     });
     match len {
-        Err(_) => return reply.error(errors::WRONG_TYPE),
-        Ok(None) => return reply.integer(0),
-        Ok(Some(len)) => reply.integer(len as i64),
+        Err(_) => reply.error(errors::WRONG_TYPE),
+        Ok(len) => reply.integer(len.unwrap_or(0) as i64),
     }
-    pushed(access, end, &key);
 }
 
 /// `LPOP key [count]`.
@@ -66,14 +64,14 @@ pub fn rpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 fn pop(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     if args.len() == 2 {
-        let empty = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
+        let done = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
             list.pop(end, |element| write_element(element, reply));
-            (true, list.is_empty())
+            (popped(end), ())
         });
-        return match empty {
+        return match done {
             Err(_) => reply.error(errors::WRONG_TYPE),
             Ok(None) => reply.null(),
-            Ok(Some(empty)) => popped(access, end, &key, empty),
+            Ok(Some(())) => {}
         };
     }
     if args.len() > 3 {
@@ -98,25 +96,20 @@ pub(super) fn pop_several(
     count: usize,
     before: impl FnOnce(&mut Reply<'_>),
     reply: &mut Reply<'_>,
-) -> Result<Option<usize>, pantala_engine::db::WrongType> {
-    let popped_some = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
+) -> Result<Option<usize>, WrongType> {
+    access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
         let view = list.view();
         let (len, count) = (view.len(), count.min(view.len()));
         before(reply);
         reply.array(count);
         if count == 0 {
-            return (false, (0, false));
+            return (Change::none(), 0);
         }
         let from = if end == End::Left { 0 } else { len - 1 };
         view.show_count(from, end == End::Right, count, |element| write_element(element, reply));
         list.cut(end, count);
-        (true, (count, count == len))
-    })?;
-    let Some((count, empty)) = popped_some else { return Ok(None) };
-    if count > 0 {
-        popped(access, end, key, empty);
-    }
-    Ok(Some(count))
+        (popped(end), count)
+    })
 }
 
 /// What `LMPOP` and `BLMPOP` ask for.
@@ -177,7 +170,7 @@ pub(super) fn pop_with_key(
     key: &Key<'_>,
     wanted: &Popping,
     reply: &mut Reply<'_>,
-) -> Result<bool, pantala_engine::db::WrongType> {
+) -> Result<bool, WrongType> {
     let name = key.bytes;
     let before = |reply: &mut Reply<'_>| {
         reply.array(2);
@@ -202,15 +195,16 @@ pub(super) fn pop_one_with_key(
     key: &Key<'_>,
     end: End,
     reply: &mut Reply<'_>,
-) -> Result<bool, pantala_engine::db::WrongType> {
-    let empty = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
+) -> Result<bool, WrongType> {
+    let done = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
         reply.array(2);
         reply.bulk(key.bytes);
         list.pop(end, |element| write_element(element, reply));
-        (true, list.is_empty())
+        (popped(end), ())
     })?;
-    let Some(empty) = empty else { return Ok(false) };
-    popped(access, end, key, empty);
+    if done.is_none() {
+        return Ok(false);
+    }
     propagated::pop(access, command(end), key, None);
     Ok(true)
 }

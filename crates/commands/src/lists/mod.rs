@@ -16,7 +16,7 @@ mod moves;
 mod tests;
 mod waiting;
 
-use pantala_engine::access::{Access, Key};
+use pantala_engine::db::Change;
 use pantala_engine::notify::EventClass;
 use pantala_resp::Reply;
 use pantala_types::list::{ELEMENT_BYTES_MAX, End};
@@ -61,20 +61,17 @@ fn storable<'a>(mut elements: impl Iterator<Item = &'a [u8]>, reply: &mut Reply<
     storable
 }
 
-/// The event of a push at an end.
-fn pushed(access: &mut Access<'_>, end: End, key: &Key<'_>) {
-    access.notify(EventClass::List, if end == End::Left { "lpush" } else { "rpush" }, key);
+/// The change of a key that is pushed to at an end.
+fn pushed(end: End) -> Change {
+    Change::event(EventClass::List, if end == End::Left { "lpush" } else { "rpush" })
 }
 
-/// The event of a pop at an end, and of the key's end if the list is empty.
-fn popped(access: &mut Access<'_>, end: End, key: &Key<'_>, empty: bool) {
-    access.notify(EventClass::List, if end == End::Left { "lpop" } else { "rpop" }, key);
-    gone_if(access, key, empty);
+/// The event of a pop from an end.
+fn pop_event(end: End) -> &'static str {
+    if end == End::Left { "lpop" } else { "rpop" }
 }
 
-/// The event of a key that went with its last element.
-fn gone_if(access: &mut Access<'_>, key: &Key<'_>, empty: bool) {
-    if empty {
-        access.notify(EventClass::Generic, "del", key);
-    }
+/// The change of a key that is popped from at an end.
+fn popped(end: End) -> Change {
+    Change::event(EventClass::List, pop_event(end))
 }

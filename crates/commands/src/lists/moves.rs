@@ -1,12 +1,13 @@
 //! From one list to another.
 
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::Missing;
+use pantala_engine::db::{Holds, Missing};
+use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
+use pantala_types::List;
 use pantala_types::list::End;
-use pantala_types::{Collection, List};
 
-use super::{end, popped, pushed, write_element};
+use super::{end, pop_event, popped, pushed, write_element};
 use crate::errors;
 
 /// `LMOVE source destination LEFT|RIGHT LEFT|RIGHT`.
@@ -69,21 +70,24 @@ pub(super) fn move_element(
         return Moved::Yes;
     }
     let limit = access.keyspace().tuning.list_node_limit();
-    // Both keys were looked at: neither change can be refused any more.
-    let taken = access.db(&source).change_as::<List, _>(&source, Missing::Skip, |list| {
-        let element = list.pop(from, |element| {
+    let index = if from == End::Left { 0 } else { -1 };
+    let element = access.db(&source).find(&source).and_then(|entry| {
+        let list = entry.held().view::<List>()?;
+        list.get(index, |element| {
             write_element(element, reply);
             element.to_vec()
-        });
-        (true, (element.unwrap_or_default(), list.is_empty()))
+        })
     });
-    let Ok(Some((element, empty))) = taken else { return Moved::Nothing };
+    let Some(element) = element else { return Moved::Nothing };
+    // Both keys were looked at: neither change can be refused any more. As in Redis the push comes first.
     let _ = access.db(&destination).change_as::<List, _>(&destination, Missing::Create, |list| {
         list.push(to, &element, limit);
-        (true, ())
+        (pushed(to), ())
     });
-    pushed(access, to, &destination);
-    popped(access, from, &source, empty);
+    let _ = access.db(&source).change_as::<List, _>(&source, Missing::Skip, |list| {
+        list.pop(from, |_| ());
+        (popped(from), ())
+    });
     Moved::Yes
 }
 
@@ -96,8 +100,6 @@ fn rotate(access: &mut Access<'_>, key: &Key<'_>, from: End, to: End, reply: &mu
             element.to_vec()
         });
         list.push(to, &element.unwrap_or_default(), limit);
-        (true, ())
+        (pushed(to).and(EventClass::List, pop_event(from)), ())
     });
-    pushed(access, to, key);
-    popped(access, from, key, false);
 }

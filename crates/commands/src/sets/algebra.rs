@@ -2,7 +2,7 @@
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Expire, WrongType};
+use pantala_engine::db::{Change, Expire, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
@@ -128,8 +128,8 @@ fn store(
     };
     let len = result.view().len();
     if len > 0 {
-        access.db(&destination).put(&destination, result, Expire::Clear);
-        access.notify(EventClass::Set, event, &destination);
+        let change = Change::event(EventClass::Set, event);
+        access.db(&destination).put(&destination, result, Expire::Clear, change);
     } else {
         access.remove_destination(&destination);
     }

@@ -1,7 +1,7 @@
 //! Single members of sets, and all of them.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Set, SetView};
@@ -18,20 +18,14 @@ pub fn sadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let entries_max = intset_entries_max(access);
     let result = access.db(&key).change_as(&key, Missing::Create, |set: &mut Set| {
         if !set.view().has_room((2..args.len()).map(|index| args.at(index))) {
-            return (false, None);
+            return (Change::none(), None);
         }
         let added = (2..args.len()).filter(|&index| set.add(args.at(index), entries_max)).count();
-        (added > 0, Some(added))
+        (Change::event(EventClass::Set, "sadd").when(added > 0), Some(added))
     });
     match result {
         Ok(Some(None)) => reply.error(errors::SET_FULL),
-        Ok(added) => {
-            let added = added.flatten().unwrap_or(0);
-            if added > 0 {
-                access.notify(EventClass::Set, "sadd", &key);
-            }
-            reply.integer(added as i64);
-        }
+        Ok(added) => reply.integer(added.flatten().unwrap_or(0) as i64),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
 }
@@ -41,19 +35,10 @@ pub fn srem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let result = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
         let removed = (2..args.len()).filter(|&index| set.remove(args.at(index))).count();
-        (removed > 0, (removed, set.is_empty()))
+        (Change::event(EventClass::Set, "srem").when(removed > 0), removed)
     });
     match result {
-        Ok(None) => reply.integer(0),
-        Ok(Some((removed, is_gone))) => {
-            if removed > 0 {
-                access.notify(EventClass::Set, "srem", &key);
-                if is_gone {
-                    access.notify(EventClass::Generic, "del", &key);
-                }
-            }
-            reply.integer(removed as i64);
-        }
+        Ok(removed) => reply.integer(removed.unwrap_or(0) as i64),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
 }
@@ -69,9 +54,8 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             return if found.is_err() { reply.error(errors::WRONG_TYPE) } else { reply.integer(0) };
         }
     };
-    let has_room = |set: &mut Set| (false, set.view().has_room(std::iter::once(member)));
-    let has_room = match access.db(&to).change_as(&to, Missing::Skip, has_room) {
-        Ok(has_room) => has_room.unwrap_or(true),
+    let has_room = match access.db(&to).write_as::<Set>(&to) {
+        Ok(set) => set.is_none_or(|set| set.has_room(std::iter::once(member))),
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     };
     if is_member && !has_room {
@@ -81,22 +65,15 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         return reply.integer(i64::from(is_member));
     }
     // Both are known to be sets, or missing: from here on nothing can fail.
-    let removed = access.db(&from).change_as(&from, Missing::Skip, |set: &mut Set| {
-        let removed = set.remove(member);
-        (removed, set.is_empty())
+    let _ = access.db(&from).change_as(&from, Missing::Skip, |set: &mut Set| {
+        set.remove(member);
+        (Change::event(EventClass::Set, "srem"), ())
     });
-    access.notify(EventClass::Set, "srem", &from);
-    if removed == Ok(Some(true)) {
-        access.notify(EventClass::Generic, "del", &from);
-    }
     let entries_max = intset_entries_max(access);
-    let added = access.db(&to).change_as(&to, Missing::Create, |set: &mut Set| {
+    let _ = access.db(&to).change_as(&to, Missing::Create, |set: &mut Set| {
         let added = set.add(member, entries_max);
-        (added, added)
+        (Change::event(EventClass::Set, "sadd").when(added), ())
     });
-    if added == Ok(Some(true)) {
-        access.notify(EventClass::Set, "sadd", &to);
-    }
     reply.integer(1);
 }
 
@@ -106,7 +83,8 @@ fn has_member(
     key: &pantala_engine::access::Key<'_>,
     member: &[u8],
 ) -> Result<Option<bool>, WrongType> {
-    access.db(key).change_as(key, Missing::Skip, |set: &mut Set| (false, set.view().contains(member)))
+    let mut db = access.db(key);
+    Ok(db.write_as::<Set>(key)?.map(|set| set.contains(member)))
 }
 
 /// Works with the set at `args[1]`, or replies what it must when there is none.

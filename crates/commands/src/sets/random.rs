@@ -2,7 +2,7 @@
 
 use pantala_base::random::Random;
 use pantala_engine::access::Access;
-use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
@@ -55,22 +55,14 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         } else {
             take_some(set, taken, &mut random, |member| reply_popped(member, reply));
         }
-        (taken > 0, (taken > 0, taken == len))
+        (Change::event(EventClass::Set, "spop").when(taken > 0), taken == len)
     });
     match result {
-        Ok(Some((has_changed, is_gone))) => {
-            if has_changed {
-                access.notify(EventClass::Set, "spop", &key);
-            }
-            match popped {
-                Some(_) if is_gone && count.is_some() => propagated::deletion(access, &key, false),
-                Some(popped) => popped.iter().for_each(|member| access.propagate(&[b"SREM", key.bytes, member])),
-                None => {}
-            }
-            if is_gone {
-                access.notify(EventClass::Generic, "del", &key);
-            }
-        }
+        Ok(Some(is_gone)) => match popped {
+            Some(_) if is_gone && count.is_some() => propagated::deletion(access, &key, false),
+            Some(popped) => popped.iter().for_each(|member| access.propagate(&[b"SREM", key.bytes, member])),
+            None => {}
+        },
         Ok(None) if count.is_some() => reply.set(0),
         Ok(None) => reply.null(),
         Err(WrongType) => reply.error(errors::WRONG_TYPE),

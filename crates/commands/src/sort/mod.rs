@@ -16,7 +16,7 @@ mod pattern;
 mod tests;
 
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::Expire;
+use pantala_engine::db::{Change, Expire};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::list::{ELEMENT_BYTES_MAX, End, NodeLimit};
@@ -95,8 +95,8 @@ fn store_result(
     };
     let len = list.view().len();
     if len > 0 {
-        access.db(destination).put(destination, list, Expire::Clear);
-        access.notify(EventClass::List, "sortstore", destination);
+        let change = Change::event(EventClass::List, "sortstore");
+        access.db(destination).put(destination, list, Expire::Clear, change);
     } else {
         access.remove_destination(destination);
     }

@@ -1,7 +1,7 @@
 //! `ZADD` and `ZINCRBY`.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::sorted_set::{AddOptions, Added};
@@ -80,6 +80,12 @@ struct Tally {
     not_a_number: bool,
 }
 
+impl Tally {
+    fn has_changed(&self) -> bool {
+        self.added + self.updated > 0
+    }
+}
+
 /// Adds members to the set at `args[1]`, replies as `ZADD` does, and returns whether anything changed. There is at least one
 /// member; with `INCR` exactly one.
 pub(crate) fn add_scores<'m>(
@@ -92,6 +98,7 @@ pub(crate) fn add_scores<'m>(
 ) -> bool {
     let (key, limits) = (access.first_key(args, 1), pack_limits(access));
     let missing = if options.xx { Missing::Skip } else { Missing::Create };
+    let event = if options.incr { "zincr" } else { "zadd" };
     let result = access.db(&key).change_as(&key, missing, |set: &mut SortedSet| {
         let mut tally = Tally::default();
         let first = members.next();
@@ -118,7 +125,7 @@ pub(crate) fn add_scores<'m>(
                 }
             };
         }
-        (tally.added + tally.updated > 0, tally)
+        (Change::event(EventClass::SortedSet, event).when(tally.has_changed()), tally)
     });
     let tally = match result {
         Ok(tally) => tally.unwrap_or_default(),
@@ -129,15 +136,12 @@ pub(crate) fn add_scores<'m>(
     };
     if tally.not_a_number {
         reply.error("ERR resulting score is not a number (NaN)");
-        return tally.added + tally.updated > 0;
-    }
-    if tally.added + tally.updated > 0 {
-        access.notify(EventClass::SortedSet, if options.incr { "zincr" } else { "zadd" }, &key);
+        return tally.has_changed();
     }
     match (options.incr, tally.score) {
         (true, Some(score)) => reply.double(score),
         (true, None) => reply.null(),
         (false, _) => reply.integer(if count_changed { tally.added + tally.updated } else { tally.added }),
     }
-    tally.added + tally.updated > 0
+    tally.has_changed()
 }

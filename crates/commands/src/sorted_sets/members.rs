@@ -1,7 +1,7 @@
 //! Members one by one.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
@@ -92,19 +92,12 @@ pub fn zrem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
                 break;
             }
         }
-        (removed > 0, (removed, set.is_empty()))
+        (Change::event(EventClass::SortedSet, "zrem").when(removed > 0), removed)
     });
-    let (removed, is_gone) = match result {
-        Ok(result) => result.unwrap_or_default(),
-        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
-    };
-    if removed > 0 {
-        access.notify(EventClass::SortedSet, "zrem", &key);
+    match result {
+        Ok(removed) => reply.integer(removed.unwrap_or(0)),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
-    if is_gone {
-        access.notify(EventClass::Generic, "del", &key);
-    }
-    reply.integer(removed);
 }
 
 /// `ZSCAN key cursor [MATCH pattern] [COUNT count]`.

@@ -16,7 +16,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Expire, WrongType};
+use pantala_engine::db::{Change, Expire, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::sorted_set::{PackLimits, SortedSetView};
@@ -100,8 +100,7 @@ pub(crate) fn store(
 ) {
     let len = result.view().len();
     if len > 0 {
-        access.db(key).put(key, result, Expire::Clear);
-        access.notify(EventClass::SortedSet, event, key);
+        access.db(key).put(key, result, Expire::Clear, Change::event(EventClass::SortedSet, event));
     } else {
         access.remove_destination(key);
     }

@@ -2,7 +2,7 @@
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::{Collection, SortedSet};
@@ -164,20 +164,16 @@ pub(crate) fn pop(
             reply.double(score);
         }
         set.remove_range(ranks);
-        (taken > 0, (taken, set.is_empty()))
+        (Change::event(EventClass::SortedSet, end.event()).when(taken > 0), taken)
     })?;
-    let Some((taken, is_gone)) = result else { return Ok(false) };
+    let Some(taken) = result else { return Ok(false) };
     if taken > 0 {
-        access.notify(EventClass::SortedSet, end.event(), key);
         // `ZPOPMIN` itself is propagated as it came.
         match shape {
             Shape::Flat | Shape::Nested => {}
             Shape::FlatWithKey => propagated::pop(access, end.command(), key, None),
             Shape::WithKey => propagated::pop(access, end.command(), key, Some(taken)),
         }
-    }
-    if is_gone {
-        access.notify(EventClass::Generic, "del", key);
     }
     Ok(true)
 }

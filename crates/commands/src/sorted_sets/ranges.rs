@@ -1,7 +1,7 @@
 //! Commands that work on a range.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::{Missing, WrongType};
+use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::sorted_set::Builder;
@@ -140,17 +140,10 @@ fn remove(access: &mut Access<'_>, args: &Args<'_>, by: By, event: &'static str,
         let ranks = bounds.ranks(set.view(), false);
         let removed = ranks.len();
         set.remove_range(ranks);
-        (removed > 0, (removed, set.is_empty()))
+        (Change::event(EventClass::SortedSet, event).when(removed > 0), removed)
     });
-    let (removed, is_gone) = match result {
-        Ok(result) => result.unwrap_or_default(),
-        Err(WrongType) => return reply.error(errors::WRONG_TYPE),
-    };
-    if removed > 0 {
-        access.notify(EventClass::SortedSet, event, &key);
+    match result {
+        Ok(removed) => reply.integer(removed.unwrap_or(0) as i64),
+        Err(WrongType) => reply.error(errors::WRONG_TYPE),
     }
-    if is_gone {
-        access.notify(EventClass::Generic, "del", &key);
-    }
-    reply.integer(removed as i64);
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::Access;
-use pantala_engine::db::Missing;
+use pantala_engine::db::{Change, Missing};
 use pantala_engine::notify::EventClass;
 use pantala_engine::tuning::Tuning;
 use pantala_resp::{Args, Reply};
@@ -86,7 +86,9 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             _ => 0,
         };
         let threshold = options.trimming.filter(|_| is_journaled).and_then(|how| how.threshold_left(stream));
-        (added.is_ok(), added.map(|id| (id, trimmed, threshold)))
+        let change = Change::event(EventClass::Stream, "xadd");
+        let change = if trimmed > 0 { change.and(EventClass::Stream, "xtrim") } else { change };
+        (change.when(added.is_ok()), added.map(|id| (id, threshold)))
     });
     match added {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -97,15 +99,11 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             AppendError::TooLarge => TOO_LARGE,
             AppendError::OutOfMemory => errors::OUT_OF_MEMORY,
         }),
-        Ok(Some(Ok((id, trimmed, threshold)))) => {
+        Ok(Some(Ok((id, threshold)))) => {
             write_id(id, reply);
             if is_journaled {
                 let id = (!matches!(options.id, NewId::Given(_))).then_some((options.id_at, id));
                 propagated::settled(access, args, id, threshold);
-            }
-            access.notify(EventClass::Stream, "xadd", &key);
-            if trimmed > 0 {
-                access.notify(EventClass::Stream, "xtrim", &key);
             }
         }
     }
@@ -123,15 +121,12 @@ pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let trimmed = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
         let trimmed = stream.trim(how.to, how.approximate, how.limit);
         let threshold = Some(how).filter(|_| is_journaled && trimmed > 0).and_then(|how| how.threshold_left(stream));
-        (trimmed > 0, (trimmed, threshold))
+        (Change::event(EventClass::Stream, "xtrim").when(trimmed > 0), (trimmed, threshold))
     });
     let Ok(trimmed) = trimmed else { return reply.error(errors::WRONG_TYPE) };
     let (trimmed, threshold) = trimmed.unwrap_or((0, None));
-    if trimmed > 0 {
-        if is_journaled {
-            propagated::settled(access, args, None, threshold);
-        }
-        access.notify(EventClass::Stream, "xtrim", &key);
+    if trimmed > 0 && is_journaled {
+        propagated::settled(access, args, None, threshold);
     }
     reply.integer(trimmed as i64);
 }

@@ -2,13 +2,13 @@
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::notify::EventClass;
+use pantala_engine::db::Change;
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::{Claim, StreamId};
 
 use super::ids::{Ids, id, start, write_entry, write_id};
 use super::propagated::Claims;
-use super::{StreamBox, change_unseen, no_group};
+use super::{StreamBox, change, delivery, no_group};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
@@ -63,8 +63,8 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let claimed = reply.defer_array();
     let mut count = 0;
     let mut claims = Claims::new(access);
-    let done = change_unseen(&mut access.db(&key), &key, |stream| {
-        let Some(group) = stream.group_number(args.at(2)) else { return false };
+    let _ = change(&mut access.db(&key), &key, |stream| {
+        let Some(group) = stream.group_number(args.at(2)) else { return (Change::none(), ()) };
         let is_raised = stream.raise_group_id(group, options.last_id);
         let created = stream.claim(group, ids.as_slice(), &how, |pending, fields| {
             claims.note(&pending, fields.is_some());
@@ -77,13 +77,10 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             }
         });
         claims.end(&stream.groups()[group], is_raised);
-        created
+        (delivery(created), ())
     });
     reply.patch(claimed, count);
     claims.propagate(access, args, &args.tail(IDS_AT));
-    if let Ok(Some(true)) = done {
-        access.notify(EventClass::Stream, "xgroup-createconsumer", &key);
-    }
 }
 
 /// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`.
@@ -107,8 +104,8 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     let consumer = args.at(3);
     let how = Claim { consumer, min_idle_ms, delivered_ms: now_ms, deliveries: None, force: false, just_id, now_ms };
     let mut claims = Claims::new(access);
-    let done = change_unseen(&mut access.db(&key), &key, |stream| {
-        let Some(group) = stream.group_number(args.at(2)) else { return false };
+    let _ = change(&mut access.db(&key), &key, |stream| {
+        let Some(group) = stream.group_number(args.at(2)) else { return (Change::none(), ()) };
         let mut claimed = Vec::new();
         let attempts = count.saturating_mul(ATTEMPTS_PER_ENTRY);
         let done = stream.claim_pending(group, start, count, attempts, &how, |pending, fields| {
@@ -132,12 +129,9 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         for &id in &done.deleted {
             write_id(id, reply);
         }
-        done.created_consumer
+        (delivery(done.created_consumer), ())
     });
     claims.propagate(access, args, &args.tail(args.len()));
-    if let Ok(Some(true)) = done {
-        access.notify(EventClass::Stream, "xgroup-createconsumer", &key);
-    }
 }
 
 /// Whether there is the group `args[2]` of a key; if not, it was replied so.

@@ -1,13 +1,13 @@
 //! `XLEN`, `XRANGE`, `XREVRANGE`, `XDEL` and `XSETID`.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::Missing;
+use pantala_engine::db::{Change, Missing};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::StreamId;
 
 use super::ids::{INVALID_ID, Ids, end, id, start, write_entry};
-use super::{StreamBox, change_unseen};
+use super::{StreamBox, change, metadata};
 use crate::arguments::{integer, is_option};
 use crate::errors;
 
@@ -69,18 +69,14 @@ pub fn xdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let ids = Ids::of(args.tail(2));
     let deleted = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
         let deleted = ids.map(|ids| stream.delete(ids.as_slice()));
-        (deleted.is_some_and(|deleted| deleted > 0), deleted)
+        let is_changed = deleted.is_some_and(|deleted| deleted > 0);
+        (Change::event(EventClass::Stream, "xdel").when(is_changed), deleted)
     });
     match deleted {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.integer(0),
         Ok(Some(None)) => reply.error(INVALID_ID),
-        Ok(Some(Some(deleted))) => {
-            if deleted > 0 {
-                access.notify(EventClass::Stream, "xdel", &key);
-            }
-            reply.integer(deleted as i64);
-        }
+        Ok(Some(Some(deleted))) => reply.integer(deleted as i64),
     }
 }
 
@@ -107,7 +103,7 @@ pub fn xsetid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         at += 2;
     }
     let key = access.first_key(args, 1);
-    let done = change_unseen(&mut access.db(&key), &key, |stream| {
+    let done = change(&mut access.db(&key), &key, |stream| {
         let figures = *stream.figures();
         let has_entries = figures.length > 0;
         let why_not = if stream.last_entry_id().is_some_and(|top| last_id < top) {
@@ -120,16 +116,12 @@ pub fn xsetid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         if why_not.is_none() {
             stream.set_id(last_id, entries_added, Some(max_deleted_id).filter(|&id| id != StreamId::MIN));
         }
-        why_not
+        (metadata("xsetid").when(why_not.is_none()), why_not)
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.error(errors::NO_SUCH_KEY),
         Ok(Some(Some(why_not))) => reply.error(why_not),
-        Ok(Some(None)) => {
-            access.propagate_verbatim();
-            access.notify(EventClass::Stream, "xsetid", &key);
-            reply.ok();
-        }
+        Ok(Some(None)) => reply.ok(),
     }
 }

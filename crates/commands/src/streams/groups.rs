@@ -2,13 +2,13 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
-use pantala_engine::db::Missing;
+use pantala_engine::db::{Change, Missing};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::{ENTRIES_READ_UNKNOWN, Stream, StreamId};
 
 use super::ids::{INVALID_ID, parse_id_or_end};
-use super::{StreamBox, change_unseen, no_group_of_key, subcommand_syntax};
+use super::{StreamBox, change, metadata, no_group_of_key, subcommand_syntax};
 use crate::arguments::{c_string, integer, is_option};
 use crate::{errors, help};
 
@@ -29,20 +29,22 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
         stream.create_group(args.at(3), start.id(stream.figures().last_id), entries_read)
     };
     let mut db = access.db(&key);
-    let mut done = change_unseen(&mut db, &key, create);
+    let mut done = change(&mut db, &key, |stream| {
+        let is_created = create(stream);
+        (metadata("xgroup-create").when(is_created), is_created)
+    });
     if matches!(done, Ok(None)) && mkstream && fits && start.is_some() {
-        done = db.change_as(&key, Missing::Create, |stream: &mut StreamBox| (true, create(stream)));
+        // The key itself is new: that is a change of it.
+        done = db.change_as(&key, Missing::Create, |stream: &mut StreamBox| {
+            (Change::event(EventClass::Stream, "xgroup-create"), create(stream))
+        });
     }
     match (done, start) {
         (Err(_), _) => reply.error(errors::WRONG_TYPE),
         (Ok(None), _) if !mkstream => reply.error(NO_KEY),
         _ if !fits => subcommand_syntax(reply, "XGROUP", args.at(1)),
         (_, None) => reply.error(INVALID_ID),
-        (Ok(Some(true)), Some(_)) => {
-            access.propagate_verbatim();
-            access.notify(EventClass::Stream, "xgroup-create", &key);
-            reply.ok();
-        }
+        (Ok(Some(true)), Some(_)) => reply.ok(),
         (Ok(_), Some(_)) => reply.error(BUSY),
     }
 }
@@ -68,22 +70,14 @@ pub fn xgroup_setid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
 /// `XGROUP DESTROY key group`.
 pub fn xgroup_destroy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 2);
-    let mut db = access.db(&key);
-    let done = change_unseen(&mut db, &key, |stream| stream.destroy_group(args.at(3)));
-    if let Ok(Some(true)) = done {
-        // Who waits for entries for this group learns that it is gone.
-        db.wake_waiting(&key);
-    }
+    let done = change(&mut access.db(&key), &key, |stream| {
+        let destroyed = stream.destroy_group(args.at(3));
+        (Change::group_deleted().and(EventClass::Stream, "xgroup-destroy").when(destroyed), destroyed)
+    });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.error(NO_KEY),
-        Ok(Some(destroyed)) => {
-            if destroyed {
-                access.propagate_verbatim();
-                access.notify(EventClass::Stream, "xgroup-destroy", &key);
-            }
-            reply.integer(i64::from(destroyed));
-        }
+        Ok(Some(destroyed)) => reply.integer(i64::from(destroyed)),
     }
 }
 
@@ -178,30 +172,26 @@ fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(boo
     Some((mkstream, entries_read))
 }
 
-/// Changes the group `args[3]` of the key `args[2]`; where `change` says that it did, notes the event
-/// and propagates the command. `None`: it was replied what is wrong.
+/// Changes the group `args[3]` of the key `args[2]`, with that event if `work` says that it did. `None`: it was replied what
+/// is wrong.
 fn change_group<R>(
     access: &mut Access<'_>,
     args: &Args<'_>,
     reply: &mut Reply<'_>,
     event: &'static str,
-    change: impl FnOnce(&mut Stream, usize) -> (bool, R),
+    work: impl FnOnce(&mut Stream, usize) -> (bool, R),
 ) -> Option<R> {
     let key = access.first_key(args, 2);
-    let done = change_unseen(&mut access.db(&key), &key, |stream| {
-        stream.group_number(args.at(3)).map(|group| change(stream, group))
+    let done = change(&mut access.db(&key), &key, |stream| {
+        let Some(group) = stream.group_number(args.at(3)) else { return (Change::none(), None) };
+        let (is_changed, result) = work(stream, group);
+        (metadata(event).when(is_changed), Some(result))
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.error(NO_KEY),
         Ok(Some(None)) => no_group_of_key(reply, key.bytes, args.at(3)),
-        Ok(Some(Some((changed, result)))) => {
-            if changed {
-                access.propagate_verbatim();
-                access.notify(EventClass::Stream, event, &key);
-            }
-            return Some(result);
-        }
+        Ok(Some(result)) => return result,
     }
     None
 }

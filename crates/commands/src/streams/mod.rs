@@ -36,7 +36,8 @@ pub use pending::{xack, xpending};
 pub use read::{read_shards, readgroup_shards, xread, xreadgroup};
 
 use pantala_engine::access::Key;
-use pantala_engine::db::{Db, Missing, WrongType};
+use pantala_engine::db::{Change, Db, Missing, WrongType};
+use pantala_engine::notify::EventClass;
 use pantala_resp::Reply;
 use pantala_types::Stream;
 
@@ -45,15 +46,24 @@ use crate::arguments::c_string;
 /// A stream as the engine keeps it.
 type StreamBox = Box<Stream>;
 
-/// Changes what Redis doesn't count as the key's value: a stream's groups, and the ids that `XSETID`
-/// sets. Who watches the key, waits for it or has a copy hears nothing, and the command is not
-/// propagated unless the caller says so. `None`: there is no such key.
-fn change_unseen<R>(
+/// Changes the stream at a key. `None`: there is no such key.
+fn change<R>(
     db: &mut Db<'_>,
     key: &Key<'_>,
-    change: impl FnOnce(&mut Stream) -> R,
+    work: impl FnOnce(&mut Stream) -> (Change, R),
 ) -> Result<Option<R>, WrongType> {
-    db.change_as(key, Missing::Skip, |stream: &mut StreamBox| (false, change(stream)))
+    db.change_as(key, Missing::Skip, |stream: &mut StreamBox| work(stream))
+}
+
+/// The change of a stream's groups or ids, which Redis doesn't count as its value, and its event.
+fn metadata(event: &'static str) -> Change {
+    Change::metadata().and(EventClass::Stream, event)
+}
+
+/// What a command did to a group that reads or claims entries for a consumer. It is propagated as
+/// what it did, and never as the client sent it.
+fn delivery(created_consumer: bool) -> Change {
+    if created_consumer { metadata("xgroup-createconsumer") } else { Change::metadata() }
 }
 
 /// The error of a command that needs a key and a group of it, `rest` following their names.

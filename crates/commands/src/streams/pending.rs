@@ -1,11 +1,12 @@
 //! `XACK` and `XPENDING`.
 
 use pantala_engine::access::Access;
+use pantala_engine::db::Change;
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::{Group, Pending, StreamId};
 
 use super::ids::{INVALID_ID, Ids, end, start, write_id};
-use super::{StreamBox, change_unseen, no_group};
+use super::{StreamBox, change, no_group};
 use crate::arguments::{integer, is_option};
 use crate::errors;
 
@@ -14,24 +15,20 @@ pub fn xack(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let ids = Ids::of(args.tail(3));
     let mut db = access.db(&key);
-    let done = change_unseen(&mut db, &key, |stream| {
-        let Some(group) = stream.group_number(args.at(2)) else { return Some(0) };
-        ids.map(|ids| {
+    let done = change(&mut db, &key, |stream| {
+        let Some(group) = stream.group_number(args.at(2)) else { return (Change::none(), Some(0)) };
+        let acknowledged = ids.map(|ids| {
             let ids = ids.as_slice().iter();
             ids.filter(|&&id| stream.acknowledge(group, id)).count()
-        })
+        });
+        (Change::metadata().when(acknowledged.is_some_and(|count| count > 0)), acknowledged)
     });
     db.count_lookup(&key, !matches!(done, Ok(None)));
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.integer(0),
         Ok(Some(None)) => reply.error(INVALID_ID),
-        Ok(Some(Some(acknowledged))) => {
-            if acknowledged > 0 {
-                access.propagate_verbatim();
-            }
-            reply.integer(acknowledged as i64);
-        }
+        Ok(Some(Some(acknowledged))) => reply.integer(acknowledged as i64),
     }
 }
 

@@ -69,6 +69,7 @@ impl Delivery {
         if !self.is_journaled {
             return;
         }
+        access.propagate_nothing();
         let [key, group, consumer] = whose;
         if created_consumer && self.noack {
             access.propagate(&[b"XGROUP", b"CREATECONSUMER", key, group, consumer]);
@@ -126,6 +127,7 @@ impl Claims {
     /// Propagates the claims of the client's command: one command for each entry, its id as it is
     /// among `sent`, if it is.
     pub(super) fn propagate(self, access: &mut Access<'_>, args: &Args<'_>, sent: &Args<'_>) {
+        access.propagate_nothing();
         if self.entries.is_empty() {
             if self.is_raised {
                 set_group_id(access, args.at(1), args.at(2), self.last_id, self.entries_read);

@@ -3,14 +3,14 @@
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key, SessionView};
 use pantala_engine::blocking::{Block, WakesOn};
+use pantala_engine::db::Change;
 use pantala_engine::keyspace::Keyspace;
-use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Deferred, Reply, Version};
 use pantala_types::stream::{Delivered, StreamId};
 
 use super::ids::{INVALID_ID, Ids, write_entry, write_id};
 use super::propagated::Delivery;
-use super::{StreamBox, change_unseen, no_group};
+use super::{StreamBox, change, delivery, no_group};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
@@ -288,17 +288,17 @@ impl<'a> Options<'a> {
         reply: &mut Reply<'_>,
     ) -> bool {
         let (now_ms, count) = (access.now_ms(), self.count);
-        let mut delivery = Delivery::new(access, self.noack);
+        let mut delivered = Delivery::new(access, self.noack);
         let entries = reply.defer_array();
         let mut db = access.db(key);
-        let done = change_unseen(&mut db, key, |stream| {
-            let group = stream.group_number(reader.group)?;
+        let done = change(&mut db, key, |stream| {
+            let Some(group) = stream.group_number(reader.group) else { return (Change::none(), None) };
             let done = if after == NEW {
                 let done = stream.deliver(group, reader.consumer, count, now_ms, self.noack, |id, fields| {
-                    delivery.note(id);
+                    delivered.note(id);
                     write_entry(id, fields, reply);
                 });
-                delivery.end(&stream.groups()[group], &done);
+                delivered.end(&stream.groups()[group], &done);
                 done
             } else {
                 // `NEW` is the only id without a next one.
@@ -312,16 +312,13 @@ impl<'a> Options<'a> {
                     }
                 })
             };
-            Some(done)
+            (delivery(done.created_consumer), Some(done))
         });
         // Redis looks the key up for reading once more.
         db.count_lookup(key, !matches!(done, Ok(None)));
         let Delivered { entries: shown, created_consumer } = done.ok().flatten().flatten().unwrap_or_default();
         reply.patch(entries, shown);
-        delivery.propagate(access, [key.bytes, reader.group, reader.consumer], now_ms, created_consumer);
-        if created_consumer {
-            access.notify(EventClass::Stream, "xgroup-createconsumer", key);
-        }
+        delivered.propagate(access, [key.bytes, reader.group, reader.consumer], now_ms, created_consumer);
         shown > 0 || after != NEW
     }
 }

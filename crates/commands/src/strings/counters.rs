@@ -1,7 +1,7 @@
 //! Counting in strings.
 
 use pantala_engine::access::Access;
-use pantala_engine::db::{Expire, Holds, NewString};
+use pantala_engine::db::{Change, Expire, Holds, NewString};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 use pantala_types::LongDouble;
@@ -42,29 +42,16 @@ pub fn decrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 #[inline]
 fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let mut db = access.db(&key);
-    let sum = match db.write(&key) {
-        None => by,
-        Some(mut entry) => {
-            let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
-            let Some(value) = string.integer() else { return reply.error(errors::NOT_AN_INTEGER) };
-            let Some(sum) = value.checked_add(by) else { return reply.error(OVERFLOW) };
-            // In place, unless flags say something of the old number or its bytes.
-            if entry.user_flags() == 0 && entry.set_int(sum) {
-                db.modified(&key);
-                db.notify(EventClass::String, "incrby", &key);
-                return reply.integer(sum);
-            }
-            sum
-        }
-    };
-    // A new key, or one whose string was bytes that happen to be an integer.
-    match db.set_string(&key, NewString::Int(sum), Expire::Keep) {
-        Ok(()) => {
-            db.notify(EventClass::String, "incrby", &key);
-            reply.integer(sum);
-        }
-        Err(_) => reply.error(errors::OUT_OF_MEMORY),
+    let change = Change::event(EventClass::String, "incrby");
+    let sum = access.db(&key).edit_integer(&key, change, |held| {
+        let Some(held) = held else { return Ok(by) };
+        let string = StringRef::of(held).ok_or(errors::WRONG_TYPE)?;
+        let value = string.integer().ok_or(errors::NOT_AN_INTEGER)?;
+        value.checked_add(by).ok_or(OVERFLOW)
+    });
+    match sum {
+        Ok(sum) => reply.integer(sum),
+        Err(error) => reply.error(error),
     }
 }
 
@@ -86,9 +73,9 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     };
     // As bytes even where it looks like an integer: so says OBJECT ENCODING of Redis.
     let text = sum.to_human();
-    match db.set_string(&key, NewString::Bytes(&text), Expire::Keep) {
+    let change = Change::event(EventClass::String, "incrbyfloat");
+    match db.set_string(&key, NewString::Bytes(&text), Expire::Keep, change) {
         Ok(()) => {
-            db.notify(EventClass::String, "incrbyfloat", &key);
             access.propagate(&[b"SET", key.bytes, &text, b"KEEPTTL"]);
             reply.bulk(&text);
         }

@@ -12,7 +12,6 @@
 //! allocate.
 
 mod counters;
-mod edit;
 mod handed;
 mod lcs;
 mod ranges;
@@ -23,7 +22,6 @@ mod tests;
 mod view;
 
 pub use counters::{decr, decrby, incr, incrby, incrbyfloat};
-pub(crate) use edit::{edit, grow, store_raw};
 pub use handed::taking_over;
 pub use lcs::lcs;
 pub use ranges::{append, getrange, setrange, strlen, substr};

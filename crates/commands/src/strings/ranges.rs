@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Db, Expire, Holds, NewString};
+use pantala_engine::access::Access;
+use pantala_engine::db::{Change, EditError, Expire, Holds, NewString};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
-use pantala_types::{OutOfMemory, check_string_length, getrange as range_of};
+use pantala_types::{check_string_length, getrange as range_of};
 
-use super::{StringRef, edit};
+use super::StringRef;
 use crate::arguments::integer;
 use crate::errors;
 
@@ -47,18 +47,19 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let tail = args.at(2);
     let len_max = access.keyspace().tuning.proto_max_bulk_len.load(Relaxed);
     let mut db = access.db(&key);
+    let change = Change::event(EventClass::String, "append");
     let Some(entry) = db.write(&key) else {
         // A new key: stored as SET would, an integer where it is one.
-        let stored = db.set_string(&key, NewString::encode(tail), Expire::Clear);
-        return finish(&mut db, &key, "append", stored.map(|()| tail.len()), reply);
+        let stored = db.set_string(&key, NewString::encode(tail), Expire::Clear, change);
+        return finish(stored.map(|()| tail.len()).map_err(EditError::from), reply);
     };
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
     let len = string.len();
     if check_string_length(len as u64, tail.len() as u64, len_max).is_err() {
         return reply.error(errors::STRING_TOO_LONG);
     }
-    let changed = edit(&mut db, &key, |string| Ok((string.try_append(tail)?, true)));
-    finish(&mut db, &key, "append", changed.map(|()| len + tail.len()), reply);
+    let changed = db.edit_string(&key, |string| Ok((change, string.try_append(tail)?)));
+    finish(changed.map(|()| len + tail.len()), reply);
 }
 
 /// `SETRANGE key offset value`.
@@ -83,23 +84,15 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     // Within `proto-max-bulk-len` now, which fits an usize on every 64-bit system.
     let offset = offset as usize;
     let len = len.max(offset + patch.len());
-    let changed = edit(&mut db, &key, |string| Ok((string.try_set_range(offset, patch)?, true)));
-    finish(&mut db, &key, "setrange", changed.map(|()| len), reply);
+    let change = Change::event(EventClass::String, "setrange");
+    let changed = db.edit_string(&key, |string| Ok((change, string.try_set_range(offset, patch)?)));
+    finish(changed.map(|()| len), reply);
 }
 
-/// Replies the length that a change has left, and notes the change.
-fn finish(
-    db: &mut Db<'_>,
-    key: &Key<'_>,
-    event: &'static str,
-    changed: Result<usize, OutOfMemory>,
-    reply: &mut Reply<'_>,
-) {
+/// Replies the length that a change has left.
+fn finish(changed: Result<usize, EditError>, reply: &mut Reply<'_>) {
     match changed {
-        Ok(len) => {
-            db.notify(EventClass::String, event, key);
-            reply.integer(len as i64);
-        }
-        Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
+        Ok(len) => reply.integer(len as i64),
+        Err(error) => reply.error(errors::of_edit(error)),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Expire, Holds, NewString, payload_of};
+use pantala_engine::db::{Change, Expire, Holds, NewString, payload_of};
 use pantala_engine::notify::EventClass;
 use pantala_resp::{Args, Reply};
 
@@ -12,6 +12,9 @@ use super::StringRef;
 use crate::arguments::{integer, is_option};
 use crate::expiry::{Base, Unit, invalid_expire, new_expiry_ms};
 use crate::{errors, propagated};
+
+/// What all these do to a key that they set.
+const SET: Change = Change::event(EventClass::String, "set");
 
 /// `GET key`.
 #[inline]
@@ -53,11 +56,8 @@ pub fn set(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 pub(super) fn set_to(access: &mut Access<'_>, args: &Args<'_>, value: NewString<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     if args.len() == 3 {
-        return match access.db(&key).set_string(&key, value, Expire::Clear) {
-            Ok(()) => {
-                access.notify(EventClass::String, "set", &key);
-                reply.ok();
-            }
+        return match access.db(&key).set_string(&key, value, Expire::Clear, SET) {
+            Ok(()) => reply.ok(),
             Err(_) => reply.error(errors::OUT_OF_MEMORY),
         };
     }
@@ -103,11 +103,8 @@ pub(super) fn setnx_to(access: &mut Access<'_>, args: &Args<'_>, value: NewStrin
     if db.write(&key).is_some() {
         return reply.integer(0);
     }
-    match db.set_string(&key, value, Expire::Clear) {
-        Ok(()) => {
-            db.notify(EventClass::String, "set", &key);
-            reply.integer(1);
-        }
+    match db.set_string(&key, value, Expire::Clear, SET) {
+        Ok(()) => reply.integer(1),
         Err(_) => reply.error(errors::OUT_OF_MEMORY),
     }
 }
@@ -120,8 +117,7 @@ pub fn getset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         return reply.error(errors::OUT_OF_MEMORY);
     };
     if reply_value(access, &key, reply) {
-        access.db(&key).set_payload(&key, payload, flags, Expire::Clear);
-        access.notify(EventClass::String, "set", &key);
+        access.db(&key).set_payload(&key, payload, flags, Expire::Clear, SET);
         access.propagate(&[b"SET", key.bytes, args.at(2)]);
     }
 }
@@ -132,7 +128,6 @@ pub fn getdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if reply_value(access, &key, reply) {
         let lazy = access.keyspace().tuning.lazyfree_lazy_user_del.load(Relaxed);
         if access.db(&key).remove(&key, lazy) {
-            access.notify(EventClass::Generic, "del", &key);
             propagated::deletion(access, &key, lazy);
         }
     }
@@ -156,15 +151,12 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if past {
         let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
         db.remove(&key, lazy);
-        db.notify(EventClass::Generic, "del", &key);
         propagated::deletion(access, &key, lazy);
     } else if let Some(at_ms) = at_ms {
-        db.set_expire(&key, Some(at_ms));
-        db.notify(EventClass::Generic, "expire", &key);
+        db.set_expire(&key, Some(at_ms), Change::event(EventClass::Generic, "expire"));
         propagated::deadline(access, &key, at_ms);
     } else if options.expiry == Expiry::Persist && had_expiry {
-        db.set_expire(&key, None);
-        db.notify(EventClass::Generic, "persist", &key);
+        db.set_expire(&key, None, Change::event(EventClass::Generic, "persist"));
         access.propagate(&[b"PERSIST", key.bytes]);
     }
 }
@@ -205,11 +197,8 @@ fn store(
         (None, Expiry::Keep) => Expire::Keep,
         (None, _) => Expire::Clear,
     };
-    db.set_payload(key, payload, flags, expire);
-    db.notify(EventClass::String, "set", key);
-    if at_ms.is_some() {
-        db.notify(EventClass::Generic, "expire", key);
-    }
+    let change = if at_ms.is_some() { SET.and(EventClass::Generic, "expire") } else { SET };
+    db.set_payload(key, payload, flags, expire, change);
     if access.is_journaled() {
         let value = args.at(if command == "set" { 2 } else { 3 });
         options.propagate(access, args, key, value, at_ms);

@@ -86,19 +86,17 @@ fn a_key_named_twice_is_waited_for_once() {
 
 #[test]
 fn keys_become_ready_once_and_only_when_somebody_waits() {
-    let tuning = Tuning::new();
-    let place = |bytes| Key { bytes, place: KeyPlace { hash: 0, shard: SHARD } };
     let mut waiters = Waiters::default();
-    waiters.changed(&tuning, 2, &place(b"a"));
+    waiters.note(2, b"a");
     assert!(!waiters.has_ready(), "nobody waits at all");
     let (list, any) = (waiter(1, &["a", "b"], WakesOn::List), waiter(2, &["c"], WakesOn::AnyChange));
     waiters.add(SHARD, &list);
     waiters.add(SHARD, &any);
     for (db, name) in [(2, "a"), (2, "x"), (1, "a"), (2, "b"), (2, "a")] {
-        waiters.changed(&tuning, db, &place(name.as_bytes()));
+        waiters.note(db, name.as_bytes());
     }
     assert_eq!(ready(&mut waiters), ["2:a", "2:b"]);
-    waiters.changed(&tuning, 2, &place(b"a"));
+    waiters.note(2, b"a");
     assert_eq!(ready(&mut waiters), ["2:a"], "again after it was taken");
     waiters.note_gone();
     assert_eq!(ready(&mut waiters), ["2:c"]);

@@ -1,10 +1,10 @@
 //! Collections in a database, whether they are packed inside an entry or stand on the heap: looked at, changed, stored.
 
 use pantala_dict::{EntryMut, NewPayload};
-use pantala_types::Value;
 use pantala_types::collection::{Collection, INLINE_PACKED_BYTES_MAX};
+use pantala_types::{Hash, Value};
 
-use super::{Db, Expire, Held, WrongType, fits_inline, uncount};
+use super::{Change, Db, Expire, Held, Holds, WrongType, fits_inline, uncount};
 use crate::access::Key;
 use crate::shard::DatabaseStats;
 
@@ -25,8 +25,7 @@ impl Db<'_> {
     #[inline]
     pub fn read_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
         let Some(entry) = self.read(key) else { return Ok(None) };
-        let entry = entry.into_ref();
-        Held::of(entry.payload(), entry.user_flags()).view::<C>().map(Some).ok_or(WrongType)
+        entry.held().view::<C>().map(Some).ok_or(WrongType)
     }
 
     /// The collection that a key holds, as a command looks at it before it changes something: touches it and counts nothing,
@@ -37,52 +36,53 @@ impl Db<'_> {
     #[inline]
     pub fn write_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
         let Some(entry) = self.write(key) else { return Ok(None) };
-        let entry = entry.into_ref();
-        Held::of(entry.payload(), entry.user_flags()).view::<C>().map(Some).ok_or(WrongType)
+        entry.held().view::<C>().map(Some).ok_or(WrongType)
     }
 
-    /// Changes the collection that a key holds. `change` says whether it changed anything, and gives a result; what it leaves
-    /// empty is removed with its key. Its expiry stays. `None`: there is no such key, and `missing` says to skip it.
+    /// Changes the collection that a key holds. `work` returns what it did to the key, and a result. What it leaves empty is
+    /// deleted with its key, behind whose events comes `del`. The key's expiry stays. `None`: there is no such key, and
+    /// `missing` says to skip it.
     ///
-    /// `change` must leave the collection whole, whatever it answers: nothing is undone. What it changes of a value on the heap
-    /// stays, though it says that it changed nothing; then nobody is told.
+    /// `work` must leave the collection whole, whatever it returns: nothing is undone. When it returns [`Change::none`] it
+    /// must have left the collection as it was, which is checked in debug builds where that is cheap.
     ///
     /// # Errors
-    /// [`WrongType`] when the key holds something else; `change` isn't called.
+    /// [`WrongType`] when the key holds something else; `work` isn't called.
     #[inline]
     pub fn change_as<C: Collection, R>(
         &mut self,
         key: &Key<'_>,
         missing: Missing,
-        change: impl FnOnce(&mut C) -> (bool, R),
+        work: impl FnOnce(&mut C) -> (Change, R),
     ) -> Result<Option<R>, WrongType> {
         let figures = self.figures;
         let mut scratch = std::mem::take(self.scratch);
-        let Some(mut entry) = self.write(key) else {
+        let Some(mut entry) = self.write_mut(key) else {
             *self.scratch = scratch;
             if missing == Missing::Skip {
                 return Ok(None);
             }
             let mut collection = C::empty();
-            let (changed, result) = change(&mut collection);
-            if changed && !collection.is_empty() {
-                self.put(key, collection, Expire::Clear);
+            let (change, result) = work(&mut collection);
+            if !change.is_none() && !collection.is_empty() {
+                self.put(key, collection, Expire::Clear, change);
             }
             return Ok(Some(result));
         };
-        let form = match Held::of(entry.payload(), entry.user_flags()) {
+        let form = match entry.as_ref().held() {
             Held::Packed(form, bytes) => {
                 scratch.clear();
                 scratch.extend_from_slice(bytes);
                 form
             }
             Held::Heap(_) => {
-                let done = change_on_heap(entry, figures, change);
+                let done = change_on_heap(entry, figures, work);
                 *self.scratch = scratch;
-                let (changed, result) = done?;
-                if changed {
-                    self.modified(key);
+                let HeapChange { change, result, has_first_times } = done?;
+                if has_first_times {
+                    self.watched.add(key.bytes, figures);
                 }
+                self.commit(key, change);
                 return Ok(Some(result));
             }
             Held::Int(_) | Held::Bytes(_) => {
@@ -97,10 +97,17 @@ impl Db<'_> {
                 return Err(WrongType);
             }
         };
-        let (changed, result) = change(&mut collection);
-        if !changed {
+        let (change, result) = work(&mut collection);
+        if change.is_none() {
+            debug_assert!(
+                matches!((entry.as_ref().held(), collection.packed()), (Held::Packed(_, was), Some((_, is))) if was == is),
+                "a collection was changed by a command that says it changed nothing"
+            );
             *self.scratch = collection.into_packed().unwrap_or_default();
-        } else if collection.is_empty() {
+            return Ok(Some(result));
+        }
+        let is_gone = collection.is_empty();
+        if is_gone {
             uncount(figures, &entry.remove());
             *self.scratch = collection.into_packed().unwrap_or_default();
         } else {
@@ -114,25 +121,35 @@ impl Db<'_> {
                 _ => {
                     let value = collection.into_value();
                     figures.heap_bytes.add(value.allocated_bytes() as u64);
+                    let has_times = has_times(&value);
                     entry.replace(NewPayload::Heap(value), 0);
+                    if has_times {
+                        self.watched.add(key.bytes, figures);
+                    }
                 }
             }
         }
-        if changed {
-            self.modified(key);
-        }
+        self.commit(key, change.of_gone_key(is_gone));
         Ok(Some(result))
     }
 
     /// Stores a collection in place of whatever the key held. It must not be empty (but for a stream).
-    pub fn put<C: Collection>(&mut self, key: &Key<'_>, collection: C, expire: Expire) {
+    pub fn put<C: Collection>(&mut self, key: &Key<'_>, collection: C, expire: Expire, change: Change) {
         match collection.packed() {
             Some((form, bytes)) if bytes.len() <= INLINE_PACKED_BYTES_MAX && fits_inline(key.bytes, bytes.len()) => {
-                self.set_payload(key, NewPayload::Bytes(bytes), form as u8, expire);
+                self.set_payload(key, NewPayload::Bytes(bytes), form as u8, expire, change);
             }
-            _ => self.set_payload(key, NewPayload::Heap(collection.into_value()), 0, expire),
+            _ => self.set_payload(key, NewPayload::Heap(collection.into_value()), 0, expire, change),
         }
     }
+}
+
+/// What became of a value on the heap.
+struct HeapChange<R> {
+    change: Change,
+    result: R,
+    /// It is a hash that has fields that expire, and had none: active expiry must visit it.
+    has_first_times: bool,
 }
 
 /// [`Db::change_as`] for a value on the heap, which is changed in place.
@@ -140,17 +157,26 @@ impl Db<'_> {
 fn change_on_heap<C: Collection, R>(
     mut entry: EntryMut<'_, Value>,
     figures: &DatabaseStats,
-    change: impl FnOnce(&mut C) -> (bool, R),
-) -> Result<(bool, R), WrongType> {
-    let Some(collection) = entry.heap_mut().and_then(C::of_mut) else { return Err(WrongType) };
+    work: impl FnOnce(&mut C) -> (Change, R),
+) -> Result<HeapChange<R>, WrongType> {
+    let Some(value) = entry.heap_mut() else { return Err(WrongType) };
+    let had_times = has_times(value);
+    let Some(collection) = C::of_mut(value) else { return Err(WrongType) };
     let before = collection.allocated_bytes();
-    let (changed, result) = change(collection);
+    let (change, result) = work(collection);
     let after = collection.allocated_bytes();
-    let empty = collection.is_empty();
+    let is_gone = collection.is_empty() && !change.is_none();
     figures.heap_bytes.sub(before as u64);
     figures.heap_bytes.add(after as u64);
-    if changed && empty {
+    let has_first_times = !had_times && has_times(value);
+    if is_gone {
         uncount(figures, &entry.remove());
     }
-    Ok((changed, result))
+    Ok(HeapChange { change: change.of_gone_key(is_gone), result, has_first_times })
+}
+
+/// Returns whether a value is a hash with fields that expire.
+#[inline]
+fn has_times(value: &Value) -> bool {
+    matches!(value, Value::Hash(hash @ Hash::Timed(_)) if hash.view().has_times())
 }

@@ -1,6 +1,6 @@
 //! What an entry of the dictionary holds, and in which form a string is put into one.
 
-use pantala_dict::{Dict, EntryMut, EntryRef, NewPayload, Payload};
+use pantala_dict::{Dict, EntryRef, NewPayload, Payload};
 use pantala_types::collection::{Collection, PackedForm};
 use pantala_types::{OutOfMemory, RawString, Value};
 
@@ -65,21 +65,14 @@ impl<'e> Held<'e> {
 }
 
 /// An entry of the dictionary, which knows what it holds.
-pub trait Holds {
-    /// What it holds.
-    fn held(&self) -> Held<'_>;
+pub trait Holds<'e> {
+    /// Returns what it holds.
+    fn held(&self) -> Held<'e>;
 }
 
-impl Holds for EntryMut<'_, Value> {
+impl<'e> Holds<'e> for EntryRef<'e, Value> {
     #[inline]
-    fn held(&self) -> Held<'_> {
-        Held::of(self.payload(), self.user_flags())
-    }
-}
-
-impl Holds for EntryRef<'_, Value> {
-    #[inline]
-    fn held(&self) -> Held<'_> {
+    fn held(&self) -> Held<'e> {
         Held::of(self.payload(), self.user_flags())
     }
 }

@@ -3,7 +3,7 @@
 use pantala_base::number::Decimal;
 use pantala_resp::Args;
 
-use crate::access::{Access, Key};
+use crate::access::Access;
 use crate::command::{Command, Flags, Route};
 use crate::effect::pending::Form;
 use crate::executor::Executor;
@@ -136,18 +136,11 @@ impl Access<'_> {
         }
     }
 
-    /// Propagates the command as the client sent it, though no key was changed in a way that raises
-    /// watches (`XACK`).
-    pub fn propagate_verbatim(&mut self) {
+    /// Propagates the command as the client sent it: it has changed whole databases.
+    pub(crate) fn propagate_verbatim(&mut self) {
         if self.is_journaled() {
             self.lowest_pending().is_changed = true;
         }
-    }
-
-    /// Propagates the deletion of a field that has expired, in front of the command.
-    pub fn propagate_expired_field(&mut self, key: &Key<'_>, field: &[u8]) {
-        let (keyspace, db) = (self.keyspace, self.session.db);
-        self.shard(key.place.shard).waiters.field_expired(&keyspace.tuning, db, key.bytes, field);
     }
 
     #[cold]

@@ -14,9 +14,9 @@
 //!
 //! # Where effects come from
 //!
-//! Every change of a key passes [`Waiters::changed`](crate::blocking::Waiters::changed), which marks
-//! its shard while the journal is on. After the handler, [`commit`] turns the mark into an effect:
-//! the command as the client sent it, unless the handler called
+//! Every change of a key ends in [`db::change`](crate::db::change), which marks its shard while the
+//! journal is on. After the handler, [`commit`] turns the mark into an effect: the command as the
+//! client sent it, unless the handler called
 //! [`Access::propagate`](crate::access::Access::propagate) with other words. Keys that expire or
 //! are evicted leave a `DEL` or `UNLINK` among the shard's pending effects, in front of the command
 //! that met them.

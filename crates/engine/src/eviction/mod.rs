@@ -16,12 +16,12 @@ use pantala_base::Random;
 
 use crate::access::{Key, KeyPlace};
 use crate::command::Flags;
-use crate::db::uncount;
+use crate::db::change::commit;
+use crate::db::{Change, uncount};
 use crate::executor::{Executor, has_news};
 use crate::keyspace::{Execution, Keyspace};
 use crate::latency;
 use crate::memory::{Memory, time_limit};
-use crate::notify::EventClass;
 use crate::ownership::Ownership;
 use crate::shard::{Database, DatabaseStats, Shard};
 
@@ -434,8 +434,7 @@ fn evict_in(
     figures.dict_bytes.set(dict.allocated_bytes() as u64);
     keyspace.tell_memory(figures);
     let (db, place) = (keyspace.logical(physical), KeyPlace { hash, shard: number });
-    waiters.evicted(&keyspace.tuning, db, &Key { bytes: &bytes, place });
-    keyspace.notify(EventClass::Evicted, "evicted", db, &bytes);
+    commit(keyspace, waiters, db, &Key { bytes: &bytes, place }, Change::evicted());
     Some(bytes_before.saturating_sub(figures.dict_bytes.get() + figures.heap_bytes.get()))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::access::Key;
 use crate::client::{Client, Endpoint};
-use crate::db::{Db, Expire, NewString};
+use crate::db::{Change, Db, Expire, NewString};
 use crate::keyspace::{Layout, WorkerPort};
 use crate::tracking::Reader;
 
@@ -40,7 +40,7 @@ fn fill(keyspace: &Keyspace, shard: u32, keys: u64, expire: Expire) {
     for name in of_shard.take(keys as usize) {
         let key = Key { bytes: name.as_bytes(), place: keyspace.place(name.as_bytes()) };
         let mut db = Db::new(keyspace, keyspace.shard(&mut ownership), shard, 1, NOW_MS, true);
-        db.set_string(&key, NewString::Bytes(&[b'v'; 100]), expire).expect("memory");
+        db.set_string(&key, NewString::Bytes(&[b'v'; 100]), expire, Change::without_event()).expect("memory");
     }
     keyspace.meter(std::slice::from_mut(&mut ownership), None);
     let freed = keyspace.gate(shard).free(ownership);
