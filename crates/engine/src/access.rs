@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_base::Random;
 use pantala_resp::{Args, Version};
 
 use pantala_types::Collection;
@@ -58,6 +59,8 @@ pub struct Access<'a> {
     pub(crate) blocking: Blocking<'a>,
     /// How it is to wait, when it found nothing.
     pub(crate) block: Option<Block>,
+    /// It drew random numbers, while effects are recorded.
+    pub(crate) is_random: bool,
 }
 
 impl<'a> Access<'a> {
@@ -79,6 +82,13 @@ impl<'a> Access<'a> {
         usize::try_from(max_bytes).unwrap_or(usize::MAX)
     }
 
+    /// Random numbers, from the sequence of a key's shard. What a command changes by them it must
+    /// propagate in words that make no choice ([`Access::propagate`]): debug builds check that it does.
+    pub fn random(&mut self, key: &Key<'_>) -> Random {
+        self.is_random |= self.is_journaled();
+        Random::from_seed(self.shard(key.place.shard).random.next_u64())
+    }
+
     /// The connection.
     pub fn session(&self) -> &'a SessionView {
         self.session
@@ -91,7 +101,7 @@ impl<'a> Access<'a> {
     }
 
     /// The command's first key, at `args[index]`: as [`Access::key`], without hashing it again.
-    #[inline]
+    #[inline(always)]
     pub fn first_key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
         let bytes = args.at(index);
         Key { bytes, place: self.first_key.unwrap_or_else(|| self.keyspace.place(bytes)) }

@@ -293,6 +293,7 @@ impl<'k> Executor<'k> {
             now_ms,
             blocking: Blocking::Denied,
             block: None,
+            is_random: false,
         }
     }
 
@@ -754,7 +755,7 @@ impl Executor<'_> {
         }
         set_changer(keyspace, access.owned, Changer::NOBODY);
         if keyspace.tuning.is_journaled() {
-            self.commit(access.owned, call.command, call.session.db, &call.args);
+            self.commit(access, call);
         }
     }
 
@@ -797,6 +798,7 @@ pub(crate) fn access<'a>(
         now_ms: call.now_ms,
         blocking,
         block: None,
+        is_random: false,
     }
 }
 

@@ -86,7 +86,7 @@ pub fn hscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `HRANDFIELD key [count [WITHVALUES]]`.
 pub fn hrandfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let mut random = Random::from_seed(access.db(&key).next_random());
+    let mut random = access.random(&key);
     if args.len() == 2 {
         return with_view(
             access,

@@ -29,7 +29,7 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Some(None) => return,
     };
     let key = access.first_key(args, 1);
-    let mut random = Random::from_seed(access.db(&key).next_random());
+    let mut random = access.random(&key);
     let intset_entries_max = intset_entries_max(access);
     // Which ones are popped is known here alone: they are propagated by name.
     let mut popped = access.is_journaled().then(Vec::new);
@@ -107,7 +107,7 @@ pub fn srandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
         return reply.error(errors::SYNTAX);
     }
     let key = access.first_key(args, 1);
-    let mut random = Random::from_seed(access.db(&key).next_random());
+    let mut random = access.random(&key);
     let Some(count) = args.get(2) else {
         return with_view(
             access,

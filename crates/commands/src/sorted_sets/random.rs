@@ -1,6 +1,5 @@
 //! Members at random.
 
-use pantala_base::random::Random;
 use pantala_engine::access::Access;
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::pack::Element;
@@ -14,7 +13,7 @@ use crate::errors;
 /// `ZRANDMEMBER key [count [WITHSCORES]]`.
 pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let mut random = Random::from_seed(access.db(&key).next_random());
+    let mut random = access.random(&key);
     let Some(count) = args.get(2) else {
         return with_view(
             access,

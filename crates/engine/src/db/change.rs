@@ -91,6 +91,12 @@ use crate::blocking::Waiters;
 use crate::keyspace::Keyspace;
 use crate::notify::EventClass;
 
+/// Largest value that debug builds compare with what it was before a command that says it changed nothing, bytes.
+pub(super) const CHECKED_BYTES_MAX: usize = 1024;
+
+/// What they say when it is another.
+pub(super) const UNTOLD: &str = "a value was changed by a command that says it changed nothing";
+
 /// What was done to a key: see the head of this module.
 #[must_use = "the call that changes the key takes it"]
 #[derive(Debug)]
@@ -135,7 +141,8 @@ impl Change {
         Change { kind, is_new: false, is_gone: false, events: [Some(Event { class, name }), None] }
     }
 
-    /// Returns the change of a key that is what it was: nobody is notified.
+    /// Returns the change of a key whose value is what it was: nobody is notified. Debug builds check
+    /// small values.
     #[inline]
     pub const fn none() -> Self {
         Change::of(Kind::Nothing)

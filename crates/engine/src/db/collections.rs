@@ -2,8 +2,10 @@
 
 use pantala_dict::{EntryMut, NewPayload};
 use pantala_types::collection::{Collection, INLINE_PACKED_BYTES_MAX};
+use pantala_types::rdb_value::{Writer, write};
 use pantala_types::{Hash, Value};
 
+use super::change::{CHECKED_BYTES_MAX, UNTOLD};
 use super::{Change, Db, Expire, Held, Holds, WrongType, fits_inline, uncount};
 use crate::access::Key;
 use crate::shard::DatabaseStats;
@@ -44,7 +46,7 @@ impl Db<'_> {
     /// `missing` says to skip it.
     ///
     /// `work` must leave the collection whole, whatever it returns: nothing is undone. When it returns [`Change::none`] it
-    /// must have left the collection as it was, which is checked in debug builds where that is cheap.
+    /// must have left the collection as it was; debug builds check that of small ones.
     ///
     /// # Errors
     /// [`WrongType`] when the key holds something else; `work` isn't called.
@@ -101,7 +103,7 @@ impl Db<'_> {
         if change.is_none() {
             debug_assert!(
                 matches!((entry.as_ref().held(), collection.packed()), (Held::Packed(_, was), Some((_, is))) if was == is),
-                "a collection was changed by a command that says it changed nothing"
+                "{UNTOLD}"
             );
             *self.scratch = collection.into_packed().unwrap_or_default();
             return Ok(Some(result));
@@ -160,7 +162,7 @@ fn change_on_heap<C: Collection, R>(
     work: impl FnOnce(&mut C) -> (Change, R),
 ) -> Result<HeapChange<R>, WrongType> {
     let Some(value) = entry.heap_mut() else { return Err(WrongType) };
-    let had_times = has_times(value);
+    let (had_times, image_before) = (has_times(value), image(value));
     let Some(collection) = C::of_mut(value) else { return Err(WrongType) };
     let before = collection.allocated_bytes();
     let (change, result) = work(collection);
@@ -169,10 +171,22 @@ fn change_on_heap<C: Collection, R>(
     figures.heap_bytes.sub(before as u64);
     figures.heap_bytes.add(after as u64);
     let has_first_times = !had_times && has_times(value);
+    debug_assert!(!change.is_none() || image_before.is_none() || image_before == image(value), "{UNTOLD}");
     if is_gone {
         uncount(figures, &entry.remove());
     }
     Ok(HeapChange { change: change.of_gone_key(is_gone), result, has_first_times })
+}
+
+/// Returns what debug builds compare of a small value to see whether it was changed: its RDB form.
+#[inline]
+fn image(value: &Value) -> Option<Vec<u8>> {
+    if !cfg!(debug_assertions) || value.allocated_bytes() > CHECKED_BYTES_MAX {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    write(Held::Heap(value).to_write()?, &mut Writer::new(&mut bytes, false));
+    Some(bytes)
 }
 
 /// Returns whether a value is a hash with fields that expire.

@@ -5,6 +5,7 @@ use pantala_base::number::Decimal;
 use pantala_dict::NewPayload;
 use pantala_types::{OutOfMemory, RawString, Value};
 
+use super::change::{CHECKED_BYTES_MAX, UNTOLD};
 use super::{Change, Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline};
 use crate::access::Key;
 
@@ -45,7 +46,7 @@ impl Db<'_> {
                 Held::Heap(_) => {
                     let Some(Value::String(string)) = entry.heap_mut() else { return Err(EditError::WrongType) };
                     let before = string.allocated_bytes();
-                    let done = work(string);
+                    let done = checked(string, work);
                     figures.heap_bytes.sub(before as u64);
                     figures.heap_bytes.add(string.allocated_bytes() as u64);
                     let (change, result) = done?;
@@ -54,7 +55,7 @@ impl Db<'_> {
                 }
             },
         };
-        let (change, result) = work(&mut string)?;
+        let (change, result) = checked(&mut string, work)?;
         self.set_raw(key, string, Expire::Keep, change)?;
         Ok(result)
     }
@@ -140,4 +141,17 @@ impl Db<'_> {
             self.set_string(key, NewString::Large(string), expire, change)
         }
     }
+}
+
+/// Changes a string. Debug builds check that a small one is what it was if `work` says so.
+#[inline]
+fn checked<R>(
+    string: &mut RawString,
+    work: impl FnOnce(&mut RawString) -> Result<(Change, R), OutOfMemory>,
+) -> Result<(Change, R), OutOfMemory> {
+    let is_checked = cfg!(debug_assertions) && string.len() <= CHECKED_BYTES_MAX;
+    let before = is_checked.then(|| string.as_bytes().to_vec());
+    let (change, result) = work(string)?;
+    debug_assert!(!change.is_none() || before.is_none_or(|before| before == string.as_bytes()), "{UNTOLD}");
+    Ok((change, result))
 }

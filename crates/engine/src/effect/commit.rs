@@ -6,7 +6,7 @@ use pantala_resp::Args;
 use crate::access::Access;
 use crate::command::{Command, Flags, Route};
 use crate::effect::pending::Form;
-use crate::executor::Executor;
+use crate::executor::{Call, Executor};
 use crate::faults::{self, Fault};
 use crate::ownership::Ownership;
 
@@ -187,7 +187,8 @@ impl Executor<'_> {
     /// Adds the effects of a command that has run on shards that are held, and commits them unless
     /// they are part of a transaction or script.
     #[cold]
-    pub(crate) fn commit(&mut self, owned: &mut [Ownership], command: &Command, db: u32, args: &Args<'_>) {
+    pub(crate) fn commit(&mut self, access: &mut Access<'_>, call: &Call<'_>) {
+        let (command, owned) = (call.command, &mut *access.owned);
         self.gather_deletions(owned);
         let keyspace = self.keyspace();
         // Each mark is cleared: no `any`, which stops at the first.
@@ -202,7 +203,12 @@ impl Executor<'_> {
             Form::Rewritten => self.unit.batch.append(&mut lowest.rewritten, false),
             // A read that met expired fields has changed its key, too.
             Form::Verbatim if is_changed && command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) => {
-                self.unit.batch.push_args(db, args);
+                debug_assert!(
+                    !access.is_random,
+                    "{} draws random numbers and does not propagate what it did",
+                    command.full_name
+                );
+                self.unit.batch.push_args(call.session.db, &call.args);
             }
             Form::Verbatim => {}
         }
