@@ -347,6 +347,7 @@ pub type Secrets = fn(&Args<'_>, usize) -> bool;
 const PLAIN_ARGUMENTS_MAX: usize = 8;
 
 /// A command: everything that is known of it, in one place.
+#[derive(Clone, Copy)]
 pub struct Command {
     /// Lower-case name; of a subcommand, the part after the bar (`getname`).
     pub name: &'static str,

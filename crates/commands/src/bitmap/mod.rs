@@ -16,10 +16,10 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-pub use bits::{getbit, setbit};
-pub use field::{bitfield, bitfield_ro};
-pub use operation::bitop;
-pub use scan::{bitcount, bitpos};
+pub use bits::*;
+pub use field::*;
+pub use operation::*;
+pub use scan::*;
 
 use std::sync::atomic::Ordering::Relaxed;
 

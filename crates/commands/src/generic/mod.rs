@@ -16,8 +16,8 @@ mod tests;
 mod transfer;
 mod walk;
 
-pub use expire::{expire, expireat, expiretime, persist, pexpire, pexpireat, pexpiretime, pttl, ttl};
-pub use presence::{del, exists, key_type, touch, unlink};
-pub use scan::{scan, scan_route};
-pub use transfer::{copy, move_key, rename, renamenx};
-pub use walk::{keys, randomkey, randomkey_route};
+pub use expire::*;
+pub use presence::*;
+pub use scan::*;
+pub use transfer::*;
+pub use walk::*;

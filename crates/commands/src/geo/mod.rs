@@ -20,10 +20,8 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-pub use places::{geoadd, geodist, geohash, geopos};
-pub use search::{
-    georadius, georadius_ro, georadius_route, georadiusbymember, georadiusbymember_ro, geosearch, geosearchstore,
-};
+pub use places::*;
+pub use search::*;
 
 /// The place of a member.
 fn point_of(set: SortedSetView<'_>, member: &[u8]) -> Option<Point> {

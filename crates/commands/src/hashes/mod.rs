@@ -19,10 +19,10 @@ mod fields;
 mod tests;
 mod walk;
 
-pub use counters::{hincrby, hincrbyfloat};
-pub use expiry::{hexpire, hexpireat, hexpiretime, hpersist, hpexpire, hpexpireat, hpexpiretime, hpttl, httl};
-pub use fields::{hdel, hexists, hget, hlen, hmget, hmset, hset, hsetnx, hstrlen};
-pub use walk::{hgetall, hkeys, hrandfield, hscan, hvals};
+pub use counters::*;
+pub use expiry::*;
+pub use fields::*;
+pub use walk::*;
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -25,10 +25,10 @@ use pantala_types::pack::Element;
 use crate::arguments::is_option;
 use crate::errors;
 
-pub use elements::{lindex, linsert, llen, lpos, lrange, lrem, lset, ltrim};
-pub use ends::{lmpop, lpop, lpush, lpushx, rpop, rpush, rpushx};
-pub use moves::{lmove, rpoplpush};
-pub use waiting::{blmove, blmpop, blpop, brpop, brpoplpush};
+pub use elements::*;
+pub use ends::*;
+pub use moves::*;
+pub use waiting::*;
 
 /// Replies an element.
 #[inline]

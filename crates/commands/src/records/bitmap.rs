@@ -6,6 +6,9 @@ use pantala_resp::Args;
 use super::flags;
 use crate::arguments::is_option;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[BITCOUNT, BITFIELD, BITFIELD_RO, BITOP, BITPOS, GETBIT, SETBIT];
+
 /// What the bitmap commands have in common: their keys choose the shards.
 const BITMAP: Command = Command { group: "bitmap", acl: Acl::BITMAP, route: Route::Keys, ..Command::BLANK };
 

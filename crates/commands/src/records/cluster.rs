@@ -4,6 +4,9 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, Route};
 
 use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[ASKING, CLUSTER, READONLY, READWRITE];
+
 /// What these commands have in common.
 const CLUSTERS: Command = Command { group: "cluster", since: "3.0.0", complexity: "O(1)", ..Command::BLANK };
 

@@ -4,6 +4,9 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
 
 use super::{DEPENDS_ON_SUBCOMMAND, flags};
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[AUTH, CLIENT, ECHO, HELLO, PING, QUIT, RESET, SELECT];
+
 /// What the connection commands have in common: they run on the worker, without a shard.
 const CONNECTION: Command = Command { group: "connection", acl: Acl::CONNECTION, ..Command::BLANK };
 

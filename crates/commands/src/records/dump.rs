@@ -4,6 +4,9 @@ use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Fla
 
 use super::{acl, flags};
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[DUMP, MIGRATE, RESTORE, RESTORE_ASKING];
+
 pub(crate) const DUMP: Command = Command {
     name: "dump",
     full_name: "dump",

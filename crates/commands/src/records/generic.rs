@@ -4,6 +4,32 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, R
 
 use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[
+    COPY,
+    DEL,
+    EXISTS,
+    EXPIRE,
+    EXPIREAT,
+    EXPIRETIME,
+    KEYS,
+    MOVE,
+    OBJECT,
+    PERSIST,
+    PEXPIRE,
+    PEXPIREAT,
+    PEXPIRETIME,
+    PTTL,
+    RANDOMKEY,
+    RENAME,
+    RENAMENX,
+    SCAN,
+    TOUCH,
+    TTL,
+    TYPE,
+    UNLINK,
+];
+
 /// What the generic commands have in common; those without keys say which shards they take.
 const GENERIC: Command = Command { group: "generic", acl: Acl::KEYSPACE, route: Route::Keys, ..Command::BLANK };
 

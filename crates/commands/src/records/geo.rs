@@ -6,6 +6,20 @@ use pantala_engine::command::{
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[
+    GEOADD,
+    GEODIST,
+    GEOHASH,
+    GEOPOS,
+    GEORADIUS,
+    GEORADIUS_RO,
+    GEORADIUSBYMEMBER,
+    GEORADIUSBYMEMBER_RO,
+    GEOSEARCH,
+    GEOSEARCHSTORE,
+];
+
 /// What these commands have in common: their keys choose the shards.
 const GEO: Command = Command { group: "geo", acl: Acl::GEO, route: Route::Keys, ..Command::BLANK };
 

@@ -4,6 +4,10 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, K
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] =
+    &[HEXPIRE, HEXPIREAT, HEXPIRETIME, HPERSIST, HPEXPIRE, HPEXPIREAT, HPEXPIRETIME, HPTTL, HTTL];
+
 const HASH: Command = Command {
     group: "hash",
     acl: Acl::HASH,

@@ -4,6 +4,26 @@ use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handl
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[
+    HDEL,
+    HEXISTS,
+    HGET,
+    HGETALL,
+    HINCRBY,
+    HINCRBYFLOAT,
+    HKEYS,
+    HLEN,
+    HMGET,
+    HMSET,
+    HRANDFIELD,
+    HSCAN,
+    HSET,
+    HSETNX,
+    HSTRLEN,
+    HVALS,
+];
+
 /// What the hash commands have in common: their key chooses the shard.
 const HASH: Command = Command { group: "hash", acl: Acl::HASH, route: Route::Keys, ..Command::BLANK };
 

@@ -4,6 +4,9 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, R
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[PFADD, PFCOUNT, PFDEBUG, PFMERGE, PFSELFTEST];
+
 /// What the HyperLogLog commands have in common: their keys choose the shards.
 const HYPERLOGLOG: Command =
     Command { group: "hyperloglog", acl: Acl::HYPERLOGLOG, route: Route::Keys, ..Command::BLANK };

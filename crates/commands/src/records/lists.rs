@@ -4,6 +4,12 @@ use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Fla
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[
+    BLMOVE, BLMPOP, BLPOP, BRPOP, BRPOPLPUSH, LINDEX, LINSERT, LLEN, LMOVE, LMPOP, LPOP, LPOS, LPUSH, LPUSHX, LRANGE,
+    LREM, LSET, LTRIM, RPOP, RPOPLPUSH, RPUSH, RPUSHX,
+];
+
 /// What the list commands have in common: their keys choose the shards.
 const LIST: Command = Command { group: "list", acl: Acl::LIST, route: Route::Keys, ..Command::BLANK };
 

@@ -4,6 +4,10 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec};
 
 use super::{DEPENDS_ON_SUBCOMMAND, flags};
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] =
+    &[PSUBSCRIBE, PUBLISH, PUBSUB, PUNSUBSCRIBE, SPUBLISH, SSUBSCRIBE, SUBSCRIBE, SUNSUBSCRIBE, UNSUBSCRIBE];
+
 /// What these commands have in common.
 const PUBSUB_GROUP: Command = Command { group: "pubsub", ..Command::BLANK };
 

@@ -6,6 +6,9 @@ use pantala_engine::command::{
 
 use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[EVAL, EVAL_RO, EVALSHA, EVALSHA_RO, FCALL, FCALL_RO, FUNCTION, SCRIPT];
+
 const SCRIPTING: Command = Command { group: "scripting", ..Command::BLANK };
 
 /// The keys of a script: as many as it says.

@@ -4,6 +4,10 @@ use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handl
 
 use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] =
+    &[COMMAND, CONFIG, DBSIZE, DEBUG, FLUSHALL, FLUSHDB, INFO, LOLWUT, MEMORY, SHUTDOWN, SWAPDB, TIME];
+
 /// What the server commands have in common: they run without a shard unless they say which.
 const SERVER: Command = Command { group: "server", ..Command::BLANK };
 

@@ -4,6 +4,27 @@ use pantala_engine::command::{Acl, Argument, Command, FindKeys, Flags, Handler, 
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[
+    SADD,
+    SCARD,
+    SDIFF,
+    SDIFFSTORE,
+    SINTER,
+    SINTERCARD,
+    SINTERSTORE,
+    SISMEMBER,
+    SMEMBERS,
+    SMISMEMBER,
+    SMOVE,
+    SPOP,
+    SRANDMEMBER,
+    SREM,
+    SSCAN,
+    SUNION,
+    SUNIONSTORE,
+];
+
 /// What the set commands have in common: their keys choose the shards.
 const SET: Command = Command { group: "set", acl: Acl::SET, route: Route::Keys, ..Command::BLANK };
 

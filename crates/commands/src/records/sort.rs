@@ -4,6 +4,9 @@ use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Fla
 
 use super::{acl, flags};
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[SORT, SORT_RO];
+
 /// Keys that only the call's content tells.
 const fn unknown(flags: &'static [&'static str], notes: &'static str) -> KeySpec {
     KeySpec { notes, flags, begin: BeginSearch::Unknown, find: FindKeys::Unknown }

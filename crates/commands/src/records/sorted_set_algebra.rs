@@ -4,6 +4,9 @@ use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Fla
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[ZDIFF, ZDIFFSTORE, ZINTER, ZINTERCARD, ZINTERSTORE, ZUNION, ZUNIONSTORE];
+
 /// What these commands have in common: their keys choose the shards.
 const SORTED_SET: Command = Command { group: "sorted-set", acl: Acl::SORTEDSET, route: Route::Keys, ..Command::BLANK };
 

@@ -6,6 +6,26 @@ use pantala_engine::command::{
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[
+    BZMPOP,
+    BZPOPMAX,
+    BZPOPMIN,
+    ZADD,
+    ZCARD,
+    ZINCRBY,
+    ZMPOP,
+    ZMSCORE,
+    ZPOPMAX,
+    ZPOPMIN,
+    ZRANDMEMBER,
+    ZRANK,
+    ZREM,
+    ZREVRANK,
+    ZSCAN,
+    ZSCORE,
+];
+
 /// What these commands have in common: their keys choose the shards.
 const SORTED_SET: Command = Command { group: "sorted-set", acl: Acl::SORTEDSET, route: Route::Keys, ..Command::BLANK };
 

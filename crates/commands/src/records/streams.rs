@@ -5,6 +5,12 @@ use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Fla
 use super::{DEPENDS_ON_SUBCOMMAND, flags};
 use crate::streams;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[
+    XACK, XADD, XAUTOCLAIM, XCLAIM, XDEL, XGROUP, XINFO, XLEN, XPENDING, XRANGE, XREAD, XREADGROUP, XREVRANGE, XSETID,
+    XTRIM,
+];
+
 /// What the stream commands have in common: their keys choose the shards.
 const STREAM: Command = Command { group: "stream", acl: Acl::STREAM, route: Route::Keys, ..Command::BLANK };
 

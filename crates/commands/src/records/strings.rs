@@ -5,6 +5,32 @@ use pantala_resp::Args;
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[
+    APPEND,
+    DECR,
+    DECRBY,
+    GET,
+    GETDEL,
+    GETEX,
+    GETRANGE,
+    GETSET,
+    INCR,
+    INCRBY,
+    INCRBYFLOAT,
+    LCS,
+    MGET,
+    MSET,
+    MSETNX,
+    PSETEX,
+    SET,
+    SETEX,
+    SETNX,
+    SETRANGE,
+    STRLEN,
+    SUBSTR,
+];
+
 /// What the string commands have in common: their keys choose the shards.
 const STRING: Command = Command { group: "string", acl: Acl::STRING, route: Route::Keys, ..Command::BLANK };
 

@@ -4,6 +4,9 @@ use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, T
 
 use super::flags;
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[DISCARD, EXEC, MULTI, UNWATCH, WATCH];
+
 /// What these commands have in common.
 const TRANSACTIONS: Command = Command { group: "transactions", acl: Acl::TRANSACTION, ..Command::BLANK };
 

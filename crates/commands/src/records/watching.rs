@@ -4,6 +4,9 @@ use pantala_engine::command::{Argument, Command, Flags, Handler};
 
 use super::{DEPENDS_ON_SUBCOMMAND, flags};
 
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[LATENCY, MONITOR, SLOWLOG, SYNC];
+
 /// What these commands have in common.
 const WATCHING: Command = Command { group: "server", ..Command::BLANK };
 

@@ -15,9 +15,9 @@ mod random;
 #[cfg(test)]
 mod tests;
 
-pub use algebra::{sdiff, sdiffstore, sinter, sintercard, sinterstore, sunion, sunionstore};
-pub use members::{sadd, scard, sismember, smembers, smismember, smove, srem, sscan};
-pub use random::{spop, srandmember};
+pub use algebra::*;
+pub use members::*;
+pub use random::*;
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -36,17 +36,13 @@ mod ranges;
 mod tests;
 mod waiting;
 
-pub(crate) use add::add_scores;
-pub use add::{zadd, zincrby};
-pub use algebra::{zdiff, zdiffstore, zinter, zintercard, zinterstore, zunion, zunionstore};
-pub use members::{zcard, zmscore, zrank, zrem, zrevrank, zscan, zscore};
-pub use pop::{zmpop, zpopmax, zpopmin};
-pub use random::zrandmember;
-pub use ranges::{
-    zcount, zlexcount, zrange, zrangebylex, zrangebyscore, zrangestore, zremrangebylex, zremrangebyrank,
-    zremrangebyscore, zrevrange, zrevrangebylex, zrevrangebyscore,
-};
-pub use waiting::{bzmpop, bzpopmax, bzpopmin};
+pub use add::*;
+pub use algebra::*;
+pub use members::*;
+pub use pop::*;
+pub use random::*;
+pub use ranges::*;
+pub use waiting::*;
 
 /// Up to where a set stays packed, by the settings now.
 pub(crate) fn pack_limits(access: &Access<'_>) -> PackLimits {

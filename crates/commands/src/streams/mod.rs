@@ -27,13 +27,13 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-pub use add::{xadd, xtrim};
-pub use claim::{xautoclaim, xclaim};
-pub use entries::{xdel, xlen, xrange, xrevrange, xsetid};
-pub use groups::{xgroup_create, xgroup_createconsumer, xgroup_delconsumer, xgroup_destroy, xgroup_help, xgroup_setid};
-pub use info::{xinfo_consumers, xinfo_groups, xinfo_help, xinfo_stream};
-pub use pending::{xack, xpending};
-pub use read::{read_shards, readgroup_shards, xread, xreadgroup};
+pub use add::*;
+pub use claim::*;
+pub use entries::*;
+pub use groups::*;
+pub use info::*;
+pub use pending::*;
+pub use read::*;
 
 use pantala_engine::access::Key;
 use pantala_engine::db::{Change, Db, Missing, WrongType};

@@ -21,10 +21,10 @@ mod several;
 mod tests;
 mod view;
 
-pub use counters::{decr, decrby, incr, incrby, incrbyfloat};
-pub use handed::taking_over;
-pub use lcs::lcs;
-pub use ranges::{append, getrange, setrange, strlen, substr};
-pub use set::{get, getdel, getex, getset, psetex, set, setex, setnx};
-pub use several::{mget, mset, msetnx};
+pub use counters::*;
+pub use handed::*;
+pub use lcs::*;
+pub use ranges::*;
+pub use set::*;
+pub use several::*;
 pub(crate) use view::StringRef;
