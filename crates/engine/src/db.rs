@@ -570,3 +570,6 @@ pub(crate) fn forget(
     // Whose list it goes into doesn't matter.
     keyspace.note_latency(0, latency::EXPIRE_DEL, now_ms, began.elapsed());
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -252,6 +252,14 @@ impl Change {
         self.kind == Kind::Nothing
     }
 
+    /// Returns the names of its events, in order.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn event_names(&self) -> Vec<&'static str> {
+        let own = self.events.iter().flatten().map(|event| event.name);
+        let new = self.is_new.then_some("new");
+        new.into_iter().chain(own).chain(self.is_gone.then_some("del")).collect()
+    }
+
     /// Returns the classes of its events.
     #[inline]
     fn classes(&self) -> u32 {
