@@ -1,7 +1,10 @@
 //! Time, injected: production reads the system's clocks, tests turn the hands themselves.
 
+use std::ops::Sub;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Where time comes from. A worker reads it once per turn of its loop and after what takes long, not per command.
 pub trait Clock: Send + Sync {
@@ -18,16 +21,54 @@ pub trait Clock: Send + Sync {
     }
 }
 
+/// Nanoseconds of a second.
+const SECOND_NS: u64 = 1_000_000_000;
+/// Microseconds of a second.
+const SECOND_US: i64 = 1_000_000;
+
+/// A moment of the system's monotonic clock, which never goes back.
+///
+/// A word of nanoseconds, where [`std::time::Instant`] is seconds and nanoseconds: what lies between two
+/// moments is one subtraction instead of some fifty instructions, three times a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Returns this moment.
+    #[inline]
+    pub fn now() -> Self {
+        let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
+        // Seconds since the machine started: they fit for five centuries.
+        Moment(tv_sec as u64 * SECOND_NS + tv_nsec as u64)
+    }
+
+    /// Returns how long ago it was.
+    #[inline]
+    pub fn elapsed(self) -> Duration {
+        Self::now() - self
+    }
+}
+
+impl Sub for Moment {
+    type Output = Duration;
+
+    /// Returns the time from an earlier moment to this one; zero if it was later.
+    #[inline]
+    fn sub(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
 /// The system's clocks.
 #[derive(Clone, Debug)]
 pub struct SystemClock {
-    start: Instant,
+    start: Moment,
 }
 
 impl SystemClock {
     /// A clock whose monotonic time begins now.
     pub fn new() -> Self {
-        Self { start: Instant::now() }
+        Self { start: Moment::now() }
     }
 }
 
@@ -40,16 +81,14 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now_us(&self) -> i64 {
-        // A clock set before 1970 reads as negative; beyond i64 (year 294,000) it stands still.
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
-            Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
-            Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |us| -us),
-        }
+        // A clock set before 1970 reads as negative.
+        let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Realtime);
+        tv_sec.saturating_mul(SECOND_US).saturating_add(tv_nsec / 1_000)
     }
 
     #[inline]
     fn monotonic_ns(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        Moment::now().0.saturating_sub(self.start.0)
     }
 }
 
@@ -101,6 +140,8 @@ mod tests {
         let before = clock.monotonic_ns();
         std::thread::sleep(std::time::Duration::from_millis(2));
         assert!(clock.monotonic_ns() - before >= 2_000_000);
+        let (earlier, later) = (Moment(5), Moment(7));
+        assert_eq!([later - earlier, earlier - later], [Duration::from_nanos(2), Duration::ZERO]);
         // 2020-01-01 as a lower bound shows the unit.
         assert!(clock.now_us() > 1_577_836_800_000_000 && clock.now_us() < 1_577_836_800_000_000 * 10);
         assert_eq!(clock.now_ms() / 1_000_000, clock.now_us() / 1_000_000_000);

@@ -41,7 +41,7 @@ pub mod outgoing;
 pub mod random;
 pub mod sync;
 
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, ManualClock, Moment, SystemClock};
 pub use counter::Counter;
 pub use crc16::{crc16, key_slot};
 pub use crc64::crc64;

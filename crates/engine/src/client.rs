@@ -157,6 +157,18 @@ impl Session {
         listened + watched + self.tracking.as_ref().map_or(0, |tracking| tracking.bytes())
     }
 
+    /// Returns whether it may run every command, wants every reply, and nothing of what it runs
+    /// depends on an earlier command: no transaction, no `CLIENT CACHING`, no tracking.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.authenticated
+            && self.reply_mode == ReplyMode::On
+            && !(self.monitors | self.caching | self.close_after_reply)
+            && self.subscriptions.is_none()
+            && self.transaction.is_none()
+            && self.reads_as.is_none()
+    }
+
     /// Whether it may only subscribe, unsubscribe and the like: with RESP2 its replies could not be told from messages.
     #[inline]
     pub fn only_listens(&self) -> bool {

@@ -117,6 +117,13 @@ pub fn hits(fault: Fault) -> bool {
     cfg!(debug_assertions) && drawn(PERMILLE[fault as usize].load(Relaxed))
 }
 
+/// Returns whether a fault may happen.
+#[inline(always)]
+pub fn is_set(fault: Fault) -> bool {
+    // Relaxed: as in `hits`.
+    cfg!(debug_assertions) && PERMILLE[fault as usize].load(Relaxed) > 0
+}
+
 /// Pauses this thread if that fault is to happen now.
 #[inline(always)]
 pub fn pause(fault: Fault) {

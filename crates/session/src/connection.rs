@@ -127,6 +127,16 @@ impl<C: Lent, S> Connection<C, S> {
         self.input.query_buffer_bytes() + queued_bytes
     }
 
+    /// Gives it the output buffer for what comes next: behind a piece one of the length that the pieces
+    /// call for, otherwise one of those kept for reuse.
+    pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
+        if self.ahead.gives_buffer() {
+            self.output = self.ahead.next_buffer();
+        } else if let Some(spare) = spare.pop() {
+            self.output = spare;
+        }
+    }
+
     /// Bytes of replies that are not sent.
     #[inline]
     pub fn pending_bytes(&self) -> usize {

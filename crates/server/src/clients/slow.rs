@@ -9,8 +9,9 @@
 //! * with a threshold below [`SLOWLOG_FINE_US`] every command has its own time taken: nothing else would tell them apart.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use pantala_base::Moment;
 use pantala_engine::client::Client;
 use pantala_engine::command::{Command, Flags};
 use pantala_engine::keyspace::Keyspace;
@@ -48,13 +49,13 @@ pub struct Stopwatch {
     /// From how long on the plain commands of a window are looked at.
     pub slow_window: Duration,
     /// When the last command whose time was taken ended, or the window began.
-    pub mark: Instant,
+    pub mark: Moment,
 }
 
 impl Stopwatch {
     /// A stopwatch by these settings.
     pub fn new(settings: &Settings) -> Self {
-        Stopwatch { times_all: settings.times_all(), slow_window: slow_window(settings), mark: Instant::now() }
+        Stopwatch { times_all: settings.times_all(), slow_window: slow_window(settings), mark: Moment::now() }
     }
 
     /// To be called when the settings have changed.
@@ -64,17 +65,23 @@ impl Stopwatch {
     }
 
     /// A window begins; when, if its time is taken.
-    pub fn begin_window(&mut self) -> Option<Instant> {
-        let began = WATCHING.then(Instant::now)?;
+    pub fn begin_window(&mut self) -> Option<Moment> {
+        let began = WATCHING.then(Moment::now)?;
         self.mark = began;
         Some(began)
     }
 
     /// When a command, of so many arguments of so many bytes, began whose time is to be taken.
     #[inline]
-    pub fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Instant> {
+    pub fn begin(&self, command: &Command, arguments: usize, bytes: usize) -> Option<Moment> {
         let is_timed = || bytes >= LARGE_BYTES || self.times(command, arguments);
-        (WATCHING && is_timed()).then(Instant::now)
+        (WATCHING && is_timed()).then(Moment::now)
+    }
+
+    /// Returns whether every command has its own time taken.
+    #[inline]
+    pub fn times_all(&self) -> bool {
+        self.times_all
     }
 
     /// Whether a command of so many arguments has its own time taken wherever it runs.
@@ -88,8 +95,8 @@ impl Stopwatch {
     }
 
     /// How long the command took that has just ended: since `began`, or since the last one ended.
-    pub fn end(&mut self, began: Option<Instant>) -> Duration {
-        let now = Instant::now();
+    pub fn end(&mut self, began: Option<Moment>) -> Duration {
+        let now = Moment::now();
         let took = now - began.unwrap_or(self.mark);
         self.mark = now;
         took

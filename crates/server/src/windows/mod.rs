@@ -6,6 +6,7 @@
 mod caching;
 mod hand_over;
 mod homes;
+mod plain;
 mod queue;
 mod refusal;
 mod room;

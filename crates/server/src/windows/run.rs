@@ -1,7 +1,8 @@
 //! Parsing and running windows.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use pantala_base::Moment;
 use pantala_engine::access::{Key, KeyPlace};
 use pantala_engine::client::{LocalContext, ReplyMode};
 use pantala_engine::command::{Command, Flags, Handler, Slots, TransactionPart, add_shards};
@@ -27,6 +28,19 @@ use crate::stats::Outcome;
 /// Fewest commands of one key in a row for which it pays to take its shard and find it once more, to have what they look for fetched
 /// together: the misses of fewer hardly overlap.
 const PREFETCH_RUN_MIN: usize = 4;
+
+/// Why [`Windows::fill`] has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fill {
+    /// The next command is not complete.
+    Incomplete,
+    /// The window is to run.
+    Window,
+    /// The connection's commands of this turn are parsed.
+    TurnOver,
+    /// The bytes are no command: none follows.
+    Broken,
+}
 
 impl Windows {
     /// Runs what the connections with input have sent, window by window.
@@ -55,7 +69,7 @@ impl Windows {
     /// Parses what a connection has sent into the window, running the window whenever it is full. `true`: there may be more, for
     /// the next turn.
     fn parse<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32) -> bool {
-        let mut commands = 0;
+        let mut left = COMMANDS_PER_TURN_MAX;
         loop {
             let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return false };
             if connection.state != State::Open {
@@ -64,62 +78,69 @@ impl Windows {
                 }
                 return false;
             }
-            if commands == COMMANDS_PER_TURN_MAX {
-                return true;
+            // Until it has authenticated, what it may send depends on what it sent before.
+            let is_alone = !connection.session.authenticated;
+            let end = self.fill(d, index, &mut left, is_alone);
+            d.clients.reactor.touch(index);
+            if end == Fill::Incomplete {
+                if self.has_too_much_input(d, index) {
+                    self.run_window(d);
+                    d.clients.close(index);
+                }
+                return false;
             }
-            let authenticated = connection.session.authenticated;
-            let max_bulk_len =
-                usize::try_from(d.clients.reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
+            if self.window.is_full() || is_alone {
+                let took = self.run_window(d);
+                d.clients.reactor.clock.add(took, d.clients.reactor.server);
+            }
+            match end {
+                Fill::Broken => return false,
+                Fill::TurnOver => return true,
+                Fill::Incomplete | Fill::Window => {}
+            }
+        }
+    }
+
+    /// Parses commands of a connection into the window, at most `left`, and one where that has to run before the next is
+    /// parsed.
+    #[inline]
+    fn fill<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, index: u32, left: &mut usize, is_alone: bool) -> Fill {
+        let reactor = &mut d.clients.reactor;
+        let Some(connection) = &mut reactor.connections[index as usize] else { return Fill::Broken };
+        let (keyspace, renames, db) = (reactor.server.keyspace(), reactor.server.renames(), connection.session.db);
+        let max_bulk_len = usize::try_from(reactor.settings.proto_max_bulk_len_bytes).unwrap_or(usize::MAX);
+        loop {
+            if *left == 0 {
+                return Fill::TurnOver;
+            }
             let first_arg = self.window.ranges.len();
-            let mut inline = false;
-            let parsed = connection.parse(&mut d.clients.reactor.io, &mut self.window.ranges, max_bulk_len);
-            let (begin, end, what) = match parsed {
-                Ok(None) => {
-                    if self.has_too_much_input(d, index) {
-                        self.run_window(d);
-                        d.clients.close(index);
+            let (begin, end, is_inline, what) =
+                match connection.parse(&mut reactor.io, &mut self.window.ranges, max_bulk_len) {
+                    Ok(None) => return Fill::Incomplete,
+                    Ok(Some(Parsed { begin, end, is_inline })) => {
+                        let bytes = &connection.input.bytes(&reactor.io)[begin..end];
+                        let args = Args::new(bytes, &self.window.ranges[first_arg..]);
+                        (begin, end, is_inline, classify(keyspace, renames, db, &args))
                     }
-                    return false;
-                }
-                Ok(Some(Parsed { begin, end, is_inline })) => {
-                    inline = is_inline;
-                    let args = Args::new(
-                        &connection.input.bytes(&d.clients.reactor.io)[begin..end],
-                        &self.window.ranges[first_arg..],
-                    );
-                    (
-                        begin,
-                        end,
-                        classify(
-                            d.clients.reactor.server.keyspace(),
-                            d.clients.reactor.server.renames(),
-                            connection.session.db,
-                            &args,
-                        ),
-                    )
-                }
-                Err(error) => (0, 0, What::Broken(error)),
-            };
-            let broken = matches!(what, What::Broken(_) | What::Browser);
+                    Err(error) => (0, 0, false, What::Broken(error)),
+                };
+            let is_broken = matches!(what, What::Broken(_) | What::Browser);
             self.window.entries.push(Entry {
                 connection: index,
-                db: connection.session.db,
+                db,
                 begin,
                 end,
-                is_inline: inline,
+                is_inline,
                 first_arg: first_arg as u32,
                 args: (self.window.ranges.len() - first_arg) as u32,
                 what,
             });
-            d.clients.reactor.touch(index);
-            commands += 1;
-            // Until it has authenticated, what it may send depends on what it sent before.
-            if self.window.is_full() || !authenticated {
-                let took = self.run_window(d);
-                d.clients.reactor.clock.add(took, d.clients.reactor.server);
+            *left -= 1;
+            if is_broken {
+                return Fill::Broken;
             }
-            if broken {
-                return false;
+            if is_alone || self.window.is_full() {
+                return Fill::Window;
             }
         }
     }
@@ -162,6 +183,13 @@ impl Windows {
             while let Some(entry) = window.entries.get(at) {
                 if at >= looked_ahead {
                     looked_ahead = at + self.look_ahead(d, &window, at);
+                }
+                if !is_beside_scripts {
+                    let plain = self.run_plain(d, &window, at, looked_ahead, is_shared);
+                    if plain > 0 {
+                        at += plain;
+                        continue;
+                    }
                 }
                 if let Some(command) = may_be_script(entry) {
                     match self.run_suspended(d, window, at, command) {
@@ -306,11 +334,7 @@ impl Windows {
             return false;
         }
         if connection.output.capacity() == 0 {
-            if connection.ahead.gives_buffer() {
-                connection.output = connection.ahead.next_buffer();
-            } else if let Some(spare) = d.clients.reactor.spare.pop() {
-                connection.output = spare;
-            }
+            connection.renew_output(&mut d.clients.reactor.spare);
         }
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else {
             self.refuse_entry(d, entry, ranges);
@@ -356,6 +380,23 @@ impl Windows {
             Some(ran) => ran,
             None => self.call(d, entry, command, ranges),
         };
+        self.end_entry(d, entry, command, ranges, before, began, ran);
+        is_cached
+    }
+
+    /// Counts a command that has run, or that waits, and settles its reply.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "inlined: it ends the two ways of a command")]
+    pub(super) fn end_entry<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        entry: &Entry,
+        command: &'static Command,
+        ranges: &[ArgRange],
+        before: usize,
+        began: Option<Moment>,
+        ran: Ran,
+    ) {
         if matches!(ran, Ran::Parked | Ran::Blocked) {
             d.clients.tally.count(command, Outcome::Ok);
             if ran == Ran::Blocked || d.stopwatch.times_on_its_way(command, ranges.len()) {
@@ -367,13 +408,12 @@ impl Windows {
                 d.clients.tally.leave_out(took);
                 d.clients.block(entry.connection, waiter, took);
             }
-            return is_cached;
+            return;
         }
         self.settle(d, entry, ranges, command, before, began);
         if ran == Ran::DoneTold {
             d.clients.tell_own();
         }
-        is_cached
     }
 
     /// Calls the handler of a command, on the shards that it needs.
@@ -443,7 +483,7 @@ impl Windows {
         ranges: &[ArgRange],
         command: &'static Command,
         before: usize,
-        began: Option<Instant>,
+        began: Option<Moment>,
     ) {
         let index = entry.connection;
         let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return };

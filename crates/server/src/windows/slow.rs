@@ -1,7 +1,8 @@
 //! Plain commands of a window that took long together.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use pantala_base::Moment;
 use pantala_engine::slowlog::Sender;
 use pantala_resp::Args;
 use pantala_runtime::EventLoop;
@@ -18,7 +19,7 @@ impl Windows {
         &mut self,
         d: &mut Dispatcher<'_, L>,
         window: &Window,
-        began: Instant,
+        began: Moment,
         took: Duration,
     ) {
         // Mostly no command had its time taken, and the rest is the whole.

@@ -1,0 +1,113 @@
+//! Plain commands: the way of nearly all of them.
+//!
+//! A command is plain if nothing but its shard decides what becomes of it: it has one key and takes
+//! about the same short time whatever it meets, its connection may run everything and wants its
+//! replies, and the server neither evicts, pauses nor times every command. One check of the session
+//! and the turn stands for the decisions that [`super::run`] makes for each other command. It holds
+//! for the commands behind it as well, since a plain command changes neither.
+
+use pantala_engine::executor::{Call, Ran};
+use pantala_engine::faults::{self, Fault};
+use pantala_resp::Args;
+use pantala_runtime::EventLoop;
+use pantala_session::State;
+
+use super::Windows;
+use crate::clients::slow::LARGE_BYTES;
+use crate::dispatch::Dispatcher;
+use crate::dispatch::window::{Entry, What, Window};
+use crate::reactor::token;
+use crate::stats::Outcome;
+
+/// Returns whether the server neither evicts, pauses nor times every command.
+#[inline]
+fn is_plain_turn<L: EventLoop>(d: &Dispatcher<'_, L>) -> bool {
+    let server = d.clients.reactor.server;
+    !server.keyspace().tuning.is_limited()
+        && server.paused_until_ms() == 0
+        && !d.stopwatch.times_all()
+        && !faults::is_set(Fault::Overtaking)
+}
+
+impl Windows {
+    /// Runs the entries of one connection from `at` on, as far as they are plain, and returns how many
+    /// that were. Entries from `looked_ahead` on whose neighbour has the same key are left to
+    /// [`Windows::look_ahead`].
+    #[inline]
+    pub(super) fn run_plain<L: EventLoop>(
+        &mut self,
+        d: &mut Dispatcher<'_, L>,
+        window: &Window,
+        at: usize,
+        looked_ahead: usize,
+        is_shared: bool,
+    ) -> usize {
+        if !is_plain_turn(d) {
+            return 0;
+        }
+        let index = window.entries[at].connection;
+        let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return 0 };
+        if connection.state != State::Open || !connection.session.is_plain() {
+            return 0;
+        }
+        if connection.output.capacity() == 0 {
+            connection.renew_output(&mut d.clients.reactor.spare);
+        }
+        let (session, token) = (connection.session.view(), token(connection.socket.id));
+        let (keyspace, now_ms) = (d.clients.executor.keyspace(), d.clients.reactor.clock.now_ms);
+        let bytes = connection.input.bytes(&d.clients.reactor.io);
+        let mut next = at;
+        // The last one that ran, and what became of it.
+        let mut last = None;
+        while let Some(entry) = window.entries.get(next) {
+            let What::Single(command, place) = entry.what else { break };
+            let ranges = window.ranges_of(entry);
+            let length_bytes = entry.end - entry.begin;
+            if entry.connection != index || !command.is_plain(ranges.len()) || length_bytes >= LARGE_BYTES {
+                break;
+            }
+            if let Some(Entry { what: What::Single(_, following), .. }) = window.entries.get(next + 1) {
+                if next >= looked_ahead && *following == place {
+                    break;
+                }
+                // Another worker may have written the next shard's gate last: it comes while this command runs.
+                if is_shared {
+                    keyspace.prefetch_gate(following.shard);
+                }
+            }
+            connection.session.client.set_command(command);
+            let args = Args::new(&bytes[entry.begin..entry.end], ranges);
+            let call =
+                Call { command, args, first_key: Some(place), session, reads_as: None, connection: token, now_ms };
+            let before = connection.output.len();
+            let ran = d.clients.executor.run_single(&call, place, &mut connection.output);
+            next += 1;
+            let reply_bytes = connection.output.len() - before;
+            let is_settled = ran == Ran::Done
+                && reply_bytes + length_bytes < LARGE_BYTES
+                && connection.output.get(before) != Some(&b'-');
+            last = Some((entry, command, ran, before, is_settled));
+            if !is_settled {
+                break;
+            }
+            d.clients.tally.count(command, Outcome::Ok);
+            if d.clients.limits.alarm.is_reached(connection) {
+                break;
+            }
+        }
+        let Some((entry, command, ran, before, is_settled)) = last else { return 0 };
+        connection.input.done(entry.end);
+        if is_settled {
+            if d.clients.limits.alarm.is_reached(connection) {
+                d.clients.yield_at_piece(index, before);
+            }
+        } else {
+            if ran == Ran::Parked {
+                connection.park(1, entry.end - entry.begin);
+                connection.waits.has_waited = true;
+            }
+            self.end_entry(d, entry, command, window.ranges_of(entry), before, None, ran);
+        }
+        next - at
+    }
+}
