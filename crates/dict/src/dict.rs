@@ -15,6 +15,7 @@ use crate::table::{Probe, Table};
 ///
 /// All methods that take a hash want [`hash_key`](crate::hash_key) of the key with the dictionary's seed. With another
 /// hash a key isn't found, or is put in twice; nothing worse happens.
+#[repr(C)]
 pub struct Dict<V> {
     pub(crate) table: Table,
     values: PhantomData<V>,

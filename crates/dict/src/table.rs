@@ -27,14 +27,15 @@ pub(crate) enum Probe {
     Absent(Option<usize>),
 }
 
-/// See the head of this module.
+/// See the head of this module. What a search reads stands first.
+#[repr(C)]
 pub(crate) struct Table {
-    pub(crate) root: &'static Root,
-    /// The root is one of a group, which isn't the table's to give back.
-    pub(crate) is_root_lent: bool,
     pub(crate) directory: &'static [AtomicU64],
     /// The directory has `2^depth` words.
     pub(crate) depth: u32,
+    /// The root is one of a group, which isn't the table's to give back.
+    pub(crate) is_root_lent: bool,
+    pub(crate) root: &'static Root,
     /// Segments whose own depth is the directory's: when none is left, half the directory does.
     pub(crate) deepest: usize,
     pub(crate) len: usize,

@@ -291,16 +291,19 @@ impl Queue {
 pub(crate) type ReadyKey = (u32, Arc<[u8]>);
 
 /// All waiters at keys of one shard. Belongs to the shard.
+///
+/// What each command reads stands first, in as few cache lines as can be.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Waiters {
-    by_database: HashMap<u32, HashMap<Arc<[u8]>, Queue>>,
     /// Entries in all queues.
     entries: usize,
     ready: VecDeque<ReadyKey>,
-    /// Who only wants to know that a key was changed.
-    pub(crate) watches: Watches,
     /// Who has a copy of a key.
     pub(crate) tracked: TrackedKeys,
+    /// Who only wants to know that a key was changed.
+    pub(crate) watches: Watches,
+    by_database: HashMap<u32, HashMap<Arc<[u8]>, Queue>>,
     /// Effects that are not committed yet.
     pub(crate) pending: Pending,
 }

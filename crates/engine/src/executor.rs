@@ -24,6 +24,7 @@ use pantala_base::mailbox::Node;
 use pantala_base::{Clock, Random, SystemClock};
 use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
+use smallvec::SmallVec;
 
 use crate::access::{Access, Key, KeyPlace, SessionView};
 use crate::blocking::{Blocking, Origin, Waiter, Woken};
@@ -42,6 +43,10 @@ use crate::tuning::WATCHING;
 /// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
 /// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
 const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
+
+/// Gates of a command on many shards that are fetched ahead of the one that is taken: about as many as a processor has
+/// in flight.
+const GATES_AHEAD: usize = 8;
 
 /// How many requests one owner runs for others at a time, and for how long, before it passes the shard to its home, or, being
 /// the home, puts it off to its next turn: its own connections don't wait for everybody else's.
@@ -209,8 +214,13 @@ impl<'k> Executor<'k> {
         self.shards.dedup();
         let mut owned = std::mem::take(&mut self.owned);
         if self.keyspace.layout().execution == Execution::Inline {
+            let (keyspace, mut ahead) = (self.keyspace, self.shards.iter());
+            ahead.by_ref().take(GATES_AHEAD).for_each(|&shard| keyspace.prefetch_gate(shard));
             for &shard in &self.shards {
                 faults::pause(Fault::PauseTaking);
+                if let Some(&shard) = ahead.next() {
+                    keyspace.prefetch_gate(shard);
+                }
                 let Some(ownership) = self.take_spinning(shard) else { break };
                 owned.push(ownership);
             }
@@ -268,16 +278,12 @@ impl<'k> Executor<'k> {
             self.execute(call, self.worker, &mut owned[at..=at], Blocking::Denied, reply);
             return;
         }
-        let mut others = Vec::new();
-        if shards.len() < owned.len() {
-            (*owned, others) =
-                std::mem::take(owned).into_iter().partition(|held| shards.binary_search(&held.shard()).is_ok());
-        }
-        self.execute(call, self.worker, owned, Blocking::Denied, reply);
-        if !others.is_empty() {
-            owned.append(&mut others);
-            owned.sort_unstable_by_key(Ownership::shard);
-        }
+        // Those are brought to the front, in order, and afterwards back to where they stood.
+        let places = shards.iter().filter_map(|shard| owned.binary_search_by_key(shard, Ownership::shard).ok());
+        let places: SmallVec<[usize; 16]> = places.collect();
+        places.iter().enumerate().for_each(|(front, &place)| owned.swap(front, place));
+        self.execute(call, self.worker, &mut owned[..places.len()], Blocking::Denied, reply);
+        places.iter().enumerate().rev().for_each(|(front, &place)| owned.swap(front, place));
     }
 
     /// What a transaction sees of shards that it holds.

@@ -526,11 +526,13 @@ impl Keyspace {
         (0..self.layout.databases).find(|&db| self.physical(db) == physical).expect("each one has a number")
     }
 
-    /// Asks the processor for a shard's gate, to be written soon. A hint: it takes nothing from a thread that is about to free it
+    /// Asks the processor for a shard's gate, to be written soon, and for the beginning of its state. A hint: it takes nothing from a thread that is about to free it
     /// but time, so it is for the command that runs next or next but one, not for a whole window.
     #[inline]
     pub fn prefetch_gate(&self, shard: u32) {
-        prefetch_for_write(&raw const self.shards[shard as usize].gate);
+        let cell = &self.shards[shard as usize];
+        prefetch_for_write(&raw const cell.gate);
+        prefetch_for_write(&raw const cell.state);
     }
 
     /// The gate of a shard.

@@ -11,7 +11,8 @@ use crate::eviction::Pool;
 use crate::fields::Watched;
 use crate::request::Backlog;
 
-/// One database in one shard.
+/// One database in one shard. A lookup reads its first cache line and no other.
+#[repr(C, align(64))]
 pub(crate) struct Database {
     pub(crate) dict: Dict<Value>,
     /// Where its active expiry goes on.
@@ -27,23 +28,33 @@ impl Database {
 }
 
 /// The databases of a shard by number. One that no command has used yet takes a word.
-pub(crate) struct Databases(Box<[Option<Box<Database>>]>);
+pub(crate) struct Databases {
+    /// That of number 0, here because few servers use another: each line that a command reads of its shard is one that
+    /// another worker may have written, or that was evicted from this one's cache.
+    first: Option<Box<Database>>,
+    others: Box<[Option<Box<Database>>]>,
+}
 
 impl Databases {
     fn new(count: usize) -> Self {
-        Databases((0..count).map(|_| None).collect())
+        Databases { first: None, others: (1..count).map(|_| None).collect() }
+    }
+
+    #[inline]
+    fn slot(&mut self, physical: usize) -> &mut Option<Box<Database>> {
+        if physical == 0 { &mut self.first } else { &mut self.others[physical - 1] }
     }
 
     /// A database, unless it was never used.
     #[inline]
     pub(crate) fn get(&self, physical: usize) -> Option<&Database> {
-        self.0[physical].as_deref()
+        if physical == 0 { self.first.as_deref() } else { self.others[physical - 1].as_deref() }
     }
 
     /// As [`Databases::get`], to be changed.
     #[inline]
     pub(crate) fn get_mut(&mut self, physical: usize) -> Option<&mut Database> {
-        self.0[physical].as_deref_mut()
+        self.slot(physical).as_deref_mut()
     }
 
     /// A database, made with `make` for its first use.
@@ -54,22 +65,26 @@ impl Databases {
         fn boxed(make: impl FnOnce() -> Database) -> Box<Database> {
             Box::new(make())
         }
-        self.0[physical].get_or_insert_with(|| boxed(make))
+        self.slot(physical).get_or_insert_with(|| boxed(make))
     }
 
     /// Those that were used, with their numbers.
     pub(crate) fn used(&mut self) -> impl Iterator<Item = (usize, &mut Database)> {
-        self.0.iter_mut().enumerate().filter_map(|(physical, database)| Some((physical, database.as_deref_mut()?)))
+        let all = std::iter::once(&mut self.first).chain(&mut self.others);
+        all.enumerate().filter_map(|(physical, database)| Some((physical, database.as_deref_mut()?)))
     }
 }
 
 /// The state of a shard. Only its owner (see [`crate::ownership`]) touches it.
+///
+/// What each command reads stands first.
+#[repr(C)]
 pub struct Shard {
     pub(crate) databases: Databases,
-    /// Collected requests that wait for the shard.
-    pub(crate) backlog: Backlog,
     /// Commands that wait for its keys.
     pub(crate) waiters: Waiters,
+    /// Collected requests that wait for the shard.
+    pub(crate) backlog: Backlog,
     /// Who is to be evicted next, once something has been.
     pub(crate) eviction: Option<Box<Pool>>,
     /// For LFU counters and random keys.

@@ -322,10 +322,11 @@ pub(crate) struct HeldWatches {
 
 /// The watches of one shard's keys. Belongs to the shard.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Watches {
-    by_database: HashMap<u32, ByKey>,
     /// Entries, those of ended watches included.
     entries: usize,
+    by_database: HashMap<u32, ByKey>,
     /// With how many the next sweep begins.
     sweep_at: usize,
     /// Of the keys' names.

@@ -111,11 +111,12 @@ pub(crate) struct Pending {
 
 /// See the head of this module. Belongs to the shard.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct TrackedKeys {
+    pending: Option<Box<Pending>>,
     keys: Option<Table<Tracked>>,
     /// Readers of all keys.
     readers: usize,
-    pending: Option<Box<Pending>>,
     /// Whose command runs now.
     pub(crate) changer: Changer,
 }
