@@ -247,7 +247,7 @@ impl<'a> Access<'a> {
         self.keyspace.shard_ref(&self.owned[self.index_of(shard)])
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn shard(&mut self, shard: u32) -> &mut Shard {
         // One shard is by far the most frequent case; more are sorted.
         let index = if self.owned[0].shard() == shard { 0 } else { self.index_of(shard) };

@@ -79,7 +79,7 @@ pub struct Db<'s> {
 }
 
 impl<'s> Db<'s> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(
         keyspace: &'s Keyspace,
         shard: &'s mut Shard,

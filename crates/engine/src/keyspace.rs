@@ -302,7 +302,7 @@ impl Keyspace {
     }
 
     /// A handle for prefetching in the selected database of a shard.
-    #[inline]
+    #[inline(always)]
     pub fn hint(&self, db: u32, shard: u32) -> Hint {
         self.roots.hint(self.place_of(shard, self.physical(db)))
     }

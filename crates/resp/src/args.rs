@@ -44,7 +44,7 @@ impl ArgRange {
     }
 
     /// Its bytes in `base`. Panics if the range isn't within `base`.
-    #[inline]
+    #[inline(always)]
     pub fn of(self, base: &[u8]) -> &[u8] {
         &base[self.start..][..self.len]
     }

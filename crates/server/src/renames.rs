@@ -45,7 +45,7 @@ impl Renames {
     }
 
     /// The command that a call runs.
-    #[inline]
+    #[inline(always)]
     pub fn resolve(&self, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
         if self.by_name.is_empty() {
             return resolve(args);

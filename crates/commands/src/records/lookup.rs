@@ -38,24 +38,22 @@ struct Place {
     head: u64,
     tail: u64,
     len: u16,
-    /// Index into [`COMMANDS`], or [`EMPTY`].
-    command: u16,
+    command: Option<&'static Command>,
 }
 
-/// Marks a place without a command.
-const EMPTY: u16 = u16::MAX;
+const _: () = assert!(size_of::<Place>() == 32);
 
 /// Commands by the hash of their name; a taken place pushes its command on to the next one.
 static TABLE: [Place; PLACES] = table();
 
 const fn table() -> [Place; PLACES] {
-    let mut table = [Place { head: 0, tail: 0, len: 0, command: EMPTY }; PLACES];
+    let mut table = [Place { head: 0, tail: 0, len: 0, command: None }; PLACES];
     let mut index = 0;
     while index < COMMANDS.len() {
         let mut packed = pack(COMMANDS[index].name.as_bytes());
-        packed.command = index as u16;
+        packed.command = Some(&COMMANDS[index]);
         let mut at = hash(&packed);
-        while table[at].command != EMPTY {
+        while table[at].command.is_some() {
             at = (at + 1) % PLACES;
         }
         table[at] = packed;
@@ -79,7 +77,7 @@ const fn pack(name: &[u8]) -> Place {
             [] => (0, 0),
         }
     };
-    Place { head: lower_case(head), tail: lower_case(tail), len: name.len() as u16, command: EMPTY }
+    Place { head: lower_case(head), tail: lower_case(tail), len: name.len() as u16, command: None }
 }
 
 /// Makes the upper-case letters among eight bytes lower-case, all at once.
@@ -106,7 +104,7 @@ const fn hash(name: &Place) -> usize {
 }
 
 /// The command of that name, in any case.
-#[inline]
+#[inline(always)]
 pub fn lookup(name: &[u8]) -> Option<&'static Command> {
     if name.len() > NAME_BYTES_MAX {
         return None;
@@ -116,7 +114,7 @@ pub fn lookup(name: &[u8]) -> Option<&'static Command> {
     // The table is a quarter full at most, so an empty place ends the search soon.
     loop {
         let place = &TABLE[at];
-        let command = COMMANDS.get(usize::from(place.command))?;
+        let command = place.command?;
         if place.head == packed.head && place.tail == packed.tail && place.len == packed.len {
             let covered = name.len() <= COVERED_BYTES_MAX;
             if covered || command.name.as_bytes().eq_ignore_ascii_case(name) {
@@ -178,7 +176,7 @@ mod tests {
 
     #[test]
     fn searches_are_short() {
-        let run = |at: usize| TABLE[at..].iter().take_while(|place| place.command != EMPTY).count();
+        let run = |at: usize| TABLE[at..].iter().take_while(|place| place.command.is_some()).count();
         let longest = (0..PLACES).map(run).max();
         // Room for commands to come: only where a new one makes searches long, another constant is to
         // be chosen in `hash`.

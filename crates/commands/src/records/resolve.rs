@@ -28,7 +28,7 @@ pub enum Unresolved {
 }
 
 /// The record that runs a call: the command's, or its subcommand's. Checks the number of arguments.
-#[inline]
+#[inline(always)]
 pub fn resolve(args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     match args.get(0).and_then(lookup) {
         Some(command) => resolve_as(command, args),
@@ -37,7 +37,7 @@ pub fn resolve(args: &Args<'_>) -> Result<&'static Command, Unresolved> {
 }
 
 /// As [`resolve`], for a call of `command` by whatever name.
-#[inline]
+#[inline(always)]
 pub fn resolve_as(command: &'static Command, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     if !command.subcommands.is_empty() && args.len() > 1 {
         return resolve_sub(command, args);
