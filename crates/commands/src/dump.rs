@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Expire, Holds};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_engine::tuning::AccessPolicy;
 use pantala_resp::{Args, Reply};
 use pantala_types::Hash;
@@ -96,7 +96,8 @@ fn store(
         return reply.ok();
     }
     let access_word = options.access_word(access.keyspace().tuning.access_policy(), now_ms);
-    let (expire, change) = (at_ms.map_or(Expire::Clear, Expire::At), Change::event(EventClass::Generic, "restore"));
+    let (expire, change) =
+        (at_ms.map_or(Expire::Clear, Expire::At), Change::event(&Event(EventClass::Generic, "restore")));
     if access.db(key).restore(key, loaded, expire, access_word, change).is_err() {
         return reply.error(errors::OUT_OF_MEMORY);
     }

@@ -11,7 +11,7 @@ use pantala_types::Collection;
 use crate::blocking::{Block, Blocking};
 use crate::db::{Change, Db, Held, Holds, WrongType};
 use crate::keyspace::Keyspace;
-use crate::notify::EventClass;
+use crate::notify::{Event, EventClass};
 use crate::ownership::Ownership;
 use crate::shard::Shard;
 
@@ -174,7 +174,7 @@ impl<'a> Access<'a> {
     /// Removes the key at which a result would be stored that is empty. Returns whether there was one.
     pub fn remove_destination(&mut self, key: &Key<'_>) -> bool {
         let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
-        self.db(key).remove_unseen(key, lazy, Change::event(EventClass::Generic, "del"))
+        self.db(key).remove_unseen(key, lazy, Change::event(&Event(EventClass::Generic, "del")))
     }
 
     /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. That of one with itself is propagated, and

@@ -15,7 +15,7 @@ use crate::faults::{self, Fault};
 use crate::fields::{Watched, is_timed};
 use crate::keyspace::Keyspace;
 use crate::latency;
-use crate::notify::EventClass;
+use crate::notify::{Event, EventClass};
 use crate::shard::{Database, DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
 
@@ -342,7 +342,7 @@ impl<'s> Db<'s> {
             return false;
         }
         self.discard(removed, lazy);
-        self.commit(key, Change::event(EventClass::Generic, "del"));
+        self.commit(key, Change::event(&Event(EventClass::Generic, "del")));
         true
     }
 

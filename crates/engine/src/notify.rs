@@ -43,6 +43,10 @@ pub enum EventClass {
     Miss = 1 << 11,
 }
 
+/// An event of a key: its class, and its name as Redis spells it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Event(pub EventClass, pub &'static str);
+
 /// Which events are published, and on which channels: the value of `notify-keyspace-events`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventClasses(u32);

@@ -2,7 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Holds};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::bitmap::{bit_at, set_bit};
 
@@ -36,7 +36,7 @@ pub fn setbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let was = access.db(&key).edit_bytes(&key, len, |bytes, len_before| {
         let was = set_bit(bytes, offset, on);
         let is_changed = len > len_before || was != Some(on);
-        (Change::event(EventClass::String, "setbit").when(is_changed), was.unwrap_or(false))
+        (Change::event(&Event(EventClass::String, "setbit")).when(is_changed), was.unwrap_or(false))
     });
     match was {
         Ok(was) => reply.integer(i64::from(was)),

@@ -3,7 +3,7 @@
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Holds};
 use pantala_engine::keyspace::Keyspace;
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::bitmap::{Field, Overflow};
 
@@ -132,7 +132,7 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
         }
         // As in Redis, nobody is told that the string was made longer when none of its writes could be done.
         let unnoticed = Change::unnoticed();
-        (if is_changed { Change::event(EventClass::String, "setbit") } else { unnoticed }, ())
+        (if is_changed { Change::event(&Event(EventClass::String, "setbit")) } else { unnoticed }, ())
     });
     if let Err(error) = done {
         reply.error(errors::of_edit(error));

@@ -2,7 +2,7 @@
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Expire, Holds};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::bitmap::{Combination, Operation};
 use pantala_types::{OutOfMemory, RawString};
@@ -35,7 +35,7 @@ pub fn bitop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         access.remove_destination(&destination);
         return reply.integer(0);
     }
-    let change = Change::event(EventClass::String, "set");
+    let change = Change::event(&Event(EventClass::String, "set"));
     let stored = combined(access, operation, &sources, len_max)
         .and_then(|result| access.db(&destination).set_raw(&destination, result, Expire::Clear, change));
     match stored {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
 use pantala_engine::db::Change;
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 
 use crate::arguments::{c_string, integer, is_option};
@@ -108,7 +108,7 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
         // Redis deletes the key at once, which isn't counted as an expiry.
         db.remove(&key, lazy)
     } else {
-        db.set_expire(&key, Some(at_ms), Change::event(EventClass::Generic, "expire"))
+        db.set_expire(&key, Some(at_ms), Change::event(&Event(EventClass::Generic, "expire")))
     };
     if done {
         if is_past {
@@ -171,7 +171,7 @@ pub fn persist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let mut db = access.db(&key);
     let expires = db.write(&key).is_some_and(|entry| entry.expire_at_ms().is_some());
     if expires {
-        db.set_expire(&key, None, Change::event(EventClass::Generic, "persist"));
+        db.set_expire(&key, None, Change::event(&Event(EventClass::Generic, "persist")));
     }
     reply.integer(i64::from(expires));
 }

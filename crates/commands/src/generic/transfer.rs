@@ -2,7 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Spot};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::OutOfMemory;
 
@@ -30,7 +30,16 @@ fn rename_unless(access: &mut Access<'_>, args: &Args<'_>, nx: bool, reply: &mut
     if nx && (same || access.db(&to.key).write(&to.key).is_some()) {
         return reply.integer(0);
     }
-    if !same && access.move_value(from, to, generic("rename_from"), generic("rename_to")).is_err() {
+    if !same
+        && access
+            .move_value(
+                from,
+                to,
+                Change::event(&Event(EventClass::Generic, "rename_from")),
+                Change::event(&Event(EventClass::Generic, "rename_to")),
+            )
+            .is_err()
+    {
         return reply.error(errors::OUT_OF_MEMORY);
     }
     if nx { reply.integer(1) } else { reply.ok() }
@@ -51,7 +60,12 @@ pub fn move_key(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     if access.db(&key).write(&key).is_none() || access.db_at(db, &key).write(&key).is_some() {
         return reply.integer(0);
     }
-    match access.move_value(from, to, generic("move_from"), generic("move_to")) {
+    match access.move_value(
+        from,
+        to,
+        Change::event(&Event(EventClass::Generic, "move_from")),
+        Change::event(&Event(EventClass::Generic, "move_to")),
+    ) {
         Ok(is_moved) => reply.integer(i64::from(is_moved)),
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
     }
@@ -86,12 +100,8 @@ pub fn copy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if access.db_at(to.db, &to.key).write(&to.key).is_some() && !replace {
         return reply.integer(0);
     }
-    match access.copy_value(from, to, generic("copy_to")) {
+    match access.copy_value(from, to, Change::event(&Event(EventClass::Generic, "copy_to"))) {
         Ok(is_copied) => reply.integer(i64::from(is_copied)),
         Err(OutOfMemory) => reply.error(errors::OUT_OF_MEMORY),
     }
-}
-
-fn generic(event: &'static str) -> Change {
-    Change::event(EventClass::Generic, event)
 }

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use pantala_engine::access::{Access, SessionView};
 use pantala_engine::db::WrongType;
 use pantala_engine::keyspace::Keyspace;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::SortedSet;
 use pantala_types::geo::Point;
@@ -88,7 +89,10 @@ fn search(access: &mut Access<'_>, args: &Args<'_>, kind: Kind, reply: &mut Repl
         hit.member.with_bytes(|member| builder.merge(member, score, |same| same));
     }
     let result = builder.finish(limits);
-    let event = if kind == Kind::SearchStore { "geosearchstore" } else { "georadiusstore" };
+    let event = match kind {
+        Kind::SearchStore => &Event(EventClass::SortedSet, "geosearchstore"),
+        _ => &Event(EventClass::SortedSet, "georadiusstore"),
+    };
     store(access, &access.key(args, destination), result, event, reply);
 }
 

@@ -4,7 +4,7 @@ use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::fields::Fields;
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, LongDouble};
 
@@ -27,7 +27,7 @@ pub fn hincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         if let Ok(sum) = sum {
             hash.update(args.at(2), Decimal::new().format_i64(sum), limits);
         }
-        (Change::event(EventClass::Hash, "hincrby").when(sum.is_ok()), sum)
+        (Change::event(&Event(EventClass::Hash, "hincrby")).when(sum.is_ok()), sum)
     });
     match result {
         Ok(Some(Ok(sum))) => reply.integer(sum),
@@ -56,7 +56,7 @@ pub fn hincrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
         if let Ok(text) = &text {
             hash.update(args.at(2), text, limits);
         }
-        (Change::event(EventClass::Hash, "hincrbyfloat").when(text.is_ok()), text)
+        (Change::event(&Event(EventClass::Hash, "hincrbyfloat")).when(text.is_ok()), text)
     });
     match result {
         Ok(Some(Ok(text))) => {

@@ -8,7 +8,7 @@ use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::fields::Fields;
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Hash};
 
@@ -132,9 +132,9 @@ fn set_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, c
         let set = |index| set_time(hash, args.at(index), at_ms, now_ms, condition);
         let replies: Vec<i64> = (first..args.len()).map(set).collect();
         let change = if replies.contains(&DELETED) {
-            Change::event(EventClass::Hash, "hdel")
+            Change::event(&Event(EventClass::Hash, "hdel"))
         } else {
-            Change::event(EventClass::Hash, "hexpire").when(replies.contains(&DONE))
+            Change::event(&Event(EventClass::Hash, "hexpire")).when(replies.contains(&DONE))
         };
         (change, replies)
     });
@@ -183,7 +183,7 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
             }
         };
         let replies: Vec<i64> = (first..args.len()).map(persist).collect();
-        (Change::event(EventClass::Hash, "hpersist").when(replies.contains(&DONE)), replies)
+        (Change::event(&Event(EventClass::Hash, "hpersist")).when(replies.contains(&DONE)), replies)
     });
     match result {
         Ok(replies) => {

@@ -3,7 +3,7 @@
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
 use pantala_engine::fields::Fields;
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Hash, HashView, OutOfMemory};
 
@@ -11,7 +11,7 @@ use super::limits;
 use crate::{elements, errors};
 
 /// What all these do to a key in which they set fields.
-const SET: Change = Change::event(EventClass::Hash, "hset");
+const SET: Change = Change::event(&Event(EventClass::Hash, "hset"));
 
 /// `HSET key field value [field value …]`.
 #[inline]
@@ -91,7 +91,7 @@ pub fn hdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let result = access.db(&key).change_hash(&key, Missing::Skip, Fields::from(args, 2), |hash| {
         let removed = (2..args.len()).filter(|&index| hash.remove(args.at(index))).count();
-        (Change::event(EventClass::Hash, "hdel").when(removed > 0), removed)
+        (Change::event(&Event(EventClass::Hash, "hdel")).when(removed > 0), removed)
     });
     match result {
         Ok(removed) => reply.integer(removed.unwrap_or(0) as i64),

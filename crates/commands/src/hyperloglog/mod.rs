@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_engine::access::{Access, Key, SessionView};
 use pantala_engine::db::{Change, Db, EditError, Expire, Held, Holds};
 use pantala_engine::keyspace::Keyspace;
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::hyperloglog::{
     ChangeError, Form, HyperLogLog, Registers, add, empty, forget_count, remember_count, store_merged,
@@ -61,7 +61,7 @@ fn of(held: Held<'_>) -> Result<HyperLogLog<'_>, Failure> {
 }
 
 /// The change of a HyperLogLog that counts another element.
-const ADDED: Change = Change::event(EventClass::String, "pfadd");
+const ADDED: Change = Change::event(&Event(EventClass::String, "pfadd"));
 
 /// Changes a HyperLogLog that is there: `work` gives its result, and what it did. When it fails it must have left the string
 /// as it was.

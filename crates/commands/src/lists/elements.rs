@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use pantala_base::number::parse_i64;
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::list::{End, ListView, resolve, resolve_range};
 use pantala_types::pack::Element;
@@ -66,7 +66,7 @@ pub fn lset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let done = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
         let Some(index) = index else { return (Change::none(), None) };
         let set = resolve(index, list.view().len()).is_some_and(|index| list.set(index, args.at(3), limit));
-        (Change::event(EventClass::List, "lset").when(set), Some(set))
+        (Change::event(&Event(EventClass::List, "lset")).when(set), Some(set))
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -92,7 +92,7 @@ pub fn linsert(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let len = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
         let Some(at) = list.view().position(pivot) else { return (Change::none(), None) };
         list.insert(at + usize::from(after), args.at(4), limit);
-        (Change::event(EventClass::List, "linsert"), Some(list.view().len()))
+        (Change::event(&Event(EventClass::List, "linsert")), Some(list.view().len()))
     });
     match len {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -110,7 +110,7 @@ pub fn lrem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let limit = access.keyspace().tuning.list_node_limit();
     let removed = access.db(&key).change_as::<List, _>(&key, Missing::Skip, |list| {
         let removed = list.remove_equal(args.at(3), most, count < 0, limit);
-        (Change::event(EventClass::List, "lrem").when(removed > 0), removed)
+        (Change::event(&Event(EventClass::List, "lrem")).when(removed > 0), removed)
     });
     match removed {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -128,7 +128,7 @@ pub fn ltrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         let (first, count) = resolve_range(start, stop, len);
         list.cut(End::Right, len - first - count);
         list.cut(End::Left, first);
-        (Change::event(EventClass::List, "ltrim"), ())
+        (Change::event(&Event(EventClass::List, "ltrim")), ())
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),

@@ -17,7 +17,7 @@ mod tests;
 mod waiting;
 
 use pantala_engine::db::Change;
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::Reply;
 use pantala_types::list::{ELEMENT_BYTES_MAX, End};
 use pantala_types::pack::Element;
@@ -63,15 +63,21 @@ fn storable<'a>(mut elements: impl Iterator<Item = &'a [u8]>, reply: &mut Reply<
 
 /// The change of a key that is pushed to at an end.
 fn pushed(end: End) -> Change {
-    Change::event(EventClass::List, if end == End::Left { "lpush" } else { "rpush" })
+    Change::event(match end {
+        End::Left => &Event(EventClass::List, "lpush"),
+        End::Right => &Event(EventClass::List, "rpush"),
+    })
 }
 
 /// The event of a pop from an end.
-fn pop_event(end: End) -> &'static str {
-    if end == End::Left { "lpop" } else { "rpop" }
+fn pop_event(end: End) -> &'static Event {
+    match end {
+        End::Left => &Event(EventClass::List, "lpop"),
+        End::Right => &Event(EventClass::List, "rpop"),
+    }
 }
 
 /// The change of a key that is popped from at an end.
 fn popped(end: End) -> Change {
-    Change::event(EventClass::List, pop_event(end))
+    Change::event(pop_event(end))
 }

@@ -1,13 +1,12 @@
 //! From one list to another.
 
 use pantala_engine::access::{Access, Key};
-use pantala_engine::db::{Holds, Missing};
-use pantala_engine::notify::EventClass;
+use pantala_engine::db::Missing;
 use pantala_resp::{Args, Reply};
 use pantala_types::List;
 use pantala_types::list::End;
 
-use super::{end, pop_event, popped, pushed, write_element};
+use super::{end, pop_event, popped, pushed};
 use crate::errors;
 
 /// `LMOVE source destination LEFT|RIGHT LEFT|RIGHT`.
@@ -54,31 +53,25 @@ pub(super) fn move_element(
     reply: &mut Reply<'_>,
 ) -> Moved {
     let (source, destination) = (access.first_key(args, 1), access.key(args, 2));
-    match access.db(&source).write_as::<List>(&source) {
+    let element = match access.db(&source).write_as::<List>(&source) {
         Err(_) => return Moved::WrongSource,
         Ok(None) => return Moved::Nothing,
-        Ok(Some(_)) => {}
-    }
+        Ok(Some(list)) => list.get(if from == End::Left { 0 } else { -1 }, |element| element.to_vec()),
+    };
+    // No list is empty.
+    let Some(element) = element else { return Moved::Nothing };
     if access.db(&destination).write_as::<List>(&destination).is_err() {
         return Moved::WrongDestination;
     }
     if !access.claim() {
         return Moved::TooLate;
     }
+    reply.bulk(&element);
     if source.bytes == destination.bytes {
-        rotate(access, &source, from, to, reply);
+        rotate(access, &source, &element, from, to);
         return Moved::Yes;
     }
     let limit = access.keyspace().tuning.list_node_limit();
-    let index = if from == End::Left { 0 } else { -1 };
-    let element = access.db(&source).find(&source).and_then(|entry| {
-        let list = entry.held().view::<List>()?;
-        list.get(index, |element| {
-            write_element(element, reply);
-            element.to_vec()
-        })
-    });
-    let Some(element) = element else { return Moved::Nothing };
     // Both keys were looked at: neither change can be refused any more. As in Redis the push comes first.
     let _ = access.db(&destination).change_as::<List, _>(&destination, Missing::Create, |list| {
         list.push(to, &element, limit);
@@ -92,14 +85,11 @@ pub(super) fn move_element(
 }
 
 /// Moves an element within one list.
-fn rotate(access: &mut Access<'_>, key: &Key<'_>, from: End, to: End, reply: &mut Reply<'_>) {
+fn rotate(access: &mut Access<'_>, key: &Key<'_>, element: &[u8], from: End, to: End) {
     let limit = access.keyspace().tuning.list_node_limit();
     let _ = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {
-        let element = list.pop(from, |element| {
-            write_element(element, reply);
-            element.to_vec()
-        });
-        list.push(to, &element.unwrap_or_default(), limit);
-        (pushed(to).and(EventClass::List, pop_event(from)), ())
+        list.pop(from, |_| ());
+        list.push(to, element, limit);
+        (pushed(to).and(pop_event(from)), ())
     });
 }

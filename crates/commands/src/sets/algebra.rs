@@ -3,7 +3,7 @@
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Expire, WrongType};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
 use pantala_types::set::{
@@ -36,17 +36,17 @@ pub fn sdiff(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `SINTERSTORE destination key [key …]`.
 pub fn sinterstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store(access, args, "sinterstore", always, intersection, reply);
+    store(access, args, &Event(EventClass::Set, "sinterstore"), always, intersection, reply);
 }
 
 /// `SUNIONSTORE destination key [key …]`.
 pub fn sunionstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store(access, args, "sunionstore", union_has_room, union, reply);
+    store(access, args, &Event(EventClass::Set, "sunionstore"), union_has_room, union, reply);
 }
 
 /// `SDIFFSTORE destination key [key …]`.
 pub fn sdiffstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store(access, args, "sdiffstore", always, difference, reply);
+    store(access, args, &Event(EventClass::Set, "sdiffstore"), always, difference, reply);
 }
 
 /// `SINTERCARD numkeys key [key …] [LIMIT limit]`.
@@ -114,7 +114,7 @@ fn show(
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,
-    event: &'static str,
+    event: &'static Event,
     fits: fn(Views<'_, '_>) -> bool,
     make: fn(Views<'_, '_>, usize) -> Set,
     reply: &mut Reply<'_>,
@@ -128,7 +128,7 @@ fn store(
     };
     let len = result.view().len();
     if len > 0 {
-        let change = Change::event(EventClass::Set, event);
+        let change = Change::event(event);
         access.db(&destination).put(&destination, result, Expire::Clear, change);
     } else {
         access.remove_destination(&destination);

@@ -2,7 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::{Collection, Set, SetView};
 
@@ -21,7 +21,7 @@ pub fn sadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             return (Change::none(), None);
         }
         let added = (2..args.len()).filter(|&index| set.add(args.at(index), entries_max)).count();
-        (Change::event(EventClass::Set, "sadd").when(added > 0), Some(added))
+        (Change::event(&Event(EventClass::Set, "sadd")).when(added > 0), Some(added))
     });
     match result {
         Ok(Some(None)) => reply.error(errors::SET_FULL),
@@ -35,7 +35,7 @@ pub fn srem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let result = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
         let removed = (2..args.len()).filter(|&index| set.remove(args.at(index))).count();
-        (Change::event(EventClass::Set, "srem").when(removed > 0), removed)
+        (Change::event(&Event(EventClass::Set, "srem")).when(removed > 0), removed)
     });
     match result {
         Ok(removed) => reply.integer(removed.unwrap_or(0) as i64),
@@ -67,12 +67,12 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     // Both are known to be sets, or missing: from here on nothing can fail.
     let _ = access.db(&from).change_as(&from, Missing::Skip, |set: &mut Set| {
         set.remove(member);
-        (Change::event(EventClass::Set, "srem"), ())
+        (Change::event(&Event(EventClass::Set, "srem")), ())
     });
     let entries_max = intset_entries_max(access);
     let _ = access.db(&to).change_as(&to, Missing::Create, |set: &mut Set| {
         let added = set.add(member, entries_max);
-        (Change::event(EventClass::Set, "sadd").when(added), ())
+        (Change::event(&Event(EventClass::Set, "sadd")).when(added), ())
     });
     reply.integer(1);
 }

@@ -3,7 +3,7 @@
 use pantala_base::random::Random;
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
 use pantala_types::{Collection, Set, SetView};
@@ -55,7 +55,7 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         } else {
             take_some(set, taken, &mut random, |member| reply_popped(member, reply));
         }
-        (Change::event(EventClass::Set, "spop").when(taken > 0), taken == len)
+        (Change::event(&Event(EventClass::Set, "spop")).when(taken > 0), taken == len)
     });
     match result {
         Ok(Some(is_gone)) => match popped {

@@ -17,7 +17,7 @@ mod tests;
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Expire};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::list::{ELEMENT_BYTES_MAX, End, NodeLimit};
 use pantala_types::{Collection, List};
@@ -95,7 +95,7 @@ fn store_result(
     };
     let len = list.view().len();
     if len > 0 {
-        let change = Change::event(EventClass::List, "sortstore");
+        let change = Change::event(&Event(EventClass::List, "sortstore"));
         access.db(destination).put(destination, list, Expire::Clear, change);
     } else {
         access.remove_destination(destination);

@@ -2,7 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::sorted_set::{AddOptions, Added};
 use pantala_types::{Collection, SortedSet, double};
@@ -98,7 +98,10 @@ pub(crate) fn add_scores<'m>(
 ) -> bool {
     let (key, limits) = (access.first_key(args, 1), pack_limits(access));
     let missing = if options.xx { Missing::Skip } else { Missing::Create };
-    let event = if options.incr { "zincr" } else { "zadd" };
+    let event = match options.incr {
+        true => &Event(EventClass::SortedSet, "zincr"),
+        false => &Event(EventClass::SortedSet, "zadd"),
+    };
     let result = access.db(&key).change_as(&key, missing, |set: &mut SortedSet| {
         let mut tally = Tally::default();
         let first = members.next();
@@ -125,7 +128,7 @@ pub(crate) fn add_scores<'m>(
                 }
             };
         }
-        (Change::event(EventClass::SortedSet, event).when(tally.has_changed()), tally)
+        (Change::event(event).when(tally.has_changed()), tally)
     });
     let tally = match result {
         Ok(tally) => tally.unwrap_or_default(),

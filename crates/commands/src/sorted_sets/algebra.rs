@@ -3,6 +3,7 @@
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::Held;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
 use pantala_types::sorted_set::{Builder, PackLimits, SortedSetView};
@@ -116,17 +117,17 @@ pub fn zdiff(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `ZUNIONSTORE destination numkeys key [key …] [WEIGHTS weight …] [AGGREGATE SUM|MIN|MAX]`.
 pub fn zunionstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store_result(access, args, Operation::Union, "zunionstore", reply);
+    store_result(access, args, Operation::Union, &Event(EventClass::SortedSet, "zunionstore"), reply);
 }
 
 /// `ZINTERSTORE destination numkeys key [key …] [WEIGHTS weight …] [AGGREGATE SUM|MIN|MAX]`.
 pub fn zinterstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store_result(access, args, Operation::Intersection, "zinterstore", reply);
+    store_result(access, args, Operation::Intersection, &Event(EventClass::SortedSet, "zinterstore"), reply);
 }
 
 /// `ZDIFFSTORE destination numkeys key [key …]`.
 pub fn zdiffstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    store_result(access, args, Operation::Difference, "zdiffstore", reply);
+    store_result(access, args, Operation::Difference, &Event(EventClass::SortedSet, "zdiffstore"), reply);
 }
 
 /// `ZINTERCARD numkeys key [key …] [LIMIT limit]`.
@@ -168,15 +169,15 @@ fn store_result(
     access: &mut Access<'_>,
     args: &Args<'_>,
     operation: Operation,
-    name: &'static str,
+    event: &'static Event,
     reply: &mut Reply<'_>,
 ) {
-    let Some(keys) = keys_of(access, args, 2, name, reply) else { return };
+    let Some(keys) = keys_of(access, args, 2, event.1, reply) else { return };
     let (destination, limits) = (access.first_key(args, 1), pack_limits(access));
     let held = access.held(&keys, has_members);
     let Some((sources, options)) = sources(held, args, 2, Form::Store, operation, reply) else { return };
     let result = run(&sources, operation, options.aggregate, limits);
-    store(access, &destination, result, name, reply);
+    store(access, &destination, result, event, reply);
 }
 
 /// Whether a source holds what these commands work on: a sorted set, or a set.

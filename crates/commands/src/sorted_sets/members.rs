@@ -2,7 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
 use pantala_types::sorted_set::SortedSetView;
@@ -92,7 +92,7 @@ pub fn zrem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
                 break;
             }
         }
-        (Change::event(EventClass::SortedSet, "zrem").when(removed > 0), removed)
+        (Change::event(&Event(EventClass::SortedSet, "zrem")).when(removed > 0), removed)
     });
     match result {
         Ok(removed) => reply.integer(removed.unwrap_or(0)),

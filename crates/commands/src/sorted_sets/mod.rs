@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Expire, WrongType};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::Event;
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::sorted_set::{PackLimits, SortedSetView};
 use pantala_types::{Collection, SortedSet};
@@ -91,12 +91,12 @@ pub(crate) fn store(
     access: &mut Access<'_>,
     key: &Key<'_>,
     result: SortedSet,
-    event: &'static str,
+    event: &'static Event,
     reply: &mut Reply<'_>,
 ) {
     let len = result.view().len();
     if len > 0 {
-        access.db(key).put(key, result, Expire::Clear, Change::event(EventClass::SortedSet, event));
+        access.db(key).put(key, result, Expire::Clear, Change::event(event));
     } else {
         access.remove_destination(key);
     }

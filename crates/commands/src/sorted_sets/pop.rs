@@ -3,7 +3,7 @@
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Missing, WrongType};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply, Version};
 use pantala_types::{Collection, SortedSet};
 
@@ -28,10 +28,10 @@ impl End {
         }
     }
 
-    fn event(self) -> &'static str {
+    fn event(self) -> &'static Event {
         match self {
-            End::Min => "zpopmin",
-            End::Max => "zpopmax",
+            End::Min => &Event(EventClass::SortedSet, "zpopmin"),
+            End::Max => &Event(EventClass::SortedSet, "zpopmax"),
         }
     }
 }
@@ -164,7 +164,7 @@ pub(crate) fn pop(
             reply.double(score);
         }
         set.remove_range(ranks);
-        (Change::event(EventClass::SortedSet, end.event()).when(taken > 0), taken)
+        (Change::event(end.event()).when(taken > 0), taken)
     })?;
     let Some(taken) = result else { return Ok(false) };
     if taken > 0 {

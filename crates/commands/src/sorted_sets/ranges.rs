@@ -2,7 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::sorted_set::Builder;
 use pantala_types::{Collection, SortedSet};
@@ -86,7 +86,7 @@ pub fn zrangestore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
         }
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     };
-    store(access, &destination, result, "zrangestore", reply);
+    store(access, &destination, result, &Event(EventClass::SortedSet, "zrangestore"), reply);
 }
 
 /// `ZCOUNT key min max`.
@@ -117,20 +117,20 @@ fn count(access: &mut Access<'_>, args: &Args<'_>, by: By, reply: &mut Reply<'_>
 
 /// `ZREMRANGEBYRANK key start stop`.
 pub fn zremrangebyrank(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    remove(access, args, By::Rank, "zremrangebyrank", reply);
+    remove(access, args, By::Rank, &Event(EventClass::SortedSet, "zremrangebyrank"), reply);
 }
 
 /// `ZREMRANGEBYSCORE key min max`.
 pub fn zremrangebyscore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    remove(access, args, By::Score, "zremrangebyscore", reply);
+    remove(access, args, By::Score, &Event(EventClass::SortedSet, "zremrangebyscore"), reply);
 }
 
 /// `ZREMRANGEBYLEX key min max`.
 pub fn zremrangebylex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    remove(access, args, By::Lex, "zremrangebylex", reply);
+    remove(access, args, By::Lex, &Event(EventClass::SortedSet, "zremrangebylex"), reply);
 }
 
-fn remove(access: &mut Access<'_>, args: &Args<'_>, by: By, event: &'static str, reply: &mut Reply<'_>) {
+fn remove(access: &mut Access<'_>, args: &Args<'_>, by: By, event: &'static Event, reply: &mut Reply<'_>) {
     let bounds = match Bounds::parse(by, args.at(2), args.at(3)) {
         Ok(bounds) => bounds,
         Err(error) => return reply.error(error),
@@ -140,7 +140,7 @@ fn remove(access: &mut Access<'_>, args: &Args<'_>, by: By, event: &'static str,
         let ranks = bounds.ranks(set.view(), false);
         let removed = ranks.len();
         set.remove_range(ranks);
-        (Change::event(EventClass::SortedSet, event).when(removed > 0), removed)
+        (Change::event(event).when(removed > 0), removed)
     });
     match result {
         Ok(removed) => reply.integer(removed.unwrap_or(0) as i64),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_base::number::parse_i64;
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_engine::tuning::Tuning;
 use pantala_resp::{Args, Reply};
 use pantala_types::Stream;
@@ -86,8 +86,8 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             _ => 0,
         };
         let threshold = options.trimming.filter(|_| is_journaled).and_then(|how| how.threshold_left(stream));
-        let change = Change::event(EventClass::Stream, "xadd");
-        let change = if trimmed > 0 { change.and(EventClass::Stream, "xtrim") } else { change };
+        let change = Change::event(&Event(EventClass::Stream, "xadd"));
+        let change = if trimmed > 0 { change.and(&Event(EventClass::Stream, "xtrim")) } else { change };
         (change.when(added.is_ok()), added.map(|id| (id, threshold)))
     });
     match added {
@@ -121,7 +121,7 @@ pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let trimmed = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
         let trimmed = stream.trim(how.to, how.approximate, how.limit);
         let threshold = Some(how).filter(|_| is_journaled && trimmed > 0).and_then(|how| how.threshold_left(stream));
-        (Change::event(EventClass::Stream, "xtrim").when(trimmed > 0), (trimmed, threshold))
+        (Change::event(&Event(EventClass::Stream, "xtrim")).when(trimmed > 0), (trimmed, threshold))
     });
     let Ok(trimmed) = trimmed else { return reply.error(errors::WRONG_TYPE) };
     let (trimmed, threshold) = trimmed.unwrap_or((0, None));

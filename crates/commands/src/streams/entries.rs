@@ -2,7 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::StreamId;
 
@@ -70,7 +70,7 @@ pub fn xdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let deleted = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
         let deleted = ids.map(|ids| stream.delete(ids.as_slice()));
         let is_changed = deleted.is_some_and(|deleted| deleted > 0);
-        (Change::event(EventClass::Stream, "xdel").when(is_changed), deleted)
+        (Change::event(&Event(EventClass::Stream, "xdel")).when(is_changed), deleted)
     });
     match deleted {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -116,7 +116,7 @@ pub fn xsetid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         if why_not.is_none() {
             stream.set_id(last_id, entries_added, Some(max_deleted_id).filter(|&id| id != StreamId::MIN));
         }
-        (metadata("xsetid").when(why_not.is_none()), why_not)
+        (metadata(&Event(EventClass::Stream, "xsetid")).when(why_not.is_none()), why_not)
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),

@@ -3,7 +3,7 @@
 use pantala_engine::access::Access;
 use pantala_engine::client::LocalContext;
 use pantala_engine::db::{Change, Missing};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::stream::{ENTRIES_READ_UNKNOWN, Stream, StreamId};
 
@@ -31,12 +31,12 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
     let mut db = access.db(&key);
     let mut done = change(&mut db, &key, |stream| {
         let is_created = create(stream);
-        (metadata("xgroup-create").when(is_created), is_created)
+        (metadata(&Event(EventClass::Stream, "xgroup-create")).when(is_created), is_created)
     });
     if matches!(done, Ok(None)) && mkstream && fits && start.is_some() {
         // The key itself is new: that is a change of it.
         done = db.change_as(&key, Missing::Create, |stream: &mut StreamBox| {
-            (Change::event(EventClass::Stream, "xgroup-create"), create(stream))
+            (Change::event(&Event(EventClass::Stream, "xgroup-create")), create(stream))
         });
     }
     match (done, start) {
@@ -54,7 +54,7 @@ pub fn xgroup_setid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     let Some((_, entries_read)) = options(args, false, reply) else { return };
     let start = Start::parse(args.at(4), parse_id_or_end);
     let fits = SETID_ARGUMENTS.contains(&args.len());
-    let done = change_group(access, args, reply, "xgroup-setid", |stream, group| {
+    let done = change_group(access, args, reply, &Event(EventClass::Stream, "xgroup-setid"), |stream, group| {
         let (true, Some(start)) = (fits, &start) else { return (false, ()) };
         stream.set_group_id(group, start.id(stream.figures().last_id), entries_read);
         (true, ())
@@ -72,7 +72,7 @@ pub fn xgroup_destroy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Repl
     let key = access.first_key(args, 2);
     let done = change(&mut access.db(&key), &key, |stream| {
         let destroyed = stream.destroy_group(args.at(3));
-        (Change::group_deleted().and(EventClass::Stream, "xgroup-destroy").when(destroyed), destroyed)
+        (Change::group_deleted().and(&Event(EventClass::Stream, "xgroup-destroy")).when(destroyed), destroyed)
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -84,10 +84,11 @@ pub fn xgroup_destroy(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Repl
 /// `XGROUP CREATECONSUMER key group consumer`.
 pub fn xgroup_createconsumer(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let now_ms = access.now_ms();
-    let created = change_group(access, args, reply, "xgroup-createconsumer", |stream, group| {
-        let created = stream.create_consumer(group, args.at(4), now_ms);
-        (created, created)
-    });
+    let created =
+        change_group(access, args, reply, &Event(EventClass::Stream, "xgroup-createconsumer"), |stream, group| {
+            let created = stream.create_consumer(group, args.at(4), now_ms);
+            (created, created)
+        });
     if let Some(created) = created {
         reply.integer(i64::from(created));
     }
@@ -95,10 +96,11 @@ pub fn xgroup_createconsumer(access: &mut Access<'_>, args: &Args<'_>, reply: &m
 
 /// `XGROUP DELCONSUMER key group consumer`.
 pub fn xgroup_delconsumer(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let pending = change_group(access, args, reply, "xgroup-delconsumer", |stream, group| {
-        let pending = stream.remove_consumer(group, args.at(4));
-        (pending.is_some(), pending.unwrap_or(0))
-    });
+    let pending =
+        change_group(access, args, reply, &Event(EventClass::Stream, "xgroup-delconsumer"), |stream, group| {
+            let pending = stream.remove_consumer(group, args.at(4));
+            (pending.is_some(), pending.unwrap_or(0))
+        });
     if let Some(pending) = pending {
         reply.integer(pending as i64);
     }
@@ -178,7 +180,7 @@ fn change_group<R>(
     access: &mut Access<'_>,
     args: &Args<'_>,
     reply: &mut Reply<'_>,
-    event: &'static str,
+    event: &'static Event,
     work: impl FnOnce(&mut Stream, usize) -> (bool, R),
 ) -> Option<R> {
     let key = access.first_key(args, 2);

@@ -37,7 +37,7 @@ pub use read::*;
 
 use pantala_engine::access::Key;
 use pantala_engine::db::{Change, Db, Missing, WrongType};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::Reply;
 use pantala_types::Stream;
 
@@ -56,14 +56,14 @@ fn change<R>(
 }
 
 /// The change of a stream's groups or ids, which Redis doesn't count as its value, and its event.
-fn metadata(event: &'static str) -> Change {
-    Change::metadata().and(EventClass::Stream, event)
+fn metadata(event: &'static Event) -> Change {
+    Change::metadata().and(event)
 }
 
 /// What a command did to a group that reads or claims entries for a consumer. It is propagated as
 /// what it did, and never as the client sent it.
 fn delivery(created_consumer: bool) -> Change {
-    if created_consumer { metadata("xgroup-createconsumer") } else { Change::metadata() }
+    if created_consumer { metadata(&Event(EventClass::Stream, "xgroup-createconsumer")) } else { Change::metadata() }
 }
 
 /// The error of a command that needs a key and a group of it, `rest` following their names.

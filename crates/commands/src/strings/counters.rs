@@ -2,7 +2,7 @@
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Expire, Holds, NewString};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::LongDouble;
 
@@ -42,7 +42,7 @@ pub fn decrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 #[inline]
 fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    let change = Change::event(EventClass::String, "incrby");
+    let change = Change::event(&Event(EventClass::String, "incrby"));
     let sum = access.db(&key).edit_integer(&key, change, |held| {
         let Some(held) = held else { return Ok(by) };
         let string = StringRef::of(held).ok_or(errors::WRONG_TYPE)?;
@@ -73,7 +73,7 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     };
     // As bytes even where it looks like an integer: so says OBJECT ENCODING of Redis.
     let text = sum.to_human();
-    let change = Change::event(EventClass::String, "incrbyfloat");
+    let change = Change::event(&Event(EventClass::String, "incrbyfloat"));
     match db.set_string(&key, NewString::Bytes(&text), Expire::Keep, change) {
         Ok(()) => {
             access.propagate(&[b"SET", key.bytes, &text, b"KEEPTTL"]);

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, EditError, Expire, Holds, NewString};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::{check_string_length, getrange as range_of};
 
@@ -47,7 +47,7 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let tail = args.at(2);
     let len_max = access.keyspace().tuning.proto_max_bulk_len.load(Relaxed);
     let mut db = access.db(&key);
-    let change = Change::event(EventClass::String, "append");
+    let change = Change::event(&Event(EventClass::String, "append"));
     let Some(entry) = db.write(&key) else {
         // A new key: stored as SET would, an integer where it is one.
         let stored = db.set_string(&key, NewString::encode(tail), Expire::Clear, change);
@@ -84,7 +84,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     // Within `proto-max-bulk-len` now, which fits an usize on every 64-bit system.
     let offset = offset as usize;
     let len = len.max(offset + patch.len());
-    let change = Change::event(EventClass::String, "setrange");
+    let change = Change::event(&Event(EventClass::String, "setrange"));
     let changed = db.edit_string(&key, |string| Ok((change, string.try_set_range(offset, patch)?)));
     finish(changed.map(|()| len), reply);
 }

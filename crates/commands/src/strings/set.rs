@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Expire, Holds, NewString, payload_of};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 
 use super::StringRef;
@@ -14,7 +14,7 @@ use crate::expiry::{Base, Unit, invalid_expire, new_expiry_ms};
 use crate::{errors, propagated};
 
 /// What all these do to a key that they set.
-const SET: Change = Change::event(EventClass::String, "set");
+const SET: Change = Change::event(&Event(EventClass::String, "set"));
 
 /// `GET key`.
 #[inline]
@@ -153,10 +153,10 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         db.remove(&key, lazy);
         propagated::deletion(access, &key, lazy);
     } else if let Some(at_ms) = at_ms {
-        db.set_expire(&key, Some(at_ms), Change::event(EventClass::Generic, "expire"));
+        db.set_expire(&key, Some(at_ms), Change::event(&Event(EventClass::Generic, "expire")));
         propagated::deadline(access, &key, at_ms);
     } else if options.expiry == Expiry::Persist && had_expiry {
-        db.set_expire(&key, None, Change::event(EventClass::Generic, "persist"));
+        db.set_expire(&key, None, Change::event(&Event(EventClass::Generic, "persist")));
         access.propagate(&[b"PERSIST", key.bytes]);
     }
 }
@@ -197,7 +197,7 @@ fn store(
         (None, Expiry::Keep) => Expire::Keep,
         (None, _) => Expire::Clear,
     };
-    let change = if at_ms.is_some() { SET.and(EventClass::Generic, "expire") } else { SET };
+    let change = if at_ms.is_some() { SET.and(&Event(EventClass::Generic, "expire")) } else { SET };
     db.set_payload(key, payload, flags, expire, change);
     if access.is_journaled() {
         let value = args.at(if command == "set" { 2 } else { 3 });

@@ -3,7 +3,7 @@
 use pantala_engine::NewPayload;
 use pantala_engine::access::{Access, Key, KeyPlace};
 use pantala_engine::db::{Change, Expire, Holds, NewString, fits_inline, payload_of};
-use pantala_engine::notify::EventClass;
+use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 use pantala_types::{OutOfMemory, Value};
 
@@ -90,7 +90,7 @@ fn store_pairs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let mut large = large.into_iter();
     for_each_fetched(access, args, 2, |access, key, index| {
         let value = args.at(index + 1);
-        let (mut db, set) = (access.db(key), Change::event(EventClass::String, "set"));
+        let (mut db, set) = (access.db(key), Change::event(&Event(EventClass::String, "set")));
         if is_large(key.bytes, value) {
             // `large_payloads` made one for each such pair, in this order.
             let Some((payload, flags)) = large.next() else { return };

@@ -36,13 +36,13 @@
 //! ```
 //! use pantala_engine::access::Key;
 //! use pantala_engine::db::{Change, Db, Missing, WrongType};
-//! use pantala_engine::notify::EventClass;
+//! use pantala_engine::notify::{Event, EventClass};
 //! use pantala_types::{Collection, Set};
 //!
 //! fn remove_member(db: &mut Db<'_>, key: &Key<'_>, member: &[u8]) -> Result<bool, WrongType> {
 //!     let removed = db.change_as(key, Missing::Skip, |set: &mut Set| {
 //!         let is_removed = set.remove(member);
-//!         (Change::event(EventClass::Set, "srem").when(is_removed), is_removed)
+//!         (Change::event(&Event(EventClass::Set, "srem")).when(is_removed), is_removed)
 //!     })?;
 //!     Ok(removed == Some(true))
 //! }
@@ -89,7 +89,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::access::Key;
 use crate::blocking::Waiters;
 use crate::keyspace::Keyspace;
-use crate::notify::EventClass;
+use crate::notify::{Event, EventClass};
 
 /// Largest value that debug builds compare with what it was before a command that says it changed nothing, bytes.
 pub(super) const CHECKED_BYTES_MAX: usize = 1024;
@@ -106,14 +106,7 @@ pub struct Change {
     is_new: bool,
     /// The key went with its last element: `del` comes behind its other events.
     is_gone: bool,
-    events: [Option<Event>; 2],
-}
-
-/// A keyspace event.
-#[derive(Debug)]
-struct Event {
-    class: EventClass,
-    name: &'static str,
+    events: [Option<&'static Event>; 2],
 }
 
 /// Whom a change concerns: the rows of the table at the head of this module.
@@ -130,6 +123,9 @@ enum Kind {
     Evicted,
 }
 
+/// Fields of a hash expired.
+const HEXPIRED: &Event = &Event(EventClass::Hash, "hexpired");
+
 impl Change {
     #[inline]
     const fn of(kind: Kind) -> Self {
@@ -137,8 +133,8 @@ impl Change {
     }
 
     #[inline]
-    const fn with_event(kind: Kind, class: EventClass, name: &'static str) -> Self {
-        Change { kind, is_new: false, is_gone: false, events: [Some(Event { class, name }), None] }
+    const fn with_event(kind: Kind, event: &'static Event) -> Self {
+        Change { kind, is_new: false, is_gone: false, events: [Some(event), None] }
     }
 
     /// Returns the change of a key whose value is what it was: nobody is notified. Debug builds check
@@ -148,10 +144,10 @@ impl Change {
         Change::of(Kind::Nothing)
     }
 
-    /// Returns a change of the key's value, with its event by Redis's name.
+    /// Returns a change of the key's value, with its event.
     #[inline]
-    pub const fn event(class: EventClass, name: &'static str) -> Self {
-        Change::with_event(Kind::Value, class, name)
+    pub const fn event(event: &'static Event) -> Self {
+        Change::with_event(Kind::Value, event)
     }
 
     /// Returns a change of the key's value that has no event in Redis (`PFCOUNT` that remembers its
@@ -185,22 +181,22 @@ impl Change {
 
     /// A lookup found the key expired.
     pub(crate) const fn expired() -> Self {
-        Change::with_event(Kind::Expired, EventClass::Expired, "expired")
+        Change::with_event(Kind::Expired, &Event(EventClass::Expired, "expired"))
     }
 
     /// Active expiry found the key expired.
     pub(crate) const fn expired_actively() -> Self {
-        Change::with_event(Kind::ExpiredActively, EventClass::Expired, "expired")
+        Change::with_event(Kind::ExpiredActively, &Event(EventClass::Expired, "expired"))
     }
 
     /// Active expiry removed fields of a hash.
     pub(crate) const fn fields_expired() -> Self {
-        Change::with_event(Kind::FieldsExpired, EventClass::Hash, "hexpired")
+        Change::with_event(Kind::FieldsExpired, HEXPIRED)
     }
 
     /// The key was evicted.
     pub(crate) const fn evicted() -> Self {
-        Change::with_event(Kind::Evicted, EventClass::Evicted, "evicted")
+        Change::with_event(Kind::Evicted, &Event(EventClass::Evicted, "evicted"))
     }
 
     /// Returns this change with an event behind those it has.
@@ -208,10 +204,10 @@ impl Change {
     /// # Panics
     /// When it has two.
     #[inline]
-    pub const fn and(mut self, class: EventClass, name: &'static str) -> Self {
+    pub const fn and(mut self, event: &'static Event) -> Self {
         let free = if self.events[0].is_none() { 0 } else { 1 };
         assert!(self.events[free].is_none(), "a change has at most two events");
-        self.events[free] = Some(Event { class, name });
+        self.events[free] = Some(event);
         self
     }
 
@@ -224,11 +220,10 @@ impl Change {
     /// Fields of the hash expired before the command ran on it.
     pub(crate) fn after_expired_fields(mut self) -> Self {
         if self.is_none() {
-            return Change::event(EventClass::Hash, "hexpired");
+            return Change::event(HEXPIRED);
         }
         assert!(self.events[1].is_none(), "a change has at most two events");
-        self.events[1] = self.events[0].take();
-        self.events[0] = Some(Event { class: EventClass::Hash, name: "hexpired" });
+        self.events[1] = self.events[0].replace(HEXPIRED);
         self
     }
 
@@ -255,7 +250,7 @@ impl Change {
     /// Returns the names of its events, in order.
     #[cfg(all(test, not(loom)))]
     pub(super) fn event_names(&self) -> Vec<&'static str> {
-        let own = self.events.iter().flatten().map(|event| event.name);
+        let own = self.events.iter().flatten().map(|event| event.1);
         let new = self.is_new.then_some("new");
         new.into_iter().chain(own).chain(self.is_gone.then_some("del")).collect()
     }
@@ -263,10 +258,10 @@ impl Change {
     /// Returns the classes of its events.
     #[inline]
     fn classes(&self) -> u32 {
-        let class_of = |event: &Option<Event>| event.as_ref().map_or(0, |event| event.class as u32);
+        let class_of = |event: Option<&Event>| event.map_or(0, |Event(class, _)| *class as u32);
         let new = if self.is_new { EventClass::New as u32 } else { 0 };
         let gone = if self.is_gone { EventClass::Generic as u32 } else { 0 };
-        class_of(&self.events[0]) | class_of(&self.events[1]) | new | gone
+        class_of(self.events[0]) | class_of(self.events[1]) | new | gone
     }
 }
 
@@ -293,8 +288,13 @@ fn is_heard(keyspace: &Keyspace, waiters: &Waiters, change: &Change) -> bool {
 }
 
 #[cold]
-fn commit_to_sinks(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &Key<'_>, change: Change) {
-    let Change { kind, is_new, is_gone, events } = change;
+fn commit_to_sinks(
+    keyspace: &Keyspace,
+    waiters: &mut Waiters,
+    db: u32,
+    key: &Key<'_>,
+    Change { kind, is_new, is_gone, events }: Change,
+) {
     let (tuning, bytes, hash) = (&keyspace.tuning, key.bytes, key.place.hash);
     let (broadcasts, is_journaled) = (tuning.broadcasts(), tuning.is_journaled());
     match kind {
@@ -333,8 +333,8 @@ fn commit_to_sinks(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &Ke
     if is_new {
         keyspace.notify(EventClass::New, "new", db, bytes);
     }
-    for event in events.into_iter().flatten() {
-        keyspace.notify(event.class, event.name, db, bytes);
+    for &Event(class, name) in events.into_iter().flatten() {
+        keyspace.notify(class, name, db, bytes);
     }
     if is_gone {
         keyspace.notify(EventClass::Generic, "del", db, bytes);

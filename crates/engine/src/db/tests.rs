@@ -71,7 +71,7 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, members: usize) {
     let key = key(access, args);
     let added = access.db(&key).change_as(&key, Missing::Create, |set: &mut Set| {
         (0..members).for_each(|number| _ = set.add(format!("m{number}").as_bytes(), INTSET_ENTRIES_MAX));
-        (Change::event(EventClass::Set, "sadd"), ())
+        (Change::event(&Event(EventClass::Set, "sadd")), ())
     });
     assert_eq!(added, Ok(Some(())));
 }
@@ -109,7 +109,7 @@ fn remove_at_random(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>)
     let key = key(access, args);
     let number = access.random(&key).below(2);
     let removed = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
-        (Change::event(EventClass::Set, "srem"), set.remove(format!("m{number}").as_bytes()))
+        (Change::event(&Event(EventClass::Set, "srem")), set.remove(format!("m{number}").as_bytes()))
     });
     assert_eq!(removed, Ok(Some(true)));
 }
@@ -146,9 +146,9 @@ fn a_random_change_must_say_what_it_did() {
 #[test]
 fn a_change_keeps_its_events_in_order() {
     let names = |change: &Change| change.event_names();
-    let change = Change::event(EventClass::Stream, "xadd").and(EventClass::Stream, "xtrim");
+    let change = Change::event(&Event(EventClass::Stream, "xadd")).and(&Event(EventClass::Stream, "xtrim"));
     assert_eq!(names(&change.of_new_key(true).of_gone_key(true)), ["new", "xadd", "xtrim", "del"]);
-    assert_eq!(names(&Change::event(EventClass::Hash, "hdel").after_expired_fields()), ["hexpired", "hdel"]);
+    assert_eq!(names(&Change::event(&Event(EventClass::Hash, "hdel")).after_expired_fields()), ["hexpired", "hdel"]);
     assert_eq!(names(&Change::none().after_expired_fields().of_gone_key(true)), ["hexpired", "del"]);
-    assert_eq!(names(&Change::event(EventClass::Set, "sadd").when(false)), [""; 0]);
+    assert_eq!(names(&Change::event(&Event(EventClass::Set, "sadd")).when(false)), [""; 0]);
 }
