@@ -152,6 +152,9 @@ impl Db<'_> {
         let is_journaled = tuning.is_journaled();
         let mut names = Vec::new();
         let result = self.change_as(key, missing, |hash: &mut Hash| {
+            if !matches!(hash, Hash::Timed(_)) {
+                return work(hash);
+            }
             let expired = fields.expire(hash, now_ms, |field| {
                 if is_journaled {
                     names.push(field.to_vec());
