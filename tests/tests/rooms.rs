@@ -180,3 +180,35 @@ fn sizes_are_counted() {
     add_sizes(&mut sizes, code);
     assert_eq!(sizes.into_iter().collect::<Vec<_>>(), [("One".to_owned(), (3, 3))]);
 }
+
+/// Files that the way of a GET may pass through.
+const GET_FILES_MAX: usize = 8;
+
+#[test]
+fn the_way_of_a_get_is_where_the_documentation_says() {
+    let docs = workspace_root().join("docs");
+    let text = std::fs::read_to_string(docs.join("architecture.md")).expect("it is there");
+    let rows: Vec<(&str, &str)> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("| file |"))
+        .skip(2)
+        .take_while(|line| line.starts_with("| [`"))
+        .map(|line| {
+            let path = line.split_once("](").and_then(|(_, rest)| rest.split_once(')')).expect("a link").0;
+            let name = line.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
+            (path, name.trim().trim_matches('`'))
+        })
+        .collect();
+    assert!((2..=GET_FILES_MAX).contains(&rows.len()), "{} files", rows.len());
+    let code = |path: &str| {
+        let text = std::fs::read_to_string(docs.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        tidy::code_only(&text)
+    };
+    for (number, pair) in rows.windows(2).enumerate() {
+        let [(from, name), (to, _)] = [pair[0], pair[1]];
+        for path in [from, to] {
+            assert!(tidy::has_word(&code(path), name), "step {number}: {path} doesn't have {name}");
+        }
+    }
+    assert!(rows.last().is_some_and(|(path, name)| Path::new(path).ends_with("dict/src/dict.rs") && name.is_empty()));
+}

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use io_uring::{cqueue, opcode, types};
-use pantala_base::{Lender, Outgoing};
+use pantala_base::{Lender, Moment, Outgoing};
 use rustix::event::epoll;
 
 use super::buffers::{BUFFER_BYTES, Buffers};
@@ -183,7 +183,7 @@ impl EventLoop for UringLoop {
         self.ends_wait = false;
         let quiet_queued = mem::take(&mut self.quiet_queued);
         if quiet_queued > 0 && timeout != Some(Duration::ZERO) {
-            let begin = Instant::now();
+            let begin = Moment::now();
             if self.waits_for_several {
                 // The completions of quiet sends come with the submission, unless a socket is full: wait for one more.
                 self.ring.enter(1 + quiet_queued, timeout)?;
