@@ -90,7 +90,7 @@ impl Executor<'_> {
     }
 
     /// Whether it was torn.
-    fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
+    fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut [Ownership]) -> bool {
         let (session, now_ms) = (request.session, request.now_ms);
         let is_begun = exec.heading_bytes > 0;
         let flags = exec.transaction.flags();

@@ -270,7 +270,7 @@ impl<'k> Executor<'k> {
     }
 
     /// Runs a command of a transaction on those of the shards held that it needs (ascending, without repeats).
-    pub fn run_held(&mut self, call: &Call<'_>, shards: &[u32], owned: &mut Vec<Ownership>, reply: &mut Vec<u8>) {
+    pub fn run_held(&mut self, call: &Call<'_>, shards: &[u32], owned: &mut [Ownership], reply: &mut Vec<u8>) {
         // A handler sees the shards of its own route and no others. Most have one: nothing is moved for it.
         if let [shard] = shards
             && let Ok(at) = owned.binary_search_by_key(shard, Ownership::shard)
