@@ -430,6 +430,14 @@ impl Watches {
         }
     }
 
+    /// Forgets the watches that have ended where there are so few that no command looks for them: of many shards those
+    /// few are much together. Called about once a second.
+    pub(crate) fn sweep_few(&mut self) {
+        if (1..SWEEP_FROM).contains(&self.entries) {
+            self.sweep();
+        }
+    }
+
     /// Forgets the watches that have ended. Their number, or the length of their names, doubles at least between two sweeps: constant work for each entry or byte.
     fn sweep(&mut self) {
         (self.entries, self.name_bytes) = (0, 0);

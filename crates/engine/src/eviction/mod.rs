@@ -328,7 +328,7 @@ impl Executor<'_> {
         let weights = &mut self.weights;
         if weights.release_failed_ms == now_ms {
             weights.release_credit += DICTS_LOOKED_AT;
-            if weights.release_credit < u64::from(keyspace.partition_count()) * u64::from(keyspace.databases()) {
+            if weights.release_credit < u64::from(keyspace.partition_count()) * keyspace.used().count() as u64 {
                 return false;
             }
         }
@@ -376,7 +376,9 @@ impl Executor<'_> {
         for shard in (0..keyspace.partition_count()).filter(|&shard| is_wanted(shard)) {
             let Some(mut ownership) = self.try_take(shard) else { continue };
             release_emptied_of(keyspace, &mut ownership);
-            for (physical, database) in keyspace.shard(&mut ownership).databases.used() {
+            let Shard { databases, waiters, .. } = keyspace.shard(&mut ownership);
+            waiters.watches.sweep_few();
+            for (physical, database) in databases.used() {
                 let figures = keyspace.figures(shard, physical);
                 figures.dict_bytes.set(database.dict.allocated_bytes() as u64);
                 keyspace.tell_memory(figures);
