@@ -186,7 +186,6 @@ fn wrong_arguments_end_the_start() {
         (&["--shards", "many"], &["shards"]),
         (&["--partitions", "100000"], &["partitions", "16384"]),
         (&["--shards", "8", "--partitions", "7"], &["shards 8", "partitions 7"]),
-        (&["--databases", "16384", "--partitions", "65"], &["65 partitions", "16384 databases"]),
         (&["--workers", "0"], &["workers"]),
         (&["--workers", "100000"], &["workers", "1024"]),
         (&["--execution", "sideways"], &["execution", "inline", "owner"]),
