@@ -125,7 +125,7 @@ fn replies_of_parked_commands_count_against_the_output_limit() {
 fn a_shard_in_demand_starves_nobody() {
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
-            let args = ["--workers", "4", "--shards", "1", "--execution", execution];
+            let args = ["--workers", "4", "--shards", "1", "--partitions", "1", "--execution", execution];
             let mut server = Server::pantala(backend, &args);
             let mut patient: Vec<Client> = (0..4).map(|_| server.connect()).collect();
             let stop = AtomicBool::new(false);

@@ -115,7 +115,7 @@ fn command() -> Command {
         .arg(option(
             "partitions",
             "N",
-            "Parts of all shards together, each of which one worker at a time has [default: one for each shard]",
+            "Parts of all shards together, each of which one worker at a time has [default: from the workers]",
         ))
         .arg(option("workers", "N", "Threads with an event loop, 1 to 1024 [default: the CPUs this process may use]"))
         .arg(option("io-threads", "N", "With --execution owner: threads that only read, parse and encode [default: 0]"))

@@ -24,7 +24,7 @@ pub mod table;
 pub mod value;
 pub mod values;
 
-use pantala_base::limits::SHARDS_MAX;
+use pantala_base::limits::{PARTITIONS_MAX, SHARDS_MAX};
 
 pub use host::{Host, System};
 pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
@@ -34,9 +34,18 @@ pub use settings::{
 pub use store::{Apply, ConfigStore, Refusal};
 pub use value::OutputLimit;
 
-/// Partitions for a number of workers and of shards where nobody says how many: one of each shard.
-pub const fn default_partitions(_workers: usize, shards: usize) -> usize {
-    shards
+/// Partitions per worker at least where nobody says how many: as many as shards are by default. More make no command
+/// faster: each has lines of its own that workers' caches must hold.
+const PARTITIONS_PER_WORKER: usize = 16;
+
+/// Partitions for a number of workers and of shards where nobody says how many: as many of each shard. One of each, where
+/// there is nobody to wait for.
+pub const fn default_partitions(workers: usize, shards: usize) -> usize {
+    if workers <= 1 {
+        return shards;
+    }
+    let wanted = workers.saturating_mul(PARTITIONS_PER_WORKER).div_ceil(shards).saturating_mul(shards);
+    if wanted <= PARTITIONS_MAX { wanted } else { shards }
 }
 
 /// What the host decides where nobody says anything, for a number of workers.

@@ -1,5 +1,5 @@
 use super::super::host::fake::Fake;
-use super::super::{default_partitions, host_defaults};
+use super::super::host_defaults;
 use super::*;
 
 fn load_from(host: &mut Fake, sources: &Sources) -> Result<Loaded, LoadError> {
@@ -245,7 +245,12 @@ fn host_decides_what_nobody_said() {
     let given = settings("workers 3");
     assert_eq!((given.workers, given.shards), (3, 48));
     assert_eq!(settings("shards 5").shards, 5);
-    assert_eq!(settings("shards 5").partitions, default_partitions(2, 5));
+    for (workers, shards, partitions) in
+        [(1, 5, 5), (2, 5, 35), (2, 32, 32), (2, 40, 40), (64, 40, 1_040), (64, 1_024, 1_024), (1_024, 9_000, 9_000)]
+    {
+        let given = settings(&format!("workers {workers}\nshards {shards}"));
+        assert_eq!(given.partitions, partitions, "{workers} workers, {shards} shards");
+    }
     assert_eq!(settings("partitions 48\nshards 40").partitions, 48);
     assert_eq!(settings("partitions 40\nshards 40").partitions, 40);
     assert!(matches!(load_text("partitions 39\nshards 40"), Err(LoadError::Whole(_))));
