@@ -543,7 +543,7 @@ fn debug_htstats_counts_the_keys_of_a_database() {
     let text = client.call("DEBUG HTSTATS 0").text();
     let (keys, expiries) = text.split_once("[Expires HT]\n").expect("there are two parts");
     assert!(keys.starts_with("[Dictionary HT]\n") && keys.contains(" number of elements: 5000\n"), "{text}");
-    assert!(keys.contains("of 4 shards") && expiries.ends_with(" number of elements: 1\n"), "{text}");
+    assert!(keys.contains("of 32 partitions") && expiries.ends_with(" number of elements: 1\n"), "{text}");
     // Each bucket is told by how many of its slots are in use.
     let lines = keys.lines().skip_while(|line| !line.contains("distribution")).skip(1);
     let pairs = lines.map(|line| line.trim().split_once(": ").expect("slots and buckets"));

@@ -48,7 +48,7 @@ fn is_buffer_setting(name: &[u8]) -> bool {
 }
 
 /// `DEBUG HTSTATS db`: how the keys of a database lie in the buckets of its tables, one for each
-/// shard.
+/// partition.
 pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(number) = integer(args.at(2), reply) else { return };
     let number = u32::try_from(number).ok().filter(|number| *number < access.keyspace().databases());
@@ -71,7 +71,7 @@ fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     } else {
         let buckets: usize = occupancy.buckets.iter().sum();
         text += &format!(
-            "Hash table 0 stats (main hash tables of {tables} shards):\n table size: {}\n number of elements: {}\n \
+            "Hash table 0 stats (main hash tables of {tables} partitions):\n table size: {}\n number of elements: {}\n \
              load: {:.2}%\n directory words: {}\n segments: {}\n buckets: {buckets}\n elements in no bucket: {}\n \
              Elements per bucket distribution:\n",
             occupancy.slots(),
@@ -343,7 +343,7 @@ mod tests {
         let occupancy = Occupancy { entries: 11, expiring: 3, directory_words: 4, segments: 2, buckets, stashed: 1 };
         assert_eq!(
             occupancy_text(&occupancy, 4),
-            "[Dictionary HT]\nHash table 0 stats (main hash tables of 4 shards):\n table size: 32\n number of elements: 11\n \
+            "[Dictionary HT]\nHash table 0 stats (main hash tables of 4 partitions):\n table size: 32\n number of elements: 11\n \
              load: 34.38%\n directory words: 4\n segments: 2\n buckets: 4\n elements in no bucket: 1\n \
              Elements per bucket distribution:\n   0: 2 (50.00%)\n   2: 1 (25.00%)\n   8: 1 (25.00%)\n\
              [Expires HT]\nHash table 0 stats (expiries lie in the main hash tables):\n number of elements: 3\n"
