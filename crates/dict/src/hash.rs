@@ -32,7 +32,7 @@ fn half(bytes: &[u8], at: usize) -> u64 {
 ///
 /// The seed is to be random and secret: both factors of every product are masked by it, so that whoever chooses keys
 /// can't aim for collisions without knowing it. It isn't a cryptographic hash.
-#[inline]
+#[inline(always)] // As it is asked for each key.
 pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     #[cfg(test)]
     if seed == COLLIDING_SEED {

@@ -109,7 +109,7 @@ fn evict_if_due<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
 }
 
 /// Runs what other workers sent and what connections have sent, and what had to wait until now.
-#[inline]
+#[inline(always)]
 fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut Windows) {
     dispatcher.receive_messages();
     dispatcher.clients.time_out();
@@ -118,7 +118,7 @@ fn run_commands<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, windows: &mut 
 }
 
 /// Ends a turn: periodic work, what has changed, sends.
-#[inline]
+#[inline(always)]
 fn end_turn<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>, control: &RefCell<Control>, is_whole: bool) {
     dispatcher.clients.reactor.clock.end_turn(dispatcher.clients.reactor.server);
     control.borrow_mut().cron_if_due(dispatcher);
