@@ -160,6 +160,20 @@ fn shards_put_off_before_a_script_are_free_for_others() {
     });
 }
 
+/// How long a reply may take before its key counts as held.
+const REPLY_TIME: Duration = Duration::from_millis(100);
+
+/// Waits until a script holds a key: its command has then begun to run, which the list of clients
+/// doesn't tell.
+fn wait_until_held(server: &Server, key: &str) {
+    eventually("the key is held", || {
+        let mut client = server.connect();
+        client.set_read_timeout(REPLY_TIME);
+        client.send(&["STRLEN", key]);
+        client.try_receive().is_err()
+    });
+}
+
 /// A script that had to wait makes room, for want of memory, before it runs.
 #[test]
 fn shards_that_a_script_evicted_from_are_free_for_others() {
@@ -192,7 +206,7 @@ fn shards_that_a_script_evicted_from_are_free_for_others() {
                      local began = now() while now() - began < 0.5 do end \
                      redis.call('SET', KEYS[1], string.rep('x', ARGV[1]))";
         scene.holder.send(&["EVAL", fills, "1", HELD[0], &(50 * VALUE_BYTES).to_string()]);
-        scene.wait_for_commands("eval", 1);
+        wait_until_held(&scene.server, HELD[0]);
         scene.stuck[0].send(&["EVAL", "while true do end", "1", HELD[0]]);
         assert_eq!(scene.holder.receive(), Reply::Null);
         let reads: Vec<Vec<&str>> = keys.iter().map(|key| vec!["STRLEN", key]).collect();
