@@ -745,6 +745,12 @@ impl Executor<'_> {
     fn run_watched(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         let keyspace = access.keyspace;
         set_changer(keyspace, access.owned, Changer::from(&call.session));
+        if keyspace.tuning.is_journaled() {
+            // What a command marked that began before the journal was switched on is not this one's.
+            for ownership in access.owned.iter_mut() {
+                keyspace.shard(ownership).waiters.pending.forget_command();
+            }
+        }
         call_handler(access, call, reply);
         // While the shards are held: in between no command comes that could not have come there. One
         // that was woken was seen when it began to wait.

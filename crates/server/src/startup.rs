@@ -11,7 +11,7 @@ use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
 use pantala_engine::tuning::WATCHING;
 use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
 
-use crate::config::{self, BUS_PORT_OFFSET, ConfigStore, Execution, IoBackend, Settings};
+use crate::config::{self, BUS_PORT_OFFSET, ConfigStore, DICTIONARIES_MAX, Execution, IoBackend, Settings};
 use crate::host::{Facts, Server};
 use crate::process;
 use crate::renames::Renames;
@@ -19,9 +19,6 @@ use crate::worker::Worker;
 
 /// Bytes of a worker's stack. Handlers don't recurse over what clients send; the rest is the default's margin.
 const WORKER_STACK_BYTES: usize = 4 * 1024 * 1024;
-
-/// Partitions times databases at most: a dictionary takes some hundred bytes once its database is used.
-const DICTIONARIES_MAX: u64 = 1 << 20;
 
 /// Runs the process; the result is its exit code.
 pub fn main() -> ExitCode {

@@ -66,10 +66,11 @@ impl Delivery {
     /// Propagates the delivery to a consumer: its key, group and name. That it was created is told
     /// by what it has pending, unless it has nothing pending for want of acknowledgements.
     pub(super) fn propagate(self, access: &mut Access<'_>, whose: [&[u8]; 3], now_ms: i64, created_consumer: bool) {
+        // Also where the journal was switched on since the delivery began.
+        access.propagate_nothing();
         if !self.is_journaled {
             return;
         }
-        access.propagate_nothing();
         let [key, group, consumer] = whose;
         if created_consumer && self.noack {
             access.propagate(&[b"XGROUP", b"CREATECONSUMER", key, group, consumer]);

@@ -1,5 +1,6 @@
 //! Reading the configuration: file, standard input and options, in this order, the last word on a directive winning.
 
+use super::DICTIONARIES_MAX;
 use super::directive::{Kind, State};
 use super::host::{Host, expand, has_wildcards, reason};
 use super::quote::{split, trim};
@@ -397,7 +398,12 @@ impl Loader<'_> {
         let workers = usize::try_from(self.values.number("workers")).unwrap_or(1);
         self.values.set_default("shards", number((defaults.shards)(workers).max(1)));
         let shards = usize::try_from(self.values.number("shards")).unwrap_or(1);
-        self.values.set_default("partitions", number((defaults.partitions)(workers, shards).max(shards)));
+        // No more workers run than there are shards to be home of.
+        let wanted = (defaults.partitions)(workers.min(shards), shards).max(shards);
+        // What was asked for starts whatever the default is.
+        let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases") as i128);
+        let partitions = if dictionaries > i128::from(DICTIONARIES_MAX) { shards } else { wanted };
+        self.values.set_default("partitions", number(partitions));
         let partitions = self.values.number("partitions");
         if partitions < self.values.number("shards") {
             let reason = format!("'partitions {partitions}' are too few for 'shards {shards}': each has at least one");

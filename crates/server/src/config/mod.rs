@@ -34,6 +34,9 @@ pub use settings::{
 pub use store::{Apply, ConfigStore, Refusal};
 pub use value::OutputLimit;
 
+/// Dictionaries of a server: its partitions times its databases.
+pub const DICTIONARIES_MAX: u64 = 1 << 20;
+
 /// Partitions per worker at least where nobody says how many: as many as shards are by default. More make no command
 /// faster: each has lines of its own that workers' caches must hold.
 const PARTITIONS_PER_WORKER: usize = 16;

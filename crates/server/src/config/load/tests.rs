@@ -246,11 +246,14 @@ fn host_decides_what_nobody_said() {
     assert_eq!((given.workers, given.shards), (3, 48));
     assert_eq!(settings("shards 5").shards, 5);
     for (workers, shards, partitions) in
-        [(1, 5, 5), (2, 5, 35), (2, 32, 32), (2, 40, 40), (64, 40, 1_040), (64, 1_024, 1_024), (1_024, 9_000, 9_000)]
+        [(1, 5, 5), (8, 1, 1), (2, 5, 35), (2, 40, 40), (64, 40, 640), (64, 1_024, 1_024), (1_024, 9_000, 9_000)]
     {
         let given = settings(&format!("workers {workers}\nshards {shards}"));
         assert_eq!(given.partitions, partitions, "{workers} workers, {shards} shards");
     }
+    // As many as fit: at the bound, and one past it.
+    assert_eq!(settings("workers 64\nshards 40\ndatabases 1638").partitions, 640);
+    assert_eq!(settings("workers 64\nshards 40\ndatabases 1639").partitions, 40);
     assert_eq!(settings("partitions 48\nshards 40").partitions, 48);
     assert_eq!(settings("partitions 40\nshards 40").partitions, 40);
     assert!(matches!(load_text("partitions 39\nshards 40"), Err(LoadError::Whole(_))));
