@@ -40,7 +40,8 @@ impl Host for OneFile<'_> {
 
 fn read(text: &[u8]) -> Result<Loaded, LoadError> {
     let sources = Sources { file: Some("a.conf".into()), ..Sources::default() };
-    load(&sources, HostDefaults { workers: 2, shards: |workers| workers * 16 }, &mut OneFile(text))
+    let defaults = HostDefaults { workers: 2, shards: |workers| workers * 16, partitions: |_, shards| shards };
+    load(&sources, defaults, &mut OneFile(text))
 }
 
 fuzz_target!(|text: &[u8]| {

@@ -149,7 +149,7 @@ impl Shard {
         CHANGES.iter().for_each(|change| self.run_words(change));
         QUESTIONS.iter().for_each(|question| self.run_words(question));
         self.run_words("DEL k");
-        let left: u64 = self.keyspace.shard_stats(0).databases.iter().map(|figures| figures.heap_bytes.get()).sum();
+        let (_, left) = self.keyspace.memory_bytes(0);
         assert_eq!(left, 0, "all memory is accounted for");
     }
 }
