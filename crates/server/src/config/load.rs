@@ -401,7 +401,7 @@ impl Loader<'_> {
         // No more workers run than there are shards to be home of.
         let wanted = (defaults.partitions)(workers.min(shards), shards).max(shards);
         // What was asked for starts whatever the default is.
-        let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases") as i128);
+        let dictionaries = (wanted as i128).saturating_mul(self.values.number("databases"));
         let partitions = if dictionaries > i128::from(DICTIONARIES_MAX) { shards } else { wanted };
         self.values.set_default("partitions", number(partitions));
         let partitions = self.values.number("partitions");
