@@ -53,8 +53,8 @@ pub fn place_huge_pages() {
     for arena in maps.lines().filter_map(large_mapping) {
         let advise = |from: usize, to: usize, advice| {
             let start = core::ptr::with_exposed_provenance_mut(from);
-            // SAFETY: both kinds of advice leave the memory as it is, whoever's it is. The kernel refuses them where
-            // huge pages aren't built in.
+            // SAFETY: neither advice changes the contents of memory, so any mapping may get it. A kernel
+            // without huge pages rejects both.
             let _ = unsafe { madvise(start, to - from, advice) };
         };
         // The first arena, which the first advice cuts in two: its end isn't found again.

@@ -6,7 +6,7 @@ pub trait Lent {
     fn len_bytes(&self) -> usize;
 }
 
-/// What lends memory of received bytes: an event loop.
+/// The owner of the memory into which bytes are received: an event loop.
 pub trait Lender {
     /// A loan. Dropping one without releasing it leaks its share of the lender's memory.
     type Chunk: Lent;

@@ -33,7 +33,7 @@ pub(crate) struct Table {
     pub(crate) directory: &'static [AtomicU64],
     /// The directory has `2^depth` words.
     pub(crate) depth: u32,
-    /// The root is one of a group, which isn't the table's to give back.
+    /// The root belongs to a group, which the table must not free.
     pub(crate) is_root_lent: bool,
     pub(crate) root: &'static Root,
     /// Segments whose own depth is the directory's: when none is left, half the directory does.

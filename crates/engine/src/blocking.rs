@@ -292,7 +292,7 @@ pub(crate) type ReadyKey = (u32, Arc<[u8]>);
 
 /// All waiters at keys of one shard. Belongs to the shard.
 ///
-/// What each command reads stands first, in as few cache lines as can be.
+/// The fields that every command reads come first, in as few cache lines as possible.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Waiters {

@@ -77,7 +77,7 @@ impl Databases {
 
 /// The state of a shard. Only its owner (see [`crate::ownership`]) touches it.
 ///
-/// What each command reads stands first.
+/// The fields that every command reads come first.
 #[repr(C)]
 pub struct Shard {
     pub(crate) databases: Databases,

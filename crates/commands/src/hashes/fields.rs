@@ -10,7 +10,7 @@ use pantala_types::{Collection, Hash, HashView, OutOfMemory};
 use super::limits;
 use crate::{elements, errors};
 
-/// What all these do to a key in which they set fields.
+/// The event of a hash in which fields are set.
 const SET: Change = Change::event(&Event(EventClass::Hash, "hset"));
 
 /// `HSET key field value [field value …]`.

@@ -449,22 +449,9 @@ pub(crate) const RESET: Command = Command {
     full_name: "reset",
     summary: "Puts the connection back into the state of a new one",
     since: "6.2.0",
-    complexity: "O(1)",
     arity: 1,
-    flags: flags![
-        NOSCRIPT,
-        LOADING,
-        STALE,
-        FAST,
-        NO_AUTH,
-        ALLOW_BUSY,
-        UNQUEUED,
-        DISCARDS,
-        WHILE_SUBSCRIBED,
-        UNSUBSCRIBES
-    ],
     handler: Handler::Local(crate::connection::reset),
-    ..CONNECTION
+    ..QUIT
 };
 
 pub(crate) const SELECT: Command = Command {

@@ -77,7 +77,7 @@ fn what_is_constant_for_its_keys_is_plain() {
     }
 }
 
-/// What Redis asks of single commands in its code, by their functions or names, is a flag here.
+/// Flags stand for the cases in which Redis's code compares a command's function or name.
 #[test]
 fn flags_of_single_commands() {
     let flagged = |flag: Flags| -> Vec<&str> {

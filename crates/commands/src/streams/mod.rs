@@ -60,8 +60,8 @@ fn metadata(event: &'static Event) -> Change {
     Change::metadata().and(event)
 }
 
-/// What a command did to a group that reads or claims entries for a consumer. It is propagated as
-/// what it did, and never as the client sent it.
+/// Returns the change of a stream whose entries were read or claimed for a consumer. The command
+/// propagates its outcome, never itself as the client sent it.
 fn delivery(created_consumer: bool) -> Change {
     if created_consumer { metadata(&Event(EventClass::Stream, "xgroup-createconsumer")) } else { Change::metadata() }
 }

@@ -13,7 +13,7 @@ use crate::arguments::{integer, is_option};
 use crate::expiry::{Base, Unit, invalid_expire, new_expiry_ms};
 use crate::{errors, propagated};
 
-/// What all these do to a key that they set.
+/// The event of a key that is set.
 const SET: Change = Change::event(&Event(EventClass::String, "set"));
 
 /// `GET key`.

@@ -184,7 +184,7 @@ impl Windows {
                 if at >= looked_ahead {
                     looked_ahead = at + self.look_ahead(d, &window, at);
                 }
-                if !is_beside_scripts {
+                if !is_beside_scripts && matches!(entry.what, What::Single(..)) {
                     let plain = self.run_plain(d, &window, at, looked_ahead, is_shared);
                     if plain > 0 {
                         at += plain;
@@ -318,7 +318,7 @@ impl Windows {
         }
     }
 
-    /// As [`Dispatcher::run_entry`]. Says whether `CLIENT CACHING` was for this command.
+    /// As [`Windows::run_entry`]. Returns whether `CLIENT CACHING` was for this command.
     #[inline(always)]
     fn run_one<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) -> bool {
         if d.clients.reactor.server.keyspace().tuning.is_limited() && !self.has_room(d, entry, ranges) {
