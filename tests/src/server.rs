@@ -155,6 +155,21 @@ impl Server {
         self.child.id()
     }
 
+    /// Returns the CPU time that all its threads have spent. Unlike wall time, it does not depend on what else the
+    /// machine runs.
+    ///
+    /// # Panics
+    /// When it no longer runs.
+    #[must_use]
+    pub fn cpu_time(&self) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the server runs");
+        let spent_ns = |task: std::io::Result<std::fs::DirEntry>| -> u64 {
+            let text = std::fs::read_to_string(task.expect("a task").path().join("schedstat")).unwrap_or_default();
+            text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+        };
+        Duration::from_nanos(tasks.map(spent_ns).sum())
+    }
+
     /// Everything it printed until now.
     #[must_use]
     pub fn log(&self) -> String {

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::{PATIENCE, pantalas, play, wait_until_blocked, waiting};
-use pantala_tests::{Client, Reply, Server};
+use pantala_tests::{Client, Reply};
 
 /// What a reply says, its aggregates flat.
 fn words(reply: &Reply) -> String {
@@ -162,16 +162,6 @@ fn time_is_over_at_the_millisecond() {
     }
 }
 
-/// CPU time of all threads of a process.
-fn cpu_time(server: &Server) -> Duration {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server runs");
-    let spent = |task: std::io::Result<std::fs::DirEntry>| -> u64 {
-        let text = std::fs::read_to_string(task.expect("a task").path().join("schedstat")).unwrap_or_default();
-        text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
-    };
-    Duration::from_nanos(tasks.map(spent).sum())
-}
-
 #[test]
 fn a_thousand_that_wait_cost_nothing() {
     const CLIENTS: usize = 1000;
@@ -188,9 +178,9 @@ fn a_thousand_that_wait_cost_nothing() {
             })
             .collect();
         wait_until_blocked(&mut server.connect(), CLIENTS);
-        let before = cpu_time(&server);
+        let before = server.cpu_time();
         std::thread::sleep(WATCHED);
-        let spent = cpu_time(&server) - before;
+        let spent = server.cpu_time() - before;
         eprintln!("{CLIENTS} waiting clients: {spent:?} of CPU in {WATCHED:?}");
         assert!(before > Duration::ZERO, "no CPU time to be had");
         assert!(spent < CPU_MAX, "{spent:?} of CPU in {WATCHED:?}");

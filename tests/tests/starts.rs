@@ -74,7 +74,7 @@ fn the_log_says_that_nothing_is_persisted() {
 
 #[test]
 fn the_log_says_that_maxmemory_leaves_no_room() {
-    for (limit, says) in [("1mb", true), ("1gb", false), ("0", false)] {
+    for (limit, says) in [("100kb", true), ("1gb", false), ("0", false)] {
         let server = Server::pantala(Backend::Epoll, &["--maxmemory", limit]);
         let log = server.log();
         assert_eq!(log.contains("WARNING: maxmemory"), says, "{limit}:\n{log}");

@@ -72,6 +72,8 @@ enum Tried {
     Busy,
     /// There is nothing to evict.
     Nothing,
+    /// Memory is no longer above its limit.
+    Enough,
 }
 
 /// Which shards and databases have how many keys that may go.
@@ -211,6 +213,7 @@ impl Executor<'_> {
                 }
             }
             match self.evict_one(policy, held, now_ms) {
+                Tried::Enough => continue,
                 Tried::Nothing if self.release_emptied(held, now_ms) => {}
                 Tried::Nothing => break Room::None,
                 Tried::NotFound if missed < MISSES_MAX => missed += 1,
@@ -245,8 +248,8 @@ impl Executor<'_> {
     fn evict_one(&mut self, policy: EvictionPolicy, held: &mut [Ownership], now_ms: i64) -> Tried {
         for _ in 0..TRIES {
             let Some((shard, physical)) = self.weights.pick() else { break };
-            if let evicted @ Tried::Evicted(_) = self.evict_from(shard, physical, policy, held, now_ms) {
-                return evicted;
+            if let done @ (Tried::Evicted(_) | Tried::Enough) = self.evict_from(shard, physical, policy, held, now_ms) {
+                return done;
             }
         }
         // What they had may be gone since.
@@ -255,7 +258,7 @@ impl Executor<'_> {
         for at in 0..self.weights.sums.len() {
             let (_, shard, physical) = self.weights.sums[at];
             match (all, self.evict_from(shard, physical, policy, held, now_ms)) {
-                (_, evicted @ Tried::Evicted(_)) => return evicted,
+                (_, done @ (Tried::Evicted(_) | Tried::Enough)) => return done,
                 (_, Tried::NotFound) => all = Tried::NotFound,
                 (Tried::Nothing, tried) => all = tried,
                 _ => {}
@@ -292,6 +295,11 @@ impl Executor<'_> {
     ) -> Tried {
         let (keyspace, worker) = (self.keyspace(), self.worker());
         let evict = |ownership: &mut Ownership| {
+            // CONFIG SET may have raised the limit since the caller looked. Whoever has written to
+            // this shard after that must not lose the key: the check needs the shard held.
+            if !keyspace.memory().is_over() {
+                return Tried::Enough;
+            }
             evict_in(keyspace, worker, ownership, physical, policy, now_ms).map_or(Tried::NotFound, Tried::Evicted)
         };
         if let Ok(at) = held.binary_search_by_key(&shard, Ownership::shard) {
