@@ -1,17 +1,16 @@
-//! The allocator of the `pantala` binary: mimalloc for small blocks, mappings of their own for
-//! large ones.
+//! The global allocator of the `pantala` binary: mimalloc for small blocks, `mmap` for large ones.
 //!
-//! A block of [`MAPPED_BYTES_MIN`] or more is a mapping of the kernel's. It grows by moving page
-//! tables instead of bytes (`mremap`), so a string, a list or a buffer that doubles never takes
-//! memory twice, and it is returned to the kernel when it is freed. Below that, mappings would cost
-//! more than they save: page faults for each block, and a system call for each allocation.
+//! A block of at least [`MAPPED_BYTES_MIN`] is a kernel mapping of its own. It grows by moving page
+//! tables instead of bytes (`mremap`), so that a string, a list or a buffer that doubles never
+//! needs its memory twice, and freeing it returns it to the kernel. For smaller blocks the page
+//! faults and system calls would cost more than they save.
 //!
-//! mimalloc keeps what was freed for the next allocation. [`purge`] returns it to the kernel, of
-//! the calling thread's heap.
+//! mimalloc keeps freed memory for later allocations. [`purge`] returns the unused memory of the
+//! calling thread's heap to the kernel.
 //!
-//! Huge pages are faster for much memory, and wasted on little: an empty server touches a megabyte
-//! here and there, of which they make eight. So mimalloc is built not to ask for them
-//! (`no_thp`), and [`place_huge_pages`] has the kernel use them beyond the first memory.
+//! Huge pages speed up large heaps and inflate small ones: an empty server touches a megabyte here
+//! and there, and each touch would make a whole huge page resident. mimalloc is therefore built
+//! without them (`no_thp`), and [`place_huge_pages`] enables them beyond the first 64 MiB.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{NonNull, null_mut};
@@ -19,100 +18,102 @@ use core::ptr::{NonNull, null_mut};
 use mimalloc::MiMalloc;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
 
-/// Blocks of at least so many bytes (8 MiB) are mappings of their own.
+/// Minimum size of a block with a mapping of its own, in bytes: 8 MiB.
 pub const MAPPED_BYTES_MIN: usize = 8 * 1024 * 1024;
 
-/// The least alignment of a mapping, bytes: pages are nowhere smaller.
+/// Minimum alignment of a mapping, in bytes: no platform has smaller pages.
 const PAGE_BYTES_MIN: usize = 4096;
 
-/// Bytes of the arenas from which mimalloc takes memory: at least 1 GiB each.
+/// Minimum size of a mimalloc arena, in bytes: 1 GiB.
 const ARENA_BYTES_MIN: usize = 1 << 30;
 
-/// Bytes at the beginning of the first arena that have no huge pages: 64 MiB, where small servers
-/// live.
+/// Bytes at the start of the first arena without huge pages: small servers fit into these 64 MiB.
 const SMALL_BYTES: usize = 64 * 1024 * 1024;
 
 unsafe extern "C" {
-    /// Of mimalloc: frees the unused pages of the calling thread's heap; with `force`, returns all
+    /// mimalloc: frees the unused pages of the calling thread's heap; with `force`, returns all
     /// unused memory to the kernel.
     fn mi_collect(force: bool);
 }
 
-/// Returns to the kernel what the calling thread's heap doesn't use. Takes some tens of nanoseconds
-/// for each page of 64 KiB that the heap holds.
+/// Returns the unused memory of the calling thread's heap to the kernel. Takes some tens of
+/// nanoseconds per 64 KiB page of the heap.
 pub fn purge() {
     // SAFETY: may be called at any time, on any thread; the crate `mimalloc` links it.
     unsafe { mi_collect(true) };
 }
 
-/// Has the kernel use huge pages for what mimalloc has mapped, beyond the first memory. To be
-/// called at the start of the process, and again when its memory has grown by much: mimalloc maps
-/// a GiB and more at a time. Asks the kernel for all mappings: takes some ten microseconds.
+/// Enables huge pages for mimalloc's arenas, beyond the first [`SMALL_BYTES`].
+///
+/// Call it at the start of the process and again after memory has grown: mimalloc maps a GiB or
+/// more at a time. Reads `/proc/self/maps`, which takes some ten microseconds.
 pub fn place_huge_pages() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
     for arena in maps.lines().filter_map(large_mapping) {
         let advise = |from: usize, to: usize, advice| {
             let start = core::ptr::with_exposed_provenance_mut(from);
-            // SAFETY: neither advice changes the contents of memory, so any mapping may get it. A kernel
-            // without huge pages rejects both.
+            // SAFETY: neither advice changes the contents of memory, so any mapping may receive it.
+            // A kernel without huge pages rejects both.
             let _ = unsafe { madvise(start, to - from, advice) };
         };
-        // The first arena, which the first advice cuts in two: its end isn't found again.
+        // The first advice splits the first arena's mapping. A later call skips parts below the
+        // minimum size.
         let small_bytes = if arena.contains(&small_block_address()) { SMALL_BYTES } else { 0 };
         advise(arena.start, arena.start + small_bytes, Advice::LinuxNoHugepage);
         advise(arena.start + small_bytes, arena.end, Advice::LinuxHugepage);
     }
 }
 
-/// Where a small block lies.
+/// Returns the address of some small block, which lies in the first arena.
 fn small_block_address() -> usize {
     core::ptr::from_ref(&*Box::new(0_u8)).addr()
 }
 
-/// The addresses of an anonymous mapping that is as large as an arena, from a line of
-/// `/proc/self/maps`.
+/// Parses a line of `/proc/self/maps`. Returns the addresses of an anonymous mapping that is at
+/// least as large as an arena.
 fn large_mapping(line: &str) -> Option<core::ops::Range<usize>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
-    // Permissions, offset, device, inode; what is behind them is a name.
+    // Permissions, offset, device, inode; a sixth field would be a name.
     let is_anonymous = fields.next() == Some("rw-p") && fields.nth(2) == Some("0") && fields.next().is_none();
     (is_anonymous && range.len() >= ARENA_BYTES_MIN).then_some(range)
 }
 
-/// See the head of this module.
+/// The allocator described at the head of this module.
 pub struct Allocator;
 
-/// Whether a block of this layout is a mapping of its own. A function of the layout alone, so that
-/// freeing decides as allocating did.
+/// Returns whether a block of this layout has a mapping of its own. Depends on the layout alone, so
+/// that `dealloc` decides as `alloc` did.
 #[inline(always)]
 fn is_mapped(bytes: usize, layout: Layout) -> bool {
     bytes >= MAPPED_BYTES_MIN && layout.align() <= PAGE_BYTES_MIN
 }
 
-/// Zeroed pages; null when the kernel refuses.
+/// Returns zeroed pages, or null if the kernel has none.
 #[cold]
 fn map(bytes: usize) -> *mut u8 {
-    // SAFETY: an anonymous mapping at an address of the kernel's choosing overlaps nothing that
-    // exists.
+    // SAFETY: an anonymous mapping at an address chosen by the kernel overlaps no other mapping.
     let mapped = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
     mapped.map_or(null_mut(), |start| start.cast())
 }
 
+/// Returns a mapping to the kernel.
+///
 /// # Safety
-/// `start` is a mapping of so many bytes made by [`map`] or [`remap`], which nobody uses any more.
+/// `start` is a mapping of `bytes` bytes made by [`map`] or [`remap`], and no longer used.
 #[cold]
 unsafe fn unmap(start: *mut u8, bytes: usize) {
-    // SAFETY: by the caller's promise. The kernel only refuses where it can't split a mapping: then
-    // the memory is lost, and nothing else.
+    // SAFETY: by the caller's promise. The kernel fails only where it can't split a mapping; the
+    // memory leaks then.
     let _ = unsafe { munmap(start.cast(), bytes) };
 }
 
-/// Makes a mapping larger or smaller, wherever there is room for it; null, and nothing has changed,
-/// when the kernel refuses.
+/// Resizes a mapping, moving it if necessary. Returns null, with nothing changed, if the kernel
+/// fails.
 ///
 /// # Safety
-/// As [`unmap`]; where it succeeds the block is at the new address only.
+/// As [`unmap`]; after success the block exists at the new address only.
 #[cold]
 unsafe fn remap(start: *mut u8, old_bytes: usize, new_bytes: usize) -> *mut u8 {
     // SAFETY: by the caller's promise.
@@ -120,16 +121,16 @@ unsafe fn remap(start: *mut u8, old_bytes: usize, new_bytes: usize) -> *mut u8 {
     moved.map_or(null_mut(), |start| start.cast())
 }
 
-// SAFETY: each block is mimalloc's or a mapping by its layout alone (`is_mapped`), and goes back to
-// where it came from. Mappings are aligned to pages, at least to `PAGE_BYTES_MIN`, and live until
-// they are unmapped. Nothing here unwinds.
+// SAFETY: the layout alone decides whether a block is mimalloc's or a mapping (`is_mapped`), so
+// each is freed by the allocator that made it. Mappings are aligned to pages, at least to
+// `PAGE_BYTES_MIN`, and live until they are unmapped. Nothing here unwinds.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if is_mapped(layout.size(), layout) {
             return map(layout.size());
         }
-        // SAFETY: the caller's layout, which isn't of zero bytes.
+        // SAFETY: the caller's layout, whose size isn't zero.
         unsafe { MiMalloc.alloc(layout) }
     }
 
@@ -144,7 +145,7 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the block has this layout, so it came from where it is given to.
+        // SAFETY: the block has this layout, so the allocator that made it frees it.
         unsafe {
             if is_mapped(layout.size(), layout) {
                 return unmap(block, layout.size());
@@ -155,7 +156,7 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
-        // SAFETY: the block has this layout, so it came from where it is given to; the new size
+        // SAFETY: the block has this layout, so the allocator that made it resizes it; the new size
         // isn't zero.
         unsafe {
             if layout.size().max(new_bytes) >= MAPPED_BYTES_MIN {
@@ -166,13 +167,13 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// [`GlobalAlloc::realloc`], where the block is large before or after.
+/// Implements [`GlobalAlloc::realloc`] for a block that is large before or after.
 ///
 /// # Safety
 /// As there.
 #[cold]
 unsafe fn reallocate_large(block: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
-    // SAFETY: by the caller's promises; both blocks have at least the smaller size, and a new one
+    // SAFETY: by the caller's promises; both blocks have at least the smaller size, and a new block
     // overlaps nothing.
     unsafe {
         match (is_mapped(layout.size(), layout), is_mapped(new_bytes, layout)) {
@@ -193,10 +194,10 @@ unsafe fn reallocate_large(block: *mut u8, layout: Layout, new_bytes: usize) -> 
 mod tests {
     use super::*;
 
-    /// Fills a block's bytes by their position, from one on.
+    /// Fills the bytes `from..to` of a block with a pattern of their position.
     fn fill(block: *mut u8, from: usize, to: usize) {
         for i in from..to {
-            // SAFETY: the callers' blocks have `to` bytes.
+            // SAFETY: each caller's block has at least `to` bytes.
             unsafe { block.add(i).write(i as u8 ^ (i >> 12) as u8) };
         }
     }
@@ -247,9 +248,9 @@ mod tests {
         }
     }
 
-    /// A size that no machine has is rejected, and the block stays.
+    /// A size that no machine has is rejected, and the block stays valid.
     #[test]
-    fn a_refused_growth_leaves_the_block() {
+    fn a_failed_growth_keeps_the_block() {
         let layout = Layout::from_size_align(MAPPED_BYTES_MIN, 1).expect("a power of two");
         // SAFETY: the block has this layout, before and after.
         unsafe {
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn arenas_are_known_by_their_mappings() {
+    fn arenas_are_recognized_by_their_mappings() {
         let large = large_mapping("20000000000-20040000000 rw-p 00000000 00:00 0 ");
         assert_eq!(large, Some(0x200_0000_0000..0x200_4000_0000));
         for other in [
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn purging_leaves_what_is_in_use() {
+    fn purging_keeps_blocks_in_use() {
         let kept: Vec<Vec<u8>> = (0..1000).map(|i| vec![i as u8; 5000]).collect();
         purge();
         assert!(kept.iter().enumerate().all(|(i, bytes)| bytes.iter().all(|byte| *byte == i as u8)));

@@ -1,4 +1,4 @@
-//! Time, injected: production reads the system's clocks, tests turn the hands themselves.
+//! Injected time: production reads the system's clocks, tests set the time.
 
 use std::ops::Sub;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -6,43 +6,44 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Where time comes from. A worker reads it once per turn of its loop and after what takes long, not per command.
+/// A source of time. A worker reads it once per turn of its loop and after slow work, not per
+/// command.
 pub trait Clock: Send + Sync {
-    /// Unix time in microseconds. May jump, in both directions, when the system's clock is set.
+    /// Returns the Unix time in microseconds. It jumps either way when the system clock is set.
     fn now_us(&self) -> i64;
 
-    /// Nanoseconds since some fixed moment of this process. Never goes back.
+    /// Returns nanoseconds since a fixed moment of this process. Never decreases.
     fn monotonic_ns(&self) -> u64;
 
-    /// Unix time in milliseconds: the unit of expiry.
+    /// Returns the Unix time in milliseconds, the unit of expiry.
     #[inline]
     fn now_ms(&self) -> i64 {
         self.now_us().div_euclid(1_000)
     }
 }
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const SECOND_NS: u64 = 1_000_000_000;
-/// Microseconds of a second.
+/// Microseconds per second.
 const SECOND_US: i64 = 1_000_000;
 
-/// A moment of the system's monotonic clock, which never goes back.
+/// A moment of the system's monotonic clock, in nanoseconds.
 ///
-/// A word of nanoseconds, where [`std::time::Instant`] is seconds and nanoseconds: what lies between two
-/// moments is one subtraction instead of some fifty instructions, three times a turn.
+/// [`std::time::Instant`] stores seconds and nanoseconds, and a difference of two takes some fifty
+/// instructions, three times per turn. Here it takes one subtraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// Returns this moment.
+    /// Returns the current moment.
     #[inline]
     pub fn now() -> Self {
         let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
-        // Seconds since the machine started: they fit for five centuries.
+        // Seconds since boot: they fit for five centuries.
         Moment(tv_sec as u64 * SECOND_NS + tv_nsec as u64)
     }
 
-    /// Returns how long ago it was.
+    /// Returns the time since this moment.
     #[inline]
     pub fn elapsed(self) -> Duration {
         Self::now() - self
@@ -52,7 +53,7 @@ impl Moment {
 impl Sub for Moment {
     type Output = Duration;
 
-    /// Returns the time from an earlier moment to this one; zero if it was later.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is the later one.
     #[inline]
     fn sub(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -66,7 +67,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock whose monotonic time begins now.
+    /// Returns a clock whose monotonic time starts now.
     pub fn new() -> Self {
         Self { start: Moment::now() }
     }
@@ -81,7 +82,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now_us(&self) -> i64 {
-        // A clock set before 1970 reads as negative.
+        // A clock set before 1970 gives a negative time.
         let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Realtime);
         tv_sec.saturating_mul(SECOND_US).saturating_add(tv_nsec / 1_000)
     }
@@ -92,7 +93,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock for tests: stands still until it is moved.
+/// A clock for tests: it stands still until it is advanced.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     now_us: AtomicI64,
@@ -100,21 +101,22 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock at the given Unix time in microseconds and monotonic zero.
+    /// Returns a clock at the given Unix time in microseconds and monotonic zero.
     pub fn new(now_us: i64) -> Self {
         Self { now_us: AtomicI64::new(now_us), monotonic_ns: AtomicU64::new(0) }
     }
 
-    /// Lets `by_us` microseconds pass on both clocks.
+    /// Advances both clocks by `by_us` microseconds.
     pub fn advance_us(&self, by_us: u64) {
-        // Relaxed: a test that moves time from another thread synchronizes by its own means.
+        // Relaxed: a test that advances the clock from another thread synchronizes by its own
+        // means.
         let forward = i64::try_from(by_us).unwrap_or(i64::MAX);
         self.now_us.store(self.now_us().saturating_add(forward), Ordering::Relaxed);
         let ns = self.monotonic_ns().saturating_add(by_us.saturating_mul(1_000));
         self.monotonic_ns.store(ns, Ordering::Relaxed);
     }
 
-    /// Sets the Unix time, as an administrator would: monotonic time doesn't notice.
+    /// Sets the Unix time, as an administrator would; monotonic time is unaffected.
     pub fn set_us(&self, now_us: i64) {
         self.now_us.store(now_us, Ordering::Relaxed);
     }

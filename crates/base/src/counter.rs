@@ -2,17 +2,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that one thread at a time adds to and anyone reads.
+/// A count with one writer at a time and any number of readers. 16 bytes.
 ///
-/// [`add`](Counter::add) is a plain load and store: no locked instruction, so that counting a hit costs no more than
-/// incrementing a field. That loses updates if two threads add at the same time: the owner of the counter (whoever
-/// holds the shard, or the worker itself) is the only one who may. It is no undefined behaviour if someone else does,
-/// only a wrong figure.
+/// [`add`](Counter::add) is a plain load and store instead of a locked instruction, so it costs no
+/// more than incrementing a field. Two threads that add at the same time lose updates: only the
+/// owner of the counter (the holder of the shard, or the worker itself) may add. Breaking this rule
+/// gives a wrong count, not undefined behavior.
 ///
-/// [`reset`](Counter::reset) may come from anyone at any time. It doesn't write the count, which the owner might be
-/// about to overwrite (the reset would be lost, and `INFO` would show old figures after `CONFIG RESETSTAT`), but
-/// remembers where the count stood; [`get`](Counter::get) tells the difference. Two resets at the same time leave either
-/// of their two moments. 16 bytes.
+/// [`reset`](Counter::reset) is open to any thread. It records the current total instead of writing
+/// zero: the owner could overwrite that zero, and `INFO` would show the old count after `CONFIG
+/// RESETSTAT`. [`get`](Counter::get) returns the difference. Of two concurrent resets either may
+/// win.
 #[derive(Debug, Default)]
 pub struct Counter {
     total: AtomicU64,
@@ -20,27 +20,28 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// A counter at zero.
+    /// Returns a counter at zero.
     pub const fn new() -> Self {
         Self { total: AtomicU64::new(0), reset_at: AtomicU64::new(0) }
     }
 
-    /// Adds `n`. Only the owner may.
+    /// Adds `n`. Only the owner may call it.
     #[inline]
     pub fn add(&self, n: u64) {
-        // Relaxed: the figure orders nothing else, and only this thread writes it.
+        // Relaxed: the count orders no other memory access, and only this thread writes it.
         self.total.store(self.total.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// The count since the last reset.
+    /// Returns the count since the last reset.
     #[inline]
     pub fn get(&self) -> u64 {
-        // Read in this order a reset in between makes the difference negative: then nothing was counted since.
+        // In this order of loads, a concurrent reset makes the difference negative: nothing was
+        // counted since.
         let total = self.total.load(Ordering::Relaxed);
         total.saturating_sub(self.reset_at.load(Ordering::Relaxed))
     }
 
-    /// Makes the count zero. Anyone may.
+    /// Resets the count to zero. Any thread may call it.
     pub fn reset(&self) {
         self.reset_at.store(self.total.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_beside_the_owner_is_never_lost() {
+    fn a_concurrent_reset_is_never_lost() {
         const ADDS: u64 = if cfg!(miri) { 500 } else { 200_000 };
         const STEP: u64 = 1 << 20;
         let counter = Counter::new();
@@ -80,7 +81,7 @@ mod tests {
             }
             resets.join().unwrap();
         });
-        // Had one reset been overwritten by an `add` in flight, or all of them, the big first figure would be back.
+        // An `add` that overwrote a reset would bring back the large initial count.
         assert!(counter.get() <= ADDS);
     }
 }

@@ -1,12 +1,14 @@
-//! CRC16 (XMODEM: polynomial 0x1021, start 0, no reflection) and the slot of a key, as in Redis Cluster.
+//! CRC16 (XMODEM: polynomial 0x1021, initial value 0, no reflection) and the slot of a key, as in
+//! Redis Cluster.
 
 use crate::limits::SLOTS;
 
 const POLYNOMIAL: u16 = 0x1021;
-/// Bytes that one step of the main loop takes.
+/// Bytes per step of the main loop.
 const SLICE_LEN: usize = 8;
 
-/// `TABLES[k][b]`: the checksum of byte `b` followed by `k` zero bytes. 4 KiB: stays in the first-level cache.
+/// `TABLES[k][b]`: the checksum of byte `b` followed by `k` zero bytes. The 4 KiB stay in the L1
+/// cache.
 static TABLES: [[u16; 256]; SLICE_LEN] = build_tables();
 
 const fn build_tables() -> [[u16; 256]; SLICE_LEN] {
@@ -35,10 +37,10 @@ const fn build_tables() -> [[u16; 256]; SLICE_LEN] {
     tables
 }
 
-/// CRC16/XMODEM of `bytes`.
+/// Returns the CRC16/XMODEM of `bytes`.
 ///
-/// Slicing by eight: the eight table reads of a step don't depend on each other, so that a step costs about two
-/// dependent reads instead of eight.
+/// Slicing by eight: the eight table reads of a step are independent of each other, so a step costs
+/// about two dependent reads instead of eight.
 #[inline]
 pub fn crc16(bytes: &[u8]) -> u16 {
     let mut crc = 0u16;
@@ -66,14 +68,15 @@ pub fn crc16(bytes: &[u8]) -> u16 {
     crc
 }
 
-/// The slot of `key`, `0..SLOTS`: of its hash tag if it has one (the bytes between the first `{` and the first `}` after it,
-/// when there are any), else of the whole key.
+/// Returns the slot of `key`, `0..SLOTS`: the checksum of its hash tag, or of the whole key without
+/// one.
 #[inline]
 pub fn key_slot(key: &[u8]) -> u16 {
     crc16(hash_tag(key)) & (SLOTS as u16 - 1)
 }
 
-/// The part of `key` that decides its slot.
+/// Returns the part of `key` that decides its slot: the bytes between the first `{` and the next
+/// `}` if there are any, otherwise the whole key.
 #[inline]
 pub fn hash_tag(key: &[u8]) -> &[u8] {
     if !has_open_brace(key) {
@@ -89,12 +92,13 @@ pub fn hash_tag(key: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether there is a `{`: eight bytes at a time, since most keys have none and every command asks.
+/// Returns whether `key` contains a `{`. Reads eight bytes at a time: most keys have none, and
+/// every command asks.
 #[inline]
 fn has_open_brace(key: &[u8]) -> bool {
     const EACH: u64 = 0x0101_0101_0101_0101;
     let (words, rest) = key.as_chunks::<8>();
-    // A byte of `differs` is zero where the brace is; subtracting one from it borrows into its high bit.
+    // A byte of `differs` is zero at a brace; subtracting one from it borrows into its high bit.
     let in_word = |word: &[u8; 8]| {
         let differs = u64::from_le_bytes(*word) ^ (EACH * b'{' as u64);
         differs.wrapping_sub(EACH) & !differs & (EACH << 7) != 0
@@ -172,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_as_redis_says() {
+    fn slots_equal_those_of_redis() {
         // `CLUSTER KEYSLOT` of redis-server 7.0.15.
         for (key, slot) in
             [("foo", 12_182), ("bar", 5_061), ("hello", 866), ("{foo}.x", 12_182), ("", 0), ("somekey", 11_058)]

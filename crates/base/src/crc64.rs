@@ -1,12 +1,12 @@
 //! CRC64 with Jones' polynomial: the footer of `DUMP` payloads and of RDB files.
 //!
-//! Reflected in and out, starting from 0. Eight bytes per step through eight tables (16 KiB), whose reads don't depend on
-//! each other.
+//! Reflected in and out, initial value 0. One step takes eight bytes through eight tables (16 KiB)
+//! whose reads are independent of each other.
 
 /// Jones' polynomial, `0xad93d23594c935a9`, with its bits in reverse order.
 const POLYNOMIAL_REFLECTED: u64 = 0x95ac_9329_ac4b_c9b5;
 
-/// `TABLES[n][byte]` is what `byte` contributes when `n` more bytes follow it in the same step.
+/// `TABLES[n][byte]`: the contribution of `byte` when `n` more bytes follow it in the same step.
 static TABLES: [[u64; 256]; 8] = tables();
 
 const fn tables() -> [[u64; 256]; 8] {
@@ -35,7 +35,7 @@ const fn tables() -> [[u64; 256]; 8] {
     tables
 }
 
-/// The CRC of what came before (`crc`; 0 at the beginning) and `bytes`.
+/// Continues the checksum `crc` of the preceding bytes (0 at the start) over `bytes`.
 #[must_use]
 pub fn crc64(crc: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();

@@ -1,18 +1,21 @@
 //! Doubles as Redis 7.0 prints them in replies: C's `%.17g`.
 //!
-//! Seventeen significant digits always read back as the same double, but aren't the shortest such text: 3.1 prints as
-//! `3.1000000000000001`. Redis 7.2 changed to the shortest; clients of 7.0 see these.
+//! Seventeen significant digits always read back as the same double, but they aren't the shortest
+//! such text: 3.1 prints as `3.1000000000000001`. Redis 7.2 changed to the shortest text; clients
+//! of 7.0 see this one.
 
 use std::io::Write;
 
 /// Significant digits.
 const DIGITS: usize = 17;
-/// Longest text in bytes: sign, point, digits, four zeros or an exponent of up to three digits.
+/// Maximum length of the text in bytes: sign, point, digits, and four zeros or an exponent of up to
+/// three digits.
 pub const DOUBLE_LEN_MAX: usize = 1 + 1 + DIGITS + 6;
-/// Integers below this in magnitude are doubles exactly and print as integers.
+/// Integers below this magnitude are exact as doubles and print as integers.
 const INTEGER_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// Writes `value` into `room`; the text, 1 to [`DOUBLE_LEN_MAX`] bytes. `inf`, `-inf`, `nan` and `-nan` are the special ones.
+/// Writes `value` into `room` and returns the text: 1 to [`DOUBLE_LEN_MAX`] bytes. Special values
+/// are `inf`, `-inf`, `nan` and `-nan`.
 pub fn format_double(value: f64, room: &mut [u8; DOUBLE_LEN_MAX]) -> &[u8] {
     if value.is_nan() {
         return if value.is_sign_negative() { b"-nan" } else { b"nan" };
@@ -31,7 +34,8 @@ pub fn format_double(value: f64, room: &mut [u8; DOUBLE_LEN_MAX]) -> &[u8] {
     &room[..len]
 }
 
-/// `%.17g` by its definition: scientific below 1e-4 and from 1e17, else fixed; zeros at the end dropped.
+/// Writes `value` by the definition of `%.17g`: scientific below 1e-4 and from 1e17 on, otherwise
+/// fixed, without trailing zeros. Returns the length.
 fn general(value: f64, room: &mut [u8; DOUBLE_LEN_MAX]) -> usize {
     let (digits, exponent) = digits_and_exponent(value.abs());
     let significant = digits.iter().rposition(|&digit| digit != b'0').map_or(1, |last| last + 1);
@@ -70,13 +74,14 @@ fn general(value: f64, room: &mut [u8; DOUBLE_LEN_MAX]) -> usize {
     text.len
 }
 
-/// The 17 significant digits of a finite `value` not below zero, correctly rounded, and the exponent of ten of the first.
+/// Returns the 17 significant digits of a finite, non-negative `value`, correctly rounded, and the
+/// decimal exponent of the first.
 fn digits_and_exponent(value: f64) -> ([u8; DIGITS], i32) {
     // `d.dddddddddddddddde-xxx`
     let mut room = [0u8; DIGITS + 8];
     let mut rest = &mut room[..];
     let written = write!(rest, "{value:.precision$e}", precision = DIGITS - 1);
-    debug_assert!(written.is_ok(), "the room holds any double");
+    debug_assert!(written.is_ok(), "the buffer holds any double");
     let len = DIGITS + 8 - rest.len();
     let mut digits = [b'0'; DIGITS];
     digits[0] = room[0];
@@ -85,7 +90,7 @@ fn digits_and_exponent(value: f64) -> ([u8; DIGITS], i32) {
     (digits, exponent as i32)
 }
 
-/// A text that grows in a fixed room. [`DOUBLE_LEN_MAX`] is long enough for any double.
+/// A text that grows in a fixed buffer. [`DOUBLE_LEN_MAX`] suffices for any double.
 struct Text<'a> {
     room: &'a mut [u8; DOUBLE_LEN_MAX],
     len: usize,
@@ -108,7 +113,7 @@ mod tests {
 
     #[test]
     fn as_printf_prints() {
-        // Each from `printf '%.17g'` of glibc.
+        // Each from glibc's `printf '%.17g'`.
         for (value, expected) in [
             (0.0, "0"),
             (-0.0, "-0"),
@@ -128,7 +133,7 @@ mod tests {
             (f64::MIN_POSITIVE, "2.2250738585072014e-308"),
             (5e-324, "4.9406564584124654e-324"),
             (-5e-324, "-4.9406564584124654e-324"),
-            // Exactly between two texts of 17 digits: to the even one.
+            // A tie between two texts of 17 digits goes to the even one.
             (2f64.powi(50) + 0.25, "1125899906842624.2"),
             (2f64.powi(50) + 0.75, "1125899906842624.8"),
             (2f64.powi(53), "9007199254740992"),

@@ -2,31 +2,33 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A level that goes up and down. As with [`crate::Counter`], only one thread at a time may change it (each change is a plain load and store), anyone
-/// may read it at any time; nothing else is ordered by it.
+/// A level that rises and falls.
+///
+/// As with [`crate::Counter`], only one thread at a time may change it (a change is a plain load
+/// and store); any thread may read it at any time. It orders no other memory access.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicU64);
 
 impl Gauge {
-    /// Raises it.
+    /// Adds `n`. Only the owner may call it.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Lowers it.
+    /// Subtracts `n`. Only the owner may call it.
     #[inline]
     pub fn sub(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_sub(n), Relaxed);
     }
 
-    /// Sets it.
+    /// Sets the level. Only the owner may call it.
     #[inline]
     pub fn set(&self, n: u64) {
         self.0.store(n, Relaxed);
     }
 
-    /// What it is now.
+    /// Returns the current level.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
@@ -38,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goes_up_and_down() {
+    fn rises_and_falls() {
         let gauge = Gauge::default();
         gauge.add(5);
         gauge.sub(2);

@@ -1,4 +1,4 @@
-//! Glob patterns exactly as Redis 7.0 matches them (`KEYS`, `SCAN … MATCH`, `CONFIG GET`, `PSUBSCRIBE`).
+//! Glob patterns as Redis 7.0 matches them (`KEYS`, `SCAN … MATCH`, `CONFIG GET`, `PSUBSCRIBE`).
 //!
 //! | pattern | matches |
 //! | --- | --- |
@@ -7,28 +7,29 @@
 //! | `[abc]`, `[a-z]`, `[^a]` | one byte of the class, of the range, not of the class |
 //! | `\x` | the byte `x` itself, also inside a class |
 //!
-//! The corners, which clients see and which we keep: a class that isn't closed reaches to the end of the pattern;
-//! `[]` matches nothing and `[^]` any byte; a range may be written backwards; bytes compare *signed* in ranges, so
-//! that `[a-\xff]` is the range from 0xff over 0 to `a`; an escaped byte in a class ignores `ignore_case`; empty
-//! text is matched by the empty pattern alone, not by `*`.
+//! Corner cases that clients can see, kept as in Redis: an unclosed class reaches to the end of the
+//! pattern; `[]` matches nothing and `[^]` any byte; a range may be reversed; ranges compare bytes
+//! as *signed*, so `[a-\xff]` is the range from 0xff over 0 to `a`; an escaped byte in a class
+//! ignores `ignore_case`; only the empty pattern matches the empty text, `*` does not.
 //!
-//! Every part of a pattern but `*` takes exactly one byte, so that when a try fails only the *last* `*` needs to take
-//! one byte more: a loop with two remembered positions, no recursion, at most `text × pattern` steps. (Redis recurses
-//! per star, and stops the exponential case by a flag.)
+//! Every element but `*` takes exactly one byte, so after a mismatch only the *last* `*` needs to
+//! take one byte more: a loop with two saved positions, no recursion, at most `text × pattern`
+//! steps. (Redis recurses per star, and stops the exponential case by a flag.)
 //!
-//! Past [`STARS_MAX`] stars nothing matches: Redis bounds its recursion there since 7.0.15's security fixes, and we follow, so that
-//! both answer alike.
+//! A pattern with more than [`STARS_MAX`] stars matches nothing, as in Redis since the security
+//! fixes of 7.0.15, which bound its recursion.
 
-/// Stars (runs of them count as one) behind which a pattern may go on; one more at its end is free.
+/// Maximum number of stars that a pattern may continue after. A run of stars counts once; one at
+/// the end of the pattern is free.
 pub const STARS_MAX: usize = 1000;
 
-/// Whether `text` matches `pattern`; letters A-Z and a-z are equal if `ignore_case`.
+/// Returns whether `text` matches `pattern`. With `ignore_case`, A-Z and a-z are equal.
 pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     if text.is_empty() {
         return pattern.is_empty();
     }
     let (mut p, mut t) = (0, 0);
-    // Where the last star's rest begins in the pattern, and where in the text it is being tried.
+    // Where the pattern continues after the last star, and where in the text that rest is tried.
     let mut retry: Option<(usize, usize)> = None;
     let mut stars = 0;
     while t < text.len() {
@@ -62,8 +63,8 @@ pub fn matches(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
     pattern[p..].iter().all(|&byte| byte == b'*')
 }
 
-/// Matches one byte of text against the part at the head of `pattern` (not empty, not a star); the length of that part
-/// if it matches.
+/// Matches one byte of text against the element at the head of `pattern` (not empty, not a star).
+/// Returns the length of the element if it matches.
 #[inline]
 fn match_one(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
     match pattern {
@@ -80,7 +81,8 @@ fn equal(a: u8, b: u8, ignore_case: bool) -> bool {
     a == b || (ignore_case && a.eq_ignore_ascii_case(&b))
 }
 
-/// Matches one byte against the class at the head of `pattern`; the length of the class if it matches.
+/// Matches one byte against the class at the head of `pattern`. Returns the length of the class if
+/// it matches.
 fn match_class(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
     let mut at = 1;
     let negated = pattern.get(at) == Some(&b'^');
@@ -112,12 +114,14 @@ fn match_class(pattern: &[u8], byte: u8, ignore_case: bool) -> Option<usize> {
     (found != negated).then_some(at)
 }
 
-/// Whether `byte` lies in the range from `start` to `end`, in either order, as C's signed `char`s compare.
+/// Returns whether `byte` lies between `start` and `end`, in either order, compared as C's signed
+/// `char`.
 fn in_range(start: u8, end: u8, byte: u8, ignore_case: bool) -> bool {
     let (start, end) = (start as i8, end as i8);
     let (low, high) = (start.min(end), start.max(end));
     if ignore_case {
-        // Redis orders the ends first and lowers them then: `[Z-a]` becomes the empty range from z to a.
+        // Redis orders the bounds before it lowers them: `[Z-a]` becomes the empty range from z to
+        // a.
         let lower = |c: i8| (c as u8).to_ascii_lowercase() as i8;
         (lower(low)..=lower(high)).contains(&lower(byte as i8))
     } else {
@@ -135,7 +139,7 @@ mod tests {
         let text = [b'a'; 3 * STARS_MAX];
         assert!(matches(&b"*a".repeat(STARS_MAX), &text, false));
         assert!(!matches(&b"*a".repeat(STARS_MAX + 1), &text, false));
-        // A run counts once, and the one at the end not at all.
+        // A run of stars counts once, and the star at the end not at all.
         assert!(matches(&[b"**a".repeat(STARS_MAX), b"*".to_vec()].concat(), &text, false));
     }
 
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn many_stars_take_no_exponential_time() {
+    fn many_stars_do_not_take_exponential_time() {
         let pattern = b"a*".repeat(STARS_MAX);
         let text = vec![b'a'; 4_000];
         let mut failing = pattern.clone();
@@ -189,7 +193,7 @@ mod tests {
         assert!(!matches(&failing, &text, false));
     }
 
-    /// The definition: a star takes nothing or one byte and tries again.
+    /// The definition: a star takes nothing, or one byte and is tried again.
     fn plain(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         match (pattern, text) {
             ([], rest) => rest.is_empty(),

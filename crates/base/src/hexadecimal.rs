@@ -1,36 +1,37 @@
 //! Hexadecimal floating-point numbers (`0x1.8p3`), as C's `strtod` reads them.
 
-/// How a text's number and its double differ.
+/// How the double differs from the number in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// Not at all.
+    /// It does not.
     Exact,
-    /// By less than a half of the last digit; in decimal also where they don't.
+    /// It is the nearest double, but not the same number.
     Rounded,
-    /// It overflowed, or vanished.
+    /// The number overflowed, or underflowed to zero.
     OutOfRange,
 }
 
 /// A number at the head of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hexadecimal {
-    /// The nearest double, of two the even one; infinite or 0 where it is out of range.
+    /// The nearest double, ties to even; infinite or 0 if out of range.
     pub value: f64,
-    /// How it differs from the text's.
+    /// How it differs from the number in the text.
     pub fit: Fit,
-    /// How many bytes of the text it takes.
+    /// Bytes of the text that the number takes.
     pub len: usize,
 }
 
-/// Bits of a double's mantissa.
+/// Mantissa bits of a double.
 const MANTISSA_BITS: i64 = 53;
-/// Exponent of the smallest double's only bit.
+/// Exponent of the smallest subnormal double.
 const EXPONENT_MIN: i64 = -1074;
-/// Exponents are read up to this magnitude: beyond, everything overflows or vanishes.
+/// Exponents saturate at this magnitude, far beyond overflow and underflow.
 const EXPONENT_READ_MAX: i64 = 1 << 40;
 
-/// The number that stands at the head of `text`, which is what follows `0x`: digits, a point among or beside them, and a power of two where one is
-/// whole. `None`: there is no digit. Digits that don't fit a word only round.
+/// Parses the number at the head of `text`, which follows `0x`: digits with at most one point, and
+/// an optional power of two (`p-3`). Returns `None` without a digit. Digits beyond a 64-bit word
+/// only affect the rounding.
 pub fn read(text: &[u8]) -> Option<Hexadecimal> {
     let (mut mantissa, mut exponent, mut sticky) = (0u64, 0i64, false);
     let (mut any, mut point, mut len) = (false, false, 0);
@@ -62,7 +63,7 @@ pub fn read(text: &[u8]) -> Option<Hexadecimal> {
     Some(Hexadecimal { value, fit, len })
 }
 
-/// The power of two at the head of a text (`p-3`), and its length.
+/// Parses the power of two at the head of a text (`p-3`). Returns it and its length.
 fn read_power(text: &[u8]) -> Option<(i64, usize)> {
     let (b'p' | b'P', signed) = text.split_first()? else { return None };
     let (is_negative, unsigned) = match signed {
@@ -79,10 +80,11 @@ fn read_power(text: &[u8]) -> Option<(i64, usize)> {
     Some((if is_negative { -magnitude } else { magnitude }, text.len() - unsigned.len() + count))
 }
 
-/// `mantissa * 2^exponent` (and a bit more, when `sticky`), rounded to the nearest double, half way to the even one.
+/// Rounds `mantissa * 2^exponent` (plus a fraction of a unit if `sticky`) to the nearest double,
+/// ties to even.
 fn rounded(mantissa: u64, exponent: i64, sticky: bool) -> (f64, Fit) {
     let bits = i64::from(u64::BITS - mantissa.leading_zeros());
-    // The place of the lowest bit that a double of this size has.
+    // The exponent of the lowest mantissa bit of a double of this magnitude.
     let lowest = (exponent + bits - MANTISSA_BITS).max(EXPONENT_MIN);
     let drop = lowest - exponent;
     let (kept, is_up, is_exact) = match drop {
@@ -103,7 +105,7 @@ fn rounded(mantissa: u64, exponent: i64, sticky: bool) -> (f64, Fit) {
     if place + i64::from(u64::BITS - kept.leading_zeros()) > 1024 {
         return (f64::INFINITY, Fit::OutOfRange);
     }
-    // `kept` is exact; so are both factors and, since it was rounded to the place already, their product.
+    // Exact: `kept` fits a double, both factors are powers of two, and rounding is done already.
     let half = place / 2;
     let value = (kept as f64) * 2f64.powi(half as i32) * 2f64.powi((place - half) as i32);
     (value, if is_exact { Fit::Exact } else { Fit::Rounded })
@@ -138,13 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_rounded_once() {
+    fn excess_digits_are_rounded_once() {
         for (text, value, fit) in [
             ("1.fffffffffffff8p3", 16.0, Fit::Rounded),
             ("1.fffffffffffff7p0", 1.999_999_999_999_999_8, Fit::Rounded),
             ("10000000000000800000000000000000000000001", 2f64.powi(160) + 2f64.powi(108), Fit::Rounded),
             ("10000000000000800000000000000000000000000", 2f64.powi(160), Fit::Rounded),
-            // Rounded to 53 bits first, it would be half way between the smallest number and the next.
+            // Rounding to 53 bits first would land half way between the smallest number and the
+            // next.
             ("1.7fffffffffffffffp-1074", f64::from_bits(1), Fit::Rounded),
             ("1.8p-1074", f64::from_bits(2), Fit::Rounded),
             ("1p-1075", 0.0, Fit::OutOfRange),
@@ -158,9 +161,9 @@ mod tests {
         }
     }
 
-    /// Every finite number, written with all its bits.
+    /// Every finite number, written with all its bits, reads back.
     #[test]
-    fn numbers_are_what_they_were() {
+    fn numbers_read_back() {
         const NUMBERS: usize = 100_000;
         let seed = 20_261_123;
         let mut random = Random::from_seed(seed);

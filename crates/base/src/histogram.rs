@@ -1,4 +1,5 @@
-//! A histogram of times with one writer and any number of readers, in the buckets of HdrHistogram with two significant digits.
+//! A histogram of durations with one writer and any number of readers, in the buckets of
+//! HdrHistogram with two significant digits.
 //!
 //! ```text
 //! value, ns      bucket (chunk)   counter within
@@ -8,27 +9,28 @@
 //! …              …                value / 2^k - 128     2^k wide: less than 1 % of the value
 //! ```
 //!
-//! Redis keeps its latencies in that structure, and what it prints shows where the buckets end. A chunk of counters takes
-//! 2 KiB and comes when a value first falls into it: latencies of one command rarely span more than six.
+//! Redis stores its latencies in that structure, and its replies show the upper bounds of the
+//! buckets. A chunk of counters takes 2 KiB and is allocated when a value first falls into it: the
+//! latencies of one command rarely span more than six chunks.
 
 use std::sync::OnceLock;
 
 use crate::Counter;
 
-/// Counters of a chunk.
+/// Counters per chunk.
 const CHUNK: usize = 128;
 /// Chunks: up to the first power of two above [`VALUE_MAX`].
 const CHUNKS: usize = 24;
-/// The longest time that is told apart from longer ones, ns: a second, as in Redis.
+/// The highest recorded value, in ns: a second, as in Redis. Longer durations count as this one.
 pub const VALUE_MAX: u64 = 1_000_000_000;
 
-/// See the head of this module.
+/// The histogram described at the head of this module. Values are in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Histogram {
     chunks: [OnceLock<Box<[Counter]>>; CHUNKS],
 }
 
-/// The chunk and the counter of a value up to [`VALUE_MAX`].
+/// Returns the chunk and the counter of a value of at most [`VALUE_MAX`].
 #[inline]
 fn place(value: u64) -> (usize, usize) {
     if value < CHUNK as u64 {
@@ -38,12 +40,12 @@ fn place(value: u64) -> (usize, usize) {
     (shift + 1, (value >> shift) as usize - CHUNK)
 }
 
-/// The lowest value that shares a counter.
+/// Returns the lowest value of a counter.
 fn lowest(chunk: usize, counter: usize) -> u64 {
     if chunk == 0 { counter as u64 } else { ((CHUNK + counter) as u64) << (chunk - 1) }
 }
 
-/// The highest value that shares a counter.
+/// Returns the highest value of a counter.
 fn highest(chunk: usize, counter: usize) -> u64 {
     if chunk == 0 {
         return counter as u64;
@@ -53,7 +55,7 @@ fn highest(chunk: usize, counter: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Counts `n` values. Only the owner may.
+    /// Adds `n` values. Only the owner may call it.
     #[inline]
     pub fn record(&self, value: u64, n: u64) {
         let (chunk, counter) = place(value.min(VALUE_MAX));
@@ -61,21 +63,21 @@ impl Histogram {
         counters[counter].add(n);
     }
 
-    /// Forgets everything. Anyone may.
+    /// Resets all counts. Any thread may call it.
     pub fn reset(&self) {
         self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter()).for_each(Counter::reset);
     }
 }
 
-/// What histograms together held at a moment.
+/// The summed counts of several histograms at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
-    /// The highest value of a counter, and how many fell into it: ascending, none empty.
+    /// The highest value of each counter, and its count: ascending, without empty counters.
     counts: Vec<(u64, u64)>,
 }
 
 impl Distribution {
-    /// What these hold.
+    /// Sums the counts of `histograms`.
     pub fn of<'h>(histograms: impl IntoIterator<Item = &'h Histogram>) -> Self {
         let mut all = std::collections::BTreeMap::new();
         for histogram in histograms {
@@ -91,18 +93,18 @@ impl Distribution {
         Distribution { counts: all.into_iter().collect() }
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub fn len(&self) -> u64 {
         self.counts.iter().map(|(_, count)| count).sum()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// The value that this share of all values doesn't exceed, rounded up to the end of its counter; for 0 % the beginning of the first
-    /// counter. 0 of nothing.
+    /// Returns the value that `percent` of all values don't exceed, rounded up to the end of its
+    /// counter; for 0 % the lowest value of the first counter. 0 without values.
     pub fn percentile(&self, percent: f64) -> u64 {
         if percent == 0.0 {
             return self.counts.first().map_or(0, |(value, _)| {
@@ -119,8 +121,8 @@ impl Distribution {
         found.or(self.counts.last()).map_or(0, |(value, _)| *value)
     }
 
-    /// Powers of two from `first` on, each as the end of its counter, with how many values don't exceed that; those that no more values
-    /// come with are left out.
+    /// Returns cumulative counts at the powers of two from `first` on: the upper bound of the
+    /// power's counter, and how many values don't exceed it. Leaves out powers that add no values.
     pub fn by_powers_of_two(&self, first: u64) -> Vec<(u64, u64)> {
         let (mut levels, mut level, mut before) = (Vec::new(), first, 0);
         let total = self.len();
@@ -163,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_those_of_redis() {
+    fn percentiles_equal_those_of_redis() {
         let histogram = Histogram::default();
         for (value, n) in [(8_000, 1), (9_000, 2), (17_000, 1)] {
             histogram.record(value, n);

@@ -1,14 +1,17 @@
-//! A run (of a script) that other threads may kill until it has changed something: one atomic word.
+//! A run (of a script) that other threads may kill until it makes its first change: one atomic
+//! word.
 //!
-//! | bits | meaning | who sets them |
+//! | bits | meaning | set by |
 //! | --- | --- | --- |
-//! | the number of the run | tells one run from the next | the runner, in [`Killable::begin`] |
-//! | the mark of the run | whatever the runner says of it | the runner, in [`Killable::begin`] |
-//! | changed | it has changed something | the runner, unless it is killed |
-//! | killed | it must change nothing any more, and end | anyone, unless it has changed something |
-//! | runs | it has begun and not ended | the runner |
+//! | number | distinguishes runs | the runner, in [`Killable::begin`] |
+//! | mark | free for the runner's use | the runner, in [`Killable::begin`] |
+//! | changed | the run has changed something | the runner, unless the run is killed |
+//! | killed | the run must change nothing and end | any thread, unless the run is changed |
+//! | runs | the run has started and not ended | the runner |
 //!
-//! All of them stand in one word, so its modification order decides: of *changed* and *killed* at most one is ever set, and a thread kills the very run that it
+//! All bits share one word, so its modification order decides: at most one of *changed* and
+//! *killed* is ever set. A kill hits the run that the killer has seen or none: its exchange fails
+//! if the number differs.
 //! has looked at or none, since its exchange fails where the number is another.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -17,10 +20,11 @@ const RUNS: u64 = 1;
 const CHANGED: u64 = 1 << 1;
 const KILLED: u64 = 1 << 2;
 const MARK: u64 = 1 << 3;
-/// Where the number of the run begins. In the bits that are left it doesn't come round: 2⁶⁰ runs.
+/// Shift of the run's number. The remaining bits can't wrap: they hold 2⁶⁰ runs.
 const NUMBER_SHIFT: u32 = 4;
 
-/// See the head of this module. Belongs to one runner; anyone may look at it and kill.
+/// The state word described at the head of this module. Belongs to one runner; any thread may read
+/// it and kill.
 pub struct Killable {
     word: AtomicU64,
 }
@@ -29,54 +33,58 @@ pub struct Killable {
 #[must_use = "a run that has changed something isn't killed"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
-    /// It is killed: it changes nothing.
+    /// The run is killed before it changed anything.
     Killed,
-    /// It has changed something, and goes on.
+    /// The run has changed something and continues.
     Changed,
-    /// It has ended.
+    /// The run has ended.
     Ended,
 }
 
-/// A run as it was when it was looked at.
+/// A snapshot of a run's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen(u64);
 
 impl Seen {
-    /// Whether it had begun and not ended.
+    /// Returns whether the run had started and not ended.
     pub fn runs(self) -> bool {
         self.0 & RUNS != 0
     }
 
-    /// Whether it had changed something.
+    /// Returns whether the run had changed something.
     pub fn has_changed(self) -> bool {
         self.0 & CHANGED != 0
     }
 
-    /// The mark that it had begun with.
+    /// Returns the mark passed to [`Killable::begin`].
     pub fn mark(self) -> bool {
         self.0 & MARK != 0
     }
 }
 
 impl Killable {
-    /// Nothing runs.
+    /// Returns a state without a run.
     pub fn new() -> Self {
         Killable { word: AtomicU64::new(0) }
     }
 
-    /// The next run begins. Called by the runner only. Stores before it are visible to every thread that sees this run ([`Killable::see`]).
+    /// Starts the next run. Only the runner may call it. Earlier stores are visible to every thread
+    /// that sees this run ([`Killable::see`]).
     pub fn begin(&self, mark: bool) {
-        // Relaxed: nobody but the runner changes the number, and a word that doesn't run has nothing else in it that matters.
+        // Relaxed: only the runner changes the number, and between runs nothing else in the word
+        // matters.
         let number = (self.word.load(Ordering::Relaxed) >> NUMBER_SHIFT) + 1;
         let mark = if mark { MARK } else { 0 };
-        // Not lost by this store: a kill changes the word only while something runs.
+        // This store can't overwrite a kill: a kill changes the word only during a run.
         self.word.store(number << NUMBER_SHIFT | mark | RUNS, Ordering::Release);
     }
 
-    /// The run is about to change something. Called by the runner only. Returns `false` if it was killed before: then it must not.
+    /// Marks the run as changed, before its first change. Only the runner may call it. Returns
+    /// `false` if the run was killed: then it must change nothing.
     #[must_use = "a run that was killed must change nothing"]
     pub fn change(&self) -> bool {
-        // Relaxed, here and below: what matters is the order of changes of this one word, and no other memory goes by it.
+        // Relaxed, here and below: only the modification order of this word matters; it guards no
+        // other memory.
         let mut word = self.word.load(Ordering::Relaxed);
         while word & (CHANGED | KILLED) == 0 {
             match self.word.compare_exchange_weak(word, word | CHANGED, Ordering::Relaxed, Ordering::Relaxed) {
@@ -87,23 +95,24 @@ impl Killable {
         word & KILLED == 0
     }
 
-    /// Returns whether the run was killed. Called by the runner only.
+    /// Returns whether the run was killed. Only the runner may call it.
     pub fn is_killed(&self) -> bool {
         self.word.load(Ordering::Relaxed) & KILLED != 0
     }
 
-    /// The run ends: from here on nobody can kill it. Called by the runner only, as often as it likes. Returns whether the run was killed.
+    /// Ends the run: it can no longer be killed. Returns whether it was. Only the runner may call
+    /// it, any number of times.
     pub fn end(&self) -> bool {
         self.word.fetch_and(!RUNS, Ordering::Relaxed) & KILLED != 0
     }
 
-    /// Looks at the run.
+    /// Returns a snapshot of the run's state.
     pub fn see(&self) -> Seen {
         // Acquire: pairs with the release in `begin`.
         Seen(self.word.load(Ordering::Acquire))
     }
 
-    /// Kills a run, if it is still the one that was seen, runs, and has changed nothing.
+    /// Kills the run that was seen, if it still runs and has changed nothing.
     pub fn kill(&self, seen: Seen) -> Kill {
         let mut word = seen.0;
         loop {
@@ -157,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_run_is_not_killed_instead() {
+    fn a_late_kill_spares_the_next_run() {
         let run = Killable::new();
         run.begin(false);
         let first = run.see();
@@ -175,8 +184,9 @@ mod loom_tests {
     use super::*;
     use crate::sync::{Arc, thread};
 
-    /// One thread runs twice and changes something each time, two others kill what they see: each run has changed something or was killed, never both and never
-    /// neither, and a killer is told of the run that it has seen.
+    /// One thread runs twice and changes something in each run, two others kill the run they see.
+    /// Each run is either changed or killed, never both, and a killer's result is that of the run
+    /// that it saw.
     #[test]
     fn a_run_is_killed_or_has_changed_something() {
         loom::model(|| {
@@ -200,9 +210,9 @@ mod loom_tests {
                 killed.push(run.end());
                 assert_eq!(has_changed, !killed[usize::from(mark)]);
             }
-            let told: Vec<(bool, bool)> = killers.into_iter().map(|killer| killer.join().unwrap()).collect();
+            let results: Vec<(bool, bool)> = killers.into_iter().map(|killer| killer.join().unwrap()).collect();
             for mark in [false, true] {
-                assert_eq!(told.contains(&(mark, true)), killed[usize::from(mark)]);
+                assert_eq!(results.contains(&(mark, true)), killed[usize::from(mark)]);
             }
         });
     }

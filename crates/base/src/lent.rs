@@ -1,25 +1,26 @@
-//! Received bytes in memory that an event loop lends: who parses them knows no event loop, and no socket.
+//! Received bytes in memory lent by an event loop. Parsers take them through these traits and know
+//! neither event loops nor sockets.
 
-/// Received bytes, in memory that a [`Lender`] lends until they are released. There is always at least one.
+/// Received bytes in memory lent by a [`Lender`] until they are released. Never empty.
 pub trait Lent {
-    /// How many there are.
+    /// Returns the number of bytes.
     fn len_bytes(&self) -> usize;
 }
 
-/// The owner of the memory into which bytes are received: an event loop.
+/// The owner of the receive buffers: an event loop.
 pub trait Lender {
-    /// A loan. Dropping one without releasing it leaks its share of the lender's memory.
+    /// A loan. Dropping one without releasing it leaks its part of the lender's memory.
     type Chunk: Lent;
 
-    /// The bytes of a chunk of this lender.
+    /// Returns the bytes of a chunk lent by this lender.
     fn bytes(&self, chunk: &Self::Chunk) -> &[u8];
 
-    /// The bytes of a chunk of this lender, to be changed in place.
+    /// Returns the bytes of a chunk lent by this lender, mutably.
     fn bytes_mut(&mut self, chunk: &Self::Chunk) -> &mut [u8];
 
-    /// Bytes of the buffer in which the chunk lies that are behind it and that nothing was received into.
+    /// Returns how many unused bytes follow the chunk in its buffer.
     fn room_behind(&self, chunk: &Self::Chunk) -> usize;
 
-    /// Takes a chunk's memory back. Also of connections that were closed meanwhile.
+    /// Releases a chunk. Valid also after its connection was closed.
     fn release(&mut self, chunk: Self::Chunk);
 }

@@ -1,25 +1,26 @@
-//! What every other crate of Pantala stands on. Knows nothing of Redis's protocol, of sockets or of files.
+//! The layer under every other crate: time, randomness, checksums, number formats, queues between
+//! threads and shared limits. Knows nothing of RESP, sockets or files.
 //!
-//! | module | what | costs |
+//! | module | contents | cost |
 //! | --- | --- | --- |
-//! | [`allocator`] | the global allocator of the binary: mimalloc, and mappings for large blocks | a compare per call |
-//! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
-//! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | one step per eight bytes, 16 KiB of tables |
-//! | [`double`] | doubles as Redis 7.0 prints them | no allocation |
-//! | [`glob`] | Redis's patterns | at most `pattern × text` steps, no allocation |
+//! | [`allocator`] | the global allocator: mimalloc, `mmap` for large blocks | a compare per call |
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
-//! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
 //! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
+//! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
+//! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | a step per 8 bytes; 16 KiB of tables |
+//! | [`double`] | doubles as Redis 7.0 prints them | no allocation |
 //! | [`gauge`] | levels with one writer | a load and a store per change; 8 bytes |
-//! | [`killable`] | a run that others may kill until it has changed something; atomics from [`sync`] | an exchange per run that changes something |
+//! | [`glob`] | Redis's glob patterns | at most `pattern × text` steps, no allocation |
 //! | [`hexadecimal`] | hexadecimal floating-point numbers | no allocation |
-//! | [`mailbox`] | intrusive queues of one atomic word; the atomics come from [`sync`], which is loom's under `--cfg loom` | one exchange per message |
-//! | [`number`] | decimal integers, strict as Redis | no allocation |
-//! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |
-//! | [`sync`] | the atomics used there: std's, or loom's under `--cfg loom` | – |
-//! | [`lent`] | received bytes, in memory that an event loop lends | – |
+//! | [`histogram`] | latency histograms with one writer | as [`counter`]; 2 KiB per chunk in use |
+//! | [`killable`] | a run that others may kill until it writes | a compare-and-swap per run |
+//! | [`lent`] | received bytes in memory lent by an event loop | – |
 //! | [`limits`] | every bound that holds across crates | – |
-//! | [`outgoing`] | bytes to be sent: of one connection, or shared by many | a count of those shared |
+//! | [`mailbox`] | intrusive lock-free queues between threads | a compare-and-swap per message |
+//! | [`number`] | decimal integers, as strict as Redis | no allocation |
+//! | [`outgoing`] | bytes to send, owned or shared | a reference count where shared |
+//! | [`random`] | injected randomness, seeded | about a nanosecond per 64 bits |
+//! | [`sync`] | atomics: std's, or loom's under `--cfg loom` | – |
 
 #[cfg(not(miri))]
 pub mod allocator;

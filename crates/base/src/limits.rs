@@ -1,43 +1,43 @@
-//! Every bound that holds across crates, by name. A bound that concerns one module only lives in that module.
+//! Bounds that hold across crates. A bound of one module lives in that module.
 //!
-//! Each is tested at its value and one past it, in the crate that enforces it.
+//! The crate that enforces a bound tests it at its value and one past it.
 
 /// Slots of the key space, as in Redis Cluster.
 pub const SLOTS: usize = 16_384;
 
-/// Most shards a server may have: a shard owns at least one slot.
+/// Maximum number of shards: each owns at least one slot.
 pub const SHARDS_MAX: usize = SLOTS;
 
-/// Most partitions a server may have, over all shards: a partition owns at least one slot.
+/// Maximum number of partitions over all shards: each owns at least one slot.
 pub const PARTITIONS_MAX: usize = SLOTS;
 
-/// Most workers (threads with an event loop) a server may have.
+/// Maximum number of workers (threads with an event loop).
 pub const WORKERS_MAX: usize = 1_024;
 
-/// Most logical databases (`databases` in the configuration). Redis accepts up to `INT_MAX`, but every database that
-/// is used costs a dictionary in every partition, so that the product with those has to stay within memory.
+/// Maximum number of logical databases (`databases`). Redis accepts up to `INT_MAX`; here each used
+/// database costs a dictionary per partition, and that product must fit in memory.
 pub const DATABASES_MAX: usize = 16_384;
 
-/// Logical databases without configuration.
+/// Default of `databases`.
 pub const DATABASES_DEFAULT: usize = 16;
 
-/// Longest inline command, in bytes before its newline; also the longest `*n` or `$n` header line
-/// (Redis's `PROTO_INLINE_MAX_SIZE`).
+/// Maximum length of an inline command, in bytes before its newline, and of a `*n` or `$n` header
+/// line (Redis's `PROTO_INLINE_MAX_SIZE`).
 pub const PROTO_INLINE_MAX_SIZE: usize = 64 * 1_024;
 
-/// Most arguments of one command: Redis 7.0 takes what fits an `int`.
+/// Maximum number of arguments of a command: Redis 7.0 takes what fits in an `int`.
 pub const MULTIBULK_MAX: usize = i32::MAX as usize;
 
-/// Most arguments of a command before authentication.
+/// Maximum number of arguments of a command before authentication.
 pub const MULTIBULK_UNAUTHENTICATED_MAX: usize = 10;
 
-/// Longest argument before authentication, in bytes.
+/// Maximum length of an argument before authentication, in bytes.
 pub const BULK_UNAUTHENTICATED_MAX: usize = 16_384;
 
-/// Default of `proto-max-bulk-len`, in bytes: the longest argument, and the longest string value.
+/// Default of `proto-max-bulk-len`, in bytes: the limit for an argument and for a string value.
 pub const PROTO_MAX_BULK_LEN_DEFAULT: usize = 512 * 1_024 * 1_024;
 
-/// Lowest value that `proto-max-bulk-len` takes, in bytes.
+/// Lowest accepted `proto-max-bulk-len`, in bytes.
 pub const PROTO_MAX_BULK_LEN_MIN: usize = 1_024 * 1_024;
 
 /// Default of `client-query-buffer-limit`, in bytes.
@@ -46,5 +46,5 @@ pub const CLIENT_QUERY_BUFFER_LIMIT_DEFAULT: usize = 1_024 * 1_024 * 1_024;
 /// Default of `maxclients`.
 pub const MAXCLIENTS_DEFAULT: usize = 10_000;
 
-/// Deepest nesting of a reply that our own reply parser follows (tests and load generator).
+/// Maximum nesting of a reply for our own reply parser (tests and load generator).
 pub const REPLY_DEPTH_MAX: usize = 64;

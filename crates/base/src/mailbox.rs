@@ -1,58 +1,59 @@
 //! Intrusive lock-free queues: many producers, one consumer at a time.
 //!
-//! Both kinds that Pantala needs are one atomic word that is either a *mark* or the top of a linked stack of nodes; the
-//! consumer swaps the whole stack out and reverses it, so that nodes come out in the order they went in.
+//! Both queues of Pantala are one atomic word that is either a *mark* or the top of a linked stack
+//! of nodes. The consumer swaps the whole stack out and reverses it, so that nodes come out in
+//! arrival order.
 //!
-//! * [`Mailbox`]: messages for a worker. The mark says whether the worker sleeps, so that a sender learns from the same
-//!   compare-and-swap that delivers its message whether it must ring the doorbell.
-//! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`] from here.
+//! * [`Mailbox`]: messages for a worker. The mark says that the worker sleeps, so the
+//!   compare-and-swap that delivers a message also tells its sender whether to ring the doorbell.
+//! * `pantala_engine::ownership::Gate`: the owner word of a shard, built on [`Node`] and [`Chain`].
 //!
-//! They need no bound of their own: a node is a request of a connection that waits for its answer, and a connection
-//! has at most one (see `pantala_engine::request`), so `maxclients` bounds them. That is why they are linked lists and not
-//! rings: a ring that can be full needs a second way for what does not fit.
+//! They need no bound of their own: a node is a request of a connection that waits for its reply,
+//! and a connection has at most one (see `pantala_engine::request`), so `maxclients` bounds them.
+//! They are linked lists rather than rings because a full ring would need an overflow path.
 
 use std::marker::PhantomData;
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// A queue element: a link and what it carries. Allocated by whoever sends, freed by whoever receives.
+/// A queue element: a link and its value. The sender allocates it, the receiver frees it.
 pub struct Node<T> {
     next: *mut Node<T>,
-    /// What is carried.
+    /// The payload.
     pub value: T,
 }
 
-// SAFETY: `next` is only a link; whoever owns the node (as a Box, or as part of a Chain) is the only one to use it, so
-// moving a node to another thread moves no more than its value.
+// SAFETY: `next` is only a link, used by the owner of the node (a Box, or a Chain) alone, so moving
+// a node to another thread moves no more than its value.
 unsafe impl<T: Send> Send for Node<T> {}
 
 impl<T> Node<T> {
-    /// A node on its own.
+    /// Returns an unlinked node.
     pub fn new(value: T) -> Box<Self> {
         Box::new(Node { next: std::ptr::null_mut(), value })
     }
 }
 
-/// Nodes in the order they were pushed, owned by the consumer.
+/// Nodes in arrival order, owned by the consumer.
 pub struct Chain<T> {
     first: *mut Node<T>,
 }
 
-// SAFETY: a Chain owns its nodes outright (they were swapped out of the shared word), so it may move between threads
-// whenever the values may.
+// SAFETY: a Chain owns its nodes outright (they were swapped out of the shared word), so it may
+// move between threads whenever the values may.
 unsafe impl<T: Send> Send for Chain<T> {}
 
 impl<T> Chain<T> {
-    /// No nodes.
+    /// Returns a chain without nodes.
     pub fn empty() -> Self {
         Chain { first: std::ptr::null_mut() }
     }
 
-    /// Takes over a stack of nodes and reverses it into arrival order.
+    /// Takes ownership of a stack of nodes and reverses it into arrival order.
     ///
     /// # Safety
-    /// `top` must be null or the top of a list of nodes, each made by [`Node::new`] and leaked with [`Box::into_raw`], that
-    /// nobody else can reach any more.
+    /// `top` must be null or the top of a list of nodes that nothing else can reach, each made by
+    /// [`Node::new`] and leaked with [`Box::into_raw`].
     pub unsafe fn from_stack(mut top: *mut Node<T>) -> Self {
         let mut first = std::ptr::null_mut();
         while !top.is_null() {
@@ -64,7 +65,7 @@ impl<T> Chain<T> {
         Chain { first }
     }
 
-    /// Whether no node is left.
+    /// Returns whether no node is left.
     pub fn is_empty(&self) -> bool {
         self.first.is_null()
     }
@@ -77,7 +78,8 @@ impl<T> Iterator for Chain<T> {
         if self.first.is_null() {
             return None;
         }
-        // SAFETY: the chain owns its nodes, each of which came from Box::into_raw; it is unlinked before it is given out.
+        // SAFETY: the chain owns its nodes, each made by Box::into_raw; this one is unlinked before
+        // it is returned.
         let mut node = unsafe { Box::from_raw(self.first) };
         self.first = std::mem::replace(&mut node.next, std::ptr::null_mut());
         Some(node)
@@ -92,16 +94,17 @@ impl<T> Drop for Chain<T> {
     }
 }
 
-/// A mark that can't be the address of a node: nodes are aligned to more than one byte.
+/// Returns a mark that can't be the address of a node: nodes are aligned to more than one byte.
 pub fn mark<T>() -> *mut Node<T> {
     std::ptr::without_provenance_mut(1)
 }
 
-/// Pushes `node` onto the stack in `word`, where null and [`mark`] both mean "no nodes yet". Returns what stood there before.
-/// `stop_at_null` gives the node back instead of pushing when the word is null.
+/// Pushes `node` onto the stack in `word`, where null and [`mark`] both mean an empty stack.
+/// Returns the previous word. With `stop_at_null`, returns the node as the error instead of pushing
+/// onto null.
 ///
-/// The successful exchange is a release (the node's content happens before whoever swaps it out with an acquire) and an
-/// acquire (what the previous state published is visible).
+/// The successful exchange is a release (the contents of the node happen before the acquire that
+/// swaps it out) and an acquire (the previous holder's stores are visible).
 pub fn push<T>(
     word: &AtomicPtr<Node<T>>,
     node: Box<Node<T>>,
@@ -126,37 +129,40 @@ pub fn push<T>(
 
 /// Messages for one worker, from any thread.
 ///
-/// The word is null (awake, nothing waits), [`mark`] (asleep) or a stack of messages.
+/// The word is null (awake, empty), [`mark`] (asleep) or a stack of messages.
 pub struct Mailbox<T> {
     word: AtomicPtr<Node<T>>,
     values: PhantomData<*mut Node<T>>,
 }
 
-// SAFETY: a mailbox owns the nodes that are linked to it and passes each to one thread: it moves values between threads and
-// never shares them, so it may itself be moved and shared whenever the values may be moved.
+// SAFETY: a mailbox owns the nodes linked to it and passes each to one thread: it moves values
+// between threads and never shares them, so it may be moved and shared whenever the values may be
+// moved.
 unsafe impl<T: Send> Send for Mailbox<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Mailbox<T> {}
 
 impl<T> Mailbox<T> {
-    /// An empty mailbox of a worker that is awake.
+    /// Returns an empty mailbox of a worker that is awake.
     pub fn new() -> Self {
         Mailbox { word: AtomicPtr::new(std::ptr::null_mut()), values: PhantomData }
     }
 
-    /// Delivers a message. `true`: the worker slept and this message is the first since, so the sender must ring its doorbell.
+    /// Delivers a message. Returns `true` if the worker slept and this message is the first since:
+    /// the sender must then ring its doorbell.
     #[must_use = "a sleeping worker must be woken"]
     pub fn send(&self, message: Box<Node<T>>) -> bool {
         match push(&self.word, message, false) {
             Ok(before) => before == mark(),
-            Err(_) => unreachable!("push refuses only when told to"),
+            Err(_) => unreachable!("push fails only with `stop_at_null`"),
         }
     }
 
-    /// Takes all messages, oldest first. Only the worker itself calls it; it also marks the worker awake.
+    /// Takes all messages, oldest first, and marks the worker awake. Only the worker itself may
+    /// call it.
     pub fn receive(&self) -> Chain<T> {
-        // Acquire: pairs with the release of each push (the pushes below the top are in its release sequence, as every
-        // one of them was a read-modify-write).
+        // Acquire: pairs with the release of each push (the pushes below the top are in its release
+        // sequence, since each of them was a read-modify-write).
         let top = if self.word.load(Ordering::Relaxed).is_null() {
             return Chain::empty();
         } else {
@@ -165,15 +171,17 @@ impl<T> Mailbox<T> {
         if top == mark() {
             return Chain::empty();
         }
-        // SAFETY: swapped out of the word, so only we can reach the stack, and `push` built it from leaked boxes.
+        // SAFETY: swapped out of the word, so only we can reach the stack, and `push` built it from
+        // leaked boxes.
         unsafe { Chain::from_stack(top) }
     }
 
-    /// Marks the worker awake, and returns whether there are messages to [`receive`](Mailbox::receive). Only the worker
-    /// itself calls it.
+    /// Marks the worker awake. Returns whether there are messages to [`receive`](Mailbox::receive).
+    /// Only the worker itself may call it.
     #[inline]
     pub fn wake(&self) -> bool {
-        // Relaxed: no message is read here, and whether one came first is decided by the exchange on this one word.
+        // Relaxed: no message is read here, and the exchange on this one word decides whether a
+        // message arrived first.
         let word = self.word.load(Ordering::Relaxed);
         if word != mark() {
             return !word.is_null();
@@ -182,14 +190,14 @@ impl<T> Mailbox<T> {
         self.word.compare_exchange(mark(), awake, Ordering::Relaxed, Ordering::Relaxed).is_err()
     }
 
-    /// Announces that the worker is about to sleep. `false`: messages wait, it must not. Afterwards the next [`send`]
-    /// asks its caller to ring; [`receive`] ends the sleep.
+    /// Marks the worker asleep, unless messages are pending. Returns `false` if they are: the
+    /// worker must not sleep then. The next [`send`] asks its caller to ring; [`receive`] ends the
+    /// sleep.
     ///
-    /// [`send`]: Mailbox::send
-    /// [`receive`]: Mailbox::receive
+    /// [`send`]: Mailbox::send [`receive`]: Mailbox::receive
     pub fn try_sleep(&self) -> bool {
-        // Relaxed is enough: nothing is published by going to sleep, and whether a message came before or after is
-        // decided by the exchange itself, on this one word.
+        // Relaxed: going to sleep publishes nothing, and the exchange on this one word decides
+        // whether a message arrived before or after.
         self.word.compare_exchange(std::ptr::null_mut(), mark(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
@@ -214,18 +222,18 @@ mod tests {
     fn messages_come_out_in_order_and_sleep_is_seen() {
         let mailbox = Mailbox::new();
         assert!(!mailbox.send(Node::new(1)));
-        assert!(!mailbox.try_sleep(), "a message waits");
+        assert!(!mailbox.try_sleep(), "a message is pending");
         assert!(!mailbox.send(Node::new(2)));
         assert_eq!(mailbox.receive().map(|node| node.value).collect::<Vec<_>>(), [1, 2]);
         assert!(mailbox.try_sleep());
-        assert!(mailbox.send(Node::new(3)), "the first message to a sleeper rings");
+        assert!(mailbox.send(Node::new(3)), "the first message to a sleeping worker rings");
         assert!(!mailbox.send(Node::new(4)), "the second does not");
         assert_eq!(mailbox.receive().map(|node| node.value).collect::<Vec<_>>(), [3, 4]);
         assert!(mailbox.receive().is_empty());
     }
 
     #[test]
-    fn dropping_frees_what_waits() {
+    fn dropping_frees_pending_messages() {
         let value = std::sync::Arc::new(());
         let mailbox = Mailbox::new();
         let _ = mailbox.send(Node::new(value.clone()));
@@ -263,8 +271,8 @@ mod loom_tests {
     use super::*;
     use crate::sync::{Arc, AtomicUsize, thread};
 
-    /// A worker that sleeps only when its mailbox let it, and two senders: every message is either seen before the sleep or
-    /// rings the doorbell.
+    /// A worker sleeps only when its mailbox allows it, and two threads send: every message is
+    /// either received before the sleep or rings the doorbell.
     #[test]
     fn no_message_is_slept_through() {
         loom::model(|| {

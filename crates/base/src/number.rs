@@ -1,12 +1,13 @@
-//! Decimal integers as Redis reads and writes them.
+//! Decimal integers as Redis parses and prints them.
 //!
-//! Reading is strict, since a stored string may only become an `int` encoding when writing the integer gives the
-//! same bytes back: no sign but a leading `-`, no leading zeros, no spaces, and `-0` isn't a number.
+//! Parsing is strict: a string value may take the `int` encoding only if printing the integer gives
+//! the same bytes. No sign but a leading `-`, no leading zeros, no spaces, no `-0`.
 
-/// Most bytes that an `i64` or `u64` takes in decimal, sign included.
+/// Maximum length of an `i64` or `u64` in decimal, in bytes, sign included.
 pub const INTEGER_LEN_MAX: usize = 20;
 
-/// The signed 64-bit integer that `text` is, or `None` if it isn't one in Redis's strict form (`string2ll`).
+/// Parses a signed 64-bit integer. Returns `None` unless all of `text` is one in Redis's strict
+/// form (`string2ll`).
 #[inline]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -15,7 +16,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     };
     let magnitude = parse_u64(digits)?;
     if negative {
-        // `-0` isn't the canonical form of zero.
+        // Zero has the one form `0`.
         if magnitude == 0 || magnitude > i64::MIN.unsigned_abs() {
             return None;
         }
@@ -25,10 +26,11 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// The unsigned 64-bit integer that `text` is, or `None`: digits only, no leading zeros, at most `u64::MAX`.
+/// Parses an unsigned 64-bit integer. Returns `None` unless `text` is digits only, without leading
+/// zeros, and at most `u64::MAX`.
 #[inline]
 pub fn parse_u64(text: &[u8]) -> Option<u64> {
-    // 19 digits can't overflow, so that only the 20th needs a check.
+    // 19 digits can't overflow: only the 20th needs a check.
     let (head, last) = match text.len() {
         0 => return None,
         1..INTEGER_LEN_MAX => (text, None),
@@ -54,7 +56,7 @@ pub fn parse_u64(text: &[u8]) -> Option<u64> {
     value.checked_mul(10)?.checked_add(u64::from(digit))
 }
 
-/// Pairs of digits `00` to `99`: halves the divisions of formatting.
+/// The pairs of digits `00` to `99`: they halve the divisions of formatting.
 static DIGIT_PAIRS: [[u8; 2]; 100] = {
     let mut table = [[0u8; 2]; 100];
     let mut i = 0;
@@ -65,7 +67,8 @@ static DIGIT_PAIRS: [[u8; 2]; 100] = {
     table
 };
 
-/// Room for one decimal integer on the stack; [`format_i64`](Decimal::format_i64) fills it from its end.
+/// Space for one decimal integer on the stack. [`format_i64`](Decimal::format_i64) fills it from
+/// its end.
 #[derive(Clone, Debug)]
 pub struct Decimal {
     bytes: [u8; INTEGER_LEN_MAX],
@@ -78,13 +81,13 @@ impl Default for Decimal {
 }
 
 impl Decimal {
-    /// Empty room.
+    /// Returns an empty buffer.
     #[inline]
     pub const fn new() -> Self {
         Self { bytes: [0; INTEGER_LEN_MAX] }
     }
 
-    /// `value` in decimal, 1 to 20 bytes.
+    /// Formats `value`: 1 to 20 bytes.
     #[inline]
     pub fn format_i64(&mut self, value: i64) -> &[u8] {
         let mut at = write_u64_before(&mut self.bytes, INTEGER_LEN_MAX, value.unsigned_abs());
@@ -95,7 +98,7 @@ impl Decimal {
         &self.bytes[at..]
     }
 
-    /// `value` in decimal, 1 to 20 bytes.
+    /// Formats `value`: 1 to 20 bytes.
     #[inline]
     pub fn format_u64(&mut self, value: u64) -> &[u8] {
         let at = write_u64_before(&mut self.bytes, INTEGER_LEN_MAX, value);
@@ -103,8 +106,11 @@ impl Decimal {
     }
 }
 
-/// Writes `value` in decimal so that it ends before `room[end]`; returns where it begins. Panics if `end` is beyond `room` or
-/// there are fewer bytes before it than digits.
+/// Writes `value` in decimal so that it ends before `room[end]`. Returns the index of its first
+/// digit.
+///
+/// # Panics
+/// If `end` is beyond `room`, or the digits don't fit before it.
 #[inline]
 pub fn write_u64_before(room: &mut [u8], end: usize, mut value: u64) -> usize {
     let mut at = end;
@@ -124,13 +130,14 @@ pub fn write_u64_before(room: &mut [u8], end: usize, mut value: u64) -> usize {
     at
 }
 
-/// Number of decimal digits of `value` (1 for zero).
+/// Returns the number of decimal digits of `value` (1 for zero).
 #[inline]
 pub fn digits_u64(value: u64) -> usize {
     value.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
-/// Multiplier of each unit, lower case. A unit that ends in `b` counts in powers of 1024, the bare letter in powers of 1000.
+/// The multiplier of each unit, in lower case. A unit ending in `b` is a power of 1024, a bare
+/// letter a power of 1000.
 const UNITS: [(&[u8], u64); 8] = [
     (b"", 1),
     (b"b", 1),
@@ -142,11 +149,14 @@ const UNITS: [(&[u8], u64); 8] = [
     (b"gb", 1 << 30),
 ];
 
-/// Most digits before a unit, as in Redis.
+/// Maximum number of digits before a unit, as in Redis.
 const MEMORY_DIGITS_MAX: usize = 127;
 
-/// Bytes that `text` (`512`, `100mb`) names: digits and an optional unit. No digits at all are zero, as in Redis. What exceeds 64 bits is the
-/// largest number (Redis wraps when the unit makes it exceed: a limit would become a small one unnoticed).
+/// Parses an amount of memory (`512`, `100mb`), in bytes: digits and an optional unit. Without
+/// digits it is zero, as in Redis. Returns `None` for other text.
+///
+/// Amounts beyond 64 bits saturate; Redis wraps after applying the unit, which silently turns a
+/// huge limit into a small one.
 pub fn parse_memory(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits > MEMORY_DIGITS_MAX {
@@ -165,7 +175,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn strict_forms_are_refused() {
+    fn non_canonical_forms_are_rejected() {
         for text in [
             "",
             "-",
@@ -199,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read() {
+    fn extremes_are_parsed() {
         assert_eq!(parse_i64(b"0"), Some(0));
         assert_eq!(parse_i64(b"9223372036854775807"), Some(i64::MAX));
         assert_eq!(parse_i64(b"-9223372036854775808"), Some(i64::MIN));

@@ -1,10 +1,11 @@
-//! What a send is given: bytes of its own, or bytes that many sends share.
+//! Bytes to send: owned by one send, or shared by many.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes that many sends share, of any loops. Nothing changes them; their memory is counted for as long as somebody has them.
+/// Immutable bytes shared by many sends, on any event loop. Their memory is counted until the last
+/// owner drops them.
 #[derive(Debug)]
 pub struct SharedBytes {
     bytes: Vec<u8>,
@@ -12,13 +13,13 @@ pub struct SharedBytes {
 }
 
 impl SharedBytes {
-    /// Bytes to be shared, counted in `kept_bytes`.
+    /// Returns bytes to share, and adds their length to `kept_bytes` until they are dropped.
     ///
     /// # Panics
-    /// When there are none: a send of nothing is none.
+    /// If `bytes` is empty: there is no empty send.
     pub fn new(mut bytes: Vec<u8>, kept_bytes: &Arc<AtomicU64>) -> Arc<Self> {
-        assert!(!bytes.is_empty(), "nothing to be shared");
-        // They may be kept for long.
+        assert!(!bytes.is_empty(), "shared bytes are empty");
+        // They may live for long.
         bytes.shrink_to_fit();
         kept_bytes.fetch_add(bytes.len() as u64, Relaxed);
         Arc::new(SharedBytes { bytes, kept_bytes: Arc::clone(kept_bytes) })
@@ -39,12 +40,12 @@ impl Drop for SharedBytes {
     }
 }
 
-/// What a send is given.
+/// The bytes of one send.
 #[derive(Debug)]
 pub enum Outgoing {
-    /// Bytes of its own.
+    /// Bytes of this send alone.
     Own(Vec<u8>),
-    /// Bytes that other sends have too.
+    /// Bytes shared with other sends.
     Shared(Arc<SharedBytes>),
 }
 
@@ -62,7 +63,7 @@ impl From<Arc<SharedBytes>> for Outgoing {
 }
 
 impl Outgoing {
-    /// The bytes: at one address for as long as this lives, wherever it is moved.
+    /// Returns the bytes. Their address stays the same while `self` lives, even if it is moved.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match self {
@@ -71,7 +72,7 @@ impl Outgoing {
         }
     }
 
-    /// The memory that is left when they are sent: none of shared ones.
+    /// Returns the memory for reuse, emptied, after the send. Shared bytes leave none.
     #[inline]
     pub fn into_buffer(self) -> Vec<u8> {
         match self {
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_bytes_are_counted_once_and_as_long_as_anybody_has_them() {
+    fn shared_bytes_are_counted_once_until_the_last_drop() {
         let kept_bytes = Arc::new(AtomicU64::new(0));
         let shared = SharedBytes::new(vec![7; 100], &kept_bytes);
         let sends: Vec<Outgoing> = (0..5).map(|_| Arc::clone(&shared).into()).collect();
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_of_ones_own_comes_back_empty_with_its_memory() {
+    fn an_own_buffer_is_returned_empty_with_its_memory() {
         let buffer = Outgoing::from(vec![1, 2, 3]).into_buffer();
         assert!(buffer.is_empty() && buffer.capacity() >= 3);
     }

@@ -1,6 +1,7 @@
 //! A small, fast, seeded generator (xoshiro256++). Statistically good; not for secrets.
 //!
-//! Everything random in Pantala takes a [`Random`] from outside, so that a test replays from the seed it printed.
+//! Random code in Pantala takes a [`Random`] from its caller, so that a test replays from the seed
+//! that it printed.
 
 use std::hash::{BuildHasher, Hasher};
 use std::io::Read;
@@ -11,7 +12,7 @@ pub struct Random {
     state: [u64; 4],
 }
 
-/// One step of SplitMix64: spreads a seed of few set bits over the whole state.
+/// Advances SplitMix64 by one step. It spreads a seed with few set bits over the whole state.
 fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -21,16 +22,16 @@ fn splitmix64(state: &mut u64) -> u64 {
 }
 
 impl Random {
-    /// The generator that `seed` stands for: equal seeds give equal sequences, on every platform.
+    /// Returns the generator of `seed`. Equal seeds give equal sequences on every platform.
     pub fn from_seed(seed: u64) -> Self {
         let mut mix = seed;
-        // SplitMix64 is a bijection of a counter, so that four outputs in a row are never all zero.
+        // SplitMix64 is a bijection of a counter, so four outputs in a row are never all zero.
         let state = std::array::from_fn(|_| splitmix64(&mut mix));
         Self { state }
     }
 
-    /// A generator seeded by the operating system; by the standard library's hash keys and the clock where
-    /// `/dev/urandom` can't be read.
+    /// Returns a generator seeded by the operating system, or by the standard library's hash keys
+    /// and the clock if `/dev/urandom` can't be read.
     pub fn from_entropy() -> Self {
         let mut bytes = [0u8; 8];
         let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
@@ -43,7 +44,7 @@ impl Random {
         Self::from_seed(hasher.finish())
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;
@@ -58,11 +59,14 @@ impl Random {
         result
     }
 
-    /// A number in `0..bound`, without bias. `bound` must not be zero (asserted).
+    /// Returns a number in `0..bound`, without bias.
+    ///
+    /// # Panics
+    /// If `bound` is zero.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound != 0, "an empty range has no random number");
-        // Multiply-shift, rejecting the few low parts that would favour some results.
+        // Multiply-shift; rejects the few low parts that would favor some results.
         let mut product = u128::from(self.next_u64()) * u128::from(bound);
         if (product as u64) < bound {
             let threshold = bound.wrapping_neg() % bound;
@@ -73,7 +77,7 @@ impl Random {
         (product >> 64) as u64
     }
 
-    /// A number in `0.0..1.0`, a multiple of 2⁻⁵³.
+    /// Returns a number in `0.0..1.0`, a multiple of 2⁻⁵³.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
@@ -102,14 +106,14 @@ mod tests {
 
     #[test]
     fn xoshiro_reference() {
-        // State 1, 2, 3, 4: the published sequence of xoshiro256++ begins so.
+        // The published sequence of xoshiro256++ for the state 1, 2, 3, 4.
         let mut random = Random { state: [1, 2, 3, 4] };
         let first: [u64; 4] = std::array::from_fn(|_| random.next_u64());
         assert_eq!(first, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
     }
 
     #[test]
-    fn below_is_even_and_bounded() {
+    fn below_is_uniform_and_bounded() {
         let mut random = Random::from_seed(1);
         let mut counts = [0u32; 10];
         for _ in 0..100_000 {
@@ -124,7 +128,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "empty range")]
-    fn below_zero_is_an_error_of_the_programmer() {
+    fn below_zero_panics() {
         Random::from_seed(1).below(0);
     }
 

@@ -1,5 +1,5 @@
-//! The atomics and threads that concurrent code here uses: the standard library's, or loom's under `--cfg loom`, so that
-//! the model checker can run the very same code through every interleaving.
+//! The atomics and threads of concurrent code: the standard library's, or loom's under `--cfg
+//! loom`, so that the model checker runs the production code.
 
 #[cfg(loom)]
 pub use loom::{
