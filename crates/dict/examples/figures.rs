@@ -1,7 +1,8 @@
-//! Prints the dictionary's figures: find one by one and batched against hashbrown, growth, bytes per key.
+//! Measures the dictionary: single and batched lookups against hashbrown, growth, bytes per key.
 //!
-//! `cargo run --release -p pantala-dict --example figures [-- ENTRIES [bytes] [values] [find]]`, by default 20,000,000
-//! entries and all three parts; that takes 5 GB of memory and a few minutes.
+//! `cargo run --release -p pantala-dict --example figures [-- ENTRIES [bytes] [values] [find]]`
+//!
+//! Default: 20,000,000 entries and all three parts, which take 5 GB of memory and a few minutes.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
@@ -15,11 +16,11 @@ use rustix::time::{ClockId, clock_gettime};
 use pantala_dict::{Dict, Entry, EntryRef, NewPayload, Payload, hash_key};
 
 const SEED: u64 = 0x0dd0_5eed_1234_5678;
-/// Dictionaries of the memory figures, as many as the server has shards in the command.
+/// Dictionaries in the memory measurements: the shards of a server with `--shards 40`.
 const SHARDS: usize = 40;
 const ROUNDS: usize = 60;
 const FINDS_PER_ROUND: usize = 100_000;
-/// Keys handed to one `find_batch`, about a window of pipelined commands.
+/// Keys per `find_batch`: about a window of pipelined commands.
 const WINDOW: usize = 64;
 
 fn main() {
@@ -28,7 +29,7 @@ fn main() {
     let what: Vec<String> = arguments.collect();
     let wanted = |name: &str| what.is_empty() || what.iter().any(|w| w == name);
     let small = (entries / 20).max(1);
-    // Memory first, while nothing else has touched the allocator.
+    // Memory first, before anything else uses the allocator.
     if wanted("bytes") {
         bytes_per_key(entries);
     }
@@ -41,9 +42,9 @@ fn main() {
     }
 }
 
-/// The thread's own CPU time: other work on the machine then spoils only the caches.
+/// Returns the thread's CPU time: other work on the machine then affects only the caches.
 fn cpu_time() -> Duration {
-    clock_gettime(ClockId::ThreadCPUTime).try_into().expect("it counts from zero")
+    clock_gettime(ClockId::ThreadCPUTime).try_into().expect("CPU time isn't negative")
 }
 
 fn resident_bytes() -> usize {
@@ -57,12 +58,13 @@ fn insert(dict: &mut Dict<()>, key: &[u8], value: &[u8]) {
     }
 }
 
-/// Spreads keys over shards evenly and independently of the dictionary's hash, as the slots do.
+/// Spreads keys over shards evenly and independently of the dictionary's hash, as slots do.
 fn shard_of(i: usize) -> usize {
     ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SHARDS
 }
 
-/// `key:N` / `value:N` over the shards: resident bytes per key and the most slots that one insert moved.
+/// Measures `key:N` / `value:N` over the shards: resident bytes per key and the most slots that one
+/// insert moved.
 fn bytes_per_key(entries: usize) {
     let before = resident_bytes();
     let started = cpu_time();
@@ -71,7 +73,7 @@ fn bytes_per_key(entries: usize) {
     for i in 0..entries {
         key.clear();
         value.clear();
-        write!(key, "key:{i}").and_then(|()| write!(value, "value:{i}")).expect("a vector takes all");
+        write!(key, "key:{i}").and_then(|()| write!(value, "value:{i}")).expect("a Vec accepts all bytes");
         let dict = &mut dicts[shard_of(i)];
         insert(dict, &key, &value);
         most_moved = most_moved.max(dict.entries_moved_by_last_insert());
@@ -89,27 +91,28 @@ fn bytes_per_key(entries: usize) {
         (resident_bytes() - before) >> 20,
         cpu_time() - started
     );
-    // One dictionary: the figure again, and how long single inserts take.
+    // One dictionary: the same again, and the durations of single inserts.
     let mut dict = Dict::<()>::new(SEED);
     let (mut most_moved, mut times_ns) = (0, BTreeMap::new());
     let started = cpu_time();
     for i in 0..entries {
         key.clear();
-        write!(key, "key:{i}").expect("a vector takes all");
-        // By the wall's clock, whose reading is cheap; what else runs on the machine makes a few of these long.
-        let began = Instant::now();
+        write!(key, "key:{i}").expect("a Vec accepts all bytes");
+        // Wall-clock time, which is cheap to read; other work on the machine makes a few of these
+        // long.
+        let insert_started = Instant::now();
         insert(&mut dict, &key, &key);
-        *times_ns.entry((began.elapsed().as_nanos() as u64).next_power_of_two()).or_insert(0) += 1;
+        *times_ns.entry((insert_started.elapsed().as_nanos() as u64).next_power_of_two()).or_insert(0) += 1;
         most_moved = most_moved.max(dict.entries_moved_by_last_insert());
     }
     let each_ns = (cpu_time() - started).as_nanos() as f64 / entries as f64;
     println!("fill: {entries} entries into one dictionary, {each_ns:.0} ns of CPU each");
     println!("  most moved by one insert    {most_moved}");
     let slow: Vec<_> = times_ns.range(16_384..).map(|(ns, n)| format!("<= {} us: {n}", ns / 1000)).collect();
-    println!("  slow inserts by the wall's clock: {}", slow.join(", "));
+    println!("  slow inserts, wall-clock time: {}", slow.join(", "));
 }
 
-/// 16-byte keys with 256-byte values: resident bytes beyond key and value.
+/// Measures resident bytes beyond key and value, for 16-byte keys with 256-byte values.
 fn bytes_beyond_values(entries: usize) {
     let before = resident_bytes();
     let mut dicts: Vec<Dict<()>> = (0..SHARDS).map(|_| Dict::new(SEED)).collect();
@@ -137,19 +140,21 @@ impl Hasher for SameHash {
         self.0 = hash_key(SEED, bytes);
     }
 
-    // A slice also hashes its length; `hash_key` has it in already.
+    // A slice also hashes its length; `hash_key` includes it already.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {
-        // hashbrown takes its bucket from the low bits, its tag from the top ones: both are good here.
+        // hashbrown takes its bucket from the low bits and its tag from the top ones: both are
+        // uniform.
         self.0
     }
 }
 
 type Map = HashMap<Box<[u8]>, Box<[u8]>, SameHash>;
 
-/// Finds of random keys that are there, hashing included: for presence alone, and with a byte of the value read. All take
-/// turns on the same keys in one process, and a round's ratios are taken within the round.
+/// Measures lookups of random existing keys, hashing included: presence alone, and with one byte of
+/// the value read. All variants take turns in one process on keys of the same distribution, and
+/// ratios are taken within a round.
 fn finds(entries: usize) {
     let mut dict = Dict::<()>::new(SEED);
     let mut map = Map::default();
@@ -162,11 +167,12 @@ fn finds(entries: usize) {
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
         let mut took = [0.0; 6];
-        // Another one begins each round, and each has keys of its own: nobody finds lines that the one before fetched.
-        for way in (round..round + 6).map(|way| way % 6) {
+        // Each variant has its own keys, so none benefits from lines that another fetched; the
+        // first variant rotates.
+        for variant in (round..round + 6).map(|variant| variant % 6) {
             let text = draw.keys();
             let keys: Vec<&[u8]> = text.split(|&b| b == b' ').take(FINDS_PER_ROUND).collect();
-            took[way] = match way {
+            took[variant] = match variant {
                 0 => time(|| keys.iter().filter(|key| dict.find(hash_key(SEED, key), key).is_some()).count()),
                 1 => time(|| batched(&dict, &keys, &mut |entry| usize::from(entry.is_some()))),
                 2 => time(|| keys.iter().filter(|key| map.get(**key).is_some()).count()),
@@ -182,7 +188,7 @@ fn finds(entries: usize) {
         all.sort_by(f64::total_cmp);
         (all[all.len() / 4], all[all.len() / 2], all[all.len() * 3 / 4])
     };
-    println!("{entries} entries, medians of {ROUNDS} rounds of {FINDS_PER_ROUND} finds of random keys that are there");
+    println!("{entries} entries, medians of {ROUNDS} rounds of {FINDS_PER_ROUND} lookups of random existing keys");
     for (what, first) in [("find", 0), ("find and read of the value", 3)] {
         println!("  {what}");
         for (name, i) in [("one by one", 0), ("batched", 1), ("hashbrown", 2)] {
@@ -195,19 +201,19 @@ fn finds(entries: usize) {
     }
 }
 
-/// Draws keys that are there.
+/// Draws existing keys.
 struct Draw {
     state: u64,
     entries: usize,
 }
 
 impl Draw {
-    /// Keys for a round, with a space after each.
+    /// Returns the keys of a round, each followed by a space.
     fn keys(&mut self) -> Vec<u8> {
         let mut text = Vec::new();
         for _ in 0..FINDS_PER_ROUND {
             self.state = self.state.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
-            write!(text, "key:{} ", (self.state >> 16) as usize % self.entries).expect("a vector takes all");
+            write!(text, "key:{} ", (self.state >> 16) as usize % self.entries).expect("a Vec accepts all bytes");
         }
         text
     }
@@ -219,7 +225,7 @@ fn time(work: impl FnOnce() -> usize) -> f64 {
     (cpu_time() - started).as_nanos() as f64 / FINDS_PER_ROUND as f64
 }
 
-/// Reads a byte of the value, as the map's turn does.
+/// Reads a byte of the value, as the variant with the map does.
 fn value_byte(entry: Option<EntryRef<'_, ()>>) -> usize {
     match entry.map(|e| e.payload()) {
         Some(Payload::Bytes(bytes)) => usize::from(bytes[4]),

@@ -1,4 +1,4 @@
-//! Finding many keys at once, so that their cache misses overlap.
+//! Batched lookup: the cache misses of many keys overlap.
 
 use crate::bucket::Bucket;
 use crate::dict::Dict;
@@ -7,17 +7,17 @@ use crate::memory::prefetch;
 use crate::record::Record;
 use crate::table::Table;
 
-/// Keys on their way at a time: many more than a core has line fill buffers (10 to 24), because those of one stage are
-/// handed on to the second-level cache's, and because a page walk goes before each. 16 took 1.9 times as long with 10 M
-/// entries, 32 took 1.8 times.
+/// Keys in flight at a time: many more than the line fill buffers of a core (10 to 24), because the
+/// requests of a stage continue in the second-level cache, and each is preceded by a page walk.
+/// With 10 M entries, 16 took 1.9 times as long and 32 took 1.8 times.
 const IN_FLIGHT: usize = 64;
 
 impl<V> Dict<V> {
-    /// Looks many keys up: `out[i]` is what [`Self::find`] gives for `hashes[i]` and `keys[i]`. Goes through the
-    /// shortest of the three slices.
+    /// Looks up many keys: `out[i]` is the result of [`Self::find`] for `hashes[i]` and `keys[i]`.
+    /// The shortest of the three slices decides how many.
     ///
-    /// In three stages, 64 keys at a time: fetch the buckets; compare tags and fetch the entries, or the next bucket where
-    /// the first is full of others; compare the keys.
+    /// Runs in three stages, 64 keys at a time: prefetch the buckets; compare tags and prefetch the
+    /// entries (or the next bucket if the first is full without a match); compare the keys.
     pub fn find_batch<'d>(&'d self, hashes: &[u64], keys: &[&[u8]], out: &mut [Option<EntryRef<'d, V>>]) {
         let chunks = hashes.chunks(IN_FLIGHT).zip(keys.chunks(IN_FLIGHT)).zip(out.chunks_mut(IN_FLIGHT));
         for ((hashes, keys), out) in chunks {
@@ -31,7 +31,8 @@ impl<V> Dict<V> {
                 });
             }
             for &(bucket, tag) in places.iter().flatten() {
-                // SAFETY: only the dictionary's owner stores into its buckets, and the owner is in this call.
+                // SAFETY: only the dictionary's owner stores into its buckets, and the owner is in
+                // this call.
                 let matches = unsafe { bucket.matches(tag) };
                 if matches.is_empty() && bucket.is_full() {
                     prefetch(core::ptr::from_ref(bucket).wrapping_add(1));
@@ -49,7 +50,7 @@ impl<V> Dict<V> {
                 *out = match found {
                     // SAFETY: the slot is in use, and the dictionary is borrowed for `'d`.
                     Some(slot) => Some(unsafe { EntryRef::new(Table::record(slot)) }),
-                    // Past a full bucket, or nowhere: the long way.
+                    // Beyond a full bucket, or absent: the full search.
                     None => self.find(h, key),
                 };
             }

@@ -1,21 +1,22 @@
-//! A bucket: one cache line of eight slots, and the search for a tag in it.
+//! A bucket, one cache line of eight slots, and the search for a tag in it.
 //!
-//! A slot is a word: 16 bits of tag, 48 bits of entry address; zero is an empty slot. Entries are 4-aligned, which
-//! leaves two bits: bit 0 says that the entry has an expiry, bit 1 that it is long (for prefetching). The slots in use come first.
+//! A slot is a word: 16 bits of tag, 48 bits of entry address; an empty slot is zero. Entries are
+//! 4-aligned, which leaves two flag bits: bit 0 is set if the entry has an expiry, bit 1 if it is
+//! long (for prefetching). The slots in use come first.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Slots in a bucket.
 pub(crate) const SLOTS: usize = 8;
-/// Bit of a slot: its entry has an expiry.
+/// Flag of a slot: its entry has an expiry.
 pub(crate) const EXPIRES_BIT: u64 = 1;
-/// Bit of a slot: its entry is longer than [`SHORT_BYTES_MAX`].
+/// Flag of a slot: its entry is longer than [`SHORT_BYTES_MAX`].
 pub(crate) const LONG_BIT: u64 = 2;
-/// Longest entry that isn't long, bytes: two cache lines.
+/// Maximum size of an entry that isn't long, in bytes: two cache lines.
 pub(crate) const SHORT_BYTES_MAX: usize = 2 * size_of::<Bucket>();
 const TAG_SHIFT: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << TAG_SHIFT) - 4;
-/// Address and bits of a slot, without its tag.
+/// Address and flags of a slot, without its tag.
 pub(crate) const UNTAGGED_MASK: u64 = (1 << TAG_SHIFT) - 1;
 
 /// One cache line of slots.
@@ -24,30 +25,31 @@ pub(crate) struct Bucket {
     pub(crate) slots: [AtomicU64; SLOTS],
 }
 
-/// The 16 bits of hash kept in a slot.
+/// Returns the 16 bits of hash in a slot.
 #[inline(always)]
 pub(crate) const fn tag_of(slot: u64) -> u64 {
     slot >> TAG_SHIFT
 }
 
-/// The entry's address in a slot.
+/// Returns the entry address in a slot.
 #[inline(always)]
 pub(crate) const fn address_of(slot: u64) -> usize {
     (slot & ADDRESS_MASK) as usize
 }
 
-/// A slot's word with another tag.
+/// Returns the slot with another tag.
 #[inline(always)]
 pub(crate) const fn with_tag(slot: u64, tag: u64) -> u64 {
     (slot & UNTAGGED_MASK) | (tag << TAG_SHIFT)
 }
 
-/// The slots whose tag matched: slot `i` is bit `4 * i + 3`. Empty slots match tag 0: look at the slot's word.
+/// The slots whose tag matched: slot `i` is bit `4 * i + 3`. Empty slots match tag 0, so the caller
+/// must also check the slot itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Matches(u32);
 
 impl Matches {
-    /// Whether no slot's tag matched.
+    /// Returns whether no tag matched.
     #[inline(always)]
     pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
@@ -64,7 +66,7 @@ impl Iterator for Matches {
         }
         let slot = self.0.trailing_zeros() as usize / 4;
         self.0 &= self.0 - 1;
-        // The mask bounds it in a way the compiler can see; bits above 31 don't exist, so it changes nothing.
+        // The mask shows the compiler the bound; it never changes the value.
         Some(slot & (SLOTS - 1))
     }
 }
@@ -80,26 +82,26 @@ impl Bucket {
         self.slots[slot].store(word, Relaxed);
     }
 
-    /// Whether all slots are in use; a search goes on past full buckets only.
+    /// Returns whether all slots are in use. A search continues beyond full buckets only.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.load(SLOTS - 1) != 0
     }
 
-    /// Number of slots in use: they come first.
+    /// Returns the number of slots in use: they come first.
     #[inline]
     pub(crate) fn used(&self) -> usize {
         (0..SLOTS).position(|i| self.load(i) == 0).unwrap_or(SLOTS)
     }
 
-    /// Takes slot `i` out and closes the gap with the last one in use.
+    /// Empties slot `i` and closes the gap with the last slot in use.
     pub(crate) fn take(&self, i: usize) {
         let last = self.used() - 1;
         self.store(i, self.load(last));
         self.store(last, 0);
     }
 
-    /// The slots with a tag, for whoever may write the bucket.
+    /// Returns the slots with a tag. For the owner of the bucket.
     ///
     /// # Safety
     ///
@@ -107,7 +109,7 @@ impl Bucket {
     #[inline(always)]
     pub(crate) unsafe fn matches(&self, tag: u64) -> Matches {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: SSE2 is part of x86-64; no writer, by the caller's word.
+        // SAFETY: SSE2 is part of x86-64; no concurrent writer, by the caller's promise.
         unsafe {
             self.matches_sse2(tag)
         }
@@ -117,7 +119,7 @@ impl Bucket {
 
     /// # Safety
     ///
-    /// As [`Self::matches`]: these are plain loads, so a concurrent store would be a race.
+    /// As [`Self::matches`]: these are plain loads, so a concurrent store would be a data race.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[inline(always)]
     unsafe fn matches_sse2(&self, tag: u64) -> Matches {
@@ -125,11 +127,12 @@ impl Bucket {
             __m128i, _mm_cmpeq_epi16, _mm_load_si128, _mm_movemask_epi8, _mm_packs_epi16, _mm_set1_epi16,
         };
         let line = self.slots.as_ptr().cast::<__m128i>();
-        // SAFETY: the bucket is 64 bytes, 64-aligned: four aligned lanes. Plain loads race with nothing: the caller
-        // vouches that nobody writes, and loads beside loads are no race.
+        // SAFETY: the bucket is 64 bytes, 64-aligned: four aligned lanes. By the caller's promise
+        // nobody writes, and loads don't race with loads.
         unsafe {
             let wanted = _mm_set1_epi16(tag as i16);
-            // Every 16-bit piece is compared; only the top one of each word, the tag, is then kept by the mask.
+            // Compares every 16-bit piece; the mask then keeps only the top one of each word, the
+            // tag.
             let equal = |lane: usize| _mm_cmpeq_epi16(_mm_load_si128(line.add(lane)), wanted);
             let low = _mm_movemask_epi8(_mm_packs_epi16(equal(0), equal(1))) as u32;
             let high = _mm_movemask_epi8(_mm_packs_epi16(equal(2), equal(3))) as u32;
@@ -137,8 +140,8 @@ impl Bucket {
         }
     }
 
-    /// The same by atomic loads: for hints, which read what another thread may write, for Miri and for other
-    /// processors.
+    /// As [`Self::matches`], by atomic loads: for hints, whose buckets another thread may write,
+    /// for Miri and for other processors.
     #[inline(always)]
     pub(crate) fn matches_portable(&self, tag: u64) -> Matches {
         let mut mask = 0;
@@ -162,13 +165,13 @@ mod tests {
     fn simd_and_portable_agree() {
         let mut random = Random::new(seed("simd_and_portable_agree"));
         for _ in 0..if cfg!(miri) { 50 } else { 100_000 } {
-            // Few distinct 16-bit pieces, so that pieces other than the tag often equal the tag wanted.
+            // Few distinct 16-bit pieces, so that other pieces often equal the wanted tag.
             let pieces = [0, 1, 0x7fff, 0x8000, 0xffff, random.next() & 0xffff];
             let mut piece = || pieces[random.below(6)];
             let words = [(); SLOTS].map(|()| piece() << 48 | piece() << 32 | piece() << 16 | piece());
             let wanted = piece();
             let bucket = bucket(words);
-            // SAFETY: the bucket is this thread's own.
+            // SAFETY: the bucket belongs to this thread.
             let fast: Vec<usize> = unsafe { bucket.matches(wanted) }.collect();
             let portable: Vec<usize> = bucket.matches_portable(wanted).collect();
             let plain: Vec<usize> = (0..SLOTS).filter(|&i| words[i] >> 48 == wanted).collect();

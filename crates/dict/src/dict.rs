@@ -1,4 +1,4 @@
-//! The dictionary.
+//! The dictionary's public interface.
 
 use core::marker::PhantomData;
 
@@ -10,57 +10,58 @@ use crate::occupancy::Occupancy;
 use crate::record::{Record, fits_cell, value_len_max};
 use crate::table::{Probe, Table};
 
-/// A map from byte strings to [payloads](crate::Payload), with an expiry, an access word and user flags each. See the
-/// crate's page.
+/// A map from byte strings to [payloads](crate::Payload), each with an expiry, an access word and
+/// user flags. The crate documentation describes its structure and cost.
 ///
-/// All methods that take a hash want [`hash_key`](crate::hash_key) of the key with the dictionary's seed. With another
-/// hash a key isn't found, or is put in twice; nothing worse happens.
+/// Methods that take a hash expect [`hash_key`](crate::hash_key) of the key with the dictionary's
+/// seed. With another hash a key isn't found, or is inserted twice; nothing worse happens.
 #[repr(C)]
 pub struct Dict<V> {
     pub(crate) table: Table,
     values: PhantomData<V>,
 }
 
-// SAFETY: the dictionary owns its segments, its directory, its slab and its values; nothing of it is tied to a thread.
-// Hints on other threads only load atomic words.
+// SAFETY: the dictionary owns its segments, its directory, its slab and its values, none of which
+// is tied to a thread. Hints on other threads only load atomic words.
 unsafe impl<V: Send> Send for Dict<V> {}
 
 impl<V> Dict<V> {
-    /// An empty dictionary for keys hashed with `seed`. It takes no memory but a root of one word.
+    /// Returns an empty dictionary for keys hashed with `seed`. It takes no memory but a root of
+    /// one word.
     pub fn new(seed: u64) -> Self {
         Self { table: Table::new(seed), values: PhantomData }
     }
 
-    /// As [`Self::new`], with one root of a group, which belongs to that.
+    /// As [`Self::new`], with a root owned by a group of roots.
     pub(crate) fn with_root(seed: u64, root: &'static Root) -> Self {
         Self { table: Table::with_root(seed, root, true), values: PhantomData }
     }
 
-    /// The seed of its keys' hashes.
+    /// Returns the seed of its keys' hashes.
     pub fn seed(&self) -> u64 {
         self.table.seed
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     #[inline]
     pub fn len(&self) -> usize {
         self.table.len
     }
 
-    /// Whether there are no entries.
+    /// Returns whether there are no entries.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.table.len == 0
     }
 
-    /// Number of entries with an expiry.
+    /// Returns the number of entries with an expiry.
     #[inline]
     pub fn expiring(&self) -> usize {
         self.table.expiring
     }
 
-    /// Bytes of memory in use: segments, directory, entries. Not what heap values take, their boxes included, and not
-    /// free cells: for those see [`Self::held_bytes`].
+    /// Returns the bytes in use by segments, directory and entries. Excludes heap values with their
+    /// boxes, and free cells; [`Self::held_bytes`] includes the latter.
     pub fn allocated_bytes(&self) -> usize {
         self.table.segment_bytes
             + size_of_val(self.table.directory)
@@ -68,12 +69,13 @@ impl<V> Dict<V> {
             + self.table.slab.live_bytes()
     }
 
-    /// Bytes of memory held: as [`Self::allocated_bytes`], but with all pages that entries lie or have lain on.
+    /// Returns the bytes held: as [`Self::allocated_bytes`], but with all pages that ever held an
+    /// entry.
     pub fn held_bytes(&self) -> usize {
         self.allocated_bytes() - self.table.slab.live_bytes() + self.table.slab.touched_bytes()
     }
 
-    /// How its entries lie in its buckets. Looks at every bucket.
+    /// Returns how the entries are distributed over the buckets. Visits every bucket.
     pub fn occupancy(&self) -> Occupancy {
         let mut occupancy = Occupancy {
             entries: self.len(),
@@ -91,26 +93,27 @@ impl<V> Dict<V> {
         occupancy
     }
 
-    /// A handle by which any thread may prefetch.
+    /// Returns a handle for prefetching from any thread.
     pub fn hint(&self) -> Hint {
         Hint::new(self.table.root)
     }
 
-    /// The longest value that an entry with an empty key can hold as bytes. With a key see [`Self::fits_inline`].
+    /// Returns the maximum length of a bytes payload for an entry with an empty key. For other keys
+    /// see [`Self::fits_inline`].
     pub const fn inline_max() -> usize {
         value_len_max()
     }
 
-    /// Whether a value of so many bytes is to be kept inside the entry of a key of so many; otherwise it should come
-    /// as a heap value.
+    /// Returns whether a value of this length should be stored inside the entry of such a key.
+    /// Longer values should be heap values.
     #[inline]
     pub fn fits_inline(key_len: usize, value_len: usize) -> bool {
         fits_cell(key_len, value_len)
     }
 
-    /// Looks a key up that nobody has fetched ahead.
-    // As a call of its own it takes half as long again for keys out of the caches: less of the next search is then begun
-    // while this one waits.
+    /// Looks up a key that wasn't prefetched.
+    // Always inlined: as a call it takes half as long again for keys outside the caches, because
+    // less of the next search starts while this one waits.
     #[inline(always)]
     pub fn find(&self, h: u64, key: &[u8]) -> Option<EntryRef<'_, V>> {
         match self.table.probe::<true>(h, key) {
@@ -120,7 +123,7 @@ impl<V> Dict<V> {
         }
     }
 
-    /// Looks a key up, to change its entry. Best after a [`Hint`] has fetched it.
+    /// Looks up a key to change its entry. Fastest after a [`Hint`] prefetched it.
     #[inline]
     pub fn find_mut(&mut self, h: u64, key: &[u8]) -> Option<EntryMut<'_, V>> {
         match self.table.probe::<false>(h, key) {
@@ -130,14 +133,15 @@ impl<V> Dict<V> {
         }
     }
 
-    /// An entry by its key's hash alone, as [`hash_key`](crate::hash_key) makes it: for who remembers keys without keeping copies of them. Of two keys with
-    /// the same hash it is either.
+    /// Looks up an entry by its key's hash alone, for callers that remember hashes instead of
+    /// copies of keys. If two keys share the hash, returns either.
     pub fn find_by_hash(&mut self, h: u64) -> Option<EntryMut<'_, V>> {
         // SAFETY: the slot is in use, and `h` is its key's hash.
         self.table.find_by_hash(h).map(|slot| unsafe { EntryMut::new(&mut self.table, slot, h) })
     }
 
-    /// The place of a key, by one search: to change its entry or to put one in. Best after a [`Hint`] has fetched it.
+    /// Returns the place of a key, to change its entry or to insert one, by one search. Fastest
+    /// after a [`Hint`] prefetched it.
     #[inline]
     pub fn entry<'d>(&'d mut self, h: u64, key: &'d [u8]) -> Entry<'d, V> {
         match self.table.probe::<false>(h, key) {
@@ -154,20 +158,19 @@ impl<V> Dict<V> {
         self.find_mut(h, key).map(EntryMut::remove)
     }
 
-    /// Takes everything out, as another dictionary. Hints stay with this one.
+    /// Moves all entries to another dictionary and returns it. Hints stay with this one.
     pub fn take(&mut self) -> Self {
         let mut taken = Self::new(self.table.seed);
         core::mem::swap(&mut self.table, &mut taken.table);
         core::mem::swap(&mut self.table.root, &mut taken.table.root);
-        core::mem::swap(&mut self.table.is_root_lent, &mut taken.table.is_root_lent);
+        core::mem::swap(&mut self.table.is_root_borrowed, &mut taken.table.is_root_borrowed);
         self.table.publish_directory();
         taken.table.publish_directory();
         taken
     }
 
-    /// Returns the memory that an empty dictionary has kept for its next entries: a segment of a
-    /// page, and a directory. Says whether there was any. A dictionary with entries is left as it
-    /// is.
+    /// Frees the memory that an empty dictionary keeps for its next entries: a segment of a page,
+    /// and a directory. Returns whether there was any. Does nothing if there are entries.
     pub fn release_if_empty(&mut self) -> bool {
         let releases = self.table.len == 0 && self.table.segment_bytes > 0;
         if releases {
@@ -176,7 +179,7 @@ impl<V> Dict<V> {
         releases
     }
 
-    /// Visits all entries, in no order that means anything.
+    /// Visits all entries in unspecified order.
     pub fn for_each(&self, mut visit: impl FnMut(EntryRef<'_, V>)) {
         self.table.for_each_slot(&mut |slot| {
             // SAFETY: a slot in use, and the dictionary is borrowed.
@@ -184,17 +187,17 @@ impl<V> Dict<V> {
         });
     }
 
-    /// Slots that the last insert moved: none, those of the segment that grew or split, or, when chance puts all keys of
-    /// a segment on one side of its split, those of both steps.
+    /// Returns how many slots the last insert moved: none, those of a segment that grew or split,
+    /// or those of several steps if all keys of a segment fell on one side of its split.
     pub fn entries_moved_by_last_insert(&self) -> usize {
         self.table.moved
     }
 
-    /// Checks counts and places of everything, for tests: slow.
+    /// Checks all counts and the place of every entry. Slow; for tests.
     ///
     /// # Panics
     ///
-    /// When anything is out of order.
+    /// If an invariant is violated.
     #[doc(hidden)]
     pub fn check(&self) {
         let (mut len, mut expiring, mut bytes, mut deepest) = (0, 0, 0, 0);
@@ -215,11 +218,11 @@ impl<V> Dict<V> {
                         let record = Record::from_slot(slot);
                         (record, EntryRef::<V>::new(record))
                     };
-                    assert_eq!(slot & UNTAGGED_MASK, record.slot(), "bits that aren't its entry's");
+                    assert_eq!(slot & UNTAGGED_MASK, record.slot(), "address or flags differ from the entry's");
                     let entry_hash = crate::hash_key(self.table.seed, entry.key());
                     assert_eq!(segment.tag(entry_hash), slot >> 48, "a wrong tag");
                     assert!(segment.depth == 0 || (entry_hash ^ h) >> (64 - segment.depth) == 0, "a wrong segment");
-                    assert!(self.find(entry_hash, entry.key()).is_some(), "out of its probe's reach");
+                    assert!(self.find(entry_hash, entry.key()).is_some(), "not found by its key");
                     assert_eq!(slot & EXPIRES_BIT == 1, entry.expire_at_ms().is_some());
                     segment_len += 1;
                     segment_expiring += slot & EXPIRES_BIT;
@@ -240,12 +243,13 @@ impl<V> Dict<V> {
 
 impl<V> Drop for Dict<V> {
     fn drop(&mut self) {
-        // Without heap values and large records nothing needs to be touched: the slab gives its runs back whole.
+        // Without heap values and large records no entry is touched: the slab frees its runs whole.
         if self.table.owning > 0 {
             let (table, slab) = (&self.table, &mut crate::slab::Slab::new());
             table.for_each_slot(&mut |slot| {
-                // SAFETY: every slot in use is visited once and never again, as the table is being dropped. Its heap
-                // pointer is a boxed `V`. A large record isn't in any slab, so an empty one will do for it.
+                // SAFETY: every slot in use is visited once and never again, as the table is being
+                // dropped. Its heap pointer is a boxed `V`. A large record isn't in any slab, so an
+                // empty one serves.
                 unsafe {
                     let record = Record::from_slot(slot);
                     if let Some(value) = record.heap() {

@@ -1,4 +1,4 @@
-//! Entries as the dictionary's user sees them.
+//! Entries as the users of a dictionary see them.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -7,7 +7,7 @@ use core::sync::atomic::AtomicU64;
 use crate::record::{Content, Kind, RawPayload, Record};
 use crate::table::Table;
 
-/// What a key holds.
+/// The payload of an entry, borrowed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Payload<'a, V> {
     /// A short string, inside the entry.
@@ -18,7 +18,7 @@ pub enum Payload<'a, V> {
     Heap(&'a V),
 }
 
-// Not derived: a shared reference is copied whether or not `V` can be.
+// Not derived: a shared reference is `Copy` whether or not `V` is.
 impl<V> Clone for Payload<'_, V> {
     fn clone(&self) -> Self {
         *self
@@ -27,15 +27,15 @@ impl<V> Clone for Payload<'_, V> {
 
 impl<V> Copy for Payload<'_, V> {}
 
-/// What a key is to hold.
+/// A payload to store.
 #[derive(Debug)]
 pub enum NewPayload<'a, V> {
-    /// A string to be kept inside the entry. One that doesn't [fit](crate::Dict::fits_inline) works, but its entry then
-    /// comes from the global allocator, which aborts when it is refused: better a `Heap`.
+    /// A string to store inside the entry. One that doesn't [fit](crate::Dict::fits_inline) works,
+    /// but the global allocator then allocates its entry and aborts if it fails: prefer `Heap`.
     Bytes(&'a [u8]),
-    /// An integer to be kept inside the entry.
+    /// An integer to store inside the entry.
     Int(i64),
-    /// Anything else, to be kept behind a pointer.
+    /// Anything else, to store behind a pointer.
     Heap(V),
 }
 
@@ -49,13 +49,13 @@ impl<'a, V> NewPayload<'a, V> {
     }
 }
 
-/// Takes back the value that [`NewPayload::into_raw`] boxed.
+/// Unboxes a value that [`NewPayload::into_raw`] boxed.
 ///
 /// # Safety
 ///
 /// `value` came from `into_raw` of the same `V`, and the record no longer uses it.
 pub(crate) unsafe fn unbox<V>(value: NonNull<()>) -> V {
-    // SAFETY: the pointer is of a leaked box of a `V`, which nobody else takes back.
+    // SAFETY: the pointer is that of a leaked box of a `V`, which nothing else unboxes.
     unsafe { *Box::from_raw(value.cast::<V>().as_ptr()) }
 }
 
@@ -63,11 +63,11 @@ pub(crate) unsafe fn unbox<V>(value: NonNull<()>) -> V {
 ///
 /// # Safety
 ///
-/// The record is in use for `'a` in a dictionary of `V`, and nobody writes it meanwhile.
+/// The record is in use for `'a` in a dictionary of `V`, and nothing writes it meanwhile.
 #[inline]
 pub(crate) unsafe fn payload_of<'a, V>(record: Record) -> Payload<'a, V> {
-    // SAFETY: bytes are as many as the shape says; the integer and the pointer were written so; a heap pointer is of a
-    // live `V`, which only the entry refers to.
+    // SAFETY: the shape gives the number of bytes; the integer and the pointer were written at the
+    // same place; a heap pointer is that of a live `V`, which only the entry refers to.
     unsafe {
         let (kind, at, len) = record.payload();
         match kind {
@@ -78,7 +78,7 @@ pub(crate) unsafe fn payload_of<'a, V>(record: Record) -> Payload<'a, V> {
     }
 }
 
-/// An entry, to be read.
+/// A shared view of an entry.
 pub struct EntryRef<'d, V> {
     record: Record,
     entries: PhantomData<&'d V>,
@@ -101,49 +101,50 @@ impl<'d, V> EntryRef<'d, V> {
         Self { record, entries: PhantomData }
     }
 
-    /// The key.
+    /// Returns the key.
     #[inline]
     pub fn key(&self) -> &'d [u8] {
         // SAFETY: in use and unwritten for `'d`, by `new`; so in all methods.
         unsafe { self.record.key() }
     }
 
-    /// What it holds.
+    /// Returns the payload.
     #[inline]
     pub fn payload(&self) -> Payload<'d, V> {
         // SAFETY: as in `key`.
         unsafe { payload_of(self.record) }
     }
 
-    /// When it expires: unix time in ms.
+    /// Returns the expiry, in Unix milliseconds.
     #[inline]
     pub fn expire_at_ms(&self) -> Option<i64> {
         // SAFETY: as in `key`.
         unsafe { self.record.expire_at_ms() }
     }
 
-    /// The access word, 24 bits.
+    /// Returns the access word, 24 bits.
     #[inline]
     pub fn access(&self) -> u32 {
         // SAFETY: as in `key`.
         unsafe { self.record.access() }
     }
 
-    /// The user flags, 3 bits.
+    /// Returns the user flags, 3 bits.
     #[inline]
     pub fn user_flags(&self) -> u8 {
         // SAFETY: as in `key`.
         unsafe { self.record.user_flags() }
     }
 
-    /// Bytes of memory of the entry, without its slot (8 bytes over the load, about 9.6) and what a heap value owns.
+    /// Returns the memory of the entry in bytes, without its slot (8 bytes / load, about 9.6) and
+    /// without the memory that a heap value owns.
     pub fn allocated_bytes(&self) -> usize {
         // SAFETY: as in `key`.
         unsafe { self.record.shape() }.allocated_bytes()
     }
 }
 
-/// An entry, to be read and changed.
+/// An exclusive view of an entry.
 pub struct EntryMut<'d, V> {
     table: &'d mut Table,
     slot: NonNull<AtomicU64>,
@@ -154,7 +155,7 @@ pub struct EntryMut<'d, V> {
 impl<'d, V> EntryMut<'d, V> {
     /// # Safety
     ///
-    /// `slot` is in use in `table`, which is a dictionary's of `V`; `h` is its key's hash.
+    /// `slot` is in use in `table`, which belongs to a dictionary of `V`; `h` is its key's hash.
     #[inline(always)]
     pub(crate) unsafe fn new(table: &'d mut Table, slot: NonNull<AtomicU64>, h: u64) -> Self {
         Self { table, slot, h, values: PhantomData }
@@ -165,70 +166,71 @@ impl<'d, V> EntryMut<'d, V> {
         Table::record(self.slot)
     }
 
-    /// The entry, to be read.
+    /// Returns a shared view of the entry.
     #[inline]
     pub fn as_ref(&self) -> EntryRef<'_, V> {
         // SAFETY: the dictionary is borrowed as long as `self` is.
         unsafe { EntryRef::new(self.record()) }
     }
 
-    /// The entry, to be read as long as the dictionary is borrowed.
+    /// Returns a shared view of the entry that lives as long as the borrow of the dictionary.
     #[inline]
     pub fn into_ref(self) -> EntryRef<'d, V> {
-        // SAFETY: the exclusive borrow ends here; what remains of `'d` is a shared one.
+        // SAFETY: the exclusive borrow ends here; the rest of `'d` is a shared one.
         unsafe { EntryRef::new(self.record()) }
     }
 
-    /// The key.
+    /// Returns the key.
     #[inline]
     pub fn key(&self) -> &[u8] {
         self.as_ref().key()
     }
 
-    /// What it holds.
+    /// Returns the payload.
     #[inline]
     pub fn payload(&self) -> Payload<'_, V> {
         self.as_ref().payload()
     }
 
-    /// When it expires: unix time in ms.
+    /// Returns the expiry, in Unix milliseconds.
     #[inline]
     pub fn expire_at_ms(&self) -> Option<i64> {
         self.as_ref().expire_at_ms()
     }
 
-    /// The access word, 24 bits.
+    /// Returns the access word, 24 bits.
     #[inline]
     pub fn access(&self) -> u32 {
         self.as_ref().access()
     }
 
-    /// The user flags, 3 bits.
+    /// Returns the user flags, 3 bits.
     #[inline]
     pub fn user_flags(&self) -> u8 {
         self.as_ref().user_flags()
     }
 
-    /// As [`EntryRef::allocated_bytes`].
+    /// Returns the memory of the entry, as [`EntryRef::allocated_bytes`].
     pub fn allocated_bytes(&self) -> usize {
         self.as_ref().allocated_bytes()
     }
 
-    /// Stores the access word, of which 24 bits are kept.
+    /// Stores the low 24 bits of `access` as the access word.
     #[inline]
     pub fn set_access(&mut self, access: u32) {
         // SAFETY: the entry is exclusively borrowed; so in all methods that change it.
         unsafe { self.record().set_access(access) }
     }
 
-    /// Stores the user flags, of which 3 bits are kept.
+    /// Stores the low 3 bits of `flags` as the user flags.
     #[inline]
     pub fn set_user_flags(&mut self, flags: u8) {
         // SAFETY: as in `set_access`.
         unsafe { self.record().set_user_flags(flags) }
     }
 
-    /// Stores another integer where there is one. `false`: the payload is something else, and stays.
+    /// Stores an integer in place of another. Returns `false`, with nothing changed, if the payload
+    /// isn't an integer.
     #[inline]
     pub fn set_int(&mut self, value: i64) -> bool {
         // SAFETY: as in `set_access`; an integer payload is 8 bytes at any alignment.
@@ -241,7 +243,7 @@ impl<'d, V> EntryMut<'d, V> {
         }
     }
 
-    /// The bytes of a bytes payload, to be changed in place.
+    /// Returns the bytes of a bytes payload, for changes in place.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         // SAFETY: as in `set_access`; the borrow is `self`'s.
@@ -251,36 +253,40 @@ impl<'d, V> EntryMut<'d, V> {
         }
     }
 
-    /// The heap value, to be changed in place.
+    /// Returns the heap value, for changes in place.
     #[inline]
     pub fn heap_mut(&mut self) -> Option<&mut V> {
-        // SAFETY: as in `set_access`; the pointer is of a live `V` that only this entry refers to.
+        // SAFETY: as in `set_access`; the pointer is that of a live `V` that only this entry refers
+        // to.
         unsafe { self.record().heap().map(|value| value.cast::<V>().as_mut()) }
     }
 
-    /// Stores another payload and user flags; expiry and access word stay. Gives back a heap value that was there.
+    /// Stores another payload and user flags; expiry and access word stay. Returns the former heap
+    /// value if there was one.
     ///
-    /// In place when the entry's size class stays the same, else the entry moves.
+    /// Works in place if the entry's size class stays the same; otherwise the entry moves.
     pub fn replace(&mut self, payload: NewPayload<'_, V>, user_flags: u8) -> Option<V> {
         let expire_at_ms = self.expire_at_ms();
         self.set(payload, user_flags, expire_at_ms)
     }
 
-    /// As [`Self::replace`], with another expiry, or none, in the same step.
+    /// As [`Self::replace`], and sets or removes the expiry in the same step.
     pub fn set(&mut self, payload: NewPayload<'_, V>, user_flags: u8, expire_at_ms: Option<i64>) -> Option<V> {
         // SAFETY: as in `set_access`.
         let old = unsafe { self.record().heap() };
         let payload = payload.into_raw();
         self.table.change(self.h, self.slot, |record, slab| {
-            // SAFETY: as in `set_access`; the record is of this slab, and only the slot, which is patched, names it.
-            // The payload can't lie in the record: whoever gave it couldn't borrow from the entry.
+            // SAFETY: as in `set_access`; the record belongs to this slab, and only the slot, which
+            // `change` updates, refers to it. The payload can't lie in the record: the caller
+            // couldn't borrow from the entry.
             unsafe { record.replace(slab, payload, user_flags, expire_at_ms) }
         });
-        // SAFETY: a heap pointer of a dictionary of `V` is a boxed `V`, and the record has forgotten it.
+        // SAFETY: a heap pointer in a dictionary of `V` is a boxed `V`, and the record no longer
+        // has it.
         old.map(|value| unsafe { unbox(value) })
     }
 
-    /// Sets, changes or removes the expiry (unix time in ms).
+    /// Sets, changes or removes the expiry (Unix milliseconds).
     pub fn set_expire(&mut self, expire_at_ms: Option<i64>) {
         if expire_at_ms.is_none() && self.expire_at_ms().is_none() {
             return;
@@ -294,11 +300,11 @@ impl<'d, V> EntryMut<'d, V> {
     /// Removes the entry.
     pub fn remove(self) -> Removed<V> {
         let record = self.table.unhook(self.h, self.slot);
-        // SAFETY: taken out of this table of a dictionary of `V` just now.
+        // SAFETY: unhooked just now from this table of a dictionary of `V`.
         unsafe { Removed::new(self.table, record) }
     }
 
-    /// Removes the entry and hands over what it held, whatever its kind.
+    /// Removes the entry and returns its contents, of whatever kind.
     pub fn extract(self) -> Extracted<V> {
         let payload = match self.payload() {
             Payload::Bytes(bytes) => Some(OwnedPayload::Bytes(bytes.into())),
@@ -309,13 +315,13 @@ impl<'d, V> EntryMut<'d, V> {
         let removed = self.remove();
         let expire_at_ms = removed.expire_at_ms;
         let payload = payload.or(removed.heap.map(OwnedPayload::Heap));
-        // One of the two is there: what isn't bytes or an integer is a heap value.
+        // One of the two is set: a payload that is neither bytes nor an integer is a heap value.
         let payload = payload.unwrap_or(OwnedPayload::Int(0));
         Extracted { payload, user_flags, access, expire_at_ms }
     }
 }
 
-/// What is left of an entry that was removed: a heap value, so that the caller may free it elsewhere.
+/// The remains of a removed entry, with its heap value, so that the caller may free it elsewhere.
 #[derive(Debug)]
 pub struct Removed<V> {
     heap: Option<V>,
@@ -323,13 +329,15 @@ pub struct Removed<V> {
 }
 
 impl<V> Removed<V> {
-    /// Frees a record and keeps what it owned.
+    /// Frees a record and keeps its heap value.
     ///
     /// # Safety
     ///
-    /// The record was unhooked from `table`, which is a dictionary's of `V`, and nothing else names it.
+    /// The record was unhooked from `table`, which belongs to a dictionary of `V`, and nothing else
+    /// refers to it.
     pub(crate) unsafe fn new(table: &mut Table, record: Record) -> Self {
-        // SAFETY: the record is whole until `free`; its heap pointer is a boxed `V`, taken back once, here.
+        // SAFETY: the record is valid until `free`; its heap pointer is a boxed `V`, unboxed once,
+        // here.
         unsafe {
             let heap = record.heap();
             let expire_at_ms = record.expire_at_ms();
@@ -338,23 +346,23 @@ impl<V> Removed<V> {
         }
     }
 
-    /// The heap value, if the entry had one.
+    /// Returns the heap value, if the entry had one.
     pub fn heap(&self) -> Option<&V> {
         self.heap.as_ref()
     }
 
-    /// Takes the heap value, if the entry had one.
+    /// Returns the heap value, if the entry had one.
     pub fn into_heap(self) -> Option<V> {
         self.heap
     }
 
-    /// When it would have expired: unix time in ms.
+    /// Returns the expiry that the entry had, in Unix milliseconds.
     pub fn expire_at_ms(&self) -> Option<i64> {
         self.expire_at_ms
     }
 }
 
-/// What an extracted entry held.
+/// The payload of an extracted entry.
 #[derive(Debug)]
 pub enum OwnedPayload<V> {
     /// A copy of the bytes.
@@ -366,7 +374,8 @@ pub enum OwnedPayload<V> {
 }
 
 impl<V> OwnedPayload<V> {
-    /// To be put in under another key.
+    /// Returns the payload for storing it under another key. `store` keeps the bytes alive
+    /// meanwhile.
     pub fn as_new(self, store: &mut Option<Box<[u8]>>) -> NewPayload<'_, V> {
         match self {
             OwnedPayload::Bytes(bytes) => NewPayload::Bytes(store.insert(bytes)),
@@ -375,7 +384,7 @@ impl<V> OwnedPayload<V> {
         }
     }
 
-    /// To be looked at.
+    /// Returns a view of the payload.
     pub fn payload(&self) -> Payload<'_, V> {
         match self {
             OwnedPayload::Bytes(bytes) => Payload::Bytes(bytes),
@@ -385,28 +394,28 @@ impl<V> OwnedPayload<V> {
     }
 }
 
-/// An entry taken out whole, but for its key: for `RENAME` and `MOVE`.
+/// An entry removed as a whole, without its key: for `RENAME` and `MOVE`.
 #[derive(Debug)]
 pub struct Extracted<V> {
-    /// What it held.
+    /// Its payload.
     pub payload: OwnedPayload<V>,
     /// Its user flags.
     pub user_flags: u8,
     /// Its access word.
     pub access: u32,
-    /// Its expiry: unix time in ms.
+    /// Its expiry, in Unix milliseconds.
     pub expire_at_ms: Option<i64>,
 }
 
-/// The place of a key: taken or not.
+/// The place of a key: occupied or vacant.
 pub enum Entry<'d, V> {
-    /// The key is there.
+    /// The key exists.
     Occupied(EntryMut<'d, V>),
-    /// The key isn't there.
+    /// The key doesn't exist.
     Vacant(VacantEntry<'d, V>),
 }
 
-/// The place for a key that isn't there.
+/// The place of a key that doesn't exist.
 pub struct VacantEntry<'d, V> {
     pub(crate) table: &'d mut Table,
     pub(crate) h: u64,
@@ -416,7 +425,8 @@ pub struct VacantEntry<'d, V> {
 }
 
 impl<'d, V> VacantEntry<'d, V> {
-    /// Puts the key in, with user flags (3 bits), access word (24 bits) and expiry (unix time in ms).
+    /// Inserts the key, with user flags (3 bits), access word (24 bits) and expiry (Unix
+    /// milliseconds).
     #[inline]
     pub fn insert(
         self,

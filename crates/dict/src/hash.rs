@@ -1,6 +1,6 @@
-//! The hash of keys.
+//! The hash function for keys.
 
-/// Seed with which, in tests, all keys have one of two hashes.
+/// A seed for tests with which every key has one of two hashes.
 #[cfg(test)]
 pub(crate) const COLLIDING_SEED: u64 = u64::MAX;
 
@@ -28,11 +28,11 @@ fn half(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32::from_le_bytes(half))
 }
 
-/// The 64-bit hash of a key, for every call on a dictionary made with the same `seed`.
+/// Returns the 64-bit hash of a key, for all calls on a dictionary made with the same `seed`.
 ///
-/// The seed is to be random and secret: both factors of every product are masked by it, so that whoever chooses keys
-/// can't aim for collisions without knowing it. It isn't a cryptographic hash.
-#[inline(always)] // As it is asked for each key.
+/// The seed must be random and secret: it masks both factors of every product, so that a client
+/// that chooses keys can't aim for collisions without knowing it. Not a cryptographic hash.
+#[inline(always)] // Every command calls it.
 pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     #[cfg(test)]
     if seed == COLLIDING_SEED {
@@ -54,11 +54,11 @@ pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     } else {
         long(seed, secret, key)
     };
-    // A second product, because a single one leaves the top bits, which choose the segment, too regular.
+    // A second product: a single one leaves the top bits, which choose the segment, too regular.
     fold(mixed ^ seed, (len as u64).wrapping_mul(LENGTH_STEP) ^ secret | 1)
 }
 
-/// Two independent lanes of 16 bytes; the last 32 bytes or less overlap what came before.
+/// Hashes two independent lanes of 16 bytes; the last 32 bytes or fewer may overlap earlier ones.
 #[inline]
 fn long(seed: u64, secret: u64, key: &[u8]) -> u64 {
     let len = key.len();
@@ -73,7 +73,7 @@ fn long(seed: u64, secret: u64, key: &[u8]) -> u64 {
     if rest > 16 {
         a = fold(word(key, at) ^ a, word(key, at + 8) ^ secret);
     }
-    // More than 16 bytes came in all, so 16 from the end are there.
+    // The key has more than 16 bytes, so 16 before its end exist.
     b = fold(word(key, len - 16) ^ b, word(key, len - 8) ^ seed);
     a ^ b.rotate_left(32)
 }
@@ -102,14 +102,14 @@ mod tests {
         }
     }
 
-    /// The top bits, and the 16 below them, spread keys evenly: chi-squared over 1024 cells, for keys that differ only
-    /// in a decimal counter.
+    /// The top bits, and the 16 below them, spread keys evenly: chi-squared over 1024 cells, for
+    /// keys that differ only in a decimal counter.
     #[test]
     #[cfg_attr(miri, ignore = "statistics need many keys")]
-    fn bits_are_even() {
+    fn bits_are_uniform() {
         const CELLS: usize = 1024;
         const KEYS: usize = 200_000;
-        let secret = seed("bits_are_even");
+        let secret = seed("bits_are_uniform");
         for format in [|i: usize| format!("key:{i}"), |i| format!("{i:016}"), |i| format!("user:{i:040}:name")] {
             for shift in [54, 48, 40, 32] {
                 let mut cells = [0_f64; CELLS];

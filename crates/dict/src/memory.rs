@@ -1,15 +1,15 @@
-//! Memory from the kernel: mapped in big pieces, never unmapped, given back page by page.
+//! Memory from the kernel: mapped in large chunks, never unmapped, returned page by page.
 //!
-//! Everything mapped here stays mapped while the process runs. Hints ([`crate::Hint`]) rest on that.
+//! Every mapping lives as long as the process. Hints ([`crate::Hint`]) depend on this.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Granularity in which memory is given back to the kernel, bytes. Where the kernel's pages are larger the kernel
-/// refuses, and [`discard`] falls back to writing zeros.
+/// Granularity in which memory is returned to the kernel, in bytes. A kernel with larger pages
+/// rejects the request, and [`discard`] falls back to writing zeros.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// What the kernel should know of a mapping's use.
+/// The expected use of a mapping, for the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Usage {
     /// Filled densely from front to back: huge pages save TLB misses.
@@ -18,8 +18,9 @@ pub(crate) enum Usage {
     Sparse,
 }
 
-/// Maps `len_bytes` of zeroed memory, aligned to `align_bytes` (a power of two, at least a page), for the life of the
-/// process. Like Redis, stops the process with a message when the kernel refuses: there is nothing left to serve with.
+/// Maps `len_bytes` of zeroed memory, aligned to `align_bytes` (a power of two, at least a page),
+/// for the life of the process. If the kernel has none, ends the process with a message, as Redis
+/// does.
 #[cfg(not(miri))]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) -> NonNull<u8> {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -27,13 +28,14 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) ->
     let reserve_bytes = len_bytes + align_bytes;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: an anonymous mapping at an address of the kernel's choosing overlaps nothing that exists.
+    // SAFETY: an anonymous mapping at an address chosen by the kernel overlaps no other mapping.
     let mapped = unsafe { mmap_anonymous(core::ptr::null_mut(), reserve_bytes, protection, flags) };
-    let Ok(base) = mapped else { refused(reserve_bytes) };
+    let Ok(base) = mapped else { out_of_memory(reserve_bytes) };
     let base = base.cast::<u8>();
     let skip_bytes = base.align_offset(align_bytes);
-    // SAFETY: `skip_bytes < align_bytes`, so `base + skip + len` lies within the mapping just made; the two ends cut
-    // off belong to it and nobody has seen them. A refused `munmap` or `madvise` only wastes address space.
+    // SAFETY: `skip_bytes < align_bytes`, so `base + skip + len` lies within the mapping just made;
+    // the two ends cut off belong to it and nothing refers to them. A failed `munmap` or `madvise`
+    // only wastes address space.
     unsafe {
         let start = base.add(skip_bytes);
         if skip_bytes > 0 {
@@ -46,61 +48,63 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) ->
     }
 }
 
-/// Miri can't map memory by system call: the global allocator stands in. What it gives is remembered, so that Miri's
-/// search for leaks finds it although dictionaries know it by numbers only.
+/// Miri can't make this system call: the global allocator stands in. Its blocks are recorded, so
+/// that Miri's leak check finds them although dictionaries hold them as numbers only.
 #[cfg(miri)]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage) -> NonNull<u8> {
     static MAPPED: std::sync::Mutex<Vec<Mapping>> = std::sync::Mutex::new(Vec::new());
     #[expect(dead_code, reason = "only Miri reads it")]
     struct Mapping(NonNull<u8>);
-    // SAFETY: nothing is done with the pointer.
+    // SAFETY: the pointer is never used.
     unsafe impl Send for Mapping {}
 
-    let Ok(layout) = core::alloc::Layout::from_size_align(len_bytes, align_bytes) else { refused(len_bytes) };
+    let Ok(layout) = core::alloc::Layout::from_size_align(len_bytes, align_bytes) else { out_of_memory(len_bytes) };
     // SAFETY: the callers map chunks of a non-zero constant size.
-    let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap_or_else(|| refused(len_bytes));
+    let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap_or_else(|| out_of_memory(len_bytes));
     MAPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(Mapping(start));
     start
 }
 
 #[cold]
-fn refused(len_bytes: usize) -> ! {
-    eprintln!("pantala: out of memory: the kernel refused a mapping of {len_bytes} bytes");
+fn out_of_memory(len_bytes: usize) -> ! {
+    eprintln!("pantala: out of memory: mmap of {len_bytes} bytes failed");
     std::process::abort()
 }
 
-/// Makes a range read as zero and gives its pages back to the kernel.
+/// Zeroes a range and returns its pages to the kernel.
 ///
 /// # Safety
 ///
-/// `start` is page-aligned and `len_bytes` a multiple of the page; the range lies within a mapping of
-/// [`map_forever`]; the caller owns it, others at most read it by atomic loads.
+/// `start` is page-aligned and `len_bytes` a multiple of the page; the range lies within a mapping
+/// of [`map_forever`]; the caller owns it, other threads at most read it by atomic loads.
 pub(crate) unsafe fn discard(start: NonNull<u8>, len_bytes: usize) {
     #[cfg(not(miri))]
     {
         use rustix::mm::{Advice, madvise};
-        // SAFETY: the caller owns the range, and it is a private anonymous mapping: after `LinuxDontNeed` its pages
-        // read as zero and stay mapped. A reader's atomic load sees a word's old value or zero.
+        // SAFETY: the caller owns the range, and it is a private anonymous mapping: after
+        // `LinuxDontNeed` its pages read as zero and stay mapped. A concurrent atomic load sees the
+        // old word or zero.
         if unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxDontNeed) }.is_ok() {
             return;
         }
     }
     let words = start.cast::<AtomicU64>();
     for i in 0..len_bytes / size_of::<AtomicU64>() {
-        // SAFETY: within the range; page-aligned, so aligned for the word; other threads only load atomically.
+        // SAFETY: within the range; page-aligned, so aligned for the word; other threads only load
+        // atomically.
         unsafe { words.add(i).as_ref() }.store(0, Relaxed);
     }
 }
 
-/// Rounds up to whole pages, bytes.
+/// Rounds a size in bytes up to whole pages.
 pub(crate) const fn page_ceil(len_bytes: usize) -> usize {
     len_bytes.div_ceil(PAGE_BYTES) * PAGE_BYTES
 }
 
-/// What the processor loads at a time, on all machines that are served here.
+/// Bytes of a cache line on all supported machines.
 const LINE_BYTES: usize = 64;
 
-/// Asks the processor to load all lines of something. Never faults, whatever the address.
+/// Prefetches all lines of a `T`. Never faults, whatever the address.
 #[inline(always)]
 pub fn prefetch_all<T>(address: *const T) {
     for offset in (0..size_of::<T>()).step_by(LINE_BYTES) {
@@ -108,11 +112,12 @@ pub fn prefetch_all<T>(address: *const T) {
     }
 }
 
-/// Asks the processor to load the line that holds `address`. Never faults, whatever the address.
+/// Prefetches the line that holds `address`. Never faults, whatever the address.
 #[inline(always)]
 pub fn prefetch<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch is a hint: it doesn't fault and has no architectural effect for any address; SSE is baseline.
+    // SAFETY: a prefetch doesn't fault and has no architectural effect for any address; SSE is
+    // baseline.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());

@@ -1,4 +1,4 @@
-//! The dictionary against a model, and its promises one by one.
+//! Tests of the dictionary against a model, and of its guarantees one by one.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
@@ -13,7 +13,7 @@ use crate::{Dict, Entry, EntryRef, NewPayload, OwnedPayload, Payload, hash_key};
 
 const SEED: u64 = 0x5eed;
 
-/// How many keys, natively and under Miri.
+/// Returns the number of keys, natively or under Miri.
 const fn sized(native: usize, miri: usize) -> usize {
     if cfg!(miri) { miri } else { native }
 }
@@ -45,7 +45,7 @@ fn has<'d>(dict: &'d Dict<u64>, key: &[u8]) -> Option<EntryRef<'d, u64>> {
     dict.find(hash_key(dict.seed(), key), key)
 }
 
-/// What the model says an entry is.
+/// An entry in the model.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Model {
     payload: ModelPayload,
@@ -107,7 +107,7 @@ enum Step {
     Take,
 }
 
-/// Keys by number: mostly short, some empty, long, and too long for a cell.
+/// Returns key number `i`: mostly short, some empty, long, or too long for a cell.
 fn odd_key(i: usize) -> Vec<u8> {
     match i % 41 {
         0 if i == 0 => Vec::new(),
@@ -232,7 +232,7 @@ fn heap_of(model: &Model) -> Option<ModelPayload> {
     matches!(model.payload, ModelPayload::Heap(_)).then(|| model.payload.clone())
 }
 
-/// Steps that change one entry if it is there.
+/// Applies steps that change one entry, if it exists.
 fn apply_to_one(dict: &mut Dict<u64>, model: &mut BTreeMap<Vec<u8>, Model>, step: &Step) {
     let (Step::Replace(k, ..)
     | Step::Expire(k, _)
@@ -326,7 +326,7 @@ proptest! {
         let mut cursor = 0;
         loop {
             cursor = dict.scan(cursor, 1, &mut |entry| {
-                assert!(scanned.insert(entry.key().to_vec(), seen(&entry)).is_none(), "twice in one scan");
+                assert!(scanned.insert(entry.key().to_vec(), seen(&entry)).is_none(), "visited twice in one scan");
             });
             if cursor == 0 { break }
         }
@@ -350,14 +350,14 @@ fn an_insert_moves_at_most_one_segment() {
         moves += dict.entries_moved_by_last_insert();
     }
     dict.check();
-    assert!(dict.table.depth > 0, "nothing was split");
+    assert!(dict.table.depth > 0, "no segment was split");
     assert!(most <= crate::segment::SEGMENT_SLOTS, "{most}");
     assert!(moves > 0);
 }
 
-/// Slot words by position, to tell whether a segment's pages are zero.
+/// Removing most entries frees segment pages; adding them again works.
 #[test]
-fn pages_are_given_back() {
+fn pages_are_returned() {
     let n = sized(60_000, 200);
     let mut dict = filled(n);
     let full = dict.allocated_bytes();
@@ -377,7 +377,7 @@ fn pages_are_given_back() {
     for i in (0..n).step_by(20) {
         assert!(has(&dict, &key(i)).is_some());
     }
-    // And up again.
+    // Grow again.
     for i in 0..n {
         put(&mut dict, &key(i), b"v", None);
     }
@@ -385,13 +385,12 @@ fn pages_are_given_back() {
     assert_eq!((dict.len(), dict.expiring()), (n, 0));
 }
 
-/// Every entry present from a scan's beginning to its end is seen, while the dictionary grows and shrinks under it.
 #[test]
-fn an_emptied_dictionary_releases_its_memory_and_goes_on() {
+fn an_emptied_dictionary_releases_its_memory() {
     let hash = |key: &[u8]| hash_key(SEED, key);
     let mut dict: Dict<u64> = Dict::new(SEED);
     let fresh_bytes = dict.allocated_bytes();
-    assert!(!dict.release_if_empty(), "it has none");
+    assert!(!dict.release_if_empty(), "there is no memory to release");
     for keys in [1_usize, sized(5_000, 60)] {
         let names: Vec<Vec<u8>> = (0..keys).map(|key| format!("key:{key}").into_bytes()).collect();
         for name in &names {
@@ -399,7 +398,7 @@ fn an_emptied_dictionary_releases_its_memory_and_goes_on() {
                 place.insert(NewPayload::Int(1), 0, 0, None);
             }
         }
-        assert!(!dict.release_if_empty(), "it has entries");
+        assert!(!dict.release_if_empty(), "there are entries");
         assert!(names.iter().all(|name| dict.remove(hash(name), name).is_some()));
         assert!(dict.allocated_bytes() > fresh_bytes);
         assert!(dict.release_if_empty());
@@ -409,6 +408,8 @@ fn an_emptied_dictionary_releases_its_memory_and_goes_on() {
     }
 }
 
+/// Every entry that exists from the start of a scan to its end is visited, while the dictionary
+/// grows and shrinks between calls.
 #[test]
 fn scans_survive_growth_and_shrinking() {
     const CALL_BUCKETS_MAX: usize = 20;
@@ -435,7 +436,7 @@ fn scans_survive_growth_and_shrinking() {
                 break;
             }
             calls += 1;
-            // Even rounds grow, odd ones shrink, with some of the other.
+            // Even rounds grow, odd ones shrink, each with some steps of the other kind.
             for _ in 0..random.below(sized(400, 20)) {
                 let i = random.below(volatile);
                 let k = key(stable + i);
@@ -448,7 +449,7 @@ fn scans_survive_growth_and_shrinking() {
             }
         }
         dict.check();
-        // One call may see as many as the buckets it visits can hold.
+        // One call may visit as many entries as its buckets can hold.
         assert!(calls > 0 || stable <= CALL_BUCKETS_MAX * SLOTS);
         for i in 0..stable {
             assert!(found.contains(&key(i)), "key {i} of {stable} was missed in round {round}");
@@ -457,13 +458,13 @@ fn scans_survive_growth_and_shrinking() {
 }
 
 #[test]
-fn keys_that_collide_completely() {
+fn keys_with_equal_hashes() {
     let mut dict = Dict::<u64>::new(COLLIDING_SEED);
     let n = sized(9000, 95);
     for i in 0..n {
         put(&mut dict, &key(i), b"v", (i % 2 == 0).then_some(5));
     }
-    assert!(!dict.table.stash.is_empty(), "the stash was not needed");
+    assert!(!dict.table.stash.is_empty(), "the stash was not used");
     dict.check();
     let count = |dict: &Dict<u64>| {
         let (mut keys, mut cursor) = (HashSet::new(), 0);
@@ -479,7 +480,7 @@ fn keys_that_collide_completely() {
     for i in 0..n {
         let k = key(i);
         let h = hash_key(COLLIDING_SEED, &k);
-        let mut entry = dict.find_mut(h, &k).expect("it was put in");
+        let mut entry = dict.find_mut(h, &k).expect("just inserted");
         entry.set_expire((i % 3 == 0).then_some(9));
     }
     dict.check();
@@ -516,7 +517,7 @@ fn values_drop_exactly_once() {
     let mut dict = Dict::new(SEED);
     for i in 0..n {
         let k = odd_key(i);
-        let Entry::Vacant(entry) = dict.entry(hash_key(SEED, &k), &k) else { panic!("twice the same key") };
+        let Entry::Vacant(entry) = dict.entry(hash_key(SEED, &k), &k) else { panic!("a key occurs twice") };
         entry.insert(NewPayload::Heap(Counted(drops.clone())), 0, 0, None);
     }
     assert_eq!(drops.get(), 0, "growing doesn't drop");
@@ -540,8 +541,8 @@ fn values_drop_exactly_once() {
 }
 
 #[test]
-fn batches_find_what_finds_find() {
-    let mut random = Random::new(seed("batches_find_what_finds_find"));
+fn batches_equal_single_lookups() {
+    let mut random = Random::new(seed("batches_equal_single_lookups"));
     let n = sized(20_000, 200);
     let dict = filled(n);
     for len in [0, 1, 15, 16, 17, sized(1000, 50)] {
@@ -560,18 +561,18 @@ fn batches_find_what_finds_find() {
     assert!(out[0].is_none());
 }
 
-/// Each entry comes about as often as any other, in dictionaries of one bucket, one segment and many.
+/// All entries are picked about equally often, in dictionaries of one bucket, one segment and many.
 #[test]
 #[cfg_attr(miri, ignore = "statistics need many picks")]
-fn random_is_fair() {
-    let mut random = Random::new(seed("random_is_fair"));
+fn random_is_uniform() {
+    let mut random = Random::new(seed("random_is_uniform"));
     assert!(Dict::<u64>::new(SEED).random(&mut || 0).is_none());
     for n in [1, 5, 100, 3000, 9000] {
         let dict = filled(n);
         let picks = 40 * n;
         let mut counts = BTreeMap::new();
         for _ in 0..picks {
-            let entry = dict.random(&mut || random.next()).expect("it isn't empty");
+            let entry = dict.random(&mut || random.next()).expect("the dictionary isn't empty");
             *counts.entry(entry.key().to_vec()).or_insert(0_f64) += 1.0;
         }
         let chi: f64 =
@@ -581,7 +582,8 @@ fn random_is_fair() {
     }
 }
 
-/// Hints on other threads, while the dictionary grows, shrinks, goes and comes: Miri looks for races here.
+/// Hints on other threads while the dictionary grows, shrinks, and is dropped and made again: Miri
+/// checks for data races.
 #[test]
 fn hints_are_harmless() {
     let mut random = Random::new(seed("hints_are_harmless"));
@@ -592,7 +594,8 @@ fn hints_are_harmless() {
         for thread in 0..2 {
             let (stop, mut random) = (&stop, Random::new(thread));
             scope.spawn(move || {
-                // Miri runs the threads by turns: without a bound these would take most of them.
+                // Miri schedules threads in turns: without a bound these would take most of its
+                // time.
                 let mut left = sized(usize::MAX, 200);
                 while left > 0 && !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     left -= 1;
@@ -635,7 +638,7 @@ fn inline_limit_is_exact() {
         assert!(has(&dict, k).is_some_and(|e| e.payload() == Payload::Bytes(&value)));
     }
     let large = dict.table.owning;
-    assert_eq!(large, 2, "what doesn't fit comes from the global allocator");
+    assert_eq!(large, 2, "too long for a cell: from the global allocator");
     for k in [&b""[..], b"a", b"bc"] {
         put(&mut dict, k, b"small", None);
     }
@@ -652,9 +655,10 @@ fn a_small_pair_takes_32_bytes() {
     assert_eq!(has(&dict, b"key:12345678").map(|e| e.allocated_bytes()), Some(32));
 }
 
-/// Head 4, length of the key 1, of the value 1, 2 or 9; cells of 16 bytes' steps, and what is longer than any to the byte.
+/// Head 4, length of the key 1, of the value 1, 2 or 9. Cells are multiples of 16 bytes; longer
+/// entries are exact to the byte.
 #[test]
-fn a_length_takes_as_few_bytes_as_it_can() {
+fn lengths_take_the_shortest_form() {
     for (key_len, value_len, bytes) in [
         (12, 238, 256),
         (13, 238, 272),
@@ -673,14 +677,14 @@ fn a_length_takes_as_few_bytes_as_it_can() {
     }
 }
 
-/// Each form of a length, at its bounds, of keys and of values.
+/// Every form of a length, at its bounds, for keys and for values.
 #[test]
-fn lengths_come_back_at_the_bounds_of_their_forms() {
+fn lengths_round_trip_at_the_bounds_of_their_forms() {
     let lengths = [0, 1, 238, 239, 240, 255, 256, 511, 512, 4_000, 4_095, 4_096, 65_536];
     let mut dict: Dict<String> = Dict::new(SEED);
     for (i, &len) in lengths.iter().enumerate() {
         for (j, &value_len) in lengths.iter().enumerate() {
-            // A large one beside each of the others tells Miri nothing new, and takes it long.
+            // Two long lengths together are slow under Miri and test nothing new.
             if cfg!(miri) && len.max(value_len) > 1000 && len.min(value_len) > 1 {
                 continue;
             }
@@ -697,7 +701,7 @@ fn lengths_come_back_at_the_bounds_of_their_forms() {
                         vacant.insert(NewPayload::Bytes(&value), 3, 17, expiry);
                     }
                     Entry::Occupied(mut found) => {
-                        // By another form of length, and back.
+                        // Through another form of length and back.
                         found.replace(NewPayload::Bytes(&vec![1; lengths[(i + j + round) % lengths.len()]]), 1);
                         found.set_expire(expiry);
                         found.replace(NewPayload::Bytes(&value), 3);
@@ -712,10 +716,11 @@ fn lengths_come_back_at_the_bounds_of_their_forms() {
     }
 }
 
-/// A sample is of neighbours that are there, each once, as many as were asked for; going on from its cursor comes by all of them.
+/// A sample consists of distinct adjacent entries, as many as requested; continuing from its cursor
+/// visits all entries.
 #[test]
-fn samples_are_of_what_is_there() {
-    let mut random = Random::new(seed("samples_are_of_what_is_there"));
+fn samples_consist_of_existing_entries() {
+    let mut random = Random::new(seed("samples_consist_of_existing_entries"));
     for n in [1, 7, sized(3000, 60), sized(40_000, 100)] {
         let mut dict = Dict::<u64>::new(SEED);
         let expires = |i: usize| i % 50 == n % 50 / 2;
@@ -728,7 +733,7 @@ fn samples_are_of_what_is_there() {
                 let mut seen = HashSet::new();
                 dict.sample(random.next(), 100_000, expiring, 5, &mut |entry| {
                     assert!(!expiring || entry.expire_at_ms().is_some());
-                    assert!(seen.insert(entry.key().to_vec()) || there < 10, "twice in one sample");
+                    assert!(seen.insert(entry.key().to_vec()) || there < 10, "visited twice in one sample");
                 });
                 assert!(
                     seen.len() == there.min(5) || there < 10 && seen.len() > there / 2,
@@ -747,20 +752,20 @@ fn samples_are_of_what_is_there() {
             assert_eq!(all.len(), if expiring { dict.expiring() } else { n });
         }
     }
-    assert_eq!(Dict::<u64>::new(SEED).sample(77, 10, false, 5, &mut |_| panic!("nothing is there")), 0);
+    assert_eq!(Dict::<u64>::new(SEED).sample(77, 10, false, 5, &mut |_| panic!("the dictionary is empty")), 0);
 }
 
-/// Eviction samples: where the newest entries are seen less often than others, they are evicted too late.
+/// Eviction samples: if the newest entries were sampled less often, they would be evicted too late.
 #[test]
-#[cfg_attr(miri, ignore = "200,000 looks say nothing about memory that fewer don't")]
-fn samples_see_new_entries_as_often_as_old_ones() {
+#[cfg_attr(miri, ignore = "statistics need many samples")]
+fn samples_contain_new_entries_as_often_as_old_ones() {
     const KEYS: usize = 3000;
     const SAMPLES: usize = 40_000;
     const COUNT: usize = 5;
-    let mut random = Random::new(seed("samples_see_new_entries_as_often_as_old_ones"));
+    let mut random = Random::new(seed("samples_contain_new_entries_as_often_as_old_ones"));
     let mut dict = filled(KEYS);
     let mut keys: VecDeque<usize> = (0..KEYS).collect();
-    // New entries take the places of removed ones.
+    // New entries take the slots of removed ones.
     for i in KEYS..6 * KEYS {
         let at = random.next() as usize % keys.len();
         dict.remove(hash_key(SEED, &key(keys[at])), &key(keys[at]));
@@ -774,8 +779,8 @@ fn samples_see_new_entries_as_often_as_old_ones() {
         dict.sample(random.next(), 100, false, COUNT, &mut |entry| seen += usize::from(newest.contains(entry.key())));
     }
     let percent = seen as f64 * 100.0 / (SAMPLES * COUNT) as f64;
-    // Runs of a fair choice gave 24.0 to 24.4; it is 16.7 where samples begin with the bucket's first entry.
-    assert!((23.0..27.0).contains(&percent), "{percent:.1} % of what samples see is the newest quarter");
+    // Uniform samples gave 24.0 to 24.4; samples that start at the bucket's first entry give 16.7.
+    assert!((23.0..27.0).contains(&percent), "the newest quarter is {percent:.1} % of the sampled entries");
 }
 
 #[test]
@@ -784,7 +789,7 @@ fn a_hash_finds_its_key() {
     let mut dict = filled(n);
     for i in (0..n).step_by(3) {
         let h = hash_key(SEED, &key(i));
-        let entry = dict.find_by_hash(h).expect("it is there");
+        let entry = dict.find_by_hash(h).expect("the key exists");
         assert_eq!(entry.key(), key(i));
         let _ = entry.remove();
         assert!(dict.find_by_hash(h).is_none());

@@ -1,10 +1,10 @@
-//! How a dictionary's entries lie in its buckets.
+//! How a dictionary's entries are distributed over its buckets.
 
 use core::ops::AddAssign;
 
 use crate::bucket::SLOTS;
 
-/// Figures of the tables of one or more dictionaries.
+/// Statistics of the tables of one or more dictionaries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// Entries.
@@ -15,14 +15,14 @@ pub struct Occupancy {
     pub directory_words: usize,
     /// Segments.
     pub segments: usize,
-    /// Buckets, by how many of their slots are in use.
+    /// Number of buckets, by how many of their slots are in use.
     pub buckets: [usize; SLOTS + 1],
-    /// Entries in no bucket.
+    /// Entries in the stash.
     pub stashed: usize,
 }
 
 impl Occupancy {
-    /// Slots of all buckets.
+    /// Returns the number of slots of all buckets.
     pub fn slots(&self) -> usize {
         self.buckets.iter().sum::<usize>() * SLOTS
     }

@@ -1,21 +1,23 @@
-//! The bytes of an entry.
+//! The layout of an entry in memory.
 //!
 //! ```text
-//! head        4 bytes   24 bits of access word, 2 of payload kind, has-expiry, large, 3 of user flags, 1 spare
-//! key length  1, 2 or 9: see below
-//! value length 1, 2 or 9, only of a bytes payload
-//! expiry      8 bytes (ms, signed), only if it has one
+//! head         4 bytes: 24 bits of access word, 2 of payload kind, has-expiry, large,
+//!              3 of user flags, 1 spare
+//! key length   1, 2 or 9 bytes: see below
+//! value length 1, 2 or 9 bytes, only for a bytes payload
+//! expiry       8 bytes (ms, signed), only if it has one
 //! key
-//! payload     the bytes, or 8 of integer, or a pointer to the heap value
+//! payload      the bytes, or 8 of integer, or a pointer to the heap value
 //! ```
 //!
 //! | first byte of a length | length |
 //! | --- | --- |
 //! | `00` to `ee` | the byte |
 //! | `ef` | the eight bytes that follow |
-//! | `f0` to `ff` | 12 bits: the lower half of the byte, and the byte that follows. No record of a slab cell has a longer one |
+//! | `f0` to `ff` | 12 bits: the lower half of the byte, then the next byte |
 //!
-//! A record lies in a slab cell or, when it is too long for any (`large`), in memory of the global allocator.
+//! A record in a slab cell never needs the 8-byte form. A record too long for any cell (`large`)
+//! lies in memory of the global allocator.
 
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -28,23 +30,24 @@ const KIND_SHIFT: u32 = 24;
 const EXPIRES: u32 = 1 << 26;
 const LARGE: u32 = 1 << 27;
 const USER_SHIFT: u32 = 28;
-/// The user flags there are: three bits.
+/// All user flags: three bits.
 pub(crate) const USER_FLAGS_MASK: u8 = 0b111;
 const HEAD_BYTES: usize = 4;
 const EXPIRY_BYTES: usize = 8;
 const WORD_BYTES: usize = 8;
-/// A first byte of a length that means: eight bytes of length follow. Below, it is the length; above, its upper bits.
+/// First byte of a length in eight bytes. Lower bytes are the length itself, higher ones its upper
+/// bits.
 const LENGTH_U64: u8 = 0xef;
-/// What the two bytes of a length of 12 bits have above these.
+/// Upper bits of the two bytes of a 12-bit length.
 const LENGTH_U12: u16 = 0xf000;
-/// The first length that doesn't fit one byte.
+/// The first length that doesn't fit in one byte.
 const LENGTH_U12_MIN: usize = LENGTH_U64 as usize;
-/// The first length that doesn't fit 12 bits.
+/// The first length that doesn't fit in 12 bits.
 const LENGTH_U64_MIN: usize = 1 << 12;
-/// Alignment of a record that the global allocator holds.
+/// Alignment of a large record.
 const LARGE_ALIGN: usize = 8;
 
-/// What a payload is.
+/// The kind of a payload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Bytes = 0,
@@ -52,7 +55,7 @@ pub(crate) enum Kind {
     Heap = 2,
 }
 
-/// A payload to be written: the heap value as a pointer that the record owns from then on.
+/// A payload to write. The record owns the pointer to a heap value from then on.
 #[derive(Clone, Copy)]
 pub(crate) enum RawPayload<'a> {
     Bytes(&'a [u8]),
@@ -77,7 +80,7 @@ impl RawPayload<'_> {
     }
 }
 
-/// What a record is made of, but for its key.
+/// The contents of a record without its key.
 #[derive(Clone, Copy)]
 pub(crate) struct Content<'a> {
     pub(crate) payload: RawPayload<'a>,
@@ -86,7 +89,7 @@ pub(crate) struct Content<'a> {
     pub(crate) expire_at_ms: Option<i64>,
 }
 
-/// Everything that decides where the parts of a record lie.
+/// The properties that decide where the parts of a record lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     pub(crate) kind: Kind,
@@ -114,32 +117,32 @@ impl Shape {
         self.key_at() + self.key_len
     }
 
-    /// Bytes of the record.
+    /// Returns the size of the record in bytes.
     pub(crate) fn len(self) -> usize {
         self.payload_at() + self.payload_len
     }
 
-    /// Where a record of this shape lives.
-    fn home(self) -> Home {
+    /// Returns where a record of this shape is allocated.
+    fn placement(self) -> Placement {
         let len = self.len();
-        if len <= CELL_BYTES_MAX { Home::Cell(class_of(len)) } else { Home::Large(len) }
+        if len <= CELL_BYTES_MAX { Placement::Cell(class_of(len)) } else { Placement::Large(len) }
     }
 
-    /// Bytes of memory that a record of this shape takes.
+    /// Returns the bytes of memory that a record of this shape takes.
     pub(crate) fn allocated_bytes(self) -> usize {
-        match self.home() {
-            Home::Cell(class) => cell_bytes(class),
-            Home::Large(len) => len,
+        match self.placement() {
+            Placement::Cell(class) => cell_bytes(class),
+            Placement::Large(len) => len,
         }
     }
 }
 
-/// Where a record lives. Two shapes with the same home may change in place.
+/// Where a record is allocated. A change between two shapes with the same placement works in place.
 #[derive(PartialEq, Eq)]
-enum Home {
-    /// In a cell of a class.
+enum Placement {
+    /// In a cell of this class.
     Cell(usize),
-    /// In so many bytes of the global allocator's.
+    /// In a block of the global allocator with this many bytes.
     Large(usize),
 }
 
@@ -151,24 +154,24 @@ fn length_bytes(len: usize) -> usize {
     }
 }
 
-/// A record in use. Copies of it are names of the same memory; the dictionary sees to it that one is used only while
-/// the record lives and that nobody writes while another reads.
+/// A pointer to a record in use. Copies refer to the same memory; the dictionary ensures that they
+/// are used only while the record lives, and that nothing writes during a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Record(NonNull<u8>);
 
 impl Record {
-    /// The record that a slot leads to.
+    /// Returns the record that a slot refers to.
     ///
     /// # Safety
     ///
-    /// `slot` isn't zero and was made by [`Self::slot`] of a record that is still in use.
+    /// `slot` isn't zero and was made by [`Self::slot`] from a record that is still in use.
     #[inline(always)]
     pub(crate) unsafe fn from_slot(slot: u64) -> Self {
         // SAFETY: the slot holds the exposed address of a record, which isn't null.
         Self(unsafe { NonNull::new_unchecked(core::ptr::with_exposed_provenance_mut(address_of(slot))) })
     }
 
-    /// The slot that leads to this record, without tag.
+    /// Returns the slot for this record, without tag.
     pub(crate) fn slot(self) -> u64 {
         let address = self.0.as_ptr().expose_provenance() as u64;
         assert!(address & !UNTAGGED_MASK == 0 && address & 3 == 0, "an address of more than 48 bits");
@@ -179,12 +182,12 @@ impl Record {
         address | expires | long
     }
 
-    /// Its address, for prefetching.
+    /// Returns its address, for prefetching.
     pub(crate) fn address(self) -> *const u8 {
         self.0.as_ptr()
     }
 
-    /// Makes a record.
+    /// Allocates and writes a record.
     pub(crate) fn create(slab: &mut Slab, key: &[u8], content: Content<'_>) -> Self {
         let Content { payload, user_flags, access, expire_at_ms } = content;
         let shape = Shape::new(key, &payload, expire_at_ms.is_some());
@@ -200,9 +203,9 @@ impl Record {
     }
 
     fn allocate(slab: &mut Slab, shape: Shape) -> Self {
-        match shape.home() {
-            Home::Cell(class) => Self(slab.alloc(class)),
-            Home::Large(len) => {
+        match shape.placement() {
+            Placement::Cell(class) => Self(slab.alloc(class)),
+            Placement::Large(len) => {
                 let layout = large_layout(len);
                 // SAFETY: the length isn't zero.
                 let memory = NonNull::new(unsafe { std::alloc::alloc(layout) });
@@ -211,14 +214,14 @@ impl Record {
         }
     }
 
-    /// Frees the record's memory. A heap payload must have been taken out before, or it is leaked.
+    /// Frees the record's memory. A heap payload leaks unless the caller has taken it before.
     ///
     /// # Safety
     ///
-    /// The record is in use, was made in this slab, and no name of it is used afterwards.
+    /// The record is in use, was made in this slab, and no copy of it is used afterwards.
     pub(crate) unsafe fn free(self, slab: &mut Slab) {
-        // SAFETY: in use, by the caller's word; a large record was allocated with the layout of its shape's length, and
-        // every change of a large record's length moves it.
+        // SAFETY: in use, by the caller's promise; a large record was allocated with the layout of
+        // its shape's length, and every change of a large record's length moves it.
         unsafe {
             if self.is_large() {
                 std::alloc::dealloc(self.0.as_ptr(), large_layout(self.shape().len()));
@@ -230,11 +233,11 @@ impl Record {
 
     /// # Safety
     ///
-    /// As for all below that only read: the record is in use, and nobody writes it during the call or while what is
-    /// returned is used.
+    /// As for all readers below: the record is in use, and nothing writes it during the call or
+    /// while the result is used.
     #[inline(always)]
     unsafe fn head(self) -> u32 {
-        // SAFETY: a record begins with its head and is 4-aligned.
+        // SAFETY: a record starts with its head and is 4-aligned.
         unsafe { self.0.cast::<u32>().read() }
     }
 
@@ -242,7 +245,7 @@ impl Record {
     ///
     /// As [`Self::head`].
     pub(crate) unsafe fn is_large(self) -> bool {
-        // SAFETY: the caller's word.
+        // SAFETY: by the caller's promise.
         unsafe { self.head() & LARGE != 0 }
     }
 
@@ -250,7 +253,7 @@ impl Record {
     ///
     /// As [`Self::head`].
     pub(crate) unsafe fn access(self) -> u32 {
-        // SAFETY: the caller's word.
+        // SAFETY: by the caller's promise.
         unsafe { self.head() & ACCESS_MASK }
     }
 
@@ -258,7 +261,7 @@ impl Record {
     ///
     /// As [`Self::head`].
     pub(crate) unsafe fn user_flags(self) -> u8 {
-        // SAFETY: the caller's word.
+        // SAFETY: by the caller's promise.
         unsafe { (self.head() >> USER_SHIFT) as u8 & USER_FLAGS_MASK }
     }
 
@@ -267,7 +270,7 @@ impl Record {
     /// As [`Self::head`].
     #[inline(always)]
     unsafe fn read_length(self, at: usize) -> (usize, usize) {
-        // SAFETY: a length begins at `at` in the record, and its first byte says how many bytes it is.
+        // SAFETY: a length starts at `at` in the record, and its first byte gives its size.
         unsafe {
             let first = self.0.add(at).read();
             match first {
@@ -301,22 +304,23 @@ impl Record {
     /// As [`Self::head`].
     #[inline(always)]
     pub(crate) unsafe fn key<'a>(self) -> &'a [u8] {
-        // SAFETY: the key lies where the shape says, in memory written at the record's making.
+        // SAFETY: the key lies where the shape says, in memory initialized when the record was
+        // made.
         unsafe {
             let shape = self.shape();
             core::slice::from_raw_parts(self.0.as_ptr().add(shape.key_at()), shape.key_len)
         }
     }
 
-    /// Whether it is the record of `key`.
+    /// Returns whether this is the record of `key`.
     ///
     /// # Safety
     ///
     /// As [`Self::head`].
     #[inline(always)]
     pub(crate) unsafe fn has_key(self, key: &[u8]) -> bool {
-        // SAFETY: the caller's word. The short way: a key length of one byte, and then the value's length follows right
-        // behind it.
+        // SAFETY: by the caller's promise. The fast path is a key length of one byte, directly
+        // followed by the length of the value.
         unsafe {
             let first = usize::from(self.0.add(HEAD_BYTES).read());
             if first >= LENGTH_U12_MIN {
@@ -345,7 +349,7 @@ impl Record {
     ///
     /// As [`Self::head`].
     pub(crate) unsafe fn expire_at_ms(self) -> Option<i64> {
-        // SAFETY: an expiry lies where the shape says; it may be at any alignment.
+        // SAFETY: an expiry lies where the shape says, at any alignment.
         unsafe {
             if self.head() & EXPIRES == 0 {
                 return None;
@@ -354,7 +358,7 @@ impl Record {
         }
     }
 
-    /// The kind of the payload and where it lies.
+    /// Returns the kind, address and length of the payload.
     ///
     /// # Safety
     ///
@@ -368,7 +372,7 @@ impl Record {
         }
     }
 
-    /// The pointer of a heap payload; `None` of other kinds.
+    /// Returns the pointer of a heap payload; `None` for other kinds.
     ///
     /// # Safety
     ///
@@ -383,9 +387,9 @@ impl Record {
 
     /// # Safety
     ///
-    /// As for all below that write: the record is in use and the caller's alone.
+    /// As for all writers below: the record is in use and the caller's alone.
     pub(crate) unsafe fn set_access(self, access: u32) {
-        // SAFETY: the caller's word.
+        // SAFETY: by the caller's promise.
         unsafe { self.0.cast::<u32>().write(self.head() & !ACCESS_MASK | access & ACCESS_MASK) }
     }
 
@@ -394,16 +398,18 @@ impl Record {
     /// As [`Self::set_access`].
     pub(crate) unsafe fn set_user_flags(self, flags: u8) {
         let flags = u32::from(flags & USER_FLAGS_MASK) << USER_SHIFT;
-        // SAFETY: the caller's word.
+        // SAFETY: by the caller's promise.
         unsafe { self.0.cast::<u32>().write(self.head() & !(u32::from(USER_FLAGS_MASK) << USER_SHIFT) | flags) }
     }
 
-    /// Gives the record another payload and expiry, in place when its memory has the right size, or as a new record in
-    /// place of this one, which is freed. What a heap payload pointed to is the caller's afterwards.
+    /// Changes payload, user flags and expiry, in place if the allocation keeps its size. Otherwise
+    /// frees this record and returns a new one. The caller becomes the owner of the former heap
+    /// value.
     ///
     /// # Safety
     ///
-    /// As [`Self::set_access`], made in this slab; when another record is returned, this one is gone.
+    /// As [`Self::set_access`], made in this slab; if another record is returned, this one is
+    /// freed.
     pub(crate) unsafe fn replace(
         self,
         slab: &mut Slab,
@@ -411,16 +417,17 @@ impl Record {
         user_flags: u8,
         expire_at_ms: Option<i64>,
     ) -> Self {
-        // SAFETY: in use and the caller's alone. In place, the record's memory holds the new shape since both have the
-        // same home. The key moves first, if at all, by a copy that allows overlap, while everything else is either known already
-        // or about to be overwritten. The payload's bytes aren't in this record, which nobody else may read now.
+        // SAFETY: in use and the caller's alone. In place, the record's memory holds the new shape
+        // since both have the same placement. The key moves first, if at all, by a copy that allows
+        // overlap; everything else is either known already or about to be overwritten. The
+        // payload's bytes aren't in this record, which nothing else may read now.
         unsafe {
             let old = self.shape();
             let access = self.access();
             let new =
                 Shape { kind: payload.kind(), expires: expire_at_ms.is_some(), payload_len: payload.len(), ..old };
-            // Mostly nothing but the bytes of the payload is new.
-            if old == new || old.home() == new.home() {
+            // Usually only the payload bytes change: compare the shapes before the placements.
+            if old == new || old.placement() == new.placement() {
                 if old.key_at() != new.key_at() {
                     self.0.add(old.key_at()).copy_to(self.0.add(new.key_at()), old.key_len);
                 }
@@ -435,20 +442,21 @@ impl Record {
         }
     }
 
-    /// Gives the record an expiry, another one or none; otherwise as [`Self::replace`], and the payload stays.
+    /// Sets, changes or removes the expiry; otherwise as [`Self::replace`] with the same payload.
     ///
     /// # Safety
     ///
     /// As [`Self::replace`].
     pub(crate) unsafe fn set_expire(self, slab: &mut Slab, expire_at_ms: Option<i64>) -> Self {
-        // SAFETY: as in `replace`; key and payload lie behind each other in both shapes and move as one piece.
+        // SAFETY: as in `replace`; key and payload are adjacent in both shapes and move as one
+        // piece.
         unsafe {
             let old = self.shape();
             let new = Shape { expires: expire_at_ms.is_some(), ..old };
             let tail_len = old.key_len + old.payload_len;
             let (access, user_flags) = (self.access(), self.user_flags());
             let tail = self.0.add(old.key_at());
-            let target = if old.home() == new.home() { self } else { Self::allocate(slab, new) };
+            let target = if old.placement() == new.placement() { self } else { Self::allocate(slab, new) };
             tail.copy_to(target.0.add(new.key_at()), tail_len);
             if target != self {
                 self.free(slab);
@@ -470,10 +478,10 @@ impl Record {
         if shape.expires {
             head |= EXPIRES;
         }
-        if matches!(shape.home(), Home::Large(_)) {
+        if matches!(shape.placement(), Placement::Large(_)) {
             head |= LARGE;
         }
-        // SAFETY: within the memory, by the caller's word; 4-aligned.
+        // SAFETY: within the memory, by the caller's promise; 4-aligned.
         unsafe {
             self.0.cast::<u32>().write(head);
             self.write_length(HEAD_BYTES, shape.key_len);
@@ -487,7 +495,7 @@ impl Record {
     ///
     /// As [`Self::write_head`]: `at` is where the shape has a length.
     unsafe fn write_length(self, at: usize, len: usize) {
-        // SAFETY: within the memory, by the caller's word.
+        // SAFETY: within the memory, by the caller's promise.
         unsafe {
             match length_bytes(len) {
                 1 => self.0.add(at).write(len as u8),
@@ -505,16 +513,17 @@ impl Record {
     /// As [`Self::write_head`]; the shape says whether there is an expiry.
     unsafe fn write_expiry(self, shape: Shape, expire_at_ms: Option<i64>) {
         if let Some(at_ms) = expire_at_ms {
-            // SAFETY: within the memory, by the caller's word.
+            // SAFETY: within the memory, by the caller's promise.
             unsafe { self.0.add(shape.expiry_at()).cast::<i64>().write_unaligned(at_ms) }
         }
     }
 
     /// # Safety
     ///
-    /// As [`Self::write_head`]; the payload is of the shape's kind and length and lies outside this record.
+    /// As [`Self::write_head`]; the payload has the shape's kind and length and lies outside this
+    /// record.
     unsafe fn write_payload(self, shape: Shape, payload: RawPayload<'_>) {
-        // SAFETY: within the memory and without overlap, by the caller's word.
+        // SAFETY: within the memory and without overlap, by the caller's promise.
         unsafe {
             let at = self.0.add(shape.payload_at());
             match payload {
@@ -526,8 +535,9 @@ impl Record {
     }
 }
 
-/// Whether two byte strings of one length are equal. Keys of 8 to 16 bytes, the usual ones, by two overlapping words
-/// without a call: the fewer instructions a find takes, the more of the next find's misses overlap with its own.
+/// Compares two byte strings of equal length. Keys of 8 to 16 bytes, the usual ones, take two
+/// overlapping words and no call: the fewer instructions a lookup takes, the more its cache misses
+/// overlap with the next one's.
 #[inline(always)]
 fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     match (a.first_chunk::<8>(), b.first_chunk::<8>(), a.last_chunk::<8>(), b.last_chunk::<8>()) {
@@ -539,19 +549,20 @@ fn same_bytes(a: &[u8], b: &[u8]) -> bool {
     }
 }
 
-/// Whether key and value fit a slab cell together, with room for an expiry.
+/// Returns whether key and value fit in one slab cell, with space for an expiry.
 pub(crate) fn fits_cell(key_len: usize, value_len: usize) -> bool {
     let shape = Shape { kind: Kind::Bytes, expires: true, key_len, payload_len: value_len };
     key_len <= CELL_BYTES_MAX && value_len <= CELL_BYTES_MAX && shape.len() <= CELL_BYTES_MAX
 }
 
-/// The longest value that fits a cell with an empty key.
+/// Returns the maximum length of a value in a cell with an empty key.
 pub(crate) const fn value_len_max() -> usize {
     CELL_BYTES_MAX - HEAD_BYTES - 1 - 2 - EXPIRY_BYTES
 }
 
 fn large_layout(len: usize) -> Layout {
-    // SAFETY: the alignment is a power of two; no key or value is longer than a slice may be, and their sum with a few
-    // bytes, rounded up, stays below `isize::MAX` on a 64-bit machine, whose addresses have 48 bits.
+    // SAFETY: the alignment is a power of two; no key or value is longer than a slice may be, and
+    // their sum plus a few bytes, rounded up, stays below `isize::MAX` on a 64-bit machine, whose
+    // addresses have 48 bits.
     unsafe { Layout::from_size_align_unchecked(len, LARGE_ALIGN) }
 }

@@ -13,12 +13,12 @@ use crate::record::Record;
 use crate::segment::{BUCKETS_MAX, SEGMENT_SLOTS, Segment, TAG_BITS, buckets_for, should_merge, step_down, step_up};
 use crate::table::{NO_DIRECTORY, Table};
 
-/// Records fetched ahead when a split reads their keys.
+/// Records prefetched ahead while a split reads their keys.
 const SPLIT_AHEAD: usize = 16;
 
 impl Table {
-    /// The segment of a hash with room for one more, after growing it in place or splitting it; `None` when it is full
-    /// and as deep as a directory may get.
+    /// Returns the segment of a hash with space for one more entry, after growing or splitting it.
+    /// Returns `None` if it is full and at the maximum directory depth.
     #[cold]
     pub(crate) fn make_room(&mut self, h: u64) -> Option<Segment> {
         loop {
@@ -40,12 +40,12 @@ impl Table {
             if segment.depth == DIRECTORY_DEPTH_MAX {
                 return None;
             }
-            // Another turn when all entries fell on the hash's side, which chance doesn't bring about.
+            // Splits again if all entries fell on the hash's side, which practically never happens.
             self.split(h, segment);
         }
     }
 
-    /// Spreads a segment's entries over another number of buckets.
+    /// Redistributes a segment's entries over another number of buckets.
     fn set_buckets(&mut self, h: u64, segment: Segment, buckets: u64) -> Segment {
         let mut slots = [0; SEGMENT_SLOTS];
         let count = segment.gather(&mut slots);
@@ -64,14 +64,14 @@ impl Table {
         let mut slots = [0; SEGMENT_SLOTS];
         let count = segment.gather(&mut slots);
         self.moved += count;
-        // The tags have the bit that tells the halves apart, but lack the one that comes in at their end: that bit is
-        // in the keys alone.
+        // The tags have the bit that separates the halves, but lack the bit that enters at their
+        // end: only the keys have it.
         let depth = segment.depth + 1;
         let mut low_count = 0;
         let mut high = [0; SEGMENT_SLOTS];
         let mut high_count = 0;
         for i in 0..count {
-            // SAFETY: slots in use lead to records in use, which nobody else writes.
+            // SAFETY: slots in use lead to records in use, which nothing writes meanwhile.
             let key: &[u8] = unsafe {
                 if let Some(&ahead) = slots[..count].get(i + SPLIT_AHEAD) {
                     prefetch(Record::from_slot(ahead).address());
@@ -112,8 +112,8 @@ impl Table {
         self.deepest = 0;
     }
 
-    /// Puts another block in the directory's place. The old one may go at once: a hint that still reads it finds words
-    /// of a directory, this or another.
+    /// Replaces the directory by another block. The old one can be freed at once: a hint that still
+    /// reads it finds words of a directory, this or another.
     fn swap_directory(&mut self, block: &'static [AtomicU64], depth: u32) {
         let old = core::mem::replace(&mut self.directory, block);
         self.depth = depth;
@@ -121,7 +121,7 @@ impl Table {
         arena::free_block(old);
     }
 
-    /// Makes a segment smaller by a step and merges it with its buddy while that pays.
+    /// Shrinks a segment by a step and merges it with its buddy while that pays.
     #[cold]
     pub(crate) fn shrink(&mut self, h: u64, mut segment: Segment) {
         if segment.buckets > 1 {
@@ -137,7 +137,7 @@ impl Table {
         }
     }
 
-    /// Makes one segment of two buddies; `low` is the one with the smaller hashes.
+    /// Merges two buddies; `low` is the one with the smaller hashes.
     fn merge(&mut self, h: u64, low: Segment, high: Segment) -> Segment {
         let mut slots = [0; SEGMENT_SLOTS];
         let mut highs = [0; SEGMENT_SLOTS];
@@ -145,7 +145,7 @@ impl Table {
         let high_count = high.gather(&mut highs);
         let count = low_count + high_count;
         slots[low_count..count].copy_from_slice(&highs[..high_count]);
-        // The bit that told them apart comes back in at the tag's front, its last bit goes out.
+        // The bit that separated them returns to the front of the tag, and the last bit drops out.
         for (i, slot) in slots[..count].iter_mut().enumerate() {
             let front = if i < low_count { 0 } else { 1 << (TAG_BITS - 1) };
             *slot = with_tag(*slot & UNTAGGED_MASK, front | tag_of(*slot) >> 1);

@@ -1,9 +1,10 @@
-//! Going through the entries: scans, the expiry's walk, and random picks.
+//! Iteration over the entries: scans, the expiry walk, and random picks.
 //!
-//! A cursor is a point in the hash's range, its top 48 bits: everything below it has been visited. Segments, buckets and
-//! tags are in the order of the hash, so a cursor stays exact while segments grow, shrink, split and merge between
-//! two calls: an entry that is there throughout a scan is visited, and visited once as long as tags keep their
-//! precision (a merge drops a bit of it; then some may be visited twice, as `SCAN` allows).
+//! A cursor is a point in the hash range, the top 48 bits: all hashes below it are visited.
+//! Segments, buckets and tags are in hash order, so a cursor stays exact while segments grow,
+//! shrink, split and merge between two calls. An entry that exists throughout a scan is visited,
+//! and exactly once unless tags lose precision (a merge drops a bit; then some may be visited
+//! twice, as `SCAN` allows).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,41 +20,42 @@ use crate::table::Table;
 /// Bits of a cursor.
 const CURSOR_BITS: u32 = 48;
 const CURSOR_MASK: u64 = (1 << CURSOR_BITS) - 1;
-/// Entries of a sample that are fetched together, so that their cache misses overlap.
+/// Sampled entries that are prefetched together, so that their cache misses overlap.
 const SAMPLES_IN_FLIGHT: usize = 16;
-/// Tries of a random pick before it takes the next entry it comes by, however unfairly.
+/// Attempts of a random pick before it falls back to the next entry, with some bias.
 const TRIES_MAX: usize = 4096;
 
-/// A home bucket's share of a scan.
-struct Stop {
+/// The part of a scan in one home bucket.
+struct Part {
     segment: Segment,
     bucket: usize,
-    /// Tags below were visited before.
+    /// Smaller tags are visited already.
     from_tag: u64,
-    /// Where the scan goes on; 0 at the end.
+    /// The cursor of the next part; 0 at the end.
     next: u64,
 }
 
 impl Table {
-    /// The home bucket that a cursor points into.
-    fn stop(&self, cursor: u64) -> Option<Stop> {
+    /// Returns the home bucket that a cursor points into.
+    fn part(&self, cursor: u64) -> Option<Part> {
         let h = (cursor & CURSOR_MASK) << (64 - CURSOR_BITS);
         let segment = self.segment(h)?;
         let from_tag = segment.tag(h);
         let bucket = segment.home(from_tag);
         let next_tag = if bucket + 1 == segment.buckets as usize { TAGS } else { segment.first_tag(bucket + 1) };
-        Some(Stop { segment, bucket, from_tag, next: self.cursor(segment, h, next_tag) })
+        Some(Part { segment, bucket, from_tag, next: self.cursor(segment, h, next_tag) })
     }
 
-    /// The cursor at a tag of a segment, `TAGS` being its end; `h` is any hash of the segment's.
+    /// Returns the cursor of a tag of a segment; `TAGS` is the segment's end. `h` is any hash of
+    /// the segment.
     fn cursor(&self, segment: Segment, h: u64, tag: u64) -> u64 {
         let prefix = if segment.depth == 0 { 0 } else { h >> (64 - segment.depth) << (CURSOR_BITS - segment.depth) };
         (prefix + (tag << (CURSOR_BITS - TAG_BITS - segment.depth))) & CURSOR_MASK
     }
 }
 
-impl Stop {
-    /// Visits the slots in use whose home is the stop's bucket, from its first tag on.
+impl Part {
+    /// Visits the slots in use whose home is this bucket, from the first tag on.
     fn for_each(&self, mut visit: impl FnMut(&'static AtomicU64)) {
         let mut bucket = self.bucket;
         for _ in 0..self.segment.buckets {
@@ -74,22 +76,23 @@ impl Stop {
 }
 
 impl<V> Dict<V> {
-    /// Visits the entries of at most `max_buckets` buckets (at least one) from a cursor on, and gives the cursor to go
-    /// on with. 0 begins and ends; cursors are below 2^48, what is above is ignored.
+    /// Visits the entries of at most `max_buckets` buckets (at least one) from a cursor on. Returns
+    /// the next cursor. 0 starts and ends a scan; bits of a cursor above 2^48 are ignored.
     ///
-    /// An entry that is in the dictionary from the scan's beginning to its end is visited, whatever changes meanwhile.
+    /// An entry that exists from the start of a scan to its end is visited, whatever changes
+    /// meanwhile.
     pub fn scan(&self, cursor: u64, max_buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, V>)) -> u64 {
         // SAFETY: a slot in use, and the dictionary is borrowed.
         let mut visit = |slot: u64| visit(unsafe { EntryRef::new(Record::from_slot(slot)) });
         let mut cursor = cursor & CURSOR_MASK;
         if cursor == 0 {
-            // Entries never move into the stash or out of it, so that its turn may be any.
+            // Entries never move into or out of the stash, so it can be visited at any point.
             self.table.stash.iter().for_each(|slot| visit(slot.load(Relaxed)));
         }
         for _ in 0..max_buckets.max(1) {
-            let Some(stop) = self.table.stop(cursor) else { return 0 };
-            stop.for_each(|slot| visit(slot.load(Relaxed)));
-            cursor = stop.next;
+            let Some(part) = self.table.part(cursor) else { return 0 };
+            part.for_each(|slot| visit(slot.load(Relaxed)));
+            cursor = part.next;
             if cursor == 0 {
                 break;
             }
@@ -97,14 +100,14 @@ impl<V> Dict<V> {
         cursor
     }
 
-    /// Visits neighbours from a cursor on, wrapping round at the end: `count` of them, or as many as
-    /// there are in `max_buckets` buckets; with `expiring` only those that have an expiry, and the
-    /// others aren't touched (a segment without any counts as one bucket). Returns the cursor to go
-    /// on with. Where there are fewer than asked for, those at the cursor may come twice.
+    /// Visits adjacent entries from a cursor on, wrapping around at the end: `count` of them, or
+    /// those in `max_buckets` buckets. With `expiring`, visits only entries with an expiry and
+    /// doesn't touch the others (a segment without any counts as one bucket). Returns the next
+    /// cursor. If there are fewer than `count`, those at the cursor may be visited twice.
     ///
-    /// Any 64 random bits are a cursor too, and the visit is then a sample: the lower 48 bits choose
-    /// the first bucket, the upper 16 the entry in it to begin with. (Without that choice the last
-    /// entries of each bucket, which are the newest, would be sampled less often than the others.)
+    /// Any 64 random bits are a valid cursor, and the visit is then a sample: the lower 48 bits
+    /// choose the first bucket, the upper 16 the first entry in it. (Without the latter, the last
+    /// entries of each bucket, which are the newest, would be sampled less often.)
     pub fn sample(
         &self,
         cursor: u64,
@@ -138,7 +141,7 @@ impl<V> Dict<V> {
         next
     }
 
-    /// [`Self::sample`], as far as the slots go: `visit` returns whether it wants more.
+    /// Visits the slots for [`Self::sample`]. `visit` returns whether it wants more.
     fn sample_slots(&self, cursor: u64, max_buckets: usize, expiring: bool, visit: &mut dyn FnMut(u64) -> bool) -> u64 {
         let is_wanted = |word: u64| !expiring || word & EXPIRES_BIT != 0;
         let mut visit = |word: u64| !is_wanted(word) || visit(word);
@@ -152,20 +155,20 @@ impl<V> Dict<V> {
             if cursor == 0 && !self.table.stash.iter().all(|slot| visit(slot.load(Relaxed))) {
                 break;
             }
-            let Some(mut stop) = self.table.stop(cursor) else { return 0 };
-            if expiring && stop.segment.expiring() == 0 {
-                cursor = self.table.cursor(stop.segment, cursor << (64 - CURSOR_BITS), TAGS);
+            let Some(mut part) = self.table.part(cursor) else { return 0 };
+            if expiring && part.segment.expiring() == 0 {
+                cursor = self.table.cursor(part.segment, cursor << (64 - CURSOR_BITS), TAGS);
             } else {
-                // Where in the bucket the cursor points doesn't matter: it is sampled as a whole.
-                stop.from_tag = 0;
+                // A sample takes the whole bucket, wherever in it the cursor points.
+                part.from_tag = 0;
                 let mut skipped = 0;
                 if choice != 0 {
                     let mut entries = 0;
-                    stop.for_each(|slot| entries += u64::from(is_wanted(slot.load(Relaxed))));
+                    part.for_each(|slot| entries += u64::from(is_wanted(slot.load(Relaxed))));
                     skipped = (entries * core::mem::take(&mut choice)) >> (64 - CURSOR_BITS);
                 }
                 let mut wants_more = true;
-                stop.for_each(|slot| {
+                part.for_each(|slot| {
                     let word = slot.load(Relaxed);
                     if skipped > 0 && is_wanted(word) {
                         skipped -= 1;
@@ -173,12 +176,12 @@ impl<V> Dict<V> {
                         wants_more = visit(word);
                     }
                 });
-                cursor = stop.next;
+                cursor = part.next;
                 if !wants_more {
                     break;
                 }
             }
-            // Begun at its beginning, a round is over at the end.
+            // A round that started at 0 ends here.
             if cursor == 0 && core::mem::replace(&mut is_round, true) | (begin == 0) {
                 break;
             }
@@ -186,9 +189,10 @@ impl<V> Dict<V> {
         cursor
     }
 
-    /// Visits the entries that have an expiry in at most `max_buckets` buckets (at least one) from a cursor on, removes
-    /// those for which `visit` says so, handing over what is left of each, and gives the cursor to go on with, as
-    /// [`Self::scan`]. A segment without such entries counts as one bucket. Entries without an expiry aren't touched.
+    /// Visits the entries with an expiry in at most `max_buckets` buckets (at least one) from a
+    /// cursor on, removes those for which `visit` returns true, and passes the remains to
+    /// `removed`. Returns the next cursor, as [`Self::scan`]. A segment without such entries counts
+    /// as one bucket. Entries without an expiry aren't touched.
     pub fn walk_expiring(
         &mut self,
         cursor: u64,
@@ -202,13 +206,13 @@ impl<V> Dict<V> {
         }
         let mut words = Vec::new();
         for _ in 0..max_buckets.max(1) {
-            let Some(stop) = self.table.stop(cursor) else { return 0 };
+            let Some(part) = self.table.part(cursor) else { return 0 };
             let h = cursor << (64 - CURSOR_BITS);
-            if stop.segment.expiring() == 0 {
-                cursor = self.table.cursor(stop.segment, h, TAGS);
+            if part.segment.expiring() == 0 {
+                cursor = self.table.cursor(part.segment, h, TAGS);
             } else {
-                self.walk_bucket(&stop, h, &mut words, visit, removed);
-                cursor = stop.next;
+                self.walk_bucket(&part, h, &mut words, visit, removed);
+                cursor = part.next;
             }
             if cursor == 0 {
                 break;
@@ -217,34 +221,35 @@ impl<V> Dict<V> {
         cursor
     }
 
-    /// The walk's part in one home bucket. Removing moves slots about, so they are noted first; `words` is only kept
-    /// from bucket to bucket to save allocations.
+    /// Walks one home bucket. A removal moves slots, so they are collected first; `words` is reused
+    /// between buckets to save allocations.
     fn walk_bucket(
         &mut self,
-        stop: &Stop,
+        part: &Part,
         h: u64,
         words: &mut Vec<u64>,
         visit: &mut dyn FnMut(&EntryRef<'_, V>) -> bool,
         removed: &mut dyn FnMut(Removed<V>),
     ) {
         words.clear();
-        stop.for_each(|slot| {
+        part.for_each(|slot| {
             let word = slot.load(Relaxed);
             if word & EXPIRES_BIT != 0 {
                 words.push(word);
             }
         });
-        let depth = stop.segment.depth;
+        let depth = part.segment.depth;
         let prefix = if depth == 0 { 0 } else { h >> (64 - depth) << (64 - depth) };
         for &word in &*words {
             // SAFETY: the slot was in use above, and since then only others were removed.
             let entry = unsafe { EntryRef::new(Record::from_slot(word)) };
             if visit(&entry) {
-                // As much of the hash as the slot tells. It is enough, since removing makes segments only shallower.
+                // The bits of the hash that the slot has. They suffice: removals only make segments
+                // shallower.
                 let h = prefix | tag_of(word) << (64 - TAG_BITS - depth);
                 if let Some(slot) = self.table.slot_of(h, word) {
                     let record = self.table.unhook(h, slot);
-                    // SAFETY: unhooked from this table of a dictionary of `V` just now.
+                    // SAFETY: unhooked just now from this table of a dictionary of `V`.
                     removed(unsafe { Removed::new(&mut self.table, record) });
                 }
             }
@@ -259,7 +264,7 @@ impl<V> Dict<V> {
             let entry = unsafe { EntryRef::new(Record::from_slot(word)) };
             if word & EXPIRES_BIT != 0 && visit(&entry) {
                 let slot = NonNull::from(slot);
-                // The hash doesn't matter for what is in the stash. The last one takes the place, and its turn is next.
+                // The stash needs no hash. The last slot takes this place and is visited next.
                 let record = self.table.unhook(0, slot);
                 // SAFETY: as in `walk_bucket`.
                 removed(unsafe { Removed::new(&mut self.table, record) });
@@ -269,8 +274,8 @@ impl<V> Dict<V> {
         }
     }
 
-    /// An entry picked at random, each as likely as any other; `random` gives 64 even bits. In a dictionary that is
-    /// nearly empty for its size the pick may become uneven, so that it ends.
+    /// Picks a random entry, uniformly; `random` returns 64 uniform bits. In a dictionary nearly
+    /// empty for its size the pick may be biased, so that it terminates.
     pub fn random(&self, random: &mut dyn FnMut() -> u64) -> Option<EntryRef<'_, V>> {
         let table = &self.table;
         if table.len == 0 {
@@ -282,14 +287,14 @@ impl<V> Dict<V> {
             // SAFETY: a slot in use, and the dictionary is borrowed.
             return Some(unsafe { EntryRef::new(Record::from_slot(slot.load(Relaxed))) });
         }
-        // All segments of a dictionary without many splits have about as many buckets; a lone one says exactly.
+        // A single segment gives the exact number of buckets; otherwise assume the maximum.
         let lone = if table.depth == 0 { table.segment(0) } else { None };
         let buckets_max = lone.map_or(BUCKETS_MAX as u64, |segment| segment.buckets);
         for _ in 0..TRIES_MAX {
             let bits = random();
             let segment = table.segment(bits)?;
-            // A segment of less than full depth is come by as often as it has words in the directory: take it for the
-            // first of them only.
+            // A shallow segment is hit once per directory word that leads to it: accept only the
+            // first.
             let copies = table.depth - segment.depth;
             let is_first = copies == 0 || bits << segment.depth >> (64 - copies) == 0;
             let place = random() as u32;
@@ -306,18 +311,18 @@ impl<V> Dict<V> {
         self.next_from(random() >> (64 - CURSOR_BITS))
     }
 
-    /// The first entry at a cursor or after it, going on from the beginning.
+    /// Returns the first entry at a cursor or after it, wrapping around at the end.
     fn next_from(&self, cursor: u64) -> Option<EntryRef<'_, V>> {
         let mut found = None;
         for mut cursor in [cursor, 0] {
             loop {
-                let stop = self.table.stop(cursor)?;
-                stop.for_each(|slot| found = Some(slot.load(Relaxed)));
+                let part = self.table.part(cursor)?;
+                part.for_each(|slot| found = Some(slot.load(Relaxed)));
                 if let Some(slot) = found {
                     // SAFETY: a slot in use, and the dictionary is borrowed.
                     return Some(unsafe { EntryRef::new(Record::from_slot(slot)) });
                 }
-                cursor = stop.next;
+                cursor = part.next;
                 if cursor == 0 {
                     break;
                 }

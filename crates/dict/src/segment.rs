@@ -1,15 +1,15 @@
-//! A segment: an open-addressing table over one piece of the hash's range.
+//! A segment: an open-addressing table over one range of hashes.
 //!
-//! A segment of local depth `d` holds the entries whose hashes begin with its `d` bits of prefix. The next 16 bits of
-//! the hash are an entry's tag, and the tag's place in `0..65536`, scaled to the number of buckets in use, is its home
-//! bucket. So segments, buckets and tags are all in the order of the hash: a cursor into the hash's range means the
-//! same before and after the segment grows, shrinks, splits or merges.
+//! A segment of local depth `d` holds the entries whose hashes share its `d` prefix bits. The next
+//! 16 bits of the hash are an entry's tag. The tag, scaled from `0..65536` to the number of buckets
+//! in use, gives its home bucket. Segments, buckets and tags are thus all in hash order: a cursor
+//! into the hash range stays valid when the segment grows, shrinks, splits or merges.
 //!
-//! An entry lies in its home bucket or, when that is full, in the next that isn't, wrapping around. Line 0 is the
-//! header: word 0 the number of entries, word 1 of those with an expiry, the others free (a snapshot version is to go
-//! to word 2).
+//! An entry lies in its home bucket or, if that is full, in the next one that isn't, wrapping
+//! around. Line 0 is the header: word 0 counts the entries, word 1 those with an expiry, the others
+//! are free (word 2 is reserved for a snapshot version).
 //!
-//! Only the dictionary's owner stores; every store and every load that a hint may do is atomic.
+//! Only the dictionary's owner stores. Every store, and every load that a hint may do, is atomic.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -17,18 +17,19 @@ use crate::arena::{self, SEGMENT_LINES, SegmentLines};
 use crate::bucket::{Bucket, EXPIRES_BIT, SLOTS, tag_of};
 use crate::memory::{PAGE_BYTES, page_ceil};
 
-/// Most buckets of a segment: all lines but the header. (Miri gets by with few, so that splits come soon.)
+/// Maximum number of buckets: all lines but the header. (Few under Miri, for early splits.)
 pub(crate) const BUCKETS_MAX: usize = if cfg!(miri) { 7 } else { SEGMENT_LINES - 1 };
-/// Most entries a segment could hold.
+/// Maximum number of entries.
 pub(crate) const SEGMENT_SLOTS: usize = BUCKETS_MAX * SLOTS;
 /// A segment grows when it is fuller than this many parts of [`LOAD_PARTS`].
 const LOAD_MAX: usize = 90;
 const LOAD_PARTS: usize = 100;
-/// A segment shrinks by a step when it would then be filled to less than these parts of [`LOAD_PARTS`].
+/// A segment shrinks by a step when that would fill it to less than these parts of [`LOAD_PARTS`].
 const LOAD_SHRUNK: usize = 67;
-/// Two buddies merge when together they would fill a whole segment to less than these parts of [`LOAD_PARTS`].
+/// Two buddies merge when together they fill a whole segment to less than these parts of
+/// [`LOAD_PARTS`].
 const LOAD_MERGED: usize = 50;
-/// Most buckets of a small segment.
+/// Maximum number of buckets of a small segment.
 const SMALL_BUCKETS_MAX: usize = if cfg!(miri) { 2 } else { arena::SMALL_SEGMENT_BYTES / size_of::<Bucket>() - 1 };
 const PAGE_LINES: usize = PAGE_BYTES / size_of::<Bucket>();
 
@@ -49,17 +50,18 @@ const _: () = assert!(ADDRESS_BITS + DEPTH_BITS <= u64::BITS);
 const _: () = assert!(arena::DIRECTORY_DEPTH_MAX < 1 << DEPTH_BITS);
 const _: () = assert!(arena::DIRECTORY_DEPTH_MAX + TAG_BITS <= 48);
 
-/// A directory word taken apart: a segment with what one must know to search it.
+/// A decoded directory word: a segment with the values needed to search it.
 #[derive(Clone, Copy)]
 pub(crate) struct Segment {
     pub(crate) lines: SegmentLines,
     /// Buckets in use, `1..=BUCKETS_MAX`.
     pub(crate) buckets: u64,
-    /// Bits of hash that all entries share.
+    /// Number of hash bits that all entries share.
     pub(crate) depth: u32,
 }
 
-/// The smallest number of buckets above `buckets` a segment grows to: doubling within the first page, then by pages.
+/// Returns the number of buckets that `buckets` grow to: doubled within the first page, then by
+/// pages.
 pub(crate) const fn step_up(buckets: u64) -> u64 {
     let buckets = buckets as usize;
     let next = if buckets < SMALL_BUCKETS_MAX && buckets * 2 > SMALL_BUCKETS_MAX {
@@ -76,7 +78,7 @@ pub(crate) const fn step_up(buckets: u64) -> u64 {
     (if next < BUCKETS_MAX { next } else { BUCKETS_MAX }) as u64
 }
 
-/// The step below `buckets`; 1 stays 1.
+/// Returns the step below `buckets`; 1 stays 1.
 pub(crate) const fn step_down(buckets: u64) -> u64 {
     let mut step = 1;
     while step_up(step) < buckets {
@@ -85,23 +87,23 @@ pub(crate) const fn step_down(buckets: u64) -> u64 {
     step
 }
 
-/// Entries that so many buckets hold before the segment grows.
+/// Returns how many entries this many buckets hold before the segment grows.
 #[inline]
 pub(crate) const fn capacity(buckets: u64) -> u64 {
     buckets * SLOTS as u64 * LOAD_MAX as u64 / LOAD_PARTS as u64
 }
 
-/// The number of entries below which a segment of so many buckets shrinks.
+/// Returns the number of entries below which a segment of this many buckets shrinks.
 const fn shrinks_below(buckets: u64) -> u64 {
     if buckets == 1 { 1 } else { step_down(buckets) * SLOTS as u64 * LOAD_SHRUNK as u64 / LOAD_PARTS as u64 }
 }
 
-/// Whether two buddies with so many entries together should become one.
+/// Returns whether two buddies with this many entries together should merge.
 pub(crate) const fn should_merge(entries: u64) -> bool {
     entries <= (SEGMENT_SLOTS * LOAD_MERGED / LOAD_PARTS) as u64
 }
 
-/// The smallest step that holds so many entries with a little room to spare.
+/// Returns the smallest step that holds this many entries and a few more.
 pub(crate) const fn buckets_for(entries: u64) -> u64 {
     let mut buckets = 1;
     while buckets < BUCKETS_MAX as u64 && entries + entries / 16 > capacity(buckets) {
@@ -110,26 +112,26 @@ pub(crate) const fn buckets_for(entries: u64) -> u64 {
     buckets
 }
 
-/// Whether a segment of so many buckets lies in the memory of a small one.
+/// Returns whether a segment of this many buckets has the memory of a small one.
 #[inline]
 const fn is_small(buckets: u64) -> bool {
     buckets <= SMALL_BUCKETS_MAX as u64
 }
 
 impl Segment {
-    /// A new empty segment.
+    /// Returns a new empty segment.
     pub(crate) fn new(buckets: u64, depth: u32) -> Self {
         let lines = if is_small(buckets) { arena::take_small_segment() } else { arena::take_segment() };
         Self { lines, buckets, depth }
     }
 
-    /// Whether it lies in the memory of a small segment.
+    /// Returns whether it has the memory of a small segment.
     #[inline]
     pub(crate) fn is_small(self) -> bool {
         is_small(self.buckets)
     }
 
-    /// Gives its memory back.
+    /// Frees its memory.
     pub(crate) fn free(self) {
         if self.is_small() {
             arena::free_small_segment(self.lines);
@@ -138,10 +140,10 @@ impl Segment {
         }
     }
 
-    /// The segment that it becomes with another number of buckets and depth, holding `slots` (tagged for that depth): in
-    /// place, or in other memory where only one of the two is small. `publish` is called with it before the old memory is
-    /// freed.
-    pub(crate) fn remake(self, buckets: u64, depth: u32, slots: &[u64], publish: impl FnOnce(Self)) -> Self {
+    /// Rebuilds the segment with other buckets and depth, holding `slots` (tagged for that depth).
+    /// Works in place unless exactly one of the two sizes is small. Calls `publish` with the result
+    /// before the old memory is freed.
+    pub(crate) fn rebuild(self, buckets: u64, depth: u32, slots: &[u64], publish: impl FnOnce(Self)) -> Self {
         if self.is_small() == is_small(buckets) {
             let changed = Self { lines: self.lines, buckets, depth };
             changed.refill(slots, self.buckets);
@@ -155,62 +157,62 @@ impl Segment {
         moved
     }
 
-    /// Packs it into a directory word.
+    /// Encodes it as a directory word.
     pub(crate) fn word(self) -> u64 {
         let address = self.lines.address() as u64;
         debug_assert!(address & !ADDRESS_MASK == 0);
         address | u64::from(self.depth) << ADDRESS_BITS | self.buckets
     }
 
-    /// Takes a directory word apart; `None` for zero.
+    /// Decodes a directory word; `None` for zero.
     ///
     /// # Safety
     ///
-    /// `word` was made by [`Self::word`] at some time in this process's life, or is zero.
+    /// `word` was made by [`Self::word`] at some time in this process, or is zero.
     #[inline(always)]
     pub(crate) unsafe fn from_word(word: u64) -> Option<Self> {
-        // SAFETY: the address of a segment or zero, by the caller's word.
+        // SAFETY: the address of a segment or zero, by the caller's promise.
         let lines = unsafe { SegmentLines::from_address((word & ADDRESS_MASK) as usize) }?;
         let depth = (word >> ADDRESS_BITS) as u32;
         Some(Self { lines, buckets: word & BUCKETS_MASK, depth })
     }
 
-    /// The tag of a hash in this segment.
+    /// Returns the tag of a hash in this segment.
     #[inline(always)]
     pub(crate) fn tag(self, h: u64) -> u64 {
         (h << self.depth) >> (64 - TAG_BITS)
     }
 
-    /// The home bucket of a tag.
+    /// Returns the home bucket of a tag.
     #[inline(always)]
     pub(crate) fn home(self, tag: u64) -> usize {
         ((tag * self.buckets) >> TAG_BITS) as usize
     }
 
-    /// The first tag whose home is `bucket` or later.
+    /// Returns the first tag whose home is `bucket` or later.
     pub(crate) fn first_tag(self, bucket: usize) -> u64 {
         ((bucket as u64) << TAG_BITS).div_ceil(self.buckets)
     }
 
-    /// Bucket `i`, which is below `buckets`.
+    /// Returns bucket `i`, which is below `buckets`.
     #[inline(always)]
     pub(crate) fn bucket(self, i: usize) -> &'static Bucket {
         self.lines.line(i + 1)
     }
 
-    /// The bucket after `i`.
+    /// Returns the bucket after `i`, wrapping around.
     #[inline(always)]
     pub(crate) fn next(self, i: usize) -> usize {
         if i + 1 == self.buckets as usize { 0 } else { i + 1 }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     #[inline]
     pub(crate) fn len(self) -> u64 {
         self.lines.line(0).load(0)
     }
 
-    /// Number of entries with an expiry.
+    /// Returns the number of entries with an expiry.
     #[inline]
     pub(crate) fn expiring(self) -> u64 {
         self.lines.line(0).load(1)
@@ -226,7 +228,7 @@ impl Segment {
         self.lines.line(0).store(1, entries);
     }
 
-    /// Bytes of memory it takes: whole pages, unless it is small.
+    /// Returns the bytes of memory it takes: whole pages, unless it is small.
     pub(crate) fn size_bytes(self) -> usize {
         if self.is_small() {
             return arena::SMALL_SEGMENT_BYTES;
@@ -234,19 +236,20 @@ impl Segment {
         page_ceil((self.buckets as usize + 1) * size_of::<Bucket>())
     }
 
-    /// Whether one more entry fits below the maximum load.
+    /// Returns whether one more entry fits below the maximum load.
     #[inline]
     pub(crate) fn has_room(self) -> bool {
         self.len() < capacity(self.buckets)
     }
 
-    /// Whether it is empty enough to shrink or merge.
+    /// Returns whether it is empty enough to shrink or merge.
     #[inline]
     pub(crate) fn should_shrink(self) -> bool {
         self.len() < shrinks_below(self.buckets)
     }
 
-    /// The first bucket with room from `home` on. Below the maximum load there is one.
+    /// Returns the first bucket with a free slot from `home` on. Below the maximum load there is
+    /// one.
     pub(crate) fn room(self, home: usize) -> usize {
         let mut bucket = home;
         while self.bucket(bucket).is_full() {
@@ -255,7 +258,7 @@ impl Segment {
         bucket
     }
 
-    /// Puts a tagged slot into a bucket that has room and counts it.
+    /// Stores a tagged slot in a bucket with a free slot, and counts it.
     pub(crate) fn insert(self, bucket: usize, slot: u64) -> &'static core::sync::atomic::AtomicU64 {
         let line = self.bucket(bucket);
         let used = line.used();
@@ -265,7 +268,7 @@ impl Segment {
         &line.slots[used]
     }
 
-    /// Takes a slot out and closes the gap in the probe sequences that went past it.
+    /// Empties a slot and closes the gap in the probe sequences that pass it.
     pub(crate) fn remove(self, bucket: usize, slot: usize) {
         let line = self.bucket(bucket);
         self.set_len(self.len() - 1);
@@ -277,8 +280,9 @@ impl Segment {
         }
     }
 
-    /// `hole` was full and lost a slot: an entry beyond it that belongs at or before it must come back, or a search
-    /// would stop short of it. An entry beyond a bucket that isn't full has no business before it, so that is the end.
+    /// Repairs the probe sequences after `hole`, which was full, lost a slot: an entry beyond it
+    /// whose home is at or before it must move back, or a search would stop short of it. The first
+    /// bucket that isn't full ends them.
     fn shift_back(self, mut hole: usize) {
         let distance = |from: usize, to: usize| {
             let buckets = self.buckets as usize;
@@ -304,7 +308,7 @@ impl Segment {
         }
     }
 
-    /// Copies all slots out, in no particular order, and tells how many there are.
+    /// Copies all slots to `out`, in no particular order. Returns how many there are.
     pub(crate) fn gather(self, out: &mut [u64; SEGMENT_SLOTS]) -> usize {
         let mut count = 0;
         for bucket in 0..self.buckets as usize {
@@ -320,8 +324,8 @@ impl Segment {
         count
     }
 
-    /// Replaces everything: `slots` (tagged for this segment's depth) in `self.buckets` buckets, where there were
-    /// `old_buckets`. Pages not needed any more go back to the kernel.
+    /// Replaces all contents by `slots` (tagged for this segment's depth) in `self.buckets`
+    /// buckets, of formerly `old_buckets`. Pages no longer needed return to the kernel.
     pub(crate) fn refill(self, slots: &[u64], old_buckets: u64) {
         for bucket in 0..old_buckets.min(self.buckets) as usize {
             self.clear(bucket);

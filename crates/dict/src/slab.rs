@@ -1,10 +1,11 @@
 //! Memory of the entries: cells of a size class, cut from 64 KB runs that belong to one dictionary.
 //!
-//! The owner allocates and frees without atomics; a cell's run is found by masking its address. A run is filled from
-//! front to back before freed cells are used again, so pages that were never needed never become resident. The first run of
-//! each smaller class is a *small* one, so that a dictionary of a few keys doesn't take a page for each size. An empty
-//! run goes back to a pool that all dictionaries share; one is kept as a spare, so that a key that comes and goes at a
-//! run's edge doesn't cost a lock each time.
+//! The owner allocates and frees without atomics; masking a cell's address gives its run. A run
+//! with freed cells reuses them first, and cuts new cells from its unused end otherwise, so pages
+//! that were never needed never become resident. The first run of each smaller class is a *small*
+//! one, so that a dictionary of a few keys doesn't take a page per class. Empty runs return to a
+//! pool shared by all dictionaries; one is kept as a spare, so that a key that is repeatedly added
+//! and removed at a run's edge doesn't take the pool's lock each time.
 
 use core::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,27 +15,29 @@ use crate::memory::{PAGE_BYTES, Usage, discard, map_forever, page_ceil};
 
 /// Bytes and alignment of a run.
 const RUN_BYTES: usize = 64 * 1024;
-/// The header has a line to itself, so that 32-byte cells never straddle lines.
+/// The header has its own line, so that 32-byte cells never straddle lines.
 const RUN_HEADER_BYTES: usize = 64;
 /// Bytes and alignment of a small run.
 const SMALL_RUN_BYTES: usize = 1024;
-/// Largest cell of a small run: seven and more fit.
+/// Largest cell of a small run: at least seven fit.
 const SMALL_RUN_CELL_BYTES_MAX: usize = 128;
-/// All small runs lie in one mapping of this size, by which they are known. Without room there first runs are as others.
+/// All small runs lie in one mapping of this size, which identifies them. Once it is full, first
+/// runs are ordinary ones.
 const SMALL_RUNS_BYTES: usize = if cfg!(miri) { 8 } else { 64 * 1024 } * SMALL_RUN_BYTES;
-/// Runs are mapped so many at a time: 32 MB.
+/// Runs per mapped chunk: 32 MB.
 const CHUNK_RUNS: usize = if cfg!(miri) { 4 } else { 512 };
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
-/// Empty runs in the pool whose pages aren't given back to the kernel: at most 2 MB.
+/// Maximum number of empty runs in the pool that stay resident: 2 MB.
 const WARM_RUNS_MAX: usize = 32;
-/// Smallest cell: a free cell holds a link.
+/// Smallest cell, in bytes. A free cell holds a link.
 const CELL_BYTES_MIN: usize = 8;
-/// Largest cell; longer entries come from the global allocator.
+/// Largest cell, in bytes; the global allocator serves longer entries.
 pub(crate) const CELL_BYTES_MAX: usize = 4096;
 /// Number of size classes.
 pub(crate) const CLASSES: usize = 71;
 
-/// Cell sizes by class: steps of 4 bytes to 64, 8 to 128, 16 to 512, then at most an eighth.
+/// Cell sizes by class: multiples of 4 bytes up to 64, of 8 up to 128, of 16 up to 512, then steps
+/// of at most an eighth.
 static CELL_BYTES: [u16; CLASSES] = {
     let mut sizes = [0; CLASSES];
     let mut class = 0;
@@ -59,7 +62,7 @@ const fn class_step(size: usize) -> usize {
     }
 }
 
-/// The class of the smallest cell for `size` bytes (at most [`CELL_BYTES_MAX`]).
+/// Returns the class of the smallest cell for `size` bytes (at most [`CELL_BYTES_MAX`]).
 #[inline]
 pub(crate) const fn class_of(size: usize) -> usize {
     match size {
@@ -73,29 +76,30 @@ pub(crate) const fn class_of(size: usize) -> usize {
     }
 }
 
-/// Bytes of a cell of a class.
+/// Returns the cell size of a class, in bytes.
 #[inline]
 pub(crate) fn cell_bytes(class: usize) -> usize {
     usize::from(CELL_BYTES[class])
 }
 
-/// At the start of every run in use.
+/// The header of every run in use.
 #[repr(C)]
 struct Run {
-    /// Neighbours in the list of its class's runs with room; meaningless while it is full.
+    /// Neighbors in the list of its class's runs with free cells; meaningless while it is full.
     next: *mut Run,
     previous: *mut Run,
-    /// Offset of the first free cell, 0: none. A free cell's first four bytes are the offset of the next.
+    /// Offset of the first free cell; 0 if none. The first four bytes of a free cell are the offset
+    /// of the next.
     free: u32,
-    /// Offset from where on cells were never used.
+    /// Offset of the first byte that was never part of a cell.
     bump: u32,
     /// Cells in use.
     live: u32,
-    /// Its place in [`Slab::runs`].
+    /// Its index in [`Slab::runs`].
     index: u32,
-    /// Its bytes.
+    /// Its size, in bytes.
     size_bytes: u32,
-    /// Size of its cells.
+    /// The size of its cells.
     cell_bytes: u16,
     class: u16,
 }
@@ -108,7 +112,7 @@ impl Run {
         self.free == 0 && self.bump + u32::from(self.cell_bytes) > self.size_bytes
     }
 
-    /// Bytes that are resident of it: the pages that cells lie or have lain on, or all of a small one.
+    /// Returns its resident bytes: the pages that ever held a cell, or all of a small run.
     fn touched_bytes(&self) -> usize {
         if self.size_bytes as usize == SMALL_RUN_BYTES { SMALL_RUN_BYTES } else { page_ceil(self.bump as usize) }
     }
@@ -116,15 +120,16 @@ impl Run {
 
 /// The cells of one dictionary.
 pub(crate) struct Slab {
-    /// Per class the first run with room; empty until the first allocation, so that an empty dictionary is small.
+    /// Per class, the first run with free cells. Unallocated until the first allocation, so that an
+    /// empty dictionary is small.
     heads: Vec<*mut Run>,
-    /// All runs, in no order, but for the spare.
+    /// All runs, unordered, without the spare.
     runs: Vec<*mut Run>,
     spare: *mut Run,
     live_bytes: usize,
     touched_bytes: usize,
-    /// Classes that have a small run, a bit for each.
-    has_small: u64,
+    /// Classes that have a small run, one bit each.
+    classes_with_small: u64,
 }
 
 // SAFETY: the runs belong to this slab alone, and they aren't tied to a thread.
@@ -138,30 +143,31 @@ impl Slab {
             spare: core::ptr::null_mut(),
             live_bytes: 0,
             touched_bytes: 0,
-            has_small: 0,
+            classes_with_small: 0,
         }
     }
 
-    /// Bytes of the cells in use.
+    /// Returns the bytes of the cells in use.
     pub(crate) fn live_bytes(&self) -> usize {
         self.live_bytes
     }
 
-    /// Bytes of the pages that cells lie or have lain on: what is resident of the runs held.
+    /// Returns the bytes of the pages that ever held a cell: the resident part of the runs.
     pub(crate) fn touched_bytes(&self) -> usize {
         self.touched_bytes
     }
 
-    /// A cell of a class, its contents unspecified, aligned to 4 bytes.
+    /// Returns a cell of a class, its contents unspecified, aligned to 4 bytes.
     #[inline]
     pub(crate) fn alloc(&mut self, class: usize) -> NonNull<u8> {
         let mut run = self.heads.get(class).copied().unwrap_or(core::ptr::null_mut());
         if run.is_null() {
             run = self.add_run(class);
         }
-        // SAFETY: `run` is a run of this slab with room: the lists hold such only, and a new one is empty. Its header is
-        // initialized and nobody else refers to it. A free cell's offset is within the run, and what it holds was
-        // written by `free`; the bump offset plus a cell is within the run, because it isn't full.
+        // SAFETY: `run` is a run of this slab with a free cell: the lists hold only such runs, and
+        // a new one is empty. Its header is initialized and nothing else refers to it. A free
+        // cell's offset is within the run, and its link was written by `free`; the bump offset plus
+        // a cell is within the run, because it isn't full.
         unsafe {
             let header = &mut *run;
             let offset = if header.free != 0 {
@@ -183,16 +189,17 @@ impl Slab {
         }
     }
 
-    /// Takes a cell back.
+    /// Frees a cell.
     ///
     /// # Safety
     ///
-    /// `cell` came from [`Self::alloc`] of this slab (or of one it was moved from) and isn't used any more.
+    /// `cell` came from [`Self::alloc`] of this slab (or of one it was moved from) and is no longer
+    /// used.
     #[inline]
     pub(crate) unsafe fn free(&mut self, cell: NonNull<u8>) {
         let run = run_of(cell);
-        // SAFETY: masking a cell's address gives its run, which is this slab's as long as one of its cells is in use;
-        // the cell is at least four bytes, 4-aligned, and no longer used by anyone.
+        // SAFETY: masking a cell's address gives its run, which is this slab's as long as one of
+        // its cells is in use; the cell is at least four bytes, 4-aligned, and no longer used.
         unsafe {
             let header = &mut *run;
             let was_full = header.is_full();
@@ -210,9 +217,10 @@ impl Slab {
         }
     }
 
-    /// Puts a run at the head of its class's list.
+    /// Pushes a run to the front of its class's list.
     fn link(&mut self, run: *mut Run) {
-        // SAFETY: `run` and the list's head are runs of this slab; no reference to either is alive.
+        // SAFETY: `run` and the head of the list are runs of this slab; no reference to either is
+        // alive.
         unsafe {
             let head = &mut self.heads[usize::from((*run).class)];
             (*run).next = *head;
@@ -224,9 +232,9 @@ impl Slab {
         }
     }
 
-    /// Takes a run out of its class's list.
+    /// Removes a run from its class's list.
     fn unlink(&mut self, run: *mut Run) {
-        // SAFETY: `run` is in the list, so its neighbours are runs of this slab or null.
+        // SAFETY: `run` is in the list, so its neighbors are runs of this slab or null.
         unsafe {
             let (next, previous) = ((*run).next, (*run).previous);
             if !next.is_null() {
@@ -250,7 +258,8 @@ impl Slab {
             None if self.spare.is_null() => (acquire(), RUN_BYTES),
             None => (core::mem::replace(&mut self.spare, core::ptr::null_mut()), RUN_BYTES),
         };
-        // SAFETY: the run is this slab's alone from here on, and its header's memory is writable and aligned.
+        // SAFETY: the run is this slab's alone from here on, and its header's memory is writable
+        // and aligned.
         unsafe {
             run.write(Run {
                 next: core::ptr::null_mut(),
@@ -270,17 +279,18 @@ impl Slab {
         run
     }
 
-    /// A small run for the first cells of a class, where its cells are small enough and there is one.
+    /// Returns a small run for the first cells of a class, if they are small enough and one is
+    /// left.
     fn take_small(&mut self, class: usize) -> Option<*mut Run> {
-        if cell_bytes(class) > SMALL_RUN_CELL_BYTES_MAX || self.has_small >> class & 1 == 1 {
+        if cell_bytes(class) > SMALL_RUN_CELL_BYTES_MAX || self.classes_with_small >> class & 1 == 1 {
             return None;
         }
         let run = acquire_small()?;
-        self.has_small |= 1 << class;
+        self.classes_with_small |= 1 << class;
         Some(run)
     }
 
-    /// An empty run leaves its list; it becomes the spare or goes back to the pool.
+    /// Removes an empty run from its list; it becomes the spare or returns to the pool.
     #[cold]
     fn drop_run(&mut self, run: *mut Run) {
         self.unlink(run);
@@ -295,7 +305,7 @@ impl Slab {
         }
         if is_small(run) {
             // SAFETY: as above.
-            self.has_small &= !(1 << unsafe { (*run).class });
+            self.classes_with_small &= !(1 << unsafe { (*run).class });
         } else if self.spare.is_null() && !self.runs.is_empty() {
             self.spare = run;
             return;
@@ -309,7 +319,7 @@ impl Slab {
 }
 
 impl Drop for Slab {
-    /// Forgets all cells at once and gives the memory back.
+    /// Frees all cells at once by returning the runs to the pool.
     fn drop(&mut self) {
         if !self.spare.is_null() {
             self.runs.push(self.spare);
@@ -318,17 +328,17 @@ impl Drop for Slab {
     }
 }
 
-/// Where the mapping of the small runs begins; before there is one, at the end of the address space.
-// Relaxed: it is stored before the first small run is handed out, and a cell of one comes from there.
+/// Address of the mapping of small runs; the end of the address space before it exists.
+// Relaxed: it is stored before the first small run is handed out, and only its cells need it.
 static SMALL_RUNS: AtomicUsize = AtomicUsize::new(usize::MAX - SMALL_RUNS_BYTES);
 
-/// Whether an address lies in a small run.
+/// Returns whether an address lies in a small run.
 #[inline]
 fn is_small<T>(address: *mut T) -> bool {
     address.addr().wrapping_sub(SMALL_RUNS.load(Relaxed)) < SMALL_RUNS_BYTES
 }
 
-/// The run that a cell lies in.
+/// Returns the run that a cell lies in.
 #[inline]
 fn run_of(cell: NonNull<u8>) -> *mut Run {
     let size_bytes = if is_small(cell.as_ptr()) { SMALL_RUN_BYTES } else { RUN_BYTES };
@@ -337,22 +347,22 @@ fn run_of(cell: NonNull<u8>) -> *mut Run {
 
 /// Runs that no dictionary holds.
 struct Pool {
-    /// Pages still resident.
+    /// Runs whose pages are still resident.
     warm: Vec<*mut Run>,
-    /// Pages given back to the kernel.
+    /// Runs whose pages were returned to the kernel.
     cold: Vec<*mut Run>,
-    /// Runs never used yet: the address of the first and their number.
+    /// Runs never used yet: the first and their number.
     next: *mut Run,
     left: usize,
     /// Whether a chunk was mapped before.
     mapped: bool,
-    /// Small runs that were used, the address of the first that never was, and their number.
+    /// Freed small runs; then the small runs never used yet: the first and their number.
     small: Vec<*mut Run>,
     small_next: *mut Run,
     small_left: usize,
 }
 
-// SAFETY: the pointers are to memory that nobody uses, handed out under the pool's mutex.
+// SAFETY: the pointers are to unused memory, handed out under the pool's mutex.
 unsafe impl Send for Pool {}
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
@@ -376,8 +386,9 @@ fn acquire() -> *mut Run {
     }
     if pool.left == 0 {
         let align_bytes = if cfg!(miri) { RUN_BYTES } else { HUGE_PAGE_BYTES };
-        // A small server stays small: with huge pages a run's first cell makes the whole run resident. A large one is
-        // the faster for them: finds in 20 M entries miss the TLB at every entry otherwise.
+        // With huge pages the first cell of a run makes the whole run resident, so the first chunk
+        // goes without them to keep small servers small. Large ones need them: a lookup in 20 M
+        // entries misses the TLB at every entry otherwise.
         let usage = if pool.mapped { Usage::Dense } else { Usage::Sparse };
         pool.mapped = true;
         pool.next = map_forever(CHUNK_RUNS * RUN_BYTES, align_bytes, usage).cast().as_ptr();
@@ -412,7 +423,8 @@ fn acquire_small() -> Option<*mut Run> {
     Some(run)
 }
 
-/// Takes runs that nobody uses any more. The pages of small ones stay: other dictionaries' lie on them.
+/// Returns unused runs to the pool. The pages of small ones stay: they are shared with other
+/// dictionaries.
 fn release(mut runs: Vec<*mut Run>) {
     let warm = {
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
@@ -421,10 +433,12 @@ fn release(mut runs: Vec<*mut Run>) {
         pool.warm.extend_from_slice(&runs[..warm]);
         warm
     };
-    // The kernel's work is done without the lock: dropping a dictionary of gigabytes must not stop the others.
+    // `discard` runs without the lock: dropping a dictionary of gigabytes must not block the
+    // others.
     let cold = &runs[warm..];
     for run in cold {
-        // SAFETY: a run that isn't small is page-aligned and a multiple of the page, lies in a mapping, and isn't used by anybody.
+        // SAFETY: a run that isn't small is page-aligned and a multiple of the page, lies in a
+        // mapping, and is unused.
         unsafe { discard(NonNull::new_unchecked(*run).cast(), RUN_BYTES) };
     }
     if !cold.is_empty() {
@@ -470,7 +484,7 @@ mod tests {
                 // SAFETY: `size` bytes were written after the allocation.
                 let bytes = unsafe { core::slice::from_raw_parts(cell.as_ptr(), size) };
                 assert!(bytes.iter().all(|&b| b == mark), "a cell was overwritten");
-                // SAFETY: it came from this slab and isn't used any more.
+                // SAFETY: it came from this slab and is no longer used.
                 unsafe { slab.free(cell) };
             }
             let live: usize = cells.iter().map(|c| cell_bytes(class_of(c.1))).sum();
@@ -495,14 +509,15 @@ mod tests {
         let cells: Vec<_> = (0..=room).map(|_| slab.alloc(class)).collect();
         assert_eq!(slab.runs.len(), 2);
         assert_eq!(cells.iter().map(|&c| run_of(c)).filter(|&r| r == run_of(cells[0])).count(), room);
-        // SAFETY: from this slab, used no more.
+        // SAFETY: from this slab, no longer used.
         unsafe { slab.free(cells[3]) };
         assert_eq!(slab.alloc(class), cells[3], "a full run with a hole comes first");
     }
 
-    /// Cells of a class come from its small run first, and again when that has room; freed, both go back.
+    /// Cells of a class come from its small run first, and again once that has a free cell; both
+    /// runs are returned when empty.
     #[test]
-    fn a_classs_first_run_is_small() {
+    fn the_first_run_of_a_class_is_small() {
         let mut slab = Slab::new();
         let class = class_of(32);
         let room = (SMALL_RUN_BYTES - RUN_HEADER_BYTES) / 32;
@@ -514,10 +529,10 @@ mod tests {
         assert!(is_small(other.as_ptr()) && run_of(other) != run_of(cells[0]));
         cells.push(other);
         for cell in cells {
-            // SAFETY: from this slab, used no more.
+            // SAFETY: from this slab, no longer used.
             unsafe { slab.free(cell) };
         }
-        assert_eq!((slab.live_bytes(), slab.touched_bytes(), slab.runs.len(), slab.has_small), (0, 0, 0, 0));
+        assert_eq!((slab.live_bytes(), slab.touched_bytes(), slab.runs.len(), slab.classes_with_small), (0, 0, 0, 0));
         assert!(is_small(slab.alloc(class).as_ptr()));
     }
 }

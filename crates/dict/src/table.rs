@@ -1,5 +1,5 @@
-//! The table without its values' type: directory, segments, slab and counts. Growing and shrinking is in
-//! [`crate::resize`].
+//! The table without its values' type: directory, segments, slab and counts. [`crate::resize`]
+//! grows and shrinks it.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{
@@ -19,24 +19,24 @@ use crate::slab::Slab;
 pub(crate) static NO_DIRECTORY: [AtomicU64; 1] = [AtomicU64::new(0)];
 const ROOT_DEPTH_MASK: u64 = 63;
 
-/// A place found or free for a key.
+/// The result of a search: the key's slot, or a free place for it.
 pub(crate) enum Probe {
     /// The slot of the key's record.
     Found(NonNull<AtomicU64>),
-    /// No such key; the bucket of its segment where it would go, if there is a segment.
+    /// The key is absent; the bucket of its segment where it would go, if there is a segment.
     Absent(Option<usize>),
 }
 
-/// See the head of this module. What a search reads stands first.
+/// The table described at the head of this module. The fields that a search reads come first.
 #[repr(C)]
 pub(crate) struct Table {
     pub(crate) directory: &'static [AtomicU64],
     /// The directory has `2^depth` words.
     pub(crate) depth: u32,
-    /// The root belongs to a group, which the table must not free.
-    pub(crate) is_root_lent: bool,
+    /// Whether the root belongs to a group, which frees it.
+    pub(crate) is_root_borrowed: bool,
     pub(crate) root: &'static Root,
-    /// Segments whose own depth is the directory's: when none is left, half the directory does.
+    /// Number of segments as deep as the directory. At zero the directory can be halved.
     pub(crate) deepest: usize,
     pub(crate) len: usize,
     pub(crate) expiring: usize,
@@ -46,31 +46,31 @@ pub(crate) struct Table {
     pub(crate) large_bytes: usize,
     pub(crate) slab: Slab,
     pub(crate) seed: u64,
-    /// Slots that no segment has room for because the directory may not grow. That takes thousands of keys with the
-    /// same 24 bits of hash, which no honest set of keys has.
+    /// Slots of entries whose segment is full at the maximum directory depth. That takes thousands
+    /// of keys with the same 24 bits of hash, which no honest set of keys has.
     pub(crate) stash: Vec<AtomicU64>,
     /// Slots that the last insert moved.
     pub(crate) moved: usize,
 }
 
-/// Index of a hash's word in a directory of a depth.
+/// Returns the index of a hash's word in a directory of a depth.
 #[inline(always)]
 pub(crate) fn directory_index(h: u64, depth: u32) -> usize {
-    // In two steps, because a shift by 64 isn't one by all bits.
+    // Two shifts, because a shift by 64 isn't defined.
     (h >> 1 >> (63 - depth)) as usize
 }
 
-/// Takes a root's word apart.
+/// Decodes a root's word.
 ///
 /// # Safety
 ///
-/// `word` was published by a table at some time in this process's life.
+/// `word` was published by a table at some time in this process.
 #[inline(always)]
 pub(crate) unsafe fn directory_of(word: u64) -> Option<(&'static [AtomicU64], u32)> {
     let depth = (word & ROOT_DEPTH_MASK) as u32;
     let start = NonNull::new(core::ptr::with_exposed_provenance_mut::<AtomicU64>((word & !ROOT_DEPTH_MASK) as usize))?;
-    // SAFETY: address and depth were published together, of a block that had this length then and, blocks being
-    // type-stable, has it for ever; atomic words may be shared at any time.
+    // SAFETY: address and depth were published together, for a block that had this length then and,
+    // blocks being type-stable, always has it; atomic words may be shared at any time.
     Some((unsafe { core::slice::from_raw_parts(start.as_ptr(), 1 << depth) }, depth))
 }
 
@@ -79,10 +79,10 @@ impl Table {
         Self::with_root(seed, arena::take_root(), false)
     }
 
-    pub(crate) fn with_root(seed: u64, root: &'static Root, is_root_lent: bool) -> Self {
+    pub(crate) fn with_root(seed: u64, root: &'static Root, is_root_borrowed: bool) -> Self {
         Self {
             root,
-            is_root_lent,
+            is_root_borrowed,
             directory: &NO_DIRECTORY,
             depth: 0,
             deepest: 0,
@@ -98,7 +98,8 @@ impl Table {
         }
     }
 
-    /// Lets hints see the directory. `Release`, so that a hint that loads the address finds the block's words stored.
+    /// Publishes the directory to hints. `Release`, so that a hint that loads the address sees the
+    /// block's words.
     pub(crate) fn publish_directory(&self) {
         let word = if core::ptr::eq(self.directory, &NO_DIRECTORY[..]) {
             0
@@ -110,17 +111,17 @@ impl Table {
         self.root.0.store(word, Release);
     }
 
-    /// The segment that holds a hash's entries.
+    /// Returns the segment that holds the entries of a hash.
     #[inline(always)]
     pub(crate) fn segment(&self, h: u64) -> Option<Segment> {
         let index = directory_index(h, self.depth);
         debug_assert!(index < self.directory.len());
-        // SAFETY: the directory has `2^depth` words, and the index has `depth` bits; a directory's words are zero or
-        // made from segments.
+        // SAFETY: the directory has `2^depth` words, and the index has `depth` bits; a directory's
+        // words are zero or made from segments.
         unsafe { Segment::from_word(self.directory.get_unchecked(index).load(Relaxed)) }
     }
 
-    /// Stores a segment's word wherever the directory leads to it. `h` is any hash of the segment's.
+    /// Stores a segment's word wherever the directory leads to it. `h` is any hash of the segment.
     pub(crate) fn publish_segment(&self, h: u64, segment: Segment) {
         let copies = 1_usize << (self.depth - segment.depth);
         let first = directory_index(h, self.depth) & !(copies - 1);
@@ -129,16 +130,16 @@ impl Table {
         }
     }
 
-    /// The record that a slot leads to.
+    /// Returns the record that a slot refers to.
     #[inline(always)]
     pub(crate) fn record(slot: NonNull<AtomicU64>) -> Record {
         // SAFETY: the callers pass slots in use of a table they hold, which are not zero.
         unsafe { Record::from_slot(slot.as_ref().load(Relaxed)) }
     }
 
-    /// Looks a key up. With `COLD` the bucket after the home one is fetched along with it: the one key in eight or so that
-    /// lies there doesn't wait twice, and the processor, which guesses wrongly then, loses less of what it had begun of
-    /// the next search. For keys whose home bucket was fetched ahead that would be a line for nothing.
+    /// Looks up a key. With `COLD`, prefetches the bucket after the home bucket too: about one key
+    /// in eight lies there and would wait twice, and the mispredicted branch would discard more of
+    /// the next search. For keys whose home bucket was prefetched, that line would be wasted.
     #[inline(always)]
     pub(crate) fn probe<const COLD: bool>(&self, h: u64, key: &[u8]) -> Probe {
         let Some(segment) = self.segment(h) else { return Probe::Absent(None) };
@@ -152,7 +153,7 @@ impl Table {
             if let Some(slot) = Self::find_in(line, tag, key) {
                 return Probe::Found(slot);
             }
-            // Ends: the load is kept below one, so there is a bucket that isn't full.
+            // Terminates: the load stays below one, so some bucket isn't full.
             if !line.is_full() {
                 return match self.stash_find(key) {
                     Some(slot) => Probe::Found(slot),
@@ -163,13 +164,14 @@ impl Table {
         }
     }
 
-    /// Looks a key up in one bucket.
+    /// Looks up a key in one bucket.
     #[inline(always)]
     pub(crate) fn find_in(line: &Bucket, tag: u64, key: &[u8]) -> Option<NonNull<AtomicU64>> {
         // SAFETY: only the table's owner stores into its buckets, and the owner is in this call.
         for i in unsafe { line.matches(tag) } {
             let slot = line.load(i);
-            // SAFETY: a slot that isn't zero leads to a record in use, and it isn't written during this call.
+            // SAFETY: a slot that isn't zero leads to a record in use, which isn't written during
+            // this call.
             if slot != 0 && unsafe { Record::from_slot(slot).has_key(key) } {
                 return Some(NonNull::from(&line.slots[i]));
             }
@@ -188,11 +190,12 @@ impl Table {
         self.stash.iter().map(NonNull::from).find(|&slot| unsafe { Self::record(slot).has_key(key) })
     }
 
-    /// The slot of a key that has this hash, all 64 bits of it.
+    /// Returns the slot of a key with this hash, all 64 bits of it.
     pub(crate) fn find_by_hash(&self, h: u64) -> Option<NonNull<AtomicU64>> {
-        let is_it = |slot: &&AtomicU64| {
+        let matches_hash = |slot: &&AtomicU64| {
             let word = slot.load(Relaxed);
-            // SAFETY: a slot that isn't zero leads to a record in use, and it isn't written during this call.
+            // SAFETY: a slot that isn't zero leads to a record in use, which isn't written during
+            // this call.
             word != 0 && hash_key(self.seed, unsafe { Record::from_slot(word).key() }) == h
         };
         let segment = self.segment(h)?;
@@ -201,18 +204,19 @@ impl Table {
         loop {
             let line = segment.bucket(bucket);
             // SAFETY: as in `find_in`.
-            if let Some(slot) = unsafe { line.matches(tag) }.map(|i| &line.slots[i]).find(is_it) {
+            if let Some(slot) = unsafe { line.matches(tag) }.map(|i| &line.slots[i]).find(matches_hash) {
                 return Some(NonNull::from(slot));
             }
-            // Ends as in `probe`.
+            // Terminates as in `probe`.
             if !line.is_full() {
-                return self.stash.iter().find(is_it).map(NonNull::from);
+                return self.stash.iter().find(matches_hash).map(NonNull::from);
             }
             bucket = segment.next(bucket);
         }
     }
 
-    /// The slot that leads to the same record as the word `slot`; `h` as in [`Self::unhook`]. Not of the stash.
+    /// Returns the slot that refers to the same record as the word `slot`; `h` as in
+    /// [`Self::unhook`]. Doesn't search the stash.
     pub(crate) fn slot_of(&self, h: u64, slot: u64) -> Option<NonNull<AtomicU64>> {
         let segment = self.segment(h)?;
         let mut bucket = segment.home(segment.tag(h));
@@ -226,7 +230,7 @@ impl Table {
         None
     }
 
-    /// The place of a slot in the stash, if it is there and not in a segment.
+    /// Returns the index of a slot in the stash, or `None` for a slot of a segment.
     fn stash_index(&self, slot: NonNull<AtomicU64>) -> Option<usize> {
         if self.stash.is_empty() {
             return None;
@@ -234,7 +238,7 @@ impl Table {
         self.stash.iter().position(|s| core::ptr::eq(s, slot.as_ptr()))
     }
 
-    /// Puts in a record for a key that isn't there. `bucket` is what [`Self::probe`] said.
+    /// Inserts a record for an absent key. `bucket` is the result of [`Self::probe`].
     pub(crate) fn insert(
         &mut self,
         h: u64,
@@ -265,8 +269,8 @@ impl Table {
         }
     }
 
-    /// Takes a slot out and gives the record that it led to, which is still whole and now the caller's to free by
-    /// [`Self::free`]. `h` need only be right in the bits that segment and tag are made of.
+    /// Empties a slot and returns its record, still valid, for the caller to pass to
+    /// [`Self::free`]. `h` needs to be right only in the bits of segment and tag.
     pub(crate) fn unhook(&mut self, h: u64, slot: NonNull<AtomicU64>) -> Record {
         let record = Self::record(slot);
         self.len -= 1;
@@ -287,19 +291,20 @@ impl Table {
     /// Frees a record's memory after [`Self::unhook`].
     pub(crate) fn free(&mut self, record: Record) {
         self.count_owned(record, false);
-        // SAFETY: the record was in use until now, made in this slab, and nothing leads to it any more.
+        // SAFETY: the record was in use until now, made in this slab, and nothing refers to it any
+        // more.
         unsafe { record.free(&mut self.slab) };
     }
 
-    /// Counts what a record owns outside the slab, in or out.
-    fn count_owned(&mut self, record: Record, in_: bool) {
+    /// Adds or subtracts the memory that a record owns outside the slab.
+    fn count_owned(&mut self, record: Record, is_added: bool) {
         // SAFETY: the record is in use.
         let (shape, large) = unsafe { (record.shape(), record.is_large()) };
         if shape.kind != Kind::Heap && !large {
             return;
         }
         let large_bytes = if large { shape.allocated_bytes() } else { 0 };
-        if in_ {
+        if is_added {
             self.owning += 1;
             self.large_bytes += large_bytes;
         } else {
@@ -308,7 +313,7 @@ impl Table {
         }
     }
 
-    /// Changes a record by a function that may move it, and keeps slot and counts right.
+    /// Changes a record by a function that may move it, and updates slot and counts.
     #[inline]
     pub(crate) fn change(
         &mut self,
@@ -333,7 +338,7 @@ impl Table {
         }
     }
 
-    /// Counts an entry that has got a deadline, or lost it.
+    /// Counts an entry that gained or lost its expiry.
     #[inline(never)]
     fn count_expiring(&mut self, h: u64, slot: NonNull<AtomicU64>, expires: bool) {
         let by = if expires { 1_i64 } else { -1 };
@@ -345,12 +350,12 @@ impl Table {
         }
     }
 
-    /// All segments, each once, with the smallest hash that leads to it.
+    /// Iterates over all segments, each once, with the smallest hash that leads to it.
     pub(crate) fn segments(&self) -> impl Iterator<Item = (u64, Segment)> + '_ {
         let mut index = 0;
         core::iter::from_fn(move || {
             let word = self.directory.get(index)?.load(Relaxed);
-            // SAFETY: a directory's word.
+            // SAFETY: a word of the directory.
             let segment = unsafe { Segment::from_word(word) }?;
             let h = if self.depth == 0 { 0 } else { (index as u64) << (64 - self.depth) };
             index += 1 << (self.depth - segment.depth);
@@ -358,7 +363,7 @@ impl Table {
         })
     }
 
-    /// Returns the memory of an empty table: it is as one that never had an entry.
+    /// Frees segments and directory of an empty table, which is as new afterwards.
     pub(crate) fn release(&mut self) {
         debug_assert!(self.len == 0);
         self.free_segments();
@@ -370,7 +375,7 @@ impl Table {
     /// Frees segments and directory, which nothing may use afterwards.
     fn free_segments(&mut self) {
         let segments: Vec<Segment> = self.segments().map(|(_, segment)| segment).collect();
-        // Hints first lose the way here: not for soundness, only so that they don't prefetch freed
+        // Hints lose the way first: soundness doesn't need it, but it saves them prefetching freed
         // memory.
         self.root.0.store(0, Release);
         for segment in segments {
@@ -401,10 +406,11 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// Gives back segments, directory and its own root. Records are the slab's; what they own is the dictionary's to drop.
+    /// Frees segments, directory and its own root. The slab frees the records; the dictionary drops
+    /// what they own.
     fn drop(&mut self) {
         self.free_segments();
-        if !self.is_root_lent {
+        if !self.is_root_borrowed {
             arena::free_root(self.root);
         }
     }

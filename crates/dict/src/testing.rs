@@ -1,6 +1,7 @@
 //! Randomness for tests: seeded, and the seed printed.
 
-/// The seed of a test: from `PANTALA_TEST_SEED`, or from the clock; printed, so that a failure can be replayed.
+/// Returns the seed of a test, from `PANTALA_TEST_SEED` or the clock, and prints it, so that a
+/// failure can be replayed.
 pub(crate) fn seed(test: &str) -> u64 {
     let seed = match std::env::var("PANTALA_TEST_SEED") {
         Ok(text) => text.parse().expect("PANTALA_TEST_SEED is a number"),
