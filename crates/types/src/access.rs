@@ -1,31 +1,33 @@
-//! The access word: 24 bits per entry that say when it was last read (LRU) or how often (LFU).
+//! The access word: 24 bits per entry with the time of its last read (LRU) or its frequency (LFU).
 //!
-//! Which of the two a word holds depends on `maxmemory-policy`, as in Redis; the word doesn't tell. All functions are
-//! pure: time and randomness come from the caller.
+//! `maxmemory-policy` decides which of the two, as in Redis; the word itself doesn't say. All
+//! functions are pure: time and randomness come from the caller.
 //!
-//! - LRU: all 24 bits are the clock in seconds at the last read, modulo 2^24 (194 days).
-//! - LFU: the upper 16 bits are the clock in minutes at the last decay, modulo 2^16 (45 days); the lower 8 are a
-//!   logarithmic counter of reads.
+//! - LRU: 24 bits of the clock in seconds at the last read, modulo 2^24 (194 days).
+//! - LFU: the upper 16 bits are the clock in minutes at the last decay, modulo 2^16 (45 days); the
+//!   lower 8 are a logarithmic counter of reads.
 
-/// Largest access word.
+/// Maximum access word.
 pub const ACCESS_MAX: u32 = (1 << 24) - 1;
 
-/// The counter of a new entry under LFU: high enough that it isn't evicted before it had a chance to be read.
+/// The LFU counter of a new entry: high enough to survive until its first reads.
 pub const LFU_INIT_VAL: u8 = 5;
 
-/// Largest value of the minutes in an LFU word.
+/// Maximum of the minutes in an LFU word.
 const LFU_MINUTES_MAX: u32 = (1 << 16) - 1;
 
-/// The access word of an entry read at `now_ms` (Unix time in milliseconds), under LRU.
+/// Returns the LRU access word of an entry read at `now_ms` (Unix time in milliseconds).
 #[inline]
 #[must_use]
 pub fn lru_clock(now_ms: u64) -> u32 {
     (now_ms / 1000) as u32 & ACCESS_MAX
 }
 
-/// Seconds since the entry with this access word was read, under LRU (`OBJECT IDLETIME`), `0..=ACCESS_MAX`.
+/// Returns the seconds since the entry with this LRU access word was read (`OBJECT IDLETIME`),
+/// `0..=ACCESS_MAX`.
 ///
-/// An entry idle for more than 194 days looks younger, as in Redis. So does the second lost at the clock's wrap.
+/// As in Redis, an entry idle for more than 194 days looks younger, and one second is lost when the
+/// clock wraps.
 #[inline]
 #[must_use]
 pub fn idle_time_s(access: u32, now_ms: u64) -> u32 {
@@ -34,29 +36,31 @@ pub fn idle_time_s(access: u32, now_ms: u64) -> u32 {
     if now >= access { now - access } else { now + (ACCESS_MAX - access) }
 }
 
-/// The access word of a new entry under LFU.
+/// Returns the access word of a new entry under LFU.
 #[inline]
 #[must_use]
 pub fn lfu_new(now_ms: u64) -> u32 {
     lfu_word(now_ms, LFU_INIT_VAL)
 }
 
-/// The access word that has this counter, decayed up to now, under LFU.
+/// Returns the LFU access word with this counter, decayed until now.
 #[inline]
 #[must_use]
 pub fn lfu_word(now_ms: u64, counter: u8) -> u32 {
     lfu_minutes(now_ms) << 8 | u32::from(counter)
 }
 
-/// The access word after one more read under LFU: decay for the time passed, then a logarithmic increment.
+/// Returns the LFU access word after one more read: decay for the elapsed time, then a logarithmic
+/// increment.
 #[inline]
 #[must_use]
 pub fn lfu_touch(access: u32, now_ms: u64, decay_time_min: u32, log_factor: u32, random: u32) -> u32 {
     lfu_word(now_ms, lfu_log_incr(lfu_decay(access, now_ms, decay_time_min), log_factor, random))
 }
 
-/// The counter of an access word after decay (`OBJECT FREQ`): one less per `decay_time_min` minutes since the word was
-/// written. `decay_time_min` is `lfu-decay-time`; 0 means that nothing decays.
+/// Returns the counter of an LFU access word after decay (`OBJECT FREQ`): one less per
+/// `decay_time_min` minutes since the word was written. `decay_time_min` is `lfu-decay-time`; 0
+/// disables decay.
 #[inline]
 #[must_use]
 pub fn lfu_decay(access: u32, now_ms: u64, decay_time_min: u32) -> u8 {
@@ -70,8 +74,9 @@ pub fn lfu_decay(access: u32, now_ms: u64, decay_time_min: u32) -> u8 {
     }
 }
 
-/// The counter after one more read: it grows with probability 1 / ((counter - [`LFU_INIT_VAL`]) * `log_factor` + 1), so
-/// that 255 stands for about a million reads at the default `lfu-log-factor` of 10. `random` is uniform over all of u32.
+/// Returns the counter after one more read: it grows with probability 1 / ((counter -
+/// [`LFU_INIT_VAL`]) * `log_factor` + 1), so 255 means about a million reads at the default
+/// `lfu-log-factor` of 10. `random` is uniform over u32.
 #[inline]
 #[must_use]
 pub fn lfu_log_incr(counter: u8, log_factor: u32, random: u32) -> u8 {
@@ -80,7 +85,7 @@ pub fn lfu_log_incr(counter: u8, log_factor: u32, random: u32) -> u8 {
     }
     let base = u64::from(counter.saturating_sub(LFU_INIT_VAL));
     let one_in = base * u64::from(log_factor) + 1;
-    // random / 2^32 < 1 / one_in, without a division. The product can exceed 64 bits, by the largest factors.
+    // random / 2^32 < 1 / one_in without a division; the product can exceed 64 bits.
     if u128::from(random) * u128::from(one_in) < 1 << 32 { counter + 1 } else { counter }
 }
 
@@ -123,7 +128,7 @@ mod tests {
         assert_eq!(lfu_decay(access, NOW_MS + 10 * 60_000, 3), 97);
         assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 1), 0);
         assert_eq!(lfu_decay(access, NOW_MS + 1000 * 60_000, 0), 100);
-        // Redis loses a minute when the clock goes round, and everything when it has gone all the way.
+        // Redis loses a minute when the clock wraps, and everything after a full round.
         assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_534), 99);
         assert_eq!(lfu_decay(access, NOW_MS + 65_535 * 60_000, 65_535), 100);
         assert_eq!(lfu_decay(access, NOW_MS + 65_536 * 60_000, 1), 100);
@@ -133,7 +138,7 @@ mod tests {
     fn lfu_word_keeps_its_parts_in_24_bits() {
         let access = lfu_touch(lfu_new(NOW_MS), NOW_MS + 60_000, 0, 10, u32::MAX);
         assert!(access <= ACCESS_MAX);
-        // At the initial value the increment is certain whatever the random number.
+        // At the initial value the increment is certain, whatever the random number.
         assert_eq!(access as u8, LFU_INIT_VAL + 1);
         assert_eq!(lfu_decay(access, NOW_MS + 60_000, 1), LFU_INIT_VAL + 1);
     }
@@ -149,7 +154,8 @@ mod tests {
         assert_eq!(lfu_log_incr(6, 1, 1 << 31), 6);
     }
 
-    /// The counter's expectation is 5 + sqrt(2 × reads / factor); the bounds are five standard deviations off.
+    /// The counter's expectation is 5 + sqrt(2 × reads / factor); the bounds are five standard
+    /// deviations away.
     #[test]
     fn counter_grows_logarithmically() {
         let mut random = Random::announced("access");

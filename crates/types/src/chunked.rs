@@ -1,24 +1,24 @@
-//! A growing array in pieces: adding to it never copies more than one piece.
+//! A growable array in chunks: growing never copies more than one chunk.
 //!
-//! Short arrays are one piece that grows by a quarter; long ones grow a whole piece at a time. Its memory is tallied, so
-//! asking for it takes no time.
+//! A short array is one chunk that grows by a quarter; a long one grows by whole chunks. Its memory
+//! is tallied, so reading the total takes constant time.
 
-/// Elements of a full piece, as a power of two.
+/// Elements of a full chunk, as a power of two.
 const CHUNK_BITS: u32 = 12;
-/// Elements of a full piece.
+/// Elements of a full chunk.
 const CHUNK_LEN: usize = 1 << CHUNK_BITS;
-/// Elements that the first piece begins with.
+/// Initial capacity of the first chunk, in elements.
 const FIRST_LEN: usize = 4;
 /// An array grows by its length divided by this.
 const GROWTH_DIVISOR: usize = 4;
 
-/// See the head of this module. All pieces but the last have [`CHUNK_LEN`] elements; only behind the last one may an empty piece
-/// be kept.
+/// The array described at the head of this module. All chunks but the last have [`CHUNK_LEN`]
+/// elements; one more empty chunk may be kept after the last.
 #[derive(Debug)]
 pub(crate) struct Chunked<T> {
     chunks: Vec<Vec<T>>,
     len: usize,
-    /// Room in all pieces, elements.
+    /// Capacity of all chunks, in elements.
     capacity: usize,
 }
 
@@ -32,7 +32,7 @@ impl<T> Chunked<T> {
         self.len
     }
 
-    /// Bytes of heap, without what the elements own.
+    /// Returns the bytes of heap, without the memory that the elements own.
     #[inline]
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.capacity * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()
@@ -58,7 +58,8 @@ impl<T> Chunked<T> {
         self.len += 1;
     }
 
-    /// Room for elements up to a length, as far as the piece that is being filled goes: for one whose length is known before.
+    /// Reserves space up to a total length, within the chunk being filled: for arrays of known
+    /// length.
     pub(crate) fn reserve(&mut self, len: usize) {
         let chunk = self.len >> CHUNK_BITS;
         let have = self.chunks.get(chunk).map_or(0, Vec::capacity);
@@ -79,7 +80,7 @@ impl<T> Chunked<T> {
         self.capacity += chunk.capacity() - before;
     }
 
-    /// Takes the last element out.
+    /// Removes and returns the last element.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let last = self.len.checked_sub(1)?;
         let value = self.chunks[last >> CHUNK_BITS].pop();
@@ -88,14 +89,15 @@ impl<T> Chunked<T> {
         value
     }
 
-    /// Takes an element out; the last one comes to its place.
+    /// Removes and returns an element; the last one takes its place.
     pub(crate) fn swap_remove(&mut self, index: usize) -> Option<T> {
         let last = self.pop()?;
         if index == self.len { Some(last) } else { Some(std::mem::replace(self.get_mut(index), last)) }
     }
 
-    /// Gives room back. A piece that became empty stays until half of the one before it is free, and the only piece keeps
-    /// twice what it needs: adding and removing at a border must not allocate each time.
+    /// Releases memory, with hysteresis so that adding and removing at a boundary doesn't allocate
+    /// each time: an empty chunk stays until half of the one before it is free, and a single chunk
+    /// keeps twice what it needs.
     fn shrink(&mut self) {
         let keep = (self.len + CHUNK_LEN / 2).div_ceil(CHUNK_LEN);
         if self.chunks.len() > keep {
@@ -111,7 +113,7 @@ impl<T> Chunked<T> {
         }
     }
 
-    /// All elements in order.
+    /// Iterates over all elements in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten()
     }
@@ -141,7 +143,7 @@ mod tests {
         let mut random = Random::announced("chunked");
         let (mut array, mut model) = (Chunked::new(), Vec::new());
         for round in 0..12 {
-            // Up to several pieces and down to nothing, in turn.
+            // Grows to several chunks and shrinks to nothing, in turn.
             let grow = round % 2 == 0;
             for _ in 0..random.below(5 * CHUNK_LEN as u64) {
                 if random.one_in(3) == grow && !model.is_empty() {

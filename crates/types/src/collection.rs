@@ -1,16 +1,19 @@
-//! What lists, sets, hashes and sorted sets have in common, so that the engine can keep any of them.
+//! The interface that lists, sets, hashes, sorted sets and streams share, through which the engine
+//! stores them.
 //!
-//! A small collection is *packed*: bytes that live inside its dictionary entry, as a short string does, with a
-//! [`PackedForm`] beside them; reading it costs no further cache miss, and it takes no memory of its own. Anything larger or
-//! otherwise built is a [`Value`] on the heap. Commands see neither: they read a [`Collection::View`] and change a
-//! [`Collection`], and the engine moves it in and out of the entry.
+//! A small collection is *packed*: its bytes live inside its dictionary entry, as a short string
+//! does, with a [`PackedForm`] in the entry's flags. Reading it costs no further cache miss, and it
+//! takes no memory of its own. Any other collection is a [`Value`] on the heap. Commands see
+//! neither: they read a [`Collection::View`] and change a [`Collection`], and the engine moves it
+//! into and out of the entry.
 
 use crate::{Encoding, OutOfMemory, Value};
 
-/// Longest packed collection that lives inside its entry, bytes: a change copies it, so it stays short.
+/// Maximum size of a packed collection inside its entry, in bytes. Small, because every change
+/// copies it.
 pub const INLINE_PACKED_BYTES_MAX: usize = 512;
 
-/// What the bytes of a packed collection are. The numbers stand in dictionary entries (user flags).
+/// The type of a packed collection. The numbers are stored in dictionary entries (user flags).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PackedForm {
@@ -27,7 +30,7 @@ pub enum PackedForm {
 }
 
 impl PackedForm {
-    /// The form of that number; `None` for those that mean strings.
+    /// Returns the form with this number; `None` for the numbers of strings.
     #[inline]
     pub fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -40,7 +43,7 @@ impl PackedForm {
         }
     }
 
-    /// The encoding that `OBJECT ENCODING` answers: what Redis would have made of it.
+    /// Returns the encoding that `OBJECT ENCODING` shows: the one that Redis would use.
     pub fn encoding(self) -> Encoding {
         match self {
             PackedForm::List => Encoding::Quicklist,
@@ -50,7 +53,7 @@ impl PackedForm {
         }
     }
 
-    /// The name that the `TYPE` command answers.
+    /// Returns the name that `TYPE` shows.
     pub fn type_name(self) -> &'static str {
         match self {
             PackedForm::List => "list",
@@ -63,45 +66,47 @@ impl PackedForm {
 
 /// A list, set, hash, sorted set or stream.
 pub trait Collection: Sized + 'static {
-    /// The collection, to be read.
+    /// A shared view of the collection.
     type View<'a>: Copy;
 
-    /// An empty one, in its smallest form.
+    /// Returns an empty collection in its smallest form.
     fn empty() -> Self;
 
-    /// The collection that a heap value is; `None`: another type.
+    /// Returns the collection in a heap value; `None` for another type.
     fn of(value: &Value) -> Option<&Self>;
 
-    /// As [`Self::of`], to be changed.
+    /// As [`Self::of`], for changes.
     fn of_mut(value: &mut Value) -> Option<&mut Self>;
 
-    /// As a heap value.
+    /// Converts it to a heap value.
     fn into_value(self) -> Value;
 
-    /// To be read.
+    /// Returns a shared view.
     fn view(&self) -> Self::View<'_>;
 
-    /// The packed collection of these bytes, to be read; `None`: another type.
+    /// Returns a view of a packed collection; `None` for another type.
     fn view_packed(form: PackedForm, bytes: &[u8]) -> Option<Self::View<'_>>;
 
-    /// The packed collection of these bytes; `Err` gives them back: another type.
+    /// Returns the collection with these packed bytes; for another type, the bytes as `Err`.
     fn from_packed(form: PackedForm, bytes: Vec<u8>) -> Result<Self, Vec<u8>>;
 
-    /// Its bytes where it is packed.
+    /// Returns its bytes if it is packed.
     fn packed(&self) -> Option<(PackedForm, &[u8])>;
 
-    /// Its bytes where it is packed, with the room they have, to be used again.
+    /// Returns its bytes if it is packed, with their spare capacity, for reuse.
     fn into_packed(self) -> Option<Vec<u8>>;
 
-    /// Whether nothing is in it. An empty collection is removed with its key (but for a stream).
+    /// Returns whether it has no elements. An empty collection is removed with its key (except a
+    /// stream).
     fn is_empty(&self) -> bool;
 
-    /// Bytes of heap that it takes, without its own `size_of`. Constant time: it is asked before and after each change.
+    /// Returns its bytes of heap, without its own `size_of`. Constant time: called before and after
+    /// each change.
     fn allocated_bytes(&self) -> usize;
 
-    /// A copy (`COPY`).
+    /// Returns a copy (`COPY`).
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses.
+    /// [`OutOfMemory`] if the copy can't be allocated.
     fn try_clone(&self) -> Result<Self, OutOfMemory>;
 }

@@ -1,26 +1,26 @@
-//! From text to `f64`, as C's `strtod` reads it and as Redis lets it pass.
+//! Parsing of `f64`, by the rules of C's `strtod` with Redis's restrictions.
 
 use pantala_base::hexadecimal::{self, Fit, Hexadecimal};
 
-/// The number that `text` is in full: decimal, hexadecimal (`0x1.8p3`) or `inf`, with an optional sign.
+/// Parses all of `text`: decimal, hexadecimal (`0x1.8p3`) or `inf`, with an optional sign.
 ///
-/// `None` where Redis says "value is not a valid float": anything else (also NaN and blanks), a number too large for the format, one so
-/// small that it becomes zero.
+/// Returns `None` where Redis says "value is not a valid float": for anything else (including NaN
+/// and blanks), on overflow, and on underflow to zero.
 pub fn parse(text: &[u8]) -> Option<f64> {
     let (value, fit) = number(text)?;
     (fit != Fit::OutOfRange && !value.is_nan()).then_some(value)
 }
 
-/// As [`parse`], and `None` too where C's `strtod` sets `ERANGE` though there is a value: a number so small that the format has fewer digits for it, and those don't hold it.
-/// (One that is written in decimal and held all the same has some 750 digits; it is taken for one that isn't.)
+/// As [`parse`], but also returns `None` where C's `strtod` sets `ERANGE` for an inexact subnormal
+/// result. (An exact subnormal in decimal has some 750 digits; it counts as inexact here.)
 pub fn parse_without_underflow(text: &[u8]) -> Option<f64> {
     let (value, fit) = number(text)?;
     let is_in_range = fit == Fit::Exact || fit == Fit::Rounded && !value.is_subnormal();
     (is_in_range && !value.is_nan()).then_some(value)
 }
 
-/// The number that a C string is, as bounds of ranges are read: blanks in front, nothing at all (0), and numbers out of range
-/// (infinite, or 0) pass too. `None`: anything else, also NaN.
+/// Parses a C string as a bound of a range: leading blanks, an empty text (0), overflow (infinite)
+/// and underflow (0) are accepted. Returns `None` for anything else, including NaN.
 pub fn parse_as_c(text: &[u8]) -> Option<f64> {
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
     if text.is_empty() {
@@ -31,9 +31,9 @@ pub fn parse_as_c(text: &[u8]) -> Option<f64> {
     (!value.is_nan()).then_some(value)
 }
 
-/// A number, and how it fits.
+/// Parses a number, and returns how exact it is.
 fn number(text: &[u8]) -> Option<(f64, Fit)> {
-    // The usual score: a short integer.
+    // The common score: a short integer.
     if let Some(integer) = short_integer(text) {
         return Some((integer, Fit::Exact));
     }
@@ -47,7 +47,7 @@ fn number(text: &[u8]) -> Option<(f64, Fit)> {
             let Hexadecimal { value, fit, len } = hexadecimal::read(rest)?;
             (len == rest.len()).then_some((value, fit))?
         }
-        // A second sign is none for C.
+        // C rejects a second sign.
         [b'0'..=b'9' | b'.', ..] => {
             let value: f64 = std::str::from_utf8(unsigned).ok()?.parse().ok()?;
             let mantissa = unsigned.iter().take_while(|byte| !matches!(byte, b'e' | b'E'));
@@ -63,7 +63,7 @@ fn number(text: &[u8]) -> Option<(f64, Fit)> {
     Some((if negative { -value } else { value }, fit))
 }
 
-/// Longest integer that a double always holds exactly, digits.
+/// Maximum number of digits of an integer that a double always holds exactly.
 const SHORT_DIGITS_MAX: usize = 15;
 
 #[inline]
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_small_for_all_its_digits_underflows() {
+    fn inexact_subnormals_underflow() {
         for text in ["5e-324", "-1e-320", "0x1.8p-1074", "0x1.1p-1074", "2.2250738585072011e-308", "1e-400", "1e400"] {
             assert_eq!(parse_without_underflow(text.as_bytes()), None, "{text}");
         }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn as_strtod_reads() {
+    fn parses_as_strtod() {
         for (text, value) in [
             ("0", 0.0),
             ("-0", -0.0),

@@ -1,20 +1,22 @@
-//! How a string is held: as an integer, inside its entry, or raw; and the names `OBJECT ENCODING` shows.
+//! How a string is stored (as an integer, inside its entry, or raw), and the names that `OBJECT
+//! ENCODING` shows.
 
 use std::fmt;
 
-/// Longest string that Redis calls `embstr`.
+/// Maximum length of a string that Redis calls `embstr`, in bytes.
 pub const EMBSTR_LEN_MAX: usize = 44;
 
-/// Longest text that can be an integer: `-9223372036854775808`.
+/// Maximum length of an integer's text: `-9223372036854775808`.
 const INTEGER_LEN_MAX: usize = 20;
 
-/// Integers `0..SHARED_INTEGERS` are shared objects in Redis (while its eviction policy needs no per-key access word).
+/// Integers `0..SHARED_INTEGERS` are shared objects in Redis (unless its eviction policy needs an
+/// access word per key).
 pub const SHARED_INTEGERS: i64 = 10_000;
 
-/// What `OBJECT REFCOUNT` answers for a shared integer.
+/// The `OBJECT REFCOUNT` of a shared integer.
 pub const SHARED_INTEGER_REFCOUNT: i64 = 2_147_483_647;
 
-/// The form of a value, by Redis's names.
+/// The form of a value, by Redis's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// A string that is a 64-bit integer.
@@ -25,7 +27,7 @@ pub enum Encoding {
     Raw,
     /// A packed hash or sorted set.
     Listpack,
-    /// A packed hash whose fields may expire (7.4).
+    /// A packed hash with fields that may expire (7.4).
     ListpackEx,
     /// A list.
     Quicklist,
@@ -40,7 +42,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The name that `OBJECT ENCODING` answers.
+    /// Returns the name that `OBJECT ENCODING` shows.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,16 +69,16 @@ impl fmt::Display for Encoding {
 /// How SET, GETSET, MSET and APPEND to a missing key store a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoded {
-    /// As this integer; its text is exactly the string.
+    /// As an integer whose text is exactly the string.
     Int(i64),
-    /// As the bytes that were given.
+    /// As the given bytes.
     Bytes,
 }
 
-/// Chooses how a new string is stored: as an integer when the text of that integer is exactly the string.
+/// Returns how to store a new string: as an integer if its text is exactly the string.
 ///
-/// INCRBYFLOAT, SETRANGE and APPEND to an existing string don't ask: their results are bytes even when they look like an
-/// integer, and `OBJECT ENCODING` shows it.
+/// INCRBYFLOAT, SETRANGE and APPEND to an existing string don't call this: their results stay bytes
+/// even if they look like an integer, and `OBJECT ENCODING` shows it.
 #[inline]
 #[must_use]
 pub fn encode(bytes: &[u8]) -> Encoded {
@@ -86,23 +88,24 @@ pub fn encode(bytes: &[u8]) -> Encoded {
     }
 }
 
-/// The encoding of a string held as bytes. `changed_in_place`: APPEND or SETRANGE made it (Redis leaves those raw).
+/// Returns the encoding of a string stored as bytes. `changed_in_place`: it is the result of APPEND
+/// or SETRANGE, which Redis leaves raw.
 #[inline]
 #[must_use]
 pub fn string_encoding(len: usize, changed_in_place: bool) -> Encoding {
     if changed_in_place || len > EMBSTR_LEN_MAX { Encoding::Raw } else { Encoding::Embstr }
 }
 
-/// Whether Redis would hold this integer as a shared object, provided its eviction policy allows sharing (no `maxmemory`,
-/// or a policy that is neither LRU nor LFU).
+/// Returns whether Redis would share this integer, provided its eviction policy allows sharing (no
+/// `maxmemory`, or a policy that is neither LRU nor LFU).
 #[inline]
 #[must_use]
 pub fn is_shared_integer(integer: i64) -> bool {
     (0..SHARED_INTEGERS).contains(&integer)
 }
 
-/// The integer whose text is exactly `text`: no leading zero, plus sign, `-0` or space; `None` for anything else and
-/// out of 64 bits.
+/// Parses an integer whose text is exactly `text`: no leading zero, plus sign, `-0` or space.
+/// Returns `None` for anything else and beyond 64 bits.
 #[inline]
 #[must_use]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
@@ -124,7 +127,7 @@ pub fn parse_i64(text: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // 19 digits always fit 64 bits; a twentieth may not.
+        // 19 digits always fit in 64 bits; a twentieth may not.
         magnitude = magnitude.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
     if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_integer_comes_back_from_its_text() {
+    fn every_integer_round_trips() {
         let mut random = Random::announced("encoding");
         for _ in 0..20_000 {
             let integer = (random.next() as i64) >> random.below(64);

@@ -1,28 +1,29 @@
-//! Places on the Earth as scores of a sorted set: 52-bit geohashes, distances, and the ranges of scores that cover a shape.
+//! Points on the Earth as scores of a sorted set: 52-bit geohashes, distances, and the score ranges
+//! that cover a shape.
 //!
-//! A geohash halves the longitudes and latitudes in turn, 26 times each; the bits of the latitude are the even ones. All members
-//! of a rectangle that has fewer bits (*steps*) lie in one range of scores.
+//! A geohash halves longitude and latitude in turn, 26 times each; the even bits are the
+//! latitude's. All members of a rectangle of fewer halvings (*steps*) lie in one range of scores.
 //!
-//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
-//! | 20 places of 13 bytes | packed | 23.1 |
-//! | 100,000 places of 13 bytes | LargeSet | 37.4 |
+//! | 20 points of 13 bytes | packed | 23.1 |
+//! | 100,000 points of 13 bytes | LargeSet | 37.4 |
 
 use std::f64::consts::PI;
 
-/// Highest longitude, degrees; the lowest is as far the other way.
+/// Maximum longitude, in degrees; the minimum is its negative.
 pub const LONGITUDE_MAX: f64 = 180.0;
-/// Highest latitude, degrees (EPSG:900913); the lowest is as far the other way.
+/// Maximum latitude, in degrees (EPSG:900913); the minimum is its negative.
 pub const LATITUDE_MAX: f64 = 85.05112878;
 /// Halvings of each axis in a score.
 pub const STEPS_MAX: u32 = 26;
 
 const EARTH_RADIUS_M: f64 = 6_372_797.560856;
-/// Half the length of the equator on the map, metres.
+/// Half the length of the equator on the map, in meters.
 const MERCATOR_MAX_M: f64 = 20_037_726.37;
-/// Latitude from which on a step less is taken, degrees; and from which on two.
+/// Latitudes, in degrees, beyond which a search takes one step less, and two.
 const NEAR_POLE: [f64; 2] = [66.0, 80.0];
-/// Characters of a geohash as text.
+/// Length of a geohash as text.
 pub const HASH_LEN: usize = 11;
 
 fn radians(degrees: f64) -> f64 {
@@ -33,7 +34,7 @@ fn degrees(radians: f64) -> f64 {
     radians / (PI / 180.0)
 }
 
-/// A place.
+/// A point on the Earth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Degrees east.
@@ -43,24 +44,25 @@ pub struct Point {
 }
 
 impl Point {
-    /// Whether a geohash can be made of it.
+    /// Returns whether it has a geohash.
     pub fn is_valid(self) -> bool {
         self.longitude.abs() <= LONGITUDE_MAX && self.latitude.abs() <= LATITUDE_MAX
     }
 
-    /// Its geohash, as a score. It must be valid.
+    /// Returns its geohash as a score. The point must be valid.
     pub fn score(self) -> f64 {
         Cell::around(self, STEPS_MAX, LATITUDE_MAX).first_score() as f64
     }
 
-    /// The place that a score stands for: the middle of its rectangle. Any score stands for one, as in Redis.
+    /// Returns the center of the rectangle that a score denotes. Any score denotes one, as in
+    /// Redis.
     pub fn of_score(score: f64) -> Point {
         let area = Cell { bits: unsigned(score), steps: STEPS_MAX }.area();
         let middle = |[low, high]: [f64; 2], max: f64| f64::midpoint(low, high).clamp(-max, max);
         Point { longitude: middle(area.longitude, LONGITUDE_MAX), latitude: middle(area.latitude, LATITUDE_MAX) }
     }
 
-    /// The distance to another place, metres.
+    /// Returns the distance to another point, in meters.
     pub fn distance_m(self, other: Point) -> f64 {
         let v = ((radians(other.longitude) - radians(self.longitude)) / 2.0).sin();
         if v == 0.0 {
@@ -71,8 +73,8 @@ impl Point {
         2.0 * EARTH_RADIUS_M * (u * u + from.cos() * to.cos() * v * v).sqrt().asin()
     }
 
-    /// Its geohash as the rest of the world writes it: of latitudes up to the poles, and here always with a last character of 0,
-    /// since 52 bits give no more.
+    /// Returns its standard geohash, for latitudes up to the poles. The last character is always 0
+    /// here: 52 bits don't reach it.
     pub fn hash(self) -> [u8; HASH_LEN] {
         const ALPHABET: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
         let bits = Cell::around(self, STEPS_MAX, 90.0).bits;
@@ -83,20 +85,20 @@ impl Point {
     }
 }
 
-/// Whether a distance isn't above a limit. Opposite places may be at no distance at all (rounding asks for the arcsine of more
-/// than 1): they are within any, as in Redis.
+/// Returns whether a distance is within a limit. For antipodes rounding may make it NaN (the
+/// arcsine of more than 1): they are within any limit, as in Redis.
 fn is_within(distance_m: f64, limit_m: f64) -> bool {
     distance_m.is_nan() || distance_m <= limit_m
 }
 
-/// A score as C on x86-64 makes an unsigned integer of it: what isn't one still gives some.
+/// Converts a score to an unsigned integer as C does on x86-64, also where the result is undefined.
 fn unsigned(score: f64) -> u64 {
     const HALF: f64 = 9_223_372_036_854_775_808.0;
     let signed = |score: f64| if (-HALF..HALF).contains(&score) { score as i64 } else { i64::MIN };
     if score < HALF { signed(score) as u64 } else { signed(score - HALF) as u64 ^ 1 << 63 }
 }
 
-/// Puts zeros between the bits of a number.
+/// Inserts a zero above each bit of a number.
 fn spread(number: u32) -> u64 {
     let mut bits = u64::from(number);
     for (shift, mask) in [
@@ -111,7 +113,7 @@ fn spread(number: u32) -> u64 {
     bits
 }
 
-/// Takes every other bit out again.
+/// Extracts the even bits: the inverse of [`spread`].
 fn gather(bits: u64) -> u32 {
     let mut bits = bits & EVEN;
     for (shift, mask) in [
@@ -126,17 +128,17 @@ fn gather(bits: u64) -> u32 {
     bits as u32
 }
 
-/// Bits of the latitude.
+/// The bits of the latitude.
 const EVEN: u64 = 0x5555_5555_5555_5555;
 
-/// Degrees from one to another, both ways.
+/// Minimum and maximum of both coordinates, in degrees.
 #[derive(Clone, Copy, Debug)]
 struct Area {
     longitude: [f64; 2],
     latitude: [f64; 2],
 }
 
-/// A rectangle of a geohash.
+/// The rectangle of a geohash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell {
     bits: u64,
@@ -144,7 +146,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// That around a place, where latitudes end at `latitude_max`.
+    /// Returns the rectangle that contains a point, where latitudes end at `latitude_max`.
     fn around(point: Point, steps: u32, latitude_max: f64) -> Cell {
         let cells = (1u64 << steps) as f64;
         let part = |value: f64, max: f64| ((value + max) / (max + max) * cells) as u32;
@@ -161,49 +163,50 @@ impl Cell {
         Area { longitude: side(gather(self.bits >> 1), LONGITUDE_MAX), latitude: side(gather(self.bits), LATITUDE_MAX) }
     }
 
-    /// The lowest score in it.
+    /// Returns the lowest score in it.
     fn first_score(self) -> u64 {
         self.bits << (2 * (STEPS_MAX - self.steps))
     }
 
-    /// The rectangle so many to the east and north; around the Earth, and from pole to pole.
-    fn neighbour(self, east: i64, north: i64) -> Cell {
+    /// Returns the rectangle this many to the east and north, wrapping around in both directions.
+    fn neighbor(self, east: i64, north: i64) -> Cell {
         let mask = u32::MAX >> (u32::BITS - self.steps);
-        // The easternmost and northernmost places have a number that is one too large: it stays unless it moves.
+        // The easternmost and northernmost points have a number one too large, which stays unless
+        // it moves.
         let moved = |number: u32, by: i64| if by == 0 { number } else { (i64::from(number) + by) as u32 & mask };
         let (longitude, latitude) = (moved(gather(self.bits >> 1), east), moved(gather(self.bits), north));
         Cell { bits: spread(latitude) | spread(longitude) << 1, steps: self.steps }
     }
 }
 
-/// What is searched for members.
+/// The shape of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
-    /// Everything within a distance.
+    /// All points within a distance.
     Circle {
-        /// Metres.
+        /// In meters.
         radius_m: f64,
     },
-    /// A box that is aligned with the axes.
+    /// An axis-aligned box.
     Rectangle {
-        /// Metres from west to east.
+        /// From west to east, in meters.
         width_m: f64,
-        /// Metres from south to north.
+        /// From south to north, in meters.
         height_m: f64,
     },
 }
 
-/// A shape around a place.
+/// A shape around a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Search {
-    /// The middle.
+    /// Its center.
     pub center: Point,
-    /// The shape.
+    /// Its shape.
     pub shape: Shape,
 }
 
 impl Search {
-    /// The distance of a place, metres, if it is inside.
+    /// Returns the distance of a point from the center, in meters, if the point is inside.
     pub fn distance_m(&self, point: Point) -> Option<f64> {
         let distance = self.center.distance_m(point);
         let inside = match self.shape {
@@ -217,7 +220,7 @@ impl Search {
         inside.then_some(distance)
     }
 
-    /// Metres from the middle to the farthest place inside.
+    /// Returns the distance from the center to the farthest point inside, in meters.
     fn reach_m(&self) -> f64 {
         match self.shape {
             Shape::Circle { radius_m } => radius_m,
@@ -227,7 +230,7 @@ impl Search {
         }
     }
 
-    /// What the shape spans, degrees.
+    /// Returns the bounding box of the shape.
     fn bounds(&self) -> Area {
         let (width, height) = match self.shape {
             Shape::Circle { radius_m } => (radius_m, radius_m),
@@ -241,7 +244,7 @@ impl Search {
         Area { longitude: [longitude - east, longitude + east], latitude: [latitude - north, latitude + north] }
     }
 
-    /// Halvings of rectangles that are about as large as the shape.
+    /// Returns the number of steps of rectangles about as large as the shape.
     fn steps(&self) -> u32 {
         let mut reach = self.reach_m();
         if reach == 0.0 {
@@ -257,18 +260,19 @@ impl Search {
         steps.clamp(1, STEPS_MAX as i32) as u32
     }
 
-    /// Whether the rectangles around the middle one end before the bounds of the shape do.
+    /// Returns whether the shape extends beyond the neighbors of the middle rectangle.
     fn reaches_beyond(middle: Cell, bounds: Area) -> bool {
-        middle.neighbour(0, 1).area().latitude[1] < bounds.latitude[1]
-            || middle.neighbour(0, -1).area().latitude[0] > bounds.latitude[0]
-            || middle.neighbour(1, 0).area().longitude[1] < bounds.longitude[1]
-            || middle.neighbour(-1, 0).area().longitude[0] > bounds.longitude[0]
+        middle.neighbor(0, 1).area().latitude[1] < bounds.latitude[1]
+            || middle.neighbor(0, -1).area().latitude[0] > bounds.latitude[0]
+            || middle.neighbor(1, 0).area().longitude[1] < bounds.longitude[1]
+            || middle.neighbor(-1, 0).area().longitude[0] > bounds.longitude[0]
     }
 
-    /// The ranges of scores, from one up to but without another, that hold all members inside the shape: the middle, north, south,
-    /// east, west, and the corners, as far as they are needed. In Redis's order, which `COUNT … ANY` shows.
+    /// Returns half-open score ranges that cover all members inside the shape: the middle, north,
+    /// south, east, west, and the corners, as far as they are needed. The order is Redis's, which
+    /// `COUNT … ANY` exposes.
     pub fn score_ranges(&self) -> Vec<(f64, f64)> {
-        /// East and north of each rectangle.
+        /// Offsets east and north of each rectangle.
         const AROUND: [(i64, i64); 9] = [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
         let mut middle = Cell::around(self.center, self.steps(), LATITUDE_MAX);
         let bounds = self.bounds();
@@ -277,7 +281,7 @@ impl Search {
         }
         let area = middle.area();
         let is_needed = |(east, north): (i64, i64)| {
-            // With one step each rectangle is its own neighbour's neighbour.
+            // With one step the neighbors wrap onto each other, so the tests below don't apply.
             middle.steps < 2
                 || !(north < 0 && area.latitude[0] < bounds.latitude[0]
                     || north > 0 && area.latitude[1] > bounds.latitude[1]
@@ -286,9 +290,9 @@ impl Search {
         };
         let mut cells: Vec<Cell> = Vec::with_capacity(AROUND.len());
         for (east, north) in AROUND.into_iter().filter(|&around| is_needed(around)) {
-            let cell = middle.neighbour(east, north);
-            // A very large shape meets the same rectangle from both sides. Only one after the other, and not the middle one, as
-            // in Redis: members may come twice.
+            let cell = middle.neighbor(east, north);
+            // A very large shape reaches the same rectangle from both sides. As Redis, drop only
+            // consecutive duplicates and never one of the middle: members may repeat.
             if cells.len() < 2 || cells.last() != Some(&cell) {
                 cells.push(cell);
             }
@@ -305,7 +309,7 @@ mod tests {
     const PALERMO: Point = Point { longitude: 13.361389, latitude: 38.115556 };
     const CATANIA: Point = Point { longitude: 15.087269, latitude: 37.502669 };
 
-    /// Figures of redis-server 7.0.15.
+    /// Values of redis-server 7.0.15.
     #[test]
     fn scores_hashes_and_distances() {
         assert_eq!(PALERMO.score(), 3_479_099_956_230_698.0);
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_hold_what_is_inside() {
+    fn ranges_cover_all_points_inside() {
         let mut random = crate::testing::Random::announced("geo");
         let mut part = |max: f64| (random.below(2_000_001) as f64 / 1_000_000.0 - 1.0) * max;
         for _ in 0..3_000 {
@@ -345,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Near a pole a circle spans far more degrees than metres suggest.
+    /// Near a pole a circle spans far more degrees than its radius suggests.
     #[test]
     fn circles_across_a_pole() {
         for (center, other, radius_m) in [
@@ -362,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn any_score_is_some_place() {
+    fn any_score_denotes_a_point() {
         for score in [-1.0, 0.0, 1e18, 1e19, 1e30, -1e30, f64::INFINITY, f64::NEG_INFINITY, 0.5] {
             assert!(Point::of_score(score).is_valid(), "{score}");
         }

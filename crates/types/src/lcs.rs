@@ -1,18 +1,21 @@
-//! The longest common subsequence of two strings, with exactly the choices Redis makes among several longest ones.
+//! The longest common subsequence of two strings. Among several of equal length the result is the
+//! one that Redis chooses.
 //!
-//! # What decides the answer
+//! # Redis's choice
 //!
-//! Let L(i, j) be the length for the first i bytes of `a` and the first j of `b`. Redis fills the table of all L(i, j) and
-//! walks it back from the end: equal bytes are always taken; otherwise it drops a byte of `a` if L(i-1, j) > L(i, j-1),
-//! else one of `b`. Matches are hence found from the last to the first, and that is the order of its reply.
+//! Let L(i, j) be the length for the first i bytes of `a` and the first j of `b`. Redis fills the
+//! table of all L(i, j) and walks it back from the end. Equal bytes are always taken; otherwise it
+//! drops a byte of `a` if L(i-1, j) > L(i, j-1), and one of `b` if not. Matches are therefore found
+//! from the last to the first, the order of its reply.
 //!
-//! # How it is found here
+//! # Algorithm
 //!
-//! Neighbours in a row of the table differ by 0 or 1, so a row is a vector of bits, and a whole word of them follows from
-//! the row above by one addition (the bit-parallel method of Crochemore et al., 2001). The walk back needs just those bits:
-//! when the bytes differ, L(i, j) is the larger of the two neighbours, so L(i-1, j) > L(i, j-1) exactly when
-//! L(i, j) = L(i, j-1) + 1. That makes 1 bit per cell instead of 32 and 64 cells per step; the limit on the size of Redis's
-//! table is kept, so that the same inputs are refused.
+//! Adjacent cells of a row differ by 0 or 1, so a row is a bit vector, and one addition computes a
+//! whole word of it from the row above (the bit-parallel method of Crochemore et al., 2001). The
+//! walk back needs just those bits: if the bytes differ, L(i, j) is the larger of its two
+//! neighbors, so L(i-1, j) > L(i, j-1) exactly when L(i, j) = L(i, j-1) + 1. This takes 1 bit per
+//! cell instead of 32, and one step per 64 cells. The limit on the size of Redis's table is kept,
+//! so that the same inputs are rejected.
 
 use std::fmt;
 
@@ -26,10 +29,10 @@ pub const LCS_STRING_LEN_MAX: u64 = u32::MAX as u64 - 1;
 pub enum LcsError {
     /// A string of [`LCS_STRING_LEN_MAX`] bytes or more.
     StringTooLong,
-    /// The table of Redis's algorithm, 4 bytes × (length of a + 1) × (length of b + 1), would exceed
-    /// `proto-max-bulk-len`.
+    /// The table of Redis's algorithm, 4 bytes × (length of a + 1) × (length of b + 1), would
+    /// exceed `proto-max-bulk-len`.
     TransientMemory,
-    /// The allocator refused.
+    /// The allocator failed.
     OutOfMemory,
 }
 
@@ -51,41 +54,42 @@ impl From<OutOfMemory> for LcsError {
     }
 }
 
-/// A stretch of equal bytes in both strings.
+/// A range of equal bytes in both strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Index in the first string where it begins.
+    /// Index of its first byte in the first string.
     pub a_start: usize,
-    /// Index in the second string where it begins.
+    /// Index of its first byte in the second string.
     pub b_start: usize,
     /// Its length in bytes, at least 1.
     pub len: usize,
 }
 
 impl Match {
-    /// Index of its last byte in the first string.
+    /// Returns the index of its last byte in the first string.
     #[must_use]
     pub fn a_end(&self) -> usize {
         self.a_start + self.len - 1
     }
 
-    /// Index of its last byte in the second string.
+    /// Returns the index of its last byte in the second string.
     #[must_use]
     pub fn b_end(&self) -> usize {
         self.b_start + self.len - 1
     }
 }
 
-/// The answer to `LCS … IDX`.
+/// The result of `LCS … IDX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matches {
-    /// The stretches, from the last to the first, without those shorter than the minimum.
+    /// The matches, from the last to the first, without those below the minimum length.
     pub matches: Vec<Match>,
-    /// Length of the whole subsequence, whatever the minimum.
+    /// Length of the whole subsequence, regardless of the minimum.
     pub len: usize,
 }
 
-/// `LCS a b LEN`: the length of the longest common subsequence. `table_bytes_max` is `proto-max-bulk-len`.
+/// Returns the length of the longest common subsequence (`LCS a b LEN`). `table_bytes_max` is
+/// `proto-max-bulk-len`.
 ///
 /// # Errors
 /// See [`LcsError`].
@@ -100,7 +104,7 @@ pub fn lcs_len(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<usize, LcsErr
     Ok(ones_of(&row))
 }
 
-/// `LCS a b`: the longest common subsequence itself. `table_bytes_max` is `proto-max-bulk-len`.
+/// Returns the longest common subsequence (`LCS a b`). `table_bytes_max` is `proto-max-bulk-len`.
 ///
 /// # Errors
 /// See [`LcsError`].
@@ -108,7 +112,7 @@ pub fn lcs_string(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Vec<u8>, L
     let table = Table::new(a, b, table_bytes_max)?;
     let mut string = Vec::new();
     string.try_reserve_exact(table.len).map_err(OutOfMemory::from)?;
-    // Matches come from the last to the first, and so do the bytes.
+    // Matches arrive from the last to the first, and so do the bytes.
     table.walk(|found| {
         string.extend(a[found.a_start..=found.a_end()].iter().rev());
         Ok(())
@@ -117,7 +121,7 @@ pub fn lcs_string(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<Vec<u8>, L
     Ok(string)
 }
 
-/// `LCS a b IDX MINMATCHLEN match_len_min`: where the longest common subsequence lies in both strings.
+/// Returns the matches of the longest common subsequence (`LCS a b IDX MINMATCHLEN match_len_min`).
 /// `table_bytes_max` is `proto-max-bulk-len`.
 ///
 /// # Errors
@@ -135,7 +139,7 @@ pub fn lcs_matches(a: &[u8], b: &[u8], match_len_min: usize, table_bytes_max: u6
     Ok(Matches { matches, len: table.len })
 }
 
-/// Refuses what Redis refuses before it allocates its table.
+/// Rejects inputs that Redis rejects before it allocates its table.
 fn check_table(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<(), LcsError> {
     let (a_len, b_len) = (a.len() as u64, b.len() as u64);
     if a_len >= LCS_STRING_LEN_MAX || b_len >= LCS_STRING_LEN_MAX {
@@ -145,7 +149,7 @@ fn check_table(a: &[u8], b: &[u8], table_bytes_max: u64) -> Result<(), LcsError>
     if table_bytes > u128::from(table_bytes_max) { Err(LcsError::TransientMemory) } else { Ok(()) }
 }
 
-/// A zeroed vector of `count` words, refused rather than aborted.
+/// Returns `count` zeroed words, allocated fallibly.
 fn words(count: usize) -> Result<Vec<u64>, LcsError> {
     let mut words = Vec::new();
     words.try_reserve_exact(count).map_err(OutOfMemory::from)?;
@@ -153,11 +157,11 @@ fn words(count: usize) -> Result<Vec<u64>, LcsError> {
     Ok(words)
 }
 
-/// For each byte that occurs in `a`: where it occurs in `b`, one bit per position.
+/// For each byte of `a`: its positions in `b`, one bit each.
 struct Masks {
     /// Words per mask: one bit for each byte of `b`.
     words: usize,
-    /// Which mask a byte has; bytes that are not in `a` are never asked for.
+    /// Index of each byte's mask; meaningless for bytes that don't occur in `a`.
     mask_of: [u8; 256],
     masks: Vec<u64>,
 }
@@ -173,7 +177,7 @@ impl Masks {
         let mut count = 0usize;
         for (byte, mask) in mask_of.iter_mut().enumerate() {
             if present[byte] {
-                *mask = count as u8; // At most 256 are present, so at most 255 came before.
+                *mask = count as u8; // At most 255 precede the last one.
                 count += 1;
             }
         }
@@ -193,8 +197,8 @@ impl Masks {
     }
 }
 
-/// One row of the table becomes the next, given where the row's byte occurs in `b`. Bit j is 0 where L(i, j+1) is one more
-/// than L(i, j).
+/// Replaces a row of the table by the next one, given the positions of its byte in `b`. Bit j is 0
+/// where L(i, j+1) is L(i, j) + 1.
 fn step(row: &mut [u64], mask: &[u64]) {
     let mut carry = false;
     for (word, &mask) in row.iter_mut().zip(mask) {
@@ -206,7 +210,8 @@ fn step(row: &mut [u64], mask: &[u64]) {
     }
 }
 
-/// The last length of a row: the number of its increments. Bits beyond `b` never become 0, for no mask has them.
+/// Returns the last length of a row: the number of its increments. Bits beyond `b` are never 0,
+/// because no mask has them.
 fn ones_of(row: &[u64]) -> usize {
     row.iter().map(|word| word.count_zeros() as usize).sum()
 }
@@ -239,12 +244,12 @@ impl<'a> Table<'a> {
         Ok(Table { a, b, words: width, rows, len })
     }
 
-    /// Whether L(i, j) = L(i, j-1) + 1.
+    /// Returns whether L(i, j) = L(i, j-1) + 1.
     fn increments(&self, i: usize, j: usize) -> bool {
         self.rows[(i - 1) * self.words + (j - 1) / 64] >> ((j - 1) % 64) & 1 == 0
     }
 
-    /// Walks back from the end and tells each stretch of matches.
+    /// Walks back from the end and passes each match to `found`.
     fn walk(&self, mut found: impl FnMut(Match) -> Result<(), LcsError>) -> Result<(), LcsError> {
         let (mut i, mut j, mut len) = (self.a.len(), self.b.len(), 0);
         while i > 0 && j > 0 {
@@ -334,7 +339,7 @@ mod tests {
         assert_eq!(lcs_matches(&a, &b, 0, 100 * 200 * 4 - 1), Err(LcsError::TransientMemory));
     }
 
-    /// The second row takes back the first one's increment, 125 columns to the right of its match.
+    /// The second row undoes the first row's increment, 125 columns to the right of its match.
     #[test]
     fn a_carry_crosses_a_word_without_matches() {
         let b = [b"-----a", &[b'-'; 125][..], b"c"].concat();
@@ -351,7 +356,7 @@ mod tests {
             let a = random.text(alphabet, 0, len_max);
             let mut b = random.text(alphabet, 0, len_max);
             if round % 4 == 0 {
-                // A stretch without any match, for carries that cross whole words.
+                // A range without any match, for carries that cross whole words.
                 let at = random.below(b.len() as u64 + 1) as usize;
                 b.splice(at..at, vec![b'-'; random.below(200) as usize]);
             }

@@ -1,35 +1,40 @@
-//! Redis's data types: what a value is, how it is encoded, and the algorithms behind its commands.
+//! Redis's data types: their values, encodings, and the algorithms behind their commands.
 //!
-//! Everything here is bytes in and bytes out: no socket, no shard, no clock, no randomness. A command handler looks the
-//! key up, calls one of these functions, and encodes what it returns. Time and random numbers are arguments.
+//! Bytes in, bytes out: no sockets, shards, clocks or randomness. A command handler looks up the
+//! key, calls one of these functions, and encodes the result. Times and random numbers are
+//! arguments.
 //!
-//! # Words
+//! # Terms
 //!
-//! | word | meaning |
+//! | term | meaning |
+//! | term | meaning |
 //! | --- | --- |
-//! | value | what a key holds. A small string lives inline in its dictionary entry; [`Value`] is what lives on the heap |
-//! | encoding | the form of a value, by the name that `OBJECT ENCODING` shows: [`Encoding`] |
-//! | raw | a string longer than [`EMBSTR_LEN_MAX`], or one that was changed in place (APPEND, SETRANGE), however short |
-//! | access word | 24 bits per entry: when it was last read (LRU), or how often (LFU): [`access`] |
+//! | value | the contents of a key: in its dictionary entry if small, otherwise a [`Value`] |
+//! | encoding | the form of a value, as named by `OBJECT ENCODING`: [`Encoding`] |
+//! | packed | a small collection as one string of bytes: [`Collection`] |
+//! | raw | a string over [`EMBSTR_LEN_MAX`], or changed in place (APPEND), however short |
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! A [`Value`] belongs to the dictionary entry that points at it, hence to the shard's holder: nothing here is shared and
-//! nothing needs an atomic. The functions borrow their inputs and return plain structs.
+//! A [`Value`] belongs to the dictionary entry that points to it, and so to the holder of the
+//! shard: nothing here is shared, and nothing needs an atomic. The functions borrow their inputs
+//! and return plain structs.
 //!
-//! # What it costs
+//! # Cost
 //!
-//! | what | cost |
-//! | --- | --- |
-//! | [`RawString`] | 24 bytes, and [`RawString::allocated_bytes`] of buffer: exact after SET, up to twice its length (at most 1 MiB more) after APPEND |
-//! | [`encode`] | one pass over at most 20 bytes; a longer string is not looked at |
-//! | [`LongDouble`] | INCRBYFLOAT's usual numbers (up to 19 digits, 27 decimals) take no allocation beyond the reply; others go through big integers of at most 3 KiB |
-//! | [`lcs`] | one step per 64 cells of Redis's table and 1 to 2 bits of memory per cell (Redis: a step and 32 bits per cell); rows are rounded up to 64 cells |
+//! - [`RawString`]: 24 bytes, and [`RawString::allocated_bytes`] of buffer, which is exact after
+//!   SET and up to twice the length (at most 1 MiB more) after APPEND.
+//! - [`encode`]: one pass over at most 20 bytes; a longer string isn't read.
+//! - [`LongDouble`]: the usual numbers of INCRBYFLOAT (up to 19 digits, 27 decimals) allocate
+//!   nothing but the reply; others take big integers of at most 3 KiB.
+//! - [`lcs`]: one step per 64 cells of Redis's table and 1 to 2 bits of memory per cell (Redis: a
+//!   step and 32 bits per cell); rows are rounded up to 64 cells.
 //!
-//! # Not running out of memory
+//! # Out of memory
 //!
-//! A buffer whose size a client chooses is reserved fallibly and a refusal is [`OutOfMemory`], not an abort.
-// Only the module of thin pieces of memory, and that of words that may be one, have any.
+//! A buffer whose size a client chooses is reserved fallibly: failure is [`OutOfMemory`], not an
+//! abort.
+// Only `thin` (heap blocks behind a thin pointer) and `member` (words that may be one) allow it.
 #![deny(unsafe_code)]
 
 pub mod access;

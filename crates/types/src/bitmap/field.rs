@@ -1,36 +1,36 @@
-//! Integers of any width at any bit of a string (BITFIELD).
+//! Integers of any width at any bit offset of a string (BITFIELD).
 
-/// What a change does with a number that its field can't hold.
+/// How a change treats a number that its field can't hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// Keeps the lowest bits.
     #[default]
     Wrap,
-    /// Takes the nearest number that the field can hold.
+    /// Stores the nearest number that the field can hold.
     Saturate,
     /// Changes nothing.
     Fail,
 }
 
-/// The type of a field: how many bits, and whether they are a two's complement.
+/// The type of a field: its width and signedness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     signed: bool,
-    /// 1 to 64 when signed, 1 to 63 otherwise: the value always fits an `i64`.
+    /// 1 to 64 if signed, 1 to 63 otherwise: the value always fits in an `i64`.
     bits: u32,
 }
 
-/// What became of a field.
+/// The effect of a change on a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldChange {
-    /// The value before.
+    /// The former value.
     pub before: i64,
-    /// The value now.
+    /// The new value.
     pub after: i64,
 }
 
 impl Field {
-    /// The type that a text such as `i16` or `u8` names. A zero byte ends the text, as it does in Redis.
+    /// Parses a type such as `i16` or `u8`. A zero byte ends the text, as in Redis.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Field> {
         let text = text.split(|&byte| byte == 0).next()?;
@@ -44,24 +44,24 @@ impl Field {
         (1..=bits_max).contains(&bits).then_some(Field { signed, bits })
     }
 
-    /// How many bits it has.
+    /// Returns its width in bits.
     #[must_use]
     pub fn bits(self) -> u32 {
         self.bits
     }
 
-    /// The value of the field at a bit offset; what lies behind the end of the string is 0.
+    /// Returns the value of the field at a bit offset. Bits beyond the end of the string are 0.
     #[must_use]
     pub fn get(self, bytes: &[u8], offset: u64) -> i64 {
-        // The field's bits at the top, then down again with or without the sign.
+        // Shift the field's bits to the top, then down again with or without the sign.
         let top = (read_window(bytes, offset) << (offset & 7) >> 64) as u64;
         let spare = 64 - self.bits;
         if self.signed { (top as i64) >> spare } else { (top >> spare) as i64 }
     }
 
-    /// Sets the field to `value`. `None`: it can't hold that and nothing was changed.
+    /// Sets the field to `value`. Returns `None`, with nothing changed, if the field can't hold it.
     ///
-    /// The string must reach beyond the field's end: see [`Field::end_byte`].
+    /// The string must reach the end of the field: see [`Field::end_byte`].
     pub fn set(self, bytes: &mut [u8], offset: u64, value: i64, overflow: Overflow) -> Option<FieldChange> {
         let before = self.get(bytes, offset);
         self.change(bytes, offset, before, value, 0, overflow)
@@ -73,7 +73,7 @@ impl Field {
         self.change(bytes, offset, before, before, by, overflow)
     }
 
-    /// The index of the last byte that a field at this bit offset lies in.
+    /// Returns the index of the last byte of a field at this bit offset.
     #[must_use]
     pub fn end_byte(self, offset: u64) -> u64 {
         offset.saturating_add(u64::from(self.bits) - 1) >> 3
@@ -98,7 +98,7 @@ impl Field {
         Some(FieldChange { before, after })
     }
 
-    /// `value + by` if the field can hold it, else the end of its range that Redis takes instead.
+    /// Returns `value + by` if the field can hold it, otherwise the limit to which Redis saturates.
     fn fits(self, value: i64, by: i64) -> Result<i64, i64> {
         if self.signed { self.fits_signed(value, by) } else { self.fits_unsigned(value, by) }
     }
@@ -106,8 +106,8 @@ impl Field {
     fn fits_signed(self, value: i64, by: i64) -> Result<i64, i64> {
         let max = i64::MAX >> (64 - self.bits);
         let min = -max - 1;
-        // The room to the ends wraps around for a value out of range, and Redis compares with it nevertheless: a very
-        // small value saturates to the largest number.
+        // The distance to the limits wraps for a value out of range, and Redis compares with it
+        // nevertheless: a very small value saturates to the maximum.
         let (room_up, room_down) = (max.wrapping_sub(value), min.wrapping_sub(value));
         let narrow = self.bits < 64;
         if value > max || (narrow && by > room_up) || (value >= 0 && by > 0 && by > room_up) {
@@ -132,17 +132,18 @@ impl Field {
         Ok(value.wrapping_add(by as u64) as i64)
     }
 
-    /// The lowest bits of a value, as the field reads them.
+    /// Returns the lowest bits of a value, as the field reads them.
     fn wrap(self, value: i64) -> i64 {
         let spare = 64 - self.bits;
         if self.signed { value << spare >> spare } else { ((value as u64) << spare >> spare) as i64 }
     }
 }
 
-/// Bytes that a field of 64 bits may lie in: it needn't begin at a byte.
+/// Bytes that a 64-bit field may touch: it needn't start at a byte.
 const WINDOW_BYTES: usize = 9;
 
-/// The nine bytes from the one with bit `offset` on, at the top of the 128; zeros behind the end.
+/// Returns nine bytes, from the one with bit `offset`, at the top of 128 bits; zeros beyond the
+/// end.
 fn read_window(bytes: &[u8], offset: u64) -> u128 {
     let mut window = [0; 16];
     if let Some(found) = usize::try_from(offset >> 3).ok().and_then(|start| bytes.get(start..)) {
@@ -152,7 +153,7 @@ fn read_window(bytes: &[u8], offset: u64) -> u128 {
     u128::from_be_bytes(window)
 }
 
-/// Stores the lowest `bits` of a value at a bit offset. Bits behind the end of the string are lost.
+/// Stores the lowest `bits` of a value at a bit offset. Bits beyond the end of the string are lost.
 fn write_window(bytes: &mut [u8], offset: u64, bits: u32, value: u64) {
     let shift = 128 - (offset & 7) as u32 - bits;
     let mask = u128::from(u64::MAX >> (64 - bits)) << shift;

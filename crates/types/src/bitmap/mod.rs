@@ -1,16 +1,16 @@
-//! Strings as bitmaps: single bits, counting, searching, and bitwise operations on several.
+//! Strings as bitmaps: single bits, counting, searching, and bitwise operations on several strings.
 //!
-//! Bit 0 is the highest bit of the first byte, as in Redis. Whatever goes over a whole string goes in words of 64 bits
-//! and in blocks that the compiler turns into vector instructions; nothing here allocates, but for the result of a
-//! [`Combination`].
+//! Bit 0 is the highest bit of the first byte, as in Redis. Whole strings are processed in 64-bit
+//! words and in blocks that the compiler vectorizes. Only the result of a [`Combination`]
+//! allocates.
 //!
-//! | what | cost |
+//! | function | cost |
 //! | --- | --- |
-//! | [`count_ones`] | a tree of carry-save adders: about 6 operations per word, where counting each word's bits takes 12 |
+//! | [`count_ones`] | a tree of carry-save adders: about 6 operations per word instead of 12 |
 //! | [`find_bit`] | one comparison per word |
-//! | [`Combination`] | each source is read once, the result written once to memory |
+//! | [`Combination`] | each source is read once, the result written to memory once |
 //!
-//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
 //! | 100,000 bits | string | 0.125 |
 
@@ -23,11 +23,11 @@ pub use field::{Field, FieldChange, Overflow};
 use crate::{OutOfMemory, RawString};
 use std::ops::RangeInclusive;
 
-/// Bytes of a bitwise operation's result that are made at once, all sources one after the other: they stay in the
-/// first-level cache.
+/// Bytes of a bitwise operation's result that are computed at a time, over all sources: they stay
+/// in the L1 cache.
 const BLOCK_BYTES: usize = 16 * 1024;
 
-/// The bit at an offset; what lies behind the end is 0.
+/// Returns the bit at an offset; 0 beyond the end.
 #[inline]
 #[must_use]
 pub fn bit_at(bytes: &[u8], offset: u64) -> bool {
@@ -35,7 +35,8 @@ pub fn bit_at(bytes: &[u8], offset: u64) -> bool {
     byte.is_some_and(|byte| byte & mask_of(offset) != 0)
 }
 
-/// Sets or clears a bit and returns what it was. `None`: the offset lies behind the end.
+/// Sets or clears a bit and returns its former value. Returns `None` if the offset is beyond the
+/// end.
 #[inline]
 pub fn set_bit(bytes: &mut [u8], offset: u64, on: bool) -> Option<bool> {
     let byte = bytes.get_mut(usize::try_from(offset >> 3).ok()?)?;
@@ -50,15 +51,15 @@ fn mask_of(offset: u64) -> u8 {
     0x80 >> (offset & 7)
 }
 
-/// Words that [`count_ones`] takes at once in each lane.
+/// Words that [`count_ones`] adds per step in each lane.
 const ADDED_WORDS: usize = 8;
-/// Independent lanes of [`count_ones`]: as many words as two vectors of 128 bits hold.
+/// Independent lanes of [`count_ones`]: the words of two 128-bit vectors.
 const LANES: usize = 4;
 
-/// How many bits are set.
+/// Returns the number of set bits.
 ///
-/// Carry-save adders sum eight words into one of ones, one of twos and one of fours, and only each eighth carry (of
-/// eights) is counted, all lanes alike, so that it pays without any instruction that counts bits.
+/// Carry-save adders sum eight words into ones, twos and fours, and count bits only in the carries
+/// of eights. All lanes do the same, so it is fast even without a popcount instruction.
 #[must_use]
 pub fn count_ones(bytes: &[u8]) -> u64 {
     let mut total = 0;
@@ -89,7 +90,7 @@ pub fn count_ones(bytes: &[u8]) -> u64 {
     total + tail.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
 }
 
-/// A full adder for each bit: the sum and the carry of three.
+/// A full adder per bit: returns the sum and the carry of three.
 #[inline]
 fn add(a: [u64; LANES], b: [u64; LANES], c: [u64; LANES]) -> ([u64; LANES], [u64; LANES]) {
     let half: [u64; LANES] = std::array::from_fn(|lane| a[lane] ^ b[lane]);
@@ -103,7 +104,7 @@ fn count_lanes(lanes: [u64; LANES]) -> u64 {
     lanes.iter().map(|lane| u64::from(lane.count_ones())).sum()
 }
 
-/// How many of the bits in a range are set. Both ends lie within the string.
+/// Returns the number of set bits in a range. Both ends must lie within the string.
 #[must_use]
 pub fn count_ones_between(bytes: &[u8], bits: &RangeInclusive<u64>) -> u64 {
     if bits.is_empty() {
@@ -116,7 +117,7 @@ pub fn count_ones_between(bytes: &[u8], bits: &RangeInclusive<u64>) -> u64 {
         - outside(last, (0xff_u16 >> ((bits.end() & 7) + 1)) as u8)
 }
 
-/// The first bit of that value in a range whose ends lie within the string.
+/// Returns the first bit equal to `on` in a range. Both ends must lie within the string.
 #[must_use]
 pub fn find_bit(bytes: &[u8], on: bool, bits: &RangeInclusive<u64>) -> Option<u64> {
     if bits.is_empty() {
@@ -132,7 +133,7 @@ pub fn find_bit(bytes: &[u8], on: bool, bits: &RangeInclusive<u64>) -> Option<u6
     found.filter(|at| at <= bits.end())
 }
 
-/// The first bit of that value.
+/// Returns the first bit equal to `on`.
 fn find_in(bytes: &[u8], on: bool) -> Option<u64> {
     let skipped = if on { 0 } else { u64::MAX };
     let (words, tail) = bytes.as_chunks::<8>();
@@ -144,7 +145,7 @@ fn find_in(bytes: &[u8], on: bool) -> Option<u64> {
     Some((words.len() as u64) << 6 | (at as u64) << 3 | u64::from((tail[at] ^ skipped as u8).leading_zeros()))
 }
 
-/// A bitwise operation (BITOP).
+/// An operation of BITOP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Bits set in all sources.
@@ -157,10 +158,11 @@ pub enum Operation {
     Not,
 }
 
-/// A bitwise operation under way, block by block, so that the sources needn't be borrowed at the same time (their keys may
-/// live in different shards) and are read but once: for each [`Combination::next_block`], [`Combination::add`] every source.
+/// A bitwise operation in progress. For each block ([`Combination::next_block`]) the caller passes
+/// every source to [`Combination::add`]: the sources needn't be borrowed at the same time (their
+/// keys may live in different shards), and each byte is read once.
 ///
-/// Shorter sources count as if zero bytes followed. The result is as long as the longest.
+/// Shorter sources are zero-padded. The result is as long as the longest.
 #[derive(Debug)]
 pub struct Combination {
     operation: Operation,
@@ -171,24 +173,24 @@ pub struct Combination {
 }
 
 impl Combination {
-    /// An operation whose longest source has `len_bytes`.
+    /// Starts an operation whose longest source has `len_bytes`.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses the result.
+    /// [`OutOfMemory`] if the result can't be allocated.
     pub fn try_new(operation: Operation, len_bytes: usize) -> Result<Self, OutOfMemory> {
         let mut result = Vec::new();
         result.try_reserve_exact(len_bytes)?;
         Ok(Combination { operation, result, len_bytes, block_start: 0, is_first: true })
     }
 
-    /// Goes on to the next block. `false`: the result is complete.
+    /// Advances to the next block. Returns `false` if the result is complete.
     pub fn next_block(&mut self) -> bool {
         self.block_start = self.result.len();
         self.is_first = true;
         self.block_start < self.len_bytes
     }
 
-    /// Adds a source, given whole, to the block.
+    /// Combines a source, passed whole, into the current block.
     pub fn add(&mut self, source: &[u8]) {
         let end = self.len_bytes.min(self.block_start + BLOCK_BYTES);
         let part = &source[self.block_start.min(source.len())..end.min(source.len())];
@@ -210,12 +212,12 @@ impl Combination {
             }
             Operation::Or => pairs.for_each(|(mine, other)| *mine |= other),
             Operation::Xor => pairs.for_each(|(mine, other)| *mine ^= other),
-            // It has one source.
+            // NOT has one source.
             Operation::Not => {}
         }
     }
 
-    /// The result.
+    /// Returns the result.
     #[must_use]
     pub fn finish(self) -> RawString {
         RawString::from(self.result)

@@ -17,7 +17,7 @@ fn bits_are_counted_from_the_top_of_each_byte() {
     assert!(!bit_at(&bytes, 16) && !bit_at(&bytes, u64::MAX));
 }
 
-/// Lengths on both sides of a block, a word and a byte; sparse, dense and random content.
+/// Lengths on both sides of a block, a word and a byte; sparse, dense and random contents.
 #[test]
 fn counting_and_searching_agree_with_a_plain_model() {
     let mut random = Random::announced("bitmap");
@@ -97,7 +97,7 @@ fn field_types() {
     assert_eq!(Field::parse(b"u8\0junk"), Field::parse(b"u8"));
 }
 
-/// Each bit of every field where the model says, and no other bit touched.
+/// Each bit of every field matches the model, and no other bit changes.
 #[test]
 fn fields_agree_with_a_plain_model() {
     let mut random = Random::announced("bitfield");
@@ -158,7 +158,7 @@ fn fields_at_the_ends_of_their_range() {
 }
 
 #[test]
-fn fields_behind_the_end_are_zero() {
+fn fields_beyond_the_end_are_zero() {
     let field = Field::parse(b"u16").unwrap();
     assert_eq!(field.get(&[0xff], 0), 0xff00);
     assert_eq!(field.get(&[0xff], 8), 0);
@@ -167,6 +167,6 @@ fn fields_behind_the_end_are_zero() {
 }
 
 #[test]
-fn a_refused_result_is_an_error() {
+fn an_oversized_result_is_an_error() {
     assert_eq!(Combination::try_new(Operation::Or, usize::MAX / 2).map(|_| ()), Err(OutOfMemory));
 }

@@ -1,19 +1,21 @@
 //! A hash of fields and values.
 //!
-//! | form | `OBJECT ENCODING` | what | bytes per field |
-//! | --- | --- | --- | --- |
-//! | packed | listpack | up to `hash-max-listpack-entries` fields, none longer than `hash-max-listpack-value` | 2 + lengths |
-//! | [`Table`] | hashtable | any | 22 to 27 + lengths (the piece of field and value rounded up by the allocator) |
-//! | [`Timed`] | listpackex or hashtable | one of the two above, with times for some fields | see there |
+//! | form | `OBJECT ENCODING` | bytes per field |
+//! | --- | --- | --- |
+//! | packed | listpack | 2 + lengths |
+//! | [`Table`] | hashtable | 22 to 27 + lengths, rounded up by the allocator |
+//! | [`Timed`] | listpackex or hashtable | as one of the above, and see there |
 //!
-//! A packed hash lives inside its dictionary entry while it is short. It becomes a table when a limit is passed, and never
-//! goes back, as in Redis.
+//! A hash is packed up to `hash-max-listpack-entries` fields, none longer than
+//! `hash-max-listpack-value`, and lives inside its dictionary entry while it is short. Beyond a
+//! limit it becomes a table and never converts back, as in Redis. Fields with a TTL make it a
+//! [`Timed`] hash around either form.
 //!
-//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
 //! | 10 fields of 11 bytes with values of 11 | packed | 24.2 |
 //! | 100,000 fields of 11 bytes with values of 11 | Table | 44.5 |
-//! | 100,000 fields of 11 bytes with values of 11 | Timed, all with a time | 107.0 |
+//! | 100,000 fields of 11 bytes with values of 11 | Timed, all with a TTL | 107.0 |
 
 mod timed;
 
@@ -25,42 +27,42 @@ use crate::pair::Pair;
 use crate::table::{Table, has_room};
 use crate::{Encoding, OutOfMemory, Value};
 
-/// Longest packed hash, bytes: Redis's limit of a listpack.
+/// Maximum size of a packed hash in bytes: Redis's limit of a listpack.
 const PACKED_BYTES_MAX: usize = 1 << 30;
 
-/// When a hash stops being packed.
+/// The limits of a packed hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashLimits {
-    /// `hash-max-listpack-entries`: most fields.
+    /// `hash-max-listpack-entries`: maximum number of fields.
     pub entries_max: usize,
-    /// `hash-max-listpack-value`: longest field or value, bytes.
+    /// `hash-max-listpack-value`: maximum length of a field or value, in bytes.
     pub value_bytes_max: usize,
 }
 
 /// A hash of fields and values.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Hash {
-    /// In one piece.
+    /// One string of bytes.
     Packed(Pack<OneWay>),
-    /// Any number of fields.
+    /// A hash table, for any number of fields.
     Table(Box<Table<Pair>>),
     /// With fields that expire.
     Timed(Box<Timed>),
 }
 
-/// A [`Hash`], to be read.
+/// A shared view of a [`Hash`].
 #[derive(Clone, Copy, Debug)]
 pub enum HashView<'a> {
-    /// In one piece.
+    /// One string of bytes.
     Packed(PackRef<'a, OneWay>),
-    /// Any number of fields.
+    /// A hash table, for any number of fields.
     Table(&'a Table<Pair>),
     /// With fields that expire.
     Timed(&'a Timed),
 }
 
 impl<'a> HashView<'a> {
-    /// The encoding that `OBJECT ENCODING` answers.
+    /// Returns the encoding that `OBJECT ENCODING` shows.
     pub fn encoding(self) -> Encoding {
         match self {
             HashView::Packed(_) => Encoding::Listpack,
@@ -72,7 +74,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Fields.
+    /// Returns the number of fields, including expired ones not yet removed.
     #[inline]
     pub fn len(self) -> usize {
         match self {
@@ -82,19 +84,19 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Whether these fields fit, as far as they aren't there: to be asked before any is set.
+    /// Returns whether these fields, unless they exist, still fit. Call it before any is set.
     #[inline]
     pub fn has_room<'f>(self, fields: impl Iterator<Item = &'f [u8]> + Clone) -> bool {
         has_room(self.len(), fields.clone().count())
             || has_room(self.len(), fields.filter(|field| self.get(field).is_none()).count())
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no fields.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     #[inline]
     pub fn get(self, field: &[u8]) -> Option<Element<'a>> {
         match self {
@@ -104,15 +106,16 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Has what [`Self::get`] will read of a large hash brought near, for several fields at once: see [`Table::prefetch`].
+    /// Prefetches the entries that [`Self::get`] will read, for several fields at once: see
+    /// [`Table::prefetch`].
     pub fn prefetch<'f>(self, fields: impl Iterator<Item = &'f [u8]>) {
         if let HashView::Table(table) = self.untimed() {
             table.prefetch(fields.map(|field| table.hash(field)));
         }
     }
 
-    /// The field and value of an index below the length, by an order that holds until the hash changes. Constant time but for a
-    /// packed hash.
+    /// Returns the field and value at an index below the length, in an order that holds until the
+    /// hash changes. Constant time, except for a packed hash.
     pub fn nth(self, index: usize) -> Option<(Element<'a>, Element<'a>)> {
         match self {
             HashView::Packed(pack) => pack.nth(index.checked_mul(2)?).map(|at| (pack.get(at), pack.get(pack.next(at)))),
@@ -121,7 +124,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// All fields and values; of a packed hash in the order in which they came.
+    /// Visits all fields and values; those of a packed hash in insertion order.
     pub fn for_each(self, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
         match self.untimed() {
             HashView::Packed(pack) => {
@@ -135,15 +138,16 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Fields whose time hasn't come at `now_ms`. Where some may have one that has, it takes a look at all times.
+    /// Returns the number of fields not expired at `now_ms`. Checks all expiry times if any may
+    /// have passed.
     pub fn len_at(self, now_ms: i64) -> usize {
         match self {
-            HashView::Timed(timed) if timed.is_due(now_ms) => self.len() - timed.over_len(now_ms),
+            HashView::Timed(timed) if timed.is_due(now_ms) => self.len() - timed.expired_len(now_ms),
             _ => self.len(),
         }
     }
 
-    /// As [`Self::for_each`], without the fields whose time has come at `now_ms`.
+    /// As [`Self::for_each`], without the fields expired at `now_ms`.
     pub fn for_each_at(self, now_ms: i64, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
         if !self.is_due(now_ms) {
             return self.for_each(visit);
@@ -156,7 +160,7 @@ impl<'a> HashView<'a> {
         });
     }
 
-    /// The same without times.
+    /// Returns the same fields and values as a hash without expiry times.
     #[inline]
     pub fn untimed(self) -> HashView<'a> {
         match self {
@@ -165,16 +169,17 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Whether there may be fields whose time has come, so that they must not be shown: [`Hash::expire`] takes them out.
+    /// Returns whether some fields may be expired, and so must be hidden until [`Hash::expire`]
+    /// removes them.
     #[inline]
     pub fn is_due(self, now_ms: i64) -> bool {
         matches!(self, HashView::Timed(timed) if timed.is_due(now_ms))
     }
 
-    /// A copy of a hash without the fields whose time has come.
+    /// Returns a copy without the expired fields.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses.
+    /// [`OutOfMemory`] if the copy can't be allocated.
     pub fn without_due(self, now_ms: i64) -> Result<Hash, OutOfMemory> {
         let mut copy = match self {
             HashView::Packed(pack) => Hash::Packed(pack.to_pack()),
@@ -185,12 +190,12 @@ impl<'a> HashView<'a> {
         Ok(copy)
     }
 
-    /// Whether any field expires.
+    /// Returns whether any field has an expiry time.
     pub fn has_times(self) -> bool {
         matches!(self, HashView::Timed(timed) if timed.times_len() > 0)
     }
 
-    /// When a field expires, unix time in ms; `None`: never.
+    /// Returns the expiry time of a field in Unix milliseconds; `None` if it has none.
     pub fn time(self, field: &[u8]) -> Option<i64> {
         match self {
             HashView::Timed(timed) => timed.time(field),
@@ -198,7 +203,7 @@ impl<'a> HashView<'a> {
         }
     }
 
-    /// Goes on with a scan, as [`Table::scan`]; a small hash is shown whole.
+    /// Continues a scan, as [`Table::scan`]; a packed hash is visited whole.
     pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>, Element<'_>)) -> u64 {
         match self.untimed() {
             HashView::Packed(_) | HashView::Timed(_) => {
@@ -224,8 +229,8 @@ fn find(table: &Table<Pair>, field: &[u8]) -> Option<usize> {
 }
 
 impl Hash {
-    /// The hash of a pack of field, value …; a table where those are too many. How long they are doesn't matter, as where Redis
-    /// loads one.
+    /// Returns the hash with this pack of fields and values, as a table if there are too many. As
+    /// when Redis loads one, their lengths don't matter.
     pub(crate) fn from_pack(pack: Pack<OneWay>, limits: HashLimits) -> Self {
         let mut hash = Hash::Packed(pack);
         if hash.view().len() > limits.entries_max {
@@ -234,8 +239,8 @@ impl Hash {
         hash
     }
 
-    /// To be called with the lengths of all fields and values that a command brings, before the first one is set: a hash that they
-    /// don't fit becomes a table, as in Redis.
+    /// Converts the hash to a table if fields and values of these lengths don't fit in a packed
+    /// one. Call it with all lengths of a command before the first is set, as Redis does.
     pub fn prepare(&mut self, lengths: impl Iterator<Item = usize>, limits: HashLimits) {
         let Hash::Packed(pack) = self.untimed_mut() else { return };
         let mut total = pack.as_ref().end();
@@ -247,7 +252,7 @@ impl Hash {
         }
     }
 
-    /// The same without times.
+    /// Returns the hash without expiry times.
     #[inline]
     fn untimed_mut(&mut self) -> &mut Hash {
         match self {
@@ -256,7 +261,7 @@ impl Hash {
         }
     }
 
-    /// Gives a field a value; it has no time after that. `true`: the field is new.
+    /// Sets a field and removes its expiry time. Returns whether the field is new.
     #[inline]
     pub fn set(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
         if let Hash::Timed(timed) = self {
@@ -265,7 +270,7 @@ impl Hash {
         self.update(field, value, limits)
     }
 
-    /// Gives a field a value, and leaves it the time that it may have. `true`: the field is new.
+    /// Sets a field and keeps its expiry time. Returns whether the field is new.
     #[inline]
     pub fn update(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
         self.untimed_mut().set_untimed(field, value, limits)
@@ -290,7 +295,7 @@ impl Hash {
                         pack.push_back(value);
                     }
                 }
-                // Also where nothing was added: the limit may be lower than when the others were.
+                // Check after every write: the limit may have been lowered since the last one.
                 if pack.as_ref().len() / 2 > limits.entries_max {
                     self.convert(0);
                 }
@@ -311,7 +316,7 @@ impl Hash {
         }
     }
 
-    /// Lets a field that exists expire, unix time in ms.
+    /// Sets the expiry time of an existing field, in Unix milliseconds.
     pub fn set_time(&mut self, field: &[u8], at_ms: i64) {
         if !matches!(self, Hash::Timed(_)) {
             let fields = std::mem::replace(self, Hash::empty());
@@ -322,7 +327,7 @@ impl Hash {
         }
     }
 
-    /// Lets a field stay. `false`: it had no time.
+    /// Removes the expiry time of a field. Returns whether it had one.
     pub fn clear_time(&mut self, field: &[u8]) -> bool {
         match self {
             Hash::Timed(timed) => timed.clear_time(field),
@@ -330,7 +335,7 @@ impl Hash {
         }
     }
 
-    /// Removes expired fields, at most so many, calls `removed` with each, and returns how many.
+    /// Removes at most `most` expired fields and calls `removed` with each. Returns how many.
     #[inline]
     pub fn expire(&mut self, now_ms: i64, most: usize, removed: impl FnMut(&[u8])) -> usize {
         match self {
@@ -339,7 +344,7 @@ impl Hash {
         }
     }
 
-    /// Takes one field out if its time has come. `false`: it hasn't, or there is none.
+    /// Removes a field if it is expired. Returns whether it was.
     pub fn expire_field(&mut self, field: &[u8], now_ms: i64) -> bool {
         match self {
             Hash::Timed(timed) => timed.expire_field(field, now_ms),
@@ -347,7 +352,7 @@ impl Hash {
         }
     }
 
-    /// Takes a field out. `false`: it wasn't there.
+    /// Removes a field. Returns whether it existed.
     #[inline]
     pub fn remove(&mut self, field: &[u8]) -> bool {
         match self {
@@ -368,7 +373,7 @@ impl Hash {
         }
     }
 
-    /// Makes it a table, with room for some fields more.
+    /// Converts a packed hash to a table, with space for `more` fields.
     fn convert(&mut self, more: usize) {
         let Hash::Packed(pack) = self else { return };
         let view = HashView::Packed(pack.as_ref());

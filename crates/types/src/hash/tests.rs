@@ -6,7 +6,7 @@ use crate::testing::Random;
 const LIMITS: HashLimits = HashLimits { entries_max: 8, value_bytes_max: 20 };
 
 #[test]
-fn a_lower_limit_counts_from_the_next_write_on() {
+fn a_lowered_limit_applies_at_the_next_write() {
     let mut hash = Hash::empty();
     for field in [&b"a"[..], b"b", b"c"] {
         hash.set(field, b"1", LIMITS);
@@ -72,7 +72,7 @@ fn random_changes_agree_with_a_map() {
 }
 
 #[test]
-fn what_a_command_brings_is_looked_at_first() {
+fn a_command_is_checked_as_a_whole() {
     for (lengths, packed) in [(&[20, 20][..], true), (&[1, 21], false), (&[PACKED_BYTES_MAX], false)] {
         let mut hash = Hash::empty();
         hash.set(b"f", b"v", LIMITS);
@@ -80,7 +80,7 @@ fn what_a_command_brings_is_looked_at_first() {
         assert_eq!(matches!(hash, Hash::Packed(_)), packed, "{lengths:?}");
         assert_eq!(contents(&hash).len(), 1);
     }
-    // Together, though each is short enough.
+    // Too long together, though each is short enough.
     let limits = HashLimits { entries_max: 8, value_bytes_max: usize::MAX };
     for (len, packed) in [(PACKED_BYTES_MAX / 2 - 1, true), (PACKED_BYTES_MAX / 2, false)] {
         let mut hash = Hash::empty();
@@ -131,7 +131,7 @@ fn fields_expire_as_in_a_model() {
             there.sort();
             let left = model.keys().filter(|field| !over.contains(field));
             assert_eq!((hash.view().len_at(now), there), (model.len() - over.len(), left.cloned().collect()));
-            // One by its name, and the others in two steps, as when a visit ends early.
+            // One field by name and the others in two steps, as an interrupted expiry cycle does.
             let named = over.last().is_some_and(|field| hash.expire_field(field, now));
             assert_eq!(named, !over.is_empty());
             if let Some((field, _)) = model.iter().find(|(_, (_, time))| time.is_none_or(|at| at > now)) {
@@ -148,7 +148,7 @@ fn fields_expire_as_in_a_model() {
             }
             if let Hash::Timed(timed) = &hash {
                 assert_eq!(timed.times_len(), model.values().filter(|(_, time)| time.is_some()).count());
-                // However often a time changes, what is stale stays bounded.
+                // However often an expiry time changes, the number of stale entries stays bounded.
                 assert!(hash.allocated_bytes() < 60_000, "{}", hash.allocated_bytes());
             }
         }
@@ -157,7 +157,7 @@ fn fields_expire_as_in_a_model() {
 }
 
 #[test]
-fn a_time_shows_in_the_encoding() {
+fn an_expiry_time_changes_the_encoding() {
     let mut hash = Hash::empty();
     hash.set(b"a", b"1", LIMITS);
     hash.set_time(b"a", 100);

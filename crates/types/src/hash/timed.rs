@@ -1,19 +1,21 @@
-//! A hash some of whose fields expire.
+//! A hash with fields that expire.
 //!
 //! ```text
-//! fields    the hash as it would be without times: packed, or a table
-//! times     table of field → unix time in ms (8 bytes), for those that have one
-//! due       heap of (time, hash of the field): the earliest on top
+//! fields    the hash without expiry times: packed, or a table
+//! times     table of field → Unix time in ms (8 bytes), for fields that expire
+//! due       heap of (time, hash of the field), the earliest first
 //! ```
 //!
-//! An entry of the heap whose time the table doesn't confirm is stale: its field went, or has another time now. It stays until
-//! it comes to the top, or until the stale ones are more than half, when the heap is made anew. So each change of a
-//! time costs O(log n), and finding what is due costs O(log n) for each.
+//! A heap entry is stale if the table has no such time for its hash: the field was removed, or its
+//! time changed. A stale entry stays until it reaches the top of the heap, or until more than half
+//! are stale and the heap is rebuilt. A change of a time takes O(log n), and so does finding each
+//! expired field.
 //!
-//! # What it costs
+//! # Cost
 //!
-//! Per field with a time, beside its hash: 20 to 27 bytes of table, 10 bytes and its own length for the field (rounded up by
-//! the allocator), and at most 32 of heap, more while it grows. Hashes without times pay nothing.
+//! Per field with an expiry time, in addition to the hash itself: 20 to 27 bytes of table, 10 bytes
+//! and the length of the field (rounded up by the allocator), and at most 32 of heap, more while it
+//! grows. Hashes without expiry times pay nothing.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,20 +25,20 @@ use crate::collection::Collection;
 use crate::pair::Pair;
 use crate::table::Table;
 
-/// Stale entries that a heap may have beside as many as there are times.
+/// Stale entries that the heap may always have, in addition to one per expiry time.
 const STALE_MIN: usize = 16;
 
-/// See the head of this module.
+/// The hash described at the head of this module.
 #[derive(Debug)]
 pub struct Timed {
-    /// Never one of this kind itself.
+    /// Never itself `Timed`.
     pub(super) fields: Hash,
     times: Table<Pair>,
     due: BinaryHeap<Reverse<(i64, u32)>>,
 }
 
 fn time_of(pair: &Pair) -> i64 {
-    // All values of the table are as long; another length can't come.
+    // All values of this table have eight bytes.
     pair.value().try_into().map_or(i64::MAX, i64::from_le_bytes)
 }
 
@@ -45,29 +47,29 @@ impl Timed {
         Timed { fields, times: Table::with_capacity(0), due: BinaryHeap::new() }
     }
 
-    /// The fields and values, as a hash without times.
+    /// Returns the fields and values as a hash without expiry times.
     pub fn fields(&self) -> HashView<'_> {
         self.fields.view()
     }
 
-    /// When a field expires, unix time in ms; `None`: never.
+    /// Returns the expiry time of a field in Unix milliseconds; `None` if it has none.
     pub fn time(&self, field: &[u8]) -> Option<i64> {
         find(&self.times, field).map(|index| time_of(self.times.get(index)))
     }
 
-    /// Fields that expire.
+    /// Returns the number of fields with an expiry time.
     pub fn times_len(&self) -> usize {
         self.times.len()
     }
 
-    /// Whether there may be a field to expire.
+    /// Returns whether there may be an expired field.
     #[inline]
     pub(super) fn is_due(&self, now_ms: i64) -> bool {
         self.due.peek().is_some_and(|Reverse((at, _))| *at <= now_ms)
     }
 
-    /// Fields whose time has come.
-    pub(super) fn over_len(&self, now_ms: i64) -> usize {
+    /// Returns the number of expired fields.
+    pub(super) fn expired_len(&self, now_ms: i64) -> usize {
         self.times.iter().filter(|pair| time_of(pair) <= now_ms).count()
     }
 
@@ -81,7 +83,7 @@ impl Timed {
         self.sweep();
     }
 
-    /// `false`: it had none.
+    /// Removes the expiry time of a field. Returns whether it had one.
     pub(super) fn clear_time(&mut self, field: &[u8]) -> bool {
         let Some(index) = find(&self.times, field) else { return false };
         self.times.remove(index);
@@ -89,7 +91,7 @@ impl Timed {
         true
     }
 
-    /// Removes expired fields, at most so many, calls `removed` with each, and returns how many.
+    /// Removes at most `most` expired fields and calls `removed` with each. Returns how many.
     pub(super) fn expire(&mut self, now_ms: i64, most: usize, mut removed: impl FnMut(&[u8])) -> usize {
         let mut expired = 0;
         while expired < most {
@@ -106,7 +108,7 @@ impl Timed {
         expired
     }
 
-    /// Takes one field out if its time has come. `false`: it hasn't, or there is none.
+    /// Removes a field if it is expired. Returns whether it was.
     pub(super) fn expire_field(&mut self, field: &[u8], now_ms: i64) -> bool {
         let Some(index) = find(&self.times, field) else { return false };
         if time_of(self.times.get(index)) > now_ms {
@@ -117,7 +119,7 @@ impl Timed {
         self.fields.remove(field)
     }
 
-    /// Makes the heap anew when most of it is stale.
+    /// Rebuilds the heap if most of it is stale.
     fn sweep(&mut self) {
         if self.due.len() > self.times.len() * 2 + STALE_MIN {
             self.due = self.times.iter_hashed().map(|(hash, pair)| Reverse((time_of(pair), hash))).collect();
@@ -134,7 +136,7 @@ impl Timed {
     }
 }
 
-/// Whether they hold the same, whatever is stale.
+/// Compares contents; stale heap entries don't count.
 impl PartialEq for Timed {
     fn eq(&self, other: &Self) -> bool {
         self.fields == other.fields && self.times == other.times

@@ -1,4 +1,5 @@
-//! From the registers' histogram to a count: Otmar Ertl's improved estimator (arXiv:1702.01284), as Redis uses it.
+//! Estimates the count from the histogram of registers, by Otmar Ertl's improved estimator
+//! (arXiv:1702.01284), as Redis does.
 
 use super::registers::Histogram;
 use super::{REGISTERS, VALUE_BITS};
@@ -18,7 +19,7 @@ pub(super) fn estimate(histogram: &Histogram) -> u64 {
     (ALPHA_INFINITY * registers * registers / z).round() as u64
 }
 
-/// Corrects for the registers that are zero.
+/// Returns the correction for registers that are zero.
 fn sigma(mut x: f64) -> f64 {
     if x == 1.0 {
         return f64::INFINITY;
@@ -35,7 +36,7 @@ fn sigma(mut x: f64) -> f64 {
     }
 }
 
-/// Corrects for the registers that can't grow.
+/// Returns the correction for registers at their maximum.
 fn tau(mut x: f64) -> f64 {
     if x == 0.0 || x == 1.0 {
         return 0.0;

@@ -1,22 +1,25 @@
-//! HyperLogLog: how many different elements were added, from 12 KiB at most, with a standard error of 0.81%.
+//! HyperLogLog: the approximate number of distinct elements in at most 12 KiB, with a standard
+//! error of 0.81%.
 //!
-//! A HyperLogLog is a string, byte for byte that of Redis, so that GET and SET carry it between the two:
+//! A HyperLogLog is a string in Redis's format, byte for byte, so GET and SET move it between the
+//! two:
 //!
 //! ```text
 //! HYLL   encoding   (3 unused)   cached count          registers
 //! 4      1          3            8, little-endian      dense: 16,384 × 6 bits; sparse: runs, see `sparse`
 //! ```
 //!
-//! The top bit of the cached count says that it is out of date. An element's hash chooses a register (14 bits) and
-//! proposes a value for it: one more than the zeros that the other 50 bits end with. A register keeps its largest proposal.
+//! The top bit of the cached count marks it as stale. An element's hash selects a register (14
+//! bits) and gives a value for it: one more than the trailing zeros of the other 50 bits. A
+//! register keeps the maximum of its values.
 //!
-//! | what | cost |
+//! | operation | cost |
 //! | --- | --- |
-//! | [`add`] to a dense one | a hash and a register |
-//! | [`add`] to a sparse one | a walk over half of its runs (at most `hll-sparse-max-bytes`), a few bytes moved |
-//! | [`HyperLogLog::count`] | 16,384 registers, and about 60 steps of floating point |
+//! | [`add`] to the dense form | a hash and a register |
+//! | [`add`] to the sparse form | a walk over half of its runs (at most `hll-sparse-max-bytes`) |
+//! | [`HyperLogLog::count`] | 16,384 registers, and about 60 floating-point steps |
 //!
-//! | holds (`tests/sizes.rs`) | form | bytes |
+//! | contents (`tests/sizes.rs`) | form | bytes |
 //! | --- | --- | --- |
 //! | 20 elements | sparse | 77.0 |
 //! | 100,000 elements | dense | 12304.0 |
@@ -34,41 +37,41 @@ pub use selftest::self_test;
 use crate::{OutOfMemory, RawString};
 use registers::DENSE_BYTES;
 
-/// Registers.
+/// Number of registers.
 pub const REGISTERS: usize = 1 << INDEX_BITS;
-/// Bits of a hash that choose the register.
+/// Hash bits that select the register.
 const INDEX_BITS: u32 = 14;
-/// Bits of a hash that propose a value.
+/// Hash bits that give the value.
 const VALUE_BITS: u32 = 64 - INDEX_BITS;
 /// Bytes before the registers.
 const HEADER_BYTES: usize = 16;
 const MAGIC: &[u8; 4] = b"HYLL";
 const ENCODING_AT: usize = 4;
 const CACHE_AT: usize = 8;
-/// The byte of the cached count, and its bit, that say that the count is out of date.
+/// The byte of the cached count that holds the stale bit, and that bit.
 const STALE_AT: usize = 15;
 const STALE: u8 = 1 << 7;
 
-/// How the registers are kept.
+/// The representation of the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Form {
-    /// Six bits each.
+    /// Six bits per register.
     Dense = 0,
-    /// As runs of equal ones.
+    /// Runs of equal registers: see `sparse`.
     Sparse = 1,
 }
 
-/// The runs of a sparse HyperLogLog don't make 16,384 registers.
+/// The runs of a sparse HyperLogLog don't add up to 16,384 registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupted;
 
-/// Why nothing was added.
+/// Why a change failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeError {
     /// See [`Corrupted`].
     Corrupted,
-    /// The allocator refused.
+    /// The allocator failed.
     OutOfMemory,
 }
 
@@ -84,7 +87,7 @@ impl From<OutOfMemory> for ChangeError {
     }
 }
 
-/// A string that is a HyperLogLog, to be read.
+/// A shared view of a string that is a HyperLogLog.
 #[derive(Clone, Copy, Debug)]
 pub struct HyperLogLog<'a> {
     bytes: &'a [u8],
@@ -92,8 +95,8 @@ pub struct HyperLogLog<'a> {
 }
 
 impl<'a> HyperLogLog<'a> {
-    /// The HyperLogLog that a string is, judged by its header and its length. The runs of a sparse one are checked by whoever
-    /// walks over them.
+    /// Checks header and length of a string. Returns `None` if it isn't a HyperLogLog. The methods
+    /// that walk the runs of the sparse form check those.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() < HEADER_BYTES || !bytes.starts_with(MAGIC) {
@@ -107,7 +110,7 @@ impl<'a> HyperLogLog<'a> {
         Some(HyperLogLog { bytes, form })
     }
 
-    /// How the registers are kept.
+    /// Returns the representation of the registers.
     #[must_use]
     pub fn form(self) -> Form {
         self.form
@@ -117,14 +120,14 @@ impl<'a> HyperLogLog<'a> {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// The count that was remembered, unless it is out of date.
+    /// Returns the cached count, unless it is stale.
     #[must_use]
     pub fn cached_count(self) -> Option<u64> {
         let cache: [u8; 8] = std::array::from_fn(|at| self.bytes[CACHE_AT + at]);
         (cache[7] & STALE == 0).then_some(u64::from_le_bytes(cache))
     }
 
-    /// How many different elements were added, about.
+    /// Returns the approximate number of distinct elements.
     ///
     /// # Errors
     /// [`Corrupted`].
@@ -136,10 +139,10 @@ impl<'a> HyperLogLog<'a> {
         Ok(estimate::estimate(&histogram))
     }
 
-    /// Raises each of `registers` to the one here, where that is larger.
+    /// Raises each of `registers` to the value here if that is larger.
     ///
     /// # Errors
-    /// [`Corrupted`]; some registers may have been raised.
+    /// [`Corrupted`]; some registers may have been raised already.
     pub fn merge_into(self, registers: &mut Registers) -> Result<(), Corrupted> {
         match self.form {
             Form::Dense => {
@@ -150,17 +153,18 @@ impl<'a> HyperLogLog<'a> {
         }
     }
 
-    /// The runs of a sparse one, as PFDEBUG DECODE shows them. `None`: it is dense.
+    /// Returns the runs of the sparse form, as PFDEBUG DECODE shows them; `None` for the dense
+    /// form.
     #[must_use]
     pub fn decode(self) -> Option<String> {
         (self.form == Form::Sparse).then(|| sparse::decode(self.body()))
     }
 }
 
-/// An empty HyperLogLog, sparse.
+/// Returns an empty HyperLogLog in sparse form.
 ///
 /// # Errors
-/// [`OutOfMemory`] when the allocator refuses.
+/// [`OutOfMemory`] if it can't be allocated.
 pub fn empty() -> Result<RawString, OutOfMemory> {
     let mut bytes = [0; HEADER_BYTES + sparse::EMPTY.len()];
     bytes[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -169,25 +173,25 @@ pub fn empty() -> Result<RawString, OutOfMemory> {
     RawString::try_from_slice(&bytes)
 }
 
-/// Adds an element; whether a register changed by it (the cached count is then out of date). `string` must be a HyperLogLog.
-/// One that would take more than `sparse_bytes_max` becomes dense.
+/// Adds an element to `string`, which must be a HyperLogLog. Returns whether a register changed;
+/// the cached count is stale then. A sparse one that would exceed `sparse_bytes_max` becomes dense.
 ///
 /// # Errors
-/// [`ChangeError`]; nothing was changed.
+/// [`ChangeError`], with nothing changed.
 pub fn add(string: &mut RawString, element: &[u8], sparse_bytes_max: u64) -> Result<bool, ChangeError> {
-    let (index, value) = proposal(element);
+    let (index, value) = register_and_value(element);
     raise(string, index, value, sparse_bytes_max)
 }
 
-/// The register that an element chooses, and the value that it proposes: 1 to 51.
-fn proposal(element: &[u8]) -> (usize, u8) {
+/// Returns the register that an element selects and the value for it: 1 to 51.
+fn register_and_value(element: &[u8]) -> (usize, u8) {
     let hash = murmur_hash_64a(element);
     let index = hash as usize & (REGISTERS - 1);
     let rest = hash >> INDEX_BITS | 1 << VALUE_BITS;
     (index, rest.trailing_zeros() as u8 + 1)
 }
 
-/// Raises a register; whether it was smaller.
+/// Raises a register. Returns whether it was smaller.
 fn raise(string: &mut RawString, index: usize, value: u8, sparse_bytes_max: u64) -> Result<bool, ChangeError> {
     let changed = match string.as_bytes()[ENCODING_AT] {
         0 => registers::raise(&mut string.as_mut_bytes()[HEADER_BYTES..], index, value),
@@ -206,10 +210,10 @@ fn raise(string: &mut RawString, index: usize, value: u8, sparse_bytes_max: u64)
     Ok(changed)
 }
 
-/// Makes a HyperLogLog dense; whether it wasn't. Its cached count stays.
+/// Converts a HyperLogLog to the dense form, with its cached count. Returns whether it was sparse.
 ///
 /// # Errors
-/// [`ChangeError`]; nothing was changed.
+/// [`ChangeError`], with nothing changed.
 pub fn to_dense(string: &mut RawString) -> Result<bool, ChangeError> {
     if string.as_bytes()[ENCODING_AT] == Form::Dense as u8 {
         return Ok(false);
@@ -226,18 +230,18 @@ pub fn to_dense(string: &mut RawString) -> Result<bool, ChangeError> {
     Ok(true)
 }
 
-/// Raises the registers of a HyperLogLog to `registers`, of which none may be smaller: what PFMERGE stores. It becomes dense
-/// when `dense` says so or when it would take too much.
+/// Raises the registers of a HyperLogLog to `registers`, none of which may be smaller: the last
+/// step of PFMERGE. It becomes dense if `dense` is set or if it would exceed `sparse_bytes_max`.
 ///
 /// # Errors
-/// [`ChangeError`]; nothing was changed.
+/// [`ChangeError`], with nothing changed.
 pub fn store_merged(
     string: &mut RawString,
     registers: &Registers,
     dense: bool,
     sparse_bytes_max: u64,
 ) -> Result<(), ChangeError> {
-    // On a copy, since a failure half-way must leave the string as it was.
+    // On a copy: a failure half-way must leave the string unchanged.
     let mut merged = string.try_clone()?;
     if dense {
         to_dense(&mut merged)?;
@@ -254,12 +258,12 @@ pub fn store_merged(
     Ok(())
 }
 
-/// Marks the cached count as out of date.
+/// Marks the cached count as stale.
 pub fn forget_count(string: &mut RawString) {
     string.as_mut_bytes()[STALE_AT] |= STALE;
 }
 
-/// Remembers the count.
+/// Stores the cached count.
 pub fn remember_count(string: &mut RawString, count: u64) {
     string.as_mut_bytes()[CACHE_AT..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
 }
@@ -267,7 +271,7 @@ pub fn remember_count(string: &mut RawString, count: u64) {
 /// The seed of the hash.
 const HASH_SEED: u64 = 0xadc8_3b19;
 
-/// Austin Appleby's MurmurHash64A, over little-endian words as Redis has it.
+/// Hashes by Austin Appleby's MurmurHash64A over little-endian words, as Redis does.
 fn murmur_hash_64a(bytes: &[u8]) -> u64 {
     const FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
     const SHIFT: u32 = 47;

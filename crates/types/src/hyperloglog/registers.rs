@@ -1,16 +1,16 @@
-//! Registers: a byte each while commands work on them, six bits each in a dense HyperLogLog.
+//! Registers: a byte each while commands process them, six bits each in a dense HyperLogLog.
 
 use super::REGISTERS;
 
 /// Bits of a register.
 const REGISTER_BITS: usize = 6;
 const REGISTER_MASK: u32 = (1 << REGISTER_BITS) - 1;
-/// Bytes of all registers, dense.
+/// Bytes of all registers in dense form.
 pub(super) const DENSE_BYTES: usize = REGISTERS * REGISTER_BITS / 8;
-/// How many registers have each value.
+/// The number of registers with each value.
 pub(super) type Histogram = [u32; 1 << REGISTER_BITS];
 
-/// All registers, a byte each.
+/// All registers, one byte each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registers {
     values: Box<[u8]>,
@@ -23,24 +23,24 @@ impl Default for Registers {
 }
 
 impl Registers {
-    /// All zero.
+    /// Returns registers that are all zero.
     #[must_use]
     pub fn new() -> Self {
         Registers { values: vec![0; REGISTERS].into_boxed_slice() }
     }
 
-    /// The registers' values.
+    /// Returns the values of the registers.
     #[must_use]
     pub fn values(&self) -> &[u8] {
         &self.values
     }
 
-    /// The registers that aren't zero, with their values.
+    /// Returns the nonzero registers with their values.
     pub(super) fn non_zero(&self) -> impl Iterator<Item = (usize, u8)> {
         self.values.iter().copied().enumerate().filter(|(_, value)| *value != 0)
     }
 
-    /// How many different elements were added to all that was merged here, about.
+    /// Returns the approximate number of distinct elements in all merged HyperLogLogs.
     #[must_use]
     pub fn count(&self) -> u64 {
         let mut histogram = [0; 1 << REGISTER_BITS];
@@ -50,7 +50,7 @@ impl Registers {
         super::estimate::estimate(&histogram)
     }
 
-    /// Raises the `len` registers from `first` on to a value.
+    /// Raises `len` registers from `first` on to a value.
     pub(super) fn raise(&mut self, first: usize, len: usize, value: u8) {
         for register in &mut self.values[first..first + len] {
             *register = value.max(*register);
@@ -66,7 +66,7 @@ impl Registers {
         }
     }
 
-    /// Writes them, six bits each.
+    /// Writes the registers in dense form.
     pub(super) fn pack(&self, dense: &mut [u8]) {
         let (quads, _) = self.values.as_chunks::<4>();
         for (quad, three) in quads.iter().zip(dense.as_chunks_mut::<3>().0) {
@@ -76,14 +76,14 @@ impl Registers {
     }
 }
 
-/// Four registers out of three bytes; the first is at the lowest bits.
+/// Unpacks four registers from three bytes; the first is in the lowest bits.
 #[inline]
 fn unpack(three: [u8; 3]) -> [u8; 4] {
     let word = u32::from_le_bytes([three[0], three[1], three[2], 0]);
     std::array::from_fn(|at| (word >> (REGISTER_BITS * at) & REGISTER_MASK) as u8)
 }
 
-/// Raises a register of a dense HyperLogLog; whether it was smaller.
+/// Raises a register in dense form. Returns whether it was smaller.
 #[inline]
 pub(super) fn raise(dense: &mut [u8], index: usize, value: u8) -> bool {
     let at = index / 4 * 3;
@@ -97,9 +97,10 @@ pub(super) fn raise(dense: &mut [u8], index: usize, value: u8) -> bool {
     true
 }
 
-/// How many registers of a dense HyperLogLog have each value.
+/// Counts the registers of each value in dense form.
 pub(super) fn histogram(dense: &[u8]) -> Histogram {
-    // One for each of four registers, so that equal neighbours don't wait for each other's count.
+    // One histogram per register of a quad, so that equal adjacent registers don't wait for each
+    // other's increment.
     let mut parts = [[0u32; 1 << REGISTER_BITS]; 4];
     for three in dense.as_chunks::<3>().0 {
         for (part, value) in parts.iter_mut().zip(unpack(*three)) {

@@ -1,4 +1,4 @@
-//! PFSELFTEST: whether registers, forms and estimates still agree with each other, on this machine.
+//! PFSELFTEST: checks that registers, forms and estimates agree on this machine.
 
 use super::registers::{self, DENSE_BYTES};
 use super::{HEADER_BYTES, HyperLogLog, REGISTERS, Registers, add, empty, to_dense};
@@ -6,22 +6,22 @@ use pantala_base::random::Random;
 
 /// Rounds of the test of dense registers.
 const ROUNDS: usize = 100;
-/// Elements that are added at most.
+/// Number of elements that are added.
 const ELEMENTS_MAX: u64 = 1_000_000;
-/// An estimate may be off by this many standard errors.
+/// Maximum error of an estimate, in standard errors.
 const STANDARD_ERRORS_MAX: f64 = 6.0;
 
-/// Runs the test with random numbers of `seed`.
+/// Runs the test with random numbers from `seed`.
 ///
 /// # Errors
-/// What doesn't agree, for a person.
+/// A description of the first mismatch.
 pub fn self_test(seed: u64, sparse_bytes_max: u64) -> Result<(), String> {
     let mut random = Random::from_seed(seed);
     dense_registers(&mut random)?;
     estimates(&mut random, sparse_bytes_max)
 }
 
-/// Dense registers against bytes.
+/// Checks dense registers against plain bytes.
 fn dense_registers(random: &mut Random) -> Result<(), String> {
     let mut dense = vec![0; DENSE_BYTES];
     let mut model = vec![0u8; REGISTERS];
@@ -45,7 +45,7 @@ fn dense_registers(random: &mut Random) -> Result<(), String> {
     Ok(())
 }
 
-/// Estimates against the truth, and the two forms against each other.
+/// Checks estimates against the true count, and the two forms against each other.
 fn estimates(random: &mut Random, sparse_bytes_max: u64) -> Result<(), String> {
     let refused = |error| format!("{error:?}");
     let relative_error = 1.04 / (REGISTERS as f64).sqrt();

@@ -1,4 +1,4 @@
-//! Registers as runs of equal ones.
+//! The sparse form: runs of equal registers.
 //!
 //! | bytes | run |
 //! | --- | --- |
@@ -6,8 +6,9 @@
 //! | `01nnnnnn nnnnnnnn` | n + 1 zeros |
 //! | `1vvvvvnn` | n + 1 registers of the value v + 1 |
 //!
-//! Raising a register splits its run in up to three and then joins equal neighbours, a few runs around it only: byte for
-//! byte what Redis makes of the same elements in the same order.
+//! Raising a register splits its run into up to three, then merges equal adjacent runs, a few
+//! around it only: the result is byte for byte that of Redis for the same elements in the same
+//! order.
 
 use super::registers::Histogram;
 use super::{Corrupted, HEADER_BYTES, REGISTERS, Registers};
@@ -19,34 +20,35 @@ pub(super) const EMPTY: [u8; 2] = [0x7f, 0xff];
 const ZEROS_LEN_MAX: usize = 64;
 const VALUE_MAX: u8 = 32;
 const VALUE_LEN_MAX: usize = 4;
-/// How many runs around a changed one are looked at for joining.
+/// Maximum number of runs around a change that are considered for merging.
 const JOINED_RUNS_MAX: usize = 5;
-/// Bytes of the longest that a run becomes: two long runs of zeros around a value.
+/// Maximum number of bytes that a run is split into: two long runs of zeros around a value.
 const SPLIT_BYTES_MAX: usize = 5;
 
-/// What became of a register.
+/// The result of raising a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Raised {
-    /// It was large enough.
+    /// The register was large enough.
     No,
-    /// It is larger now.
+    /// The register was raised.
     Yes,
-    /// It can't be said, or not within the allowed bytes. Nothing was changed.
+    /// The sparse form can't represent the value, or not within the allowed bytes. Nothing was
+    /// changed.
     NeedsDense,
 }
 
-/// A run at the beginning of some bytes.
+/// A decoded run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     value: u8,
-    /// Registers, 1 to 16,384.
+    /// Number of registers, 1 to 16,384.
     len: usize,
-    /// 1 or 2.
+    /// Encoded size in bytes, 1 or 2.
     bytes: usize,
 }
 
 impl Run {
-    /// `None`: there are no more bytes, or only half a run.
+    /// Decodes the run at the start of `bytes`; `None` if there is no complete run.
     #[inline]
     fn first(bytes: &[u8]) -> Option<Run> {
         match *bytes.first()? {
@@ -60,7 +62,7 @@ impl Run {
         }
     }
 
-    /// The byte of a run of 1 to 4 registers of a value from 1 to 32.
+    /// Returns the encoding of 1 to 4 registers with a value from 1 to 32.
     fn of_value(value: u8, len: usize) -> u8 {
         0x80 | (value - 1) << 2 | (len as u8 - 1)
     }
@@ -94,7 +96,7 @@ pub(super) fn merge_into(bytes: &[u8], registers: &mut Registers) -> Result<(), 
     })
 }
 
-/// As far as there are whole runs.
+/// Formats all complete runs.
 pub(super) fn decode(mut bytes: &[u8]) -> String {
     let mut text = String::new();
     while let Some(run) = Run::first(bytes) {
@@ -110,11 +112,11 @@ pub(super) fn decode(mut bytes: &[u8]) -> String {
     text
 }
 
-/// Where a register's run is.
+/// The position of a register's run.
 struct Place {
     /// Offset of the run.
     at: usize,
-    /// Offset of the run before, or of this one when it is the first.
+    /// Offset of the run before; of this run if it is the first.
     before: usize,
     /// Index of the run's first register.
     first: usize,
@@ -161,7 +163,7 @@ pub(super) fn raise(
     Ok(Raised::Yes)
 }
 
-/// Runs that take another's place.
+/// The runs that replace a split run.
 #[derive(Default)]
 struct Split {
     bytes: [u8; SPLIT_BYTES_MAX],
@@ -193,7 +195,7 @@ impl Split {
     }
 }
 
-/// Joins neighbours of equal value among a few runs from an offset on.
+/// Merges adjacent runs of equal value, among a few runs from an offset on.
 fn join(string: &mut RawString, mut at: usize) -> Result<(), OutOfMemory> {
     for _ in 0..JOINED_RUNS_MAX {
         let bytes = string.as_bytes();
@@ -202,7 +204,7 @@ fn join(string: &mut RawString, mut at: usize) -> Result<(), OutOfMemory> {
         match next {
             Some(next) if next.value == run.value && run.len + next.len <= VALUE_LEN_MAX => {
                 let joined = Run::of_value(run.value, run.len + next.len);
-                // Then once more at the same place.
+                // Stay here: the merged run may merge with the next.
                 string.try_splice(at..at + 2, &[joined])?;
             }
             _ => at += run.bytes,

@@ -8,14 +8,14 @@ fn hll(string: &RawString) -> HyperLogLog<'_> {
 }
 
 #[test]
-fn an_empty_one() {
+fn an_empty_hyperloglog() {
     let string = empty().unwrap();
     assert_eq!(string.as_bytes(), b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff");
     assert_eq!((hll(&string).count(), hll(&string).cached_count()), (Ok(0), Some(0)));
     assert_eq!(hll(&string).decode().as_deref(), Some("Z:16384"));
 }
 
-/// The string that redis-server 7.0.15 has after `PFADD h a b c d e f g`.
+/// The string in redis-server 7.0.15 after `PFADD h a b c d e f g`.
 #[test]
 fn the_same_bytes_as_redis() {
     let mut string = empty().unwrap();
@@ -35,7 +35,8 @@ fn the_same_bytes_as_redis() {
 const SEVEN: &str =
     r"HYLL\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x80Fm\x80V\x0c\x80D<\x848\x80P\xb1\x84I\x8c\x80Bm\x80BZ";
 
-/// Sparse registers are those of a model, whatever was split and joined; and they stay when it becomes dense.
+/// Sparse registers equal those of a model, however runs are split and merged, and keep their
+/// values in dense form.
 #[test]
 fn sparse_and_dense_agree_with_a_plain_model() {
     let mut random = Random::announced("hyperloglog");
@@ -43,7 +44,7 @@ fn sparse_and_dense_agree_with_a_plain_model() {
         let mut string = empty().unwrap();
         let mut model = vec![0u8; REGISTERS];
         let bytes_max = random.pick(&[100, 3000, 100_000]);
-        // Few registers, so that neighbours meet.
+        // Few registers, so that runs meet.
         let range = random.pick(&[30, 600, REGISTERS as u64]);
         for _ in 0..2000 {
             let index = random.below(range) as usize;
@@ -69,7 +70,7 @@ fn sparse_and_dense_agree_with_a_plain_model() {
 #[test]
 fn limits_of_the_sparse_form() {
     let mut string = empty().unwrap();
-    // A single register needs four bytes more: zeros on one side, a value, zeros on the other.
+    // A single register adds four bytes: zeros before, a value, zeros after.
     assert_eq!(raise(&mut string, 100, 32, 20), Ok(true));
     assert_eq!(hll(&string).form(), Form::Dense);
     let mut string = empty().unwrap();
@@ -106,7 +107,7 @@ fn merging() {
 }
 
 #[test]
-fn what_is_none_and_what_is_corrupted() {
+fn invalid_and_corrupted_strings() {
     let mut string = empty().unwrap();
     add(&mut string, b"x", SPARSE_BYTES_MAX).unwrap();
     let good = string.as_bytes().to_vec();
@@ -120,8 +121,8 @@ fn what_is_none_and_what_is_corrupted() {
     };
     assert!(HyperLogLog::of(&with(0, b'h')).is_none());
     assert!(HyperLogLog::of(&with(ENCODING_AT, 2)).is_none());
-    assert!(HyperLogLog::of(&with(ENCODING_AT, 0)).is_none(), "a dense one has its length");
-    // Too few registers, too many, half a run, nothing.
+    assert!(HyperLogLog::of(&with(ENCODING_AT, 0)).is_none(), "the dense form has a fixed length");
+    // Too few registers, too many, an incomplete run, nothing.
     let extended = [&good[..], b"\0"].concat();
     let halved = [&good[..good.len() - 2], b"\x7f"].concat();
     for bytes in [&good[..good.len() - 1], &good[..good.len() - 2], &extended, &halved, &good[..HEADER_BYTES]] {
@@ -136,9 +137,9 @@ fn what_is_none_and_what_is_corrupted() {
     assert_eq!(add(&mut nothing, b"x", SPARSE_BYTES_MAX), Err(ChangeError::Corrupted));
 }
 
-/// Any bytes behind a good header are counted, changed or refused, never a panic.
+/// Arbitrary bytes after a valid header are counted, changed or rejected, never a panic.
 #[test]
-fn any_runs_are_survived() {
+fn arbitrary_runs_do_not_panic() {
     let mut random = Random::announced("hyperloglog runs");
     for _ in 0..3000 {
         let mut bytes = empty().unwrap().as_bytes()[..HEADER_BYTES].to_vec();

@@ -1,14 +1,15 @@
 //! A list of strings.
 //!
-//! | form | for | bytes of heap |
+//! | form | used | bytes of heap |
 //! | --- | --- | --- |
-//! | packed | up to [`INLINE_PACKED_BYTES_MAX`] bytes of entries | none: they stand inside the dictionary's entry |
-//! | [`Quicklist`] | longer | 56, and per node (8 KiB of entries by default) 32 and what its entries take, up to an eighth more |
+//! | packed | up to [`INLINE_PACKED_BYTES_MAX`] bytes | none: inside the dictionary entry |
+//! | [`Quicklist`] | beyond | 56, and per node 32 plus its entries and up to an eighth more |
 //!
-//! A push or pop at either end costs the same whatever the length; one in the middle moves at most one node's bytes and looks at each
-//! node on the way. An element of the packed form takes its bytes (an integer 1 to 9) and 2.
+//! A node holds 8 KiB of entries by default. A push or pop at either end takes constant time; a
+//! change in the middle visits each node on its way and moves the bytes of at most one. An element
+//! of the packed form takes its bytes (an integer 1 to 9) and 2.
 //!
-//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
 //! | 20 elements of 13 bytes | packed | 15.1 |
 //! | 100,000 elements of 13 bytes | Quicklist | 15.1 |
@@ -28,22 +29,23 @@ use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
 use crate::pack::{Element, Encoded, Pack, PackRef};
 use crate::{OutOfMemory, Value};
 
-/// Longest element, bytes: what an entry's length can say, and some room.
+/// Maximum length of an element, in bytes: the maximum length of an entry less some overhead.
 pub const ELEMENT_BYTES_MAX: usize = u32::MAX as usize - 1024;
 
 /// A list of strings.
 #[derive(Debug)]
 pub enum List {
-    /// In one piece.
+    /// One string of bytes.
     Packed(Pack),
-    /// In nodes.
+    /// Nodes.
     Nodes(Box<Quicklist>),
 }
 
-/// Lists are equal when their elements are, however they are kept.
+/// Compares elements, whatever the form.
 impl PartialEq for List {
     fn eq(&self, other: &Self) -> bool {
-        // One is read after the other: either may be compressed here and there.
+        // Collects one list first: a view shows elements only during a call, as nodes may be
+        // compressed.
         let mut elements = Vec::with_capacity(other.view().len());
         other.view().for_each(|element| elements.push(element.to_vec()));
         let mut elements = elements.into_iter();
@@ -67,7 +69,7 @@ impl List {
         }
     }
 
-    /// Adds all entries of a pack at the back: as a node, where they don't go beyond its limit.
+    /// Appends all entries of a pack, as one node if they don't exceed its limit.
     pub(crate) fn append(&mut self, entries: PackRef<'_>, limit: NodeLimit) {
         let len = entries.len();
         if len == 0 {
@@ -89,7 +91,7 @@ impl List {
         }
     }
 
-    /// Takes the element at an end out, and gives it to `take`. `None`: the list is empty.
+    /// Removes the element at an end and passes it to `take`. Returns `None` if the list is empty.
     #[inline]
     pub fn pop<R>(&mut self, end: End, take: impl FnOnce(Element<'_>) -> R) -> Option<R> {
         let pack = match self {
@@ -109,7 +111,7 @@ impl List {
         Some(result)
     }
 
-    /// Puts a value in place of the element of an index (from the front). `false`: there is none.
+    /// Replaces the element at an index (from the front). Returns `false` if there is none.
     pub fn set(&mut self, index: usize, value: &[u8], limit: NodeLimit) -> bool {
         if index >= self.view().len() {
             return false;
@@ -125,7 +127,8 @@ impl List {
         true
     }
 
-    /// Adds a value before the element of an index (from the front), or at the end when there is none.
+    /// Inserts a value before the element at an index (from the front), or at the end if there is
+    /// none.
     pub fn insert(&mut self, index: usize, value: &[u8], limit: NodeLimit) {
         match self.for_growth(value, limit) {
             List::Packed(pack) => {
@@ -136,7 +139,7 @@ impl List {
         }
     }
 
-    /// Takes `count` elements off an end (all, if there aren't as many).
+    /// Removes `count` elements at an end, or all if there are fewer.
     pub fn cut(&mut self, end: End, count: usize) {
         let pack = match self {
             List::Packed(pack) => pack,
@@ -153,7 +156,8 @@ impl List {
         }
     }
 
-    /// Takes out up to `most` elements that equal a value, the first ones or, `backward`, the last. Returns how many went.
+    /// Removes up to `most` elements equal to a value, the first ones or, if `backward`, the last.
+    /// Returns how many.
     pub fn remove_equal(&mut self, value: &[u8], most: usize, backward: bool, limit: NodeLimit) -> usize {
         let wanted = Element::of(value);
         let pack = match self {
@@ -182,7 +186,7 @@ impl List {
         removed
     }
 
-    /// The list in the form in which one more such value has its place.
+    /// Converts the list, if needed, to a form that can take this value.
     #[inline]
     fn for_growth(&mut self, value: &[u8], limit: NodeLimit) -> &mut Self {
         if let List::Packed(pack) = self {

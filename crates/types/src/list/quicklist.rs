@@ -1,8 +1,9 @@
-//! A long list: a row of nodes.
+//! A long list: a sequence of nodes.
 //!
-//! With a *plain depth* (`list-compress-depth` when the list was made) all nodes but so many at either end are compressed, as far as that
-//! saves anything. Pushes and pops see plain nodes only; whatever works in the middle decompresses the node it changes first, and whatever
-//! may have moved or changed nodes calls [`Quicklist::keep_depth`] when it is done.
+//! With a *plain depth* (`list-compress-depth` when the list was created) all nodes are compressed
+//! except that many at either end, if compressing saves anything. Pushes and pops touch plain nodes
+//! only. A change in the middle decompresses its node first, and calls [`Quicklist::restore_depth`]
+//! once nodes may have moved or changed.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use super::node::{Node, NodeLimit};
 use crate::OutOfMemory;
 use crate::pack::{Element, Encoded, PackRef};
 
-/// Which end of a list.
+/// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The front (`LEFT`).
@@ -19,24 +20,24 @@ pub enum End {
     Right,
 }
 
-/// A list in nodes. No node is empty.
+/// A list of nodes, none of them empty.
 #[derive(Clone, Debug, Default)]
 pub struct Quicklist {
     nodes: VecDeque<Node>,
     len: usize,
-    /// What the nodes take on the heap, bytes: kept up to date, so that nobody needs to sum it up.
+    /// Heap bytes of all nodes: a running sum, so that reading it takes constant time.
     node_bytes: usize,
-    /// Nodes at either end that stay plain; 0: all.
+    /// Number of nodes at either end that stay uncompressed; 0: all.
     plain_depth: u32,
 }
 
 impl Quicklist {
-    /// An empty one.
+    /// Returns an empty list.
     pub(super) fn new(limit: NodeLimit) -> Self {
         Quicklist { plain_depth: limit.plain_depth, ..Quicklist::default() }
     }
 
-    /// The list of a pack's entries.
+    /// Returns a list with the entries of a pack.
     pub(super) fn from_pack(pack: PackRef<'_>, limit: NodeLimit) -> Self {
         let mut list = Quicklist::new(limit);
         if !pack.is_empty() {
@@ -45,23 +46,23 @@ impl Quicklist {
         list
     }
 
-    /// Adds all entries of a pack at the back, as a node.
+    /// Appends all entries of a pack as a node.
     pub(super) fn append_node(&mut self, pack: PackRef<'_>) {
-        self.settle(End::Right);
+        self.seal(End::Right);
         let mut node = Node::from_pack(pack);
-        node.settle();
+        node.seal();
         self.insert_node(self.nodes.len(), node);
-        self.keep_depth(0);
+        self.restore_depth(0);
     }
 
-    /// Whether nodes in its middle are compressed.
+    /// Returns whether it compresses the nodes in its middle.
     pub(super) fn compresses(&self) -> bool {
         self.plain_depth > 0
     }
 
     /// Decompresses a node.
     #[inline]
-    fn open(&mut self, number: usize) {
+    fn decompress(&mut self, number: usize) {
         if self.nodes[number].is_compressed() {
             self.node_bytes -= self.nodes[number].allocated_bytes();
             self.nodes[number].decompress();
@@ -69,8 +70,8 @@ impl Quicklist {
         }
     }
 
-    /// Compresses a node, if it is in the middle.
-    fn close(&mut self, number: usize) {
+    /// Compresses a node if it is in the middle.
+    fn compress_in_middle(&mut self, number: usize) {
         let depth = self.plain_depth as usize;
         if number >= depth && number + depth < self.nodes.len() {
             self.node_bytes -= self.nodes[number].allocated_bytes();
@@ -79,26 +80,26 @@ impl Quicklist {
         }
     }
 
-    /// After nodes came or went, or the one of a number or its neighbours changed: those at the ends are plain, the others
-    /// compressed.
+    /// Restores the plain depth: decompresses the nodes at the ends, and compresses `changed` and
+    /// its neighbors. Call it after adding, removing or changing nodes.
     #[inline]
-    fn keep_depth(&mut self, changed: usize) {
+    fn restore_depth(&mut self, changed: usize) {
         if self.plain_depth > 0 {
-            self.keep_depth_now(changed);
+            self.restore_depth_now(changed);
         }
     }
 
     #[cold]
-    fn keep_depth_now(&mut self, changed: usize) {
+    fn restore_depth_now(&mut self, changed: usize) {
         let (depth, len) = (self.plain_depth as usize, self.nodes.len());
         for from_end in 0..depth.min(len) {
-            self.open(from_end);
-            self.open(len - 1 - from_end);
+            self.decompress(from_end);
+            self.decompress(len - 1 - from_end);
         }
         if len > 2 * depth {
-            self.close(depth);
-            self.close(len - 1 - depth);
-            (changed.saturating_sub(1)..=changed + 1).for_each(|number| self.close(number));
+            self.compress_in_middle(depth);
+            self.compress_in_middle(len - 1 - depth);
+            (changed.saturating_sub(1)..=changed + 1).for_each(|number| self.compress_in_middle(number));
         }
     }
 
@@ -106,7 +107,7 @@ impl Quicklist {
         &self.nodes
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -121,7 +122,7 @@ impl Quicklist {
         Ok(Quicklist { nodes, len: self.len, node_bytes, plain_depth: self.plain_depth })
     }
 
-    /// The node an element is in, and its index there. The index must be below the length.
+    /// Returns the node of an element, and its index there. The index must be below the length.
     pub(super) fn locate(&self, index: usize) -> Option<(usize, usize)> {
         if index <= self.len / 2 {
             let mut before = 0;
@@ -164,22 +165,22 @@ impl Quicklist {
         self.len += 1;
     }
 
-    /// What was the last node at an end gets no more.
-    fn settle(&mut self, end: End) {
+    /// Releases the free space of the last node at an end, before another is added there.
+    fn seal(&mut self, end: End) {
         let last = match end {
             End::Left => self.nodes.front_mut(),
             End::Right => self.nodes.back_mut(),
         };
         if let Some(node) = last {
             self.node_bytes -= node.allocated_bytes();
-            node.settle();
+            node.seal();
             self.node_bytes += node.allocated_bytes();
         }
     }
 
     #[cold]
     fn push_node(&mut self, end: End, entry: &Encoded<'_>, limit: NodeLimit) {
-        self.settle(end);
+        self.seal(end);
         let mut node = Node::default();
         match end {
             End::Left => node.push_front(entry, limit),
@@ -190,7 +191,7 @@ impl Quicklist {
             End::Left => self.nodes.push_front(node),
             End::Right => self.nodes.push_back(node),
         }
-        self.keep_depth(0);
+        self.restore_depth(0);
     }
 
     #[inline]
@@ -211,7 +212,7 @@ impl Quicklist {
                 End::Left => self.nodes.pop_front(),
                 End::Right => self.nodes.pop_back(),
             };
-            self.keep_depth(0);
+            self.restore_depth(0);
         } else {
             match end {
                 End::Left => node.pop_front(),
@@ -223,9 +224,9 @@ impl Quicklist {
         Some(result)
     }
 
-    /// Changes a node, which is decompressed for it, and keeps the tallies.
+    /// Changes a node after decompressing it, and updates the running sums.
     fn change<R>(&mut self, number: usize, work: impl FnOnce(&mut Node) -> R) -> R {
-        self.open(number);
+        self.decompress(number);
         let node = &mut self.nodes[number];
         let (bytes, len) = (node.allocated_bytes(), node.len());
         let result = work(node);
@@ -247,10 +248,10 @@ impl Quicklist {
         }
     }
 
-    /// Puts a value in place of the element of an index, which must be below the length.
+    /// Replaces the element at an index, which must be below the length.
     pub(super) fn set(&mut self, index: usize, value: &[u8], limit: NodeLimit) {
         let Some((number, within)) = self.locate(index) else { return };
-        self.open(number);
+        self.decompress(number);
         let element = Element::of(value);
         let (at, old) = {
             let node = &self.nodes[number];
@@ -262,14 +263,14 @@ impl Quicklist {
         let fits = node.entry_bytes() - old + new <= limit.bytes && new < limit.alone_bytes;
         if new <= old || fits || node.len() == 1 {
             self.change(number, |node| node.replace(at, element));
-            return self.keep_depth(number);
+            return self.restore_depth(number);
         }
         self.remove_at(number, at, 1);
         self.insert_at(index, value, limit);
-        self.keep_depth(number);
+        self.restore_depth(number);
     }
 
-    /// Adds a value, which then has that index (at most the length).
+    /// Inserts a value at an index (at most the length).
     pub(super) fn insert_at(&mut self, index: usize, value: &[u8], limit: NodeLimit) {
         if index == 0 {
             return self.push(End::Left, value, limit);
@@ -278,16 +279,16 @@ impl Quicklist {
             return self.push(End::Right, value, limit);
         }
         let Some((number, within)) = self.locate(index) else { return };
-        self.open(number);
+        self.decompress(number);
         let element = Element::of(value);
         let entry = Encoded::of(element);
         let node = &self.nodes[number];
         let at = node.nth(within);
         if node.has_room(entry.len(), limit) {
             self.change(number, |node| node.insert(at, element));
-            return self.keep_depth(number);
+            return self.restore_depth(number);
         }
-        // Between two nodes already, or cut in two there.
+        // Insert between two nodes; split the node first unless the index is at its start.
         let number = if within == 0 {
             number
         } else {
@@ -303,13 +304,14 @@ impl Quicklist {
         } else {
             let mut node = Node::default();
             node.push_back(&entry, limit);
-            node.settle();
+            node.seal();
             self.insert_node(number, node);
         }
-        self.keep_depth(number);
+        self.restore_depth(number);
     }
 
-    /// Takes `count` elements of a node out, from a position on. `true`: the node went with them.
+    /// Removes `count` elements of a node from a position on. Returns whether this removed the
+    /// node.
     fn remove_at(&mut self, number: usize, at: usize, count: usize) -> bool {
         if self.nodes[number].len() == count {
             self.remove_node(number);
@@ -322,7 +324,7 @@ impl Quicklist {
         false
     }
 
-    /// Takes elements off an end.
+    /// Removes elements at an end.
     pub(super) fn cut(&mut self, end: End, mut count: usize) {
         while count > 0 {
             let number = match end {
@@ -336,7 +338,7 @@ impl Quicklist {
                 count -= len;
                 continue;
             }
-            self.open(number);
+            self.decompress(number);
             let node = &self.nodes[number];
             let (from, to) = match end {
                 End::Left => (node.first(), node.nth(count)),
@@ -345,10 +347,11 @@ impl Quicklist {
             self.change(number, |node| node.remove(from, to, count));
             break;
         }
-        self.keep_depth(0);
+        self.restore_depth(0);
     }
 
-    /// Takes out up to `most` elements that equal a value, from the front or the back. Returns how many.
+    /// Removes up to `most` elements equal to a value, from the front or the back. Returns how
+    /// many.
     pub(super) fn remove_equal(&mut self, wanted: Element<'_>, most: usize, backward: bool, limit: NodeLimit) -> usize {
         let mut removed = 0;
         let mut number = if backward { self.nodes.len() } else { 0 };
@@ -362,31 +365,31 @@ impl Quicklist {
                 break;
             }
             let node = &self.nodes[number];
-            // Most often there is nothing to be found: then a compressed node stays as it is.
-            let gone = if node.is_compressed() && !holds(node, wanted) {
+            // Usually nothing matches: a compressed node then stays as it is.
+            let count = if node.is_compressed() && !holds(node, wanted) {
                 0
             } else {
                 self.change(number, |node| remove_equal_in(node, wanted, most - removed, backward))
             };
-            removed += gone;
-            let is_gone = if self.nodes[number].len() == 0 {
+            removed += count;
+            let node_removed = if self.nodes[number].len() == 0 {
                 self.remove_node(number);
                 true
             } else {
-                gone > 0 && self.merge(number, limit)
+                count > 0 && self.merge(number, limit)
             };
-            if gone > 0 {
-                self.keep_depth(number);
+            if count > 0 {
+                self.restore_depth(number);
             }
-            if !backward && !is_gone {
+            if !backward && !node_removed {
                 number += 1;
             }
         }
         removed
     }
 
-    /// Joins a node with the one before it when both are small, so that removals don't leave a crowd of small nodes. Says
-    /// whether it did.
+    /// Merges a node into the one before it if both are small, so that removals don't leave many
+    /// small nodes. Returns whether it did.
     fn merge(&mut self, number: usize, limit: NodeLimit) -> bool {
         if number == 0 {
             return false;
@@ -404,7 +407,7 @@ impl Quicklist {
     }
 }
 
-/// Whether an entry of a node equals a value.
+/// Returns whether an entry of a node equals a value.
 fn holds(node: &Node, wanted: Element<'_>) -> bool {
     node.with_entries(|pack, first, end| {
         let mut at = first;
@@ -418,11 +421,11 @@ fn holds(node: &Node, wanted: Element<'_>) -> bool {
     })
 }
 
-/// Takes out up to `most` entries of a node that equal a value. It may be empty afterwards.
+/// Removes up to `most` entries of a node that equal a value. The node may be empty afterwards.
 fn remove_equal_in(node: &mut Node, wanted: Element<'_>, most: usize, backward: bool) -> usize {
     let mut removed = 0;
     let mut at = if backward { node.end() } else { node.first() };
-    // Room may be given back by a removal, which moves all: distances from the end (or the front) stay.
+    // A removal may move all entries to shrink the node; distances from the first entry stay valid.
     while removed < most {
         if backward {
             if at <= node.first() {

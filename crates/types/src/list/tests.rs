@@ -20,7 +20,7 @@ fn elements(list: &List) -> Vec<Vec<u8>> {
     elements
 }
 
-/// What `allocated_bytes` keeps as a tally, summed up.
+/// Sums up the bytes that `allocated_bytes` keeps as a running sum.
 fn summed_bytes(list: &List) -> usize {
     match list {
         List::Packed(pack) => pack.allocated_bytes(),
@@ -150,7 +150,8 @@ fn random_changes_agree_with_a_plain_model() {
     }
 }
 
-/// The nodes in the middle are compressed whatever happens to the list, and take that much less memory.
+/// The nodes in the middle are compressed, whatever changes the list, and take less memory
+/// accordingly.
 #[test]
 fn the_middle_of_a_list_is_compressed() {
     for depth in [1, 2, 5] {
@@ -197,9 +198,9 @@ fn the_middle_of_a_list_is_compressed() {
     }
 }
 
-/// A queue of constant length that goes through a list keeps its memory, whichever way it goes.
+/// A queue of constant length keeps its memory, in either direction.
 #[test]
-fn a_queue_takes_no_more_memory_as_it_goes_on() {
+fn a_queue_keeps_its_memory() {
     let limit = NodeLimit::of_setting(-2);
     for (push, pop) in [(End::Left, End::Right), (End::Right, End::Left), (End::Left, End::Left)] {
         let mut list = List::empty();
@@ -213,7 +214,8 @@ fn a_queue_takes_no_more_memory_as_it_goes_on() {
             most = most.max(list.allocated_bytes());
         }
         assert_eq!(list.view().len(), 1000);
-        // 1,000 elements of 15 bytes and their 2, in nodes at least half full, and two at the ends.
+        // 1,000 elements of 15 bytes plus 2 each, in nodes at least half full, plus two at the
+        // ends.
         assert!(most < 55_000, "{most}");
         list.cut(End::Left, 997);
         assert!(list.allocated_bytes() < 9_000, "{}", list.allocated_bytes());

@@ -1,6 +1,7 @@
-//! A list, to be read: the same for both forms, as a row of *runs* of entries.
+//! A shared view of a list, the same for both forms: a sequence of *runs* of entries.
 //!
-//! Elements are shown to a closure and don't outlive the call: where a node is compressed they stand in memory that is gone afterwards.
+//! Elements are passed to a closure and don't outlive the call: those of a compressed node lie in a
+//! temporary buffer.
 
 use std::ops::ControlFlow;
 
@@ -9,16 +10,16 @@ use super::quicklist::Quicklist;
 use crate::Encoding;
 use crate::pack::{Element, PackRef};
 
-/// A [`List`](super::List), to be read.
+/// A shared view of a [`List`](super::List).
 #[derive(Clone, Copy, Debug)]
 pub enum ListView<'a> {
-    /// In one piece.
+    /// One string of bytes.
     Packed(PackRef<'a>),
-    /// In nodes.
+    /// Nodes.
     Nodes(&'a Quicklist),
 }
 
-/// Entries that stand in one piece of memory.
+/// Contiguous entries.
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'a> {
     pub(crate) pack: PackRef<'a>,
@@ -28,12 +29,12 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> ListView<'a> {
-    /// The encoding that `OBJECT ENCODING` answers.
+    /// Returns the encoding that `OBJECT ENCODING` shows.
     pub fn encoding(self) -> Encoding {
         Encoding::Quicklist
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     #[inline]
     pub fn len(self) -> usize {
         match self {
@@ -42,19 +43,20 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Shows the element of an index; negative ones count from the end, -1 being the last.
+    /// Passes the element at an index to `show`; negative indexes count from the end, -1 being the
+    /// last.
     pub fn get<R>(self, index: i64, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
         let (number, index) = self.locate(resolve(index, self.len())?)?;
         self.with_run(number, |run| show(run.pack.get(nth(run.pack, run.first, run.end, run.len, index))))
     }
 
-    /// Shows the elements from an index (from the front, whichever way it goes) on, towards the end or `backward` to the front, until
-    /// `show` breaks off.
+    /// Passes the elements from an index (from the front in both directions) on to `show`, towards
+    /// the end or, if `backward`, the front, until `show` breaks.
     pub fn show_from(self, index: usize, backward: bool, mut show: impl FnMut(Element<'_>) -> ControlFlow<()>) {
         let Some((mut number, index)) = self.locate(index) else { return };
         let mut start = Some(index);
@@ -85,12 +87,12 @@ impl<'a> ListView<'a> {
         });
     }
 
-    /// Shows all elements in order.
+    /// Passes all elements to `show`, in order.
     pub fn for_each(self, show: impl FnMut(Element<'_>)) {
         self.show_count(0, false, usize::MAX, show);
     }
 
-    /// Whether all elements are so; stops at the first that isn't.
+    /// Returns whether all elements satisfy `is`; stops at the first that doesn't.
     pub fn all(self, mut is: impl FnMut(Element<'_>) -> bool) -> bool {
         let mut all = true;
         self.show_from(0, false, |element| {
@@ -100,7 +102,7 @@ impl<'a> ListView<'a> {
         all
     }
 
-    /// Index of the first element that equals a value.
+    /// Returns the index of the first element equal to a value.
     pub fn position(self, wanted: Element<'_>) -> Option<usize> {
         let mut index = 0;
         let is_missing = self.all(|element| {
@@ -111,7 +113,7 @@ impl<'a> ListView<'a> {
         (!is_missing).then_some(index)
     }
 
-    /// How it is kept (`DEBUG OBJECT`).
+    /// Returns statistics of its memory (`DEBUG OBJECT`).
     pub fn figures(self) -> ListFigures {
         match self {
             ListView::Packed(pack) => {
@@ -126,7 +128,7 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// How many runs there are.
+    /// Returns the number of runs.
     pub(crate) fn runs(self) -> usize {
         match self {
             ListView::Packed(_) => 1,
@@ -134,7 +136,7 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Shows the run of a number. `None`: there is none.
+    /// Passes a run to `work`. Returns `None` if there is no such run.
     #[inline]
     pub(crate) fn with_run<R>(self, number: usize, work: impl FnOnce(Run<'_>) -> R) -> Option<R> {
         match self {
@@ -149,7 +151,7 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Which run an index falls into, and its index there.
+    /// Returns the run of an index, and the index within it.
     fn locate(self, index: usize) -> Option<(usize, usize)> {
         if index >= self.len() {
             return None;
@@ -161,13 +163,13 @@ impl<'a> ListView<'a> {
     }
 }
 
-/// The index from the front that an index with a sign means. `None`: there is no such element.
+/// Resolves a signed index to one from the front. Returns `None` if it is out of range.
 pub fn resolve(index: i64, len: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(len as i64)? } else { index };
     usize::try_from(index).ok().filter(|&index| index < len)
 }
 
-/// First index and number of elements of Redis's ranges with signed ends, both included.
+/// Resolves Redis's signed, inclusive range to its first index and its length.
 pub fn resolve_range(start: i64, stop: i64, len: usize) -> (usize, usize) {
     let len = len as i64;
     let from_end = |index: i64| if index < 0 { index.saturating_add(len) } else { index };
@@ -176,16 +178,16 @@ pub fn resolve_range(start: i64, stop: i64, len: usize) -> (usize, usize) {
     if start > stop { (0, 0) } else { (start as usize, (stop - start + 1) as usize) }
 }
 
-/// How a list is kept.
+/// Statistics of a list's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListFigures {
-    /// Pieces of memory.
+    /// Blocks of memory.
     pub nodes: usize,
-    /// Bytes of the entries in them, uncompressed.
+    /// Bytes of their entries, uncompressed.
     pub entry_bytes: usize,
-    /// Whether those in the middle are compressed.
+    /// Whether the nodes in the middle are compressed.
     pub compresses: bool,
-    /// How many of them are.
+    /// Number of compressed nodes.
     pub compressed: usize,
 }
 
