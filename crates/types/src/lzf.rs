@@ -1,38 +1,40 @@
-//! LZF: the compression of long strings in `DUMP` payloads and RDB files.
+//! LZF, the compression of long strings in `DUMP` payloads and RDB files, and of list nodes.
 //!
 //! | bytes | meaning |
 //! | --- | --- |
-//! | `000LLLLL` | L + 1 bytes follow as they are |
-//! | `LLLooooo oooooooo` | L + 2 bytes (L from 1 to 6) again, those that stand o + 1 bytes back |
-//! | `111ooooo LLLLLLLL oooooooo` | L + 9 bytes again |
+//! | `000LLLLL` | L + 1 literal bytes follow |
+//! | `LLLooooo oooooooo` | a match: L + 2 bytes (L from 1 to 6), starting o + 1 bytes back |
+//! | `111ooooo LLLLLLLL oooooooo` | a match of L + 9 bytes |
 //!
-//! There is no header and no end: lengths stand beside the compressed bytes. Compressing takes one step per byte and a table of 1
-//! to 256 KiB; the table, not the format, decides which matches are found, so another compressor's bytes may differ.
+//! There is no header and no end mark: the lengths are stored beside the compressed bytes.
+//! Compression takes one step per byte and a table of 1 to 256 KiB. The table decides which matches
+//! are found, so other compressors may give other bytes.
 
 use crate::OutOfMemory;
 
-/// Shortest match.
+/// Minimum length of a match.
 const MATCH_LEN_MIN: usize = 3;
-/// Longest match.
+/// Maximum length of a match.
 const MATCH_LEN_MAX: usize = 264;
-/// Match lengths of the short form are below this, less two.
+/// The short form holds matches whose length less two is below this.
 const SHORT_MATCH: usize = 7;
-/// How far back a match may be.
+/// Maximum distance of a match.
 const DISTANCE_MAX: usize = 1 << 13;
-/// Most bytes of a run that is not compressed.
+/// Maximum length of a run of literals.
 const LITERALS_MAX: usize = 32;
-/// Longest input that is compressed: the table holds 32 bits.
+/// Maximum length of an input: the table holds 32-bit positions.
 const INPUT_BYTES_MAX: usize = u32::MAX as usize;
 /// Bits of the smallest and the largest table.
 const TABLE_BITS: (u32, u32) = (8, 16);
-/// Three compressed bytes give at most [`MATCH_LEN_MAX`].
+/// Maximum expansion: three compressed bytes give at most [`MATCH_LEN_MAX`].
 const EXPANSION_MAX: u64 = (MATCH_LEN_MAX / 3) as u64;
 
-/// What was to be decompressed isn't LZF, or not of that length.
+/// The input isn't LZF, or has another length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Adds the compressed form of `input` to `out`. `false`: it takes more than `bytes_max` bytes, and `out` is as before.
+/// Appends the compressed form of `input` to `out`. Returns `false`, with `out` unchanged, if it
+/// takes more than `bytes_max` bytes.
 pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
     let start = out.len();
     let fits = input.len() <= INPUT_BYTES_MAX && compress_into(input, out, start + bytes_max);
@@ -44,7 +46,7 @@ pub fn compress(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
 
 fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize) -> bool {
     let bits = input.len().checked_ilog2().unwrap_or(0).clamp(TABLE_BITS.0, TABLE_BITS.1);
-    // Where bytes of that hash were last seen, plus one.
+    // The position after the last bytes with this hash; 0 if none.
     let mut table = vec![0u32; 1 << bits];
     let (mut at, mut literals) = (0, 0);
     while at + MATCH_LEN_MIN <= input.len() {
@@ -62,7 +64,7 @@ fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize) -> bool {
         put_match(len, at - seen, out);
         at += len;
         literals = at;
-        // What stands inside a match is rarely worth looking for: only its last bytes are noted.
+        // Matches rarely start inside a match: only its last bytes are entered.
         for inside in at - 2..at {
             if inside + MATCH_LEN_MIN <= input.len() {
                 table[hash(input, inside, bits)] = inside as u32 + 1;
@@ -73,14 +75,14 @@ fn compress_into(input: &[u8], out: &mut Vec<u8>, end_max: usize) -> bool {
     out.len() <= end_max
 }
 
-/// The slot of the three bytes at a position.
+/// Returns the slot of the three bytes at a position.
 #[inline]
 fn hash(input: &[u8], at: usize, bits: u32) -> usize {
     let bytes = u32::from(input[at]) | u32::from(input[at + 1]) << 8 | u32::from(input[at + 2]) << 16;
     (bytes.wrapping_mul(0x9e37_79b1) >> (32 - bits)) as usize
 }
 
-/// How many bytes from two positions on are the same, up to the longest match.
+/// Returns the length of the match between two positions, up to the maximum.
 #[inline]
 fn match_len(input: &[u8], back: usize, at: usize) -> usize {
     let most = (input.len() - at).min(MATCH_LEN_MAX);
@@ -94,7 +96,7 @@ fn put_literals(literals: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// `distance`: 0 for the byte just before.
+/// Appends a match. `distance`: 0 for the byte just before.
 fn put_match(len: usize, distance: usize, out: &mut Vec<u8>) {
     let (len, high, low) = (len - 2, (distance >> 8) as u8, distance as u8);
     if len < SHORT_MATCH {
@@ -104,7 +106,8 @@ fn put_match(len: usize, distance: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether so many compressed bytes can give so many: to be asked before memory is taken for what a length claims.
+/// Returns whether this many compressed bytes can expand to `len`. Check it before allocating for a
+/// length from outside.
 #[inline]
 pub fn may_expand(compressed_len: u64, len: u64) -> bool {
     len <= compressed_len.saturating_mul(EXPANSION_MAX)
@@ -113,7 +116,7 @@ pub fn may_expand(compressed_len: u64, len: u64) -> bool {
 /// Decompresses `input`, which must give exactly `len` bytes.
 ///
 /// # Errors
-/// [`DecompressError`] says whether the bytes are wrong or memory was refused.
+/// [`DecompressError`]: invalid bytes, or a failed allocation.
 pub fn decompress(input: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> {
     if !may_expand(input.len() as u64, len as u64) {
         return Err(Corrupt.into());
@@ -145,7 +148,7 @@ pub fn decompress(input: &[u8], len: usize) -> Result<Vec<u8>, DecompressError> 
     if out.len() == len { Ok(out) } else { Err(Corrupt.into()) }
 }
 
-/// Adds `count` bytes that begin at `from`, and may go on into what is added.
+/// Appends `count` bytes starting at `from`, which may overlap the appended ones.
 fn repeat(out: &mut Vec<u8>, from: usize, mut count: usize, len_max: usize) -> Result<(), Corrupt> {
     if out.len() + count > len_max {
         return Err(Corrupt);
@@ -158,12 +161,12 @@ fn repeat(out: &mut Vec<u8>, from: usize, mut count: usize, len_max: usize) -> R
     Ok(())
 }
 
-/// Why nothing was decompressed.
+/// Why decompression failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecompressError {
-    /// The bytes are wrong.
+    /// The bytes are invalid.
     Corrupt,
-    /// The allocator refused.
+    /// The allocator failed.
     OutOfMemory,
 }
 
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_comes_back() {
+    fn inputs_round_trip() {
         let mut random = Random::announced("lzf");
         for alphabet in [&b"a"[..], b"ab", b"abcdefgh", b"0123456789abcdefghijklmnopqrstuvwxyz"] {
             for _ in 0..300 {
@@ -203,7 +206,7 @@ mod tests {
             }
         }
         for _ in 0..100 {
-            // Matches from far away, at and beyond the longest distance.
+            // Matches from far away, at and beyond the maximum distance.
             let piece = random.bytes(3, 400);
             let between = random.bytes(DISTANCE_MAX - 500, DISTANCE_MAX + 100);
             round_trip(&[&piece[..], &between, &piece, &piece].concat());
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_becomes_short() {
+    fn repetitions_compress() {
         for (len, most) in [(21, 10), (264, 10), (1000, 30), (100_000, 1200)] {
             let compressed = round_trip(&vec![b'a'; len]);
             assert!(compressed <= most, "{len}: {compressed}");
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_is_allowed() {
+    fn output_stays_within_its_limit() {
         let input = b"abcdefghijklmnopqrstuvwxyz0123456789";
         let mut out = vec![7];
         assert!(!compress(input, &mut out, input.len()));
@@ -228,24 +231,24 @@ mod tests {
         assert_eq!(out.len(), 1 + input.len() + 2);
     }
 
-    /// Bytes as redis-server 7.0.15 compresses `a` a hundred times (`DUMP` shows them).
+    /// The output of redis-server 7.0.15 for `a` repeated a hundred times (from `DUMP`).
     #[test]
-    fn redis_s_bytes_are_read() {
+    fn output_of_redis_is_decompressed() {
         assert_eq!(decompress(&[1, b'a', b'a', 0xe0, 0x57, 0, 1, b'a', b'a'], 100).unwrap(), [b'a'; 100]);
     }
 
     #[test]
-    fn corrupt_bytes_are_refused() {
+    fn corrupt_bytes_are_rejected() {
         for (bytes, len) in [
-            (&[0x20, 0][..], 3),       // refers to before the beginning
+            (&[0x20, 0][..], 3),       // starts before the output
             (&[0, b'a', 0x20, 1], 4),  // one too far back
             (&[0, b'a', 0x20, 0], 3),  // gives more
             (&[0, b'a', 0x20, 0], 5),  // gives less
-            (&[0, b'a', 0x20], 4),     // cut off
-            (&[0, b'a', 0xe0, 5], 15), // cut off
-            (&[3, b'a', b'b'], 4),     // cut off
+            (&[0, b'a', 0x20], 4),     // truncated
+            (&[0, b'a', 0xe0, 5], 15), // truncated
+            (&[3, b'a', b'b'], 4),     // truncated
             (&[1, b'a', b'b'], 1),     // gives more
-            (&[0, b'a'], 1 << 40),     // claims what it can't give
+            (&[0, b'a'], 1 << 40),     // claims an impossible length
             (&[], 1),
         ] {
             assert_eq!(decompress(bytes, len), Err(DecompressError::Corrupt), "{bytes:?}");

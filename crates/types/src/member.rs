@@ -1,13 +1,13 @@
-//! A member of a large set: one word, which short ones fit entirely.
+//! A member of a large set: one word, which holds short members entirely.
 //!
 //! | lowest bits | the rest of the word |
 //! | --- | --- |
 //! | `0` | address of a [`ThinBytes`] |
 //! | `01` | an integer of 62 bits |
-//! | `11` | a string of up to 7 bytes: its length in bits 2 to 4, its bytes above the lowest 8 bits |
+//! | `11` | a string of up to 7 bytes: length in bits 2 to 4, bytes above the lowest 8 bits |
 //!
-//! What has a short form always has it, so two short members are equal when their words are. A set of a million short
-//! members takes no memory beyond its table.
+//! A member that can be short always is, so two short members are equal exactly if their words are.
+//! A set of a million short members takes no memory beyond its table.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -18,17 +18,17 @@ use crate::parse_i64;
 use crate::table::{self, Item};
 use crate::thin::{self, ThinBytes};
 
-// An address has a bit to spare, and bytes lie in a word from its lowest upwards.
+// An address has a spare bit, and the bytes of a word are in ascending order.
 const _: () = assert!(thin::ALIGN >= 2 && usize::BITS == 64 && cfg!(target_endian = "little"));
 
 const INT_TAG: usize = 0b01;
 const SHORT_TAG: usize = 0b11;
 const TAG_MASK: usize = 0b11;
 const TAG_BITS: u32 = 2;
-/// Longest string inside a word.
+/// Maximum length of a string inside a word.
 const SHORT_LEN_MAX: usize = 7;
 
-/// What a member is looked up by: its word if it is short, else its bytes.
+/// The lookup key of a member: its word if it is short, otherwise its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberKey<'a> {
     /// The word.
@@ -38,7 +38,7 @@ pub enum MemberKey<'a> {
 }
 
 impl<'a> MemberKey<'a> {
-    /// The key of a string.
+    /// Returns the key of a string.
     #[inline]
     pub fn of(bytes: &'a [u8]) -> Self {
         match parse_i64(bytes) {
@@ -47,7 +47,7 @@ impl<'a> MemberKey<'a> {
         }
     }
 
-    /// The key of an element, whose bytes (where it is a large integer) are written to `room`.
+    /// Returns the key of an element. `room` receives the text of an integer too large for a word.
     #[inline]
     pub fn of_element(element: Element<'a>, room: &'a mut Vec<u8>) -> Self {
         match element {
@@ -60,14 +60,14 @@ impl<'a> MemberKey<'a> {
         }
     }
 
-    /// The word of an integer; `None`: it needs more than 62 bits.
+    /// Returns the word of an integer, or `None` if it needs more than 62 bits.
     #[inline]
     fn of_integer(value: i64) -> Option<Self> {
         let shifted = value << TAG_BITS;
         (shifted >> TAG_BITS == value).then_some(MemberKey::Short(shifted as usize | INT_TAG))
     }
 
-    /// The key of a string that is no integer.
+    /// Returns the key of a string that isn't an integer.
     #[inline]
     fn of_text(bytes: &'a [u8]) -> Self {
         if bytes.len() > SHORT_LEN_MAX {
@@ -79,7 +79,7 @@ impl<'a> MemberKey<'a> {
         MemberKey::Short(u64::from_le_bytes(word) as usize)
     }
 
-    /// Its hash in tables of that seed.
+    /// Returns its hash in tables with this seed.
     #[inline]
     pub fn hash(self, seed: u64) -> u32 {
         match self {
@@ -89,9 +89,9 @@ impl<'a> MemberKey<'a> {
     }
 }
 
-/// See the head of this module.
+/// A member, as described at the head of this module.
 pub struct Member {
-    /// Of the three forms that the head shows; an address is one that `ThinBytes::into_raw` gave and is owned.
+    /// One of the three forms above. An address is owned and came from `ThinBytes::into_raw`.
     word: NonNull<u8>,
 }
 
@@ -101,18 +101,18 @@ unsafe impl Send for Member {}
 unsafe impl Sync for Member {}
 
 impl Member {
-    /// The member of a key.
+    /// Returns the member with this key.
     #[inline]
     pub fn new(key: MemberKey<'_>) -> Self {
         let word = match key {
-            // Both tags make it other than zero.
+            // Never zero: both tags set a bit.
             MemberKey::Short(word) => NonNull::new(std::ptr::without_provenance_mut(word)),
             MemberKey::Long(bytes) => Some(ThinBytes::from_parts(&[bytes]).into_raw()),
         };
         Member { word: word.unwrap_or(NonNull::dangling()) }
     }
 
-    /// Whether it is the member of a key.
+    /// Returns whether this is the member with this key.
     #[inline]
     pub fn is(&self, key: MemberKey<'_>) -> bool {
         match key {
@@ -121,7 +121,7 @@ impl Member {
         }
     }
 
-    /// Its key, to look it up elsewhere.
+    /// Returns its key.
     #[inline]
     pub fn key(&self) -> MemberKey<'_> {
         match self.long_bytes() {
@@ -130,7 +130,7 @@ impl Member {
         }
     }
 
-    /// What it holds.
+    /// Returns its contents.
     #[inline]
     pub fn element(&self) -> Element<'_> {
         let word = self.address();
@@ -138,8 +138,9 @@ impl Member {
             INT_TAG => Element::Int(word as i64 >> TAG_BITS),
             SHORT_TAG => {
                 let len = (word >> TAG_BITS) & SHORT_LEN_MAX;
-                // SAFETY: `self.word` is 8 bytes, all of them set, and at most 7 follow the first one. They are read as
-                // bytes, which a word made from a number has nothing against, and live as long as `self` is borrowed.
+                // SAFETY: `self.word` is 8 initialized bytes, and at most 7 follow the first one.
+                // Reading a word made from a number as bytes is valid, and they live as long as
+                // `self` is borrowed.
                 Element::Bytes(unsafe { std::slice::from_raw_parts((&raw const self.word).cast::<u8>().add(1), len) })
             }
             _ => Element::Bytes(self.long_bytes().unwrap_or_default()),
@@ -156,23 +157,24 @@ impl Member {
         self.address() & 1 == 0
     }
 
-    /// Works with the heap piece, if it is one.
+    /// Passes the heap block to `work`, if it is one.
     #[inline]
     fn with_long<R>(&self, work: impl FnOnce(&ThinBytes) -> R) -> Option<R> {
         self.is_long().then(|| {
-            // SAFETY: an even word is an address that `into_raw` gave. `ManuallyDrop` keeps the second owner that is made
-            // here for a moment from freeing it, also where `work` panics.
+            // SAFETY: an even word is an address from `into_raw`. `ManuallyDrop` keeps this
+            // temporary second owner from freeing it, even if `work` panics.
             let long = std::mem::ManuallyDrop::new(unsafe { ThinBytes::from_raw(self.word) });
             work(&long)
         })
     }
 
-    /// The bytes of the heap piece, if it is one.
+    /// Returns the bytes of the heap block, if it is one.
     #[inline]
     fn long_bytes(&self) -> Option<&[u8]> {
         self.with_long(|long| {
             let bytes: *const [u8] = long.as_slice();
-            // SAFETY: the piece lives, unchanged, as long as `self` is borrowed: longer than the `long` it was borrowed from.
+            // SAFETY: the block lives, unchanged, as long as `self` is borrowed: longer than
+            // `long`.
             unsafe { &*bytes }
         })
     }
@@ -196,7 +198,8 @@ impl Drop for Member {
     #[inline]
     fn drop(&mut self) {
         if self.is_long() {
-            // SAFETY: an even word is an address that `into_raw` gave; `self` owns it and isn't used again.
+            // SAFETY: an even word is an address from `into_raw`; `self` owns it and isn't used
+            // again.
             drop(unsafe { ThinBytes::from_raw(self.word) });
         }
     }
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_fits_a_word() {
+    fn short_members_fit_in_a_word() {
         for (text, short) in [
             ("", true),
             ("a", true),
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_come_back() {
+    fn bytes_round_trip() {
         let mut random = Random::announced("member");
         for _ in 0..if cfg!(miri) { 60 } else { 2000 } {
             let bytes = random.bytes(0, 12);

@@ -1,13 +1,16 @@
-//! A pack: short byte strings and integers, one after the other in one piece of memory, by the encoding of Redis's listpack.
+//! A pack: short byte strings and integers in one string of bytes, encoded as the entries of
+//! Redis's listpack.
 //!
-//! Small lists, hashes, sets and sorted sets are packs. What differs from a listpack is its frame: a pack has two bytes
-//! of count in front, where a listpack has six bytes of header there and a byte at its end; and a pack that is never read
-//! backwards ([`OneWay`]: all but lists) has no lengths at its entries' ends, which saves a byte for each. ([`PackRef::entries`] of a
-//! [`TwoWay`] pack are the same bytes in both.)
+//! Small lists, hashes, sets and sorted sets are packs. A pack differs from a listpack in its
+//! frame: two bytes of count instead of a header of six bytes and an end mark. A pack that is never
+//! read backwards ([`OneWay`]: all but lists) also omits the length at the end of each entry, which
+//! saves a byte per entry. (The [`PackRef::entries`] of a [`TwoWay`] pack are exactly those of a
+//! listpack.)
 //!
 //! ```text
-//! count       2 bytes, little-endian; 65,535 means: that many or more, to be counted
-//! entry       encoding, data, then, in a two-way pack, the length of both (1 to 5 bytes, to be read backwards)
+//! count       2 bytes, little-endian; 65,535: at least that many, to be counted
+//! entry       encoding, data and, in a two-way pack, the length of both
+//!             (1 to 5 bytes, to be read backwards)
 //! ```
 //!
 //! | first byte | entry | bytes of encoding and data |
@@ -19,11 +22,13 @@
 //! | `f0` | string | 5 + length |
 //! | `f1` `f2` `f3` `f4` | integer of 16, 24, 32, 64 bits | 3, 4, 5, 9 |
 //!
-//! The encoding of a value is unique: an integer's text is always an integer entry, of the smallest size. So two values are
-//! equal when their entries' bytes are, and a search compares bytes.
+//! The encoding of a value is unique: the text of an integer always becomes an integer entry of the
+//! smallest size. Two values are therefore equal exactly if the bytes of their entries are, and a
+//! search compares bytes.
 //!
-//! A *position* is an entry's offset in [`PackRef::as_bytes`]; the end's is their length. Changes behind a position leave it
-//! valid. A wrong position is a bug of the caller's: it panics or finds nonsense, but nothing unsound.
+//! A *position* is an entry's offset in [`PackRef::as_bytes`]; the end's is their length. Changes
+//! behind a position leave it valid. A wrong position is a bug of the caller: it panics or gives
+//! wrong results, but is never unsound.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -34,16 +39,16 @@ use crate::{OutOfMemory, parse_i64};
 
 /// Bytes before the first entry.
 const HEADER_BYTES: usize = 2;
-/// A count that says: count them.
+/// The count of a pack whose entries must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
-/// Bytes of the longest encoding with its integer.
+/// Maximum size of an encoding with its integer.
 const HEAD_BYTES_MAX: usize = 9;
-/// Bytes of the longest length at an entry's end.
+/// Maximum size of the length at an entry's end.
 const BACK_BYTES_MAX: usize = 5;
 
-/// In which directions a pack can be read.
-pub trait Ways: Copy + Debug + Eq {
-    /// Whether an entry ends with its length, by which it is found from behind.
+/// The directions in which a pack can be read.
+pub trait Direction: Copy + Debug + Eq {
+    /// Whether an entry ends with its length, which backward reads need.
     const HAS_LENGTHS: bool;
 }
 
@@ -55,15 +60,15 @@ pub struct TwoWay;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OneWay;
 
-impl Ways for TwoWay {
+impl Direction for TwoWay {
     const HAS_LENGTHS: bool = true;
 }
 
-impl Ways for OneWay {
+impl Direction for OneWay {
     const HAS_LENGTHS: bool = false;
 }
 
-/// What an entry holds.
+/// The value of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element<'a> {
     /// An integer; the string is its text.
@@ -73,7 +78,7 @@ pub enum Element<'a> {
 }
 
 impl<'a> Element<'a> {
-    /// The element that a string becomes.
+    /// Returns the element of a string.
     #[inline]
     pub fn of(bytes: &'a [u8]) -> Self {
         match parse_i64(bytes) {
@@ -82,7 +87,7 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// Its bytes, which for an integer exist only during the call.
+    /// Passes its bytes to `work`; those of an integer exist only during the call.
     #[inline]
     pub fn with_bytes<R>(self, work: impl FnOnce(&[u8]) -> R) -> R {
         match self {
@@ -91,23 +96,23 @@ impl<'a> Element<'a> {
         }
     }
 
-    /// A copy of its bytes.
+    /// Returns a copy of its bytes.
     pub fn to_vec(self) -> Vec<u8> {
         self.with_bytes(<[u8]>::to_vec)
     }
 
-    /// Length of its bytes.
+    /// Returns the length of its bytes.
     pub fn len(self) -> usize {
         self.with_bytes(<[u8]>::len)
     }
 
-    /// Whether it is the empty string.
+    /// Returns whether it is the empty string.
     pub fn is_empty(self) -> bool {
         matches!(self, Element::Bytes([]))
     }
 }
 
-/// An encoding with its integer, if it is one; the string's bytes follow it.
+/// An encoding, with its integer if it is one; the bytes of a string follow it.
 struct Head {
     bytes: [u8; HEAD_BYTES_MAX],
     len: usize,
@@ -156,7 +161,7 @@ impl Head {
     }
 }
 
-/// Bytes that the length `len` takes at an entry's end.
+/// Returns the size of the length `len` at an entry's end.
 pub(crate) fn back_bytes(len: usize) -> usize {
     match len {
         0..=127 => 1,
@@ -167,7 +172,8 @@ pub(crate) fn back_bytes(len: usize) -> usize {
     }
 }
 
-/// Writes a length to be read backwards: seven bits a byte, the lowest last; all but the first have their top bit set.
+/// Writes a length to be read backwards: seven bits per byte, the lowest last; all but the first
+/// have their top bit set.
 fn write_back(len: usize, out: &mut [u8; BACK_BYTES_MAX]) -> usize {
     let bytes = back_bytes(len);
     for (at, byte) in out[..bytes].iter_mut().enumerate() {
@@ -177,7 +183,7 @@ fn write_back(len: usize, out: &mut [u8; BACK_BYTES_MAX]) -> usize {
     bytes
 }
 
-/// An entry, encoded but for the bytes of its string, which aren't copied.
+/// An encoded entry; the bytes of its string are borrowed.
 pub(crate) struct Encoded<'a> {
     head: Head,
     tail: &'a [u8],
@@ -186,14 +192,14 @@ pub(crate) struct Encoded<'a> {
 }
 
 impl<'a> Encoded<'a> {
-    /// The entry of an element in a two-way pack.
+    /// Encodes an element for a two-way pack.
     #[inline]
     pub(crate) fn of(element: Element<'a>) -> Self {
         Self::in_pack::<TwoWay>(element)
     }
 
     #[inline]
-    fn in_pack<W: Ways>(element: Element<'a>) -> Self {
+    fn in_pack<W: Direction>(element: Element<'a>) -> Self {
         let tail = match element {
             Element::Int(_) => &[][..],
             Element::Bytes(bytes) => bytes,
@@ -204,13 +210,13 @@ impl<'a> Encoded<'a> {
         Encoded { head, tail, back, back_len }
     }
 
-    /// Bytes of the whole entry.
+    /// Returns the size of the whole entry in bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.head.len + self.tail.len() + self.back_len
     }
 
-    /// Writes it; `room` is exactly as long as it is.
+    /// Writes the entry to `room`, which has exactly its size.
     #[inline]
     pub(crate) fn write(&self, room: &mut [u8]) {
         let (head, rest) = room.split_at_mut(self.head.len);
@@ -221,8 +227,8 @@ impl<'a> Encoded<'a> {
     }
 }
 
-/// Puts an entry (or nothing) in place of the bytes of a pack from one position to another.
-pub(crate) fn splice_entry<W: Ways>(bytes: &mut Vec<u8>, from: usize, to: usize, element: Option<Element<'_>>) {
+/// Replaces the bytes between two positions by an entry, or by nothing.
+pub(crate) fn splice_entry<W: Direction>(bytes: &mut Vec<u8>, from: usize, to: usize, element: Option<Element<'_>>) {
     let Some(element) = element else {
         bytes.drain(from..to);
         return;
@@ -231,7 +237,7 @@ pub(crate) fn splice_entry<W: Ways>(bytes: &mut Vec<u8>, from: usize, to: usize,
     let (old, new) = (to - from, entry.len());
     let len = bytes.len();
     if new > old {
-        // Exactly: most packs are small and many, and the allocator's size classes leave room enough.
+        // Exact: packs are many and small, and the allocator's size classes leave spare capacity.
         bytes.reserve_exact(new - old);
         bytes.resize(len + new - old, 0);
         bytes.copy_within(to..len, from + new);
@@ -242,7 +248,7 @@ pub(crate) fn splice_entry<W: Ways>(bytes: &mut Vec<u8>, from: usize, to: usize,
     entry.write(&mut bytes[from..from + new]);
 }
 
-/// Bytes of a listpack's entry that is an integer.
+/// Returns the size of an integer entry in a listpack, in bytes.
 #[inline]
 pub(crate) fn integer_entry_bytes(value: i64) -> usize {
     Head::of_integer(value).len + 1
@@ -257,14 +263,14 @@ pub(crate) fn write_body(element: Element<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether an entry of which `body` bytes are encoding and data ends with just their length.
+/// Returns whether an entry with `body` bytes of encoding and data ends with exactly that length.
 pub(crate) fn ends_with_length(entry: &[u8], body: usize) -> bool {
     let mut back = [0; BACK_BYTES_MAX];
     let len = write_back(body, &mut back);
     entry.get(body..) == Some(&back[..len])
 }
 
-/// Appends a whole entry, as a listpack has it.
+/// Appends a whole entry, as in a listpack.
 pub(crate) fn write_entry(element: Element<'_>, out: &mut Vec<u8>) {
     let entry = Encoded::of(element);
     let start = out.len();
@@ -272,48 +278,49 @@ pub(crate) fn write_entry(element: Element<'_>, out: &mut Vec<u8>) {
     entry.write(&mut out[start..]);
 }
 
-/// A pack, to be read.
+/// A shared view of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PackRef<'a, W: Ways = TwoWay> {
+pub struct PackRef<'a, W: Direction = TwoWay> {
     bytes: &'a [u8],
-    ways: PhantomData<W>,
+    direction: PhantomData<W>,
 }
 
-impl<'a, W: Ways> PackRef<'a, W> {
-    /// The pack that these bytes are. They must have come from a [`Pack`] of as many ways, or its [`PackRef::as_bytes`].
+impl<'a, W: Direction> PackRef<'a, W> {
+    /// Returns the pack with these bytes. They must come from a [`Pack`] of the same direction or
+    /// its [`PackRef::as_bytes`].
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
-        PackRef { bytes, ways: PhantomData }
+        PackRef { bytes, direction: PhantomData }
     }
 
-    /// All its bytes.
+    /// Returns all its bytes.
     pub fn as_bytes(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Entries. Constant time below 65,535 of them.
+    /// Returns the number of entries. Constant time below 65,535 of them.
     #[inline]
     pub fn len(self) -> usize {
         let count = u16::from_le_bytes([self.bytes[0], self.bytes[1]]);
         if count == COUNT_UNKNOWN { self.iter().count() } else { usize::from(count) }
     }
 
-    /// Whether there are no entries.
+    /// Returns whether there are no entries.
     pub fn is_empty(self) -> bool {
         self.bytes.len() <= HEADER_BYTES
     }
 
-    /// Position of the first entry, or the end.
+    /// Returns the position of the first entry, or the end.
     pub fn first(self) -> usize {
         HEADER_BYTES
     }
 
-    /// The end.
+    /// Returns the position after the last entry.
     pub fn end(self) -> usize {
         self.bytes.len()
     }
 
-    /// The entry at a position.
+    /// Returns the entry at a position.
     #[inline]
     pub fn get(self, at: usize) -> Element<'a> {
         let bytes = &self.bytes[at..];
@@ -339,7 +346,7 @@ impl<'a, W: Ways> PackRef<'a, W> {
         }
     }
 
-    /// Bytes of encoding and data of the entry at a position.
+    /// Returns the size of encoding and data of the entry at a position.
     #[inline]
     pub(crate) fn body_len(self, at: usize) -> usize {
         let bytes = &self.bytes[at..];
@@ -353,14 +360,14 @@ impl<'a, W: Ways> PackRef<'a, W> {
         }
     }
 
-    /// The position after the entry at a position.
+    /// Returns the position after the entry at a position.
     #[inline]
     pub fn next(self, at: usize) -> usize {
         let len = self.body_len(at);
         at + len + if W::HAS_LENGTHS { back_bytes(len) } else { 0 }
     }
 
-    /// As [`Self::previous`], of a pack that has the lengths.
+    /// Implements [`Self::previous`], for a pack with lengths.
     fn before(self, at: usize) -> usize {
         let (mut len, mut shift, mut end) = (0, 0, at);
         loop {
@@ -374,7 +381,8 @@ impl<'a, W: Ways> PackRef<'a, W> {
         }
     }
 
-    /// The position of the entry of an index, from the nearer end that it can be read from. `None`: there are fewer.
+    /// Returns the position of the entry with this index, walking from the nearer readable end.
+    /// Returns `None` if there are fewer.
     pub fn nth(self, index: usize) -> Option<usize> {
         let len = self.len();
         if index >= len {
@@ -395,14 +403,15 @@ impl<'a, W: Ways> PackRef<'a, W> {
         }
     }
 
-    /// The position of the first entry that equals `wanted`, from the position `from` on, looking at one entry and then
-    /// passing over `skip` (1 for the fields of field, value, field, value …).
+    /// Returns the position of the first entry equal to `wanted`, from the position `from` on.
+    /// Compares one entry and skips the next `skip` in turn (1 to search the fields of field,
+    /// value, field, value …).
     #[inline]
     pub fn find(self, wanted: &[u8], from: usize, skip: usize) -> Option<usize> {
         self.find_element(Element::of(wanted), from, skip)
     }
 
-    /// As [`Self::find`], for an element that [`Element::of`] made.
+    /// As [`Self::find`], for an element made by [`Element::of`].
     #[inline]
     pub fn find_element(self, element: Element<'_>, from: usize, skip: usize) -> Option<usize> {
         let head = Head::of(element);
@@ -428,23 +437,23 @@ impl<'a, W: Ways> PackRef<'a, W> {
         None
     }
 
-    /// All entries in order.
+    /// Iterates over all entries in order.
     pub fn iter(self) -> PackIter<'a, W> {
         PackIter { pack: self, front: self.first(), back: self.end() }
     }
 
-    /// The entries from one position up to another.
+    /// Iterates over the entries between two positions.
     pub fn range(self, from: usize, to: usize) -> PackIter<'a, W> {
         PackIter { pack: self, front: from, back: to }
     }
 
-    /// An owned copy.
+    /// Returns an owned copy.
     pub fn to_pack(self) -> Pack<W> {
         Pack::of(self.bytes.to_vec())
     }
 
-    /// Appends its entries as a pack of other ways has them.
-    pub(crate) fn write_entries<V: Ways>(self, out: &mut Vec<u8>) {
+    /// Appends its entries, encoded for a pack of another direction.
+    pub(crate) fn write_entries<V: Direction>(self, out: &mut Vec<u8>) {
         let mut at = self.first();
         while at < self.end() {
             let len = self.body_len(at);
@@ -460,19 +469,20 @@ impl<'a, W: Ways> PackRef<'a, W> {
 }
 
 impl<'a> PackRef<'a> {
-    /// Its entries' bytes: those of a listpack between its header and its end.
+    /// Returns the bytes of its entries: those of a listpack between its header and its end mark.
     pub fn entries(self) -> &'a [u8] {
         &self.bytes[HEADER_BYTES..]
     }
 
-    /// The position before a position that isn't the first (the end's is the last entry's).
+    /// Returns the position of the entry before a position, which must not be the first; before the
+    /// end, that of the last entry.
     pub fn previous(self, at: usize) -> usize {
         self.before(at)
     }
 
-    /// A copy that is only read forwards.
+    /// Returns a copy that is only readable forwards.
     pub(crate) fn try_to_one_way(self) -> Result<Pack<OneWay>, OutOfMemory> {
-        // A bit more than is needed.
+        // Slightly more than needed.
         let mut pack = Pack::try_with_capacity(self.entries().len())?;
         self.write_entries::<OneWay>(&mut pack.bytes);
         pack.bytes[..HEADER_BYTES].copy_from_slice(&self.bytes[..HEADER_BYTES]);
@@ -481,7 +491,7 @@ impl<'a> PackRef<'a> {
     }
 }
 
-/// Data bytes of an integer entry that begins with `first` (`f1` to `f4`).
+/// Returns the data size of an integer entry with this first byte (`f1` to `f4`).
 fn integer_bytes(first: u8) -> usize {
     match first {
         0xf1 => 2,
@@ -491,21 +501,21 @@ fn integer_bytes(first: u8) -> usize {
     }
 }
 
-/// Bytes that came from outside and are entries one after the other.
+/// Bytes from outside that are a valid sequence of entries.
 pub(crate) struct CheckedEntries<'a> {
     bytes: &'a [u8],
     count: usize,
-    /// Whether each is encoded as a pack encodes it.
+    /// Whether each has the encoding that a pack gives it.
     unique: bool,
 }
 
 impl CheckedEntries<'_> {
-    /// How many they are.
+    /// Returns the number of entries.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// A pack of them; those that a pack encodes otherwise are encoded anew.
+    /// Returns a pack of the entries, reencoding those that a pack encodes otherwise.
     pub(crate) fn into_pack(self) -> Result<Pack, OutOfMemory> {
         if self.unique {
             return Pack::try_from_entries(self.bytes, self.count);
@@ -519,7 +529,7 @@ impl CheckedEntries<'_> {
     }
 }
 
-/// Checks bytes from outside: `None` unless they are entries, one after the other, to their end.
+/// Checks bytes from outside. Returns `None` unless they are a sequence of entries up to their end.
 pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
     let pack = <PackRef<'_>>::new(bytes);
     let (mut at, mut count, mut unique) = (0, 0, true);
@@ -527,7 +537,7 @@ pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
         let len = checked_body_len(&bytes[at..])?;
         let mut back = [0; BACK_BYTES_MAX];
         let back_len = write_back(len, &mut back);
-        // The body ends within the bytes, so that the sum doesn't overflow.
+        // The body ends within the bytes, so the sum doesn't overflow.
         if !bytes[at + len..].starts_with(&back[..back_len]) {
             return None;
         }
@@ -543,7 +553,8 @@ pub(crate) fn check_entries(bytes: &[u8]) -> Option<CheckedEntries<'_>> {
     Some(CheckedEntries { bytes, count, unique })
 }
 
-/// Bytes of encoding and data of the entry at the beginning; `None`: it isn't one, or goes on beyond the bytes.
+/// Returns the size of encoding and data of the first entry; `None` if it is invalid or extends
+/// beyond the bytes.
 fn checked_body_len(bytes: &[u8]) -> Option<usize> {
     let len = match *bytes {
         [0..=0x7f, ..] => 1,
@@ -557,15 +568,15 @@ fn checked_body_len(bytes: &[u8]) -> Option<usize> {
     (len <= bytes.len()).then_some(len)
 }
 
-/// Entries of a pack, from either end if it is two-way.
+/// An iterator over the entries of a pack, from either end if it is two-way.
 #[derive(Clone, Debug)]
-pub struct PackIter<'a, W: Ways = TwoWay> {
+pub struct PackIter<'a, W: Direction = TwoWay> {
     pack: PackRef<'a, W>,
     front: usize,
     back: usize,
 }
 
-impl<'a, W: Ways> Iterator for PackIter<'a, W> {
+impl<'a, W: Direction> Iterator for PackIter<'a, W> {
     type Item = Element<'a>;
 
     #[inline]
@@ -589,30 +600,31 @@ impl DoubleEndedIterator for PackIter<'_> {
     }
 }
 
-/// A pack that can be changed.
+/// An owned pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pack<W: Ways = TwoWay> {
+pub struct Pack<W: Direction = TwoWay> {
     bytes: Vec<u8>,
-    ways: PhantomData<W>,
+    direction: PhantomData<W>,
 }
 
-impl<W: Ways> Default for Pack<W> {
+impl<W: Direction> Default for Pack<W> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<W: Ways> Pack<W> {
+impl<W: Direction> Pack<W> {
     fn of(bytes: Vec<u8>) -> Self {
-        Pack { bytes, ways: PhantomData }
+        Pack { bytes, direction: PhantomData }
     }
 
-    /// An empty pack.
+    /// Returns an empty pack.
     pub fn new() -> Self {
         Pack::of(vec![0; HEADER_BYTES])
     }
 
-    /// The pack that these bytes are, as [`PackRef::new`]; an empty vector becomes an empty pack.
+    /// Returns the pack with these bytes, as [`PackRef::new`]; an empty vector becomes an empty
+    /// pack.
     pub fn from_vec(mut bytes: Vec<u8>) -> Self {
         if bytes.len() < HEADER_BYTES {
             bytes.clear();
@@ -621,7 +633,7 @@ impl<W: Ways> Pack<W> {
         Pack::of(bytes)
     }
 
-    /// An empty pack with room for so many bytes of entries.
+    /// Returns an empty pack with capacity for this many bytes of entries.
     pub(crate) fn try_with_capacity(bytes: usize) -> Result<Self, OutOfMemory> {
         let mut pack = Pack::of(Vec::new());
         pack.bytes.try_reserve_exact(HEADER_BYTES + bytes)?;
@@ -629,7 +641,7 @@ impl<W: Ways> Pack<W> {
         Ok(pack)
     }
 
-    /// A copy of entries in a pack of their own.
+    /// Returns a pack with a copy of these entries.
     fn try_from_entries(entries: &[u8], count: usize) -> Result<Self, OutOfMemory> {
         let mut pack = Pack::try_with_capacity(entries.len())?;
         pack.bytes.extend_from_slice(entries);
@@ -637,79 +649,79 @@ impl<W: Ways> Pack<W> {
         Ok(pack)
     }
 
-    /// Its bytes, with the room they have.
+    /// Returns its bytes, with their spare capacity.
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// To be read.
+    /// Returns a shared view.
     #[inline]
     pub fn as_ref(&self) -> PackRef<'_, W> {
         PackRef::new(&self.bytes)
     }
 
-    /// Bytes of heap it takes.
+    /// Returns its bytes of heap.
     pub fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Gives back the room for growth.
+    /// Releases its spare capacity.
     pub fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
     }
 
-    /// Adds an entry at the end.
+    /// Appends an entry.
     pub fn push_back(&mut self, value: &[u8]) {
         self.insert(self.bytes.len(), value);
     }
 
-    /// Adds an entry at the front.
+    /// Prepends an entry.
     pub fn push_front(&mut self, value: &[u8]) {
         self.insert(HEADER_BYTES, value);
     }
 
-    /// Adds an entry before the one at a position (or at the end); it is at that position then.
+    /// Inserts an entry at a position: before the one there, or at the end.
     pub fn insert(&mut self, at: usize, value: &[u8]) {
         self.splice(at, at, Some(Element::of(value)));
-        self.count(1);
+        self.adjust_count(1);
     }
 
-    /// Adds an element that [`Element::of`] made at the end.
+    /// Appends an element made by [`Element::of`].
     pub fn push_back_element(&mut self, element: Element<'_>) {
         let end = self.bytes.len();
         self.splice(end, end, Some(element));
-        self.count(1);
+        self.adjust_count(1);
     }
 
-    /// As [`Self::insert`], but as a string whatever the bytes are: not for what is searched for.
+    /// As [`Self::insert`], but always as a string, which [`PackRef::find`] may not find.
     pub fn insert_bytes(&mut self, at: usize, value: &[u8]) {
         self.splice(at, at, Some(Element::Bytes(value)));
-        self.count(1);
+        self.adjust_count(1);
     }
 
     /// As [`Self::insert`], for an integer.
     pub fn insert_int(&mut self, at: usize, value: i64) {
         self.splice(at, at, Some(Element::Int(value)));
-        self.count(1);
+        self.adjust_count(1);
     }
 
-    /// Puts another value in place of the entry at a position.
+    /// Replaces the entry at a position.
     pub fn replace(&mut self, at: usize, value: &[u8]) {
         let end = self.as_ref().next(at);
         self.splice(at, end, Some(Element::of(value)));
     }
 
-    /// Takes `count` entries out, from a position on. They must be there.
+    /// Removes `count` entries from a position on. They must exist.
     pub fn remove(&mut self, at: usize, count: usize) {
         let mut end = at;
         for _ in 0..count {
             end = self.as_ref().next(end);
         }
         self.splice(at, end, None);
-        self.count(-(count as isize));
+        self.adjust_count(-(count as isize));
     }
 
-    /// Takes all entries from a position on out and gives them back as a pack of their own.
+    /// Removes all entries from a position on and returns them as a pack.
     pub fn split_off(&mut self, at: usize) -> Self {
         let mut tail = Pack::of(Vec::with_capacity(HEADER_BYTES + self.bytes.len() - at));
         tail.bytes.extend_from_slice(&[0; HEADER_BYTES]);
@@ -720,13 +732,13 @@ impl<W: Ways> Pack<W> {
         tail
     }
 
-    /// Adds all entries of another pack at the end.
+    /// Appends all entries of another pack.
     pub fn append(&mut self, other: PackRef<'_, W>) {
         self.bytes.extend_from_slice(&other.bytes[HEADER_BYTES..]);
         self.recount();
     }
 
-    fn count(&mut self, change: isize) {
+    fn adjust_count(&mut self, change: isize) {
         let count = u16::from_le_bytes([self.bytes[0], self.bytes[1]]);
         if count == COUNT_UNKNOWN {
             return self.recount();
@@ -745,7 +757,7 @@ impl<W: Ways> Pack<W> {
         self.bytes[..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
     }
 
-    /// Puts an entry (or nothing) in place of the bytes from one position to another.
+    /// Replaces the bytes between two positions by an entry, or by nothing.
     fn splice(&mut self, from: usize, to: usize, element: Option<Element<'_>>) {
         splice_entry::<W>(&mut self.bytes, from, to, element);
     }
@@ -756,7 +768,7 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// Packs that change at random, changes of each, and bytes of their longest entry. Miri runs some.
+    /// Random packs, changes of each, and the maximum length of an entry. Fewer under Miri.
     const PACKS: usize = if cfg!(miri) { 2 } else { 200 };
     const CHANGES: usize = if cfg!(miri) { 60 } else { 120 };
     const LONG_BYTES_MAX: usize = if cfg!(miri) { 300 } else { 20_000 };
@@ -799,9 +811,9 @@ mod tests {
         }
     }
 
-    /// Bytes as `lpAppend` of redis-server 7.0.15 makes them (`DUMP` of a hash shows them).
+    /// Bytes from `lpAppend` of redis-server 7.0.15 (from `DUMP` of a hash).
     #[test]
-    fn entries_are_those_of_a_listpack() {
+    fn entries_equal_those_of_a_listpack() {
         let mut pack = <Pack>::new();
         for value in [&b"f1"[..], b"300", b"", b"-5"] {
             pack.push_back(value);
@@ -810,7 +822,7 @@ mod tests {
         assert_eq!(pack.as_ref().entries(), expected);
     }
 
-    fn change_at_random<W: Ways>(random: &mut Random, check: impl Fn(PackRef<'_, W>, &[Vec<u8>])) {
+    fn change_at_random<W: Direction>(random: &mut Random, check: impl Fn(PackRef<'_, W>, &[Vec<u8>])) {
         for _ in 0..PACKS {
             let (mut pack, mut model) = (Pack::<W>::new(), Vec::<Vec<u8>>::new());
             for _ in 0..CHANGES {
@@ -865,7 +877,7 @@ mod tests {
         change_at_random::<OneWay>(&mut random, |pack, model| {
             let mut entries = Vec::new();
             pack.write_entries::<TwoWay>(&mut entries);
-            let checked = check_entries(&entries).expect("as a listpack has them");
+            let checked = check_entries(&entries).expect("valid listpack entries");
             assert_eq!(checked.count(), model.len());
             let two_way = checked.into_pack().unwrap();
             assert!(two_way.as_ref().iter().map(Element::to_vec).eq(model.iter().cloned()));
@@ -873,7 +885,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_skips_sees_only_its_own() {
+    fn a_search_with_skip_compares_only_its_own_entries() {
         let mut pack = <Pack>::new();
         for value in [&b"a"[..], b"b", b"b", b"c"] {
             pack.push_back(value);

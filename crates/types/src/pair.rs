@@ -1,4 +1,4 @@
-//! A field of a large hash with its value: one piece of memory, behind one word.
+//! A field of a large hash with its value: one heap block behind one word.
 //!
 //! ```text
 //! length of the field     as in ThinBytes
@@ -8,14 +8,14 @@
 use crate::table::Item;
 use crate::thin::{LEN_BYTES_MAX, ThinBytes, read_len, write_len};
 
-/// See the head of this module.
+/// A field with its value, laid out as described at the head of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
     bytes: ThinBytes,
 }
 
 impl Pair {
-    /// A field with its value.
+    /// Returns a pair of field and value.
     #[inline]
     pub fn new(field: &[u8], value: &[u8]) -> Self {
         let mut room = [0; LEN_BYTES_MAX];
@@ -23,19 +23,19 @@ impl Pair {
         Pair { bytes: ThinBytes::from_parts(&[&room[..head], field, value]) }
     }
 
-    /// The field.
+    /// Returns the field.
     #[inline]
     pub fn field(&self) -> &[u8] {
         self.split().0
     }
 
-    /// The value.
+    /// Returns the value.
     #[inline]
     pub fn value(&self) -> &[u8] {
         self.split().1
     }
 
-    /// Field and value.
+    /// Returns field and value.
     #[inline]
     pub fn split(&self) -> (&[u8], &[u8]) {
         let bytes = self.bytes.as_slice();
@@ -43,7 +43,7 @@ impl Pair {
         bytes[head..].split_at(len)
     }
 
-    /// Gives the field another value: in place where it is as long.
+    /// Replaces the value, in place if the length stays the same.
     #[inline]
     pub fn set_value(&mut self, value: &[u8]) {
         let (field, old) = self.split();
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn field_and_value_come_back() {
+    fn field_and_value_round_trip() {
         for (field, value) in [(0, 0), (0, 5), (1, 0), (127, 3), (128, 128), (20_000, 1)] {
             let (field, value) = (vec![b'f'; field], vec![b'v'; value]);
             let mut pair = Pair::new(&field, &value);

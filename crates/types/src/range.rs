@@ -1,9 +1,9 @@
-//! Bounds of substrings and of strings that grow.
+//! Ranges of substrings, and limits of growing strings.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A string would become longer than `proto-max-bulk-len`. Its text is Redis's, without the `ERR`.
+/// The string would exceed `proto-max-bulk-len`. The text is Redis's, without the `ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StringTooLong;
 
@@ -15,21 +15,23 @@ impl fmt::Display for StringTooLong {
 
 impl std::error::Error for StringTooLong {}
 
-/// The length of a string of `len_bytes` to which `added_bytes` are added, for APPEND (its length and the tail's) and
-/// SETRANGE (the offset and the patch's length). `len_bytes_max` is `proto-max-bulk-len`.
+/// Returns the length of a string of `len_bytes` after adding `added_bytes`, for APPEND (both
+/// lengths) and SETRANGE (the offset and the patch's length). `len_bytes_max` is
+/// `proto-max-bulk-len`.
 ///
 /// # Errors
-/// [`StringTooLong`] beyond `len_bytes_max`, or beyond what can be counted.
+/// [`StringTooLong`] beyond `len_bytes_max`, or on overflow.
 #[inline]
 pub fn check_string_length(len_bytes: u64, added_bytes: u64, len_bytes_max: u64) -> Result<u64, StringTooLong> {
     len_bytes.checked_add(added_bytes).filter(|&total| total <= len_bytes_max).ok_or(StringTooLong)
 }
 
-/// The bytes that `GETRANGE key start end` returns of a string of `len` bytes: both ends inclusive, negative ones count
-/// from the end, what lies outside is cut off. An empty range is `0..0`.
+/// Returns the range of `GETRANGE key start end` for a string of `len` bytes. Both ends are
+/// inclusive; negative ones count from the end; the range is clamped to the string. An empty range
+/// is `0..0`.
 ///
-/// An end before the beginning means the first byte, not nothing, unless both are negative and in the wrong order:
-/// Redis's rule.
+/// Redis's rule: an end before the start of the string means its first byte, not nothing, unless
+/// both ends are negative and in the wrong order.
 #[inline]
 #[must_use]
 pub fn getrange(len: usize, start: i64, end: i64) -> Range<usize> {

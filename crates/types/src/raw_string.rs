@@ -1,20 +1,23 @@
-//! A growable string of bytes that preallocates as Redis's does and never aborts when memory is refused.
+//! A growable byte string that preallocates as Redis does, and reports a failed allocation instead
+//! of aborting.
 //!
-//! | what (`tests/sizes.rs`) | | bytes |
+//! | contents (`tests/sizes.rs`) | | bytes |
 //! | --- | --- | --- |
-//! | a string of 10,000 bytes | as it was set | 10032.0 |
+//! | a string of 10,000 bytes | after SET | 10032.0 |
 //! | a string of 10,001 bytes | after APPEND of one | 20034.0 |
 //!
-//! A string that fits a cell of its dictionary (4 KiB) lives in its entry and takes its bytes, an integer 8.
+//! A string that fits in a cell of its dictionary (4 KiB) lives in its entry and takes its bytes,
+//! or 8 for an integer.
 
 use std::collections::TryReserveError;
 use std::fmt;
 use std::ops::Range;
 
-/// Most bytes that a growing string reserves beyond what it needs (1 MiB). Below it, a growing string doubles.
+/// Maximum spare capacity of a growing string, in bytes (1 MiB). Below it, a growing string
+/// doubles.
 pub const PREALLOCATION_BYTES_MAX: usize = 1024 * 1024;
 
-/// The allocator refused, or the size can't be expressed. The value that should have grown is unchanged.
+/// The allocator failed, or the size overflows. The value that should have grown is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
@@ -32,21 +35,21 @@ impl From<TryReserveError> for OutOfMemory {
     }
 }
 
-/// The bytes of a string that doesn't live inside its dictionary entry.
+/// The bytes of a string outside its dictionary entry.
 ///
-/// Made by SET, or by SETRANGE of a missing key, it takes exactly its length; grown by APPEND or
-/// SETRANGE it reserves as much again (at most [`PREALLOCATION_BYTES_MAX`] more), since a string
-/// that grew once tends to grow again.
+/// After SET, or SETRANGE of a missing key, its capacity is exactly its length. When APPEND or
+/// SETRANGE grow it, it reserves as much again (at most [`PREALLOCATION_BYTES_MAX`]): a string that
+/// grew once tends to grow again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RawString {
     bytes: Vec<u8>,
 }
 
 impl RawString {
-    /// A copy of `bytes` in a buffer of exactly that size.
+    /// Returns a copy of `bytes` with exactly their capacity.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses.
+    /// [`OutOfMemory`] if the allocator fails.
     pub fn try_from_slice(bytes: &[u8]) -> Result<RawString, OutOfMemory> {
         let mut string = RawString::default();
         string.bytes.try_reserve_exact(bytes.len())?;
@@ -54,10 +57,11 @@ impl RawString {
         Ok(string)
     }
 
-    /// `head` and `tail` joined, with room to grow: what APPEND makes of a string that lived inside its entry until now.
+    /// Returns `head` and `tail` concatenated, with spare capacity: APPEND to a string inside its
+    /// entry.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses.
+    /// [`OutOfMemory`] if the allocator fails.
     pub fn try_concat(head: &[u8], tail: &[u8]) -> Result<RawString, OutOfMemory> {
         let mut string = RawString::default();
         string.try_grow_to(head.len().checked_add(tail.len()).ok_or(OutOfMemory)?)?;
@@ -66,52 +70,51 @@ impl RawString {
         Ok(string)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes, to be changed in place (the length stays).
+    /// Returns the bytes for changes in place.
     #[must_use]
     pub fn as_mut_bytes(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Bytes of heap that the buffer takes, including what is reserved for growth. What the allocator adds on its own
-    /// is not counted.
+    /// Returns the bytes of heap, spare capacity included. The allocator's own overhead isn't.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Adds `tail` at the end (APPEND).
+    /// Appends `tail` (APPEND).
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses; the string is then unchanged.
+    /// [`OutOfMemory`] if the allocator fails; the string is then unchanged.
     pub fn try_append(&mut self, tail: &[u8]) -> Result<(), OutOfMemory> {
         self.try_grow_to(self.len().checked_add(tail.len()).ok_or(OutOfMemory)?)?;
         self.bytes.extend_from_slice(tail);
         Ok(())
     }
 
-    /// Overwrites from `offset` on with `patch`; zero bytes fill a gap between the old end and `offset` (SETRANGE). An
-    /// empty patch changes nothing, wherever its offset.
+    /// Overwrites the bytes from `offset` on with `patch`; zero bytes fill a gap between the old
+    /// end and `offset` (SETRANGE). An empty patch changes nothing, wherever its offset.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses; the string is then unchanged.
+    /// [`OutOfMemory`] if the allocator fails; the string is then unchanged.
     pub fn try_set_range(&mut self, offset: usize, patch: &[u8]) -> Result<(), OutOfMemory> {
         if patch.is_empty() {
             return Ok(());
@@ -119,7 +122,8 @@ impl RawString {
         let end = offset.checked_add(patch.len()).ok_or(OutOfMemory)?;
         if end > self.len() {
             if self.bytes.capacity() == 0 {
-                // A new string, as SET would make it: Redis preallocates only for those that grow.
+                // A new string is exact, as after SET: Redis preallocates only for strings that
+                // grow.
                 self.bytes.try_reserve_exact(end)?;
             }
             self.try_grow_to(end)?;
@@ -129,10 +133,11 @@ impl RawString {
         Ok(())
     }
 
-    /// Puts `patch` in the place of the bytes of a range, which must lie within the string; what follows moves.
+    /// Replaces the bytes of a range, which must lie within the string, by `patch`; the following
+    /// bytes move.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses; the string is then unchanged.
+    /// [`OutOfMemory`] if the allocator fails; the string is then unchanged.
     pub fn try_splice(&mut self, range: Range<usize>, patch: &[u8]) -> Result<(), OutOfMemory> {
         let (len, Range { start, end }) = (self.len(), range);
         let new_end = start.checked_add(patch.len()).ok_or(OutOfMemory)?;
@@ -147,15 +152,15 @@ impl RawString {
         Ok(())
     }
 
-    /// A copy in a buffer of exactly its length.
+    /// Returns a copy with exactly its length as capacity.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses.
+    /// [`OutOfMemory`] if the allocator fails.
     pub fn try_clone(&self) -> Result<RawString, OutOfMemory> {
         RawString::try_from_slice(&self.bytes)
     }
 
-    /// Makes room for `len_bytes` in total, with Redis's preallocation when the buffer has to grow.
+    /// Reserves `len_bytes` in total, with Redis's preallocation if the buffer has to grow.
     fn try_grow_to(&mut self, len_bytes: usize) -> Result<(), OutOfMemory> {
         if len_bytes <= self.bytes.capacity() {
             return Ok(());
@@ -168,7 +173,7 @@ impl RawString {
 }
 
 impl From<Vec<u8>> for RawString {
-    /// Takes the vector's buffer over, with the room it has.
+    /// Takes the vector's buffer, with its spare capacity.
     fn from(bytes: Vec<u8>) -> Self {
         RawString { bytes }
     }
@@ -182,7 +187,7 @@ mod tests {
     const MIB: usize = 1024 * 1024;
 
     #[test]
-    fn set_takes_exactly_its_length() {
+    fn set_allocates_exactly_its_length() {
         let string = RawString::try_from_slice(&[7; 1000]).unwrap();
         assert_eq!((string.len(), string.allocated_bytes()), (1000, 1000));
         assert!(RawString::try_from_slice(b"").unwrap().is_empty());
@@ -201,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_string_is_made_as_long_as_it_is_to_be() {
+    fn a_new_string_has_no_spare_capacity() {
         for (offset, patch) in [(0, 100_000), (99_999, 1), (5 * MIB, 1)] {
             let mut string = RawString::default();
             string.try_set_range(offset, &vec![b'a'; patch]).unwrap();
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn append_within_the_room_keeps_the_buffer() {
+    fn append_within_the_capacity_keeps_the_buffer() {
         let mut string = RawString::try_concat(b"0123456789", b"abc").unwrap();
         assert_eq!(string.allocated_bytes(), 26);
         string.try_append(b"0123456789abc").unwrap();
@@ -223,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_allocation_is_an_error_and_changes_nothing() {
+    fn a_failed_allocation_is_an_error_and_changes_nothing() {
         let mut string = RawString::try_from_slice(b"kept").unwrap();
         assert_eq!(string.try_set_range(usize::MAX - 1, b"ab"), Err(OutOfMemory));
         assert_eq!(string.try_set_range(isize::MAX as usize, b"a"), Err(OutOfMemory));

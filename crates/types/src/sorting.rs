@@ -1,28 +1,29 @@
-//! Sorting in which equal elements come in the order that Redis leaves them in.
+//! Sorting that leaves equal elements in the order in which Redis leaves them.
 //!
-//! | function | Redis has for it | equal elements |
+//! | function | Redis uses | equal elements |
 //! | --- | --- | --- |
-//! | [`sort_all`] | `qsort` of the GNU C library: a merge sort | stay in their order |
-//! | [`sort_part`] | a quicksort that leaves out what isn't asked for | come in an order that only its steps explain |
+//! | [`sort_all`] | glibc's `qsort`, a merge sort | keep their order |
+//! | [`sort_part`] | a quicksort of a part | end in an order of that algorithm |
 //!
-//! The second is Bentley's and McIlroy's ("Engineering a sort function", Software: Practice and Experience 23, 1993), without the halves
-//! that aren't wanted. Each compares the elements that Redis compares, so neither needs a total order: a distance that is
-//! no number ends up where it does there.
+//! The latter is Bentley's and McIlroy's quicksort ("Engineering a sort function", Software:
+//! Practice and Experience 23, 1993), which skips the halves that aren't wanted. Both make the
+//! comparisons that Redis makes, so neither needs a total order: a NaN distance ends up at the same
+//! index as in Redis.
 
 use std::cmp::Ordering;
 use std::ops::Range;
 
-/// Fewer elements are sorted by insertion; just as many have the middle one for a pivot.
+/// Fewer elements are sorted by insertion; for exactly as many the pivot is the middle one.
 const INSERTION_LEN: usize = 7;
-/// Of more elements the pivot is chosen among nine, of fewer among three.
+/// Beyond this length the pivot is chosen among nine elements, up to it among three.
 const PIVOT_OF_THREE_LEN_MAX: usize = 40;
 
-/// Sorts all. Equal elements stay in their order.
+/// Sorts all elements. Equal elements keep their order.
 pub fn sort_all<T: Copy>(items: &mut [T], mut compare: impl FnMut(&T, &T) -> Ordering) {
     merge_sort(items, &mut Vec::with_capacity(items.len()), &mut compare);
 }
 
-/// Sorts by halves; `merged` is room for all.
+/// Sorts by halves; `merged` is scratch space for all elements.
 fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl FnMut(&T, &T) -> Ordering) {
     if items.len() < 2 {
         return;
@@ -41,14 +42,15 @@ fn merge_sort<T: Copy>(items: &mut [T], merged: &mut Vec<T>, compare: &mut impl 
             left = left_rest;
         }
     }
-    // What is left of the second half is in its place.
+    // The rest of the second half is in place already.
     merged.extend_from_slice(left);
     items[..merged.len()].copy_from_slice(merged);
 }
 
-/// Puts those elements in their places that sorting would bring to the indexes `wanted`; the others are left anywhere before or behind.
+/// Sorts the elements that belong at the indexes `wanted`; the others end up anywhere before or
+/// after them.
 pub fn sort_part<T>(items: &mut [T], wanted: Range<usize>, mut compare: impl FnMut(&T, &T) -> Ordering) {
-    // A list, not recursion: who chooses the elements would choose how deep.
+    // An explicit stack instead of recursion: clients choose the elements, and so the depth.
     let mut segments = Vec::new();
     segments.push(0..items.len());
     while let Some(segment) = segments.pop() {
@@ -74,11 +76,13 @@ fn insertion_sort<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Orderi
     }
 }
 
-/// Brings what is less than the pivot to the front, what is greater to the end, and says how many these are.
+/// Moves elements less than the pivot to the front and greater ones to the end. Returns how many
+/// these are.
 fn partition<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> (usize, usize) {
     let (len, last) = (items.len(), items.len() - 1);
     items.swap(0, pivot(items, compare));
-    // From both ends inwards: equal ones, then less or greater ones, then what hasn't been looked at (from `low` to `high`).
+    // From both ends inwards: equal elements, then less or greater ones, then unvisited ones (`low`
+    // to `high`).
     let (mut equal_low, mut low, mut high, mut equal_high) = (1, 1, last, last);
     loop {
         while low <= high {
@@ -110,7 +114,7 @@ fn partition<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Ordering) -
         low += 1;
         high -= 1;
     }
-    // The equal ones go to the middle, from either end.
+    // Move the equal elements from both ends to the middle.
     let (less_len, greater_len) = (low - equal_low, equal_high - high);
     let moved = equal_low.min(less_len);
     swap_blocks(items, 0, low - moved, moved);
@@ -119,14 +123,14 @@ fn partition<T>(items: &mut [T], compare: &mut impl FnMut(&T, &T) -> Ordering) -
     (less_len, greater_len)
 }
 
-/// Swaps `len` elements from one index on with those from another on.
+/// Swaps `len` elements at one index with those at another.
 fn swap_blocks<T>(items: &mut [T], one: usize, two: usize, len: usize) {
     for offset in 0..len {
         items.swap(one + offset, two + offset);
     }
 }
 
-/// The index of the element that the others are compared with.
+/// Returns the index of the pivot.
 fn pivot<T>(items: &[T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> usize {
     let len = items.len();
     let (mut first, mut middle, mut last) = (0, len / 2, len - 1);
@@ -135,7 +139,7 @@ fn pivot<T>(items: &[T], compare: &mut impl FnMut(&T, &T) -> Ordering) -> usize 
     }
     let mut median = |one: usize, two: usize, three: usize| {
         let mut compare = |a: usize, b: usize| compare(&items[a], &items[b]);
-        // With equal ones it counts who is asked first.
+        // With equal elements the order of comparisons matters.
         if compare(one, two).is_lt() {
             if compare(two, three).is_lt() {
                 two
@@ -166,7 +170,7 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// Numbers of which many are equal, each with its place.
+    /// Returns numbers, many of them equal, each with its index.
     fn numbers(random: &mut Random) -> Vec<(u64, usize)> {
         let (len, values) = (random.below(300), 1 + random.below(40));
         (0..len as usize).map(|place| (random.below(values), place)).collect()
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_where_sorting_brings_it() {
+    fn a_sorted_part_equals_that_of_a_full_sort() {
         let mut random = Random::announced("sorting a part");
         for _ in 0..2_000 {
             let mut items = numbers(&mut random);
@@ -197,13 +201,13 @@ mod tests {
             let values = |items: &[(u64, usize)]| items.iter().map(|(number, _)| *number).collect::<Vec<_>>();
             assert_eq!(values(&items[start..end]), values(&sorted[start..end]));
             items.sort_by_key(|(_, place)| *place);
-            assert!(items.iter().enumerate().all(|(place, item)| item.1 == place), "none is lost");
+            assert!(items.iter().enumerate().all(|(place, item)| item.1 == place), "an element is lost");
         }
     }
 
-    /// An order that is none ends, and loses nothing.
+    /// An inconsistent order terminates and loses no element.
     #[test]
-    fn comparisons_that_contradict_each_other_do_no_harm() {
+    fn inconsistent_comparisons_terminate() {
         let mut random = Random::announced("contradictions");
         for _ in 0..2_000 {
             let mut items: Vec<usize> = (0..random.below(200) as usize).collect();

@@ -1,6 +1,6 @@
-//! Natural numbers of any size, with just the operations that parsing and formatting need. None of them is reached by
-//! ordinary numbers, and the inputs' bound of [`super::LONG_DOUBLE_CHARS_MAX`] characters keeps them below 3 KiB, so
-//! plain schoolbook loops do.
+//! Natural numbers of any size, with the operations that parsing and formatting need. Ordinary
+//! numbers never get here, and inputs are below [`super::LONG_DOUBLE_CHARS_MAX`] characters
+//! (numbers below 3 KiB), so schoolbook loops suffice.
 
 use std::cmp::Ordering;
 
@@ -10,14 +10,14 @@ const FIVE_TO_27: u64 = 7_450_580_596_923_828_125;
 /// The largest power of ten in a word, and its exponent.
 const TEN_TO_19: u64 = 10_000_000_000_000_000_000;
 
-/// A natural number: words from the lowest, the highest never 0.
+/// A natural number: words in little-endian order, the highest never 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Big {
     words: Vec<u64>,
 }
 
 impl Big {
-    /// From decimal digits, each `b'0'..=b'9'`.
+    /// Returns the number with these decimal digits, each `b'0'..=b'9'`.
     pub(super) fn from_digits(digits: impl Iterator<Item = u8>) -> Big {
         let mut big = Big { words: Vec::new() };
         let (mut chunk, mut scale) = (0u64, 1u64);
@@ -33,12 +33,12 @@ impl Big {
         big
     }
 
-    /// One.
+    /// Returns one.
     pub(super) fn one() -> Big {
         Big { words: vec![1] }
     }
 
-    /// From a word shifted to the left.
+    /// Returns `word << bits`.
     pub(super) fn from_shifted(word: u64, bits: u32) -> Big {
         let mut big = Big { words: Vec::new() };
         big.multiply_add(1, word);
@@ -46,7 +46,7 @@ impl Big {
         big
     }
 
-    /// Number of bits up to the highest set one; 0 for zero.
+    /// Returns the number of bits up to the highest set one; 0 for zero.
     pub(super) fn bits(&self) -> u32 {
         self.words.last().map_or(0, |top| self.words.len() as u32 * 64 - top.leading_zeros())
     }
@@ -81,7 +81,7 @@ impl Big {
         self.words.splice(0..0, std::iter::repeat_n(0, zeros));
     }
 
-    /// Doubles: `shift_left(1)` without moving words.
+    /// Doubles it: `shift_left(1)` without moving words.
     fn double(&mut self) {
         self.multiply_add(2, 0);
     }
@@ -95,24 +95,25 @@ impl Big {
             *word = difference;
             borrow = borrow_a | borrow_b;
         }
-        debug_assert!(!borrow, "only a smaller number is subtracted");
+        debug_assert!(!borrow, "the subtrahend is larger");
         while self.words.last() == Some(&0) {
             self.words.pop();
         }
     }
 
-    /// The top 128 bits at most: `(mantissa, shift, sticky)` with the number between `mantissa × 2^shift` and
-    /// `(mantissa + 1) × 2^shift`, equal to the first unless sticky.
+    /// Returns at most the top 128 bits as `(mantissa, shift, sticky)`: the number lies between
+    /// `mantissa × 2^shift` and `(mantissa + 1) × 2^shift`, and equals the former unless sticky.
     pub(super) fn top(&self) -> (u128, u32, bool) {
         let word = |i: usize| u128::from(self.words.get(i).copied().unwrap_or(0));
         let skipped = self.words.len().saturating_sub(2);
-        // Two whole words: the higher has at least one bit, so there are 65 or more, which is enough to round.
+        // Two words: the higher has a bit set, so there are at least 65 bits, enough to round.
         let mantissa = word(skipped + 1) << 64 | word(skipped);
         (mantissa, skipped as u32 * 64, self.words[..skipped].iter().any(|&w| w != 0))
     }
 
-    /// The quotient `self / divisor` (neither zero) with at least 67 bits: `(quotient, exponent, sticky)`, the true one between
-    /// `quotient × 2^exponent` and `(quotient + 1) × 2^exponent`, equal to the first unless sticky.
+    /// Returns the quotient `self / divisor` (neither zero) with at least 67 bits, as `(quotient,
+    /// exponent, sticky)`: the true quotient lies between `quotient × 2^exponent` and `(quotient +
+    /// 1) × 2^exponent`, and equals the former unless sticky.
     pub(super) fn divide(mut self, mut divisor: Big) -> (u128, i32, bool) {
         const STEPS: u32 = 68;
         let shift = divisor.bits() as i32 - self.bits() as i32;
@@ -120,7 +121,8 @@ impl Big {
             0.. => self.shift_left(shift as u32),
             _ => divisor.shift_left(shift.unsigned_abs()),
         }
-        // Both have the same number of bits now: the quotient is between a half and two, one bit a step.
+        // Both have the same number of bits now: the quotient lies between a half and two; one bit
+        // per step.
         let mut quotient = 0u128;
         for _ in 0..STEPS {
             quotient <<= 1;
@@ -133,7 +135,7 @@ impl Big {
         (quotient, -shift - (STEPS as i32 - 1), !self.words.is_empty())
     }
 
-    /// Appends the decimal digits to `out`; nothing for zero.
+    /// Appends the decimal digits to `out`; none for zero.
     pub(super) fn write_decimal(mut self, out: &mut Vec<u8>) {
         let mut chunks = Vec::new();
         while !self.words.is_empty() {
@@ -141,7 +143,7 @@ impl Big {
             for word in self.words.iter_mut().rev() {
                 let dividend = u128::from(remainder) << 64 | u128::from(*word);
                 *word = (dividend / u128::from(TEN_TO_19)) as u64;
-                // Modulo 2^64 is enough for a remainder, and saves the second wide division.
+                // Computing the remainder modulo 2^64 suffices, and saves a second wide division.
                 remainder = (dividend as u64).wrapping_sub(word.wrapping_mul(TEN_TO_19));
             }
             if self.words.last() == Some(&0) {

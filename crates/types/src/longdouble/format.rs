@@ -1,14 +1,15 @@
-//! From number to text, as Redis's `ld2string` writes it for people.
+//! Formatting for people, as Redis's `ld2string`.
 
 use super::big::Big;
 use super::{DECIMALS_MAX, LongDouble, shift_right_rounded};
 
-/// 10 to the power of the decimals shown.
+/// 10 to the power of the shown decimals.
 const DECIMALS_SCALE: u64 = 10u64.pow(DECIMALS_MAX as u32);
 
 impl LongDouble {
-    /// Appends the number with up to [`DECIMALS_MAX`] decimals, no exponent, no trailing zeros or point, and no sign on a
-    /// zero; `inf` and `-inf` for infinities. At most 4,952 characters.
+    /// Appends the number with up to [`DECIMALS_MAX`] decimals, without exponent, trailing zeros or
+    /// point, and without a sign on zero; `inf` and `-inf` for infinities. At most 4,952
+    /// characters.
     pub fn write_human(self, out: &mut Vec<u8>) {
         if self.is_infinite() {
             out.extend_from_slice(if self.negative { b"-inf" } else { b"inf" });
@@ -21,7 +22,7 @@ impl LongDouble {
         }
         let (whole, decimals) = self.rounded_parts();
         if whole == 0 && decimals == 0 {
-            out.push(b'0'); // Redis turns the "-0" of a zero, or of a number that rounds to it, into "0".
+            out.push(b'0'); // Redis prints "-0" as "0".
             return;
         }
         self.write_sign(out);
@@ -36,7 +37,7 @@ impl LongDouble {
         }
     }
 
-    /// [`LongDouble::write_human`] into a new vector.
+    /// Formats as [`LongDouble::write_human`], into a new vector.
     #[must_use]
     pub fn to_human(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(40);
@@ -50,7 +51,7 @@ impl LongDouble {
         }
     }
 
-    /// A number without fraction (its exponent is positive).
+    /// Writes a number without fraction (its exponent is positive).
     fn write_integer(self, out: &mut Vec<u8>) {
         if self.exponent <= 64 {
             let mut buffer = itoa::Buffer::new();
@@ -60,8 +61,8 @@ impl LongDouble {
         }
     }
 
-    /// The whole part and the fraction in units of 10^-17, rounded to nearest, ties to even, of a number whose exponent
-    /// isn't positive.
+    /// Returns the integer part, and the fraction in units of 10^-17 rounded to nearest, ties to
+    /// even, of a number whose exponent isn't positive.
     fn rounded_parts(self) -> (u64, u64) {
         let bits = self.exponent.unsigned_abs();
         if bits == 0 {
@@ -69,7 +70,7 @@ impl LongDouble {
         }
         let whole = self.significand.checked_shr(bits).unwrap_or(0);
         let fraction = self.significand - whole.checked_shl(bits).unwrap_or(0);
-        // 64 + 57 bits at most. (The last decimal's own evenness decides ties: the scale is even.)
+        // At most 64 + 57 bits. Ties round by the last decimal's parity: the scale is even.
         let scaled = u128::from(fraction) * u128::from(DECIMALS_SCALE);
         let decimals = shift_right_rounded(scaled, bits, false) as u64;
         if decimals == DECIMALS_SCALE { (whole + 1, 0) } else { (whole, decimals) }

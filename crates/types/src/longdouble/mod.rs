@@ -1,32 +1,34 @@
-//! The x87 80-bit `long double`, in software: the numbers of INCRBYFLOAT and HINCRBYFLOAT.
+//! The x87 80-bit `long double` in software: the numbers of INCRBYFLOAT and HINCRBYFLOAT.
 //!
-//! Redis computes these with the C compiler's `long double`, which on x86-64 is the 80-bit extended format: 64 bits of
-//! significand, 15 of exponent. Its replies, and what it stores, show all of those bits, so `f64` would differ after the
-//! sixteenth digit. This module has what the two commands need, on any processor: [`LongDouble::parse`] (as `strtold`,
-//! with Redis's refusals), [`LongDouble::checked_add`] and [`LongDouble::write_human`] (as `"%.17Lf"`, trimmed), each
-//! correctly rounded, to nearest and ties to even.
+//! Redis uses the C compiler's `long double` for them. On x86-64 that is the 80-bit extended
+//! format: 64 bits of significand, 15 of exponent. Its replies and stored values show all those
+//! bits, so `f64` would differ after the sixteenth digit. This module has what the two commands
+//! need, on any processor: [`LongDouble::parse`] (as `strtold`, with Redis's restrictions),
+//! [`LongDouble::checked_add`] and [`LongDouble::write_human`] (as `"%.17Lf"`, trimmed), each
+//! correctly rounded to nearest, ties to even.
 //!
-//! A number is `significand × 2^exponent`, canonical: the significand's top bit is set unless the exponent is the smallest
-//! (then it is zero or subnormal). Usual numbers take a path of 128-bit integers; only those of more than 19 digits or
-//! of large exponents go through big integers.
+//! A number is `significand × 2^exponent` in canonical form: the top bit of the significand is set
+//! unless the exponent is the minimum (the number is then zero or subnormal). Usual numbers take
+//! 128-bit integers; only those of more than 19 digits or of large exponents take big integers.
 
 mod big;
 mod format;
 mod parse;
 
-/// Exponent of the last significand bit of the smallest numbers (2^-16445 is the smallest subnormal).
+/// Exponent of the last significand bit of the smallest numbers (2^-16445 is the smallest
+/// subnormal).
 const EXPONENT_MIN: i32 = -16_445;
 
 /// Exponent of the last significand bit of the largest numbers, just below 2^16384.
 const EXPONENT_MAX: i32 = 16_320;
 
-/// Stands for an infinity; no finite number has it.
+/// Denotes an infinity; no finite number has it.
 const EXPONENT_INFINITE: i32 = i32::MAX;
 
-/// Texts must be shorter than this to be numbers (Redis's `MAX_LONG_DOUBLE_CHARS`).
+/// Texts of this length and longer aren't numbers (Redis's `MAX_LONG_DOUBLE_CHARS`).
 pub const LONG_DOUBLE_CHARS_MAX: usize = 5 * 1024;
 
-/// Decimals shown before trailing zeros are dropped.
+/// Maximum number of decimals shown.
 pub const DECIMALS_MAX: usize = 17;
 
 /// An 80-bit extended number, finite or infinite, never NaN.
@@ -38,31 +40,31 @@ pub struct LongDouble {
 }
 
 impl LongDouble {
-    /// Positive zero: what a missing key counts from.
+    /// Positive zero: the initial value of a missing key.
     pub const ZERO: LongDouble = LongDouble { negative: false, exponent: EXPONENT_MIN, significand: 0 };
 
-    /// Whether it is an infinity (the text `inf` is a number to Redis, though it can't be a result).
+    /// Returns whether it is an infinity (`inf` is a valid operand, but not a valid result).
     #[must_use]
     pub fn is_infinite(self) -> bool {
         self.exponent == EXPONENT_INFINITE
     }
 
-    /// The sum, rounded to nearest, ties to even. `None` when it is infinite or not a number (an infinite operand, or a
-    /// sum of 2^16384 and more), which both commands refuse.
+    /// Returns the sum, rounded to nearest, ties to even. Returns `None` if an operand is infinite
+    /// or the sum reaches 2^16384: both commands reject these.
     #[must_use]
     pub fn checked_add(self, other: LongDouble) -> Option<LongDouble> {
         if self.is_infinite() || other.is_infinite() {
             return None;
         }
-        // The canonical form orders magnitudes by exponent, then significand.
+        // Canonical numbers order by exponent, then significand.
         let larger_first = (self.exponent, self.significand) >= (other.exponent, other.significand);
         let (large, small) = if larger_first { (self, other) } else { (other, self) };
         let sum = add_magnitudes(large, small);
         (!sum.is_infinite()).then_some(sum)
     }
 
-    /// A number of seconds in milliseconds, rounded up, as a timeout is read: the product rounded to the format first, as
-    /// the C compiler's is. `None`: it doesn't fit.
+    /// Converts a timeout in seconds to milliseconds, rounded up. As in C, the product is first
+    /// rounded to this format. Returns `None` if it doesn't fit.
     #[must_use]
     pub fn seconds_to_ms(self) -> Option<i64> {
         if self.is_infinite() {
@@ -71,14 +73,14 @@ impl LongDouble {
         let product = LongDouble::round(self.negative, u128::from(self.significand) * 1000, self.exponent, false);
         let LongDouble { negative, exponent, significand } = product;
         let magnitude = if product.is_infinite() || exponent > 0 && significand != 0 {
-            return None; // 2^64 and more: the significand's top bit is set.
+            return None; // At least 2^64: the significand's top bit is set.
         } else if significand == 0 {
             0
         } else {
             let below = exponent.unsigned_abs();
             let whole = significand.checked_shr(below).unwrap_or(0);
             let is_whole = whole.checked_shl(below).unwrap_or(0) == significand;
-            // Up is towards zero for negative numbers.
+            // For negative numbers, up is towards zero.
             i128::from(whole) + i128::from(!is_whole && !negative)
         };
         i64::try_from(if negative { -magnitude } else { magnitude }).ok()
@@ -92,22 +94,23 @@ impl LongDouble {
         LongDouble { negative, exponent: EXPONENT_INFINITE, significand: 0 }
     }
 
-    /// The number nearest to `(mantissa + ε) × 2^exponent`, ties to even, where ε is 0, or with `sticky` something between
-    /// 0 and 1 that only breaks ties. With `sticky`, the mantissa must have more bits than a significand.
+    /// Returns the number nearest to `(mantissa + ε) × 2^exponent`, ties to even. ε is 0, or
+    /// between 0 and 1 if `sticky`, and then only breaks ties. With `sticky`, the mantissa must
+    /// have more bits than a significand.
     fn round(negative: bool, mantissa: u128, exponent: i32, sticky: bool) -> LongDouble {
         if mantissa == 0 {
             return LongDouble::zero(negative);
         }
         let bits = 128 - mantissa.leading_zeros() as i32;
-        debug_assert!(!sticky || bits > 64, "too few bits to know how to round");
+        debug_assert!(!sticky || bits > 64, "too few bits to round correctly");
         let last = (exponent + bits - 64).max(EXPONENT_MIN);
         let (mut significand, mut last) = match last - exponent {
             dropped @ 1.. => (shift_right_rounded(mantissa, dropped as u32, sticky), last),
-            // Exact: by the choice of `last`, the shift to the left leaves at most 64 bits.
+            // Exact: `last` is chosen so that the left shift leaves at most 64 bits.
             kept => (mantissa << -kept, last),
         };
         if significand >> 64 != 0 {
-            significand >>= 1; // Rounding up carried into a 65th bit, so the others are zero.
+            significand >>= 1; // Rounding carried into a 65th bit; the others are zero.
             last += 1;
         }
         if significand == 0 {
@@ -121,15 +124,16 @@ impl LongDouble {
 }
 
 impl From<i64> for LongDouble {
-    /// Exact: 64 bits of significand hold every integer.
+    /// Converts exactly: 64 bits of significand hold every integer.
     fn from(integer: i64) -> LongDouble {
         LongDouble::round(integer < 0, u128::from(integer.unsigned_abs()), 0, false)
     }
 }
 
-/// The sum of two finite numbers of which the first has the larger magnitude.
+/// Adds two finite numbers, of which the first has the larger magnitude.
 fn add_magnitudes(large: LongDouble, small: LongDouble) -> LongDouble {
-    // 63 spare bits below: enough that a sum or difference is exact, or has more than 64 bits when something was cut off.
+    // With 63 spare bits a sum or difference is exact, or has more than 64 bits if bits were cut
+    // off.
     const SPARE: u32 = 63;
     let a = u128::from(large.significand) << SPARE;
     let full = u128::from(small.significand) << SPARE;
@@ -143,11 +147,13 @@ fn add_magnitudes(large: LongDouble, small: LongDouble) -> LongDouble {
     if a == b && !sticky {
         return LongDouble::ZERO; // x - x is +0 when rounding to nearest.
     }
-    // With a part of the small number cut off, the difference lies between this and the one below.
+    // If bits of the small number were cut off, the difference lies between this one and the next
+    // lower.
     LongDouble::round(large.negative, a - b - u128::from(sticky), exponent, sticky)
 }
 
-/// `value / 2^bits` to the nearest integer, ties to even; `sticky` says that the true value is a little larger.
+/// Returns `value / 2^bits` rounded to the nearest integer, ties to even; `sticky` if the true
+/// value is slightly larger.
 fn shift_right_rounded(value: u128, bits: u32, sticky: bool) -> u128 {
     debug_assert!(bits > 0);
     if bits > 128 {

@@ -1,29 +1,30 @@
-//! From text to number, as `strtold` reads it and Redis lets it pass.
+//! Parsing, as C's `strtold` with Redis's restrictions.
 
 use super::big::Big;
 use super::{LONG_DOUBLE_CHARS_MAX, LongDouble};
 
-/// Largest exponent that is told from its neighbours; beyond, any text of allowed length overflows or vanishes anyway.
+/// Exponents saturate here; any text of allowed length overflows or underflows long before.
 const EXPONENT_READ_MAX: i32 = 1_000_000;
 
-/// Numbers of at least 10^4933 are infinite (the largest is about 1.19 × 10^4932).
+/// Numbers of at least 10^4933 are infinite (the maximum is about 1.19 × 10^4932).
 const DECIMAL_POINT_MAX: i32 = 4_933;
 
 /// Numbers below 10^-4951 round to zero (half the smallest is about 1.82 × 10^-4951).
 const DECIMAL_POINT_MIN: i32 = -4_950;
 
-/// Most digits of the path without big integers: they always fit 64 bits.
+/// Maximum number of digits for 128-bit arithmetic: they always fit in 64 bits.
 const SHORT_DIGITS_MAX: usize = 19;
 
-/// Largest power of ten of that path: 5^27 is the last power of five below 2^63.
+/// Maximum power of ten for 128-bit arithmetic: 5^27 is the last power of five below 2^63.
 const SHORT_POWER_MAX: u32 = 27;
 
 impl LongDouble {
-    /// The number that `text` is in full: decimal or hexadecimal (`0x1.8p3`), or `inf`, in any case, with an optional
-    /// sign.
+    /// Parses all of `text`: decimal or hexadecimal (`0x1.8p3`), or `inf`, in any case, with an
+    /// optional sign.
     ///
-    /// `None` where Redis says "value is not a valid float": anything else (also NaN, spaces, zero bytes), a number too large
-    /// for the format, one so small that it rounds to zero, and texts of [`LONG_DOUBLE_CHARS_MAX`] characters and more.
+    /// Returns `None` where Redis says "value is not a valid float": for anything else (including
+    /// NaN, spaces, zero bytes), on overflow, on underflow to zero, and for texts of at least
+    /// [`LONG_DOUBLE_CHARS_MAX`] characters.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<LongDouble> {
         if text.len() >= LONG_DOUBLE_CHARS_MAX {
@@ -46,7 +47,8 @@ fn is_infinity(text: &[u8]) -> bool {
     text.eq_ignore_ascii_case(b"inf") || text.eq_ignore_ascii_case(b"infinity")
 }
 
-/// A mantissa's digits around its point, leading and trailing zeros still there, and what follows it.
+/// The digits of a mantissa on both sides of its point, with leading and trailing zeros, and the
+/// rest of the text.
 struct Mantissa<'a> {
     whole: &'a [u8],
     fraction: &'a [u8],
@@ -54,7 +56,7 @@ struct Mantissa<'a> {
 }
 
 impl<'a> Mantissa<'a> {
-    /// Splits digits, at most one point, and the rest. `None` without any digit.
+    /// Splits off digits with at most one point. Returns `None` without any digit.
     fn split(text: &'a [u8], is_digit: impl Fn(&u8) -> bool) -> Option<Mantissa<'a>> {
         let digits_of = |text: &'a [u8]| text.split_at(text.iter().position(|b| !is_digit(b)).unwrap_or(text.len()));
         let (whole, rest) = digits_of(text);
@@ -71,7 +73,8 @@ impl<'a> Mantissa<'a> {
     }
 }
 
-/// The exponent after its letter, clamped; 0 when there is nothing. `None` when it isn't one.
+/// Parses the exponent after its letter, saturated; 0 if the text is empty. Returns `None` if it
+/// isn't an exponent.
 fn exponent(text: &[u8], letter: u8) -> Option<i32> {
     let digits = match text {
         [] => return Some(0),
@@ -107,7 +110,8 @@ fn decimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     let trailing_zeros = reversed.take_while(|&&digit| digit == b'0').count();
     let count = len - leading_zeros - trailing_zeros;
     let digits = mantissa.digits().skip(leading_zeros).take(count);
-    // The number is `digits × 10^power`, and below 10^point. Lengths are bounded by the text's, so nothing overflows.
+    // The number is `digits × 10^power`, and below 10^point. The length of the text bounds all of
+    // them, so nothing overflows.
     let power = exponent - mantissa.fraction.len() as i32 + trailing_zeros as i32;
     let point = power + count as i32;
     if !(DECIMAL_POINT_MIN..=DECIMAL_POINT_MAX).contains(&point) {
@@ -121,7 +125,7 @@ fn decimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     (!number.is_infinite() && number.significand != 0).then_some(number)
 }
 
-/// `digits × 10^power` with 128-bit integers.
+/// Returns `digits × 10^power`, with 128-bit integers.
 pub(super) fn short_decimal(negative: bool, digits: impl Iterator<Item = u8>, power: i32) -> LongDouble {
     let digits = digits.fold(0u64, |value, digit| value * 10 + u64::from(digit - b'0'));
     let five = u128::from(5u64.pow(power.unsigned_abs()));
@@ -135,7 +139,7 @@ pub(super) fn short_decimal(negative: bool, digits: impl Iterator<Item = u8>, po
     LongDouble::round(negative, quotient, power - shift as i32, remainder != 0)
 }
 
-/// `digits × 10^power` with big integers.
+/// Returns `digits × 10^power`, with big integers.
 pub(super) fn long_decimal(negative: bool, digits: impl Iterator<Item = u8>, power: i32) -> LongDouble {
     let mut digits = Big::from_digits(digits);
     if power >= 0 {
@@ -149,11 +153,12 @@ pub(super) fn long_decimal(negative: bool, digits: impl Iterator<Item = u8>, pow
     LongDouble::round(negative, quotient, power + shift, sticky)
 }
 
-/// What follows `0x`.
+/// Parses the text after `0x`.
 fn hexadecimal(negative: bool, text: &[u8]) -> Option<LongDouble> {
     let mantissa = Mantissa::split(text, u8::is_ascii_hexdigit)?;
     let exponent = exponent(mantissa.rest, b'p')?;
-    // The first 31 significant digits fit; of those beyond only the place counts, and whether any is set.
+    // The first 31 significant digits fit. Of the rest only their number counts, and whether any is
+    // set.
     let (mut value, mut dropped, mut sticky) = (0u128, 0i32, false);
     for digit in mantissa.digits() {
         let digit = (digit as char).to_digit(16).unwrap_or(0);

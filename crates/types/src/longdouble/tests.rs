@@ -14,12 +14,13 @@ fn sum(a: &str, b: &str) -> Option<String> {
     Some(String::from_utf8(sum.to_human()).unwrap())
 }
 
-/// The same number by another way: every number that isn't infinite is `significand × 2^exponent` in hexadecimal.
+/// The same number in another form: every finite number is `significand × 2^exponent` in
+/// hexadecimal.
 fn hexadecimal(number: LongDouble) -> String {
     format!("{}{:#x}p{}", if number.negative { "-" } else { "" }, number.significand, number.exponent)
 }
 
-/// Values as the C compiler's `long double` and `"%.17Lf"` give them.
+/// Values from the C compiler's `long double` and `"%.17Lf"`.
 #[test]
 fn known_texts() {
     for (text, expected) in [
@@ -31,7 +32,7 @@ fn known_texts() {
         ("-1e-30", "0"),
         ("-0.5", "-0.5"),
         ("1e-17", "0.00000000000000001"),
-        ("5e-18", "0"), // Its nearest number lies below the half.
+        ("5e-18", "0"), // The nearest number is below a half.
         ("5.01e-18", "0.00000000000000001"),
         ("4.9e-18", "0"),
         ("18446744073709551615", "18446744073709551615"),
@@ -60,7 +61,7 @@ fn known_texts() {
 }
 
 #[test]
-fn what_is_not_a_float() {
+fn invalid_floats() {
     for text in [
         "",
         "+",
@@ -114,7 +115,7 @@ fn the_largest_number_and_one_past() {
     for text in ["0x1p16384", "0xf.fffffffffffffff8p16380", "1.19e4932", "1e4933", "1e99999999999", "0x1p99999999999"] {
         assert_eq!(parse(text), None, "{text}");
     }
-    // Half a unit above the largest rounds to infinity; a little less, to the largest.
+    // Half a unit above the maximum rounds to infinity; slightly less, to the maximum.
     assert_eq!(parse("0xf.fffffffffffffff7fp16380"), Some(largest));
     assert_eq!(largest.checked_add(parse("0x1p16319").unwrap()), None);
     assert_eq!(largest.checked_add(parse("0x1p16318").unwrap()), Some(largest));
@@ -126,12 +127,12 @@ fn the_smallest_number_and_one_below() {
     let smallest = parse("0x1p-16445").unwrap();
     assert_eq!((smallest.significand, smallest.exponent), (1, EXPONENT_MIN));
     assert_eq!(parse("3.6451995318824746025e-4951"), Some(smallest));
-    assert_eq!(parse("1.83e-4951"), Some(smallest), "more than a half rounds up");
+    assert_eq!(parse("1.83e-4951"), Some(smallest), "more than half rounds up");
     for text in ["0x1p-16446", "1.82e-4951", "1e-4951", "1e-99999999999", "0x1p-99999999999"] {
         assert_eq!(parse(text), None, "{text}");
     }
     assert_eq!(parse("0x1.8p-16445").unwrap().significand, 2, "a tie goes to the even one");
-    // Carrying from the largest subnormal to the smallest normal number.
+    // Carry from the largest subnormal to the smallest normal number.
     let normal = parse("0x1p-16382").unwrap();
     assert_eq!((normal.significand, normal.exponent), (1 << 63, EXPONENT_MIN));
     assert_eq!(parse("0x0.ffffffffffffffffp-16382"), Some(normal));
@@ -156,7 +157,7 @@ fn the_last_of_many_digits_breaks_a_tie() {
     );
     assert_eq!(parse(tie), parse("0x1p200"));
     assert_eq!(parse(above), parse("0x1.0000000000000002p200"));
-    // The same where digits are divided, not multiplied.
+    // The same with a division instead of a multiplication.
     let mut tie = b"18446744073709551617.".to_vec();
     tie.resize(LONG_DOUBLE_CHARS_MAX - 2, b'0');
     tie.push(b'1');
@@ -176,7 +177,7 @@ fn sums() {
         ("18446744073709551614", "0.5", Some("18446744073709551614")),
         ("18446744073709551616", "-0.25", Some("18446744073709551616")),
         ("18446744073709551616", "-0.75", Some("18446744073709551615")),
-        // 1.5 × 2^64 less a little more than half of its last place: what is cut off decides.
+        // 1.5 × 2^64 less slightly more than half of its last place: the cut-off bits decide.
         ("0x18000000000000000", "-0x1.0000000000000002p0", Some("27670116110564327422")),
         ("0x18000000000000000", "-1", Some("27670116110564327424")),
         ("1e4932", "1e4932", None),
@@ -200,7 +201,8 @@ fn integers_are_exact() {
     }
 }
 
-/// The full decimal expansion of an `f64` is that `f64` exactly, and the standard library rounds it to 17 decimals.
+/// The full decimal expansion of an `f64` is exactly that `f64`, and the standard library rounds it
+/// to 17 decimals.
 #[test]
 fn f64_agree() {
     let mut random = Random::announced("longdouble f64");
@@ -222,9 +224,9 @@ fn f64_agree() {
     }
 }
 
-/// Whatever is parsed is canonical, and is itself again by way of its bits.
+/// Every parsed number is canonical, and its bits written in hexadecimal parse to the same number.
 #[test]
-fn random_texts_hold_together() {
+fn random_texts_round_trip() {
     let mut random = Random::announced("longdouble texts");
     let mut numbers = 0;
     for _ in 0..4_000 {
@@ -243,7 +245,7 @@ fn random_texts_hold_together() {
     assert!(numbers > 2_000, "{numbers}");
 }
 
-/// Both ways through the decimal parser give the same number wherever the short one may be taken.
+/// Both paths of the decimal parser agree wherever the short one applies.
 #[test]
 fn short_and_long_paths_agree() {
     let mut random = Random::announced("longdouble paths");
@@ -257,7 +259,7 @@ fn short_and_long_paths_agree() {
 }
 
 #[test]
-fn seconds_become_milliseconds_rounded_up() {
+fn seconds_convert_to_milliseconds_rounded_up() {
     let ms = |text: &str| LongDouble::parse(text.as_bytes()).unwrap().seconds_to_ms();
     assert_eq!(ms("0"), Some(0));
     assert_eq!(ms("1"), Some(1000));
@@ -265,7 +267,7 @@ fn seconds_become_milliseconds_rounded_up() {
     assert_eq!(ms("0.0001"), Some(1));
     assert_eq!(ms("1e-300"), Some(1));
     assert_eq!(ms("-0.0001"), Some(0));
-    // The nearest number is a little less, and so is its product: C says the same.
+    // The nearest number is slightly less, and so is its product: C gives the same.
     assert_eq!(ms("-0.001"), Some(0));
     assert_eq!(ms("-0.5"), Some(-500));
     assert_eq!(ms("-7.5"), Some(-7500));

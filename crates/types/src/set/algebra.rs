@@ -1,16 +1,17 @@
-//! Intersections, unions and differences of sets. A key that doesn't exist is an empty set, `None`.
+//! Intersections, unions and differences of sets. A missing key is an empty set, `None`.
 //!
-//! Members are either shown one by one (`each_…`), for a reply, or put into a new set, for a STORE.
+//! Members are either passed to a closure (`each_…`), for a reply, or collected in a new set, for a
+//! STORE command.
 
 use super::{Set, SetView, find};
 use crate::collection::Collection;
 use crate::member::MemberKey;
 use crate::pack::Element;
 
-/// Sets to work on, in the order of their keys.
+/// The sets to combine, in the order of their keys.
 type Views<'v, 'a> = &'v [Option<SetView<'a>>];
 
-/// A new set, as a STORE makes it: it begins as an intset, and becomes what its members make of it.
+/// A new set, as a STORE command builds it: an intset at first, converted as its members require.
 pub struct Stored {
     set: Set,
     intset_entries_max: usize,
@@ -27,8 +28,8 @@ impl Stored {
     }
 }
 
-/// Shows the members that all sets have, until there are `limit` of them; returns how many there are. The work is bounded by
-/// the smallest set.
+/// Visits the common members of all sets, up to `limit` of them. Returns how many. The smallest set
+/// bounds the work.
 pub fn each_intersection(views: Views<'_, '_>, limit: usize, mut visit: impl FnMut(Element<'_>)) -> usize {
     let Some(mut sets) = views.iter().copied().collect::<Option<Vec<_>>>() else { return 0 };
     sets.sort_by_key(|set| set.len());
@@ -44,7 +45,7 @@ pub fn each_intersection(views: Views<'_, '_>, limit: usize, mut visit: impl FnM
     found
 }
 
-/// The members that all sets have.
+/// Returns the intersection of all sets.
 pub fn intersection(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     let mut stored = Stored::new(intset_entries_max);
     each_intersection(views, usize::MAX, |element| {
@@ -53,15 +54,15 @@ pub fn intersection(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
-/// Whether a union is sure to fit a table: as if the sets had nothing in common.
+/// Returns whether a union is certain to fit in a table, assuming disjoint sets.
 pub fn union_has_room(views: Views<'_, '_>) -> bool {
     let total = views.iter().flatten().fold(0usize, |total, set| total.saturating_add(set.len()));
     crate::table::has_room(total, 0)
 }
 
-/// Shows the members that any set has, each once; returns how many there are.
+/// Visits each member of the union once. Returns how many there are.
 pub fn each_union(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> usize {
-    // One set is its own union; of several, only what they have together needs memory to tell what was shown.
+    // A single set is its own union; several need a table of the members visited.
     let mut sets = views.iter().flatten();
     if let (Some(only), None) = (sets.next(), sets.next()) {
         only.for_each(visit);
@@ -72,14 +73,14 @@ pub fn each_union(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> u
     all.view().len()
 }
 
-/// The members that any set has.
+/// Returns the union of all sets.
 pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     let mut sets: Vec<SetView<'_>> = views.iter().flatten().copied().collect();
     sets.sort_by_key(|set| std::cmp::Reverse(set.len()));
     let mut stored = Stored::new(intset_entries_max);
     let Some((largest, others)) = sets.split_first() else { return stored.set };
     stored.set = match largest {
-        // Copied as it is, unless its members would make an intset of the result.
+        // Copy the table, unless the result could be an intset.
         SetView::Table(table) if table.len() > intset_entries_max || has_text(*largest) => {
             Set::Table(Box::new((*table).clone()))
         }
@@ -93,7 +94,7 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     for other in others {
         match (&mut stored.set, other) {
             (Set::Table(result), SetView::Table(table)) if result.seed() == table.seed() => {
-                // The hashes are there already.
+                // Reuse the stored hashes.
                 for (hash, member) in table.iter_hashed() {
                     if result.find(hash, |found| found == member).is_none() {
                         result.insert(hash, member.clone());
@@ -108,7 +109,7 @@ pub fn union(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
-/// Whether a member isn't an integer.
+/// Returns whether any member isn't an integer.
 fn has_text(set: SetView<'_>) -> bool {
     let mut found = false;
     for_each_while(set, |element| {
@@ -121,9 +122,9 @@ fn has_text(set: SetView<'_>) -> bool {
     found
 }
 
-/// Shows the members of the first set that no other has; returns how many there are.
+/// Visits the members of the first set that no other set has. Returns how many there are.
 pub fn each_difference(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>)) -> usize {
-    if let Some(others) = searched(views) {
+    if let Some(others) = sets_to_search(views) {
         let (mut found, mut room) = (0, Vec::new());
         if let Some(first) = views.first().copied().flatten() {
             first.for_each(|element| {
@@ -140,10 +141,10 @@ pub fn each_difference(views: Views<'_, '_>, mut visit: impl FnMut(Element<'_>))
     rest.view().len()
 }
 
-/// The members of the first set that no other has.
+/// Returns the members of the first set that no other set has.
 pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     let mut stored = Stored::new(intset_entries_max);
-    if searched(views).is_some() {
+    if sets_to_search(views).is_some() {
         each_difference(views, |element| {
             stored.add(element);
         });
@@ -172,9 +173,10 @@ pub fn difference(views: Views<'_, '_>, intset_entries_max: usize) -> Set {
     stored.set
 }
 
-/// The sets to look each member of the first one up in, largest first, when that is less work than taking all members of the others out
-/// of a copy: Redis's choice, which `OBJECT ENCODING` of a stored difference shows.
-fn searched<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
+/// Returns the other sets, largest first, if searching them for each member of the first set is
+/// cheaper than removing all their members from a copy. Redis's choice, which `OBJECT ENCODING` of
+/// a stored difference shows.
+fn sets_to_search<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
     let Some(Some(first)) = views.first() else { return Some(Vec::new()) };
     let there = views.iter().flatten();
     let search_work = first.len().saturating_mul(there.clone().count()) / 2;
@@ -187,7 +189,7 @@ fn searched<'a>(views: Views<'_, 'a>) -> Option<Vec<SetView<'a>>> {
     Some(others)
 }
 
-/// All members, until `visit` says that it has seen enough.
+/// Visits all members, until `visit` returns false.
 fn for_each_while<'a>(set: SetView<'a>, mut visit: impl FnMut(Element<'a>) -> bool) {
     match set {
         SetView::IntSet(set) => set.iter().all(|value| visit(Element::Int(value))),

@@ -1,17 +1,18 @@
-//! A set of integers: sorted, one after the other, all of one width. The bytes are those of Redis's intset.
+//! A set of integers: a sorted array of one width, in the format of Redis's intset.
 //!
 //! ```text
-//! width       4 bytes: 2, 4 or 8, the bytes of each integer
+//! width       4 bytes: 2, 4 or 8, the size of each integer
 //! count       4 bytes
 //! integers    ascending
 //! ```
 //!
-//! All little-endian. The width is the least that all integers fit, and never shrinks. An empty set may be no bytes at all.
+//! All little-endian. The width is the smallest that fits all integers, and never shrinks. An empty
+//! set may have no bytes at all.
 
 /// Bytes before the integers.
 const HEADER_BYTES: usize = 8;
 
-/// Bytes that an integer takes.
+/// Returns the bytes that an integer needs.
 fn width_of(value: i64) -> usize {
     if i16::try_from(value).is_ok() {
         2
@@ -26,20 +27,21 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-/// An intset, to be read.
+/// A shared view of an intset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IntSetRef<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> IntSetRef<'a> {
-    /// The intset of these bytes. They must have come from [`IntSet`] or [`IntSetRef::as_bytes`].
+    /// Returns the intset with these bytes. They must come from [`IntSet`] or
+    /// [`IntSetRef::as_bytes`].
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         IntSetRef { bytes }
     }
 
-    /// All its bytes.
+    /// Returns all its bytes.
     pub fn as_bytes(self) -> &'a [u8] {
         self.bytes
     }
@@ -49,18 +51,18 @@ impl<'a> IntSetRef<'a> {
         word(self.bytes, 0) as usize
     }
 
-    /// Integers in it.
+    /// Returns the number of integers.
     #[inline]
     pub fn len(self) -> usize {
         word(self.bytes, 4) as usize
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no integers.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// The integer of an index below the length.
+    /// Returns the integer at an index below the length.
     #[inline]
     pub fn get(self, index: usize) -> i64 {
         let width = self.width();
@@ -77,7 +79,7 @@ impl<'a> IntSetRef<'a> {
         }
     }
 
-    /// Where an integer is, or where it would be.
+    /// Returns the index of an integer, or the index where to insert it.
     #[inline]
     fn search(self, value: i64) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.len());
@@ -92,36 +94,37 @@ impl<'a> IntSetRef<'a> {
         Err(low)
     }
 
-    /// Whether an integer is in it.
+    /// Returns whether the set contains an integer.
     #[inline]
     pub fn contains(self, value: i64) -> bool {
         self.search(value).is_ok()
     }
 
-    /// All integers, ascending.
+    /// Iterates over all integers, ascending.
     pub fn iter(self) -> impl Iterator<Item = i64> + 'a {
         (0..self.len()).map(move |index| self.get(index))
     }
 }
 
-/// An intset that can be changed.
+/// An owned intset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IntSet {
     bytes: Vec<u8>,
 }
 
 impl IntSet {
-    /// An empty one, which takes no memory.
+    /// Returns an empty set, which takes no memory.
     pub const fn new() -> Self {
         IntSet { bytes: Vec::new() }
     }
 
-    /// The intset of these bytes, as [`IntSetRef::new`].
+    /// Returns the intset with these bytes, as [`IntSetRef::new`].
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         IntSet { bytes }
     }
 
-    /// The intset of bytes that came from outside. `None`: they aren't one with at least one integer, all in order.
+    /// Checks bytes from outside. Returns `None` unless they are an intset of at least one integer,
+    /// strictly ascending.
     pub fn try_from_bytes(bytes: &[u8]) -> Option<Self> {
         let (header, integers) = bytes.split_at_checked(HEADER_BYTES)?;
         let (width, len) = (word(header, 0) as usize, word(header, 4) as usize);
@@ -132,23 +135,23 @@ impl IntSet {
         set.iter().is_sorted_by(|one, next| one < next).then(|| IntSet { bytes: bytes.to_vec() })
     }
 
-    /// Its bytes, with the room they have.
+    /// Returns its bytes, with their spare capacity.
     pub fn into_vec(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// To be read.
+    /// Returns a shared view.
     #[inline]
     pub fn as_ref(&self) -> IntSetRef<'_> {
         IntSetRef { bytes: &self.bytes }
     }
 
-    /// Bytes of heap it takes.
+    /// Returns its bytes of heap.
     pub fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Adds an integer. `false`: it was there.
+    /// Adds an integer. Returns whether it is new.
     pub fn insert(&mut self, value: i64) -> bool {
         let (width, wanted) = (self.as_ref().width(), width_of(value));
         if wanted > width {
@@ -157,7 +160,7 @@ impl IntSet {
         }
         let Err(index) = self.as_ref().search(value) else { return false };
         let (at, len) = (HEADER_BYTES + index * width, self.bytes.len());
-        // Exactly: small sets are many, and the allocator's size classes leave room enough.
+        // Exact: small sets are many, and the allocator's size classes leave spare capacity.
         self.bytes.reserve_exact(width);
         self.bytes.resize(len + width, 0);
         self.bytes.copy_within(at..len, at + width);
@@ -166,7 +169,8 @@ impl IntSet {
         true
     }
 
-    /// Gives all integers more bytes, for the sake of one that needs them: it is less or greater than all others.
+    /// Widens all integers to add one that needs it, which is therefore less or greater than all
+    /// others.
     #[cold]
     fn widen(&mut self, width: usize, value: i64) {
         let old = std::mem::take(&mut self.bytes);
@@ -182,7 +186,7 @@ impl IntSet {
         self.set_len(old.len() + 1);
     }
 
-    /// Takes an integer out. `false`: it wasn't there.
+    /// Removes an integer. Returns whether it existed.
     pub fn remove(&mut self, value: i64) -> bool {
         let Ok(index) = self.as_ref().search(value) else { return false };
         let width = self.as_ref().width();
@@ -224,9 +228,9 @@ mod tests {
         }
     }
 
-    /// Bytes as `intsetAdd` of redis-server 7.0.15 makes them (`DUMP` shows them).
+    /// Bytes from `intsetAdd` of redis-server 7.0.15 (from `DUMP`).
     #[test]
-    fn bytes_are_those_of_redis() {
+    fn bytes_equal_those_of_redis() {
         let mut set = IntSet::new();
         for value in [5, -1, 300] {
             assert!(set.insert(value));

@@ -1,15 +1,17 @@
 //! A set of strings.
 //!
-//! | form | `OBJECT ENCODING` | what | bytes per member |
-//! | --- | --- | --- | --- |
-//! | [`IntSet`] | intset | integers only, up to `set-max-intset-entries` | 2, 4 or 8 |
-//! | packed | hashtable | up to [`PACKED_MEMBERS_MAX`] members in at most [`INLINE_PACKED_BYTES_MAX`] bytes | 1 + length |
-//! | [`Table`] | hashtable | any | 20 to 25; and 1 + length (rounded up by the allocator) beyond 7 bytes |
+//! | form | `OBJECT ENCODING` | bytes per member |
+//! | --- | --- | --- |
+//! | [`IntSet`] | intset | 2, 4 or 8 |
+//! | packed | hashtable | 1 + length |
+//! | [`Table`] | hashtable | 20 to 25; beyond 7 bytes also 1 + length, rounded up |
 //!
-//! The first two live inside the dictionary entry while they are short. A set only ever goes down this table: from integers
-//! to a larger form when a string comes or there are too many, and never back, as in Redis.
+//! A set of integers is an intset up to `set-max-intset-entries`. Other sets are packed up to
+//! [`PACKED_MEMBERS_MAX`] members in [`INLINE_PACKED_BYTES_MAX`] bytes, and tables beyond. The
+//! first two forms live inside the dictionary entry while they are short. As in Redis, a set only
+//! converts down this table and never back.
 //!
-//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
 //! | 20 integers of 10 digits | IntSet | 4.4 |
 //! | 20 members of 13 bytes | packed | 14.1 |
@@ -30,39 +32,39 @@ use crate::pack::{Element, OneWay, Pack, PackRef};
 use crate::table::{Table, has_room};
 use crate::{Encoding, OutOfMemory, Value};
 
-/// Most members that are searched one after the other.
+/// Maximum number of packed members, which are searched linearly.
 pub const PACKED_MEMBERS_MAX: usize = 128;
 
-/// Most integers of an intset, whatever the settings say.
+/// Maximum number of integers in an intset, whatever the settings say.
 const INTSET_LEN_MAX: usize = 1 << 30;
 
-/// Bytes that a packed member takes at most beyond its own.
+/// Maximum overhead of a packed member, in bytes.
 const PACKED_OVERHEAD_BYTES: usize = 7;
 
 /// A set of strings.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Set {
-    /// Integers, sorted.
+    /// Sorted integers.
     IntSet(IntSet),
-    /// A few strings in one piece.
+    /// A few strings in one string of bytes.
     Packed(Pack<OneWay>),
-    /// Any number of strings.
+    /// A hash table, for any number of strings.
     Table(Box<Table<Member>>),
 }
 
-/// A [`Set`], to be read.
+/// A shared view of a [`Set`].
 #[derive(Clone, Copy, Debug)]
 pub enum SetView<'a> {
-    /// Integers, sorted.
+    /// Sorted integers.
     IntSet(IntSetRef<'a>),
-    /// A few strings in one piece.
+    /// A few strings in one string of bytes.
     Packed(PackRef<'a, OneWay>),
-    /// Any number of strings.
+    /// A hash table, for any number of strings.
     Table(&'a Table<Member>),
 }
 
 impl<'a> SetView<'a> {
-    /// The encoding that `OBJECT ENCODING` answers.
+    /// Returns the encoding that `OBJECT ENCODING` shows.
     pub fn encoding(self) -> Encoding {
         match self {
             SetView::IntSet(_) => Encoding::Intset,
@@ -70,7 +72,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Members.
+    /// Returns the number of members.
     #[inline]
     pub fn len(self) -> usize {
         match self {
@@ -80,19 +82,19 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Whether these members fit, as far as they aren't there: to be asked before any is added.
+    /// Returns whether these members, unless they exist, still fit. Call it before any is added.
     #[inline]
     pub fn has_room<'m>(self, members: impl Iterator<Item = &'m [u8]> + Clone) -> bool {
         has_room(self.len(), members.clone().count())
             || has_room(self.len(), members.filter(|member| !self.contains(member)).count())
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no members.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// Whether a string is in it.
+    /// Returns whether the set contains a string.
     #[inline]
     pub fn contains(self, member: &[u8]) -> bool {
         match self {
@@ -102,19 +104,21 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Has what [`Self::contains`] will read of a large set brought near, for several members at once: see [`Table::prefetch`].
+    /// Prefetches the entries that [`Self::contains`] will read, for several members at once: see
+    /// [`Table::prefetch`].
     pub fn prefetch<'m>(self, members: impl Iterator<Item = &'m [u8]>) {
         if let SetView::Table(table) = self {
             table.prefetch(members.map(|member| MemberKey::of(member).hash(table.seed())));
         }
     }
 
-    /// Whether an element (one of a set, or made by [`Element::of`]) is in it. `room` is for the digits of large integers.
+    /// Returns whether the set contains an element (of a set, or made by [`Element::of`]). `room`
+    /// is a buffer for the digits of large integers.
     #[inline]
     pub fn contains_element(self, element: Element<'_>, room: &mut Vec<u8>) -> bool {
         match (self, element) {
             (SetView::IntSet(set), Element::Int(value)) => set.contains(value),
-            // An integer beyond 62 bits is bytes in a table.
+            // In a table, an integer beyond 62 bits is stored as bytes.
             (SetView::IntSet(set), Element::Bytes(bytes)) => {
                 crate::parse_i64(bytes).is_some_and(|value| set.contains(value))
             }
@@ -124,7 +128,8 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// The member of an index below the length, by an order that holds until the set changes. Constant time but for a packed set.
+    /// Returns the member at an index below the length, in an order that holds until the set
+    /// changes. Constant time, except for a packed set.
     pub fn nth(self, index: usize) -> Option<Element<'a>> {
         match self {
             SetView::IntSet(set) => (index < set.len()).then(|| Element::Int(set.get(index))),
@@ -133,7 +138,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// All members; of an intset ascending.
+    /// Visits all members; those of an intset ascending.
     pub fn for_each(self, mut visit: impl FnMut(Element<'a>)) {
         match self {
             SetView::IntSet(set) => set.iter().for_each(|value| visit(Element::Int(value))),
@@ -142,7 +147,7 @@ impl<'a> SetView<'a> {
         }
     }
 
-    /// Goes on with a scan, as [`Table::scan`]; a small set is shown whole.
+    /// Continues a scan, as [`Table::scan`]; a small set is visited whole.
     pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>)) -> u64 {
         match self {
             SetView::Table(table) => table.scan(cursor, &mut |member| visit(member.element())),
@@ -160,7 +165,8 @@ fn find(table: &Table<Member>, key: MemberKey<'_>) -> Option<usize> {
 }
 
 impl Set {
-    /// The set of these integers; another form where those are more than `intset_entries_max`.
+    /// Returns the set of these integers, in another form if there are more than
+    /// `intset_entries_max`.
     pub(crate) fn from_intset(set: IntSet, intset_entries_max: usize) -> Self {
         let len = set.as_ref().len();
         let mut set = Set::IntSet(set);
@@ -170,7 +176,8 @@ impl Set {
         set
     }
 
-    /// Adds a string. `false`: it was there. An intset becomes another form when it has more than `intset_entries_max`.
+    /// Adds a string. Returns whether it is new. An intset is converted if it exceeds
+    /// `intset_entries_max`.
     #[inline]
     pub fn add(&mut self, member: &[u8], intset_entries_max: usize) -> bool {
         match self {
@@ -199,7 +206,8 @@ impl Set {
         }
     }
 
-    /// As [`Self::add`], for an element of another set. `room` is for the digits of large integers.
+    /// As [`Self::add`], for an element of another set. `room` is a buffer for the digits of large
+    /// integers.
     pub fn add_element(&mut self, element: Element<'_>, intset_entries_max: usize, room: &mut Vec<u8>) -> bool {
         match (&mut *self, element) {
             (Set::Table(table), _) => add_to_table(table, MemberKey::of_element(element, room)),
@@ -222,7 +230,7 @@ impl Set {
         true
     }
 
-    /// Takes a string out. `false`: it wasn't there.
+    /// Removes a string. Returns whether it existed.
     #[inline]
     pub fn remove(&mut self, member: &[u8]) -> bool {
         match self {
@@ -240,7 +248,7 @@ impl Set {
         }
     }
 
-    /// Takes the member of an index (see [`SetView::nth`]) out. The last one may come to its place.
+    /// Removes the member at an index (see [`SetView::nth`]). The last one may take its place.
     pub fn remove_nth(&mut self, index: usize) {
         match self {
             Set::IntSet(set) => {
@@ -258,7 +266,8 @@ impl Set {
         }
     }
 
-    /// Makes it a form for strings, with room for `len` members, the next of which has so many bytes.
+    /// Converts to a form for strings, with space for `len` members, the next of which has
+    /// `next_len` bytes.
     fn convert(&mut self, len: usize, next_len: usize) {
         let view = self.view();
         let mut bytes = next_len;
@@ -270,18 +279,19 @@ impl Set {
         } else {
             let mut table = Box::new(Table::with_capacity(len));
             let mut room = Vec::new();
-            view.for_each(|element| drop_flag(add_to_table(&mut table, MemberKey::of_element(element, &mut room))));
+            view.for_each(|element| assert_new(add_to_table(&mut table, MemberKey::of_element(element, &mut room))));
             Set::Table(table)
         };
     }
 }
 
-/// Each member is known to be new.
-fn drop_flag(is_new: bool) {
-    debug_assert!(is_new, "a set's members differ");
+/// Checks that a member was new, where it is known to be.
+fn assert_new(is_new: bool) {
+    debug_assert!(is_new, "a member occurs twice");
 }
 
-/// Whether so many members with so many bytes (less the last one's encoding) may be packed.
+/// Returns whether this many members may be packed in this many bytes (without the last one's
+/// encoding).
 fn fits_packed(len: usize, bytes: usize) -> bool {
     len <= PACKED_MEMBERS_MAX && bytes <= INLINE_PACKED_BYTES_MAX - PACKED_OVERHEAD_BYTES
 }

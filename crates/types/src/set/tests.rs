@@ -135,7 +135,7 @@ fn forms_change_at_their_limits_and_never_back() {
     set.add(b"b", 512);
     assert!(matches!(set, Set::Table(_)));
 
-    // By bytes: one string that fits, one that doesn't.
+    // The limit of bytes: one string that fits, one that doesn't.
     for (len, packed) in [(INLINE_PACKED_BYTES_MAX - 2 - PACKED_OVERHEAD_BYTES, true), (INLINE_PACKED_BYTES_MAX, false)]
     {
         let mut set = Set::empty();
@@ -144,9 +144,9 @@ fn forms_change_at_their_limits_and_never_back() {
     }
 }
 
-/// What the engine asks before and after each change.
+/// The engine reads this before and after each change.
 #[test]
-fn memory_is_what_the_forms_take() {
+fn allocated_bytes_of_each_form() {
     let mut set = Set::empty();
     assert_eq!(set.allocated_bytes(), 0);
     for value in 0..1000 {

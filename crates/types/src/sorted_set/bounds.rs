@@ -1,35 +1,35 @@
-//! Bounds of ranges: `ZRANGE … BYSCORE` and `BYLEX`.
+//! Bounds of the ranges of `ZRANGE … BYSCORE` and `BYLEX`.
 
 use crate::double;
 
-/// Scores from one to another.
+/// A range of scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreRange {
-    /// The lowest.
+    /// The lower bound.
     pub min: f64,
-    /// The highest.
+    /// The upper bound.
     pub max: f64,
-    /// Whether the lowest itself is left out.
+    /// Whether the lower bound is exclusive.
     pub min_excluded: bool,
-    /// Whether the highest itself is left out.
+    /// Whether the upper bound is exclusive.
     pub max_excluded: bool,
 }
 
 impl ScoreRange {
-    /// The range of two texts as clients write them: a number, excluded after `(`. `None`: one isn't a number.
+    /// Parses two bounds: numbers, exclusive after `(`. Returns `None` if one isn't a number.
     pub fn parse(min: &[u8], max: &[u8]) -> Option<Self> {
         let (min, min_excluded) = score_bound(min)?;
         let (max, max_excluded) = score_bound(max)?;
         Some(ScoreRange { min, max, min_excluded, max_excluded })
     }
 
-    /// Whether a score is below the range.
+    /// Returns whether a score is below the range.
     #[inline]
     pub fn is_below(&self, score: f64) -> bool {
         if self.min_excluded { score <= self.min } else { score < self.min }
     }
 
-    /// Whether a score isn't above the range.
+    /// Returns whether a score is at most the upper bound.
     #[inline]
     pub fn reaches(&self, score: f64) -> bool {
         if self.max_excluded { score < self.max } else { score <= self.max }
@@ -47,9 +47,9 @@ fn score_bound(text: &[u8]) -> Option<(f64, bool)> {
 /// A bound of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LexBound<'a> {
-    /// `-`: below all.
+    /// `-`: below all members.
     Lowest,
-    /// `+`: above all.
+    /// `+`: above all members.
     Highest,
     /// `[member`.
     Including(&'a [u8]),
@@ -59,7 +59,7 @@ pub enum LexBound<'a> {
 
 impl<'a> LexBound<'a> {
     fn parse(text: &'a [u8]) -> Option<Self> {
-        // `-` and `+` are C strings.
+        // C strings: a zero byte ends them.
         match text {
             [b'-'] | [b'-', 0, ..] => Some(LexBound::Lowest),
             [b'+'] | [b'+', 0, ..] => Some(LexBound::Highest),
@@ -70,22 +70,22 @@ impl<'a> LexBound<'a> {
     }
 }
 
-/// Members from one to another, by their bytes.
+/// A range of members, ordered by their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LexRange<'a> {
-    /// The lowest.
+    /// The lower bound.
     pub min: LexBound<'a>,
-    /// The highest.
+    /// The upper bound.
     pub max: LexBound<'a>,
 }
 
 impl<'a> LexRange<'a> {
-    /// The range of two texts as clients write them. `None`: one isn't a bound.
+    /// Parses two bounds. Returns `None` if one isn't a bound.
     pub fn parse(min: &'a [u8], max: &'a [u8]) -> Option<Self> {
         Some(LexRange { min: LexBound::parse(min)?, max: LexBound::parse(max)? })
     }
 
-    /// Whether a member is below the range.
+    /// Returns whether a member is below the range.
     #[inline]
     pub fn is_below(&self, member: &[u8]) -> bool {
         match self.min {
@@ -96,7 +96,7 @@ impl<'a> LexRange<'a> {
         }
     }
 
-    /// Whether a member isn't above the range.
+    /// Returns whether a member is at most the upper bound.
     #[inline]
     pub fn reaches(&self, member: &[u8]) -> bool {
         match self.max {
@@ -107,7 +107,7 @@ impl<'a> LexRange<'a> {
         }
     }
 
-    /// Whether nothing can be in the range.
+    /// Returns whether the range is empty whatever the members.
     pub fn is_empty(&self) -> bool {
         use LexBound::{Excluding, Highest, Including, Lowest};
         match (self.min, self.max) {
@@ -124,11 +124,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_read_as_redis_reads_them() {
+    fn bounds_parse_as_in_redis() {
         let range = ScoreRange::parse(b"(1.5", b"+inf").unwrap();
         assert_eq!((range.min, range.min_excluded, range.max), (1.5, true, f64::INFINITY));
         assert!(range.is_below(1.5) && !range.is_below(1.6) && range.reaches(f64::INFINITY));
-        // What C's strtod lets pass: blanks in front, nothing at all, a zero byte behind.
+        // C's strtod accepts leading blanks, an empty text, and a zero byte at the end.
         assert_eq!(ScoreRange::parse(b" 1", b"").unwrap().max, 0.0);
         assert!(ScoreRange::parse(b"(", b"2\0x").is_some());
         for bad in ["x", "nan", "1x", "((1", " ", "1 "] {

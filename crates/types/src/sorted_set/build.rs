@@ -1,10 +1,10 @@
-//! Building a sorted set whole: the results of `ZUNIONSTORE` and its like.
+//! Bulk building of a sorted set: the results of `ZUNIONSTORE` and the like.
 
 use super::{LargeSet, PackLimits, SortedSet, packed};
 use crate::collection::Collection;
 use crate::pack::Pack;
 
-/// A set that is being built: members come in any order, and are put in order once.
+/// A sorted set under construction: members arrive in any order and are sorted once.
 #[derive(Debug)]
 pub struct Builder {
     set: LargeSet,
@@ -13,22 +13,22 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A builder with room for about so many members.
+    /// Returns a builder with space for about this many members.
     pub fn with_capacity(members: usize) -> Self {
         Builder { set: LargeSet::new(members), ids: Vec::with_capacity(members), len_bytes_max: 0 }
     }
 
-    /// Members so far.
+    /// Returns the number of members so far.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no members.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// Adds a member; one that is there gets the score that `merge` makes of its own.
+    /// Adds a member, or replaces the score of an existing one by `merge` of it.
     pub fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) {
         if let Some(id) = self.set.merge(member, score, merge) {
             self.ids.push(id);
@@ -36,12 +36,12 @@ impl Builder {
         }
     }
 
-    /// The set: packed if the limits allow it.
+    /// Returns the set, packed if the limits allow it.
     pub fn finish(mut self, limits: PackLimits) -> SortedSet {
         if self.is_empty() {
             return SortedSet::empty();
         }
-        self.set.put_in_order(&self.ids);
+        self.set.build_tree(&self.ids);
         if self.ids.len() as u64 > limits.entries || self.len_bytes_max as u64 > limits.value_bytes {
             return SortedSet::Large(Box::new(self.set));
         }

@@ -1,10 +1,10 @@
-//! A large sorted set: records, their order, and the way from a member to its record.
+//! A large sorted set: records, a tree for their order, and a table from members to records.
 
 use super::records::Records;
 use super::table::Table;
 use super::tree::{Place, Tree};
 
-/// See the head of this file.
+/// A large sorted set, as described at the head of this module.
 #[derive(Clone, Debug)]
 pub struct LargeSet {
     records: Records,
@@ -14,28 +14,28 @@ pub struct LargeSet {
 }
 
 impl LargeSet {
-    /// An empty set, with room in its table for some members.
+    /// Returns an empty set, with a table for this many members.
     pub(super) fn new(members: usize) -> Self {
         LargeSet { records: Records::new(), table: Table::new(members), tree: Tree::new(), seed: crate::table::seed() }
     }
 
-    /// Bytes of heap beyond itself. Constant time.
+    /// Returns the bytes of heap, without its own size. Constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.records.allocated_bytes() + self.table.allocated_bytes() + self.tree.allocated_bytes()
     }
 
-    /// A copy without the room for growth.
+    /// Returns a copy without spare capacity.
     pub(super) fn copy(&self) -> Self {
         LargeSet { records: self.records.copy(), table: self.table.clone(), tree: self.tree.copy(), seed: self.seed }
     }
 
-    /// Members.
+    /// Returns the number of members.
     #[inline]
     pub fn len(&self) -> usize {
         self.tree.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no members.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -55,7 +55,7 @@ impl LargeSet {
         self.records.score(id)
     }
 
-    /// How many are before a record.
+    /// Returns the rank of a record.
     pub(super) fn rank_of(&self, id: u32) -> usize {
         let (score, member) = (self.records.score(id), self.records.member(id));
         let before = |other: f64, other_id: u32| {
@@ -64,17 +64,18 @@ impl LargeSet {
         self.tree.partition(before, &self.records).rank
     }
 
-    /// How many have a score for which `before` holds, which holds for the lowest ones.
+    /// Returns the number of members for whose score `before` holds; it must hold for the lowest
+    /// ones.
     pub(super) fn count_scores(&self, before: impl Fn(f64) -> bool) -> usize {
         self.tree.partition(|score, _| before(score), &self.records).rank
     }
 
-    /// How many are members for which `before` holds, where all have the same score.
+    /// Returns the number of members for which `before` holds, if all have the same score.
     pub(super) fn count_members(&self, before: impl Fn(&[u8]) -> bool) -> usize {
         self.tree.partition(|_, id| before(self.records.member(id)), &self.records).rank
     }
 
-    /// The place of a rank, below the length.
+    /// Returns the place of a rank below the length.
     pub(super) fn nth(&self, rank: usize) -> Place {
         self.tree.nth(rank)
     }
@@ -92,13 +93,13 @@ impl LargeSet {
         self.tree.previous(place)
     }
 
-    /// Adds a member that isn't there.
+    /// Adds a new member.
     pub(super) fn insert(&mut self, member: &[u8], score: f64) {
         let id = self.add_record(member, score);
         self.tree.insert(id, &self.records);
     }
 
-    /// Adds a record that the tree doesn't know of yet.
+    /// Adds a record that isn't in the tree yet.
     fn add_record(&mut self, member: &[u8], score: f64) -> u32 {
         let hash = self.hash(member);
         let LargeSet { records, table, seed, .. } = self;
@@ -107,41 +108,42 @@ impl LargeSet {
         id
     }
 
-    /// Gives a record another score.
+    /// Changes the score of a record.
     pub(super) fn set_score(&mut self, id: u32, score: f64) {
         self.tree.remove(id, &self.records);
         self.records.set_score(id, score);
         self.tree.insert(id, &self.records);
     }
 
-    /// Takes a record out.
+    /// Removes a record.
     pub(super) fn remove(&mut self, id: u32) {
         self.tree.remove(id, &self.records);
-        self.forget(id);
+        self.free_record(id);
     }
 
-    /// Takes the one of a rank out.
+    /// Removes the member of a rank.
     pub(super) fn remove_nth(&mut self, rank: usize) {
         let id = self.tree.remove_nth(rank, &self.records);
-        self.forget(id);
+        self.free_record(id);
     }
 
-    /// Takes a record out that the tree doesn't know any more.
-    fn forget(&mut self, id: u32) {
+    /// Frees a record that is no longer in the tree.
+    fn free_record(&mut self, id: u32) {
         let LargeSet { records, table, seed, .. } = self;
         let hash_of = |id: u32| pantala_dict::hash_key(*seed, records.member(id));
         table.remove(hash_of(id), id, hash_of);
         records.remove(id);
     }
 
-    /// Goes on with a scan: as the members' table does.
+    /// Continues a scan of the table.
     pub(super) fn scan(&self, cursor: u64, count: usize, mut visit: impl FnMut(&[u8], f64)) -> u64 {
         let hash_of = |id: u32| self.hash(self.records.member(id));
         self.table.scan(cursor, count, hash_of, |id| visit(self.records.member(id), self.records.score(id)))
     }
 
-    /// Adds a member, or gives the one that is there the score that `merge` makes of its own. Without order: only for a set
-    /// that is being built, until [`LargeSet::put_in_order`].
+    /// Adds a member, or replaces the score of an existing one by `merge` of it. Leaves out the
+    /// tree: only for a set under construction, until [`LargeSet::build_tree`]. Returns the new
+    /// record.
     pub(super) fn merge(&mut self, member: &[u8], score: f64, merge: impl FnOnce(f64) -> f64) -> Option<u32> {
         match self.find(member) {
             Some(id) => {
@@ -153,12 +155,12 @@ impl LargeSet {
         }
     }
 
-    /// Orders a set whose records these are.
-    pub(super) fn put_in_order(&mut self, ids: &[u32]) {
-        // With the scores beside them, so that most comparisons don't look at the records.
+    /// Builds the tree of a set with these records.
+    pub(super) fn build_tree(&mut self, ids: &[u32]) {
+        // Sort scores along with the ids, so that most comparisons don't touch the records.
         let mut order: Vec<(f64, u32)> = ids.iter().map(|&id| (self.records.score(id), id)).collect();
         order.sort_unstable_by(|one, two| {
-            // No score is NaN, and 0 and -0 are equal.
+            // No score is NaN, and 0 equals -0.
             let by_score = one.0.partial_cmp(&two.0).unwrap_or(std::cmp::Ordering::Equal);
             by_score.then_with(|| self.records.member(one.1).cmp(self.records.member(two.1)))
         });

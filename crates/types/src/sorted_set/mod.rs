@@ -1,31 +1,36 @@
-//! A sorted set: members ordered by score, and by their bytes where scores are equal.
+//! A sorted set: members ordered by score, and by their bytes if scores are equal.
 //!
-//! | form | as `OBJECT ENCODING` says | what |
+//! | form | `OBJECT ENCODING` | structure |
 //! | --- | --- | --- |
-//! | packed | `listpack` | a pack of member, score, member, score …, in order; inside its dictionary entry while it is short |
-//! | large | `skiplist` | records (`records`), a table from a member's hash to its record (`table`), and a B+ tree of the records' numbers with counts (`tree`) |
+//! | packed | `listpack` | member, score, member, score …, in order |
+//! | large | `skiplist` | records, table and tree |
 //!
-//! # What it costs
+//! A large set has its members and scores in `records`, a table from a member's hash to its record
+//! in `table`, and a B+ tree of record ids with counts in `tree`.
 //!
-//! Bytes per member of 14 bytes in a large set, against Redis 7.0 (skip list node 54, its sds 24, dictionary entry 32 and bucket
-//! 12: about 120):
+//! A packed set lives inside its dictionary entry while it is short. It is searched linearly from
+//! one end, as in Redis.
+//!
+//! # Cost
+//!
+//! Bytes per member of 14 bytes in a large set, against Redis 7.0 (skip list node 54, its sds 24,
+//! dictionary entry 32 and bucket 12: about 120):
 //!
 //! ```text
-//! record  score 8, length 1, member 14, up to the next 8          24
+//! record  score 8, length 1, member 14, rounded up to 8           24
 //! table   a slot of 5, 41% to 81% full                             6 to 12
-//! tree    4 in a leaf 50% to 100% full, and 1/44 of its head and of 20 in an inner node    4 to 9
+//! tree    4 in a leaf 50% to 100% full, and 1/44 of its head
+//!         and of 20 in an inner node                               4 to 9
 //!                                                                 34 to 45
 //! ```
 //!
-//! A score costs one look into the table and one at the record. A rank, or the place of a score, goes down the tree: by the scores
-//! in its inner nodes, about 4 levels for 10 million members, and then by half a dozen records of one leaf. Both memory and time
-//! of an insertion are bounded: no structure is ever copied whole, but for the table's directory, four bytes for some 600
-//! members. A set that shrinks gives its table's memory back; that of its records and leaves is used again, and goes with
-//! the set.
+//! A score takes a lookup in the table and one record. A rank or the position of a score descends
+//! the tree: by the scores in its inner nodes, about 4 levels for 10 million members, then by half
+//! a dozen records of one leaf. Memory and time of an insertion are bounded: nothing is ever copied
+//! whole except the table's directory, four bytes per about 600 members. A shrinking set releases
+//! memory of its table; that of records and leaves is reused, and freed with the set.
 //!
-//! In a packed set everything is a search from one end, as in Redis.
-//!
-//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
 //! | 20 members of 13 bytes, scores of 6 digits | packed | 17.9 |
 //! | 100,000 members of 13 bytes, scores of 6 digits | LargeSet | 37.8 |
@@ -51,12 +56,12 @@ pub use build::Builder;
 pub use large::LargeSet;
 pub use range::Range;
 
-/// Up to where a set stays packed (`zset-max-listpack-entries`, `zset-max-listpack-value`).
+/// The limits of a packed set (`zset-max-listpack-entries`, `zset-max-listpack-value`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackLimits {
-    /// Members.
+    /// Maximum number of members.
     pub entries: u64,
-    /// Length of the longest member, bytes.
+    /// Maximum length of a member, in bytes.
     pub value_bytes: u64,
 }
 
@@ -65,56 +70,56 @@ impl PackLimits {
     pub const DEFAULT: Self = PackLimits { entries: 128, value_bytes: 64 };
 }
 
-/// How `ZADD` adds: its options.
+/// The options of `ZADD`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddOptions {
-    /// `NX`: only new members.
+    /// `NX`: only add new members.
     pub nx: bool,
-    /// `XX`: only members that are there.
+    /// `XX`: only update existing members.
     pub xx: bool,
-    /// `GT`: scores only go up.
+    /// `GT`: only raise scores.
     pub gt: bool,
-    /// `LT`: scores only go down.
+    /// `LT`: only lower scores.
     pub lt: bool,
     /// `INCR`: the score is an increment.
     pub incr: bool,
 }
 
-/// What became of one member. Scores are those that it has afterwards.
+/// The outcome for one member, with its new score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Added {
-    /// It is new.
+    /// The member is new.
     New(f64),
-    /// It has another score.
+    /// The score changed.
     Updated(f64),
-    /// It has had this score already.
+    /// The member had this score already.
     Same(f64),
-    /// The options say to leave it.
+    /// The options exclude the change.
     Left,
-    /// The sum isn't a number: nothing was changed.
+    /// The sum is NaN; nothing was changed.
     NotANumber,
 }
 
 /// A sorted set: members ordered by score.
 #[derive(Debug)]
 pub enum SortedSet {
-    /// In one piece.
+    /// One string of bytes.
     Packed(Pack<OneWay>),
-    /// In records, a table and a tree.
+    /// Records, a table and a tree.
     Large(Box<LargeSet>),
 }
 
-/// A [`SortedSet`], to be read.
+/// A shared view of a [`SortedSet`].
 #[derive(Clone, Copy, Debug)]
 pub enum SortedSetView<'a> {
-    /// In one piece.
+    /// One string of bytes.
     Packed(PackRef<'a, OneWay>),
-    /// In records, a table and a tree.
+    /// Records, a table and a tree.
     Large(&'a LargeSet),
 }
 
 impl<'a> SortedSetView<'a> {
-    /// The encoding that `OBJECT ENCODING` answers.
+    /// Returns the encoding that `OBJECT ENCODING` shows.
     pub fn encoding(self) -> Encoding {
         match self {
             SortedSetView::Packed(_) => Encoding::Listpack,
@@ -122,7 +127,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// The integer that the set keeps a score as; `None` where it keeps it as a number.
+    /// Returns the integer as which the set stores a score; `None` if it stores a double.
     pub fn stored_integer(self, score: f64) -> Option<i64> {
         match self {
             SortedSetView::Packed(_) => packed::integer_of(score),
@@ -130,7 +135,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Members.
+    /// Returns the number of members.
     #[inline]
     pub fn len(self) -> usize {
         match self {
@@ -139,12 +144,12 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no members.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
 
-    /// The score of a member.
+    /// Returns the score of a member.
     #[inline]
     pub fn score(self, member: &[u8]) -> Option<f64> {
         match self {
@@ -153,7 +158,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// How many members are before a member, and its score.
+    /// Returns the rank of a member, and its score.
     pub fn rank(self, member: &[u8]) -> Option<(usize, f64)> {
         match self {
             SortedSetView::Packed(pack) => {
@@ -167,7 +172,7 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// The ranks of the members whose scores are in a range.
+    /// Returns the ranks of the members with scores in a range.
     pub fn score_range(self, range: &ScoreRange) -> std::ops::Range<usize> {
         let (from, to) = match self {
             SortedSetView::Packed(pack) => {
@@ -182,8 +187,9 @@ impl<'a> SortedSetView<'a> {
         from..to.max(from)
     }
 
-    /// The ranks of the members that are in a range of members: right only where all scores are equal. Where they are not, a
-    /// packed set answers as Redis's does (it looks from one end, `reverse` says which); a large one anything.
+    /// Returns the ranks of the members in a lexicographic range. Correct only if all scores are
+    /// equal. Otherwise a packed set gives Redis's result (it searches from one end, which
+    /// `reverse` selects), and a large set an arbitrary one.
     pub fn lex_range(self, range: &LexRange<'_>, reverse: bool) -> std::ops::Range<usize> {
         if range.is_empty() || self.is_empty() {
             return 0..0;
@@ -197,18 +203,20 @@ impl<'a> SortedSetView<'a> {
         }
     }
 
-    /// The members of some ranks, which must exist, with their scores; from the last one on when `reverse`.
+    /// Iterates over the members of some ranks, which must exist, with their scores; from the last
+    /// one on if `reverse`.
     pub fn range(self, ranks: std::ops::Range<usize>, reverse: bool) -> Range<'a> {
         Range::new(self, ranks, reverse)
     }
 
-    /// All members, in order.
+    /// Iterates over all members in order.
     pub fn iter(self) -> Range<'a> {
         self.range(0..self.len(), false)
     }
 
-    /// Goes on with a scan from a cursor (0: the beginning): visits about `count` members, a packed set's all at once. A member
-    /// that is there from the first call to the last is visited at least once. Returns the cursor to go on from; 0: that was all.
+    /// Continues a scan from a cursor (0 starts): visits about `count` members, or all of a packed
+    /// set. A member that exists from the first call to the last is visited at least once. Returns
+    /// the next cursor; 0 at the end.
     pub fn scan(self, cursor: u64, count: usize, mut visit: impl FnMut(&[u8], f64)) -> u64 {
         match self {
             SortedSetView::Packed(pack) => {
@@ -222,7 +230,7 @@ impl<'a> SortedSetView<'a> {
     }
 }
 
-/// [`SortedSetView::lex_range`] as Redis's listpack is searched.
+/// Implements [`SortedSetView::lex_range`] as Redis searches a listpack.
 fn packed_lex_range(pack: PackRef<'_, OneWay>, range: &LexRange<'_>, reverse: bool) -> std::ops::Range<usize> {
     let len = packed::len(pack);
     let holds = |member: Element<'_>, test: &dyn Fn(&[u8]) -> bool| member.with_bytes(|bytes| test(bytes));
@@ -245,7 +253,8 @@ fn packed_lex_range(pack: PackRef<'_, OneWay>, range: &LexRange<'_>, reverse: bo
 }
 
 impl SortedSet {
-    /// Adds a member with a score, as the options say. A packed set that `limits` don't allow to take it becomes large.
+    /// Adds a member with a score, subject to the options. A packed set that would exceed `limits`
+    /// becomes large.
     #[inline]
     pub fn add(&mut self, member: &[u8], score: f64, options: AddOptions, limits: PackLimits) -> Added {
         match self {
@@ -281,15 +290,15 @@ impl SortedSet {
         }
     }
 
-    /// Adds a member that isn't there.
+    /// Adds a new member.
     fn insert(&mut self, member: &[u8], score: f64, limits: PackLimits) {
-        let is_too_much = |pack: &Pack<OneWay>| {
+        let exceeds_limits = |pack: &Pack<OneWay>| {
             packed::len(pack.as_ref()) as u64 + 1 > limits.entries || member.len() as u64 > limits.value_bytes
         };
         if let SortedSet::Packed(pack) = self
-            && is_too_much(pack)
+            && exceeds_limits(pack)
         {
-            let large = large_of(pack.as_ref());
+            let large = to_large(pack.as_ref());
             *self = SortedSet::Large(Box::new(large));
         }
         match self {
@@ -298,7 +307,7 @@ impl SortedSet {
         }
     }
 
-    /// An empty set in the form that Redis gives a new one whose first member has this length.
+    /// Returns an empty set in the form that Redis creates for a first member of this length.
     pub fn for_first(len_bytes: usize, limits: PackLimits) -> Self {
         if limits.entries == 0 || len_bytes as u64 > limits.value_bytes {
             SortedSet::Large(Box::new(LargeSet::new(0)))
@@ -307,7 +316,7 @@ impl SortedSet {
         }
     }
 
-    /// Takes a member out. `false`: it wasn't there.
+    /// Removes a member. Returns whether it existed.
     pub fn remove(&mut self, member: &[u8]) -> bool {
         match self {
             SortedSet::Packed(pack) => {
@@ -322,7 +331,7 @@ impl SortedSet {
         true
     }
 
-    /// Takes the members of some ranks out, which must exist.
+    /// Removes the members of some ranks, which must exist.
     pub fn remove_range(&mut self, ranks: std::ops::Range<usize>) {
         match self {
             SortedSet::Large(set) if ranks.len() == set.len() => *self = Self::empty(),
@@ -336,7 +345,7 @@ impl SortedSet {
     }
 }
 
-/// What a new score does to a member that is there.
+/// Returns the effect of a new score on an existing member.
 fn decide(before: f64, score: f64, options: AddOptions) -> Added {
     if options.nx {
         return Added::Left;
@@ -353,13 +362,13 @@ fn decide(before: f64, score: f64, options: AddOptions) -> Added {
     }
 }
 
-/// The large form of a pack.
-fn large_of(pack: PackRef<'_, OneWay>) -> LargeSet {
+/// Returns the large form of a pack.
+fn to_large(pack: PackRef<'_, OneWay>) -> LargeSet {
     let mut large = LargeSet::new(packed::len(pack) + 1);
     let ids: Vec<u32> = packed::pairs(pack)
         .filter_map(|(member, score)| member.with_bytes(|member| large.merge(member, score, |same| same)))
         .collect();
-    large.put_in_order(&ids);
+    large.build_tree(&ids);
     large
 }
 

@@ -1,21 +1,22 @@
-//! A small sorted set in a pack: member, score, member, score …, in order.
+//! A packed sorted set: member, score, member, score …, in order.
 //!
-//! A score that is an integer is an integer entry, as in Redis's listpack. Any other is a string entry with its bytes: four of
-//! a single-precision float where that is exact, else eight, where a listpack has up to 24 digits.
+//! An integral score is an integer entry, as in Redis's listpack. Any other is a string entry with
+//! its bytes: four of an `f32` if that is exact, otherwise eight. A listpack has up to 24 digits
+//! instead.
 
 use std::cmp::Ordering;
 
 use crate::pack::{Element, OneWay, Pack, PackRef};
 
-/// Integers up to this magnitude are kept as such: Redis's limit.
+/// Maximum magnitude of a score stored as an integer: Redis's limit.
 const INTEGER_MAX: f64 = 4_611_686_018_427_387_904.0;
 
-/// The integer that a score is kept as. -0 becomes 0, as in Redis's listpack.
+/// Returns the integer as which a score is stored. -0 becomes 0, as in Redis's listpack.
 pub(super) fn integer_of(score: f64) -> Option<i64> {
     (score.abs() <= INTEGER_MAX && score.trunc() == score).then_some(score as i64)
 }
 
-/// The score of an entry.
+/// Returns the score of an entry.
 #[inline]
 pub(super) fn score_of(element: Element<'_>) -> f64 {
     match element {
@@ -23,7 +24,7 @@ pub(super) fn score_of(element: Element<'_>) -> f64 {
         Element::Bytes(bytes) => match (bytes.try_into(), bytes.try_into()) {
             (Ok(single), _) => f64::from(f32::from_le_bytes(single)),
             (_, Ok(double)) => f64::from_le_bytes(double),
-            // Only scores of these two lengths are ever written.
+            // Only these two lengths are ever written.
             _ => 0.0,
         },
     }
@@ -40,25 +41,25 @@ fn insert_score(pack: &mut Pack<OneWay>, at: usize, score: f64) {
     }
 }
 
-/// Members.
+/// Returns the number of members.
 #[inline]
 pub(super) fn len(pack: PackRef<'_, OneWay>) -> usize {
     pack.len() / 2
 }
 
-/// The position of a member.
+/// Returns the position of a member.
 #[inline]
 pub(super) fn find(pack: PackRef<'_, OneWay>, member: &[u8]) -> Option<usize> {
     pack.find(member, pack.first(), 1)
 }
 
-/// The score of the member at a position.
+/// Returns the score of the member at a position.
 #[inline]
 pub(super) fn score_at(pack: PackRef<'_, OneWay>, at: usize) -> f64 {
     score_of(pack.get(pack.next(at)))
 }
 
-/// Members and scores, from a position on.
+/// Iterates over members and scores.
 pub(super) fn pairs(pack: PackRef<'_, OneWay>) -> impl Iterator<Item = (Element<'_>, f64)> {
     let mut at = pack.first();
     std::iter::from_fn(move || {
@@ -71,7 +72,7 @@ pub(super) fn pairs(pack: PackRef<'_, OneWay>) -> impl Iterator<Item = (Element<
     })
 }
 
-/// Adds a member that isn't there.
+/// Adds a new member.
 pub(super) fn insert(pack: &mut Pack<OneWay>, member: &[u8], score: f64) {
     let view = pack.as_ref();
     let mut at = view.first();
@@ -92,7 +93,7 @@ pub(super) fn insert(pack: &mut Pack<OneWay>, member: &[u8], score: f64) {
     insert_score(pack, score_at, score);
 }
 
-/// Takes so many members out, from a rank on. They must be there.
+/// Removes this many members from a rank on. They must exist.
 pub(super) fn remove(pack: &mut Pack<OneWay>, rank: usize, count: usize) {
     if let Some(at) = pack.as_ref().nth(rank * 2) {
         pack.remove(at, count * 2);
@@ -104,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scores_come_back() {
+    fn scores_round_trip() {
         let scores = [
             0.0,
             1.0,
@@ -122,7 +123,7 @@ mod tests {
             f64::MAX,
             5e-324,
             f64::from(f32::MAX),
-            // Their bytes as digits: still no integers.
+            // Their bytes look like digits, but must not become integers.
             f64::from(f32::from_le_bytes(*b"1234")),
             f64::from_le_bytes(*b"12345678"),
         ];

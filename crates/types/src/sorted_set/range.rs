@@ -1,10 +1,10 @@
-//! Members of some ranks, one after the other.
+//! Iteration over the members of some ranks.
 
 use super::tree::Place;
 use super::{LargeSet, SortedSetView, packed};
 use crate::pack::{Element, OneWay, PackRef};
 
-/// Members and their scores, from either end. See [`SortedSetView::range`].
+/// An iterator over members and their scores, from either end. See [`SortedSetView::range`].
 #[derive(Clone, Debug)]
 pub struct Range<'a> {
     source: Source<'a>,
@@ -14,11 +14,11 @@ pub struct Range<'a> {
 
 #[derive(Clone, Debug)]
 enum Source<'a> {
-    /// The position of the next member.
+    /// With the position of the next member.
     Packed(PackRef<'a, OneWay>, usize),
-    /// The positions of the members, the next one last: a pack can't be read backwards.
+    /// With the positions of the members, the next one last: the pack can't be read backwards.
     PackedReverse(PackRef<'a, OneWay>, Vec<usize>),
-    /// The next one's place.
+    /// With the place of the next member.
     Large(&'a LargeSet, Place),
     Nothing,
 }

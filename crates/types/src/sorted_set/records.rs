@@ -1,44 +1,45 @@
-//! The members of a large sorted set and their scores: records in chunks of memory, each with a number that stays.
+//! The members of a large sorted set with their scores: records in chunks of memory, each with a
+//! stable id.
 //!
 //! ```text
 //! score   8 bytes, little-endian
-//! length  1 byte; 255: the member is in `long`, and its index follows after three bytes of nothing
+//! length  1 byte; 255: the member is in `long`, and its index follows after three unused bytes
 //! member
 //! ```
 //!
-//! A record takes a multiple of 8 bytes, and its number is its place counted in them. A freed place is kept in a list by its
-//! size and used again for a record of that size.
+//! A record takes a multiple of 8 bytes, and its id is its offset in units of 8. Freed records are
+//! kept in lists by size, for reuse by records of that size.
 
-/// Bytes that the numbers count in.
+/// Unit of record ids, in bytes.
 const UNIT_BYTES: usize = 8;
-/// Bits of a record's number that are its place within its chunk.
+/// Bits of a record id that are the offset within its chunk.
 const CHUNK_BITS: u32 = 11;
-/// Units of a chunk.
+/// Units per chunk.
 const CHUNK_UNITS: usize = 1 << CHUNK_BITS;
-/// Bytes of a chunk.
+/// Bytes per chunk.
 const CHUNK_BYTES: usize = CHUNK_UNITS * UNIT_BYTES;
-/// Bytes that the first chunk begins with.
+/// Initial bytes of the first chunk.
 const FIRST_BYTES: usize = 256;
 /// Bytes before a member.
 const HEAD_BYTES: usize = 9;
-/// Longest member that lies in its record.
+/// Maximum length of a member inside its record.
 const SHORT_MAX: usize = 254;
-/// A length that says: the member is in `long`.
+/// The length byte of a member in `long`.
 const LONG: u8 = 255;
-/// Where the index of a long member is in its record.
+/// Offset of a long member's index in its record.
 const LONG_INDEX_AT: usize = 12;
 /// Units of the largest record.
 const UNITS_MAX: usize = (HEAD_BYTES + SHORT_MAX).div_ceil(UNIT_BYTES);
-/// No record.
+/// The id of no record.
 pub(super) const NONE: u32 = u32::MAX;
-/// Most chunks: their numbers leave [`NONE`] out.
+/// Maximum number of chunks: their ids exclude [`NONE`].
 const CHUNKS_MAX: usize = (u32::MAX >> CHUNK_BITS) as usize;
 
-/// See the head of this file.
+/// The records, as described at the head of this module.
 #[derive(Clone, Debug)]
 pub(super) struct Records {
     chunks: Vec<Vec<u8>>,
-    /// The first free place of each size, in units; the next one's number is in its first bytes.
+    /// The first free record of each size in units; its first bytes hold the id of the next.
     free: [u32; UNITS_MAX + 1],
     long: Vec<Box<[u8]>>,
     long_free: Vec<u32>,
@@ -51,7 +52,7 @@ impl Records {
         Records { chunks: Vec::new(), free: [NONE; UNITS_MAX + 1], long: Vec::new(), long_free: Vec::new(), bytes: 0 }
     }
 
-    /// Bytes of heap. Constant time.
+    /// Returns the bytes of heap. Constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
             + self.chunks.capacity() * size_of::<Vec<u8>>()
@@ -59,7 +60,7 @@ impl Records {
             + self.long_free.capacity() * size_of::<u32>()
     }
 
-    /// A copy without the room for growth.
+    /// Returns a copy without spare capacity.
     pub(super) fn copy(&self) -> Self {
         let mut copy = self.clone();
         copy.bytes = copy.chunks.iter().map(Vec::capacity).sum::<usize>()
@@ -79,7 +80,7 @@ impl Records {
 
     #[inline]
     pub(super) fn score(&self, id: u32) -> f64 {
-        let (bytes, _) = self.record(id).split_first_chunk().expect("a record begins with its score");
+        let (bytes, _) = self.record(id).split_first_chunk().expect("a record starts with its score");
         f64::from_le_bytes(*bytes)
     }
 
@@ -97,14 +98,14 @@ impl Records {
         }
     }
 
-    /// Adds a record.
+    /// Adds a record and returns its id.
     ///
     /// # Panics
-    /// When there are 32 GiB of records.
+    /// Beyond 32 GiB of records.
     pub(super) fn add(&mut self, member: &[u8], score: f64) -> u32 {
         let short = member.len() <= SHORT_MAX;
         let len = if short { HEAD_BYTES + member.len() } else { LONG_INDEX_AT + size_of::<u32>() };
-        let id = self.take(len.div_ceil(UNIT_BYTES));
+        let id = self.allocate(len.div_ceil(UNIT_BYTES));
         let index = if short { 0 } else { self.add_long(member) };
         let record = self.record_mut(id);
         record[..UNIT_BYTES].copy_from_slice(&score.to_le_bytes());
@@ -141,27 +142,27 @@ impl Records {
             }
             len => (HEAD_BYTES + usize::from(len)).div_ceil(UNIT_BYTES),
         };
-        self.give_back(id, units);
+        self.add_free(id, units);
     }
 
-    fn give_back(&mut self, id: u32, units: usize) {
+    fn add_free(&mut self, id: u32, units: usize) {
         let next = self.free[units];
         self.record_mut(id)[..size_of::<u32>()].copy_from_slice(&next.to_le_bytes());
         self.free[units] = id;
     }
 
-    /// A place of so many units: a free one, or behind all others.
-    fn take(&mut self, units: usize) -> u32 {
+    /// Allocates this many units: a free record, or new space at the end.
+    fn allocate(&mut self, units: usize) -> u32 {
         let id = self.free[units];
         if id != NONE {
-            let (next, _) = self.record(id).split_first_chunk().expect("a free place names the next");
+            let (next, _) = self.record(id).split_first_chunk().expect("a free record holds the id of the next");
             self.free[units] = u32::from_le_bytes(*next);
             return id;
         }
         let len = units * UNIT_BYTES;
         let room = self.chunks.last().map_or(0, |chunk| CHUNK_BYTES - chunk.len());
         if room < len {
-            self.begin_chunk(room);
+            self.add_chunk(room);
         }
         let number = self.chunks.len() - 1;
         let chunk = &mut self.chunks[number];
@@ -176,9 +177,10 @@ impl Records {
         ((number << CHUNK_BITS) | (at / UNIT_BYTES)) as u32
     }
 
-    /// Begins another chunk; the room left in the last one becomes a free place. The first chunk grows with the set.
-    fn begin_chunk(&mut self, room: usize) {
-        assert!(self.chunks.len() < CHUNKS_MAX, "a sorted set's records fit 32 GiB");
+    /// Adds a chunk; the rest of the last one becomes a free record. The first chunk grows with the
+    /// set.
+    fn add_chunk(&mut self, room: usize) {
+        assert!(self.chunks.len() < CHUNKS_MAX, "a sorted set's records exceed 32 GiB");
         let units = room / UNIT_BYTES;
         if let Some(number) = self.chunks.len().checked_sub(1)
             && units > 0
@@ -188,7 +190,7 @@ impl Records {
             let before = chunk.capacity();
             chunk.resize(CHUNK_BYTES, 0);
             self.bytes += chunk.capacity() - before;
-            self.give_back(((number << CHUNK_BITS) | (at / UNIT_BYTES)) as u32, units);
+            self.add_free(((number << CHUNK_BITS) | (at / UNIT_BYTES)) as u32, units);
         }
         let chunk = if self.chunks.is_empty() { Vec::new() } else { Vec::with_capacity(CHUNK_BYTES) };
         self.bytes += chunk.capacity();
@@ -196,7 +198,7 @@ impl Records {
     }
 }
 
-/// The index of a long member.
+/// Returns the index of a long member.
 fn index_of(record: &[u8]) -> usize {
     let bytes = &record[LONG_INDEX_AT..LONG_INDEX_AT + size_of::<u32>()];
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize
@@ -207,13 +209,13 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// What is counted must be what is there.
+    /// Checks the running sum of bytes against the allocations.
     pub(super) fn counted(records: &Records) -> usize {
         records.copy().bytes
     }
 
     #[test]
-    fn records_keep_what_they_were_given() {
+    fn records_keep_members_and_scores() {
         let mut random = Random::announced("records");
         let mut records = Records::new();
         let mut model: Vec<(u32, Vec<u8>, f64)> = Vec::new();
@@ -251,6 +253,6 @@ mod tests {
         for member in &members {
             records.add(member, 2.0);
         }
-        assert_eq!(records.bytes - before, 255 + 256 + 100_000, "freed places are used again");
+        assert_eq!(records.bytes - before, 255 + 256 + 100_000, "freed space is reused");
     }
 }

@@ -1,6 +1,6 @@
-//! Nodes of one size in chunks, each with a number that stays.
+//! Nodes of one size in chunks, each with a stable id.
 
-/// See the head of this file. A chunk holds `1 << BITS` nodes.
+/// A slab of nodes. A chunk holds `1 << BITS` of them.
 #[derive(Clone, Debug)]
 pub(super) struct Slab<T, const BITS: u32> {
     chunks: Vec<Vec<T>>,
@@ -9,7 +9,7 @@ pub(super) struct Slab<T, const BITS: u32> {
     bytes: usize,
 }
 
-/// Nodes that the first chunk begins with.
+/// Initial capacity of the first chunk, in nodes.
 const FIRST_NODES: usize = 2;
 
 impl<T: Clone, const BITS: u32> Slab<T, BITS> {
@@ -17,12 +17,12 @@ impl<T: Clone, const BITS: u32> Slab<T, BITS> {
         Slab { chunks: Vec::new(), free: Vec::new(), bytes: 0 }
     }
 
-    /// Bytes of heap. Constant time.
+    /// Returns the bytes of heap. Constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes + self.chunks.capacity() * size_of::<Vec<T>>() + self.free.capacity() * size_of::<u32>()
     }
 
-    /// A copy without the room for growth.
+    /// Returns a copy without spare capacity.
     pub(super) fn copy(&self) -> Self {
         let mut copy = self.clone();
         copy.bytes = copy.chunks.iter().map(|chunk| chunk.capacity() * size_of::<T>()).sum();
@@ -63,7 +63,7 @@ impl<T: Clone, const BITS: u32> Slab<T, BITS> {
         (number << BITS | len) as u32
     }
 
-    /// Frees a node; its memory stays, for the next one.
+    /// Frees a node; its memory is kept for the next one.
     pub(super) fn remove(&mut self, id: u32) {
         self.free.push(id);
     }
