@@ -1,4 +1,4 @@
-//! Runs one operation over and over, for counting its instructions:
+//! Repeats one operation, so that its instructions can be counted:
 //!
 //! ```text
 //! cargo build --release -p pantala-resp --example instructions
@@ -6,8 +6,8 @@
 //!   target/release/examples/instructions get $n 2>&1 | grep Collected; done
 //! ```
 //!
-//! The difference of both figures, divided by 10,000, is the operation's count: loading and start fall out. Operations: `get`, `set`,
-//! `get-resumed` (in two pieces), `bulk`, `integer`, `ok`.
+//! The difference of the two counts, divided by 10,000, is the cost of one operation without
+//! startup. Operations: `get`, `set`, `get-resumed` (in two pieces), `bulk`, `integer`, `ok`.
 
 use std::hint::black_box;
 

@@ -1,11 +1,12 @@
-//! The arguments of a command: ranges of a buffer, not copies.
+//! The arguments of a command, as ranges of a buffer. Commands read them without copying.
 
 use std::ops::Index;
 
-/// Where an argument stands: offset and length in bytes, from the first byte of its command.
+/// The position of an argument: offset and length in bytes, from the first byte of its command.
 ///
-/// Full words, 16 bytes: in half words a command of 4 GiB, which `proto-max-bulk-len` and `client-query-buffer-limit` can be
-/// configured to allow, would overflow, and writing a range is two of about forty instructions per argument.
+/// Both are `usize` (16 bytes together). `u32` would overflow on a command of 4 GiB, which
+/// `proto-max-bulk-len` and `client-query-buffer-limit` can allow, and would save only two of about
+/// 40 instructions per argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArgRange {
     start: usize,
@@ -13,46 +14,48 @@ pub struct ArgRange {
 }
 
 impl ArgRange {
-    /// The range of `len` bytes that begins at `start`.
+    /// Returns the range of `len` bytes that starts at `start`.
     #[inline]
     pub const fn new(start: usize, len: usize) -> Self {
         Self { start, len }
     }
 
-    /// Offset of the first byte.
+    /// Returns the offset of the first byte.
     #[inline]
     pub const fn start(self) -> usize {
         self.start
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub const fn len(self) -> usize {
         self.len
     }
 
-    /// Whether it is the empty argument.
+    /// Returns whether the argument is empty.
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The same bytes, seen from a buffer that begins `by` bytes earlier.
+    /// Returns the same bytes as a range of a buffer that starts `by` bytes earlier.
     #[inline]
     pub const fn shifted(self, by: usize) -> Self {
         Self { start: self.start + by, len: self.len }
     }
 
-    /// Its bytes in `base`. Panics if the range isn't within `base`.
+    /// Returns the bytes of this range in `base`. Panics if the range isn't within `base`.
     #[inline(always)]
     pub fn of(self, base: &[u8]) -> &[u8] {
         &base[self.start..][..self.len]
     }
 }
 
-/// The arguments of a command, its name included: a buffer and ranges in it. Two fat pointers, freely copied.
+/// The arguments of a command, including its name: a buffer and ranges in it. Two fat pointers,
+/// cheap to copy.
 ///
-/// `args[i]` borrows from `args` itself; [`Args::at`] and [`Args::get`] give slices that live as long as the buffer.
+/// `args[i]` borrows from `args` itself; [`Args::at`] and [`Args::get`] return slices that live as
+/// long as the buffer.
 #[derive(Clone, Copy)]
 pub struct Args<'a> {
     base: &'a [u8],
@@ -60,50 +63,51 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// Arguments whose `ranges` lie in `base`.
+    /// Returns the arguments at `ranges` in `base`.
     #[inline]
     pub const fn new(base: &'a [u8], ranges: &'a [ArgRange]) -> Self {
         Self { base, ranges }
     }
 
-    /// How many there are, the command's name included.
+    /// Returns the number of arguments, including the command's name.
     #[inline]
     pub const fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no arguments.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Argument `index`. Panics if there is none: for indexes that the command's arity vouches for.
+    /// Returns argument `index`. Panics if there is none; for indexes that the command's arity
+    /// guarantees.
     #[inline]
     #[track_caller]
     pub fn at(&self, index: usize) -> &'a [u8] {
         self.ranges[index].of(self.base)
     }
 
-    /// Argument `index`, if there is one.
+    /// Returns argument `index`, if there is one.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         Some(self.ranges.get(index)?.of(self.base))
     }
 
-    /// The arguments from `first` on; none if there are no more than that.
+    /// Returns the arguments from index `first`; empty if there are at most `first`.
     #[inline]
     pub fn tail(&self, first: usize) -> Args<'a> {
         Args { base: self.base, ranges: self.ranges.get(first..).unwrap_or_default() }
     }
 
-    /// One after another.
+    /// Iterates over the arguments.
     #[inline]
     pub fn iter(&self) -> ArgsIter<'a> {
         ArgsIter { base: self.base, ranges: self.ranges.iter() }
     }
 
-    /// Length of all arguments together, in bytes.
+    /// Returns the sum of the lengths of all arguments, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.ranges.iter().map(|range| range.len).sum()
     }
@@ -143,7 +147,7 @@ impl std::fmt::Debug for Args<'_> {
     }
 }
 
-/// Goes through [`Args`] from either end.
+/// A double-ended iterator over [`Args`].
 #[derive(Clone)]
 pub struct ArgsIter<'a> {
     base: &'a [u8],
@@ -176,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn views() {
+    fn args_and_ranges_index_the_buffer() {
         let ranges = [ArgRange::new(0, 3), ArgRange::new(3, 0), ArgRange::new(1, 4)];
         let args = Args::new(b"abcde", &ranges);
         assert_eq!((args.len(), args.is_empty(), args.len_bytes()), (3, false, 7));

@@ -1,16 +1,17 @@
-//! Inline commands: a line of words, as typed into a terminal. Also the grammar of `redis.conf`'s lines.
+//! Inline commands: a line of words, as typed into a terminal. `redis.conf` has the same grammar.
 //!
-//! Words are separated by white space. `"…"` understands `\n \r \t \b \a \xHH` and `\` before any other byte as that byte;
-//! `'…'` understands `\'` alone. A quote may open inside a word (`a"b"` is `ab`), but after a closing one there must be
-//! white space or the end. A NUL byte ends the line, as in C.
+//! Words are separated by whitespace. `"…"` knows the escapes `\n \r \t \b \a \xHH`; `\` before any
+//! other byte stands for that byte. `'…'` knows only `\'`. A quote may open inside a word (`a"b"`
+//! is `ab`), but only whitespace or the end of the line may follow a closing quote. A NUL byte ends
+//! the line, as in C.
 
 use crate::args::ArgRange;
 
-/// A quote was left open, or something else than white space follows a closing one.
+/// An unclosed quote, or a closing quote followed by something other than whitespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnbalancedQuotes;
 
-/// Appends `word` to `line` in double quotes, so that [`split_line`] gives the same bytes back.
+/// Appends `word` to `line` in double quotes; [`split_line`] restores the same bytes.
 pub fn quote(line: &mut Vec<u8>, word: &[u8]) {
     line.push(b'"');
     for &byte in word {
@@ -28,15 +29,16 @@ pub fn quote(line: &mut Vec<u8>, word: &[u8]) {
     line.push(b'"');
 }
 
-/// Splits `line` into words, taking quotes and escapes off *in place*: a word is never longer than what was written.
-/// Appends one range per word. On an error nothing is appended and nothing has changed: the line may be read once more.
+/// Splits `line` into words and removes quotes and escapes *in place*: an unquoted word is never
+/// longer than the quoted one. Appends one range per word. On an error, `line` and `words` are
+/// unchanged, so that the caller may split the line again.
 ///
 /// # Errors
 ///
-/// [`UnbalancedQuotes`].
+/// [`UnbalancedQuotes`], as described there.
 pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), UnbalancedQuotes> {
     let words_before = words.len();
-    // Words are unquoted before an error behind them, or within them, is seen.
+    // Earlier words have already been unquoted when an error is found.
     let unchanged = line.iter().any(|byte| matches!(byte, b'"' | b'\'')).then(|| line.to_vec());
     let mut at = 0;
     loop {
@@ -62,18 +64,18 @@ pub fn split_line(line: &mut [u8], words: &mut Vec<ArgRange>) -> Result<(), Unba
     }
 }
 
-/// The words of `line`, as [`split_line`] finds them.
+/// Returns the words of `line`, split and unquoted as [`split_line`] does.
 ///
 /// # Errors
 ///
-/// [`UnbalancedQuotes`].
+/// [`UnbalancedQuotes`], as described there.
 pub fn words_of(line: &[u8]) -> Result<Vec<Vec<u8>>, UnbalancedQuotes> {
     let (mut unquoted, mut ranges) = (line.to_vec(), Vec::new());
     split_line(&mut unquoted, &mut ranges)?;
     Ok(ranges.iter().map(|range| range.of(&unquoted).to_vec()).collect())
 }
 
-/// What the reading position is in.
+/// The kind of quotes around the read position.
 #[derive(Clone, Copy)]
 enum Within {
     Plain,
@@ -81,14 +83,15 @@ enum Within {
     Single,
 }
 
-/// Reads the word at `start` and writes it, unquoted, to the same place; its length, and where reading stopped.
+/// Unquotes the word at `start` in place. Returns its new length and the position after the quoted
+/// word, or `None` if the quotes are unbalanced.
 fn take_word(line: &mut [u8], start: usize) -> Option<(usize, usize)> {
     let (mut read, mut write) = (start, start);
     let mut within = Within::Plain;
     loop {
         let byte = byte_at(line, read);
         let (literal, taken) = match (within, byte) {
-            // Unlike between words, vertical tab and form feed don't end a plain word.
+            // Unlike between words, vertical tab and form feed don't end an unquoted word.
             (Within::Plain, b' ' | b'\n' | b'\r' | b'\t' | 0) => return Some((write - start, read)),
             (Within::Plain, b'"') => {
                 within = Within::Double;
@@ -115,7 +118,7 @@ fn take_word(line: &mut [u8], start: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// The byte that the escape at `at` stands for, and the escape's length.
+/// Returns the byte that the escape at `at` stands for, and the escape's length.
 fn escape(line: &[u8], at: usize) -> (u8, usize) {
     let hex = |offset| char::from(byte_at(line, at + offset)).to_digit(16);
     match byte_at(line, at + 1) {
@@ -133,13 +136,13 @@ fn escape(line: &[u8], at: usize) -> (u8, usize) {
     }
 }
 
-/// The byte at `at`; 0 at the end.
+/// Returns the byte at `at`, or 0 past the end.
 #[inline]
 fn byte_at(line: &[u8], at: usize) -> u8 {
     line.get(at).copied().unwrap_or(0)
 }
 
-/// C's `isspace`.
+/// Returns what C's `isspace` returns.
 #[inline]
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
@@ -163,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn words_as_redis_splits_them() {
+    fn lines_split_as_in_redis() {
         let cases: &[(&[u8], &[&[u8]])] = &[
             (b"", &[]),
             (b"  \t\x0b ", &[]),
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn unbalanced_quotes() {
+    fn unbalanced_quotes_are_errors() {
         for line in
             [&b"\""[..], b"'", b"a \"b", b"\"a\"b", b"'a'b", b"'a''b'", b"\"a\\\"", b"\"a\\", b"\"a\0\"", b"'a\\'"]
         {

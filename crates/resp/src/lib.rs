@@ -1,30 +1,32 @@
-//! RESP2, RESP3 and inline commands as state machines over bytes: bytes in, commands out ([`Parser`]); replies in, bytes
-//! out ([`Reply`]). No sockets, no allocation per command, no `unsafe`.
+//! RESP2, RESP3 and inline commands as state machines over bytes. [`Parser`] turns the bytes of a
+//! connection into commands; [`Reply`] encodes replies into bytes. No sockets, no allocation per
+//! command, no `unsafe`.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | buffer | the bytes that a connection has received; belongs to the connection, the parser only looks at it |
-//! | command | one request: its first argument is the command's name |
-//! | bulk | one argument, or a reply of bytes: `$5\r\nhello\r\n` |
-//! | range | where an argument stands in the buffer ([`ArgRange`]) |
-//! | arguments | a buffer and the ranges of one command in it ([`Args`]): nothing is copied |
+//! | buffer | bytes received on a connection; owned by the connection, borrowed by the parser |
+//! | command | one request; its first argument is the command's name |
+//! | bulk | an argument, or a reply, of any bytes: `$5\r\nhello\r\n` |
+//! | range | offset and length of an argument in the buffer ([`ArgRange`]) |
+//! | arguments | a buffer and the ranges of one command in it ([`Args`]); nothing is copied |
 //! | version | RESP2, or RESP3 after `HELLO 3` ([`Version`]) |
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! The connection owns the buffer and one [`Parser`]. While a command is incomplete the parser keeps how far it came, as
-//! offsets from the command's first byte: the buffer may grow and move, as long as it still begins there. When a command
-//! is complete its ranges go to the caller's vector, and the parser is as new. A [`Reply`] borrows the connection's output
-//! buffer for the time of one command.
+//! The connection owns the buffer and one [`Parser`]. Inside an incomplete command the parser keeps
+//! its position as offsets from the command's first byte, so the buffer may grow and move as long
+//! as it still begins with that command. A complete command's ranges move to the caller's vector,
+//! and the parser is reset. A [`Reply`] borrows the connection's output buffer while one command
+//! runs.
 //!
-//! # What it costs
+//! # Costs
 //!
-//! A complete command is read in one pass: about 40 instructions per argument, whatever its length, and 60 per command
-//! (`examples/instructions.rs` counts them, `cargo bench --bench resp` times them). A command
-//! that arrives in pieces is never read twice; only its ranges move once, at its end. An argument costs 16 bytes while its
-//! command runs.
+//! A complete command is parsed in one pass: about 40 instructions per argument, whatever its
+//! length, plus 60 per command (`examples/instructions.rs` counts them, `cargo bench --bench resp`
+//! times them). The bytes of a command that arrives in pieces are never scanned twice; its ranges
+//! are moved once, at the end. An argument takes 16 bytes while its command runs.
 
 #![forbid(unsafe_code)]
 

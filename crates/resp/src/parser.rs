@@ -1,4 +1,4 @@
-//! Requests: bytes in, commands out.
+//! Parses requests: bytes in, commands out. `session` owns one [`Parser`] per connection.
 //!
 //! ```text
 //!            '*'                     n > 0                      last bulk
@@ -7,9 +7,10 @@
 //!     └──▶ Inline ─────┴──────────────────────────────────────────────────────▶ complete ─▶ Start
 //! ```
 //!
-//! A header line ends at its first `\r`; the byte after that is taken for the `\n` unseen, and so are the two bytes after a
-//! bulk. An inline command ends at its first `\n`, with or without `\r` before it. A NUL byte in a line hides the rest of
-//! it: the line never ends and is refused once it is too long. All of that is how Redis behaves.
+//! A header line ends at its first `\r`; the next byte is taken for `\n` without a check, and so
+//! are the two bytes after a bulk. An inline command ends at its first `\n`, with or without `\r`
+//! before it. A NUL byte in a line hides the rest of the line: its end is never found, and the line
+//! is rejected once it exceeds the limit. Redis behaves the same way.
 
 use pantala_base::limits::{
     BULK_UNAUTHENTICATED_MAX, MULTIBULK_MAX, MULTIBULK_UNAUTHENTICATED_MAX, PROTO_INLINE_MAX_SIZE,
@@ -21,24 +22,25 @@ use crate::args::ArgRange;
 use crate::inline::split_line;
 use crate::protocol_error::ProtocolError;
 
-/// Bytes after a bulk and at the end of a header line.
+/// Length of the line end after a header line and after a bulk, in bytes.
 const LINE_END_LEN: usize = 2;
 
-/// How much Redis reads at a time before it looks for a line's end: an inline command that came in one piece may be longer than the
-/// limit by that much. Bytes.
+/// Size of Redis's reads, in bytes. Redis checks the length of an inline command only after a read,
+/// so that one received in one piece may exceed the limit by this much.
 const REDIS_READ_LEN: usize = 16 * 1024;
 
-/// Room for ranges that a parser keeps between commands; what a bigger command took is given back.
+/// Capacity for ranges that a parser keeps between commands; a larger vector is freed.
 const RANGES_KEPT_MAX: usize = 1_024;
 
-/// What a connection may send.
+/// Limits on the requests of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest argument in bytes (`proto-max-bulk-len`).
     pub max_bulk_len: usize,
-    /// Whether the connection may run commands: until then at most 10 arguments of 16,384 bytes each.
+    /// Whether the client is authenticated. Before, at most 10 arguments of 16,384 bytes each.
     pub authenticated: bool,
-    /// Longest line in bytes, seen without its end: of an inline command, a `*` or a `$` header.
+    /// Longest line whose end hasn't been received, in bytes: an inline command, a `*` or a `$`
+    /// header.
     pub max_inline: usize,
 }
 
@@ -48,7 +50,7 @@ impl Default for Limits {
     }
 }
 
-/// What the parser reads next.
+/// What the parser expects next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     /// The first byte of a command.
@@ -56,7 +58,7 @@ enum State {
     Start,
     /// An inline command's line.
     Inline,
-    /// The line after `*`.
+    /// The number of arguments: the line after `*`.
     Count,
     /// An argument's `$` line.
     BulkHeader,
@@ -64,44 +66,45 @@ enum State {
     Bulk,
 }
 
-/// Reads the commands of one connection. See the crate's page for who owns what.
+/// The parser of one connection. The crate's page describes ownership.
 #[derive(Debug, Default)]
 pub struct Parser {
     state: State,
-    /// Where the line or bulk that is being read begins.
+    /// Start of the current line or bulk.
     at: usize,
-    /// Up to where that line was searched for its end.
+    /// End of the part of the line that was searched for a line end.
     searched: usize,
-    /// Arguments still to come, the one being read included.
+    /// Arguments not yet parsed, including the current one.
     arguments_left: usize,
-    /// Length of the bulk being read.
+    /// Length of the current bulk.
     bulk_len: usize,
-    /// Bytes missing for the bulk being read.
+    /// Bytes missing from the current bulk.
     needed: usize,
-    /// Arguments of a command that isn't complete.
+    /// Ranges of an incomplete command's arguments.
     ranges: Vec<ArgRange>,
 }
 
 impl Parser {
-    /// A parser before its first command.
+    /// Creates a parser.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the command at the head of `buf`.
+    /// Parses the command at the start of `buf`.
     ///
-    /// `Ok(Some(len))`: it is complete and `len` bytes long; the ranges of its arguments were appended to `args` (none for
-    /// an empty command: `\r\n`, `*0\r\n`, `*-1\r\n`), and the next call begins at the next command.
+    /// - `Ok(Some(len))`: a complete command of `len` bytes. The ranges of its arguments have been
+    ///   appended to `args` (none for an empty command: `\r\n`, `*0\r\n`, `*-1\r\n`). The next call
+    ///   starts at the next command.
+    /// - `Ok(None)`: more bytes are needed; nothing was appended. The next call must pass the same
+    ///   bytes, at any address, with more bytes after them. Parsed bytes aren't scanned again.
     ///
-    /// `Ok(None)`: more bytes are needed, nothing was appended. The next call has to bring the same bytes again, wherever
-    /// in memory, and more behind them; what was read isn't read again.
-    ///
-    /// `buf` changes only when an inline command is complete: its quotes and escapes are taken off in place.
+    /// `buf` changes only when an inline command is complete: its quotes and escapes are removed in
+    /// place.
     ///
     /// # Errors
     ///
-    /// A [`ProtocolError`], nothing appended: the connection is to be closed. [`reset`](Parser::reset) before any
-    /// other use.
+    /// Returns a [`ProtocolError`] and appends nothing. The caller closes the connection, or calls
+    /// [`reset`](Parser::reset) before any other use.
     #[inline]
     pub fn parse(
         &mut self,
@@ -111,7 +114,7 @@ impl Parser {
     ) -> Result<Option<usize>, ProtocolError> {
         match self.state {
             State::Start => match buf.first() {
-                Some(b'*') => self.begin(buf, args, limits),
+                Some(b'*') => self.start(buf, args, limits),
                 Some(_) => {
                     self.state = State::Inline;
                     self.at = 0;
@@ -125,20 +128,22 @@ impl Parser {
         }
     }
 
-    /// Bytes still missing for the argument being read, its line end included; 0 when that isn't known. The caller may
-    /// reserve so much at once; it is at most `proto-max-bulk-len` + 2, but only *promised* by the client.
+    /// Returns the number of bytes missing from the current argument, including its line end; 0 if
+    /// unknown. The caller may reserve that much, at most `proto-max-bulk-len` + 2, but a client
+    /// need not send what it announced.
     #[inline]
     pub fn needed(&self) -> usize {
         self.needed
     }
 
-    /// Whether a command was begun and isn't complete.
+    /// Returns whether a command has been started but isn't complete.
     #[inline]
     pub fn is_within_command(&self) -> bool {
         self.state != State::Start
     }
 
-    /// Of the bytes of a begun command, those that whole arguments were found in.
+    /// Returns the length of the incomplete command's prefix that consists of complete arguments,
+    /// in bytes.
     #[inline]
     pub fn split_bytes(&self) -> usize {
         match self.state {
@@ -147,36 +152,37 @@ impl Parser {
         }
     }
 
-    /// Forgets a begun command.
+    /// Discards the incomplete command.
     pub fn reset(&mut self) {
         *self = Self::default();
     }
 
-    /// A command from its `*` on, whose ranges go straight to `args`: the whole way of a command that arrived in one piece.
+    /// Parses a command from its `*`. The fast path, for commands that arrived in one piece: ranges
+    /// go straight to `args`.
     ///
-    /// Reads on in local variables while everything is usual. At anything else (an end of the buffer, an odd length, a
-    /// limit) the place is noted and [`multibulk`](Parser::multibulk) decides.
+    /// Keeps its state in local variables. At anything unusual (the end of the buffer, a long
+    /// header, a limit) it stores the position and hands over to [`multibulk`](Parser::multibulk).
     #[inline]
-    fn begin(&mut self, buf: &[u8], args: &mut Vec<ArgRange>, limits: &Limits) -> Result<Option<usize>, ProtocolError> {
+    fn start(&mut self, buf: &[u8], args: &mut Vec<ArgRange>, limits: &Limits) -> Result<Option<usize>, ProtocolError> {
         let args_before = args.len();
-        let usual = short_header(buf, 0, b'*')
+        let fast = short_header(buf, 0, b'*')
             .filter(|&(count, next)| count > 0 && next <= buf.len())
             .filter(|&(count, _)| limits.authenticated || count <= MULTIBULK_UNAUTHENTICATED_MAX);
-        let Some((count, mut at)) = usual else {
+        let Some((count, mut at)) = fast else {
             self.state = State::Count;
             self.at = 0;
             self.searched = 1;
-            return self.begin_unusual(buf, args, args_before, limits);
+            return self.start_slow(buf, args, args_before, limits);
         };
         let len_max = if limits.authenticated { limits.max_bulk_len } else { 0 };
         let mut arguments_left = count;
         while arguments_left > 0 {
-            let usual = short_header(buf, at, b'$')
+            let fast = short_header(buf, at, b'$')
                 .filter(|&(len, start)| len <= len_max && start + len + LINE_END_LEN <= buf.len());
-            let Some((len, start)) = usual else {
-                self.begin_line(at);
+            let Some((len, start)) = fast else {
+                self.expect_bulk_header(at);
                 self.arguments_left = arguments_left;
-                return self.begin_unusual(buf, args, args_before, limits);
+                return self.start_slow(buf, args, args_before, limits);
             };
             args.push(ArgRange::new(start, len));
             at = start + len + LINE_END_LEN;
@@ -185,10 +191,10 @@ impl Parser {
         Ok(Some(at))
     }
 
-    /// Goes on from where [`begin`](Parser::begin) met something unusual.
+    /// Continues where [`start`](Parser::start) met something unusual.
     #[cold]
     #[inline(never)]
-    fn begin_unusual(
+    fn start_slow(
         &mut self,
         buf: &[u8],
         args: &mut Vec<ArgRange>,
@@ -204,8 +210,8 @@ impl Parser {
         result
     }
 
-    /// A begun command goes on; its ranges are kept here until it is complete, so that a command of many arguments in
-    /// many pieces moves them once.
+    /// Continues an incomplete command. Its ranges stay in `self.ranges` until it is complete, so
+    /// that a command of many arguments in many pieces moves them once.
     fn resume(
         &mut self,
         buf: &[u8],
@@ -224,7 +230,7 @@ impl Parser {
         result
     }
 
-    /// Goes on in any state but `Start` and `Inline`, as far as `buf` reaches.
+    /// Parses as far as `buf` reaches, in any state but `Start` and `Inline`.
     fn multibulk(
         &mut self,
         buf: &[u8],
@@ -237,7 +243,7 @@ impl Parser {
                 return Ok(Some(next));
             }
             self.arguments_left = count;
-            self.begin_line(next);
+            self.expect_bulk_header(next);
         }
         loop {
             if self.state == State::BulkHeader {
@@ -246,7 +252,8 @@ impl Parser {
                 self.at = next;
                 self.bulk_len = len;
             }
-            // Neither sum overflows: a length has at most 63 bits, and an offset lies in memory.
+            // Saturation only guards against corrupt lengths: a length has 63 bits, an offset is an
+            // address.
             let end = self.at.saturating_add(self.bulk_len).saturating_add(LINE_END_LEN);
             if end > buf.len() {
                 self.needed = end - buf.len();
@@ -258,19 +265,20 @@ impl Parser {
             if self.arguments_left == 0 {
                 return Ok(Some(end));
             }
-            self.begin_line(end);
+            self.expect_bulk_header(end);
         }
     }
 
-    /// A `$` line is to be read from `at`.
+    /// Expects a `$` line at `at`.
     #[inline]
-    fn begin_line(&mut self, at: usize) {
+    fn expect_bulk_header(&mut self, at: usize) {
         self.state = State::BulkHeader;
         self.at = at;
         self.searched = at;
     }
 
-    /// The number in the `*` line, not below 0, and where the line after it begins.
+    /// Parses the `*` line. Returns its number, with negative ones as 0, and the start of the next
+    /// line.
     fn count(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, ProtocolError> {
         let Some(end) = self.line_end(buf, b'\r', limits).map_err(|TooLong| ProtocolError::TooBigCount)? else {
             return Ok(None);
@@ -285,7 +293,7 @@ impl Parser {
         Ok(Some((count.max(0) as usize, end + LINE_END_LEN)))
     }
 
-    /// The length in the `$` line, and where the line after it begins.
+    /// Parses the `$` line. Returns its length and the start of the bulk.
     fn bulk_header(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, ProtocolError> {
         let (len, next) = match short_header(buf, self.at, b'$').filter(|&(_, next)| next <= buf.len()) {
             Some(found) => found,
@@ -303,7 +311,7 @@ impl Parser {
         Ok(Some((len, next)))
     }
 
-    /// The `$` line when it is incomplete, wrong, or unusual.
+    /// Parses a `$` line that is incomplete, malformed, or too long for [`short_header`].
     fn long_bulk_header(&mut self, buf: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, ProtocolError> {
         let Some(end) = self.line_end(buf, b'\r', limits).map_err(|TooLong| ProtocolError::TooBigBulkCount)? else {
             return Ok(None);
@@ -316,7 +324,7 @@ impl Parser {
         Ok(Some((len, end + LINE_END_LEN)))
     }
 
-    /// An inline command, once its line is there.
+    /// Parses an inline command once its line is complete.
     #[cold]
     fn inline(
         &mut self,
@@ -335,8 +343,9 @@ impl Parser {
         Ok(Some(end + 1))
     }
 
-    /// Where the line that begins at `self.at` ends, searching on from where the last search stopped. `Ok(None)`: not yet
-    /// there (for `\r`: or its `\n` isn't), and not yet too long.
+    /// Returns the end of the line that starts at `self.at`; continues where the last search
+    /// stopped. Returns `Ok(None)` while the line is incomplete (for `\r`: or the byte after it is
+    /// missing) and within the limit.
     #[cold]
     fn line_end(&mut self, buf: &[u8], end: u8, limits: &Limits) -> Result<Option<usize>, TooLong> {
         let start = self.searched.min(buf.len());
@@ -353,16 +362,18 @@ impl Parser {
     }
 }
 
-/// A line's end isn't there though it should be.
+/// A line exceeds the limit and its end hasn't been received.
 struct TooLong;
 
-/// The header line of `kind` at `at` when it is one to six digits without a leading zero (but `0` itself), and eight bytes
-/// from it on are there: its number, and where the next line begins, which may be past the buffer's end. `None` for
-/// anything else, which may still be right.
+/// Parses the header line of `kind` at `at` if it has one to six digits and no leading zero (other
+/// than `0` itself), and at least eight bytes from `at` are in the buffer. Returns the number and
+/// the start of the next line, which may be past the end of the buffer. Returns `None` for any
+/// other line, valid or not.
 ///
-/// One bounds check for the line, then a compare per digit. Reading all digits as one word without branches takes 85
-/// instructions per line against about 40 for the whole argument here: twice the time per command, and no gain
-/// even where the numbers of digits change from argument to argument.
+/// It takes one bounds check for the line, then a compare per digit. Reading all digits as one word
+/// without branches takes 85 instructions per line, against about 40 for a whole argument here:
+/// twice the time per command, and no gain even if the number of digits changes from argument to
+/// argument.
 #[inline]
 fn short_header(buf: &[u8], at: usize, kind: u8) -> Option<(usize, usize)> {
     let line: &[u8; 8] = buf.get(at..)?.first_chunk()?;

@@ -4,17 +4,17 @@ use proptest::prelude::*;
 use super::*;
 use crate::args::Args;
 
-/// What a stream of bytes comes to: its commands, and the error that ends it.
+/// The commands of a stream, and the error that ends it.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Outcome {
     commands: Vec<Vec<Vec<u8>>>,
     error: Option<ProtocolError>,
-    /// Bytes of an incomplete command at the end.
+    /// Bytes of an incomplete command at the end of the stream.
     left: usize,
 }
 
-/// Feeds `stream` in pieces that end at `cuts` (ascending), as a connection does: what is complete leaves the buffer, the rest
-/// moves to new memory.
+/// Feeds `stream` in pieces that end at `cuts` (ascending), as a connection does: complete commands
+/// leave the buffer, the rest moves to new memory.
 fn feed(stream: &[u8], cuts: &[usize], limits: &Limits) -> Outcome {
     let mut outcome = Outcome::default();
     let mut parser = Parser::new();
@@ -53,7 +53,7 @@ fn whole(stream: &[u8], limits: &Limits) -> Outcome {
     feed(stream, &[], limits)
 }
 
-/// The outcome of one command that must be complete.
+/// Returns the only command in `stream`, which must be complete.
 fn command(stream: &[u8]) -> Vec<Vec<u8>> {
     let outcome = whole(stream, &Limits::default());
     assert_eq!((outcome.commands.len(), outcome.error, outcome.left), (1, None, 0));
@@ -74,7 +74,7 @@ fn encode(args: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Streams of every form, right and wrong.
+/// Streams of every form, valid and malformed.
 fn samples() -> Vec<Vec<u8>> {
     let long = vec![b'v'; 300];
     let mut samples: Vec<Vec<u8>> = [
@@ -97,7 +97,8 @@ fn samples() -> Vec<Vec<u8>> {
         b"*\r\n",
         b"*1\r\n$\r\n",
         b"*1\r\n\r\n",
-        // Header lines as long as the fast path reads, and one digit more; their `\n` is any byte, even one that ends a search.
+        // Headers of the longest length on the fast path, and one digit more. Any byte may stand
+        // for `\n`, even one that ends a search.
         b"*123456\r\0k\r\n",
         b"*1234567\r\0k\r\n",
         b"*123456\r\r$1\r\r\0\0\0$x\r\n",
@@ -112,7 +113,7 @@ fn samples() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn whole_commands() {
+fn complete_commands() {
     assert_eq!(command(b"*1\r\n$4\r\nPING\r\n"), [b"PING"]);
     assert_eq!(command(b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n"), [&b"GET"[..], b""]);
     assert_eq!(command(b"PING\n"), [b"PING"]);
@@ -130,14 +131,14 @@ fn empty_commands_have_no_arguments() {
 }
 
 #[test]
-fn line_ends_are_not_looked_at() {
-    // The byte after `\r`, the two after a bulk: any will do, as in Redis.
+fn bytes_of_line_ends_are_not_checked() {
+    // As in Redis, the byte after `\r` and the two bytes after a bulk may be anything.
     assert_eq!(command(b"*1\rx$4\ryPINGab"), [b"PING"]);
     assert_eq!(command(b"PING\rx\n"), [&b"PING"[..], b"x"]);
 }
 
 #[test]
-fn errors_as_redis_gives_them() {
+fn malformed_requests_fail_once_the_line_is_complete() {
     use ProtocolError::*;
     let limits = Limits::default();
     for (stream, expected) in [
@@ -185,14 +186,14 @@ fn bulk_lengths_at_the_limit_and_past_it() {
     assert_eq!(error(b"*1\r\n$16384\r\n", &strangers), None);
     assert_eq!(error(b"*1\r\n$16385\r\n", &strangers), Some(ProtocolError::UnauthenticatedBulkLength));
     assert_eq!(error(b"*1\r\n$536870913\r\n", &strangers), Some(ProtocolError::InvalidBulkLength));
-    // The greatest that the option can be set to: no sum overflows.
+    // The maximum of the option: no sum overflows.
     let all = Limits { max_bulk_len: i64::MAX as usize, ..limits };
     assert_eq!(error(b"*1\r\n$9223372036854775807\r\n", &all), None);
     assert_eq!(error(b"*1\r\n$9223372036854775808\r\n", &all), Some(ProtocolError::InvalidBulkLength));
 }
 
 #[test]
-fn a_whole_line_may_be_longer_by_what_redis_reads_at_once() {
+fn a_complete_line_may_exceed_the_limit_by_one_redis_read() {
     let limits = Limits::default();
     let line = |len: usize| [&b"PING "[..], &vec![b'a'; len - 5], b"\n"].concat();
     assert_eq!(error(&line(PROTO_INLINE_MAX_SIZE + 1), &limits), None);
@@ -218,7 +219,7 @@ fn lines_at_the_limit_and_past_it() {
         stream.push(b'0');
         assert_eq!(error(&stream, &limits), Some(expected), "{}", head.escape_ascii());
     }
-    // Seen together with its end a longer line is taken, as in Redis.
+    // As in Redis, a longer line is accepted if its end arrives with it.
     let line = [&[b'a'; PROTO_INLINE_MAX_SIZE + 1][..], b"\r\n"].concat();
     assert_eq!(command(&line)[0].len(), PROTO_INLINE_MAX_SIZE + 1);
 }
@@ -263,7 +264,7 @@ fn hostile_bytes_resume_and_never_panic() {
     for round in 0..60_000 {
         let stream: Vec<u8> =
             (0..random.below(48)).map(|_| alphabet[random.below(alphabet.len() as u64) as usize]).collect();
-        // No line limit here: whether it strikes may depend on the pieces (see `lines_at_the_limit…`).
+        // No line limit: it may depend on the pieces (see `lines_at_the_limit_and_past_it`).
         let limits = Limits { authenticated: round % 2 == 0, max_bulk_len: 12, ..Limits::default() };
         let mut cuts: Vec<usize> =
             (0..random.below(6)).map(|_| random.below(stream.len() as u64 + 1) as usize).collect();
@@ -273,7 +274,7 @@ fn hostile_bytes_resume_and_never_panic() {
 }
 
 #[test]
-fn nothing_is_read_twice() {
+fn no_byte_is_scanned_twice() {
     let limits = Limits::default();
     let samples = [
         [&b"PING "[..], &[b'a'; 5_000], b"\r\n"].concat(),
@@ -288,8 +289,8 @@ fn nothing_is_read_twice() {
         for len in 0..stream.len() {
             let mut buf = stream[..len].to_vec();
             assert_eq!(parser.parse(&mut buf, &mut ranges, &limits), Ok(None));
-            // The next call looks at no byte before this: a position that never goes back, and in a line has reached the
-            // end (but for a `\r` whose `\n` is missing).
+            // The next call starts at `reached`, which never decreases and, in a line, is the end
+            // of the buffer (one less if the byte after `\r` is missing).
             let reached = if parser.state == State::Bulk { parser.at } else { parser.searched };
             assert!(reached >= searched_before, "went back from {searched_before} to {reached}");
             if parser.state != State::Bulk {
@@ -301,7 +302,7 @@ fn nothing_is_read_twice() {
 }
 
 #[test]
-fn needed_tells_what_a_bulk_misses() {
+fn needed_is_the_rest_of_the_bulk() {
     let mut parser = Parser::new();
     let mut ranges = Vec::new();
     let limits = Limits::default();
@@ -311,14 +312,14 @@ fn needed_tells_what_a_bulk_misses() {
         assert_eq!(parser.parse(&mut stream[..len].to_vec(), &mut ranges, &limits), Ok(None));
         seen.push(parser.needed());
     }
-    // In the header of the first bulk, before its line end, in the header of the second, at its beginning, within it, …
+    // In the first bulk's header, before its line end, in the second's header, at its start, …
     assert_eq!(seen, [0, 2, 0, 0, stream.len() - 21, stream.len() - 23, stream.len() - 500, 1]);
     assert_eq!(parser.parse(&mut stream.clone(), &mut ranges, &limits), Ok(Some(stream.len())));
     assert_eq!(parser.needed(), 0);
 }
 
 #[test]
-fn reset_forgets_a_begun_command() {
+fn reset_discards_an_incomplete_command() {
     let mut parser = Parser::new();
     let mut ranges = Vec::new();
     let limits = Limits::default();
@@ -329,7 +330,7 @@ fn reset_forgets_a_begun_command() {
 }
 
 #[test]
-fn a_huge_command_in_pieces_gives_its_room_back() {
+fn a_huge_command_in_pieces_frees_its_ranges() {
     let stream = encode(&vec![b"x".to_vec(); RANGES_KEPT_MAX * 4]);
     let mut parser = Parser::new();
     let mut ranges = Vec::new();

@@ -1,33 +1,34 @@
-//! What can be wrong with a request. After any of these the stream can't be understood any more: the connection gets the
-//! error and is closed.
+//! Errors in requests. The stream is unusable after any of them: the client gets the error, and the
+//! connection is closed.
 
 use std::fmt;
 
-/// A violation of the protocol, by Redis's words.
+/// A violation of the protocol, with Redis's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// More than 64 KiB without the end of an inline command.
+    /// An inline command exceeds 64 KiB without a line end.
     TooBigInline,
-    /// More than 64 KiB without the end of a `*` line.
+    /// A `*` line exceeds 64 KiB without a line end.
     TooBigCount,
-    /// More than 64 KiB without the end of a `$` line.
+    /// A `$` line exceeds 64 KiB without a line end.
     TooBigBulkCount,
-    /// The number of arguments is no number, or more than `INT_MAX`.
+    /// The number of arguments isn't a number, or exceeds `INT_MAX`.
     InvalidCount,
     /// More than 10 arguments before authentication.
     UnauthenticatedCount,
-    /// An argument doesn't begin with `$`, but with this byte.
+    /// An argument starts with this byte instead of `$`.
     ExpectedDollar(u8),
-    /// An argument's length is no number, negative, or above `proto-max-bulk-len`.
+    /// An argument's length isn't a number, is negative, or exceeds `proto-max-bulk-len`.
     InvalidBulkLength,
     /// An argument of more than 16,384 bytes before authentication.
     UnauthenticatedBulkLength,
-    /// An inline command with an open quote, or with something else than a space after a closing one.
+    /// An inline command with an unclosed quote, or with something other than whitespace after a
+    /// closing one.
     UnbalancedQuotes,
 }
 
 impl ProtocolError {
-    /// The error as Redis words it, without the unexpected byte.
+    /// Returns Redis's text, without the unexpected byte.
     const fn text(self) -> &'static str {
         match self {
             Self::TooBigInline => "too big inline request",
@@ -42,8 +43,8 @@ impl ProtocolError {
         }
     }
 
-    /// Appends the whole reply, `-ERR Protocol error: …\r\n`. The unexpected byte goes out as it came in, only that the
-    /// two line-end bytes become spaces.
+    /// Appends the whole reply, `-ERR Protocol error: …\r\n`. The unexpected byte is sent as it is,
+    /// except that `\r` and `\n` become spaces.
     pub fn encode(self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"-ERR Protocol error: ");
         out.extend_from_slice(self.text().as_bytes());
@@ -56,7 +57,7 @@ impl ProtocolError {
 }
 
 impl fmt::Display for ProtocolError {
-    /// For the log: the unexpected byte is escaped.
+    /// Formats the error for the log; the unexpected byte is escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Protocol error: {}", self.text())?;
         match self {
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_unexpected_byte_prints_as_in_redis() {
+    fn unexpected_byte_is_encoded_as_in_redis() {
         for (got, expected) in [
             (b'x', &b"-ERR Protocol error: expected '$', got 'x'\r\n"[..]),
             (b'\r', b"-ERR Protocol error: expected '$', got ' '\r\n"),

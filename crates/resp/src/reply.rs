@@ -1,20 +1,21 @@
-//! Replies: values in, bytes out, straight into the connection's output buffer.
+//! Encodes replies into the connection's output buffer. Every command handler writes through a
+//! [`Reply`].
 
 use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 use pantala_base::number::{Decimal, INTEGER_LEN_MAX, write_u64_before};
 
-/// Which protocol a connection speaks.
+/// The protocol version of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// What every connection begins with.
+    /// The version of a new connection.
     #[default]
     Resp2,
-    /// After `HELLO 3`.
+    /// The version after `HELLO 3`.
     Resp3,
 }
 
 impl Version {
-    /// 2 or 3.
+    /// Returns 2 or 3.
     pub const fn number(self) -> u8 {
         match self {
             Self::Resp2 => 2,
@@ -23,14 +24,16 @@ impl Version {
     }
 }
 
-/// Numbers below this have their header line in a table.
+/// Header lines of numbers below this come from a table.
 const TABLE_LEN: usize = 1_000;
-/// Bytes of a table entry: a kind, three digits, a line end, and padding to a power of two, so that the copy is one move.
+/// Size of a table entry in bytes: kind, three digits, line end, padded to a power of two so that a
+/// copy is one move.
 const ENTRY_LEN: usize = 8;
-/// Longest header line: a kind, a number, a line end; and a byte more, for copies of three words.
+/// Longest header line in bytes: kind, number, line end; one more rounds a copy up to three words.
 const HEADER_LEN_MAX: usize = 1 + INTEGER_LEN_MAX + 2 + 1;
 
-/// `?n\r\n` for small n, the kind to be put in. 8 KiB, of which a server touches the few lines that its lengths need.
+/// `?n\r\n` for small n; the kind replaces `?`. 8 KiB, of which a server touches only the cache
+/// lines of the lengths it sends.
 static HEADERS: [[u8; ENTRY_LEN]; TABLE_LEN] = {
     let mut table = [[0u8; ENTRY_LEN]; TABLE_LEN];
     let mut n = 0;
@@ -54,19 +57,23 @@ const fn table_digits(n: usize) -> usize {
     1 + (n >= 10) as usize + (n >= 100) as usize
 }
 
-/// Bulks of this length and more ask for their memory instead of taking it for granted: bytes.
+/// Bulks of at least this length allocate fallibly: a failed allocation becomes an error reply.
+/// Bytes.
 const LARGE_BULK_BYTES: usize = 64 * 1024;
-/// Bulks of this length and more are worth a look at how they are best copied: bytes.
+/// Bulks of at least this length take the slow path, which chooses how to copy. Bytes.
 const LONG_BULK_BYTES: usize = 4 * 1024;
-/// From this length on a bulk gets just the memory that it needs, if it is longer than all that is before it: doubling would cost more than the few moves it saves. Among
-/// others of its length it doesn't, which would move all of them for each. Bytes.
+/// A bulk of at least this length reserves exactly its size if it is longer than everything before
+/// it: doubling would cost more memory than it saves copies. Exact growth for each of several such
+/// bulks would move all earlier ones every time. Bytes.
 const EXACT_BULK_BYTES: usize = 1024 * 1024;
 
-/// Appends many bytes, for which there is room.
+/// Appends many bytes; the capacity must already be there.
 ///
-/// A C library copies thousands of bytes with one string instruction, and that takes five times as long on some processors (AMD Zen with
-/// `fsrm`) where the destination lies a little above the source within their pages: as a value at the beginning of a page and a reply that begins
-/// with its length. Such bytes go in pieces, for which libraries use other instructions. See docs/decisions/0007-large-copies.md.
+/// The C library copies thousands of bytes with one string instruction. On some processors (AMD Zen
+/// with `fsrm`) that takes five times as long if the destination lies a little above the source,
+/// modulo the page size: for example a value at the start of a page, copied behind the reply's
+/// header at the start of another. Such bytes are copied in pieces, for which the library uses
+/// other instructions. See docs/decisions/0007-large-copies.md.
 fn append_long(out: &mut Vec<u8>, bytes: &[u8]) {
     const PAGE_BYTES: usize = 4096;
     const NEAR_BYTES: usize = 64;
@@ -80,131 +87,138 @@ fn append_long(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// An aggregate whose length isn't known yet: made by [`Reply::defer_array`] and its like, filled in by
-/// [`Reply::patch`]. Those that lie inside another one have to be filled in first.
+/// An aggregate of unknown length, from [`Reply::defer_array`], [`Reply::defer_map`] or
+/// [`Reply::defer_set`]. [`Reply::patch`] fills in the length, of inner aggregates first.
 #[derive(Debug)]
 #[must_use = "the reply is malformed until its length is filled in"]
 pub struct Deferred {
     position: usize,
     kind: u8,
-    /// Elements on the wire per element counted: 2 for a map that became an array.
+    /// Elements on the wire per counted element: 2 for a map sent as an array.
     per_element: usize,
 }
 
-/// Appends the reply of one command to an output buffer, in the connection's protocol version. What RESP2 doesn't have
-/// becomes what Redis sends instead: a map an array of twice the length, a boolean an integer, a double a bulk, and so on.
+/// An encoder that appends the reply of one command to an output buffer, in the connection's
+/// protocol version. In RESP2 it sends what Redis sends for a type that RESP2 lacks: an array of
+/// twice the length for a map, an integer for a boolean, a bulk for a double, and so on.
 ///
-/// It checks no grammar: the caller writes as many elements as it announced. Where the memory for a large bulk is refused, the rest is
-/// dropped and [`finish`](Reply::finish) answers an error instead.
+/// It doesn't check the grammar: the caller must write as many elements as it announced. If the
+/// memory for a large bulk can't be allocated, the rest is dropped and [`finish`](Reply::finish)
+/// replaces the reply with an error.
 #[derive(Debug)]
 pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
     version: Version,
-    /// Where the reply begins.
+    /// Position of the reply's first byte in `out`.
     start: usize,
-    refused: Refused,
+    failure: Failure,
 }
 
-/// Whether there will be an error in a reply's place.
+/// Whether an error will replace the reply, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refused {
+enum Failure {
     No,
-    /// A bulk found no memory.
+    /// A bulk's memory couldn't be allocated.
     Memory,
-    /// It was given up ([`Reply::give_up`]).
+    /// The command aborted the reply ([`Reply::give_up`]).
     TooLong,
 }
 
-/// The error in place of a reply that was given up since it is longer than its connection may have waiting.
+/// The error that replaces an aborted reply.
 const TOO_LONG: &str = "ERR The reply is longer than client-output-buffer-limit allows";
 
-/// Whether an encoded reply is of a command that gave it up ([`Reply::give_up`]): its connection is to be closed.
+/// Returns whether `reply` is the encoded error of an aborted reply ([`Reply::give_up`]): the
+/// caller closes the connection.
 #[inline]
 pub fn is_given_up(reply: &[u8]) -> bool {
     reply.strip_prefix(b"-").and_then(|error| error.strip_suffix(b"\r\n")) == Some(TOO_LONG.as_bytes())
 }
 
 impl<'a> Reply<'a> {
-    /// Replies appended to `out`.
+    /// Creates an encoder that appends to `out`.
     #[inline]
     pub fn new(out: &'a mut Vec<u8>, version: Version) -> Self {
         let start = out.len();
-        Self { out, version, start, refused: Refused::No }
+        Self { out, version, start, failure: Failure::No }
     }
 
-    /// Ends a reply that may hold large bulks: when one of them found no memory, an error takes its place.
+    /// Ends a reply that may contain large bulks. Replaces it with an error if an allocation failed
+    /// or the reply was aborted.
     #[inline]
     pub fn finish(mut self) {
-        if self.refused != Refused::No {
-            self.refuse();
+        if self.failure != Failure::No {
+            self.write_failure();
         }
     }
 
     #[cold]
-    fn refuse(&mut self) {
+    fn write_failure(&mut self) {
         self.out.truncate(self.start);
-        match self.refused {
-            Refused::TooLong => self.error(TOO_LONG),
-            _ => self.error("OOM the allocator refused the memory for this reply"),
+        match self.failure {
+            Failure::TooLong => self.error(TOO_LONG),
+            _ => self.error("OOM not enough memory for this reply"),
         }
     }
 
-    /// Gives the reply up, in the midst of its elements: it is longer than may wait for its connection, which will be closed. [`finish`](Reply::finish) answers an
-    /// error in its place.
+    /// Aborts a reply that exceeds the connection's output buffer limit: discards the elements
+    /// written so far. [`finish`](Reply::finish) writes an error instead, and the connection is
+    /// closed.
     #[cold]
     pub fn give_up(&mut self) {
         self.out.truncate(self.start);
-        self.refused = Refused::TooLong;
+        self.failure = Failure::TooLong;
     }
 
-    /// The protocol version that is written.
+    /// Returns the protocol version.
     #[inline]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Changes the version from the next reply on: `HELLO` answers in the one it switches to.
+    /// Sets the version of the following replies: `HELLO` replies in the version that it switches
+    /// to.
     pub fn set_version(&mut self, version: Version) {
         self.version = version;
     }
 
-    /// Where the next byte goes: with [`truncate`](Reply::truncate) a reply can be taken back.
+    /// Returns the position of the next byte. [`truncate`](Reply::truncate) rolls back to it.
     #[inline]
     pub fn position(&self) -> usize {
         self.out.len()
     }
 
-    /// Takes back what was written since `position`.
+    /// Removes what was written since `position`.
     pub fn truncate(&mut self, position: usize) {
         self.out.truncate(position);
     }
 
-    /// Bytes that are already encoded.
+    /// Appends encoded bytes.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// `+OK`.
+    /// Writes `+OK`.
     #[inline]
     pub fn ok(&mut self) {
         self.out.extend_from_slice(b"+OK\r\n");
     }
 
-    /// A status. `text` holds no line end.
+    /// Writes a status. `text` must not contain a line end.
     #[inline]
     pub fn simple(&mut self, text: &str) {
         debug_assert!(!text.contains(['\r', '\n']), "a status is one line");
         self.line(b'+', text.as_bytes());
     }
 
-    /// An error. `text` begins with its code (`ERR …`, `WRONGTYPE …`), without the dash. Line ends at its end are dropped,
-    /// others become spaces, as in Redis.
+    /// Writes an error. `text` starts with its code (`ERR …`, `WRONGTYPE …`), without the dash.
+    /// Line ends at its start and end are dropped, others become spaces, as in Redis.
     pub fn error(&mut self, text: &str) {
         self.error_bytes(text.as_bytes());
     }
 
-    /// As [`error`](Reply::error), for a text that quotes what a client sent, which may be any bytes.
+    /// Writes an error like [`error`](Reply::error), for a text that quotes arbitrary bytes from
+    /// the client.
     pub fn error_bytes(&mut self, text: &[u8]) {
         let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
         let first = text.iter().position(|byte| !is_line_end(byte)).unwrap_or(text.len());
@@ -215,7 +229,7 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// An integer.
+    /// Writes an integer.
     #[inline]
     pub fn integer(&mut self, value: i64) {
         match usize::try_from(value) {
@@ -224,7 +238,7 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// A bulk: any bytes.
+    /// Writes a bulk of any bytes.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
         if bytes.len() >= LONG_BULK_BYTES {
@@ -238,7 +252,7 @@ impl<'a> Reply<'a> {
 
     #[inline(never)]
     fn long_bulk(&mut self, bytes: &[u8]) {
-        if bytes.len() >= LARGE_BULK_BYTES && !self.has_room(bytes.len()) {
+        if bytes.len() >= LARGE_BULK_BYTES && !self.reserve_large(bytes.len()) {
             return;
         }
         self.out.reserve(bytes.len() + HEADER_LEN_MAX + 2);
@@ -247,13 +261,13 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// Finds the memory for a large bulk, or notes that there is none.
+    /// Reserves the memory for a large bulk. On failure, records it and returns false.
     #[cold]
-    fn has_room(&mut self, len: usize) -> bool {
+    fn reserve_large(&mut self, len: usize) -> bool {
         let needed = len + HEADER_LEN_MAX + 2;
         let (written, capacity) = (self.out.len(), self.out.capacity());
         if capacity - written < needed && written <= capacity / 2 {
-            // An allocator that makes it larger would copy all of its memory, written or not.
+            // Growing in place might copy the whole allocation, including its unused part.
             let mut larger = Vec::new();
             if written == 0 {
                 *self.out = larger;
@@ -262,23 +276,23 @@ impl<'a> Reply<'a> {
                 *self.out = larger;
             }
         }
-        let found = self.refused == Refused::No
+        let found = self.failure == Failure::No
             && ((len < EXACT_BULK_BYTES || self.out.len() > len) && self.out.try_reserve(needed).is_ok()
                 || self.out.try_reserve_exact(needed).is_ok());
         if !found {
-            self.refused = Refused::Memory;
+            self.failure = Failure::Memory;
         }
         found
     }
 
-    /// An integer as a bulk.
+    /// Writes an integer as a bulk.
     #[inline]
     pub fn bulk_integer(&mut self, value: i64) {
-        let mut room = Decimal::new();
-        self.bulk(room.format_i64(value));
+        let mut buf = Decimal::new();
+        self.bulk(buf.format_i64(value));
     }
 
-    /// The null of a bulk.
+    /// Writes a null bulk.
     #[inline]
     pub fn null(&mut self) {
         let null: &[u8] = match self.version {
@@ -288,7 +302,7 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(null);
     }
 
-    /// The null of an array.
+    /// Writes a null array.
     #[inline]
     pub fn null_array(&mut self) {
         let null: &[u8] = match self.version {
@@ -298,35 +312,35 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(null);
     }
 
-    /// An array: `len` replies follow.
+    /// Starts an array; `len` replies follow.
     #[inline]
     pub fn array(&mut self, len: usize) {
         self.header(b'*', len);
     }
 
-    /// A map: `pairs` keys and values follow, in turn.
+    /// Starts a map; `pairs` keys and values follow, alternating.
     #[inline]
     pub fn map(&mut self, pairs: usize) {
         let (kind, per_element) = self.map_kind();
         self.header(kind, pairs * per_element);
     }
 
-    /// A set: `len` replies follow.
+    /// Starts a set; `len` replies follow.
     #[inline]
     pub fn set(&mut self, len: usize) {
         self.header(self.set_kind(), len);
     }
 
-    /// A push message: `len` replies follow, the first being its kind. An array in RESP2.
+    /// Starts a push message, an array in RESP2; `len` replies follow, the first of them its kind.
     #[inline]
     pub fn push(&mut self, len: usize) {
         let kind = if self.version == Version::Resp3 { b'>' } else { b'*' };
         self.header(kind, len);
     }
 
-    /// An attribute: `pairs` keys and values follow, then the reply it belongs to. RESP2 has none: nothing is written, and
-    /// `false` says that the pairs must be left out.
-    #[must_use = "in RESP2 the pairs must be left out"]
+    /// Starts an attribute; `pairs` keys and values follow, then the reply that it describes. RESP2
+    /// has no attributes: writes nothing and returns `false`, and the caller must skip the pairs.
+    #[must_use = "RESP2 has no attributes: the pairs must be skipped"]
     pub fn attribute(&mut self, pairs: usize) -> bool {
         let exists = self.version == Version::Resp3;
         if exists {
@@ -335,7 +349,7 @@ impl<'a> Reply<'a> {
         exists
     }
 
-    /// A boolean; 1 or 0 in RESP2.
+    /// Writes a boolean; 1 or 0 in RESP2.
     pub fn boolean(&mut self, value: bool) {
         let text: &[u8] = match (self.version, value) {
             (Version::Resp2, false) => b":0\r\n",
@@ -346,17 +360,17 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(text);
     }
 
-    /// A double, with 17 significant digits as Redis 7.0 prints it; a bulk in RESP2.
+    /// Writes a double with 17 significant digits, as Redis 7.0 does; a bulk in RESP2.
     pub fn double(&mut self, value: f64) {
-        let mut room = [0; DOUBLE_LEN_MAX];
-        let text = format_double(value, &mut room);
+        let mut buf = [0; DOUBLE_LEN_MAX];
+        let text = format_double(value, &mut buf);
         match self.version {
             Version::Resp2 => self.bulk(text),
             Version::Resp3 => self.line(b',', text),
         }
     }
 
-    /// An integer beyond 64 bits, in decimal; a bulk in RESP2.
+    /// Writes an integer wider than 64 bits, in decimal; a bulk in RESP2.
     pub fn big_number(&mut self, digits: &[u8]) {
         match self.version {
             Version::Resp2 => self.bulk(digits),
@@ -364,7 +378,8 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Text with a format of three letters (`txt`, `mkd`; shorter is padded, longer is cut); a bulk in RESP2.
+    /// Writes text with a format of three letters (`txt`, `mkd`; padded or cut to three); a bulk in
+    /// RESP2.
     pub fn verbatim(&mut self, format: &str, bytes: &[u8]) {
         if self.version == Version::Resp2 {
             return self.bulk(bytes);
@@ -379,25 +394,25 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// An array whose length is told to [`patch`](Reply::patch) when its elements are written.
+    /// Starts an array whose length is passed to [`patch`](Reply::patch) after its elements.
     pub fn defer_array(&mut self) -> Deferred {
         self.defer(b'*', 1)
     }
 
-    /// As [`defer_array`](Reply::defer_array), for a map; its length is in pairs.
+    /// Starts a map like [`defer_array`](Reply::defer_array); its length is in pairs.
     pub fn defer_map(&mut self) -> Deferred {
         let (kind, per_element) = self.map_kind();
         self.defer(kind, per_element)
     }
 
-    /// As [`defer_array`](Reply::defer_array), for a set.
+    /// Starts a set like [`defer_array`](Reply::defer_array).
     pub fn defer_set(&mut self) -> Deferred {
         self.defer(self.set_kind(), 1)
     }
 
-    /// Fills in the length of an aggregate, in elements (pairs for a map). Moves what was written after it by the length of
-    /// its header: a pass over memory per aggregate, against counting twice.
-    #[expect(clippy::needless_pass_by_value, reason = "taken, so that a length can't be filled in twice")]
+    /// Inserts the length of an aggregate, in elements (pairs for a map), and moves the elements
+    /// behind it. One pass over their memory per aggregate is cheaper than counting them first.
+    #[expect(clippy::needless_pass_by_value, reason = "taken by value, so that a length can't be inserted twice")]
     pub fn patch(&mut self, deferred: Deferred, len: usize) {
         let Deferred { position, kind, per_element } = deferred;
         let end = self.out.len();
@@ -443,8 +458,8 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Appends the whole table entry, whose length the compiler knows, and cuts it: two instructions instead of a call
-    /// of memcpy.
+    /// Appends the whole table entry, whose length is a compile-time constant, and truncates it:
+    /// two instructions instead of a call to memcpy.
     #[inline]
     fn table_header(&mut self, kind: u8, n: usize) {
         let mut entry = HEADERS[n];
@@ -454,21 +469,21 @@ impl<'a> Reply<'a> {
         self.out.truncate(end);
     }
 
-    /// Writes the line flush right on the stack, and appends it as the table's entries are: by a copy of fixed length, whose
-    /// excess is cut.
+    /// Writes the line right-aligned on the stack, then appends it like a table entry: a copy of
+    /// fixed length, truncated.
     fn long_header(&mut self, kind: u8, n: i64) {
-        let mut room = [0u8; 2 * HEADER_LEN_MAX];
-        room[HEADER_LEN_MAX - 2] = b'\r';
-        room[HEADER_LEN_MAX - 1] = b'\n';
-        let mut at = write_u64_before(&mut room, HEADER_LEN_MAX - 2, n.unsigned_abs());
+        let mut buf = [0u8; 2 * HEADER_LEN_MAX];
+        buf[HEADER_LEN_MAX - 2] = b'\r';
+        buf[HEADER_LEN_MAX - 1] = b'\n';
+        let mut at = write_u64_before(&mut buf, HEADER_LEN_MAX - 2, n.unsigned_abs());
         if n < 0 {
             at -= 1;
-            room[at] = b'-';
+            buf[at] = b'-';
         }
         at -= 1;
-        room[at] = kind;
+        buf[at] = kind;
         let end = self.out.len() + HEADER_LEN_MAX - at;
-        self.out.extend_from_slice(&room[at..][..HEADER_LEN_MAX]);
+        self.out.extend_from_slice(&buf[at..][..HEADER_LEN_MAX]);
         self.out.truncate(end);
     }
 }

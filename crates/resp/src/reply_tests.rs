@@ -10,7 +10,7 @@ fn encoded(version: Version, write: impl FnOnce(&mut Reply<'_>)) -> Vec<u8> {
     out.split_off(6)
 }
 
-/// Asserts what is written in RESP2 and in RESP3.
+/// Asserts the encoding in RESP2 and in RESP3.
 #[track_caller]
 fn check(resp2: &[u8], resp3: &[u8], write: impl Fn(&mut Reply<'_>)) {
     assert_eq!(encoded(Version::Resp2, &write).escape_ascii().to_string(), resp2.escape_ascii().to_string());
@@ -47,7 +47,7 @@ fn every_type_in_both_versions() {
 }
 
 #[test]
-fn line_ends_never_leave_an_error() {
+fn errors_contain_no_line_ends() {
     check(b"-ERR a  b\r\n", b"-ERR a  b\r\n", |reply| reply.error("\r\nERR a\r\nb\r\n\n"));
     check(b"-\r\n", b"-\r\n", |reply| reply.error("\r\n"));
     check(b"-\r\n", b"-\r\n", |reply| reply.error(""));
@@ -79,7 +79,7 @@ fn numbers_of_every_length() {
 }
 
 #[test]
-fn a_reply_can_be_taken_back() {
+fn truncate_discards_a_reply() {
     let out = encoded(Version::Resp2, |reply| {
         reply.ok();
         let position = reply.position();
@@ -92,7 +92,7 @@ fn a_reply_can_be_taken_back() {
 }
 
 #[test]
-fn hello_answers_in_the_new_version() {
+fn set_version_applies_to_the_next_reply() {
     let mut out = Vec::new();
     let mut reply = Reply::new(&mut out, Version::Resp2);
     reply.null();
@@ -102,7 +102,7 @@ fn hello_answers_in_the_new_version() {
 }
 
 #[test]
-fn deferred_lengths() {
+fn deferred_aggregates_equal_direct_ones() {
     for len in [0usize, 1, 9, 10, 999, 1_000, 12_345] {
         for version in [Version::Resp2, Version::Resp3] {
             let direct = encoded(version, |reply| {
@@ -130,7 +130,7 @@ fn deferred_lengths() {
 }
 
 #[test]
-fn random_values_read_back() {
+fn random_values_round_trip() {
     let seed = 0x5eed_0003;
     println!("seed {seed}");
     let mut random = Random::from_seed(seed);
@@ -211,9 +211,9 @@ fn write(reply: &mut Reply<'_>, value: &Value) {
     }
 }
 
-/// Long bulks, wherever their bytes and the reply's end lie: the way they are copied depends on that, what is copied doesn't.
+/// The address of the bytes and the end of the reply decide how a long bulk is copied.
 #[test]
-fn long_bulks_are_copied_whole_from_anywhere() {
+fn long_bulks_are_complete_at_any_alignment() {
     let bytes: Vec<u8> = (0..70_000u32).map(|number| (number * 7 % 251) as u8).collect();
     for len in [4095, 4096, 4097, 6143, 6144, 65_535, 65_536, 65_537] {
         for from in [0, 1, 8, 63, 64, 100] {
@@ -222,14 +222,14 @@ fn long_bulks_are_copied_whole_from_anywhere() {
                 Reply::new(&mut out, Version::Resp2).bulk(&bytes[from..from + len]);
                 let header = format!("${len}\r\n");
                 let wanted = [&vec![b'x'; before][..], header.as_bytes(), &bytes[from..from + len], b"\r\n"].concat();
-                assert!(out == wanted, "{len} bytes from {from}, behind {before}");
+                assert!(out == wanted, "{len} bytes from {from}, after {before}");
             }
         }
     }
 }
 
 #[test]
-fn large_bulks_find_their_memory_in_few_steps() {
+fn large_bulks_grow_the_buffer_in_few_steps() {
     const BULKS: usize = 64;
     let bulk = vec![b'x'; EXACT_BULK_BYTES];
     let encoded_bytes = bulk.len() + "$1048576\r\n\r\n".len();
@@ -242,12 +242,12 @@ fn large_bulks_find_their_memory_in_few_steps() {
         capacities.insert(out.capacity());
     }
     assert_eq!(out.len(), BULKS * encoded_bytes);
-    // One for each power of two.
+    // One per power of two.
     assert!(capacities.len() <= 1 + BULKS.ilog2() as usize, "{capacities:?}");
 }
 
 #[test]
-fn a_large_bulk_leaves_a_buffer_that_is_mostly_empty() {
+fn a_large_bulk_replaces_a_mostly_empty_buffer() {
     let bulk = vec![b'x'; EXACT_BULK_BYTES];
     for written in [&b""[..], b"+OK\r\n"] {
         let mut out = Vec::with_capacity(EXACT_BULK_BYTES / 2);

@@ -1,7 +1,7 @@
-//! Replies read back: for tests and for the load generator. Every type of RESP2 and RESP3 that Redis sends.
+//! Decodes replies of all RESP2 and RESP3 types that Redis sends, for tests and the load generator.
 //!
-//! [`parse_reply`] builds a tree; [`reply_len`] only finds where a reply ends, without allocating. Neither keeps state: a
-//! reply that arrives in pieces is read anew.
+//! [`parse_reply`] builds a tree; [`reply_len`] only finds the end of a reply, without allocating.
+//! Neither keeps state: a reply that arrives in pieces is scanned again from its start.
 
 use pantala_base::limits::REPLY_DEPTH_MAX;
 use pantala_base::number::parse_i64;
@@ -11,7 +11,7 @@ use pantala_base::number::parse_i64;
 pub enum Value {
     /// `+`: a status.
     Simple(Vec<u8>),
-    /// `-`: an error, without the dash. Also `!`, RESP3's error of any bytes.
+    /// `-`: an error, without the dash. Also `!`, RESP3's error of arbitrary bytes.
     Error(Vec<u8>),
     /// `:`
     Integer(i64),
@@ -21,13 +21,13 @@ pub enum Value {
     Null,
     /// `*`
     Array(Vec<Value>),
-    /// `%`, in the order it came.
+    /// `%`, in wire order.
     Map(Vec<(Value, Value)>),
-    /// `~`, in the order it came.
+    /// `~`, in wire order.
     Set(Vec<Value>),
-    /// `>`: a message that answers no command.
+    /// `>`: a message that isn't the reply to a command.
     Push(Vec<Value>),
-    /// `|`: pairs of information about the reply that follows, and that reply.
+    /// `|`: pairs that describe the reply after them, and that reply.
     Attribute(Vec<(Value, Value)>, Box<Value>),
     /// `#`
     Boolean(bool),
@@ -35,16 +35,16 @@ pub enum Value {
     Double(f64),
     /// `(`: the digits.
     BigNumber(Vec<u8>),
-    /// `=`: the format's three letters, and the text.
+    /// `=`: the three letters of the format, and the text.
     Verbatim([u8; 3], Vec<u8>),
 }
 
-/// The bytes are no reply.
+/// Why bytes aren't a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// A reply doesn't begin with this byte.
+    /// No reply type starts with this byte.
     UnknownType(u8),
-    /// A number, boolean or length is malformed or out of its range.
+    /// A number, boolean or length is malformed or out of range.
     Malformed,
     /// A line or bulk doesn't end in `\r\n`.
     MissingLineEnd,
@@ -65,11 +65,12 @@ impl std::fmt::Display for ReplyError {
 
 impl std::error::Error for ReplyError {}
 
-/// Reads the reply at the head of `bytes`: itself and its length in bytes, or `None` if it isn't complete.
+/// Parses the reply at the start of `bytes`. Returns it and its length in bytes, or `None` if it is
+/// incomplete.
 ///
 /// # Errors
 ///
-/// [`ReplyError`] when no further bytes can make it a reply.
+/// Returns a [`ReplyError`] if no further bytes can complete the reply.
 pub fn parse_reply(bytes: &[u8]) -> Result<Option<(Value, usize)>, ReplyError> {
     let mut reader = Reader { bytes, at: 0 };
     match reader.value(0) {
@@ -79,15 +80,15 @@ pub fn parse_reply(bytes: &[u8]) -> Result<Option<(Value, usize)>, ReplyError> {
     }
 }
 
-/// The length in bytes of the reply at the head of `bytes`, or `None` if it isn't complete. Its lines' contents are not
-/// checked.
+/// Returns the length in bytes of the reply at the start of `bytes`, or `None` if it is incomplete.
+/// Doesn't check the contents of lines.
 ///
 /// # Errors
 ///
-/// [`ReplyError`] when its end can't be told.
+/// Returns a [`ReplyError`] if the end can't be determined.
 pub fn reply_len(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     let mut reader = Reader { bytes, at: 0 };
-    // Nesting needs no stack here: an aggregate only adds to what is still to be skipped.
+    // Nesting needs no stack: an aggregate only adds to the number of replies to skip.
     let mut replies_left = 1u64;
     while replies_left > 0 {
         match reader.skip_one() {
@@ -99,7 +100,7 @@ pub fn reply_len(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     Ok(Some(reader.at))
 }
 
-/// Why reading stops early.
+/// Why parsing stopped early.
 enum Stop {
     Incomplete,
     Error(ReplyError),
@@ -154,7 +155,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Skips one reply up to its elements; how many replies lie inside it.
+    /// Skips one reply up to its elements. Returns the number of replies inside it.
     fn skip_one(&mut self) -> Result<u64, Stop> {
         let (kind, line) = self.header()?;
         match kind {
@@ -170,7 +171,7 @@ impl<'a> Reader<'a> {
 
     fn values(&mut self, line: &[u8], depth: usize) -> Result<Vec<Value>, Stop> {
         let len = length(line)?;
-        // An announced length reserves nothing: the elements may never come.
+        // Don't reserve for an announced length: the elements may never arrive.
         let mut values = Vec::new();
         for _ in 0..len {
             values.push(self.value(depth + 1)?);
@@ -187,7 +188,7 @@ impl<'a> Reader<'a> {
         Ok(pairs)
     }
 
-    /// The type byte and the rest of its line.
+    /// Returns the type byte and the rest of its line.
     fn header(&mut self) -> Result<(u8, &'a [u8]), Stop> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let end = rest.iter().position(|&byte| byte == b'\n').ok_or(Stop::Incomplete)?;
@@ -196,7 +197,7 @@ impl<'a> Reader<'a> {
         Ok((*kind, line))
     }
 
-    /// The bytes whose length `line` is, and their line end.
+    /// Returns the bytes of the blob whose length `line` holds, without their line end.
     fn blob(&mut self, line: &[u8]) -> Result<&'a [u8], Stop> {
         let len = length(line)?;
         let rest = &self.bytes[self.at..];
@@ -224,7 +225,7 @@ fn big_number(line: &[u8]) -> Result<&[u8], ReplyError> {
 }
 
 fn double(line: &[u8]) -> Result<f64, ReplyError> {
-    // Rust also reads `infinity`, `+1` and the like, which no server sends; a test's reader needn't care.
+    // Rust also accepts `infinity`, `+1` and the like, which no server sends.
     std::str::from_utf8(line).ok().and_then(|text| text.parse().ok()).ok_or(ReplyError::Malformed)
 }
 

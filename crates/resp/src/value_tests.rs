@@ -6,7 +6,7 @@ const SAMPLE: &[u8] = b"*9\r\n+OK\r\n-ERR x\r\n:-5\r\n$3\r\na\r\n\r\n$-1\r\n*-1\
     |1\r\n+k\r\n+v\r\n~1\r\n(123456789012345678901\r\n>2\r\n=5\r\ntxt:a\r\n!5\r\nERR y\r\n";
 
 #[test]
-fn every_type_reads() {
+fn every_type_is_parsed() {
     let expected = Value::Array(vec![
         Value::Simple(b"OK".to_vec()),
         Value::Error(b"ERR x".to_vec()),
@@ -23,7 +23,7 @@ fn every_type_reads() {
     ]);
     assert_eq!(parse_reply(SAMPLE), Ok(Some((expected, SAMPLE.len()))));
     assert_eq!(reply_len(SAMPLE), Ok(Some(SAMPLE.len())));
-    // What follows isn't looked at.
+    // Following bytes aren't read.
     let longer = [SAMPLE, b"?"].concat();
     assert_eq!(reply_len(&longer), Ok(Some(SAMPLE.len())));
 }
@@ -37,7 +37,7 @@ fn every_truncation_is_incomplete() {
 }
 
 #[test]
-fn malformed_replies() {
+fn malformed_replies_are_errors() {
     use ReplyError::*;
     for (bytes, expected) in [
         (&b"?x\r\n"[..], UnknownType(b'?')),
@@ -64,7 +64,7 @@ fn depth_at_the_bound_and_past_it() {
     let nested = |depth| [&b"*1\r\n".repeat(depth)[..], b":1\r\n"].concat();
     assert!(matches!(parse_reply(&nested(REPLY_DEPTH_MAX)), Ok(Some(_))));
     assert_eq!(parse_reply(&nested(REPLY_DEPTH_MAX + 1)), Err(ReplyError::TooDeep));
-    // Skipping needs no depth.
+    // reply_len doesn't recurse.
     let deep = nested(100_000);
     assert_eq!(reply_len(&deep), Ok(Some(deep.len())));
 }

@@ -1,5 +1,5 @@
-//! The real redis-server is the judge: what this crate (and `base`) says of a request, a pattern, a double must be what it says.
-//! Where no redis-server 7.0 is installed these tests say so and pass.
+//! Compares this crate (and `base`) with a real redis-server: replies to requests, matches of
+//! patterns, texts of doubles. The tests pass with a message if redis-server 7.0 isn't installed.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,14 +10,14 @@ use pantala_base::{Random, glob};
 use pantala_resp::value::{Value, parse_reply};
 use pantala_resp::{ArgRange, Args, DOUBLE_LEN_MAX, Limits, Parser, Reply, Version, format_double};
 
-/// A redis-server on a Unix socket in a folder of its own; both go when it is dropped.
+/// A redis-server on a Unix socket in its own folder; both are removed on drop.
 struct Redis {
     child: Child,
     folder: std::path::PathBuf,
 }
 
 impl Redis {
-    /// Starts one, unless none of version 7.0 is installed.
+    /// Starts a server, or returns `None` if version 7.0 isn't installed.
     fn start(name: &str, options: &[&str]) -> Option<Self> {
         let version = Command::new("redis-server").arg("--version").output();
         if !version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("v=7.0.")) {
@@ -53,14 +53,14 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // Both may fail only if someone else was faster.
+        // Either may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Sends all `commands` at once and reads their replies.
+/// Sends all `commands` at once and returns their replies.
 fn pipeline(stream: &mut UnixStream, commands: &[Vec<&[u8]>]) -> Vec<Value> {
     let mut request = Vec::new();
     let mut reply = Reply::new(&mut request, Version::Resp2);
@@ -85,7 +85,7 @@ fn pipeline(stream: &mut UnixStream, commands: &[Vec<&[u8]>]) -> Vec<Value> {
     values
 }
 
-/// What redis-server answers when `stream` is sent at once and nothing after it.
+/// Returns redis-server's replies to `stream`, sent at once and followed by a shutdown.
 fn judged(redis: &Redis, stream: &[u8]) -> Vec<u8> {
     let mut connection = redis.connect();
     connection.write_all(stream).unwrap();
@@ -95,7 +95,8 @@ fn judged(redis: &Redis, stream: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// What a server of `ECHO` on our parser answers; every command in these streams is an `ECHO` or empty.
+/// Returns the replies of an `ECHO` server built on our parser. Every command in the streams is an
+/// `ECHO` or empty.
 fn answered(stream: &[u8], limits: &Limits) -> Vec<u8> {
     let (mut buf, mut answer) = (stream.to_vec(), Vec::new());
     let (mut parser, mut ranges, mut at) = (Parser::new(), Vec::<ArgRange>::new(), 0);
@@ -110,7 +111,7 @@ fn answered(stream: &[u8], limits: &Limits) -> Vec<u8> {
                     (2, Some(b"ECHO")) if !limits.authenticated => reply.error("NOAUTH Authentication required."),
                     (2, Some(b"ECHO")) => reply.bulk(&args[1]),
                     (_, Some(b"ECHO")) => reply.error("ERR wrong number of arguments for 'echo' command"),
-                    _ => panic!("{args:?} is no ECHO"),
+                    _ => panic!("{args:?} isn't ECHO"),
                 }
                 at += len;
             }
@@ -124,7 +125,7 @@ fn answered(stream: &[u8], limits: &Limits) -> Vec<u8> {
 }
 
 #[test]
-fn requests() {
+fn requests_get_the_same_replies() {
     let Some(redis) = Redis::start("requests", &[]) else { return };
     let line = |len: usize| vec![b'0'; len];
     let mut streams: Vec<Vec<u8>> = [
@@ -181,7 +182,7 @@ fn requests() {
             shown(stream)
         );
     }
-    // The same before authentication.
+    // The same streams before authentication.
     let mut connection = redis.connect();
     let config: Vec<&[u8]> = vec![b"CONFIG", b"SET", b"requirepass", b"secret"];
     assert_eq!(pipeline(&mut connection, &[config]), [Value::Simple(b"OK".to_vec())]);
@@ -202,7 +203,7 @@ fn shown(stream: &[u8]) -> String {
 }
 
 #[test]
-fn random_requests() {
+fn random_inline_commands_get_the_same_replies() {
     let Some(redis) = Redis::start("random", &[]) else { return };
     let seed = 0x5eed_0005;
     println!("seed {seed}");
@@ -223,7 +224,7 @@ fn random_requests() {
 }
 
 #[test]
-fn patterns() {
+fn glob_patterns_match_the_same_keys() {
     const TEXTS: usize = 250;
     let Some(redis) = Redis::start("patterns", &[]) else { return };
     let seed = 0x5eed_0006;
@@ -242,7 +243,7 @@ fn patterns() {
     pipeline(&mut connection, &sets);
     let mut patterns: Vec<Vec<u8>> = (0..6_000).map(|_| draw(8)).collect();
     patterns.extend([&b"**"[..], b"*", b"[^", b"[", b"[^]", b"[]", b"[a-", b"[a-\xff]", b"\\"].map(<[u8]>::to_vec));
-    // The bare star is the one pattern that KEYS doesn't match but takes as "all".
+    // KEYS doesn't match against the bare star but returns all keys.
     patterns.retain(|pattern| pattern != b"*");
     for patterns in patterns.chunks(500) {
         let commands: Vec<Vec<&[u8]>> = patterns.iter().map(|pattern| vec![&b"KEYS"[..], pattern]).collect();
@@ -263,7 +264,7 @@ fn patterns() {
 }
 
 #[test]
-fn patterns_without_case() {
+fn case_insensitive_patterns_match_the_same_names() {
     let Some(redis) = Redis::start("nocase", &[]) else { return };
     let seed = 0x5eed_0007;
     println!("seed {seed}");
@@ -297,7 +298,7 @@ fn patterns_without_case() {
 }
 
 #[test]
-fn doubles() {
+fn doubles_have_the_same_text() {
     let Some(redis) = Redis::start("doubles", &[]) else { return };
     let seed = 0x5eed_0008;
     println!("seed {seed}");
@@ -308,7 +309,7 @@ fn doubles() {
             .map(|_| match round % 5 {
                 0 => f64::from_bits(random.next_u64()),
                 1 => (random.next_u64() as i64) as f64 / 10f64.powi(random.below(19) as i32),
-                // Near 2^50, where texts of 17 digits are often exactly between two values.
+                // Near 2^50, where 17-digit texts are often exactly between two values.
                 2 => (random.below(1 << 53) as f64) * 0.125 + (1u64 << 50) as f64,
                 3 => (random.next_u64() >> random.below(64)) as f64,
                 _ => random.unit() * 10f64.powi(random.below(40) as i32 - 20),
