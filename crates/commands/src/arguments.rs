@@ -1,4 +1,4 @@
-//! Reading options and numbers as Redis reads them.
+//! Parses options and numbers as Redis does. Used by all handlers.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::keyspace::Keyspace;
@@ -7,13 +7,13 @@ use pantala_types::LongDouble;
 
 use crate::errors;
 
-/// An argument as a C string: what stands before its first zero byte. Redis compares options, and prints them in
-/// errors, as C strings.
+/// Returns the part of an argument before its first zero byte. Redis treats options as C strings
+/// when it compares them and prints them in errors.
 pub(crate) fn c_string(argument: &[u8]) -> &[u8] {
     argument.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Whether an argument is this option, in any case.
+/// Returns whether an argument is `option`, ignoring case.
 #[inline]
 pub(crate) fn is_option(argument: &[u8], option: &str) -> bool {
     argument.len() >= option.len()
@@ -21,7 +21,7 @@ pub(crate) fn is_option(argument: &[u8], option: &str) -> bool {
         && argument.get(option.len()).is_none_or(|&byte| byte == 0)
 }
 
-/// The integer that an argument is. `None`: it isn't one, and the reply says so.
+/// Parses an integer. Replies with an error and returns `None` if the argument isn't one.
 #[inline]
 pub(crate) fn integer(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
     let parsed = parse_i64(argument);
@@ -31,7 +31,8 @@ pub(crate) fn integer(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
     parsed
 }
 
-/// An integer that isn't negative.
+/// Parses a nonnegative integer. Replies with an error and returns `None` if the argument isn't
+/// one.
 pub(crate) fn natural(argument: &[u8], reply: &mut Reply<'_>) -> Option<u64> {
     let natural = parse_i64(argument).and_then(|value| u64::try_from(value).ok());
     if natural.is_none() {
@@ -40,7 +41,7 @@ pub(crate) fn natural(argument: &[u8], reply: &mut Reply<'_>) -> Option<u64> {
     natural
 }
 
-/// An integer above zero; `wrong` is the error for anything else.
+/// Parses a positive integer. Replies with `wrong` and returns `None` if the argument isn't one.
 pub(crate) fn positive(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<u64> {
     let positive = parse_i64(argument).and_then(|value| u64::try_from(value).ok()).filter(|&value| value > 0);
     if positive.is_none() {
@@ -49,7 +50,8 @@ pub(crate) fn positive(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> O
     positive
 }
 
-/// A count of random elements, of either sign. `None`: it isn't one, and the reply says so.
+/// Parses a count of random elements, of either sign. Replies with an error and returns `None` if
+/// the argument isn't one.
 pub(crate) fn signed_count(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
     let count = integer(argument, reply)?;
     if count == i64::MIN {
@@ -59,10 +61,10 @@ pub(crate) fn signed_count(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64
     Some(count)
 }
 
-/// How long a command waits at most, in ms: seconds that may have a fraction, 0 being for ever. `None`: it isn't that, and
-/// the reply says so.
+/// Parses a timeout in seconds, possibly with a fraction, and returns it in ms; 0 means no timeout.
+/// Replies with an error and returns `None` if the argument isn't a timeout.
 pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
-    // As nearly all are: no long double is needed for it.
+    // The common case needs no long double.
     if let &[digit @ b'0'..=b'9'] = argument {
         return Some(i64::from(digit - b'0') * 1000);
     }
@@ -70,7 +72,7 @@ pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
         reply.error("ERR timeout is not a float or out of range");
         return None;
     };
-    // What doesn't fit is negative to 7.0.15, whose conversion overflows.
+    // 7.0.15 calls a value that doesn't fit negative: its conversion overflows.
     let timeout_ms = seconds.seconds_to_ms().filter(|&ms| ms >= 0);
     if timeout_ms.is_none() {
         reply.error("ERR timeout is negative");
@@ -78,7 +80,8 @@ pub(crate) fn timeout_s(argument: &[u8], reply: &mut Reply<'_>) -> Option<i64> {
     timeout_ms
 }
 
-/// The number of a database. `None`: it isn't one, and the reply says so.
+/// Parses the number of an existing database. Replies with an error and returns `None` if the
+/// argument isn't one.
 pub(crate) fn database(argument: &[u8], keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<u32> {
     let index = database_index(argument, None, reply)?;
     let database = database_of(index, keyspace);
@@ -88,8 +91,8 @@ pub(crate) fn database(argument: &[u8], keyspace: &Keyspace, reply: &mut Reply<'
     database
 }
 
-/// A C `int`, whether or not there is such a database. What isn't one gets the error `wrong`, or without it those that
-/// Redis has for numbers.
+/// Parses a database number as a C `int`, whether or not that database exists. For anything else
+/// replies with `wrong`, or if that is `None` with Redis's errors for numbers, and returns `None`.
 pub(crate) fn database_index(argument: &[u8], wrong: Option<&str>, reply: &mut Reply<'_>) -> Option<i32> {
     let index = parse_i64(argument).map(i32::try_from);
     match (index, wrong) {
@@ -103,7 +106,7 @@ pub(crate) fn database_index(argument: &[u8], wrong: Option<&str>, reply: &mut R
     None
 }
 
-/// The database of that number, if there is one.
+/// Returns the number of the database if it exists.
 pub(crate) fn database_of(index: i32, keyspace: &Keyspace) -> Option<u32> {
     u32::try_from(index).ok().filter(|&db| db < keyspace.databases())
 }
@@ -113,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_c_strings_in_any_case() {
+    fn options_match_as_c_strings_ignoring_case() {
         assert!(is_option(b"nx", "NX") && is_option(b"Nx", "NX") && is_option(b"NX\0junk", "NX"));
         assert!(!is_option(b"N", "NX") && !is_option(b"NXX", "NX") && !is_option(b"", "NX"));
         assert_eq!(c_string(b"ab\0c"), b"ab");

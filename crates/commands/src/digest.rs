@@ -1,10 +1,10 @@
-//! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE`: a fingerprint of a dataset or of values, by Redis's recipe to the bit, so that a test
-//! can tell whether two servers hold the same.
+//! `DEBUG DIGEST` and `DEBUG DIGEST-VALUE`: a digest of a dataset or of values, equal to Redis's
+//! bit for bit, so that tests can compare two servers.
 //!
-//! A digest is 20 bytes. What has an order is *mixed* in (the order counts), what has none is *xored* in (it doesn't): SHA-1 of
-//! the piece is xored onto the digest, and when mixing the digest is then replaced by its own SHA-1.
+//! A digest is 20 bytes. Ordered pieces are *mixed* in, unordered ones are *xored* in: the SHA-1 of
+//! the piece is xored onto the digest; mixing then replaces the digest by its own SHA-1.
 //!
-//! Expired keys that are still there are left out of `DEBUG DIGEST`; Redis counts them until somebody meets them.
+//! `DEBUG DIGEST` skips expired keys. Redis includes them until they are deleted.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Held, Holds};
@@ -15,13 +15,13 @@ use sha1::{Digest as _, Sha1};
 
 use crate::strings::StringRef;
 
-/// Bytes of a digest.
+/// Length of a digest in bytes.
 const DIGEST_BYTES: usize = 20;
 
-/// Buckets per step of a walk: any number does, since nothing comes between the steps.
+/// Buckets per step of the scan. Any number will do: all shards are held between the steps.
 const BUCKETS_PER_STEP: usize = 64;
 
-/// Redis's numbers of the types.
+/// Redis's type numbers.
 #[derive(Clone, Copy)]
 #[repr(u32)]
 enum TypeNumber {
@@ -33,18 +33,18 @@ enum TypeNumber {
     Stream = 6,
 }
 
-/// See the head of this module.
+/// A digest, as the module's page defines it.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Digest([u8; DIGEST_BYTES]);
 
 impl Digest {
-    /// Adds a piece whose place among others doesn't count.
+    /// Adds a piece of an unordered collection.
     fn xor(&mut self, piece: &[u8]) {
         let hash = Sha1::digest(piece);
         self.0.iter_mut().zip(hash).for_each(|(byte, other)| *byte ^= other);
     }
 
-    /// Adds a piece whose place counts.
+    /// Adds a piece whose position matters.
     fn mix(&mut self, piece: &[u8]) {
         self.xor(piece);
         self.0 = Sha1::digest(self.0).into();
@@ -54,7 +54,7 @@ impl Digest {
         self.mix(&(number as u32).to_be_bytes());
     }
 
-    /// Adds a value and its expiry.
+    /// Adds a value, and whether it has an expiry.
     fn add_value(&mut self, held: Held<'_>, expires: bool) {
         if let Some(string) = StringRef::of(held) {
             self.mix_type(TypeNumber::String);
@@ -75,16 +75,16 @@ impl Digest {
             });
         } else if let Some(set) = held.view::<SortedSet>() {
             self.mix_type(TypeNumber::SortedSet);
-            let mut room = [0; pantala_resp::DOUBLE_LEN_MAX];
+            let mut buf = [0; pantala_resp::DOUBLE_LEN_MAX];
             for (member, score) in set.iter() {
                 let mut pair = Self::default();
                 member.with_bytes(|bytes| pair.mix(bytes));
-                pair.mix(pantala_resp::format_double(score, &mut room));
+                pair.mix(pantala_resp::format_double(score, &mut buf));
                 self.xor(&pair.0);
             }
         } else if let Some(stream) = held.view::<Box<Stream>>() {
             self.mix_type(TypeNumber::Stream);
-            // Its groups don't count.
+            // Consumer groups aren't part of the digest.
             stream.range(StreamId::MIN, StreamId::MAX, usize::MAX, |id, fields| {
                 self.mix(format!("{}.{}", id.ms, id.seq).as_bytes());
                 for (field, value) in fields {
@@ -134,7 +134,7 @@ pub fn digest(access: &mut Access<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     all.reply(reply);
 }
 
-/// `DEBUG DIGEST-VALUE [key …]`: of a key that isn't there, zeros.
+/// `DEBUG DIGEST-VALUE [key …]`: zeros for a missing key.
 pub fn digest_value(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mut digests = Vec::with_capacity(args.len() - 2);
     for index in 2..args.len() {

@@ -1,4 +1,4 @@
-//! `DUMP` and `RESTORE`: a value as bytes that another server understands, Redis too.
+//! `DUMP` and `RESTORE`: a value as an RDB payload, compatible with Redis.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -28,7 +28,7 @@ pub fn dump(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// What `DUMP` answers for a key, and when its time is over (Unix time, ms). `None`: there is no such key.
+/// Returns the payload of a key and its deadline (Unix time, ms); `None` if there is no such key.
 pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<u8>, Option<i64>)> {
     let compress = access.keyspace().tuning.rdb_compression.load(Relaxed);
     let now_ms = access.now_ms();
@@ -36,9 +36,9 @@ pub(crate) fn payload_of(access: &mut Access<'_>, key: &Key<'_>) -> Option<(Vec<
     let entry = db.read(key)?;
     let (held, at_ms) = (entry.held(), entry.expire_at_ms());
     let value = match held.view::<Hash>() {
-        // Fields whose time has come aren't there, and a hash of nothing else is none.
+        // Expired fields aren't written; a hash without other fields doesn't exist.
         Some(hash) if hash.is_due(now_ms) => (hash.len_at(now_ms) > 0).then_some(ValueRef::HashAt(hash, now_ms))?,
-        // Every type is written.
+        // Every type can be written.
         _ => held.to_write()?,
     };
     let mut bytes = Vec::new();
@@ -63,7 +63,8 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         return reply.error(WRONG_PAYLOAD);
     }
     let limits = access.keyspace().tuning.rdb_limits();
-    // A value that is cut off may read on into the version and the checksum, and what follows a value is passed over: as in Redis.
+    // As in Redis, a truncated value may read into the version and the checksum, and bytes after a
+    // value are ignored.
     let loaded = match read(&mut Reader::new(bytes, limits.string_bytes_max), &limits) {
         Ok(loaded) => loaded,
         Err(Error::Truncated | Error::Corrupt(_)) => return reply.error(BAD_DATA),
@@ -72,13 +73,13 @@ pub fn restore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     let at_ms = match ttl_ms {
         0 => None,
         at_ms if options.absolute => Some(at_ms),
-        // One beyond the end of time is over at once, as in Redis.
+        // As in Redis, a deadline that overflows has already passed.
         ttl_ms => Some(access.now_ms().wrapping_add(ttl_ms)),
     };
     store(access, args, &key, loaded, at_ms, &options, reply);
 }
 
-/// Stores a value, or lets it expire at once.
+/// Stores a value, or only deletes the key if its deadline has passed.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -109,7 +110,7 @@ fn store(
     reply.ok();
 }
 
-/// What stands behind the payload.
+/// The options after the payload.
 #[derive(Default)]
 struct Options {
     replace: bool,
@@ -119,7 +120,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None`: the reply says what is wrong.
+    /// Parses the options. Replies with an error and returns `None` if they are invalid.
     fn parse(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Self> {
         let mut options = Options::default();
         let mut index = 4;
@@ -154,13 +155,13 @@ impl Options {
         Some(options)
     }
 
-    /// The access word that IDLETIME or FREQ ask for: each means something under its own policy only.
+    /// Returns the access word for IDLETIME or FREQ; each applies under its own policy only.
     fn access_word(&self, policy: AccessPolicy, now_ms: i64) -> Option<u32> {
         match policy {
             AccessPolicy::Lfu => self.frequency.map(|frequency| lfu_word(now_ms as u64, frequency)),
             AccessPolicy::Lru => self.idle_time_s.map(|idle_time_s| {
                 let at = i64::from(lru_clock(now_ms as u64)).wrapping_sub(idle_time_s);
-                // The clock goes round: one before its beginning is near its end.
+                // The clock wraps: a time before its start is near its end.
                 let at = if at < 0 { at.wrapping_add(i64::from(ACCESS_MAX)) } else { at };
                 at as u32 & ACCESS_MAX
             }),

@@ -1,4 +1,4 @@
-//! Elements of collections: how they are replied, read as numbers, and picked at random.
+//! Elements of collections: writes them to replies, reads them as numbers, and picks random ones.
 
 use std::collections::HashSet;
 
@@ -8,11 +8,12 @@ use pantala_resp::Reply;
 use pantala_types::LongDouble;
 use pantala_types::pack::Element;
 
-/// Most elements that a negative count may ask for: as many replies can be of a single element, so that nothing else bounds them.
-/// Redis has no bound and goes on until its memory is gone.
+/// Maximum number of elements for a negative count. A single element can be returned any number of
+/// times, so nothing else bounds the reply. Redis has no such limit and continues until it runs out
+/// of memory.
 pub(crate) const REPEATED_PICKS_MAX: u64 = 1 << 26;
 
-/// Replies an element.
+/// Replies with an element.
 #[inline]
 pub(crate) fn write(element: Element<'_>, reply: &mut Reply<'_>) {
     match element {
@@ -21,7 +22,7 @@ pub(crate) fn write(element: Element<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// The integer that an element is.
+/// Returns the element as an integer, if it is one.
 #[inline]
 pub(crate) fn integer(element: Element<'_>) -> Option<i64> {
     match element {
@@ -30,7 +31,7 @@ pub(crate) fn integer(element: Element<'_>) -> Option<i64> {
     }
 }
 
-/// The number that an element is.
+/// Returns the element as a number, if it is one.
 pub(crate) fn long_double(element: Element<'_>) -> Option<LongDouble> {
     match element {
         Element::Int(value) => Some(LongDouble::from(value)),
@@ -38,9 +39,10 @@ pub(crate) fn long_double(element: Element<'_>) -> Option<LongDouble> {
     }
 }
 
-/// `count` different numbers below `bound` (at least `count`), each set of them equally likely, ascending.
+/// Returns `count` distinct numbers below `bound` (at least `count`), ascending; each subset is
+/// equally likely.
 pub(crate) fn distinct_below(random: &mut Random, count: usize, bound: usize) -> Vec<usize> {
-    // Floyd's way: a number drawn twice stands for the one that the bound has just let in.
+    // Floyd's algorithm: a number drawn twice is replaced by the newest candidate.
     let mut chosen = HashSet::with_capacity(count);
     for newest in bound - count..bound {
         let drawn = random.below(newest as u64 + 1) as usize;
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn picks_differ_and_are_even() {
+    fn picks_are_distinct_and_uniform() {
         let mut random = Random::from_seed(11);
         let mut counts = [0u32; 10];
         for _ in 0..10_000 {
@@ -66,7 +68,7 @@ mod tests {
             assert!(chosen.len() == 3 && chosen.is_sorted_by(|a, b| a < b));
             chosen.iter().for_each(|&index| counts[index] += 1);
         }
-        // 3,000 each, deviation 46.
+        // Expected 3,000 each, standard deviation 46.
         assert!(counts.iter().all(|&n| (2_700..3_300).contains(&n)), "{counts:?}");
         assert_eq!(distinct_below(&mut random, 5, 5), [0, 1, 2, 3, 4]);
         assert!(distinct_below(&mut random, 0, 5).is_empty());

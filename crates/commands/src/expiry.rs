@@ -1,8 +1,8 @@
-//! Times to live as clients say them.
+//! Computes deadlines from the expiry arguments of `SET`, `EXPIRE` and the like.
 
 use pantala_resp::Reply;
 
-/// What a time is counted in.
+/// The unit of an expiry argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Seconds,
@@ -10,7 +10,7 @@ pub(crate) enum Unit {
 }
 
 impl Unit {
-    /// `number` of this unit, in ms.
+    /// Converts `number` of this unit to ms; `None` on overflow.
     fn ms(self, number: i64) -> Option<i64> {
         match self {
             Unit::Seconds => number.checked_mul(1000),
@@ -19,12 +19,12 @@ impl Unit {
     }
 }
 
-/// What a time is counted from.
+/// The start from which an expiry argument counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// The command's own time.
+    /// The time at which the command runs.
     Now,
-    /// 1970.
+    /// The Unix epoch.
     Epoch,
 }
 
@@ -37,8 +37,8 @@ impl Base {
     }
 }
 
-/// The expiry (unix time, ms) that `SET … EX` and the like give a key; `None` when the number isn't positive or
-/// overflows.
+/// Returns the deadline (Unix time, ms) for `SET … EX` and the like; `None` if the number isn't
+/// positive or overflows.
 pub(crate) fn new_expiry_ms(number: i64, unit: Unit, base: Base, now_ms: i64) -> Option<i64> {
     if number <= 0 {
         return None;
@@ -46,13 +46,13 @@ pub(crate) fn new_expiry_ms(number: i64, unit: Unit, base: Base, now_ms: i64) ->
     unit.ms(number)?.checked_add(base.ms(now_ms))
 }
 
-/// The expiry (unix time, ms) that `EXPIRE` and the like ask for: it may be in the past, which removes the key. `None`
-/// when it overflows.
-pub(crate) fn asked_expiry_ms(number: i64, unit: Unit, base: Base, now_ms: i64) -> Option<i64> {
+/// Returns the deadline (Unix time, ms) for `EXPIRE` and the like; `None` on overflow. A deadline
+/// in the past deletes the key.
+pub(crate) fn requested_expiry_ms(number: i64, unit: Unit, base: Base, now_ms: i64) -> Option<i64> {
     unit.ms(number)?.checked_add(base.ms(now_ms))
 }
 
-/// Replies that the time makes no sense. `command`: its full name, lower case.
+/// Replies that the expire time is invalid. `command` is the full name in lower case.
 pub(crate) fn invalid_expire(command: &str, reply: &mut Reply<'_>) {
     reply.error(&format!("ERR invalid expire time in '{command}' command"));
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_of_expiries() {
+    fn expiries_at_the_limits_and_past_them() {
         let max = i64::MAX;
         assert_eq!(new_expiry_ms(1, Unit::Seconds, Base::Now, 500), Some(1500));
         assert_eq!(new_expiry_ms(7, Unit::Milliseconds, Base::Epoch, 500), Some(7));
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(new_expiry_ms(max - 499, Unit::Milliseconds, Base::Now, 500), None);
         assert_eq!(new_expiry_ms(max / 1000, Unit::Seconds, Base::Epoch, 500), Some(max / 1000 * 1000));
         assert_eq!(new_expiry_ms(max / 1000 + 1, Unit::Seconds, Base::Epoch, 500), None);
-        assert_eq!(asked_expiry_ms(-1, Unit::Seconds, Base::Now, 500), Some(-500));
-        assert_eq!(asked_expiry_ms(i64::MIN / 1000 - 1, Unit::Seconds, Base::Epoch, 0), None);
+        assert_eq!(requested_expiry_ms(-1, Unit::Seconds, Base::Now, 500), Some(-500));
+        assert_eq!(requested_expiry_ms(i64::MIN / 1000 - 1, Unit::Seconds, Base::Epoch, 0), None);
     }
 }

@@ -27,7 +27,7 @@ fn flush(access: &mut Access<'_>, args: &Args<'_>, databases: std::ops::Range<u3
     reply.ok();
 }
 
-/// Whether the old content is to be freed in the background; `None`: a syntax error.
+/// Returns whether the old content is freed in the background; `None` on a syntax error.
 fn is_lazy(args: &Args<'_>, keyspace: &Keyspace) -> Option<bool> {
     match (args.len(), args.get(1)) {
         (1, _) => Some(keyspace.tuning.lazyfree_lazy_user_flush.load(Relaxed)),

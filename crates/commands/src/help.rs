@@ -1,10 +1,10 @@
-//! The HELP subcommands: one shape for all containers.
+//! Writes the replies of the `HELP` subcommands, in the same form for all containers.
 
 use pantala_resp::Reply;
 
-/// Writes a container's help: a line that shows how its subcommands are called, then `lines`, then HELP itself.
+/// Replies with a container's help: a line of usage, then `lines`, then HELP itself.
 ///
-/// A line is a subcommand with its arguments, or what it does, indented by four blanks.
+/// A line is a subcommand with its arguments, or its description, indented by four spaces.
 pub fn write(reply: &mut Reply<'_>, container: &str, lines: &[&str]) {
     reply.array(lines.len() + 3);
     reply.simple(&format!("{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));
@@ -12,5 +12,5 @@ pub fn write(reply: &mut Reply<'_>, container: &str, lines: &[&str]) {
         reply.simple(line);
     }
     reply.simple("HELP");
-    reply.simple("    Lists the subcommands.");
+    reply.simple("    Print this help.");
 }

@@ -4,21 +4,24 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | record | all that is known of a command: arity, flags, keys, syntax, which shards it takes ([`records`]) |
-//! | container | a command that only has subcommands (CLIENT, CONFIG, …) |
+//! | record | everything known about a command: arity, flags, keys, syntax, route ([`records`]) |
+//! | container | a command that has only subcommands (CLIENT, CONFIG, …) |
+//! | route | which shards a call takes |
 //! | keyed handler | runs while the shards of its route are held, with an `Access` to them |
 //! | local handler | runs on the connection's worker, without any shard, with a `LocalContext` |
 //!
-//! # The way of a call
+//! # The path of a call
 //!
-//! [`records::resolve`] finds the record of a call's name (and its subcommand's) and checks the number of arguments. The
-//! record's route says which shards the call takes: those of its keys, which the key specifications find; all; or those
-//! that a function of its own names. The engine takes them and runs the handler, which writes the reply.
+//! [`records::resolve`] finds the record by the command's name (and its subcommand's) and checks
+//! the number of arguments. The record's route is one of: the shards of the keys, which the key
+//! specifications locate; all shards; the shards that a function of the command chooses. The engine
+//! takes these shards and runs the handler, which writes the reply.
 //!
-//! # What it costs
+//! # Costs
 //!
-//! Finding a record takes about 7 ns and no allocation (`cargo bench -p pantala-benches --bench commands`). A record is data
-//! in the binary (about 350 bytes and what it points to); nothing is built at the start.
+//! Resolving a record takes about 7 ns and no allocation (`cargo bench -p pantala-benches --bench
+//! commands`). A record is static data (about 350 bytes plus what it points to); nothing is built
+//! at startup.
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -1,4 +1,4 @@
-//! The picture of `LOLWUT`: dragonflies over a pond.
+//! Draws the picture of `LOLWUT`: dragonflies over a pond.
 
 use pantala_base::Random;
 
@@ -7,13 +7,13 @@ use crate::connection::REDIS_VERSION;
 const COLUMNS: usize = 64;
 const ROWS: usize = 12;
 
-/// Rows at the bottom that are water.
+/// Rows of water at the bottom.
 const POND_ROWS: usize = 2;
 
-/// How many dragonflies are tried; one that would touch another stays away.
+/// Dragonflies to place; one that would overlap another is skipped.
 const DRAGONFLIES_MAX: usize = 9;
 
-/// Dragonflies seen from above, flying up, to the right, and to the left. A blank is transparent.
+/// Dragonflies seen from above: flying up, right, left, and ahead. A space is transparent.
 const SHAPES: [&[&str]; 4] = [
     &["`-.@.-'", ",-'|`-.", "   |", "   '"],
     &["   \\ \\ ", "~=====>O", "   / / "],
@@ -21,7 +21,7 @@ const SHAPES: [&[&str]; 4] = [
     &["__\\o/__", "  /|\\", "   :"],
 ];
 
-/// A picture for a seed, with the line that Redis's version ends with.
+/// Draws the picture of a seed; ends with the line of Redis's version.
 pub(crate) fn draw(seed: u64) -> String {
     let mut random = Random::from_seed(seed);
     let mut canvas = [[b' '; COLUMNS]; ROWS];
@@ -49,7 +49,7 @@ pub(crate) fn draw(seed: u64) -> String {
     picture
 }
 
-/// Draws a shape where nothing is in its way.
+/// Draws a shape unless it would overlap another.
 fn place(canvas: &mut [[u8; COLUMNS]; ROWS], shape: &[&str], top: usize, left: usize, width: usize) {
     let is_free = (top..top + shape.len()).all(|row| canvas[row][left..left + width].iter().all(|&cell| cell == b' '));
     if !is_free {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pictures_differ_and_end_with_the_version() {
+    fn every_picture_ends_with_the_version() {
         let pictures: Vec<String> = (0..50).map(draw).collect();
         for (seed, picture) in pictures.iter().enumerate() {
             assert!(picture.ends_with("\nRedis ver. 7.0.15\n"), "seed {seed}");

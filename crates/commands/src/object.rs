@@ -1,4 +1,4 @@
-//! `OBJECT`: how a value is kept.
+//! `OBJECT`: encoding, reference count and access statistics of a value.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -31,7 +31,7 @@ pub fn refcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     });
 }
 
-/// `OBJECT IDLETIME key`, seconds.
+/// `OBJECT IDLETIME key`: the idle time in seconds.
 pub fn idletime(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     with_entry(access, args, reply, |entry, keyspace, now_ms, reply| match keyspace.tuning.access_policy() {
         AccessPolicy::Lru => reply.integer(i64::from(idle_time_s(entry.access(), now_ms as u64))),
@@ -57,18 +57,19 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "OBJECT",
         &[
             "ENCODING <key>",
-            "    How the value of a key is kept in memory.",
+            "    Return the encoding of the value of a key.",
             "FREQ <key>",
-            "    How often a key was accessed lately, logarithmically (LFU policies).",
+            "    Return the logarithmic access frequency of a key (LFU policies only).",
             "IDLETIME <key>",
-            "    Seconds since a key was last accessed (all other policies).",
+            "    Return the seconds since the last access to a key (not with LFU policies).",
             "REFCOUNT <key>",
-            "    How many share the value of a key.",
+            "    Return the reference count of the value of a key.",
         ],
     );
 }
 
-/// Runs `work` on the entry of the key `args[2]` (with the settings and the time, ms), or replies null.
+/// Calls `work` with the entry of the key `args[2]`, the keyspace and the time (ms). Replies null
+/// if there is no such key.
 fn with_entry(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -78,7 +79,7 @@ fn with_entry(
     let (key, keyspace, now_ms) = (access.first_key(args, 2), access.keyspace(), access.now_ms());
     let mut db = access.db(&key);
     let found = db.find(&key);
-    // Counted as a lookup, but as in Redis no event tells of a miss.
+    // Counted as a lookup; but as in Redis, a miss publishes no event.
     let stats = keyspace.shard_stats(key.place.shard);
     let counter = if found.is_some() { &stats.hits } else { &stats.misses };
     counter.add(1);
@@ -88,7 +89,7 @@ fn with_entry(
     }
 }
 
-/// How an entry's value is kept.
+/// Returns the encoding of an entry's value.
 pub(crate) fn encoding_of(entry: EntryRef<'_, Value>) -> Encoding {
     match entry.held() {
         Held::Int(_) => Encoding::Int,
@@ -98,7 +99,9 @@ pub(crate) fn encoding_of(entry: EntryRef<'_, Value>) -> Encoding {
     }
 }
 
-/// How many share an entry's value. Nothing is shared here, but Redis shares small integers and says so, unless it evicts by what it knows of each key.
+/// Returns the reference count of an entry's value. Values are never shared here, but Redis shares
+/// small integers, unless its eviction policy needs access statistics of each key; report what
+/// Redis would.
 pub(crate) fn refcount_of(entry: EntryRef<'_, Value>, tuning: &Tuning) -> i64 {
     match entry.payload() {
         Payload::Int(value)

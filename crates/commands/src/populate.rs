@@ -1,33 +1,35 @@
-//! `DEBUG POPULATE`: many small strings at once.
+//! `DEBUG POPULATE`: creates many small strings.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key, KeyPlace};
 use pantala_engine::db::{Change, Expire, NewString};
 use pantala_types::{OutOfMemory, RawString};
 
-/// Longest key that Redis makes here (a buffer of 128 with its final zero byte); longer ones are cut off.
+/// Maximum length of a key in bytes; longer ones are truncated. Redis uses a buffer of 128 bytes
+/// with a final zero byte.
 const KEY_LEN_MAX: usize = 127;
 
-/// Longest `value:N`.
+/// Maximum length of `value:N` in bytes.
 const VALUE_LEN_MAX: usize = b"value:".len() + 20;
 
-/// Keys in flight: while one is stored, the cache lines of the next ones are on their way.
+/// Keys per batch: the buckets of a whole batch are prefetched before its first key is stored.
 const AHEAD: usize = 16;
 
-/// Longest value that is made on the stack.
+/// Maximum length of a value built on the stack, in bytes.
 const SMALL_VALUE_LEN_MAX: usize = 1024;
 
-/// What is to be created.
+/// The keys and values to create.
 pub(crate) struct Plan<'a> {
-    /// How many keys.
+    /// Number of keys.
     pub(crate) count: u64,
-    /// What stands before `:N`.
+    /// The part of a key before `:N`.
     pub(crate) prefix: &'a [u8],
-    /// Length of each value in bytes: `value:N`, cut off or filled up with zero bytes. 0: `value:N` as it is.
+    /// Length of each value in bytes: `value:N`, truncated or padded with zero bytes. 0: `value:N`
+    /// itself.
     pub(crate) value_len: u64,
 }
 
-/// A short text, made without allocating.
+/// A short text on the stack.
 #[derive(Clone, Copy)]
 struct Text<const N: usize> {
     bytes: [u8; N],
@@ -37,7 +39,7 @@ struct Text<const N: usize> {
 impl<const N: usize> Text<N> {
     const EMPTY: Self = Text { bytes: [0; N], len: 0 };
 
-    /// Appends what fits.
+    /// Appends as many bytes as fit.
     fn push(&mut self, bytes: &[u8]) {
         let fits = bytes.len().min(N - self.len);
         self.bytes[self.len..self.len + fits].copy_from_slice(&bytes[..fits]);
@@ -57,7 +59,7 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Creates the keys that are missing. On failure those made so far stay.
+/// Creates the missing keys. After a failure the keys created so far remain.
 pub(crate) fn populate_all(access: &mut Access<'_>, plan: &Plan<'_>) -> Result<(), OutOfMemory> {
     let (keyspace, selected) = (access.keyspace(), access.session().db);
     let mut window = [(Text::<KEY_LEN_MAX>::EMPTY, KeyPlace { hash: 0, shard: 0 }); AHEAD];

@@ -1,6 +1,6 @@
-//! Forms in which commands are propagated that differ from what clients send: relative expiries as
-//! absolute ones, random and blocking pops as what they did. The default is the command as it came;
-//! how a handler departs from it is in `pantala_engine::effect`.
+//! Propagated forms that differ from the client's command: relative expiries as absolute ones,
+//! random and blocking pops as their outcome. By default a command is propagated as the client sent
+//! it; `pantala_engine::effect` describes how a handler overrides that.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
@@ -16,8 +16,7 @@ pub(crate) fn deadline(access: &mut Access<'_>, key: &Key<'_>, at_ms: i64) {
     access.propagate(&[b"PEXPIREAT", key.bytes, Decimal::new().format_i64(at_ms)]);
 }
 
-/// Propagates a pop from a key by the command that pops from that end, with a count where the
-/// client's command has one.
+/// Propagates a pop as `command` on the key, with a count if the client's command has one.
 pub(crate) fn pop(access: &mut Access<'_>, command: &str, key: &Key<'_>, count: Option<usize>) {
     match count {
         None => access.propagate(&[command.as_bytes(), key.bytes]),
@@ -27,13 +26,13 @@ pub(crate) fn pop(access: &mut Access<'_>, command: &str, key: &Key<'_>, count: 
     }
 }
 
-/// Propagates a command by its words where they are made for it.
+/// Propagates a command given as its arguments.
 pub(crate) fn words<'w>(access: &mut Access<'_>, words: impl IntoIterator<Item = &'w [u8]>) {
     let words: Vec<&[u8]> = words.into_iter().collect();
     access.propagate(&words);
 }
 
-/// Propagates the client's command without one of its words, in any case: `SET … GET`.
+/// Propagates the client's command without one of its options, ignoring case: `SET … GET`.
 pub(crate) fn without_word(access: &mut Access<'_>, args: &Args<'_>, first: usize, word: &str) {
     let kept =
         args.iter().enumerate().filter(|(index, arg)| *index < first || !arg.eq_ignore_ascii_case(word.as_bytes()));

@@ -1,10 +1,10 @@
-//! Replication: so far the stream of effects alone, for tests.
+//! Replication. So far only the stream of effects, for tests.
 
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};
 
-/// `SYNC`: from now on the connection is sent what is propagated, behind an empty snapshot. Needs
-/// `enable-debug-command`, since a replica would take that snapshot for the dataset.
+/// `SYNC`: sends an empty snapshot and then everything that is propagated. Requires
+/// `enable-debug-command`, because a replica would take the empty snapshot for the dataset.
 pub fn sync(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.in_exec {
         return reply.error("ERR Command not allowed inside a transaction");

@@ -1,4 +1,4 @@
-//! What `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN` have in common: cursors, options, pages.
+//! Shared parts of `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`: cursors, options, pages.
 
 use pantala_base::glob;
 use pantala_base::number::parse_i64;
@@ -8,14 +8,14 @@ use pantala_types::pack::Element;
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// Elements that a page looks at, unless `COUNT` says otherwise.
+/// Elements per page without `COUNT`.
 pub(crate) const COUNT_DEFAULT: u64 = 10;
 
-/// Most buckets that a page looks at per element that it was asked for: bounds a page over an almost empty table, as in
-/// Redis.
+/// Maximum number of buckets visited per requested element: bounds a page over a nearly empty
+/// table, as in Redis.
 pub(crate) const BUCKETS_PER_ELEMENT_MAX: u64 = 10;
 
-/// What a client sent as a cursor, as C's `strtoul` reads it: a sign is allowed, and nothing at all is 0.
+/// Parses a cursor as C's `strtoul` does: a sign is allowed, and an empty text is 0.
 pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
     let text = c_string(text);
     let (negative, digits) = match text {
@@ -34,7 +34,7 @@ pub(crate) fn parse_cursor(text: &[u8]) -> Option<u64> {
     Some(if negative { value.wrapping_neg() } else { value })
 }
 
-/// The options of a scan through a collection.
+/// The options of `HSCAN`, `SSCAN` and `ZSCAN`.
 pub(crate) struct ScanOptions<'a> {
     count: u64,
     pattern: Option<&'a [u8]>,
@@ -43,7 +43,7 @@ pub(crate) struct ScanOptions<'a> {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Those from `args[3]` on. `takes_novalues`: the command is HSCAN.
+    /// Parses the options from `args[3]`. `takes_novalues`: the command is HSCAN.
     pub(crate) fn parse(args: &Args<'a>, takes_novalues: bool) -> Result<Self, &'static str> {
         let mut options = ScanOptions { count: COUNT_DEFAULT, pattern: None, no_values: false };
         let mut index = 3;
@@ -67,21 +67,22 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    /// Whether an element is to be shown.
-    pub(crate) fn admits(&self, element: Element<'_>) -> bool {
+    /// Returns whether an element matches the pattern.
+    pub(crate) fn matches(&self, element: Element<'_>) -> bool {
         self.pattern.is_none_or(|pattern| element.with_bytes(|bytes| glob::matches(pattern, bytes, false)))
     }
 }
 
-/// Replies a page: the next cursor and what `step` writes. `step` shows what is at a cursor (one bucket of a table, or the whole of
-/// a small collection), and says what the next cursor is, how many elements it saw and how many replies it wrote.
+/// Replies with a page: the next cursor and what `step` writes. `step` visits the elements at a
+/// cursor (one bucket of a table, or a whole small collection) and returns the next cursor, the
+/// number of elements visited and the number of replies written.
 pub(crate) fn reply_page(
     reply: &mut Reply<'_>,
     mut cursor: u64,
     options: &ScanOptions<'_>,
     mut step: impl FnMut(u64, &mut Reply<'_>) -> (u64, u64, usize),
 ) {
-    // The cursor stands before the elements and is known after them.
+    // The cursor precedes the elements, but is known only after them.
     let mut elements = Vec::new();
     let mut page = Reply::new(&mut elements, reply.version());
     let array = page.defer_array();
@@ -97,12 +98,12 @@ pub(crate) fn reply_page(
     }
     page.patch(array, written);
     reply.array(2);
-    // Redis prints cursors unsigned.
+    // Cursors are unsigned, as in Redis.
     reply.bulk(cursor.to_string().as_bytes());
     reply.raw(&elements);
 }
 
-/// Replies the empty page of a key that doesn't exist.
+/// Replies with the empty page of a missing key.
 pub(crate) fn reply_empty_page(reply: &mut Reply<'_>) {
     reply.array(2);
     reply.bulk(b"0");
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_are_read_as_by_strtoul() {
+    fn cursors_parse_as_by_strtoul() {
         assert_eq!((parse_cursor(b""), parse_cursor(b"+0"), parse_cursor(b"0\0x")), (Some(0), Some(0), Some(0)));
         assert_eq!(parse_cursor(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(parse_cursor(b"-1"), Some(u64::MAX));

@@ -1,4 +1,4 @@
-//! `SCRIPT`. `EVAL` and its like run where their connection is: see the server.
+//! `SCRIPT`. `EVAL` and its variants run in the server: see its dispatcher.
 
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};
@@ -22,7 +22,8 @@ pub fn exists(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
     }
 }
 
-/// `SCRIPT FLUSH [ASYNC | SYNC]`: other workers drop what they have compiled when they next run a script.
+/// `SCRIPT FLUSH [ASYNC | SYNC]`: other workers drop their compiled scripts when they next run a
+/// script.
 pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let is_known = match args.get(2) {
         None => true,
@@ -43,13 +44,13 @@ pub fn kill(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// `SCRIPT DEBUG YES | SYNC | NO`: there is no debugger, so it can only be left off.
+/// `SCRIPT DEBUG YES | SYNC | NO`: there is no debugger, so only `NO` succeeds.
 pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mode = c_string(args.at(2));
     if is_option(mode, "NO") {
         reply.ok();
     } else if is_option(mode, "YES") || is_option(mode, "SYNC") {
-        reply.error("ERR Pantala has no debugger for scripts");
+        reply.error("ERR Pantala doesn't have a script debugger");
     } else {
         reply.error("ERR Use SCRIPT DEBUG YES/SYNC/NO");
     }
@@ -59,15 +60,15 @@ pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let lines = [
         "DEBUG (YES|SYNC|NO)",
-        "    Debugging isn't there: only NO is accepted.",
+        "    Accept only NO: there is no script debugger.",
         "EXISTS <sha1> [<sha1> ...]",
-        "    Tell for each script whether the server knows it.",
+        "    Return for each script whether it is cached.",
         "FLUSH [ASYNC|SYNC]",
-        "    Forget all scripts.",
+        "    Remove all scripts from the cache.",
         "KILL",
-        "    End a script that has run for too long and not written yet.",
+        "    Stop the running script, unless it has written.",
         "LOAD <script>",
-        "    Have the server know a script without running it.",
+        "    Add a script to the cache without running it.",
     ];
     help::write(reply, "SCRIPT", &lines);
 }

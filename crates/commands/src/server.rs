@@ -12,7 +12,7 @@ pub fn dbsize(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     reply.integer(keys as i64);
 }
 
-/// `TIME`: unix time in seconds, and the microseconds of the current second.
+/// `TIME`: the Unix time in seconds, and the microseconds of the current second.
 pub fn time(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     const US_PER_S: i64 = 1_000_000;
     let now_us = context.host.now_us();
@@ -28,7 +28,7 @@ pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     reply.verbatim("txt", context.host.info(&sections).as_bytes());
 }
 
-/// `LOLWUT [VERSION version]`: dragonflies, other ones each time. There is one picture, whatever the version.
+/// `LOLWUT [VERSION version]`: a new picture of dragonflies on each call. The version is ignored.
 pub fn lolwut(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if let (Some(option), Some(version)) = (args.get(1), args.get(2))
         && is_option(option, "VERSION")
@@ -40,7 +40,7 @@ pub fn lolwut(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
     reply.verbatim("txt", picture.as_bytes());
 }
 
-/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`. There is no reply to a success: the connection closes.
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]`. Success has no reply: the connection closes.
 pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mut how = Shutdown::default();
     for option in args.iter().skip(1) {
@@ -60,7 +60,7 @@ pub fn shutdown(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     }
     match context.host.shutdown(how) {
         Ok(()) if how.abort => reply.ok(),
-        // What it has sent after this is not run: in Redis the process is gone by then.
+        // Commands pipelined after it must not run: in Redis the process has ended by then.
         Ok(()) => context.session.close_after_reply = true,
         Err(error) => reply.error(&error),
     }

@@ -1,4 +1,4 @@
-//! A small server in a test: shards and an executor, no socket and no other thread.
+//! Test support for keyed handlers: shards and an executor, without sockets or other threads.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{KeyPlace, SessionView};
@@ -10,7 +10,7 @@ use pantala_resp::{ArgRange, Args, Version};
 
 use crate::records::resolve;
 
-/// When time begins, unix time in ms.
+/// Initial time, Unix time in ms.
 pub(crate) const START_MS: i64 = 1_700_000_000_000;
 
 pub(crate) struct TestServer {
@@ -36,7 +36,7 @@ impl TestServer {
         TestServer { keyspace: Keyspace::new(layout, ports), session, now_ms: START_MS }
     }
 
-    /// Runs a command and returns its reply as it goes over the wire.
+    /// Runs a command and returns its encoded reply.
     pub(crate) fn raw(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
         let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
         for argument in arguments {
@@ -64,7 +64,7 @@ impl TestServer {
             (Some(place), [_]) => executor.run_single(&call, place, &mut reply),
             _ => executor.run_many(&call, &shards, &mut reply),
         };
-        assert_eq!(ran, Ran::Done, "nobody else holds a shard");
+        assert_eq!(ran, Ran::Done, "no other thread holds a shard");
         let whole = parse_reply(&reply).expect("a well-formed reply").map(|(_, len)| len);
         assert_eq!(whole, Some(reply.len()), "exactly one reply: {}", reply.escape_ascii());
         reply
@@ -78,14 +78,16 @@ impl TestServer {
             Route::All => shards.extend(0..self.keyspace.partition_count()),
             Route::Custom(choose) => {
                 choose(&self.keyspace, &self.session, args, &mut shards);
-                // As a server does when the arguments name none: the handler will say what is wrong.
+                // The server does the same if the arguments name no shard: the handler replies with
+                // the error.
                 if shards.is_empty() {
                     shards.push(0);
                 }
             }
             Route::Keys => {
                 let mut keys = Vec::new();
-                // As a server does with keys that can't be made out: the handler will say what is wrong.
+                // The server does the same if the keys can't be found: the handler replies with the
+                // error.
                 if keys_of(command, args, &mut keys).is_err() {
                     keys = vec![1];
                 }
@@ -97,14 +99,15 @@ impl TestServer {
         (shards, first_key)
     }
 
-    /// Runs a command of words without blanks; the reply in one line: lines joined by a blank, without lengths of bulks.
+    /// Runs a command given as words separated by spaces. Returns the lines of its reply, without
+    /// the lengths of bulks, joined by spaces.
     pub(crate) fn run(&mut self, command: &str) -> String {
         let words: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();
         let reply = self.raw(&words);
         readable(&reply)
     }
 
-    /// Runs a command whose reply is an array of bulks.
+    /// Runs a command that replies with an array of bulks.
     pub(crate) fn list(&mut self, command: &str) -> Vec<String> {
         let reply = self.run(command);
         reply.split(' ').skip(1).map(str::to_owned).collect()
@@ -118,9 +121,9 @@ impl TestServer {
         }
     }
 
-    /// The figures of a database: what is counted must be what is there.
+    /// Asserts the counters of the selected database.
     #[track_caller]
-    pub(crate) fn check_figures(&mut self, keys: u64, expires: u64) {
+    pub(crate) fn check_counts(&mut self, keys: u64, expires: u64) {
         assert_eq!(self.keyspace.database_size(self.session.db), (keys, expires), "keys, keys with an expiry");
     }
 

@@ -1,4 +1,4 @@
-//! Local handlers in a test: a made-up server around one connection.
+//! Test support for local handlers: a fake host around one connection.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -16,25 +16,25 @@ use pantala_resp::{ArgRange, Args, Reply};
 
 use crate::records::resolve;
 
-/// When time begins, unix time in ms.
+/// Initial time, Unix time in ms.
 pub(crate) const START_MS: i64 = 1_700_000_000_000;
 
-/// A server that remembers what was asked of it.
+/// A host that records its calls.
 #[derive(Default)]
 pub(crate) struct FakeHost {
     pub(crate) clients: Clients,
     pub(crate) password: Option<&'static [u8]>,
     pub(crate) memory: MemoryFigures,
     pub(crate) now_us: i64,
-    /// What was asked for, a line each.
+    /// The recorded calls, one line each.
     pub(crate) asked: Mutex<Vec<String>>,
-    /// The error of whatever can fail, or "".
+    /// The error of every fallible call; empty for success.
     pub(crate) error: &'static str,
 }
 
 impl FakeHost {
     fn ask(&self, what: String) -> Result<(), String> {
-        self.asked.lock().expect("a sound lock").push(what);
+        self.asked.lock().expect("lock is not poisoned").push(what);
         if self.error.is_empty() { Ok(()) } else { Err(self.error.to_owned()) }
     }
 }
@@ -48,7 +48,7 @@ impl Host for FakeHost {
         crate::lookup(name)
     }
     fn is_removed(&self, command: &'static Command) -> bool {
-        // One is, so that something shows it.
+        // One command, so that tests can see the effect.
         command.name == "substr"
     }
     fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
@@ -119,7 +119,7 @@ impl Host for FakeHost {
     }
 }
 
-/// A connection to a made-up server.
+/// A connection to a fake host.
 pub(crate) struct LocalTest {
     pub(crate) host: FakeHost,
     pub(crate) keyspace: Keyspace,
@@ -128,7 +128,7 @@ pub(crate) struct LocalTest {
 }
 
 impl LocalTest {
-    /// Client 1, of a server without a password.
+    /// Creates client 1 of a server without a password.
     pub(crate) fn new() -> Self {
         let layout = Layout {
             shards: 4,
@@ -146,7 +146,7 @@ impl LocalTest {
         LocalTest { host, keyspace, session: Session::new(client, true), now_ms: START_MS }
     }
 
-    /// As [`LocalTest::new`], with a password.
+    /// Creates client 1 of a server with a password.
     pub(crate) fn with_password(password: &'static [u8]) -> Self {
         let mut test = Self::new();
         test.host.password = Some(password);
@@ -154,12 +154,12 @@ impl LocalTest {
         test
     }
 
-    /// Another client of the server.
+    /// Adds another client.
     pub(crate) fn add(&self, port: u16) -> Arc<Client> {
         add_client(&self.host, port)
     }
 
-    /// Runs a command and returns its reply as it goes over the wire; nothing when there is no reply.
+    /// Runs a command and returns its encoded reply; empty if there is none.
     pub(crate) fn raw(&mut self, arguments: &[&[u8]]) -> Vec<u8> {
         let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
         for argument in arguments {
@@ -188,7 +188,8 @@ impl LocalTest {
         reply
     }
 
-    /// Runs a command of words; `''` is the empty one. The reply with line ends escaped.
+    /// Runs a command given as words; `''` is an empty one. Returns the reply with `|` for line
+    /// ends.
     pub(crate) fn run(&mut self, command: &str) -> String {
         let words: Vec<&[u8]> =
             command.split(' ').map(|word| if word == "''" { b"" } else { word.as_bytes() }).collect();
@@ -204,9 +205,9 @@ impl LocalTest {
         }
     }
 
-    /// What was asked of the server since the last look.
+    /// Takes the calls recorded since the last time.
     pub(crate) fn asked(&mut self) -> Vec<String> {
-        std::mem::take(&mut *self.host.asked.lock().expect("a sound lock"))
+        std::mem::take(&mut *self.host.asked.lock().expect("lock is not poisoned"))
     }
 }
 

@@ -1,10 +1,10 @@
-//! `MULTI`, `DISCARD` and `UNWATCH`. `EXEC` and `WATCH` need the shards of many keys and the session at once: the connection's
-//! worker runs them itself.
+//! `MULTI`, `DISCARD` and `UNWATCH`. `EXEC` and `WATCH` need the session and the shards of many
+//! keys at once: the connection's worker runs them.
 
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};
 
-/// `MULTI`: what follows waits for `EXEC`.
+/// `MULTI`: queues the following commands for `EXEC`.
 pub fn multi(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.transaction.is_some() {
         return reply.error("ERR MULTI calls can not be nested");
@@ -13,7 +13,7 @@ pub fn multi(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     reply.ok();
 }
 
-/// `DISCARD`: forgets what waits, and watches no more.
+/// `DISCARD`: drops the queued commands and unwatches all keys.
 pub fn discard(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.transaction.is_none() {
         return reply.error("ERR DISCARD without MULTI");

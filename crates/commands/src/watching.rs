@@ -1,4 +1,4 @@
-//! Watching the server: `MONITOR`, `SLOWLOG`. `LATENCY` has a file of its own.
+//! `MONITOR` and `SLOWLOG`. `LATENCY` has its own file.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -7,15 +7,15 @@ use pantala_resp::{Args, Reply};
 
 use crate::help;
 
-/// How many entries `SLOWLOG GET` answers unless it is told.
+/// Entries that `SLOWLOG GET` returns without a count.
 const SLOWLOG_COUNT: u64 = 10;
 
-/// `MONITOR`: every command that runs is shown from now on, until `RESET`.
+/// `MONITOR`: shows every command that runs, until `RESET`.
 pub fn monitor(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.session.in_exec {
         return reply.error("ERR MONITOR isn't allowed for DENY BLOCKING client");
     }
-    // Redis says nothing the second time.
+    // As in Redis, a second MONITOR has no reply.
     if !context.session.monitors {
         context.session.set_monitors(context.keyspace, true);
         reply.ok();
@@ -33,9 +33,8 @@ pub fn slowlog_get(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut 
             _ => return reply.error("ERR count should be greater than or equal to -1"),
         },
         _ => {
-            let (before, behind) =
-                ("ERR unknown subcommand or wrong number of arguments for '", "'. Try SLOWLOG HELP.");
-            return reply.error_bytes(&[before.as_bytes(), args.at(1), behind.as_bytes()].concat());
+            let (before, after) = ("ERR unknown subcommand or wrong number of arguments for '", "'. Try SLOWLOG HELP.");
+            return reply.error_bytes(&[before.as_bytes(), args.at(1), after.as_bytes()].concat());
         }
     };
     let entries = context.keyspace.slowlog().latest(count.min(len_max));
@@ -71,12 +70,12 @@ pub fn slowlog_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
         "SLOWLOG",
         &[
             "GET [<count>]",
-            "    The latest entries (10 unless told, -1: all): number, time, duration in",
+            "    Return the latest entries (10 by default, all with -1): id, time, duration in",
             "    microseconds, arguments, address and name of the client.",
             "LEN",
-            "    How many entries there are.",
+            "    Return the number of entries.",
             "RESET",
-            "    Forgets all entries.",
+            "    Delete all entries.",
         ],
     );
 }

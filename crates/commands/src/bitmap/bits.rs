@@ -40,6 +40,6 @@ pub fn setbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     });
     match was {
         Ok(was) => reply.integer(i64::from(was)),
-        Err(error) => reply.error(errors::of_edit(error)),
+        Err(error) => reply.error(errors::edit_error(error)),
     }
 }

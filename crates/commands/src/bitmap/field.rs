@@ -135,7 +135,7 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
         (if is_changed { Change::event(&Event(EventClass::String, "setbit")) } else { unnoticed }, ())
     });
     if let Err(error) = done {
-        reply.error(errors::of_edit(error));
+        reply.error(errors::edit_error(error));
     }
 }
 

@@ -41,7 +41,7 @@ fn single_bits() {
         ("SETBIT short 0 0", ":0"),
         ("OBJECT ENCODING short", "raw"),
     ]);
-    server.check_figures(3, 1);
+    server.check_counts(3, 1);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn fields() {
         ("GET n", "22"),
         ("OBJECT ENCODING n", "raw"),
     ]);
-    server.check_figures(2, 0);
+    server.check_counts(2, 0);
 }
 
 const BAD_FIELD: &str =

@@ -75,7 +75,7 @@ fn every_type_comes_back() {
         assert_eq!(server.run("DEBUG DIGEST-VALUE new"), digest, "{key}");
         assert_eq!(server.run("OBJECT ENCODING new"), encoding, "{key}");
     }
-    server.check_figures(8, 0);
+    server.check_counts(8, 0);
     server.run("FLUSHALL");
     assert_eq!(server.heap_bytes(), 0);
 }
@@ -126,7 +126,7 @@ fn options() {
     ask(&["idle", "0", "PAYLOAD", "IDLETIME", "1000"], "+OK");
     ask(&["abs", &(START_MS + 3000).to_string(), "PAYLOAD", "ABSTTL"], "+OK");
     server.expect(&[("PTTL k", ":5000"), ("PTTL abs", ":3000"), ("OBJECT IDLETIME idle", ":1000")]);
-    server.check_figures(3, 2);
+    server.check_counts(3, 2);
 }
 
 #[test]
@@ -136,12 +136,12 @@ fn what_is_over_is_not_stored_and_takes_the_old_value_along() {
     server.run("SET k old");
     let past = (START_MS - 1).to_string();
     assert_eq!(restore(&mut server, &[b"n", past.as_bytes(), &hello, b"ABSTTL"]), "+OK");
-    server.check_figures(1, 0);
+    server.check_counts(1, 0);
     assert_eq!(restore(&mut server, &[b"k", past.as_bytes(), &hello, b"ABSTTL", b"REPLACE"]), "+OK");
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
     // Beyond the end of time.
     assert_eq!(restore(&mut server, &[b"k", b"9223372036854775807", &hello]), "+OK");
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use pantala_engine::notify::{Event, EventClass};
 use pantala_resp::{Args, Reply};
 
 use crate::arguments::{c_string, integer, is_option};
-use crate::expiry::{Base, Unit, asked_expiry_ms, invalid_expire};
+use crate::expiry::{Base, Unit, invalid_expire, requested_expiry_ms};
 use crate::propagated;
 
 /// What a reply to `TTL` says of a missing key, and of one that doesn't expire.
@@ -91,7 +91,7 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     let Some(conditions) = Conditions::parse(args, reply) else { return };
     let Some(number) = integer(args.at(2), reply) else { return };
     let (now_ms, keyspace) = (access.now_ms(), access.keyspace());
-    let Some(at_ms) = asked_expiry_ms(number, unit, base, now_ms) else {
+    let Some(at_ms) = requested_expiry_ms(number, unit, base, now_ms) else {
         return invalid_expire(command, reply);
     };
     let key = access.first_key(args, 1);

@@ -19,7 +19,7 @@ fn presence() {
         ("DEL a a x", ":1"),
         ("UNLINK b c", ":2"),
     ]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn conditions_of_expire() {
         ("EXISTS k", ":0"),
         ("TTL k", ":-2"),
     ]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
     let expired: u64 = server.keyspace.shard_stats(0).expired.get();
     assert_eq!(expired, 0, "a time in the past deletes, it doesn't expire");
 }
@@ -75,7 +75,7 @@ fn times_to_live_round_to_the_nearest_second() {
     server.now_ms += 1;
     server.expect(&[("PTTL k", ":-2"), ("GET k", "$-1")]);
     assert_eq!(server.keyspace.shard_stats(0).expired.get(), 1);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn renames_over_shards() {
         ("EXISTS big", ":0"),
     ]);
     assert_eq!(server.heap_bytes(), 50_000);
-    server.check_figures(1, 0);
+    server.check_counts(1, 0);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_value_leaves_its_entry_under_a_longer_key() {
         (&format!("COPY {key} short"), ":1"),
         ("STRLEN short", ":1000"),
     ]);
-    server.check_figures(2, 0);
+    server.check_counts(2, 0);
     server.expect(&[(&format!("DEL {key} short"), ":2")]);
     assert_eq!(server.heap_bytes(), 0);
 }
@@ -149,13 +149,13 @@ fn moves_and_copies() {
         ("INCR b", ":3"),
         ("OBJECT REFCOUNT b", ":2147483647"),
     ]);
-    server.check_figures(2, 0);
+    server.check_counts(2, 0);
     server.session.db = 1;
     server.expect(&[("TTL a", ":50"), ("COPY a a DB 0", ":0"), ("COPY a a DB 0 REPLACE", ":1")]);
-    server.check_figures(1, 1);
+    server.check_counts(1, 1);
     server.session.db = 0;
     server.expect(&[("GET a", "1"), ("TTL a", ":50")]);
-    server.check_figures(2, 1);
+    server.check_counts(2, 1);
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn scan_and_randomkey_delete_the_expired_keys_they_meet_and_keys_does_not() {
     server.now_ms += 1;
     server.expect(&[("RANDOMKEY", "$-1")]);
     assert_eq!(figures(&server), (3 * KEYS, 0));
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn flushes_and_swaps() {
     let mut server = TestServer::new(3);
     for option in ["", " ASYNC", " SYNC", " async"] {
         server.expect(&[("MSET a 1 b 2 c 3", "+OK"), (&format!("FLUSHDB{option}"), "+OK"), ("EXISTS a b c", ":0")]);
-        server.check_figures(0, 0);
+        server.check_counts(0, 0);
     }
     server.expect(&[
         ("FLUSHALL x", "-ERR syntax error"),
@@ -336,9 +336,9 @@ fn flushes_and_swaps() {
         ("GET a", "$-1"),
     ]);
     server.session.db = 3;
-    server.check_figures(1, 1);
+    server.check_counts(1, 1);
     server.expect(&[("GET a", "zero"), ("SWAPDB 3 3", "+OK"), ("GET a", "zero"), ("FLUSHALL", "+OK")]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]
@@ -402,9 +402,9 @@ fn populate_creates_what_is_missing() {
             "-ERR unknown subcommand or wrong number of arguments for 'POPULATE'. Try DEBUG HELP.",
         ),
     ]);
-    server.check_figures(26, 0);
+    server.check_counts(26, 0);
     // Redis makes keys in a buffer of 128 bytes.
     let long = "P".repeat(200);
     server.expect(&[(&format!("DEBUG POPULATE 3 {long}"), "+OK"), (&format!("EXISTS {}", &long[..127]), ":1")]);
-    server.check_figures(27, 0);
+    server.check_counts(27, 0);
 }

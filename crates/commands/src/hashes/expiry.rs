@@ -14,7 +14,7 @@ use pantala_types::{Collection, Hash};
 
 use super::fields::with_fields;
 use crate::arguments::{integer, is_option, positive};
-use crate::expiry::{Base, Unit, asked_expiry_ms, invalid_expire};
+use crate::expiry::{Base, Unit, invalid_expire, requested_expiry_ms};
 use crate::{errors, propagated};
 
 /// Latest time that a field may expire at, unix time in ms: 46 bits, as in Redis.
@@ -119,7 +119,7 @@ fn set_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, c
         return reply.error("ERR invalid expire time, must be >= 0");
     }
     let now_ms = access.now_ms();
-    let Some(at_ms) = asked_expiry_ms(number, unit, base, now_ms).filter(|&at| at <= TIME_MAX_MS) else {
+    let Some(at_ms) = requested_expiry_ms(number, unit, base, now_ms).filter(|&at| at <= TIME_MAX_MS) else {
         return invalid_expire(command, reply);
     };
     let (condition, at) = match Condition::parse(args.at(3)) {

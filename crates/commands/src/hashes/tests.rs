@@ -44,7 +44,7 @@ fn fields_are_set_read_and_removed() {
         ("HGETALL s", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
         ("HSETNX s a 1", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
     ]);
-    server.check_figures(1, 0);
+    server.check_counts(1, 0);
     assert_eq!(server.heap_bytes(), 0);
 }
 
@@ -93,7 +93,7 @@ fn fields_count() {
         ("HINCRBYFLOAT new f inf", "-ERR value is NaN or Infinity"),
         ("EXISTS new", ":0"),
     ]);
-    server.check_figures(1, 0);
+    server.check_counts(1, 0);
 }
 
 #[test]
@@ -200,11 +200,11 @@ fn fields_expire() {
         ("HPERSIST h FIELDS 1 c", "*1 :1"),
         ("HEXPIRE h 1 FIELDS 2 b c", "*2 :1 :1"),
     ]);
-    server.check_figures(1, 0);
+    server.check_counts(1, 0);
     server.now_ms += 1000;
     // The last field takes the key along.
     server.expect(&[("HGETALL h", "*0"), ("EXISTS h", ":0"), ("HEXPIRE h 1 FIELDS 1 b", "*1 :-2")]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
     assert_eq!(server.heap_bytes(), 0);
 }
 
@@ -307,7 +307,7 @@ fn a_time_goes_with_the_value_it_was_for() {
         ("EXISTS copy", ":0"),
         ("DEL moved h", ":2"),
     ]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
     assert_eq!(server.heap_bytes(), 0);
 }
 
@@ -342,7 +342,7 @@ fn bad_times_and_fields_are_refused() {
         ("HPERSIST missing FIELDS 1 a", "*1 :-2"),
         ("HPERSIST h FIELDS 2 a", COUNT),
     ]);
-    server.check_figures(2, 0);
+    server.check_counts(2, 0);
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn fields_expire_that_nobody_asks_for() {
     let heap_bytes = server.heap_bytes();
     // Every second one, and those that expired left the list with their last time, or with the hash.
     server.session.db = 1;
-    server.check_figures(299, 0);
+    server.check_counts(299, 0);
     server.expect(&[("EXISTS big", ":0"), ("HKEYS renamed", "*1 b"), ("HKEYS h1", "*2 a b"), ("HKEYS h4", "*1 b")]);
     assert_eq!(server.heap_bytes(), heap_bytes, "a command found something left to expire");
     assert_eq!(watched(&server), 150);

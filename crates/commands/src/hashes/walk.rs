@@ -69,7 +69,7 @@ pub fn hscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             let (mut seen, mut written) = (0, 0);
             let next = hash.scan(cursor, &mut |field, value| {
                 seen += 1;
-                if options.admits(field) {
+                if options.matches(field) {
                     write(field, page);
                     written += 1;
                     if !options.no_values {

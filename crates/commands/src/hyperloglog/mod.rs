@@ -40,7 +40,7 @@ impl From<ChangeError> for Failure {
 
 impl From<EditError> for Failure {
     fn from(error: EditError) -> Self {
-        Failure(errors::of_edit(error))
+        Failure(errors::edit_error(error))
     }
 }
 

@@ -28,7 +28,7 @@ fn adding_and_counting() {
         ("TTL h", ":100"),
         ("PFCOUNT h", ":8"),
     ]);
-    server.check_figures(2, 1);
+    server.check_counts(2, 1);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn merging() {
         ("PFDEBUG DECODE empty", "Z:16384"),
         ("PFDEBUG DECODE a", "-ERR HLL encoding is not sparse"),
     ]);
-    server.check_figures(4, 0);
+    server.check_counts(4, 0);
     assert!(server.heap_bytes() >= 2 * 12_304);
     server.expect(&[("DEL a b", ":2")]);
 }

@@ -27,7 +27,7 @@ fn pushes_and_pops_at_both_ends() {
         ("LPOP s", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
         ("OBJECT ENCODING none", "$-1"),
     ]);
-    server.check_figures(1, 0);
+    server.check_counts(1, 0);
     assert_eq!(server.heap_bytes(), 0);
 }
 
@@ -73,7 +73,7 @@ fn elements_and_ranges() {
         ("LTRIM l 5 2", "+OK"),
         ("EXISTS l", ":0"),
     ]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn from_list_to_list() {
         ("LMPOP 3 a LEFT", "-ERR syntax error"),
         ("LMPOP 1 s LEFT", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
     ]);
-    server.check_figures(2, 0);
+    server.check_counts(2, 0);
 }
 
 /// A list outgrows its entry, and all that it took is given back with it.
@@ -123,6 +123,6 @@ fn a_long_list_is_accounted_for() {
         ("LLEN l", ":10"),
         ("LPOP l 10", "*10 element:1000 element:1001 element:1002 element:1003 element:1004 element:1005 element:1006 element:1007 element:1008 element:1009"),
     ]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
     assert_eq!(server.heap_bytes(), 0);
 }

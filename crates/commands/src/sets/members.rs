@@ -154,7 +154,7 @@ pub fn sscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             let (mut seen, mut written) = (0, 0);
             let next = set.scan(cursor, &mut |member| {
                 seen += 1;
-                if options.admits(member) {
+                if options.matches(member) {
                     write(member, page);
                     written += 1;
                 }

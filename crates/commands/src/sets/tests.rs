@@ -41,7 +41,7 @@ fn members_come_and_go() {
         ("SPOP str 0", &wrong),
         ("SPOP str -1", "-ERR value is out of range, must be positive"),
     ]);
-    server.check_figures(1, 0);
+    server.check_counts(1, 0);
     for value in 0..512 {
         server.run(&format!("SADD big {value}"));
     }
@@ -81,7 +81,7 @@ fn a_member_moves() {
         ("SMOVE a b x", ":1"),
         ("SCARD b", ":2"),
     ]);
-    server.check_figures(2, 0);
+    server.check_counts(2, 0);
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn members_at_random() {
         let expected: BTreeSet<String> = (0..1000).map(|value| format!("{prefix}{value}")).collect();
         assert_eq!(taken.len(), 1000);
         assert_eq!(taken.into_iter().collect::<BTreeSet<_>>(), expected);
-        server.check_figures(0, 0);
+        server.check_counts(0, 0);
         assert_eq!(server.heap_bytes(), 0);
     }
 }
@@ -178,7 +178,7 @@ fn algebra_over_shards() {
     ]);
     assert_eq!(sorted(server.list("SUNION b c")), ["2", "3", "4", "x", "y"]);
     assert_eq!(sorted(server.list("SDIFF c b")), ["x", "y"]);
-    server.check_figures(3, 0);
+    server.check_counts(3, 0);
 }
 
 #[test]

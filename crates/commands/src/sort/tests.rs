@@ -102,7 +102,7 @@ fn store() {
         ("LRANGE to 0 -1", "*3 a b c"),
         ("SORT_RO list STORE to", "-ERR syntax error"),
     ]);
-    server.check_figures(15, 0);
+    server.check_counts(15, 0);
 }
 
 #[test]

@@ -113,7 +113,7 @@ pub fn zscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             let (mut seen, mut written) = (0, 0);
             let next = set.scan(cursor, MEMBERS_PER_STEP, |member, score| {
                 seen += 1;
-                if options.admits(Element::Bytes(member)) {
+                if options.matches(Element::Bytes(member)) {
                     page.bulk(member);
                     bulk_score(set, score, page);
                     written += 2;

@@ -33,7 +33,7 @@ fn zadd_and_its_conditions() {
         ("ZREM z i", ":1"),
         ("EXISTS z", ":0"),
     ]);
-    server.check_figures(1, 0);
+    server.check_counts(1, 0);
 }
 
 /// The same in both forms of a set.
@@ -81,7 +81,7 @@ fn ranges_in_both_forms() {
         assert_eq!(server.run("ZRANGESTORE to z 7 9"), ":0");
         assert_eq!(server.run("EXISTS to"), ":0");
         assert_eq!(server.run("ZREMRANGEBYRANK z 0 -1"), ":3");
-        server.check_figures(0, 0);
+        server.check_counts(0, 0);
         assert_eq!(server.heap_bytes(), 0);
     }
 }
@@ -103,7 +103,7 @@ fn pops() {
         ("ZMPOP 1 z MIN COUNT 1 COUNT 1", "-ERR syntax error"),
         ("ZMPOP 3 z MIN", "-ERR syntax error"),
     ]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]

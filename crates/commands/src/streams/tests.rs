@@ -31,7 +31,7 @@ fn adding_and_ids() {
         ("TYPE s", "+stream"),
         ("OBJECT ENCODING s", "stream"),
     ]);
-    server.check_figures(2, 0);
+    server.check_counts(2, 0);
 }
 
 /// A command that fails leaves no key behind.
@@ -50,7 +50,7 @@ fn no_stream_is_made_for_an_entry_that_is_refused() {
         ("XGROUP CREATE s g x MKSTREAM", INVALID_ID),
         ("EXISTS s", ":0"),
     ]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
     assert_eq!(server.heap_bytes(), 0);
 }
 
@@ -83,7 +83,7 @@ fn ranges_deleting_and_trimming() {
         ("XSETID s 3-0", "-ERR The ID specified in XSETID is smaller than the target stream top item"),
         ("XSETID none 3-0", "-ERR no such key"),
     ]);
-    server.check_figures(1, 0);
+    server.check_counts(1, 0);
 }
 
 #[test]

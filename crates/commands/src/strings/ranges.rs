@@ -93,6 +93,6 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 fn finish(changed: Result<usize, EditError>, reply: &mut Reply<'_>) {
     match changed {
         Ok(len) => reply.integer(len as i64),
-        Err(error) => reply.error(errors::of_edit(error)),
+        Err(error) => reply.error(errors::edit_error(error)),
     }
 }

@@ -33,7 +33,7 @@ fn set_and_its_conditions() {
         ("SET k v EX 10 EX 20", "+OK"),
         ("TTL k", ":20"),
     ]);
-    server.check_figures(3, 1);
+    server.check_counts(3, 1);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn times_of_set() {
     ]);
     // A time in the past is taken, and the key is gone at once.
     server.expect(&[(&format!("SET k v EXAT {past}"), "+OK"), ("EXISTS k", ":0")]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn getex_sets_and_clears() {
         ("GETEX k EXAT 1", "v"),
         ("GET k", "$-1"),
     ]);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn counters_at_their_ends() {
         ("OBJECT ENCODING t", "int"),
         ("TTL t", ":100"),
     ]);
-    server.check_figures(3, 1);
+    server.check_counts(3, 1);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn several_keys() {
         ("MSETNX c 1 d 2 c 3", ":1"),
         ("GET c", "3"),
     ]);
-    server.check_figures(4, 0);
+    server.check_counts(4, 0);
     let large = "x".repeat(100_000);
     server.expect(&[
         (&format!("MSET a {large} e 5 f {large}"), "+OK"),
@@ -182,7 +182,7 @@ fn ranges() {
     ]);
     let empty: [&[u8]; 4] = [b"SETRANGE", b"missing", b"10", b""];
     assert_eq!(server.raw(&empty), b":0\r\n");
-    server.check_figures(2, 0);
+    server.check_counts(2, 0);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn append_grows_through_all_forms() {
     assert!(server.heap_bytes() as usize >= expected.len());
     server.expect(&[("DEL k", ":1")]);
     assert_eq!(server.heap_bytes(), 0);
-    server.check_figures(0, 0);
+    server.check_counts(0, 0);
 }
 
 #[test]
