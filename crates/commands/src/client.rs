@@ -1,6 +1,6 @@
-//! `CLIENT`: what a connection says of itself and of others.
+//! `CLIENT`: settings of the own connection; lists and controls all connections.
 //!
-//! | module | what |
+//! | module | contents |
 //! | --- | --- |
 //! | here | names, replies, pauses |
 //! | `listing` | `CLIENT LIST` and `INFO`: the line of a client |
@@ -29,10 +29,10 @@ pub use tracking::{caching, getredir, tracking, trackinginfo};
 
 pub(crate) const UNPRINTABLE_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 
-/// How much of a subcommand an error repeats, bytes.
+/// Bytes of a subcommand quoted in an error.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// Whether a name can stand in a line of `CLIENT LIST`: printable ASCII without blanks. The empty one can.
+/// Returns whether a name may appear in `CLIENT LIST`: printable ASCII without spaces, or empty.
 pub(crate) fn is_printable(name: &[u8]) -> bool {
     name.iter().all(u8::is_ascii_graphic)
 }
@@ -50,7 +50,7 @@ pub fn getname(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// `CLIENT SETNAME name`; the empty name is none.
+/// `CLIENT SETNAME name`; an empty name removes the name.
 pub fn setname(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let name = args.at(2);
     if !is_printable(name) {
@@ -60,7 +60,8 @@ pub fn setname(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     reply.ok();
 }
 
-/// `CLIENT SETINFO LIB-NAME name | LIB-VER version` (Redis 7.2's: client libraries send it to every server).
+/// `CLIENT SETINFO LIB-NAME name | LIB-VER version`. From Redis 7.2; client libraries send it to
+/// every server.
 pub fn setinfo(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (attribute, value) = (args.at(2), args.at(3));
     let is_name = is_option(attribute, "LIB-NAME");
@@ -82,7 +83,7 @@ pub fn no_evict(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Rep
     switch(&context.session.client.no_evict, args.at(2), reply);
 }
 
-/// `CLIENT NO-TOUCH ON | OFF` (Redis 7.2's).
+/// `CLIENT NO-TOUCH ON | OFF`, from Redis 7.2.
 pub fn no_touch(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     switch(&context.session.client.no_touch, args.at(2), reply);
 }
@@ -96,7 +97,7 @@ fn switch(flag: &AtomicBool, argument: &[u8], reply: &mut Reply<'_>) {
     reply.ok();
 }
 
-/// `CLIENT REPLY ON | OFF | SKIP`. The worker drops what is written while replies are off.
+/// `CLIENT REPLY ON | OFF | SKIP`. The worker discards replies while they are off.
 pub fn reply(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (mode, session) = (args.at(2), &mut *context.session);
     if is_option(mode, "ON") {
@@ -131,7 +132,8 @@ pub fn unblock(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     reply.integer(1);
 }
 
-/// `CLIENT PAUSE timeout [WRITE | ALL]`, in ms. Of two pauses at once the longer and the stricter holds.
+/// `CLIENT PAUSE timeout [WRITE | ALL]`, in ms. Overlapping pauses combine to the later end and the
+/// stricter mode.
 pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let all = match (args.len(), args.get(3)) {
         (3, _) => true,
@@ -156,7 +158,7 @@ pub fn pause(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 /// `CLIENT UNPAUSE`.
 pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if context.keyspace.tuning.end_pause() {
-        // Workers sleep until the pause was to end: have them look again.
+        // Workers sleep until the old end of the pause: wake them.
         for port in context.keyspace.ports().iter() {
             port.send(Message::Reload);
         }
@@ -164,7 +166,7 @@ pub fn unpause(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'
     reply.ok();
 }
 
-/// What Redis says of a subcommand with more arguments than it takes.
+/// Replies with Redis's error for a subcommand with too many arguments.
 fn wrong_arguments(args: &Args<'_>, reply: &mut Reply<'_>) {
     let sub = args.at(1);
     let shown = c_string(&sub[..sub.len().min(SHOWN_BYTES_MAX)]);
@@ -179,44 +181,44 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "CLIENT",
         &[
             "CACHING <YES|NO>",
-            "    Note, or don't, what the next command reads (OPTIN, OPTOUT).",
+            "    Track the keys of the next command (OPTIN), or don't (OPTOUT).",
             "GETNAME",
-            "    The name of this connection.",
+            "    Return the name of this connection.",
             "GETREDIR",
-            "    The connection that hears of changed keys in this one's place; 0: none, -1: nobody does.",
+            "    Return the connection that receives the invalidations; 0: this one, -1: not tracking.",
             "ID",
-            "    The number of this connection.",
+            "    Return the ID of this connection.",
             "INFO",
-            "    This connection's line of LIST.",
+            "    Return this connection's line of LIST.",
             "KILL <ip:port>",
-            "    Closes the connection from that address.",
+            "    Close the connection from this address.",
             "KILL <option> <value> [<option> <value> ...]",
-            "    Closes the connections that fit all options, and counts them:",
-            "    ADDR <ip:port|unixsocket:0>, LADDR <ip:port|unixsocket:0>: their end, our end;",
+            "    Close the connections that match all options, and return their number:",
+            "    ADDR <ip:port|unixsocket:0>, LADDR <ip:port|unixsocket:0>: remote, local address;",
             "    ID <client-id>; MAXAGE <seconds>: at least that old; USER <username>;",
-            "    TYPE <NORMAL|MASTER|REPLICA|PUBSUB>; SKIPME <YES|NO>: spare this one (default: yes).",
+            "    TYPE <NORMAL|MASTER|REPLICA|PUBSUB>; SKIPME <YES|NO>: skip this connection (default: yes).",
             "LIST [TYPE <NORMAL|MASTER|REPLICA|PUBSUB> | ID <client-id> [<client-id> ...]]",
-            "    A line for each connection, or for those named.",
+            "    Return a line for each connection, or for each selected one.",
             "NO-EVICT <ON|OFF>",
-            "    Keep this connection when clients take too much memory.",
+            "    Exclude this connection from client eviction.",
             "NO-TOUCH <ON|OFF>",
-            "    Leave access times and counters of keys as they are.",
+            "    Don't change the access times and counters of keys.",
             "PAUSE <timeout> [WRITE|ALL]",
-            "    Hold back all commands, or those that write, for some milliseconds.",
+            "    Suspend all commands, or write commands, for some milliseconds.",
             "REPLY <ON|OFF|SKIP>",
-            "    Send replies, send none, or leave the next one out.",
+            "    Send replies, send none, or skip the next one.",
             "SETINFO <LIB-NAME|LIB-VER> <value>",
-            "    Name the client library, or its version.",
+            "    Set the name or the version of the client library.",
             "SETNAME <name>",
-            "    Name this connection.",
+            "    Set the name of this connection.",
             "TRACKING <ON|OFF> [REDIRECT <client-id>] [PREFIX <prefix> ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
-            "    Tell this connection when keys change that it has read, or that begin with a prefix.",
+            "    Send invalidations for keys that this connection has read, or that start with a prefix.",
             "TRACKINGINFO",
-            "    What this connection tracks.",
+            "    Return the tracking state of this connection.",
             "UNBLOCK <client-id> [TIMEOUT|ERROR]",
-            "    Wake a connection that waits in a blocking command.",
+            "    Unblock a connection that is blocked by a command.",
             "UNPAUSE",
-            "    End the pause.",
+            "    End a pause.",
         ],
     );
 }

@@ -1,7 +1,7 @@
-//! `CLUSTER` and what belongs to it: the answers of a cluster's only node, which has all slots.
+//! `CLUSTER` and related commands: the replies of the only node of a cluster, which owns all slots.
 //!
-//! There is no bus yet, and there are no other nodes. Which keys have a slot, no index tells: `COUNTKEYSINSLOT` and `GETKEYSINSLOT` walk
-//! the slot's shard.
+//! There is no cluster bus yet, so there are no other nodes. No index maps slots to keys:
+//! `COUNTKEYSINSLOT` and `GETKEYSINSLOT` scan the shard of the slot.
 
 use pantala_base::key_slot;
 use pantala_base::limits::SLOTS;
@@ -14,10 +14,10 @@ use pantala_resp::{Args, Reply};
 use crate::arguments::integer;
 use crate::help;
 
-/// The answer of a server that isn't in a cluster.
+/// The error without cluster mode.
 const DISABLED: &str = "ERR This instance has cluster support disabled";
 
-/// The only node, where the server is one; otherwise the reply says that it isn't.
+/// Returns this node. Replies with an error and returns `None` without cluster mode.
 fn node(context: &LocalContext<'_>, reply: &mut Reply<'_>) -> Option<ClusterNode> {
     if !context.keyspace.is_cluster() {
         reply.error(DISABLED);
@@ -26,8 +26,8 @@ fn node(context: &LocalContext<'_>, reply: &mut Reply<'_>) -> Option<ClusterNode
     Some(context.host.cluster_node())
 }
 
-/// `READONLY`, `READWRITE`, `ASKING`: they matter on a replica, or to a slot on its way, and there is neither.
-pub fn agree(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+/// `READONLY`, `READWRITE`, `ASKING`: no-ops, because there are no replicas and no migrating slots.
+pub fn acknowledge(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if node(context, reply).is_some() {
         reply.ok();
     }
@@ -72,7 +72,7 @@ pub fn nodes(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     reply.verbatim("txt", line.as_bytes());
 }
 
-/// What a client is to connect to.
+/// Replies with the address that clients should connect to.
 fn endpoint(node: &ClusterNode, reply: &mut Reply<'_>) {
     match node.endpoint {
         PreferredEndpoint::Ip => reply.bulk(node.ip.as_bytes()),
@@ -93,7 +93,7 @@ pub fn slots(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
     endpoint(&node, reply);
     reply.integer(i64::from(node.port));
     reply.bulk(node.id.as_bytes());
-    // What else is known of how to reach it.
+    // The other known addresses.
     let ip = (node.endpoint != PreferredEndpoint::Ip).then_some(("ip", node.ip.as_str()));
     let is_named = node.endpoint != PreferredEndpoint::Hostname && !node.hostname.is_empty();
     let hostname = is_named.then_some(("hostname", node.hostname.as_str()));
@@ -124,7 +124,7 @@ pub fn shards(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     reply.bulk(b"ip");
     reply.bulk(node.ip.as_bytes());
     reply.bulk(b"endpoint");
-    // Where `CLUSTER SLOTS` says null, 7.0 has an empty text here.
+    // As in 7.0, empty where `CLUSTER SLOTS` has null.
     match node.endpoint {
         PreferredEndpoint::Unknown => reply.bulk(b""),
         _ => endpoint(&node, reply),
@@ -141,7 +141,7 @@ pub fn shards(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     reply.bulk(b"online");
 }
 
-/// `CLUSTER LINKS`: to other nodes, of which there are none.
+/// `CLUSTER LINKS`: the links to other nodes, of which there are none.
 pub fn links(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     if node(context, reply).is_some() {
         reply.array(0);
@@ -155,12 +155,13 @@ pub fn keyslot(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     }
 }
 
-/// The slot that an argument names.
+/// Parses a slot.
 fn slot_of(argument: &[u8]) -> Option<u16> {
     parse_i64(argument).and_then(|slot| u16::try_from(slot).ok()).filter(|&slot| usize::from(slot) < SLOTS)
 }
 
-/// The shard of `COUNTKEYSINSLOT` and `GETKEYSINSLOT`; any one, where the slot is none.
+/// Route of `COUNTKEYSINSLOT` and `GETKEYSINSLOT`: the shard of the slot, or none if the slot is
+/// invalid.
 pub fn slot_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     shards.extend(slot_of(args.at(2)).map(|slot| keyspace.shard_of_slot(slot)));
 }
@@ -170,12 +171,12 @@ fn walk(access: &mut Access<'_>, slot: u16, visit: &mut dyn FnMut(&[u8]) -> bool
     const BUCKETS_PER_STEP: usize = 64;
     let (shard, selected) = (access.keyspace().shard_of_slot(slot), access.session().db);
     let db = access.db_in(selected, shard);
-    let (mut cursor, mut goes_on) = (0, true);
+    let (mut cursor, mut more) = (0, true);
     loop {
         cursor = db.scan(cursor, BUCKETS_PER_STEP, &mut |entry| {
-            goes_on = goes_on && (key_slot(entry.key()) != slot || visit(entry.key()));
+            more = more && (key_slot(entry.key()) != slot || visit(entry.key()));
         });
-        if cursor == 0 || !goes_on {
+        if cursor == 0 || !more {
             return;
         }
     }
@@ -229,23 +230,23 @@ pub fn help(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     }
     let lines = [
         "COUNTKEYSINSLOT <slot>",
-        "    Count the keys of a slot.",
+        "    Return the number of keys in a slot.",
         "GETKEYSINSLOT <slot> <count>",
-        "    Name some keys of a slot.",
+        "    Return up to <count> keys of a slot.",
         "INFO",
-        "    Tell how the cluster is.",
+        "    Return the state of the cluster.",
         "KEYSLOT <key>",
-        "    Tell the slot of a key.",
+        "    Return the slot of a key.",
         "LINKS",
-        "    List the connections to other nodes.",
+        "    Return the links to other nodes.",
         "MYID",
-        "    Tell this node's id.",
+        "    Return the ID of this node.",
         "NODES",
-        "    List the nodes, a line each.",
+        "    Return the nodes, one per line.",
         "SHARDS",
-        "    List the ranges of slots and the nodes that serve them.",
+        "    Return the slot ranges and the nodes that serve them.",
         "SLOTS",
-        "    The same, as older clients read it.",
+        "    Return the same in the format for older clients.",
     ];
     help::write(reply, "CLUSTER", &lines);
 }

@@ -1,9 +1,10 @@
-//! Encoders of `COMMAND INFO` and `COMMAND DOCS`: from a record to the shape that Redis answers in.
+//! Encodes records for `COMMAND INFO` and `COMMAND DOCS`, in Redis's format.
 
 use pantala_engine::command::{Argument, ArgumentFlags, BeginSearch, Command, FindKeys, KeySpec};
 use pantala_resp::Reply;
 
-/// Writes one element of `COMMAND INFO`: what a client library needs to route and classify the command.
+/// Writes one element of `COMMAND INFO`: the fields that client libraries use to route and classify
+/// the command.
 pub fn write_info(reply: &mut Reply<'_>, command: &Command) {
     reply.array(10);
     reply.bulk(command.full_name.as_bytes());
@@ -28,7 +29,7 @@ pub fn write_info(reply: &mut Reply<'_>, command: &Command) {
         write_key_spec(reply, spec);
     }
     match command.shown_subcommands() {
-        // Redis has a set where there are none and an array where there are some.
+        // Redis sends a set if there are none and an array otherwise.
         [] => reply.set(0),
         subcommands => {
             reply.array(subcommands.len());
@@ -39,7 +40,7 @@ pub fn write_info(reply: &mut Reply<'_>, command: &Command) {
     }
 }
 
-/// Writes one name and value of `COMMAND DOCS`: what a person or a code generator wants to know of the command.
+/// Writes one name and value of `COMMAND DOCS`: documentation for people and code generators.
 pub fn write_docs(reply: &mut Reply<'_>, command: &Command) {
     reply.bulk(command.full_name.as_bytes());
     let subcommands = command.shown_subcommands();
@@ -87,7 +88,7 @@ pub fn write_docs(reply: &mut Reply<'_>, command: &Command) {
     }
 }
 
-/// Writes flags as Redis does everywhere: a set of simple strings.
+/// Writes flags in Redis's format: a set of simple strings.
 pub fn write_flags(reply: &mut Reply<'_>, flags: impl Iterator<Item = &'static str> + Clone) {
     reply.set(flags.clone().count());
     for flag in flags {
@@ -105,7 +106,7 @@ fn write_number(reply: &mut Reply<'_>, name: &str, value: i32) {
     reply.integer(i64::from(value));
 }
 
-/// Writes the field `arguments`, unless there are none.
+/// Writes the field `arguments`, unless it would be empty.
 fn write_arguments(reply: &mut Reply<'_>, arguments: &[Argument]) {
     if arguments.is_empty() {
         return;
@@ -188,7 +189,8 @@ fn write_key_spec(reply: &mut Reply<'_>, spec: &KeySpec) {
     }
 }
 
-/// Opens one half of a key specification: its type, and a map that the caller fills with `fields` fields.
+/// Opens one half of a key specification: its type and a map of `fields` fields, which the caller
+/// writes.
 fn write_kind(reply: &mut Reply<'_>, kind: &str, fields: usize) {
     reply.map(2);
     write_field(reply, "type", kind);

@@ -1,4 +1,4 @@
-//! `CONFIG`: the settings, which belong to the server.
+//! `CONFIG`: forwards to the host, which owns the settings.
 
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply};
@@ -51,13 +51,13 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "CONFIG",
         &[
             "GET <pattern> [<pattern> ...]",
-            "    Directives whose names fit a pattern, with their values.",
+            "    Return the directives whose names match a pattern, with their values.",
             "SET <directive> <value> [<directive> <value> ...]",
-            "    Changes directives: all of them, or none.",
+            "    Set all of these directives, or none.",
             "RESETSTAT",
-            "    Begins the figures of INFO anew.",
+            "    Reset the statistics of INFO.",
             "REWRITE",
-            "    Writes the settings into the configuration file.",
+            "    Write the settings to the configuration file.",
         ],
     );
 }
@@ -67,7 +67,7 @@ mod tests {
     use crate::testing_host::LocalTest;
 
     #[test]
-    fn settings_are_the_servers_affair() {
+    fn config_commands_call_the_host() {
         let mut test = LocalTest::new();
         test.expect(&[
             ("CONFIG GET a b*", "*4|$1|a|$5|value|$2|b*|$5|value|"),
@@ -76,7 +76,7 @@ mod tests {
             ("CONFIG REWRITE", "+OK|"),
             ("CONFIG RESETSTAT", "+OK|"),
         ]);
-        assert_eq!(test.asked(), ["set a=1 b=2 by 1", "rewrite", "resetstat"]);
+        assert_eq!(test.take_calls(), ["set a=1 b=2 by 1", "rewrite", "resetstat"]);
         test.host.error = "ERR no";
         test.expect(&[("CONFIG SET a 1", "-ERR no|"), ("CONFIG REWRITE", "-ERR no|")]);
     }

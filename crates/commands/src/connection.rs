@@ -1,4 +1,4 @@
-//! What a connection agrees with the server: `AUTH`, `HELLO`, `SELECT`, and the like.
+//! The session of a connection: `AUTH`, `HELLO`, `SELECT`, and the like.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::client::LocalContext;
@@ -7,10 +7,10 @@ use pantala_resp::{Args, Reply, Version};
 use crate::arguments::{c_string, database_index, database_of, is_option};
 use crate::{client, errors};
 
-/// The version of Redis whose behaviour Pantala has, as `HELLO` and `INFO` tell it.
+/// The version of Redis that Pantala is compatible with, as reported by `HELLO` and `INFO`.
 pub const REDIS_VERSION: &str = "7.0.15";
 
-/// The only user there is.
+/// The only user.
 pub(crate) const DEFAULT_USER: &[u8] = b"default";
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -42,7 +42,7 @@ pub fn quit(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     context.session.close_after_reply = true;
 }
 
-/// `RESET`: the session as it was when the connection was new.
+/// `RESET`: restores the session of a new connection.
 pub fn reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let authenticated = !context.host.requires_password();
     context.session.leave_channels(context.keyspace);
@@ -77,19 +77,19 @@ pub fn auth(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// Whether name and password are right, in which case the session is authenticated; otherwise the reply says so and the
-/// session stays as it is.
+/// Authenticates the session and returns true if user and password are correct. Otherwise replies
+/// with an error.
 fn authenticate(context: &mut LocalContext<'_>, user: &[u8], password: &[u8], reply: &mut Reply<'_>) -> bool {
-    let right = context.host.authenticate(user, password);
-    if right {
+    let correct = context.host.authenticate(user, password);
+    if correct {
         context.session.authenticated = true;
     } else {
         reply.error(WRONG_PASSWORD);
     }
-    right
+    correct
 }
 
-/// What `HELLO` was asked for.
+/// The arguments of `HELLO`.
 struct Hello<'a> {
     version: Option<Version>,
     credentials: Option<(&'a [u8], &'a [u8])>,
@@ -97,7 +97,7 @@ struct Hello<'a> {
 }
 
 impl<'a> Hello<'a> {
-    /// Reads the arguments; `None`: the reply says what is wrong with them.
+    /// Parses the arguments. Replies with an error and returns `None` if they are invalid.
     fn parse(args: &Args<'a>, reply: &mut Reply<'_>) -> Option<Self> {
         let mut hello = Hello { version: None, credentials: None, name: None };
         if let Some(version) = args.get(1) {

@@ -1,4 +1,4 @@
-//! `DEBUG`, as far as tests and benchmarks need it.
+//! `DEBUG`: the subcommands that tests and benchmarks need.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -19,16 +19,17 @@ use crate::object::{encoding_of, refcount_of};
 use crate::populate::{Plan, populate_all};
 use crate::{errors, help};
 
-/// What a listpack has around its entries, bytes.
+/// Header and terminator of a listpack, in bytes.
 const LISTPACK_FRAME_BYTES: usize = 7;
 
-/// Longest sleep, seconds: what a day has. Redis has no bound; a server that sleeps longer is as good as stopped.
+/// Maximum sleep, in seconds: one day. Redis has no limit, but a server that sleeps longer is as
+/// good as stopped.
 const SLEEP_S_MAX: f64 = 86_400.0;
 
-/// How much of a subcommand an error repeats, bytes.
+/// Bytes of a subcommand quoted in an error.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// `DEBUG` with a subcommand that has no handler of its own.
+/// `DEBUG` with a subcommand that has no record of its own.
 pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.at(1), args.len()) {
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
@@ -38,17 +39,17 @@ pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// What `DEBUG REPLYBUFFER` sets in Redis: when a client's reply buffer shrinks. Here replies take
-/// memory only until they are sent.
+/// The error of `DEBUG REPLYBUFFER`, which in Redis controls when a client's reply buffer shrinks.
+/// Here replies use memory only until they are sent.
 const NO_REPLY_BUFFERS: &str =
-    "ERR Pantala has no reply buffers that grow and shrink: clients keep none beyond their replies";
+    "ERR Pantala has no reply buffers to resize: replies use memory only until they are sent";
 
 fn is_buffer_setting(name: &[u8]) -> bool {
     is_option(name, "PEAK-RESET-TIME") || is_option(name, "RESIZING")
 }
 
-/// `DEBUG HTSTATS db`: how the keys of a database lie in the buckets of its tables, one for each
-/// partition.
+/// `DEBUG HTSTATS db`: how the keys of a database are distributed over the buckets of its tables,
+/// one table per partition.
 pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(number) = integer(args.at(2), reply) else { return };
     let number = u32::try_from(number).ok().filter(|number| *number < access.keyspace().databases());
@@ -60,8 +61,8 @@ pub fn hash_table_statistics(access: &mut Access<'_>, args: &Args<'_>, reply: &m
     reply.verbatim("txt", occupancy_text(&occupancy, shards.len()).as_bytes());
 }
 
-/// The text of `DEBUG HTSTATS`: Redis's two parts, and what it calls by the same names; the rest is
-/// told of segments and buckets.
+/// Formats the reply of `DEBUG HTSTATS`: Redis's two sections, and its names where the meaning is
+/// the same; otherwise segments and buckets.
 fn occupancy_text(occupancy: &Occupancy, tables: usize) -> String {
     const EMPTY: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
     let share = |part: usize, whole: usize| if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
@@ -100,16 +101,16 @@ pub fn error(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.error_bytes(args.at(2));
 }
 
-/// `DEBUG FAULT name permille`: trouble on purpose, in builds for tests ([`pantala_engine::faults`]).
+/// `DEBUG FAULT name permille`: injects faults, in test builds only ([`pantala_engine::faults`]).
 fn fault(args: &Args<'_>, reply: &mut Reply<'_>) {
     if pantala_types::parse_i64(args.at(3)).is_some_and(|permille| pantala_engine::faults::set(args.at(2), permille)) {
         reply.ok();
     } else {
-        reply.error("ERR no such fault, or not so often");
+        reply.error("ERR unknown fault, or rate out of range");
     }
 }
 
-/// What Redis says of a subcommand that it doesn't know, or not with so many arguments.
+/// Replies with Redis's error for an unknown subcommand or a wrong number of arguments.
 fn unknown(sub: &[u8], reply: &mut Reply<'_>) {
     let shown = c_string(&sub[..sub.len().min(SHOWN_BYTES_MAX)]);
     let message = [b"ERR unknown subcommand or wrong number of arguments for '", shown, b"'. Try DEBUG HELP."];
@@ -135,7 +136,7 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     );
     if let Some(list) = entry.held().view::<List>() {
         let figures = list.figures();
-        // As Redis has it, each node's listpack with its frame.
+        // Like Redis, counts the frame of each node's listpack.
         let bytes = figures.entry_bytes + figures.nodes * LISTPACK_FRAME_BYTES;
         let average = list.len() as f64 / figures.nodes as f64;
         let compresses = i32::from(figures.compresses);
@@ -147,7 +148,8 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.simple(&line);
 }
 
-/// Bytes that the value takes in an RDB file, but for its type: written to be counted, as Redis does.
+/// Returns the length of the value in an RDB file without its type byte. Encodes it to find out, as
+/// Redis does.
 fn serialized_len(value: Option<ValueRef<'_>>, compress: bool) -> usize {
     let mut bytes = Vec::new();
     if let Some(value) = value {
@@ -156,7 +158,8 @@ fn serialized_len(value: Option<ValueRef<'_>>, compress: bool) -> usize {
     bytes.len().saturating_sub(1)
 }
 
-/// `DEBUG POPULATE count [prefix] [size]`: creates those of the strings `prefix:0` to `prefix:count-1` that are missing.
+/// `DEBUG POPULATE count [prefix] [size]`: creates the missing ones of the strings `prefix:0` to
+/// `prefix:count-1`.
 pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 5 {
         return unknown(args.at(1), reply);
@@ -176,18 +179,19 @@ pub fn populate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// `DEBUG SLEEP seconds`: the whole server stands still, for all shards are held.
+/// `DEBUG SLEEP seconds`: stops the whole server, because all shards are held.
 pub fn sleep(_: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse::<f64>().ok());
-    // No number, or one below zero, doesn't sleep, as in Redis.
+    // As in Redis, an invalid or negative number doesn't sleep.
     let seconds = seconds.filter(|seconds| !seconds.is_nan()).unwrap_or(0.0).clamp(0.0, SLEEP_S_MAX);
     std::thread::sleep(Duration::from_secs_f64(seconds));
     reply.ok();
 }
 
-/// `DEBUG QUICKLIST-PACKED-THRESHOLD size`: an element of that many bytes has a node of its own; 0 sets it back.
+/// `DEBUG QUICKLIST-PACKED-THRESHOLD size`: elements of at least this many bytes get their own
+/// node; 0 restores the default.
 pub fn quicklist_packed_threshold(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    /// A MiB below 4 GiB: Redis's bound.
+    /// Redis's limit: 4 GiB less 1 MiB.
     const BYTES_MAX: u64 = (1 << 32) - (1 << 20);
     match parse_memory(args.at(2)).filter(|&bytes| bytes <= BYTES_MAX) {
         Some(bytes) => {
@@ -205,8 +209,8 @@ pub fn pause_cron(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut R
     reply.ok();
 }
 
-/// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: whether scripts may run `DEBUG`. (In Redis, all that scripts may not run otherwise; most of that has no
-/// meaning without a connection.)
+/// `DEBUG SET-DISABLE-DENY-SCRIPTS 0|1`: whether scripts may run `DEBUG`. Redis allows scripts all
+/// commands then, but most of them make no sense without a connection.
 pub fn set_disable_deny_scripts(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     context.keyspace.tuning.scripts_may_debug.store(leading_integer(args.at(2)) != 0, Relaxed);
     reply.ok();
@@ -214,13 +218,14 @@ pub fn set_disable_deny_scripts(context: &mut LocalContext<'_>, args: &Args<'_>,
 
 /// `DEBUG SET-ACTIVE-EXPIRE 0|1`.
 pub fn set_active_expire(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    // C's `atoi`: what isn't a number is 0.
+    // Like C's `atoi`: 0 if there is no number.
     let on = leading_integer(args.at(2)) != 0;
     context.keyspace.tuning.active_expire.store(on, Relaxed);
     reply.ok();
 }
 
-/// The integer that a text begins with, as C's `atoi` reads it (blanks and a sign first); 0 when there is none.
+/// Parses the integer at the start of a text like C's `atoi` (after whitespace and a sign); 0 if
+/// there is none.
 fn leading_integer(text: &[u8]) -> i64 {
     let text = text.trim_ascii_start();
     let (negative, digits) = match text {
@@ -235,7 +240,7 @@ fn leading_integer(text: &[u8]) -> i64 {
     if negative { -magnitude } else { magnitude }
 }
 
-/// `DEBUG PROTOCOL type`: a value of that type, for tests of clients.
+/// `DEBUG PROTOCOL type`: replies with a value of this type, for tests of clients.
 #[expect(clippy::approx_constant, reason = "Redis's test value")]
 fn protocol(kind: &[u8], reply: &mut Reply<'_>) {
     match kind.to_ascii_lowercase().as_slice() {
@@ -274,7 +279,7 @@ fn protocol(kind: &[u8], reply: &mut Reply<'_>) {
             reply.push(2);
             reply.bulk(b"server-cpu-usage");
             reply.integer(42);
-            // A push is no reply.
+            // A push isn't a reply: the command still needs one.
             reply.bulk(b"Some real reply following the push reply");
         }
         b"verbatim" => reply.verbatim("txt", b"This is a verbatim\nstring"),
@@ -294,30 +299,30 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "DEBUG",
         &[
             "DIGEST",
-            "    Fingerprint all databases.",
+            "    Return a digest of all databases.",
             "DIGEST-VALUE [<key> ...]",
-            "    Fingerprint the values of keys.",
+            "    Return digests of the values of keys.",
             "ERROR <string>",
-            "    Reply this error.",
+            "    Reply with this error.",
             "HTSTATS <dbid>",
-            "    How the keys of a database lie in its hash tables.",
+            "    Return statistics of the hash tables of a database.",
             "OBJECT <key>",
-            "    How a key's value is kept, and since when it is idle.",
+            "    Return the encoding, size and idle time of a value.",
             "PAUSE-CRON <0|1>",
-            "    Whether what is done some times a second rests: time-outs, limits, expired keys.",
+            "    Pause the periodic work: timeouts, limits, expired keys.",
             "POPULATE <count> [<prefix>] [<size>]",
-            "    Create strings named <prefix>:<number> (default prefix: key), those that are missing.",
+            "    Create the missing strings <prefix>:<number> (default prefix: key).",
             "PROTOCOL <type>",
-            "    Reply a value of a protocol type: string, integer, double, bignum, null, array, set, map,",
+            "    Reply with a value of a protocol type: string, integer, double, bignum, null, array, set, map,",
             "    attrib, push, verbatim, true, false.",
             "QUICKLIST-PACKED-THRESHOLD <size>",
-            "    From which size on an element of a list has a node of its own. Default: 1gb.",
+            "    Set the size at which an element of a list gets its own node. Default: 1gb.",
             "SET-ACTIVE-EXPIRE <0|1>",
-            "    Whether expired keys are removed in the background.",
+            "    Enable or disable the deletion of expired keys in the background.",
             "SET-DISABLE-DENY-SCRIPTS <0|1>",
-            "    Whether scripts may run DEBUG.",
+            "    Allow scripts to run DEBUG.",
             "SLEEP <seconds>",
-            "    Stop the whole server for a while. Decimals allowed.",
+            "    Stop the whole server. Decimals are allowed.",
         ],
     );
 }
@@ -327,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leading_integers_as_atoi() {
+    fn leading_integers_parse_as_by_atoi() {
         for (text, value) in [("1", 1), ("0", 0), ("  -12x", -12), ("x", 0), ("", 0), ("+3", 3)] {
             assert_eq!(leading_integer(text.as_bytes()), value, "{text:?}");
         }
@@ -335,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_told_by_how_full_they_are() {
+    fn buckets_are_grouped_by_fill() {
         const NONE: &str = "Hash table 0 stats (main hash table):\nNo stats available for empty dictionaries\n";
         let empty = occupancy_text(&Occupancy::default(), 4);
         assert_eq!(empty, format!("[Dictionary HT]\n{NONE}[Expires HT]\n{NONE}"));

@@ -1,4 +1,4 @@
-//! `FUNCTION`. `FCALL` and its like run where their connection is: see the server.
+//! `FUNCTION`. `FCALL` and `FCALL_RO` run in the server: see its dispatcher.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,15 +11,15 @@ use pantala_types::rdb_value::{Reader, Writer, payload};
 use crate::arguments::{c_string, is_option};
 use crate::help;
 
-/// What libraries are written in.
+/// The language of all libraries.
 const ENGINE: &[u8] = b"LUA";
 
-/// In front of a library in a payload.
+/// RDB opcode of a library.
 const LIBRARY: u8 = 245;
-/// The same as release candidates of Redis 7.0 wrote it.
-const LIBRARY_OF_OLD: u8 = 246;
+/// RDB opcode of a library in the format of Redis 7.0's release candidates.
+const LIBRARY_PRE_GA: u8 = 246;
 
-/// Bytes of version and checksum behind the libraries of a payload.
+/// Length of version and checksum at the end of a payload, in bytes.
 const SEAL_BYTES: usize = 10;
 
 /// `FUNCTION LOAD [REPLACE] code`.
@@ -127,7 +127,7 @@ pub fn kill(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// `FUNCTION DUMP`: libraries as an RDB file has them, version and checksum behind.
+/// `FUNCTION DUMP`: all libraries as in an RDB file, followed by version and checksum.
 pub fn dump(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let compress = context.keyspace.tuning.rdb_compression.load(Relaxed);
     let mut bytes = Vec::new();
@@ -165,14 +165,15 @@ pub fn restore(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     }
 }
 
-/// The texts in a payload, as far as it can be read, and what is wrong behind them. As Redis, it takes what stands behind a library that is cut off for
-/// the rest of it, version and checksum too: the errors are the same.
+/// Returns the library texts of a payload, up to the first malformed one, and the error there. Like
+/// Redis, it lets a truncated library extend into version and checksum, so that the errors are the
+/// same.
 fn libraries_of(sealed: &[u8], string_bytes_max: u64) -> (Vec<Vec<u8>>, Option<&'static str>) {
     let (mut texts, mut reader) = (Vec::new(), Reader::new(sealed, string_bytes_max));
     while reader.remaining() > SEAL_BYTES {
         let text = match reader.byte() {
             Ok(LIBRARY) => string(&mut reader, "ERR Failed loading library payload"),
-            Ok(LIBRARY_OF_OLD) => library_of_old(&mut reader),
+            Ok(LIBRARY_PRE_GA) => pre_ga_library(&mut reader),
             _ => Err("ERR given type is not a function"),
         };
         match text {
@@ -183,12 +184,13 @@ fn libraries_of(sealed: &[u8], string_bytes_max: u64) -> (Vec<Vec<u8>>, Option<&
     (texts, None)
 }
 
-fn string(reader: &mut Reader<'_>, otherwise: &'static str) -> Result<Vec<u8>, &'static str> {
-    reader.string().map(std::borrow::Cow::into_owned).map_err(|_| otherwise)
+fn string(reader: &mut Reader<'_>, error: &'static str) -> Result<Vec<u8>, &'static str> {
+    reader.string().map(std::borrow::Cow::into_owned).map_err(|_| error)
 }
 
-/// A library whose name, engine and description stand in front of its code, as the text that it would be now.
-fn library_of_old(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
+/// Reads a library in the old format, with name, engine and description before its code. Returns it
+/// in the current format.
+fn pre_ga_library(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
     let name = string(reader, "ERR Failed loading library name")?;
     let engine = string(reader, "ERR Failed loading engine name")?;
     if reader.length().map_err(|_| "ERR Failed loading library description indicator")? > 0 {
@@ -198,7 +200,7 @@ fn library_of_old(reader: &mut Reader<'_>) -> Result<Vec<u8>, &'static str> {
     Ok([b"#!", &*engine, b" name=", &name, b"\n", &code].concat())
 }
 
-/// `FUNCTION FLUSH [ASYNC | SYNC]`: workers drop what they have loaded when they next call a function.
+/// `FUNCTION FLUSH [ASYNC | SYNC]`: workers drop their loaded functions when they next call one.
 pub fn flush(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() > 3 {
         return too_many(args, reply);
@@ -226,19 +228,19 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "DELETE <library>",
         "    Remove a library.",
         "DUMP",
-        "    All libraries as bytes for RESTORE.",
+        "    Return all libraries as a payload for RESTORE.",
         "FLUSH [ASYNC|SYNC]",
         "    Remove all libraries.",
         "KILL",
-        "    End a function that has run for too long and not written yet.",
+        "    Stop the running function, unless it has written.",
         "LIST [LIBRARYNAME <pattern>] [WITHCODE]",
-        "    Tell of the libraries and their functions.",
+        "    Return the libraries and their functions.",
         "LOAD [REPLACE] <code>",
         "    Add a library.",
         "RESTORE <bytes> [APPEND|REPLACE|FLUSH]",
-        "    Add the libraries of a DUMP. Where one of a name is there: fail, replace it, or remove all first.",
+        "    Add the libraries of a DUMP. On a name conflict fail (default) or replace; FLUSH removes all first.",
         "STATS",
-        "    Tell of the function that runs, and count what there is.",
+        "    Return the running function and the number of libraries and functions.",
     ];
     help::write(reply, "FUNCTION", &lines);
 }
@@ -268,19 +270,19 @@ mod tests {
             ("FUNCTION FLUSH now", "-ERR FUNCTION FLUSH only supports SYNC|ASYNC option|"),
             ("FUNCTION KILL", "+OK|"),
         ]);
-        let asked = test.host.asked.lock().expect("a sound lock");
-        assert_eq!(*asked, ["load false code", "load true code", "flush functions"]);
+        let calls = test.host.calls.lock().expect("lock is not poisoned");
+        assert_eq!(*calls, ["load false code", "load true code", "flush functions"]);
     }
 
     #[test]
-    fn a_dump_is_restored() {
+    fn dumps_restore() {
         let mut test = LocalTest::new();
         let dumped = test.raw(&[b"FUNCTION", b"DUMP"]);
         let payload =
             &dumped[dumped.windows(2).position(|ends| ends == b"\r\n").expect("a bulk") + 2..dumped.len() - 2];
         assert_eq!(test.raw(&[b"FUNCTION", b"RESTORE", payload, b"flush"]), b"+OK\r\n");
-        let asked = test.host.asked.lock().expect("a sound lock").clone();
-        assert_eq!(asked, ["restore Flush #!lua name=first\\n #!lua name=second\\n"]);
+        let calls = test.host.calls.lock().expect("lock is not poisoned").clone();
+        assert_eq!(calls, ["restore Flush #!lua name=first\\n #!lua name=second\\n"]);
         let mut bent = payload.to_vec();
         bent[0] = 0;
         bent.truncate(bent.len() - SEAL_BYTES);

@@ -1,4 +1,4 @@
-//! COMMAND and its subcommands: the command table, told to clients.
+//! COMMAND and its subcommands: the command table for clients.
 
 use pantala_base::glob;
 use pantala_engine::client::{Host, LocalContext};
@@ -13,12 +13,13 @@ pub fn command(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'
     write_all_infos(context.host, reply);
 }
 
-/// COMMAND COUNT: subcommands don't count.
+/// COMMAND COUNT: doesn't count subcommands.
 pub fn count(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     reply.integer(all(context.host).count() as i64);
 }
 
-/// COMMAND INFO `[name ...]`: describes the named commands, null for a name that there is none of; without names, all.
+/// COMMAND INFO `[name ...]`: describes the named commands, with null for an unknown name; without
+/// names, all.
 pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() == 2 {
         return write_all_infos(context.host, reply);
@@ -32,7 +33,8 @@ pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// COMMAND DOCS `[name ...]`: documents the named commands, leaving out unknown ones; without names, all.
+/// COMMAND DOCS `[name ...]`: documents the named commands, without unknown ones; without names,
+/// all.
 pub fn docs(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let host = context.host;
     if args.len() == 2 {
@@ -60,7 +62,7 @@ pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
     let wanted = &args[4];
     if args[3].eq_ignore_ascii_case(b"module") {
-        // There are no modules, so none has commands.
+        // There are no modules.
         write_names(host, reply, |_| false);
     } else if args[3].eq_ignore_ascii_case(b"aclcat") {
         let category = Acl::by_name(wanted);
@@ -79,7 +81,7 @@ pub fn getkeys(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     write_keys(context.host, args, reply, false);
 }
 
-/// COMMAND GETKEYSANDFLAGS `command [argument ...]`: the keys of that call, and what it does to each.
+/// COMMAND GETKEYSANDFLAGS `command [argument ...]`: the keys of that call with their access flags.
 pub fn getkeysandflags(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     write_keys(context.host, args, reply, true);
 }
@@ -91,29 +93,29 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "COMMAND",
         &[
             "(no subcommand)",
-            "    Describes every command.",
+            "    Describe every command.",
             "COUNT",
-            "    Counts the commands.",
+            "    Return the number of commands.",
             "DOCS [<command-name> ...]",
-            "    Documents the named commands, or all.",
+            "    Return the documentation of the named commands, or of all.",
             "GETKEYS <full-command>",
-            "    Picks the keys out of a full command.",
+            "    Return the keys of a full command.",
             "GETKEYSANDFLAGS <full-command>",
-            "    Picks the keys out of a full command and tells what it does to each.",
+            "    Return the keys of a full command and its access flags for each.",
             "INFO [<command-name> ...]",
-            "    Describes the named commands, or all.",
+            "    Describe the named commands, or all.",
             "LIST [FILTERBY (MODULE <module-name>|ACLCAT <category>|PATTERN <pattern>)]",
-            "    Lists the names of the commands.",
+            "    Return the names of the commands.",
         ],
     );
 }
 
-/// The commands that have a name.
+/// Returns the commands that `rename-command` hasn't removed.
 fn all(host: &dyn Host) -> impl Iterator<Item = &'static Command> {
     COMMANDS.iter().filter(|command| !host.is_removed(command))
 }
 
-/// The command or subcommand that clients know by a full name, as far as it is shown.
+/// Returns the visible command or subcommand with this full name.
 fn named(host: &dyn Host, name: &[u8]) -> Option<&'static Command> {
     let Some(bar) = name.iter().position(|&byte| byte == b'|') else { return host.command(name) };
     let mut subcommands = host.command(&name[..bar])?.shown_subcommands().iter();
@@ -138,13 +140,13 @@ fn write_names(host: &dyn Host, reply: &mut Reply<'_>, wanted: impl Fn(&Command)
     }
 }
 
-/// Answers for a call that stands from the third argument on.
+/// Replies with the keys of the call in `args[2..]`.
 fn write_keys(host: &dyn Host, args: &Args<'_>, reply: &mut Reply<'_>, with_flags: bool) {
     let call = args.tail(2);
     let Some(command) = called(host, &call) else {
         return reply.error("ERR Invalid command specified");
     };
-    // A channel of SPUBLISH only looks like a key.
+    // The channel of SPUBLISH is declared like a key, but isn't one.
     if command.key_specs.iter().all(|spec| spec.flags.contains(&"not_key")) {
         return reply.error("ERR The command has no key arguments");
     }
@@ -172,7 +174,7 @@ fn write_keys(host: &dyn Host, args: &Args<'_>, reply: &mut Reply<'_>, with_flag
     }
 }
 
-/// The record of a call, whatever the number of its arguments.
+/// Returns the record of a call, without a check of the number of arguments.
 fn called(host: &dyn Host, call: &Args<'_>) -> Option<&'static Command> {
     let command = host.command(call.get(0)?)?;
     match call.get(1) {
@@ -189,14 +191,14 @@ mod tests {
     use crate::records::lookup;
     use crate::testing_host::FakeHost;
 
-    /// What `write` answers, with a blank for each line's end.
+    /// Returns what `write` encodes, with a space for each line end.
     fn lines(version: Version, write: impl FnOnce(&mut Reply<'_>)) -> String {
         let mut out = Vec::new();
         write(&mut Reply::new(&mut out, version));
         String::from_utf8(out).expect("text").replace("\r\n", " ")
     }
 
-    /// The keys of a call (with blanks between its words) as COMMAND GETKEYS answers them.
+    /// Returns the reply of COMMAND GETKEYS to a call given as words separated by spaces.
     fn keys(call: &str, with_flags: bool) -> String {
         let mut start = 0;
         let words = ["COMMAND", "GETKEYS"].into_iter().chain(call.split(' '));
@@ -212,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_what_happens_to_them() {
+    fn getkeys_returns_keys_and_flags() {
         assert_eq!(keys("mset a 1 b", false), "*2 $1 a $1 b ");
         assert_eq!(keys("OBJECT freq a", false), "*1 $1 a ");
         assert_eq!(keys("set a get", true), "*1 *2 $1 a ~2 +OW +update ");
@@ -221,13 +223,13 @@ mod tests {
         assert_eq!(keys("nosuch a", false), "-ERR Invalid command specified ");
         assert_eq!(keys("client nosuch", false), "-ERR Invalid command specified ");
         assert_eq!(keys("ping a", false), "-ERR The command has no key arguments ");
-        // To COMMAND, DEBUG has no subcommands.
+        // COMMAND doesn't see subcommands of DEBUG.
         assert_eq!(keys("debug object a", false), "-ERR The command has no key arguments ");
         assert_eq!(keys("get a b", false), "-ERR Invalid number of arguments specified for command ");
     }
 
     #[test]
-    fn info_of_a_command_in_both_versions() {
+    fn info_of_a_command_in_both_protocol_versions() {
         let resp3 = "*10 $3 get :2 ~2 +readonly +fast :1 :1 :1 ~3 +@read +@string +@fast ~0 ~1 %3 $5 flags ~2 +RO +access \
                      $12 begin_search %2 $4 type $5 index $4 spec %1 $5 index :1 \
                      $9 find_keys %2 $4 type $5 range $4 spec %3 $7 lastkey :0 $7 keystep :1 $5 limit :0 ~0 ";
@@ -238,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_an_array_of_subcommands_and_debug_a_set_of_none() {
+    fn subcommands_are_an_array_or_an_empty_set() {
         let end = |name: &[u8]| lines(Version::Resp3, |reply| write_info(reply, lookup(name).unwrap()));
         assert!(end(b"config").starts_with("*10 $6 config :-2 ~0 :0 :0 :0 ~1 +@slow ~0 ~0 *5 *10 $10 config|get :-3 "));
         assert!(end(b"debug").ends_with("~3 +@admin +@slow +@dangerous ~0 ~0 ~0 "));
     }
 
     #[test]
-    fn docs_count_their_fields() {
+    fn docs_announce_their_number_of_fields() {
         let getset = lines(Version::Resp3, |reply| write_docs(reply, lookup(b"getset").unwrap()));
         assert!(getset.starts_with("$6 getset %8 $7 summary $"), "{getset}");
         assert!(getset.contains("$9 doc_flags ~1 +deprecated $16 deprecated_since $5 6.2.0 $11 replaced_by $"));
@@ -257,12 +259,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_filtered() {
+    fn list_filters_names() {
         let of = |wanted: &dyn Fn(&Command) -> bool| {
             lines(Version::Resp2, |reply| write_names(&FakeHost::default(), reply, wanted))
         };
         assert_eq!(of(&|_| false), "*0 ");
         assert_eq!(of(&|command| command.full_name.starts_with("object|e")), "*1 $15 object|encoding ");
-        assert!(!of(&|_| true).contains("debug|"), "they are no commands to Redis");
+        assert!(!of(&|_| true).contains("debug|"), "subcommands of DEBUG are hidden, as in Redis");
     }
 }

@@ -1,4 +1,4 @@
-//! `LATENCY`: events that took long ([`pantala_engine::latency`]), and how long the calls of each command took.
+//! `LATENCY`: slow events ([`pantala_engine::latency`]) and latency histograms of commands.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,7 +22,7 @@ pub fn latest(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
     }
 }
 
-/// `LATENCY HISTORY event`. As in Redis, its name in exactly these letters.
+/// `LATENCY HISTORY event`. The name is case-sensitive, as in Redis.
 pub fn history(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(series) = find(context.keyspace, args.at(2)) else { return reply.array(0) };
     reply.array(series.samples.len());
@@ -33,17 +33,17 @@ pub fn history(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     }
 }
 
-/// `LATENCY RESET [event …]`, names in any letters.
+/// `LATENCY RESET [event …]`. Names are case-insensitive.
 pub fn reset(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let is_asked =
-        |event: &str| args.len() == 2 || args.iter().skip(2).any(|asked| asked.eq_ignore_ascii_case(event.as_bytes()));
-    reply.integer(context.keyspace.latency().reset(is_asked) as i64);
+    let is_selected =
+        |event: &str| args.len() == 2 || args.iter().skip(2).any(|name| name.eq_ignore_ascii_case(event.as_bytes()));
+    reply.integer(context.keyspace.latency().reset(is_selected) as i64);
 }
 
 /// `LATENCY GRAPH event`.
 pub fn graph(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match find(context.keyspace, args.at(2)) {
-        Some(series) => reply.verbatim("txt", drawn(&series, context.now_ms / 1000).as_bytes()),
+        Some(series) => reply.verbatim("txt", draw(&series, context.now_ms / 1000).as_bytes()),
         None => reply.error_bytes(&[b"ERR No samples available for event '", args.at(2), b"'"].concat()),
     }
 }
@@ -51,7 +51,7 @@ pub fn graph(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<
 /// `LATENCY DOCTOR`.
 pub fn doctor(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let tuning = &context.keyspace.tuning;
-    let settings = DoctorsSettings {
+    let settings = DoctorSettings {
         threshold_ms: tuning.latency_threshold_ms.load(Relaxed),
         slowlog_slower_than_us: tuning.slowlog_slower_than_us.load(Relaxed),
         hz: tuning.hz.load(Relaxed),
@@ -67,18 +67,18 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "LATENCY",
         &[
             "DOCTOR",
-            "    What took long, and what may help, in words.",
+            "    Return a report of slow events, with advice.",
             "GRAPH <event>",
-            "    A picture of the event's latest latencies.",
+            "    Return a graph of the event's latencies.",
             "HISTOGRAM [<command> ...]",
-            "    How long calls of commands took: how many no longer than so many",
-            "    microseconds.",
+            "    Return the latency distribution of commands: the number of calls that took at most",
+            "    so many microseconds.",
             "HISTORY <event>",
-            "    The event's latest latencies: time in seconds, milliseconds.",
+            "    Return the event's samples: Unix time in seconds, latency in milliseconds.",
             "LATEST",
-            "    The latest latency of every event, and the longest.",
+            "    Return the latest and the highest latency of every event.",
             "RESET [<event> ...]",
-            "    Forgets these events, or all.",
+            "    Delete the samples of these events, or of all.",
         ],
     );
 }
@@ -87,21 +87,26 @@ fn find(keyspace: &Keyspace, event: &[u8]) -> Option<Series> {
     keyspace.latency().series().into_iter().find(|series| series.event.as_bytes() == event)
 }
 
-/// The first step of `LATENCY HISTOGRAM`, ns: about a microsecond; each further one is twice as long.
+/// End of the first bucket of `LATENCY HISTOGRAM` in ns, about a microsecond; each further bucket
+/// ends at twice the time.
 const HISTOGRAM_FIRST_NS: u64 = 1024;
 
-/// `LATENCY HISTOGRAM [command …]`. A container stands for its subcommands; what is no command, or was never run, is left out.
+/// `LATENCY HISTOGRAM [command …]`. A container stands for its subcommands; unknown commands and
+/// those without calls are left out.
 pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let all = context.host.latencies();
-    let is = |name: &str, asked: &[u8]| {
+    let is = |name: &str, requested: &[u8]| {
         let container = name.split_once('|').map_or("", |(container, _)| container);
-        asked.eq_ignore_ascii_case(name.as_bytes()) || asked.eq_ignore_ascii_case(container.as_bytes())
+        requested.eq_ignore_ascii_case(name.as_bytes()) || requested.eq_ignore_ascii_case(container.as_bytes())
     };
     let shown: Vec<_> = if args.len() == 2 {
         all
     } else {
-        // In the order in which they were asked for.
-        args.iter().skip(2).flat_map(|asked| all.iter().filter(move |(name, _)| is(name, asked)).cloned()).collect()
+        // In the requested order.
+        args.iter()
+            .skip(2)
+            .flat_map(|requested| all.iter().filter(move |(name, _)| is(name, requested)).cloned())
+            .collect()
     };
     reply.map(shown.len());
     for (name, distribution) in shown {
@@ -119,15 +124,15 @@ pub fn histogram(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Re
     }
 }
 
-/// Samples beside each other in a picture; more stand in another one below.
+/// Samples per graph; further samples start another graph below.
 const GRAPH_COLUMNS: usize = 80;
-/// Lines of a picture.
+/// Lines of a graph.
 const GRAPH_ROWS: usize = 4;
-/// How high a sample can stand in its line.
+/// Heights of a sample within its line.
 const GRAPH_STEPS: [char; 3] = ['_', 'o', '#'];
 
-/// The picture of an event: of each sample a column, below it how long ago it was, read downwards.
-fn drawn(series: &Series, now_s: i64) -> String {
+/// Draws the graph of an event: one column per sample, with its age below, read downwards.
+fn draw(series: &Series, now_s: i64) -> String {
     let latencies = || series.samples.iter().map(|sample| sample.latency_ms);
     let (high, low) = (latencies().max().unwrap_or(0), latencies().min().unwrap_or(0));
     let mut picture = format!(
@@ -169,7 +174,7 @@ fn drawn(series: &Series, now_s: i64) -> String {
     picture
 }
 
-/// How long ago, in the largest unit that it has one of.
+/// Formats an age in the largest unit in which it is at least 1.
 fn age(seconds: i64) -> String {
     const MINUTE_S: i64 = 60;
     const HOUR_S: i64 = 60 * MINUTE_S;
@@ -186,26 +191,26 @@ fn age(seconds: i64) -> String {
     format!("{count}{unit}")
 }
 
-/// What the doctor looks at besides the events.
-struct DoctorsSettings {
+/// The settings that `LATENCY DOCTOR` considers.
+struct DoctorSettings {
     threshold_ms: u64,
     slowlog_slower_than_us: i64,
     hz: u32,
 }
 
-/// From this `hz` on there is nothing to be won by more.
+/// From this `hz` on a higher one doesn't help.
 const HZ_ENOUGH: u32 = 100;
 
-fn diagnosis(all: &[Series], settings: &DoctorsSettings, now_s: i64) -> String {
+fn diagnosis(all: &[Series], settings: &DoctorSettings, now_s: i64) -> String {
     if all.is_empty() && settings.threshold_ms == 0 {
-        return "Latency isn't monitored: CONFIG SET latency-monitor-threshold <milliseconds> has everything noted that takes \
-                as long.\n"
+        return "Latency isn't monitored. CONFIG SET latency-monitor-threshold <milliseconds> records every event that takes \
+                at least as long.\n"
             .to_owned();
     }
     if all.is_empty() {
-        return format!("Nothing has taken {} ms or more.\n", settings.threshold_ms);
+        return format!("No event has taken {} ms or more.\n", settings.threshold_ms);
     }
-    let mut report = "These events took long:\n\n".to_owned();
+    let mut report = "Slow events:\n\n".to_owned();
     for (at, series) in all.iter().enumerate() {
         let count = series.samples.len() as u64;
         let latencies = || series.samples.iter().map(|sample| sample.latency_ms);
@@ -214,19 +219,19 @@ fn diagnosis(all: &[Series], settings: &DoctorsSettings, now_s: i64) -> String {
         let period_s = (now_s - series.samples[0].at_s).max(1) as f64 / count as f64;
         let _ = writeln!(
             report,
-            "{}. {}: in {count} seconds (average {mean} ms, mean deviation {deviation} ms, every {period_s:.2} s). The longest \
-             ever: {} ms.",
+            "{}. {}: in {count} seconds (average {mean} ms, mean deviation {deviation} ms, every {period_s:.2} s). \
+             Highest ever: {} ms.",
             at + 1,
             series.event,
             series.max_ms
         );
     }
-    report.push_str("\nWhat may help:\n\n");
+    report.push_str("\nAdvice:\n\n");
     all.iter().for_each(|series| advise(&mut report, series.event, settings));
     report
 }
 
-fn advise(report: &mut String, event: &str, settings: &DoctorsSettings) {
+fn advise(report: &mut String, event: &str, settings: &DoctorSettings) {
     match event {
         latency::COMMAND => {
             let threshold_us = settings.threshold_ms.saturating_mul(1000);
@@ -235,26 +240,26 @@ fn advise(report: &mut String, event: &str, settings: &DoctorsSettings) {
             {
                 let _ = writeln!(
                     report,
-                    "- SLOWLOG tells which commands these were, but doesn't note all of them: CONFIG SET \
-                     slowlog-log-slower-than {threshold_us}."
+                    "- SLOWLOG records only some of these commands. To record all: CONFIG SET slowlog-log-slower-than \
+                     {threshold_us}."
                 );
             } else {
-                report.push_str("- SLOWLOG GET tells which commands these were.\n");
+                report.push_str("- SLOWLOG GET returns these commands.\n");
             }
             report.push_str(
-                "- Commands on large values, and those that walk all keys, hold up whoever needs the same keys: split the \
+                "- Commands on large values, and those that scan all keys, block other commands on the same keys: split the \
                  values, or use the SCAN family.\n",
             );
         }
         latency::FAST_COMMAND => report.push_str(
-            "- Even commands that do little took long: the machine doesn't give the workers their cores. Fewer workers than \
-             cores, a quieter machine or --pin-threads may help; redis-cli --intrinsic-latency shows what the machine does.\n",
+            "- Even fast commands were slow: the workers don't get enough CPU time. Use fewer workers than cores, a less \
+             loaded machine, or --pin-threads; redis-cli --intrinsic-latency measures the machine.\n",
         ),
         latency::EXPIRE_CYCLE | latency::EXPIRE_DEL => {
             if settings.hz < HZ_ENOUGH {
-                report.push_str("- Many keys expire at a time: a higher hz removes them in smaller portions.\n");
+                report.push_str("- Many keys expire at the same time: a higher hz deletes them in smaller batches.\n");
             }
-            report.push_str("- Large values that expire: lazyfree-lazy-expire yes frees them in the background.\n");
+            report.push_str("- Large values expire: lazyfree-lazy-expire yes frees them in the background.\n");
         }
         _ => {}
     }
@@ -273,47 +278,47 @@ mod tests {
         }
     }
 
-    /// As redis-server 7.0.15 draws it.
+    /// Expected output of redis-server 7.0.15.
     #[test]
-    fn pictures_are_those_of_redis() {
-        let picture = drawn(&series(latency::COMMAND, &[(1005, 22), (1006, 30), (1007, 42)]), 1009);
+    fn graphs_equal_those_of_redis() {
+        let picture = draw(&series(latency::COMMAND, &[(1005, 22), (1006, 30), (1007, 42)]), 1009);
         let lines: Vec<&str> = picture.lines().skip(2).collect();
         assert_eq!(lines, ["  #", "  |", " o|", "_||", "   ", "432", "sss"]);
         assert!(picture.starts_with("command - high 42 ms, low 22 ms (all time high 42 ms)\n----"), "{picture}");
-        // All alike, and ages of different lengths.
-        let picture = drawn(&series(latency::COMMAND, &[(0, 7), (86_400, 7)]), 90_000);
+        // Equal samples, and ages of different lengths.
+        let picture = draw(&series(latency::COMMAND, &[(0, 7), (86_400, 7)]), 90_000);
         let lines: Vec<&str> = picture.lines().skip(2).collect();
         assert_eq!(lines, ["  ", "  ", "  ", "__", "  ", "11", "dh"]);
         assert_eq!([59, 60, 3599, 3600, 86_399, 86_400].map(age), ["59s", "1m", "59m", "1h", "23h", "1d"]);
     }
 
     #[test]
-    fn a_picture_is_as_wide_as_its_bound_and_no_wider() {
+    fn a_graph_has_at_most_80_columns() {
         let wide = |count: i64| {
             let samples: Vec<_> = (0..count).map(|at_s| (at_s, 1)).collect();
-            drawn(&series(latency::COMMAND, &samples), 200).lines().map(str::len).skip(2).max()
+            draw(&series(latency::COMMAND, &samples), 200).lines().map(str::len).skip(2).max()
         };
         assert_eq!((wide(80), wide(81)), (Some(80), Some(80)));
     }
 
     #[test]
-    fn the_doctor_says_what_it_sees() {
+    fn doctor_reports_slow_events_with_advice() {
         let settings =
-            |threshold_ms, slowlog_slower_than_us| DoctorsSettings { threshold_ms, slowlog_slower_than_us, hz: 10 };
+            |threshold_ms, slowlog_slower_than_us| DoctorSettings { threshold_ms, slowlog_slower_than_us, hz: 10 };
         let one = [series(latency::COMMAND, &[(1000, 20), (1002, 40)])];
         for (all, settings, wanted) in [
             (&one[..0], settings(0, 10_000), "isn't monitored"),
-            (&one[..0], settings(5, 10_000), "Nothing has taken 5 ms"),
+            (&one[..0], settings(5, 10_000), "No event has taken 5 ms"),
             (
                 &one[..],
                 settings(20, 10_000),
-                "command: in 2 seconds (average 30 ms, mean deviation 10 ms, every 2.00 s). The longest ever: 40 ms.",
+                "command: in 2 seconds (average 30 ms, mean deviation 10 ms, every 2.00 s). Highest ever: 40 ms.",
             ),
-            (&one[..], settings(20, 20_000), "SLOWLOG GET tells"),
+            (&one[..], settings(20, 20_000), "SLOWLOG GET returns"),
             (&one[..], settings(20, 20_001), "slowlog-log-slower-than 20000."),
             (&one[..], settings(20, -1), "slowlog-log-slower-than 20000."),
             (&[series(latency::EXPIRE_CYCLE, &[(1, 1)])][..], settings(1, 1), "a higher hz"),
-            (&[series(latency::FAST_COMMAND, &[(1, 1)])][..], settings(1, 1), "their cores"),
+            (&[series(latency::FAST_COMMAND, &[(1, 1)])][..], settings(1, 1), "CPU time"),
         ] {
             let report = diagnosis(all, &settings, 1004);
             assert!(report.contains(wanted), "{wanted}: {report}");

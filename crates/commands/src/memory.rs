@@ -1,4 +1,4 @@
-//! `MEMORY`, but for `USAGE`: what the server as a whole takes.
+//! `MEMORY` except `USAGE`: memory usage of the whole server.
 
 use pantala_engine::client::{LocalContext, MemoryFigures};
 use pantala_engine::keyspace::Keyspace;
@@ -22,12 +22,12 @@ fn databases(keyspace: &Keyspace) -> Vec<Database> {
     all.filter(|database| database.keys > 0).collect()
 }
 
-/// A share in percent; 0 of nothing.
+/// Returns the percentage of `part` in `whole`; 0 if `whole` is 0.
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-/// How many times `whole` goes into `part`; 0 of nothing.
+/// Returns `part / whole`; 0 if `whole` is 0.
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -36,13 +36,14 @@ fn difference(a: u64, b: u64) -> i64 {
     i64::try_from(i128::from(a) - i128::from(b)).unwrap_or(i64::MAX)
 }
 
-/// Fields before those of the databases, and after them.
+/// Number of fields before and after those of the databases.
 const FIELDS_BEFORE: usize = 10;
 const FIELDS_AFTER: usize = 17;
 
-/// `MEMORY STATS`. Redis's fields; what Pantala doesn't have is 0. Keys and small values lie in the dictionary itself, so that
-/// `overhead.hashtable.main` holds them too, and all but the process and the clients is the data
-/// set. The caches of scripts and functions don't count in any sum.
+/// `MEMORY STATS`: Redis's fields, with 0 for what Pantala lacks. Keys and small values are stored
+/// in the dictionary itself, so `overhead.hashtable.main` includes them. The dataset is everything
+/// but the process at startup and the clients. The caches of scripts and functions aren't part of
+/// any sum.
 pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let memory = context.host.memory();
     let databases = databases(context.keyspace);
@@ -69,15 +70,15 @@ pub fn stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
         integer_field(reply, "overhead.hashtable.expires", 0);
         integer_field(reply, "overhead.hashtable.slot-to-keys", 0);
     }
-    summary(reply, &memory, databases.iter().map(|database| database.keys).sum());
+    write_totals(reply, &memory, databases.iter().map(|database| database.keys).sum());
 }
 
-/// The fields after those of the databases.
-fn summary(reply: &mut Reply<'_>, memory: &MemoryFigures, keys: u64) {
+/// Writes the fields after those of the databases.
+fn write_totals(reply: &mut Reply<'_>, memory: &MemoryFigures, keys: u64) {
     let overhead_bytes = memory.startup_bytes + memory.clients_bytes;
     let data_bytes = memory.used_bytes.saturating_sub(overhead_bytes);
     let since_start_bytes = memory.used_bytes.saturating_sub(memory.startup_bytes);
-    let beyond_used_bytes = difference(memory.resident_bytes, memory.used_bytes);
+    let excess_bytes = difference(memory.resident_bytes, memory.used_bytes);
     integer_field(reply, "overhead.total", overhead_bytes as i64);
     integer_field(reply, "keys.count", keys as i64);
     integer_field(reply, "keys.bytes-per-key", since_start_bytes.checked_div(keys).unwrap_or(0) as i64);
@@ -90,11 +91,11 @@ fn summary(reply: &mut Reply<'_>, memory: &MemoryFigures, keys: u64) {
     double_field(reply, "allocator-fragmentation.ratio", 1.0);
     integer_field(reply, "allocator-fragmentation.bytes", 0);
     double_field(reply, "allocator-rss.ratio", ratio(memory.resident_bytes, memory.used_bytes));
-    integer_field(reply, "allocator-rss.bytes", beyond_used_bytes);
+    integer_field(reply, "allocator-rss.bytes", excess_bytes);
     double_field(reply, "rss-overhead.ratio", 1.0);
     integer_field(reply, "rss-overhead.bytes", 0);
     double_field(reply, "fragmentation", ratio(memory.resident_bytes, memory.used_bytes));
-    integer_field(reply, "fragmentation.bytes", beyond_used_bytes);
+    integer_field(reply, "fragmentation.bytes", excess_bytes);
 }
 
 fn integer_field(reply: &mut Reply<'_>, name: &str, value: i64) {
@@ -107,19 +108,19 @@ fn double_field(reply: &mut Reply<'_>, name: &str, value: f64) {
     reply.double(value);
 }
 
-/// Below this there is nothing to say about memory, bytes.
-const JUDGED_BYTES_MIN: u64 = 5 * 1024 * 1024;
+/// `MEMORY DOCTOR` gives no diagnosis for less data than this, in bytes.
+const DIAGNOSIS_BYTES_MIN: u64 = 5 * 1024 * 1024;
 
-/// Peak above this share of what is used now: worth a word, percent.
+/// `MEMORY DOCTOR` reports a peak above this percentage of the current usage.
 const PEAK_PERCENT_MAX: f64 = 150.0;
 
-/// Resident memory above this multiple of what is used: worth a word.
+/// `MEMORY DOCTOR` reports resident memory above this multiple of the current usage.
 const RESIDENT_RATIO_MAX: f64 = 1.4;
 
-/// Mean memory of a client above this: worth a word, bytes.
+/// `MEMORY DOCTOR` reports an average client above this size, in bytes.
 const CLIENT_BYTES_MAX: u64 = 200 * 1024;
 
-/// `MEMORY DOCTOR`: what is out of the ordinary, in words.
+/// `MEMORY DOCTOR`: reports unusual memory usage.
 pub fn doctor(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let clients = context.host.clients().len() as u64;
     reply.verbatim("txt", diagnosis(&context.host.memory(), clients).as_bytes());
@@ -127,29 +128,33 @@ pub fn doctor(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_
 
 fn diagnosis(memory: &MemoryFigures, clients: u64) -> String {
     let data_bytes = memory.used_bytes.saturating_sub(memory.startup_bytes);
-    if data_bytes < JUDGED_BYTES_MIN {
-        return format!("There is hardly any data ({data_bytes} bytes): nothing to judge yet.\n");
+    if data_bytes < DIAGNOSIS_BYTES_MIN {
+        return format!("Too little data for a diagnosis ({data_bytes} bytes).\n");
     }
     let mut findings = String::new();
     if percent(memory.peak_bytes, memory.used_bytes) > PEAK_PERCENT_MAX {
         findings.push_str(
-            " * Peak: far more memory was in use once than is now. The allocator may keep what was freed, so resident memory \
-             can be above what the data needs. It will be used again when the data grows.\n",
+            " * Peak: memory usage was far higher than it is now. The allocator may keep freed memory, so resident memory \
+             can exceed what the data needs. It will be reused when the data grows.\n",
         );
     }
     if ratio(memory.resident_bytes, memory.used_bytes) > RESIDENT_RATIO_MAX {
         findings.push_str(
-            " * Resident memory: the process holds much more than it accounts for. Memory is fragmented, or was freed and not \
-             yet given back to the system.\n",
+            " * Resident memory: far more than the accounted memory. It is fragmented, or freed but not yet returned to \
+             the system.\n",
         );
     }
     if memory.clients_bytes.checked_div(clients).unwrap_or(0) > CLIENT_BYTES_MAX {
         findings.push_str(
             " * Clients: their buffers are large on average. Look in CLIENT LIST for clients that don't read their replies \
-             (omem) or send big commands (qbuf), and consider client-output-buffer-limit.\n",
+             (omem) or send large commands (qbuf), and consider client-output-buffer-limit.\n",
         );
     }
-    if findings.is_empty() { "Memory is in good order.\n".to_owned() } else { format!("Worth a look:\n\n{findings}") }
+    if findings.is_empty() {
+        "No memory problems found.\n".to_owned()
+    } else {
+        format!("Memory problems:\n\n{findings}")
+    }
 }
 
 /// `MEMORY PURGE`.
@@ -162,7 +167,7 @@ pub fn purge(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
 pub fn malloc_stats(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let memory = context.host.memory();
     let mut text = format!(
-        "accounted for: {} bytes\nresident: {} bytes\nprocess at its start: {} bytes\nclients: {} bytes\n",
+        "accounted: {} bytes\nresident: {} bytes\nprocess at startup: {} bytes\nclients: {} bytes\n",
         memory.used_bytes, memory.resident_bytes, memory.startup_bytes, memory.clients_bytes
     );
     for database in databases(context.keyspace) {
@@ -181,15 +186,15 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "MEMORY",
         &[
             "DOCTOR",
-            "    What is out of the ordinary about memory, in words.",
+            "    Return a report of memory problems.",
             "MALLOC-STATS",
-            "    Where the memory is.",
+            "    Return the distribution of memory over clients and databases.",
             "PURGE",
-            "    Have the allocator give back what is free.",
+            "    Return free memory from the allocator to the system.",
             "STATS",
-            "    What the server takes, in figures.",
+            "    Return the memory usage of the server in detail.",
             "USAGE <key> [SAMPLES <count>]",
-            "    What a key takes, bytes. Always exact: samples are not needed.",
+            "    Return the memory usage of a key in bytes. Always exact; SAMPLES has no effect.",
         ],
     );
 }
@@ -212,7 +217,7 @@ mod tests {
     };
 
     #[test]
-    fn stats_in_both_versions() {
+    fn stats_in_both_protocol_versions() {
         let mut test = LocalTest::new();
         test.host.memory = FIGURES;
         let text = test.run("MEMORY STATS");
@@ -221,23 +226,23 @@ mod tests {
         assert!(text.ends_with("|$19|fragmentation.bytes|:4194304|"), "{text}");
         test.run("HELLO 3");
         let reply = test.raw(&[b"MEMORY", b"STATS"]);
-        let (value, _) = parse_reply(&reply).expect("well-formed").expect("whole");
+        let (value, _) = parse_reply(&reply).expect("well-formed").expect("complete");
         assert!(matches!(&value, Value::Map(pairs) if pairs.len() == FIELDS_BEFORE + FIELDS_AFTER), "{value:?}");
         test.expect(&[("MEMORY PURGE", "+OK|")]);
     }
 
     #[test]
-    fn nothing_divides_by_nothing() {
+    fn an_empty_server_has_no_nan_in_its_stats() {
         let mut test = LocalTest::new();
         let text = test.run("MEMORY STATS");
         assert!(!text.contains("nan") && !text.contains("inf"), "{text}");
     }
 
     #[test]
-    fn the_doctor_judges() {
+    fn doctor_reports_memory_problems() {
         let empty = MemoryFigures { used_bytes: 9 << 20, ..FIGURES };
-        assert!(diagnosis(&empty, 1).starts_with("There is hardly any data (1048576 bytes)"));
-        assert_eq!(diagnosis(&FIGURES, 20), "Memory is in good order.\n");
+        assert!(diagnosis(&empty, 1).starts_with("Too little data for a diagnosis (1048576 bytes)"));
+        assert_eq!(diagnosis(&FIGURES, 20), "No memory problems found.\n");
         let peak = MemoryFigures { peak_bytes: 31 << 20, ..FIGURES };
         assert!(diagnosis(&peak, 20).contains("* Peak"));
         let resident = MemoryFigures { resident_bytes: 29 << 20, ..FIGURES };

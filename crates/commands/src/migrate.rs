@@ -1,8 +1,10 @@
-//! `MIGRATE`: keys go to another server and are deleted here when it has them.
+//! `MIGRATE`: copies keys to another server and deletes them here once it has confirmed them.
 //!
-//! As in Redis the payloads of all keys go out in one piece, a `RESTORE` for each, and each is deleted when its reply is there. Their shards are held until
-//! then, so nobody changes what is under way; the worker stands still meanwhile. As in Redis the timeout is that of a single step (to connect, to write a
-//! part, to read a reply), and to find a host by its name has none. Unlike Redis each call makes a connection of its own.
+//! As in Redis, one `RESTORE` per key is sent, all in one write, and a key is deleted when its
+//! reply arrives. The shards of the keys are held until then, so that no other command changes
+//! them, and the worker is blocked meanwhile. As in Redis, the timeout applies to a single step
+//! (connecting, writing a part, reading a reply), and resolving the host name has none. Unlike
+//! Redis, each call opens its own connection.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -18,15 +20,15 @@ use crate::arguments::{integer, is_option};
 use crate::dump::payload_of;
 use crate::{errors, propagated};
 
-/// The argument that is the key, or empty before `KEYS`.
+/// Index of the key, which is empty with `KEYS`.
 const KEY_AT: usize = 3;
-/// The first option.
+/// Index of the first option.
 const OPTIONS_AT: usize = 6;
-/// The number of the key specification that has the flags of every key, also of those behind `KEYS`.
+/// Index of the key specification whose flags apply to all keys, including those after `KEYS`.
 const SPEC: usize = 0;
-/// What a timeout of zero or less means.
+/// Timeout if the argument is zero or negative.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A reply's first line is no longer: it is no reply otherwise.
+/// Maximum length of the first line of a reply, in bytes.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
 const CONNECTING: &str = "IOERR error or timeout connecting to the client";
@@ -43,13 +45,13 @@ pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
         Ok(timeout_ms) => Duration::from_millis(timeout_ms),
     };
     let mut commands = Commands::new();
-    options.introduce(db, &mut commands);
-    let introductions = commands.count;
+    options.add_prelude(db, &mut commands);
+    let prelude_replies = commands.count;
     let mut keys = Vec::new();
     for index in options.keys.clone() {
         let key = access.key(args, index);
         if let Some((payload, at_ms)) = payload_of(access, &key) {
-            // A key whose time is over isn't found.
+            // Expired keys have been skipped.
             let ttl_ms = at_ms.map_or(0, |at_ms| at_ms - access.now_ms());
             commands.restore(key.bytes, ttl_ms, &payload, options.replace, access.keyspace().is_cluster());
             keys.push(key);
@@ -60,32 +62,32 @@ pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     }
     let mut target = match Target::connect(args.at(1), args.at(2), timeout) {
         Ok(target) => target,
-        // Redis finds out when it writes.
+        // Redis notices this only when it writes.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return reply.error(WRITING),
         Err(_) => return reply.error(CONNECTING),
     };
     if target.write(&commands.bytes).is_err() {
         return reply.error(WRITING);
     }
-    let mut refused: Option<Vec<u8>> = None;
-    for _ in 0..introductions {
+    let mut first_error: Option<Vec<u8>> = None;
+    for _ in 0..prelude_replies {
         match target.read_reply() {
-            Ok(Err(error)) => _ = refused.get_or_insert(error),
+            Ok(Err(error)) => _ = first_error.get_or_insert(error),
             Ok(Ok(())) => {}
             Err(_) => return reply.error(READING),
         }
     }
-    let is_unknown = refused.is_some();
+    let prelude_failed = first_error.is_some();
     for key in &keys {
         match target.read_reply() {
-            Ok(Err(error)) => _ = refused.get_or_insert(error),
-            Ok(Ok(())) if is_unknown || options.copy => {}
+            Ok(Err(error)) => _ = first_error.get_or_insert(error),
+            Ok(Ok(())) if prelude_failed || options.copy => {}
             Ok(Ok(())) => delete(access, key),
-            Err(_) if refused.is_some() => break,
+            Err(_) if first_error.is_some() => break,
             Err(_) => return reply.error(READING),
         }
     }
-    match refused {
+    match first_error {
         Some(error) => reply.error_bytes(&[b"ERR Target instance replied with error: ".as_slice(), &error].concat()),
         None => reply.ok(),
     }
@@ -98,7 +100,7 @@ fn delete(access: &mut Access<'_>, key: &Key<'_>) {
     }
 }
 
-/// Where the keys of `MIGRATE` stand; nowhere if there is a key as well as `KEYS`.
+/// Visits the indexes of `MIGRATE`'s keys; none if both a key and `KEYS` are given.
 pub fn migrate_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     let mut index = OPTIONS_AT;
     while let Some(word) = args.get(index) {
@@ -115,29 +117,30 @@ pub fn migrate_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     }
 }
 
-/// Arguments that belong to an option.
+/// Returns the number of values of an option.
 fn values_of(option: &[u8]) -> usize {
     if is_option(option, "AUTH2") { 2 } else { usize::from(is_option(option, "AUTH")) }
 }
 
-/// The shards of the keys. Not by [`Route::Keys`](pantala_engine::command::Route::Keys), since no script can take back what another server has been sent:
-/// in one this makes it hold all shards.
+/// Route of `MIGRATE`: the shards of its keys. It isn't
+/// [`Route::Keys`](pantala_engine::command::Route::Keys), because a script can't roll back what was
+/// sent to another server: with a custom route, the script takes all shards first.
 pub fn migrate_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     migrate_keys(args, &mut |index, _| shards.push(keyspace.place(args.at(index)).shard));
 }
 
-/// What stands behind the timeout.
+/// The arguments after the timeout.
 struct Options<'a> {
     copy: bool,
     replace: bool,
-    /// Name, if one was given, and password.
+    /// User name, if given, and password.
     auth: Option<(Option<&'a [u8]>, &'a [u8])>,
     /// Indexes of the keys.
     keys: Range<usize>,
 }
 
 impl<'a> Options<'a> {
-    /// `None`: the reply says what is wrong.
+    /// Parses the options. Replies with an error and returns `None` if they are invalid.
     fn parse(args: &Args<'a>, reply: &mut Reply<'_>) -> Option<Self> {
         let mut options = Options { copy: false, replace: false, auth: None, keys: KEY_AT..KEY_AT + 1 };
         let mut index = OPTIONS_AT;
@@ -166,8 +169,8 @@ impl<'a> Options<'a> {
         Some(options)
     }
 
-    /// What is sent before the keys.
-    fn introduce(&self, db: i64, commands: &mut Commands) {
+    /// Adds the commands that precede the keys.
+    fn add_prelude(&self, db: i64, commands: &mut Commands) {
         match self.auth {
             Some((Some(name), password)) => commands.add(&[b"AUTH", name, password]),
             Some((None, password)) => commands.add(&[b"AUTH", password]),
@@ -177,7 +180,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Commands in RESP, one after the other.
+/// A pipeline of encoded commands.
 struct Commands {
     bytes: Vec<u8>,
     count: usize,
@@ -189,7 +192,7 @@ impl Commands {
     }
 
     fn add(&mut self, words: &[&[u8]]) {
-        // A command is an array of bulks, as a reply may be.
+        // A command is encoded like an array of bulks in a reply.
         let mut out = Reply::new(&mut self.bytes, Version::Resp2);
         out.array(words.len());
         words.iter().for_each(|word| out.bulk(word));
@@ -205,7 +208,7 @@ impl Commands {
     }
 }
 
-/// The other server.
+/// A connection to the other server.
 struct Target {
     stream: BufReader<TcpStream>,
 }
@@ -233,7 +236,7 @@ impl Target {
         self.stream.get_mut().write_all(bytes)
     }
 
-    /// A reply of one line: its text without the dash if it is an error.
+    /// Reads a reply of one line. An error reply is returned as its text without the dash.
     fn read_reply(&mut self) -> io::Result<Result<(), Vec<u8>>> {
         let mut line = Vec::new();
         self.stream.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;

@@ -1,4 +1,4 @@
-//! Publish and subscribe: `SUBSCRIBE` and its kin, `PUBLISH`, `PUBSUB`.
+//! Pub/sub: `SUBSCRIBE` and its variants, `PUBLISH`, `PUBSUB`.
 
 use pantala_base::glob;
 use pantala_engine::client::LocalContext;
@@ -9,12 +9,12 @@ use crate::help;
 
 /// `SUBSCRIBE channel [channel …]`.
 pub fn subscribe(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    enter(context, args, Kind::Channel, "subscribe", reply);
+    add_subscriptions(context, args, Kind::Channel, "subscribe", reply);
 }
 
 /// `PSUBSCRIBE pattern [pattern …]`.
 pub fn psubscribe(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    enter(context, args, Kind::Pattern, "psubscribe", reply);
+    add_subscriptions(context, args, Kind::Pattern, "psubscribe", reply);
 }
 
 /// `SSUBSCRIBE shardchannel [shardchannel …]`.
@@ -22,26 +22,26 @@ pub fn ssubscribe(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut R
     if context.session.in_exec {
         return reply.error("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client");
     }
-    enter(context, args, Kind::Shard, "ssubscribe", reply);
+    add_subscriptions(context, args, Kind::Shard, "ssubscribe", reply);
 }
 
 /// `UNSUBSCRIBE [channel …]`.
 pub fn unsubscribe(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    leave(context, args, Kind::Channel, "unsubscribe", reply);
+    remove_subscriptions(context, args, Kind::Channel, "unsubscribe", reply);
 }
 
 /// `PUNSUBSCRIBE [pattern …]`.
 pub fn punsubscribe(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    leave(context, args, Kind::Pattern, "punsubscribe", reply);
+    remove_subscriptions(context, args, Kind::Pattern, "punsubscribe", reply);
 }
 
 /// `SUNSUBSCRIBE [shardchannel …]`.
 pub fn sunsubscribe(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    leave(context, args, Kind::Shard, "sunsubscribe", reply);
+    remove_subscriptions(context, args, Kind::Shard, "sunsubscribe", reply);
 }
 
 /// Adds subscriptions, with a reply for each.
-fn enter(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind, verb: &str, reply: &mut Reply<'_>) {
+fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind, verb: &str, reply: &mut Reply<'_>) {
     let listener = context.session.listener();
     let subscriptions = context.session.subscriptions.get_or_insert_default();
     for name in args.iter().skip(1) {
@@ -51,8 +51,14 @@ fn enter(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind, verb: &str
     context.session.tell_subscriptions();
 }
 
-/// Ends subscriptions, or all of a kind, with a reply for each.
-fn leave(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind, verb: &str, reply: &mut Reply<'_>) {
+/// Removes the named subscriptions, or all of a kind, with a reply for each.
+fn remove_subscriptions(
+    context: &mut LocalContext<'_>,
+    args: &Args<'_>,
+    kind: Kind,
+    verb: &str,
+    reply: &mut Reply<'_>,
+) {
     let listener = context.session.listener();
     let subscriptions = context.session.subscriptions.get_or_insert_default();
     let pubsub = context.keyspace.pubsub();
@@ -150,15 +156,15 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
         "PUBSUB",
         &[
             "CHANNELS [<pattern>]",
-            "    Channels that somebody listens to by name (default: all).",
+            "    Return the channels with subscribers that match the pattern (default: all).",
             "NUMPAT",
-            "    How many patterns are listened to.",
+            "    Return the number of subscribed patterns.",
             "NUMSUB [<channel> ...]",
-            "    How many listen to each channel by name.",
+            "    Return the number of subscribers of each channel, without patterns.",
             "SHARDCHANNELS [<pattern>]",
-            "    Shard channels that somebody listens to (default: all).",
+            "    Return the shard channels with subscribers that match the pattern (default: all).",
             "SHARDNUMSUB [<shardchannel> ...]",
-            "    How many listen to each shard channel.",
+            "    Return the number of subscribers of each shard channel.",
         ],
     );
 }

@@ -87,7 +87,7 @@ mod tests {
         for wrong in ["FOO", "SAVE NOSAVE", "ABORT NOW", "NOSAVE ABORT", "FORCE ABORT", "SAVE ABORT", "''"] {
             assert_eq!(test.run(&format!("SHUTDOWN {wrong}")), "-ERR syntax error|", "{wrong}");
         }
-        assert!(test.asked().is_empty() && !test.session.close_after_reply);
+        assert!(test.take_calls().is_empty() && !test.session.close_after_reply);
         test.expect(&[
             ("SHUTDOWN", ""),
             ("SHUTDOWN nosave now force NOW", ""),
@@ -97,13 +97,13 @@ mod tests {
         let flags = |save, no_save, now, force, abort| {
             format!("{:?}", pantala_engine::client::Shutdown { save, no_save, now, force, abort })
         };
-        let asked = [
+        let calls = [
             flags(false, false, false, false, false),
             flags(false, true, true, true, false),
             flags(true, false, false, false, false),
             flags(false, false, false, false, true),
         ];
-        assert_eq!(test.asked(), asked);
+        assert_eq!(test.take_calls(), calls);
         assert!(test.session.close_after_reply);
         test.host.error = "ERR No shutdown in progress.";
         test.expect(&[

@@ -27,14 +27,14 @@ pub(crate) struct FakeHost {
     pub(crate) memory: MemoryFigures,
     pub(crate) now_us: i64,
     /// The recorded calls, one line each.
-    pub(crate) asked: Mutex<Vec<String>>,
+    pub(crate) calls: Mutex<Vec<String>>,
     /// The error of every fallible call; empty for success.
     pub(crate) error: &'static str,
 }
 
 impl FakeHost {
-    fn ask(&self, what: String) -> Result<(), String> {
-        self.asked.lock().expect("lock is not poisoned").push(what);
+    fn record(&self, call: String) -> Result<(), String> {
+        self.calls.lock().expect("lock is not poisoned").push(call);
         if self.error.is_empty() { Ok(()) } else { Err(self.error.to_owned()) }
     }
 }
@@ -52,16 +52,16 @@ impl Host for FakeHost {
         command.name == "substr"
     }
     fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
-        self.ask(format!("load {}", text(body))).map(|()| b"sha".to_vec()).map_err(String::into_bytes)
+        self.record(format!("load {}", text(body))).map(|()| b"sha".to_vec()).map_err(String::into_bytes)
     }
     fn script_exists(&self, name: &[u8]) -> bool {
         name == b"known"
     }
     fn purge_memory(&self) {
-        let _ = self.ask("purge memory".to_owned());
+        let _ = self.record("purge memory".to_owned());
     }
     fn script_flush(&self) {
-        let _ = self.ask("flush scripts".to_owned());
+        let _ = self.record("flush scripts".to_owned());
     }
     fn script_kill(&self) -> Result<(), &'static str> {
         if self.error.is_empty() { Ok(()) } else { Err(self.error) }
@@ -77,13 +77,13 @@ impl Host for FakeHost {
     }
     fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String> {
         let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
-        self.ask(format!("set {} by {}", pairs.join(" "), client.id))
+        self.record(format!("set {} by {}", pairs.join(" "), client.id))
     }
     fn config_rewrite(&self) -> Result<(), String> {
-        self.ask("rewrite".to_owned())
+        self.record("rewrite".to_owned())
     }
     fn reset_stats(&self) {
-        let _ = self.ask("resetstat".to_owned());
+        let _ = self.record("resetstat".to_owned());
     }
     fn clients(&self) -> &Clients {
         &self.clients
@@ -98,7 +98,7 @@ impl Host for FakeHost {
         self.password.is_some()
     }
     fn shutdown(&self, how: Shutdown) -> Result<(), String> {
-        self.ask(format!("{how:?}"))
+        self.record(format!("{how:?}"))
     }
     fn info(&self, sections: &[String]) -> String {
         format!("{}\n", sections.join(" "))
@@ -206,8 +206,8 @@ impl LocalTest {
     }
 
     /// Takes the calls recorded since the last time.
-    pub(crate) fn asked(&mut self) -> Vec<String> {
-        std::mem::take(&mut *self.host.asked.lock().expect("lock is not poisoned"))
+    pub(crate) fn take_calls(&mut self) -> Vec<String> {
+        std::mem::take(&mut *self.host.calls.lock().expect("lock is not poisoned"))
     }
 }
 
@@ -220,7 +220,7 @@ fn add_client(host: &FakeHost, port: u16) -> Arc<Client> {
 
 impl Functions for FakeHost {
     fn load(&self, code: &[u8], replace: bool) -> Result<Vec<u8>, Vec<u8>> {
-        self.ask(format!("load {replace} {}", text(code))).map(|()| b"library".to_vec()).map_err(String::into_bytes)
+        self.record(format!("load {replace} {}", text(code))).map(|()| b"library".to_vec()).map_err(String::into_bytes)
     }
     fn libraries(&self) -> Vec<LibraryFacts> {
         let function = |name: &str, description: Option<&str>, flags: &[&'static str]| FunctionFacts {
@@ -245,11 +245,11 @@ impl Functions for FakeHost {
         name == b"first"
     }
     fn flush(&self) {
-        let _ = self.ask("flush functions".to_owned());
+        let _ = self.record("flush functions".to_owned());
     }
     fn restore(&self, texts: &[Vec<u8>], trouble: Option<&str>, policy: RestorePolicy) -> Result<(), Vec<u8>> {
         let texts: Vec<String> = texts.iter().map(|code| text(code)).collect();
-        let _ = self.ask(format!("restore {policy:?} {}", texts.join(" ")));
+        let _ = self.record(format!("restore {policy:?} {}", texts.join(" ")));
         trouble.map_or(Ok(()), |trouble| Err(trouble.as_bytes().to_vec()))
     }
     fn running(&self) -> Result<Option<RunningFacts>, &'static str> {

@@ -11,7 +11,7 @@ use crate::arguments::{c_string, is_option};
 use crate::connection::DEFAULT_USER;
 use crate::errors;
 
-/// Which clients are to be closed: those that fit all that is given.
+/// A filter of clients: a client must match all given options.
 #[derive(Default)]
 struct Filter<'a> {
     address: Option<&'a [u8]>,
@@ -23,7 +23,8 @@ struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Reads option and value pairs; `None`: the reply says what is wrong with them.
+    /// Parses pairs of option and value. Replies with an error and returns `None` if they are
+    /// invalid.
     fn parse(args: &Args<'a>, reply: &mut Reply<'_>) -> Option<Self> {
         let mut filter = Filter { skip_me: true, ..Filter::default() };
         let mut index = 2;
@@ -38,7 +39,7 @@ impl<'a> Filter<'a> {
         Some(filter)
     }
 
-    /// Adds an option; `None`: the reply says what is wrong with it.
+    /// Adds an option. Replies with an error and returns `None` if it is invalid.
     fn add(&mut self, option: &[u8], value: &'a [u8], reply: &mut Reply<'_>) -> Option<()> {
         if is_option(option, "ID") {
             self.id = Some(positive(value, "ERR client-id should be greater than 0", reply)? as u64);
@@ -49,7 +50,7 @@ impl<'a> Filter<'a> {
         } else if is_option(option, "LADDR") {
             self.local_address = Some(value);
         } else if is_option(option, "USER") {
-            // There is one user, and every client is that one: nothing to remember.
+            // There is only one user, so the filter needs no field for it.
             if value != DEFAULT_USER {
                 reply.error_bytes(&[b"ERR No such user '", c_string(value), b"'"].concat());
                 return None;
@@ -65,7 +66,7 @@ impl<'a> Filter<'a> {
         Some(())
     }
 
-    fn fits(&self, client: &Client, now_ms: i64) -> bool {
+    fn matches(&self, client: &Client, now_ms: i64) -> bool {
         let is_at = |wanted: &[u8], endpoint: String| c_string(wanted) == endpoint.as_bytes();
         self.id.is_none_or(|id| id == client.id)
             && self.kind.is_none_or(|kind| kind == Kind::of(client))
@@ -75,7 +76,7 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// A number above zero; `None`: it isn't one, and the reply is `wrong`.
+/// Parses a positive number. Replies with `wrong` and returns `None` if it isn't one.
 fn positive(value: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<i64> {
     let value = parse_i64(value).filter(|value| *value > 0);
     if value.is_none() {
@@ -84,7 +85,8 @@ fn positive(value: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<i64> {
     value
 }
 
-/// `CLIENT KILL address`, or with options `ID`, `ADDR`, `LADDR`, `TYPE`, `USER`, `MAXAGE` (Redis 7.4's) and `SKIPME`.
+/// `CLIENT KILL address`, or with options `ID`, `ADDR`, `LADDR`, `TYPE`, `USER`, `MAXAGE` (from
+/// Redis 7.4) and `SKIPME`.
 pub fn kill(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let by_address = args.len() == 3;
     let filter = if by_address {
@@ -95,7 +97,7 @@ pub fn kill(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
             None => return,
         }
     };
-    let killed = kill_fitting(context, &filter);
+    let killed = kill_matching(context, &filter);
     match (by_address, killed) {
         (true, 0) => reply.error("ERR No such client"),
         (true, _) => reply.ok(),
@@ -103,13 +105,14 @@ pub fn kill(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// Closes the clients that fit and counts them. This connection closes after the reply.
-fn kill_fitting(context: &mut LocalContext<'_>, filter: &Filter<'_>) -> i64 {
+/// Kills the matching clients and returns their number. The own connection closes after the reply.
+fn kill_matching(context: &mut LocalContext<'_>, filter: &Filter<'_>) -> i64 {
     let me = context.session.client.id;
     let mut killed = 0;
     for client in context.host.clients().all() {
-        // Whoever was killed before is gone, though its worker has yet to close it.
-        if client.killed.load(Relaxed) || filter.skip_me && client.id == me || !filter.fits(&client, context.now_ms) {
+        // A killed client no longer counts, even if its worker has yet to close it.
+        if client.killed.load(Relaxed) || filter.skip_me && client.id == me || !filter.matches(&client, context.now_ms)
+        {
             continue;
         }
         if client.id == me {

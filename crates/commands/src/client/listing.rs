@@ -13,7 +13,7 @@ use pantala_resp::{Args, Reply};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// Kinds of clients, as options name them. There are no replicas yet.
+/// Types of clients in options. There are no replicas yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Normal,
@@ -23,7 +23,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The kind of that name; `None`: there is none, and the reply says so.
+    /// Parses a type. Replies with an error and returns `None` if it is unknown.
     pub(super) fn parse(name: &[u8], reply: &mut Reply<'_>) -> Option<Self> {
         let known = [
             ("normal", Kind::Normal),
@@ -39,7 +39,7 @@ impl Kind {
         kind
     }
 
-    /// The kind of a client.
+    /// Returns the type of a client.
     pub(super) fn of(client: &Client) -> Self {
         if client.is_subscriber() { Kind::PubSub } else { Kind::Normal }
     }
@@ -77,13 +77,14 @@ pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
 
 fn write_lines(text: &mut String, context: &LocalContext<'_>, wanted: impl Fn(&Client) -> bool) {
     let clients = context.host.clients().all();
-    // One that was killed is gone as far as others can see, though its worker has yet to close it.
+    // A killed client is no longer listed, even if its worker has yet to close it.
     for client in clients.iter().filter(|client| !client.killed.load(Relaxed) && wanted(client)) {
         write_line(text, client, context.now_ms);
     }
 }
 
-/// The line of a client, in the order of Redis 7.0. Figures of features that aren't there yet are those of an idle client.
+/// Writes the line of a client, with the fields of Redis 7.0 in their order. Fields of missing
+/// features have the values of an idle client.
 fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     let seconds_since = |then_ms: i64| (now_ms - then_ms).max(0) / 1000;
     let query_bytes = client.query_bytes.load(Relaxed);
@@ -120,7 +121,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         client.redirect.load(Relaxed),
         client.resp.load(Relaxed),
     );
-    // 7.0 has no such fields: a client that never said what it is has its line as there.
+    // 7.0 lacks these fields: without SETINFO the line is the same as there.
     let names = client.names();
     if !names.library.is_empty() || !names.library_version.is_empty() {
         let (name, version) =
@@ -130,7 +131,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     text.push('\n');
 }
 
-/// What is out of the ordinary, a letter each, or `N`.
+/// Returns the flags, one letter each, or `N` if there are none.
 fn flags(client: &Client) -> String {
     let tracking = Options::from_bits_truncate(client.tracking.load(Relaxed));
     let letters = [

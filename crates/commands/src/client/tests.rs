@@ -35,7 +35,7 @@ fn names_are_printable() {
 }
 
 #[test]
-fn replies_on_off_skip() {
+fn reply_modes() {
     let mut test = LocalTest::new();
     let mut mode = |command: &str, reply: &str| {
         test.expect(&[(command, reply)]);
@@ -50,7 +50,7 @@ fn replies_on_off_skip() {
 }
 
 #[test]
-fn switches() {
+fn no_evict_and_no_touch_are_switches() {
     let mut test = LocalTest::new();
     test.expect(&[("CLIENT NO-EVICT on", "+OK|"), ("CLIENT NO-TOUCH ON", "+OK|"), ("CLIENT NO-EVICT x", SYNTAX)]);
     assert!(test.session.client.no_evict.load(Relaxed) && test.session.client.no_touch.load(Relaxed));
@@ -59,7 +59,7 @@ fn switches() {
 }
 
 #[test]
-fn a_line_per_client_in_redis_order() {
+fn lines_have_the_fields_of_redis_in_order() {
     let mut test = LocalTest::new();
     test.add(1002);
     test.session.client.names().name = b"me".to_vec();
@@ -94,7 +94,7 @@ fn a_line_per_client_in_redis_order() {
 }
 
 #[test]
-fn flags_are_letters() {
+fn flags_of_a_client() {
     let mut test = LocalTest::new();
     test.expect(&[("CLIENT NO-EVICT on", "+OK|"), ("CLIENT NO-TOUCH on", "+OK|")]);
     assert!(test.run("CLIENT INFO").contains(" flags=eT "));
@@ -108,7 +108,7 @@ fn kill_by_address() {
         ("CLIENT KILL 127.0.0.1:1003", "-ERR No such client|"),
         ("CLIENT KILL ID", "-ERR No such client|"),
         ("CLIENT KILL 127.0.0.1:1002", "+OK|"),
-        // It is gone, though it is still in the list.
+        // The killed client no longer counts, although it is still in the table.
         ("CLIENT KILL 127.0.0.1:1002", "-ERR No such client|"),
     ]);
     assert!(other.killed.load(Relaxed));
@@ -133,7 +133,7 @@ fn kill_by_filters() {
 }
 
 #[test]
-fn kill_spares_itself_unless_told() {
+fn kill_skips_itself_by_default() {
     let mut test = LocalTest::new();
     let others: Vec<_> = (1002..1006).map(|port| test.add(port)).collect();
     test.now_ms = START_MS + 10_000;
@@ -152,7 +152,7 @@ fn kill_spares_itself_unless_told() {
 }
 
 #[test]
-fn kill_refuses_what_it_does_not_know() {
+fn kill_rejects_invalid_options() {
     let mut test = LocalTest::new();
     test.add(1002);
     let no_id = "-ERR client-id should be greater than 0|";
@@ -171,7 +171,7 @@ fn kill_refuses_what_it_does_not_know() {
 }
 
 #[test]
-fn unblock_finds_nobody() {
+fn unblock_without_a_blocked_client() {
     LocalTest::new().expect(&[
         ("CLIENT UNBLOCK 1", ":0|"),
         ("CLIENT UNBLOCK 1 timeout", ":0|"),
@@ -186,7 +186,7 @@ fn unblock_finds_nobody() {
 }
 
 #[test]
-fn pauses_add_up() {
+fn pauses_combine() {
     let mut test = LocalTest::new();
     let mut paused = |command: &str, reply: &str| {
         test.expect(&[(command, reply)]);
@@ -206,7 +206,7 @@ fn pauses_add_up() {
 }
 
 #[test]
-fn pause_refuses_what_it_does_not_know() {
+fn pause_rejects_invalid_arguments() {
     LocalTest::new().expect(&[
         ("CLIENT PAUSE x", "-ERR timeout is not an integer or out of range|"),
         ("CLIENT PAUSE -1", "-ERR timeout is negative|"),

@@ -1,4 +1,4 @@
-//! `CLIENT TRACKING` and what belongs to it: see [`pantala_engine::tracking`].
+//! `CLIENT TRACKING` and related subcommands: see [`pantala_engine::tracking`].
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ const NOT_TRACKING: &str =
 const NOT_OPT_IN: &str = "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.";
 const NOT_OPT_OUT: &str = "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.";
 
-/// What `CLIENT TRACKING` was asked for.
+/// The options of `CLIENT TRACKING`.
 #[derive(Default)]
-struct Asked<'a> {
+struct Request<'a> {
     options: Options,
     redirect: Option<Arc<Client>>,
     prefixes: Vec<&'a [u8]>,
 }
 
-impl<'a> Asked<'a> {
-    /// Reads the options; `None`: the reply says what is wrong with them.
+impl<'a> Request<'a> {
+    /// Parses the options. Replies with an error and returns `None` if they are invalid.
     fn parse(context: &LocalContext<'_>, args: &Args<'a>, reply: &mut Reply<'_>) -> Option<Self> {
         const FLAGS: [(&str, Options); 4] = [
             ("BCAST", Options::BROADCAST),
@@ -38,25 +38,25 @@ impl<'a> Asked<'a> {
             ("OPTOUT", Options::OPT_OUT),
             ("NOLOOP", Options::NO_LOOP),
         ];
-        let mut asked = Asked::default();
+        let mut request = Request::default();
         let mut index = 3;
         while let Some(option) = args.get(index) {
             let value = args.get(index + 1);
             index += 1;
             if let Some(value) = value.filter(|_| is_option(option, "REDIRECT")) {
                 index += 1;
-                asked.set_redirect(context, value, reply)?;
+                request.set_redirect(context, value, reply)?;
             } else if let Some(value) = value.filter(|_| is_option(option, "PREFIX")) {
                 index += 1;
-                asked.prefixes.push(value);
+                request.prefixes.push(value);
             } else if let Some((_, flag)) = FLAGS.iter().find(|(name, _)| is_option(option, name)) {
-                asked.options |= *flag;
+                request.options |= *flag;
             } else {
                 reply.error(errors::SYNTAX);
                 return None;
             }
         }
-        Some(asked)
+        Some(request)
     }
 
     fn set_redirect(&mut self, context: &LocalContext<'_>, value: &[u8], reply: &mut Reply<'_>) -> Option<()> {
@@ -72,8 +72,8 @@ impl<'a> Asked<'a> {
         self.redirect.as_ref().map(|_| ())
     }
 
-    /// What doesn't fit together, or not what the client has asked for before.
-    fn misfit(&self, context: &LocalContext<'_>) -> Option<Vec<u8>> {
+    /// Returns the error if the options contradict each other or the current ones.
+    fn conflict(&self, context: &LocalContext<'_>) -> Option<Vec<u8>> {
         let (new, tracking) = (self.options, context.session.tracking.as_ref());
         let old = tracking.map_or(Options::empty(), |tracking| tracking.options);
         let error = if !new.contains(Options::BROADCAST) && !self.prefixes.is_empty() {
@@ -94,7 +94,7 @@ impl<'a> Asked<'a> {
         Some(error.as_bytes().to_vec())
     }
 
-    /// Whether a key could begin with two of the prefixes.
+    /// Returns the error if a key could start with two of the prefixes.
     fn collision(&self, context: &LocalContext<'_>) -> Option<Vec<u8>> {
         let overlap = |one: &[u8], other: &[u8]| one.starts_with(other) || other.starts_with(one);
         for (at, &prefix) in self.prefixes.iter().enumerate() {
@@ -125,12 +125,12 @@ fn overlapping(prefix: &[u8], what: &[u8], other: &[u8]) -> Vec<u8> {
 
 /// `CLIENT TRACKING ON | OFF [REDIRECT client-id] [PREFIX prefix …] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]`.
 pub fn tracking(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(asked) = Asked::parse(context, args, reply) else { return };
+    let Some(request) = Request::parse(context, args, reply) else { return };
     if is_option(args.at(2), "ON") {
-        if let Some(error) = asked.misfit(context) {
+        if let Some(error) = request.conflict(context) {
             return reply.error_bytes(&error);
         }
-        context.session.track(context.keyspace, asked.options, asked.redirect, &asked.prefixes);
+        context.session.track(context.keyspace, request.options, request.redirect, &request.prefixes);
     } else if is_option(args.at(2), "OFF") {
         context.session.untrack(context.keyspace);
     } else {
@@ -156,7 +156,8 @@ pub fn caching(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Repl
     reply.ok();
 }
 
-/// The client that is told in this one's place; 0: none; -1: it doesn't track.
+/// Returns the ID of the client that receives the invalidations; 0 for this one, -1 without
+/// tracking.
 fn redirect(context: &LocalContext<'_>) -> i64 {
     context.session.tracking.as_ref().map_or(-1, |tracking| tracking.redirect() as i64)
 }

@@ -10,7 +10,7 @@ fn clustered() -> LocalTest {
 }
 
 #[test]
-fn without_a_cluster_all_are_refused() {
+fn every_command_fails_without_cluster_mode() {
     let mut test = LocalTest::new();
     for command in ["READONLY", "READWRITE", "ASKING", "CLUSTER INFO", "CLUSTER HELP", "CLUSTER KEYSLOT a"] {
         test.expect(&[(command, "-ERR This instance has cluster support disabled|")]);
@@ -22,7 +22,7 @@ fn without_a_cluster_all_are_refused() {
 }
 
 #[test]
-fn databases_and_mode() {
+fn cluster_mode_allows_only_database_0() {
     let mut test = clustered();
     test.expect(&[
         ("SELECT 0", "+OK|"),
@@ -36,9 +36,9 @@ fn databases_and_mode() {
     assert!(test.run("HELLO").contains("$4|mode|$7|cluster|"));
 }
 
-/// Keys of a slot, whatever shard it falls into: none of other slots, as many as asked for.
+/// Keys of one slot are counted and returned, in whichever shard it is.
 #[test]
-fn keys_of_a_slot() {
+fn keys_of_a_slot_are_found() {
     for shards in [1, 4, 16384] {
         let mut server = TestServer::new(shards);
         server.keyspace.tuning.cluster.store(true, Relaxed);

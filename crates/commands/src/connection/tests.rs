@@ -8,7 +8,7 @@ const HELLO3: &str = "%7|$6|server|$5|redis|$7|version|$6|7.0.15|$5|proto|:3|$2|
 const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.|";
 
 #[test]
-fn simple_answers() {
+fn commands_with_simple_replies() {
     let mut test = LocalTest::new();
     test.expect(&[
         ("PING", "+PONG|"),
@@ -24,7 +24,7 @@ fn simple_answers() {
 }
 
 #[test]
-fn select_checks_its_number() {
+fn select_rejects_invalid_databases() {
     let mut test = LocalTest::new();
     test.expect(&[("SELECT 15", "+OK|")]);
     assert_eq!((test.session.db, test.session.client.db.load(std::sync::atomic::Ordering::Relaxed)), (15, 15));
@@ -58,7 +58,7 @@ fn auth_with_a_password() {
     assert!(!test.session.authenticated);
     test.expect(&[("AUTH secret", "+OK|")]);
     assert!(test.session.authenticated);
-    // A failure later takes nothing away; RESET does.
+    // A later failure doesn't deauthenticate; RESET does.
     test.expect(&[("AUTH wrong", WRONG)]);
     assert!(test.session.authenticated);
     test.expect(&[("RESET", "+RESET|"), ("AUTH default secret", "+OK|")]);
@@ -68,7 +68,7 @@ fn auth_with_a_password() {
 }
 
 #[test]
-fn hello_switches_versions() {
+fn hello_switches_the_protocol_version() {
     let mut test = LocalTest::new();
     test.expect(&[("HELLO", HELLO2), ("HELLO 3", HELLO3), ("HELLO", HELLO3), ("CLIENT GETNAME", "_|")]);
     assert_eq!(test.session.version, Version::Resp3);
@@ -83,7 +83,7 @@ fn hello_switches_versions() {
 }
 
 #[test]
-fn hello_changes_nothing_when_refused() {
+fn a_failed_hello_changes_nothing() {
     let mut test = LocalTest::new();
     test.expect(&[
         ("HELLO 1", "-NOPROTO unsupported protocol version|"),
@@ -111,7 +111,7 @@ fn hello_authenticates() {
 }
 
 #[test]
-fn reset_takes_back_what_was_agreed() {
+fn reset_restores_a_new_session() {
     let mut test = LocalTest::new();
     test.expect(&[
         ("HELLO 3 SETNAME me", HELLO3),
@@ -125,6 +125,6 @@ fn reset_takes_back_what_was_agreed() {
     let session = &test.session;
     assert_eq!((session.db, session.version, session.reply_mode), (0, Version::Resp2, ReplyMode::On));
     let relaxed = std::sync::atomic::Ordering::Relaxed;
-    // NO-EVICT stays in Redis 7.0.
+    // NO-EVICT survives RESET in Redis 7.0.
     assert!(!session.client.no_touch.load(relaxed) && session.client.no_evict.load(relaxed));
 }

@@ -1,10 +1,10 @@
-//! Replies and payloads here were compared with redis-server 7.0.15's.
+//! Replies and payloads were compared with those of redis-server 7.0.15.
 
 use pantala_types::rdb_value::payload::seal;
 
 use crate::testing::{START_MS, TestServer};
 
-/// The payload of a value, given with the byte that says how it is written.
+/// Returns the payload of a value given with its type byte.
 fn sealed(value: &[u8]) -> Vec<u8> {
     let mut payload = value.to_vec();
     seal(&mut payload);
@@ -16,7 +16,7 @@ fn restore(server: &mut TestServer, arguments: &[&[u8]]) -> String {
     String::from_utf8(reply).unwrap().trim_end().to_owned()
 }
 
-/// What `DUMP` answers.
+/// Returns the payload that `DUMP` replies.
 fn dump(server: &mut TestServer, key: &str) -> Vec<u8> {
     let reply = server.raw(&[b"DUMP", key.as_bytes()]);
     let head = reply.iter().position(|&byte| byte == b'\n').unwrap();
@@ -24,7 +24,7 @@ fn dump(server: &mut TestServer, key: &str) -> Vec<u8> {
 }
 
 #[test]
-fn dumps_are_redis_s_bytes() {
+fn dumps_equal_those_of_redis() {
     let mut server = TestServer::new(3);
     server.expect(&[("DUMP missing", "$-1"), ("SET k hello", "+OK")]);
     assert_eq!(dump(&mut server, "k"), sealed(b"\x00\x05hello"));
@@ -49,12 +49,12 @@ fn dumps_are_redis_s_bytes() {
     assert_eq!(dump(&mut server, "set"), sealed(b"\x02\x01\x03abc"));
     server.run("HSET hash f vv");
     assert_eq!(dump(&mut server, "hash"), sealed(b"\x10\x0e\x0e\x00\x00\x00\x02\x00\x81f\x02\x82vv\x03\xff"));
-    // DUMP reads: it counts.
+    // DUMP counts as a read.
     assert_eq!(server.hits_and_misses(), (10, 1));
 }
 
 #[test]
-fn every_type_comes_back() {
+fn every_type_round_trips() {
     let mut server = TestServer::new(5);
     server.run("SET string 17");
     server.run("SET raw abc");
@@ -67,7 +67,7 @@ fn every_type_comes_back() {
         let payload = dump(&mut server, key);
         let (digest, encoding) =
             (server.run(&format!("DEBUG DIGEST-VALUE {key}")), server.run(&format!("OBJECT ENCODING {key}")));
-        // But for the type before it, and version and checksum behind.
+        // Without the type byte before, and version and checksum after.
         let length = format!("serializedlength:{} ", payload.len() - 1 - 2 - 8);
         let figures = server.run(&format!("DEBUG OBJECT {key}"));
         assert!(figures.contains(&length), "{figures} without {length}");
@@ -81,7 +81,7 @@ fn every_type_comes_back() {
 }
 
 #[test]
-fn fields_whose_time_has_come_are_left_out() {
+fn expired_fields_are_not_dumped() {
     let mut server = TestServer::new(1);
     for len in [3, 1000] {
         let fields: String = (0..len).map(|field| format!(" {field} v{field}")).collect();
@@ -100,7 +100,7 @@ fn fields_whose_time_has_come_are_left_out() {
 }
 
 #[test]
-fn options() {
+fn restore_applies_its_options() {
     let mut server = TestServer::new(3);
     let hello = sealed(b"\x00\x05hello");
     let mut ask = |arguments: &[&str], expected: &str| {
@@ -130,7 +130,7 @@ fn options() {
 }
 
 #[test]
-fn what_is_over_is_not_stored_and_takes_the_old_value_along() {
+fn an_expired_value_only_deletes_the_key() {
     let mut server = TestServer::new(3);
     let hello = sealed(b"\x00\x05hello");
     server.run("SET k old");
@@ -139,7 +139,7 @@ fn what_is_over_is_not_stored_and_takes_the_old_value_along() {
     server.check_counts(1, 0);
     assert_eq!(restore(&mut server, &[b"k", past.as_bytes(), &hello, b"ABSTTL", b"REPLACE"]), "+OK");
     server.check_counts(0, 0);
-    // Beyond the end of time.
+    // A deadline that overflows.
     assert_eq!(restore(&mut server, &[b"k", b"9223372036854775807", &hello]), "+OK");
     server.check_counts(0, 0);
 }
@@ -151,7 +151,7 @@ fn bad_data_changes_nothing() {
     for value in [&b""[..], b"\x00\x05hell", b"\x08", b"\x12\x00", b"\x02\x02\x01a\x01a", b"\xff"] {
         let mut wrong = sealed(value);
         let expected = if value == b"\x00\x05hell" {
-            // Redis too reads on into the version: "hell\n".
+            // Redis, too, reads into the version: "hell\n".
             "+OK"
         } else {
             "-ERR Bad data format"

@@ -17,7 +17,7 @@ const AGREEING: Command = Command {
     acl: acl![CONNECTION],
     arity: 1,
     flags: flags![LOADING, STALE, FAST],
-    handler: Handler::Local(crate::cluster::agree),
+    handler: Handler::Local(crate::cluster::acknowledge),
     ..CLUSTERS
 };
 
