@@ -9,7 +9,7 @@ use crate::arguments::is_option;
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[BITCOUNT, BITFIELD, BITFIELD_RO, BITOP, BITPOS, GETBIT, SETBIT];
 
-/// What the bitmap commands have in common: their keys choose the shards.
+/// Common fields of the bitmap commands: their keys determine the shards.
 const BITMAP: Command = Command { group: "bitmap", acl: Acl::BITMAP, route: Route::Keys, ..Command::BLANK };
 
 const UNIT: Argument = Argument::one_of("index_unit", &[Argument::word("byte", "BYTE"), Argument::word("bit", "BIT")])
@@ -21,9 +21,9 @@ const UNIT_ADDED: &[(&str, &str)] = &[("7.0.0", "`BYTE` and `BIT` say what the r
 pub(crate) const BITCOUNT: Command = Command {
     name: "bitcount",
     full_name: "bitcount",
-    summary: "Counts the bits that are set in a string or a part of it",
+    summary: "Counts the set bits in a string or a range of it",
     since: "2.6.0",
-    complexity: "O(N), N: length of the part",
+    complexity: "O(N), N: length of the range",
     history: UNIT_ADDED,
     arity: -2,
     flags: flags![READONLY],
@@ -65,13 +65,13 @@ const FIELD_WRITES: &[Argument] = &[
 pub(crate) const BITFIELD: Command = Command {
     name: "bitfield",
     full_name: "bitfield",
-    summary: "Reads and changes integers of any width at any bit of a string",
+    summary: "Reads and writes integers of any width at any bit offset of a string",
     since: "3.2.0",
-    complexity: "O(1) for each operation",
+    complexity: "O(1) per operation",
     arity: -2,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[
-        KeySpec::at(1, &["RW", "access", "update", "variable_flags"]).note("Only reads when every operation is GET")
+        KeySpec::at(1, &["RW", "access", "update", "variable_flags"]).note("Only reads if every operation is GET")
     ],
     key_flags: Some(bitfield_key_flags),
     arguments: &[
@@ -87,7 +87,7 @@ pub(crate) const BITFIELD: Command = Command {
     ..BITMAP
 };
 
-/// Redis looks at no more than the operations' names.
+/// Returns the key flags of a BITFIELD call. Redis considers only the names of the operations.
 fn bitfield_key_flags(args: &Args<'_>) -> &'static [&'static str] {
     let mut index = 2;
     while let Some(name) = args.get(index) {
@@ -106,9 +106,9 @@ fn bitfield_key_flags(args: &Args<'_>) -> &'static [&'static str] {
 pub(crate) const BITFIELD_RO: Command = Command {
     name: "bitfield_ro",
     full_name: "bitfield_ro",
-    summary: "Reads integers of any width at any bit of a string",
+    summary: "Reads integers of any width at any bit offset of a string",
     since: "6.0.0",
-    complexity: "O(1) for each operation",
+    complexity: "O(1) per operation",
     arity: -2,
     flags: flags![READONLY, FAST],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
@@ -123,9 +123,9 @@ pub(crate) const BITFIELD_RO: Command = Command {
 pub(crate) const BITOP: Command = Command {
     name: "bitop",
     full_name: "bitop",
-    summary: "Combines strings bit by bit and stores the result",
+    summary: "Performs a bitwise operation on strings and stores the result",
     since: "2.6.0",
-    complexity: "O(N), N: length of all sources together",
+    complexity: "O(N), N: total length of the sources",
     arity: -4,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[KeySpec::at(2, &["OW", "update"]), KeySpec::all_from(3, 1, &["RO", "access"])],
@@ -137,9 +137,9 @@ pub(crate) const BITOP: Command = Command {
 pub(crate) const BITPOS: Command = Command {
     name: "bitpos",
     full_name: "bitpos",
-    summary: "Finds the first bit that is set, or clear, in a string or a part of it",
+    summary: "Returns the position of the first set or clear bit in a string or a range of it",
     since: "2.8.7",
-    complexity: "O(N), N: length of the part",
+    complexity: "O(N), N: length of the range",
     history: UNIT_ADDED,
     arity: -3,
     flags: flags![READONLY],
@@ -160,7 +160,7 @@ pub(crate) const BITPOS: Command = Command {
 pub(crate) const GETBIT: Command = Command {
     name: "getbit",
     full_name: "getbit",
-    summary: "Reads one bit of a string",
+    summary: "Returns one bit of a string",
     since: "2.2.0",
     complexity: "O(1)",
     arity: 3,
@@ -174,7 +174,7 @@ pub(crate) const GETBIT: Command = Command {
 pub(crate) const SETBIT: Command = Command {
     name: "setbit",
     full_name: "setbit",
-    summary: "Sets or clears one bit of a string, making it longer where needed",
+    summary: "Sets or clears one bit of a string, extending the string if necessary",
     since: "2.2.0",
     complexity: "O(1), unless the string grows",
     arity: 4,

@@ -1,4 +1,4 @@
-//! `CLUSTER` and what belongs to it.
+//! `CLUSTER` and related commands.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, Route};
 
@@ -7,13 +7,14 @@ use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[ASKING, CLUSTER, READONLY, READWRITE];
 
-/// What these commands have in common.
+/// Common fields of these commands.
 const CLUSTERS: Command = Command { group: "cluster", since: "3.0.0", complexity: "O(1)", ..Command::BLANK };
 
 const NONDETERMINISTIC: &[&str] = &["nondeterministic_output"];
 
-/// What those have in common that say something of the connection which is so anyway, while there is one node.
-const AGREEING: Command = Command {
+/// Common fields of the commands that set a mode of the connection, which has no effect with a
+/// single node.
+const CONNECTION_MODE: Command = Command {
     acl: acl![CONNECTION],
     arity: 1,
     flags: flags![LOADING, STALE, FAST],
@@ -24,38 +25,38 @@ const AGREEING: Command = Command {
 pub(crate) const ASKING: Command = Command {
     name: "asking",
     full_name: "asking",
-    summary: "Has the next command reach a slot that is on its way to this node",
+    summary: "Allows the next command to access a slot that is being imported",
     flags: flags![FAST],
-    ..AGREEING
+    ..CONNECTION_MODE
 };
 
 pub(crate) const READONLY: Command = Command {
     name: "readonly",
     full_name: "readonly",
-    summary: "Lets this connection read from a replica",
-    ..AGREEING
+    summary: "Allows this connection to read from a replica",
+    ..CONNECTION_MODE
 };
 
 pub(crate) const READWRITE: Command =
-    Command { name: "readwrite", full_name: "readwrite", summary: "Takes READONLY back", ..AGREEING };
+    Command { name: "readwrite", full_name: "readwrite", summary: "Reverts READONLY", ..CONNECTION_MODE };
 
 pub(crate) const CLUSTER: Command = Command {
     name: "cluster",
     full_name: "cluster",
-    summary: "The cluster as this node knows it",
+    summary: "Returns the state of the cluster as this node knows it",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
     subcommands: &[COUNTKEYSINSLOT, GETKEYSINSLOT, HELP, INFO, KEYSLOT, LINKS, MYID, NODES, SHARDS, SLOTS],
     ..CLUSTERS
 };
 
-/// What `CLUSTER`'s subcommands have in common.
+/// Common fields of the subcommands.
 const SUB: Command = Command { arity: 2, flags: flags![STALE], ..CLUSTERS };
 
 const COUNTKEYSINSLOT: Command = Command {
     name: "countkeysinslot",
     full_name: "cluster|countkeysinslot",
-    summary: "Counts the keys of a slot",
+    summary: "Returns the number of keys in a slot",
     complexity: "O(N), N: number of keys in the slot's shard",
     arity: 3,
     arguments: &[Argument::integer("slot")],
@@ -67,7 +68,7 @@ const COUNTKEYSINSLOT: Command = Command {
 const GETKEYSINSLOT: Command = Command {
     name: "getkeysinslot",
     full_name: "cluster|getkeysinslot",
-    summary: "Names some keys of a slot",
+    summary: "Returns keys of a slot",
     complexity: "O(N), N: number of keys in the slot's shard",
     arity: 4,
     tips: NONDETERMINISTIC,
@@ -80,7 +81,7 @@ const GETKEYSINSLOT: Command = Command {
 const HELP: Command = Command {
     name: "help",
     full_name: "cluster|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "5.0.0",
     flags: flags![LOADING, STALE],
     handler: Handler::Local(crate::cluster::help),
@@ -90,7 +91,7 @@ const HELP: Command = Command {
 const INFO: Command = Command {
     name: "info",
     full_name: "cluster|info",
-    summary: "How the cluster is",
+    summary: "Returns the state of the cluster",
     tips: NONDETERMINISTIC,
     handler: Handler::Local(crate::cluster::info),
     ..SUB
@@ -99,8 +100,8 @@ const INFO: Command = Command {
 const KEYSLOT: Command = Command {
     name: "keyslot",
     full_name: "cluster|keyslot",
-    summary: "The slot of a key",
-    complexity: "O(N), N: bytes of the key",
+    summary: "Returns the slot of a key",
+    complexity: "O(N), N: length of the key",
     arity: 3,
     arguments: &[Argument::string("key")],
     handler: Handler::Local(crate::cluster::keyslot),
@@ -110,7 +111,7 @@ const KEYSLOT: Command = Command {
 const LINKS: Command = Command {
     name: "links",
     full_name: "cluster|links",
-    summary: "The connections to other nodes",
+    summary: "Returns the links to other nodes",
     since: "7.0.0",
     complexity: "O(N), N: number of nodes",
     tips: NONDETERMINISTIC,
@@ -121,7 +122,7 @@ const LINKS: Command = Command {
 const MYID: Command = Command {
     name: "myid",
     full_name: "cluster|myid",
-    summary: "The id of this node",
+    summary: "Returns the ID of this node",
     handler: Handler::Local(crate::cluster::myid),
     ..SUB
 };
@@ -129,7 +130,7 @@ const MYID: Command = Command {
 const NODES: Command = Command {
     name: "nodes",
     full_name: "cluster|nodes",
-    summary: "All nodes, as this one keeps them",
+    summary: "Returns the nodes that this one knows",
     complexity: "O(N), N: number of nodes",
     tips: NONDETERMINISTIC,
     handler: Handler::Local(crate::cluster::nodes),
@@ -139,7 +140,7 @@ const NODES: Command = Command {
 const SHARDS: Command = Command {
     name: "shards",
     full_name: "cluster|shards",
-    summary: "The ranges of slots, and the nodes that serve each",
+    summary: "Returns the slot ranges and the nodes that serve them",
     since: "7.0.0",
     complexity: "O(N), N: number of nodes",
     tips: NONDETERMINISTIC,
@@ -150,9 +151,9 @@ const SHARDS: Command = Command {
 const SLOTS: Command = Command {
     name: "slots",
     full_name: "cluster|slots",
-    summary: "The ranges of slots, and the nodes that serve each, as older clients read it",
+    summary: "Returns the slot ranges and the nodes that serve them, in the format for older clients",
     complexity: "O(N), N: number of nodes",
-    history: &[("4.0.0", "Ids of the nodes"), ("7.0.0", "Further ways to reach a node")],
+    history: &[("4.0.0", "IDs of the nodes"), ("7.0.0", "Further addresses of a node")],
     deprecated: Some(("7.0.0", "CLUSTER SHARDS")),
     tips: NONDETERMINISTIC,
     handler: Handler::Local(crate::cluster::slots),

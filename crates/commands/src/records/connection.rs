@@ -1,4 +1,4 @@
-//! Commands about the connection itself and about other connections.
+//! Commands for the own connection and for other connections.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
 
@@ -7,16 +7,16 @@ use super::{DEPENDS_ON_SUBCOMMAND, flags};
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[AUTH, CLIENT, ECHO, HELLO, PING, QUIT, RESET, SELECT];
 
-/// What the connection commands have in common: they run on the worker, without a shard.
+/// Common fields of the connection commands: they run on the worker, without a shard.
 const CONNECTION: Command = Command { group: "connection", acl: Acl::CONNECTION, ..Command::BLANK };
 
 pub(crate) const AUTH: Command = Command {
     name: "auth",
     full_name: "auth",
-    summary: "Logs the connection in",
+    summary: "Authenticates the connection",
     since: "1.0.0",
     complexity: "O(N), N: number of the user's passwords",
-    history: &[("6.0.0", "Takes a user name too")],
+    history: &[("6.0.0", "Accepts a user name")],
     arity: -2,
     flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
     arguments: &[Argument::string("username").since("6.0.0").optional(), Argument::string("password")],
@@ -28,7 +28,7 @@ pub(crate) const AUTH: Command = Command {
 pub(crate) const CLIENT: Command = Command {
     name: "client",
     full_name: "client",
-    summary: "Looks at connections and controls them",
+    summary: "Manages connections",
     since: "2.4.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
@@ -60,7 +60,7 @@ pub(crate) const CLIENT: Command = Command {
 pub(crate) const CLIENT_CACHING: Command = Command {
     name: "caching",
     full_name: "client|caching",
-    summary: "Says whether what the next command reads is tracked",
+    summary: "Tracks the keys of the next command, or doesn't",
     since: "6.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -73,7 +73,7 @@ pub(crate) const CLIENT_CACHING: Command = Command {
 pub(crate) const CLIENT_GETNAME: Command = Command {
     name: "getname",
     full_name: "client|getname",
-    summary: "Tells the name of this connection",
+    summary: "Returns the name of this connection",
     since: "2.6.9",
     complexity: "O(1)",
     arity: 2,
@@ -85,7 +85,7 @@ pub(crate) const CLIENT_GETNAME: Command = Command {
 pub(crate) const CLIENT_GETREDIR: Command = Command {
     name: "getredir",
     full_name: "client|getredir",
-    summary: "Tells which connection hears of changed keys in place of this one",
+    summary: "Returns the ID of the connection that receives the invalidations",
     since: "6.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -97,7 +97,7 @@ pub(crate) const CLIENT_GETREDIR: Command = Command {
 pub(crate) const CLIENT_HELP: Command = Command {
     name: "help",
     full_name: "client|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "5.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -109,7 +109,7 @@ pub(crate) const CLIENT_HELP: Command = Command {
 pub(crate) const CLIENT_ID: Command = Command {
     name: "id",
     full_name: "client|id",
-    summary: "Tells the number of this connection",
+    summary: "Returns the ID of this connection",
     since: "5.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -121,7 +121,7 @@ pub(crate) const CLIENT_ID: Command = Command {
 pub(crate) const CLIENT_INFO: Command = Command {
     name: "info",
     full_name: "client|info",
-    summary: "Describes this connection",
+    summary: "Returns information about this connection",
     since: "6.2.0",
     complexity: "O(1)",
     arity: 2,
@@ -138,10 +138,10 @@ pub(crate) const CLIENT_KILL: Command = Command {
     since: "2.4.0",
     complexity: "O(N), N: number of connections",
     history: &[
-        ("2.8.12", "Filters in place of an address"),
+        ("2.8.12", "Filters instead of an address"),
         ("2.8.12", "Filter `ID`"),
         ("3.2.0", "Type `master`"),
-        ("5.0.0", "Type `replica`; `slave` still means the same"),
+        ("5.0.0", "Type `replica`; `slave` remains an alias"),
         ("6.2.0", "Filter `LADDR`"),
     ],
     arity: -3,
@@ -183,7 +183,7 @@ pub(crate) const CLIENT_KILL: Command = Command {
 pub(crate) const CLIENT_LIST: Command = Command {
     name: "list",
     full_name: "client|list",
-    summary: "Describes connections, one a line",
+    summary: "Returns information about connections, one line each",
     since: "2.4.0",
     complexity: "O(N), N: number of connections",
     history: &[
@@ -219,7 +219,7 @@ pub(crate) const CLIENT_LIST: Command = Command {
 pub(crate) const CLIENT_NO_EVICT: Command = Command {
     name: "no-evict",
     full_name: "client|no-evict",
-    summary: "Spares this connection when clients are closed to free memory",
+    summary: "Excludes this connection from client eviction",
     since: "7.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -232,7 +232,7 @@ pub(crate) const CLIENT_NO_EVICT: Command = Command {
 pub(crate) const CLIENT_NO_TOUCH: Command = Command {
     name: "no-touch",
     full_name: "client|no-touch",
-    summary: "Stops the commands of this connection from marking keys as used",
+    summary: "Stops this connection from updating the access times of keys",
     since: "7.2.0",
     complexity: "O(1)",
     arity: 3,
@@ -245,7 +245,7 @@ pub(crate) const CLIENT_NO_TOUCH: Command = Command {
 pub(crate) const CLIENT_PAUSE: Command = Command {
     name: "pause",
     full_name: "client|pause",
-    summary: "Holds back the commands of all clients for a while",
+    summary: "Suspends the commands of all clients for some time",
     since: "2.9.50",
     complexity: "O(1)",
     history: &[("6.2.0", "Mode `WRITE`")],
@@ -264,7 +264,7 @@ pub(crate) const CLIENT_PAUSE: Command = Command {
 pub(crate) const CLIENT_REPLY: Command = Command {
     name: "reply",
     full_name: "client|reply",
-    summary: "Turns the replies to this connection on and off",
+    summary: "Turns the replies to this connection on or off",
     since: "3.2.0",
     complexity: "O(1)",
     arity: 3,
@@ -280,7 +280,7 @@ pub(crate) const CLIENT_REPLY: Command = Command {
 pub(crate) const CLIENT_SETINFO: Command = Command {
     name: "setinfo",
     full_name: "client|setinfo",
-    summary: "Notes which client library speaks on this connection",
+    summary: "Sets the name or version of the client library",
     since: "7.2.0",
     complexity: "O(1)",
     arity: 4,
@@ -297,7 +297,7 @@ pub(crate) const CLIENT_SETINFO: Command = Command {
 pub(crate) const CLIENT_SETNAME: Command = Command {
     name: "setname",
     full_name: "client|setname",
-    summary: "Names this connection",
+    summary: "Sets the name of this connection",
     since: "2.6.9",
     complexity: "O(1)",
     arity: 3,
@@ -310,9 +310,9 @@ pub(crate) const CLIENT_SETNAME: Command = Command {
 pub(crate) const CLIENT_TRACKING: Command = Command {
     name: "tracking",
     full_name: "client|tracking",
-    summary: "Has the server tell this connection when keys change that it may have copies of",
+    summary: "Enables or disables client-side caching: invalidation messages for changed keys",
     since: "6.0.0",
-    complexity: "O(1), and some options more",
+    complexity: "O(1); some options take longer",
     arity: -3,
     flags: flags![NOSCRIPT, LOADING, STALE, KEEPS_CACHING],
     arguments: &[
@@ -331,7 +331,7 @@ pub(crate) const CLIENT_TRACKING: Command = Command {
 pub(crate) const CLIENT_TRACKINGINFO: Command = Command {
     name: "trackinginfo",
     full_name: "client|trackinginfo",
-    summary: "Tells what this connection tracks",
+    summary: "Returns the tracking state of this connection",
     since: "6.2.0",
     complexity: "O(1)",
     arity: 2,
@@ -343,7 +343,7 @@ pub(crate) const CLIENT_TRACKINGINFO: Command = Command {
 pub(crate) const CLIENT_UNBLOCK: Command = Command {
     name: "unblock",
     full_name: "client|unblock",
-    summary: "Wakes a connection that waits in a blocking command",
+    summary: "Unblocks a connection that is blocked by a command",
     since: "5.0.0",
     complexity: "O(log N), N: number of connections",
     arity: -3,
@@ -360,7 +360,7 @@ pub(crate) const CLIENT_UNBLOCK: Command = Command {
 pub(crate) const CLIENT_UNPAUSE: Command = Command {
     name: "unpause",
     full_name: "client|unpause",
-    summary: "Ends a pause at once",
+    summary: "Ends a pause",
     since: "6.2.0",
     complexity: "O(N), N: number of paused clients",
     arity: 2,
@@ -372,7 +372,7 @@ pub(crate) const CLIENT_UNPAUSE: Command = Command {
 pub(crate) const ECHO: Command = Command {
     name: "echo",
     full_name: "echo",
-    summary: "Answers its argument",
+    summary: "Returns its argument",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -385,10 +385,10 @@ pub(crate) const ECHO: Command = Command {
 pub(crate) const HELLO: Command = Command {
     name: "hello",
     full_name: "hello",
-    summary: "Chooses the protocol version, and logs in and names the connection if wanted",
+    summary: "Selects the protocol version; optionally authenticates and names the connection",
     since: "6.0.0",
     complexity: "O(1)",
-    history: &[("6.2.0", "Without a version it only describes the connection")],
+    history: &[("6.2.0", "Without a version, only describes the connection")],
     arity: -1,
     flags: flags![NOSCRIPT, LOADING, STALE, FAST, NO_AUTH, ALLOW_BUSY],
     arguments: &[Argument::block(
@@ -410,7 +410,7 @@ pub(crate) const HELLO: Command = Command {
 pub(crate) const PING: Command = Command {
     name: "ping",
     full_name: "ping",
-    summary: "Answers PONG or its argument",
+    summary: "Returns PONG or its argument",
     since: "1.0.0",
     complexity: "O(1)",
     arity: -1,
@@ -447,7 +447,7 @@ pub(crate) const QUIT: Command = Command {
 pub(crate) const RESET: Command = Command {
     name: "reset",
     full_name: "reset",
-    summary: "Puts the connection back into the state of a new one",
+    summary: "Resets the state of the connection",
     since: "6.2.0",
     arity: 1,
     handler: Handler::Local(crate::connection::reset),
@@ -457,7 +457,7 @@ pub(crate) const RESET: Command = Command {
 pub(crate) const SELECT: Command = Command {
     name: "select",
     full_name: "select",
-    summary: "Switches this connection to another database",
+    summary: "Selects the database of this connection",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 2,

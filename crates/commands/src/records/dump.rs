@@ -10,9 +10,9 @@ pub(super) const COMMANDS: &[Command] = &[DUMP, MIGRATE, RESTORE, RESTORE_ASKING
 pub(crate) const DUMP: Command = Command {
     name: "dump",
     full_name: "dump",
-    summary: "Answers a value as bytes from which RESTORE makes it again",
+    summary: "Returns a serialized value for RESTORE",
     since: "2.6.0",
-    complexity: "O(N*M), N: number of elements, M: their average size",
+    complexity: "O(N*M), N: number of elements, M: average size of an element",
     group: "generic",
     arity: 2,
     acl: Acl::KEYSPACE,
@@ -28,9 +28,9 @@ pub(crate) const DUMP: Command = Command {
 pub(crate) const MIGRATE: Command = Command {
     name: "migrate",
     full_name: "migrate",
-    summary: "Sends keys to another server, and deletes them here",
+    summary: "Transfers keys to another server and deletes them here",
     since: "2.6.0",
-    complexity: "What DUMP and DEL take here and RESTORE there, for each key, and the way between",
+    complexity: "The sum over all keys of DUMP and DEL here, RESTORE there, and the transfer",
     history: &[
         ("3.0.0", "Options `COPY` and `REPLACE`"),
         ("3.0.6", "Option `KEYS`"),
@@ -82,9 +82,9 @@ pub(crate) const MIGRATE: Command = Command {
 pub(crate) const RESTORE: Command = Command {
     name: "restore",
     full_name: "restore",
-    summary: "Makes a key of the bytes that DUMP answered",
+    summary: "Creates a key from a value serialized by DUMP",
     since: "2.6.0",
-    complexity: "O(N*M), N: number of elements, M: their average size; O(N*M*log(N)) for a sorted set",
+    complexity: "O(N*M), N: number of elements, M: average size of an element; O(N*M*log(N)) for a sorted set",
     history: &[("3.0.0", "Option `REPLACE`"), ("5.0.0", "Option `ABSTTL`"), ("5.0.0", "Options `IDLETIME` and `FREQ`")],
     group: "generic",
     arity: -4,
@@ -108,7 +108,7 @@ pub(crate) const RESTORE: Command = Command {
 pub(crate) const RESTORE_ASKING: Command = Command {
     name: "restore-asking",
     full_name: "restore-asking",
-    summary: "Makes a key of a payload while its slot moves between the nodes of a cluster",
+    summary: "Creates a key from a serialized value while its slot migrates between the nodes of a cluster",
     since: "3.0.0",
     doc_flags: &["syscmd"],
     group: "server",

@@ -1,4 +1,4 @@
-//! Commands for keys of any type.
+//! Commands on keys of any type.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, Route};
 
@@ -30,13 +30,13 @@ pub(super) const COMMANDS: &[Command] = &[
     UNLINK,
 ];
 
-/// What the generic commands have in common; those without keys say which shards they take.
+/// Common fields of the generic commands. Those without keys choose their shards explicitly.
 const GENERIC: Command = Command { group: "generic", acl: Acl::KEYSPACE, route: Route::Keys, ..Command::BLANK };
 
 pub(crate) const COPY: Command = Command {
     name: "copy",
     full_name: "copy",
-    summary: "Makes a second key with the same value and expiry",
+    summary: "Copies the value and expiry of a key to another key",
     since: "6.2.0",
     complexity: "O(N), N: number of elements; O(1) for a string",
     arity: -3,
@@ -55,9 +55,9 @@ pub(crate) const COPY: Command = Command {
 pub(crate) const DEL: Command = Command {
     name: "del",
     full_name: "del",
-    summary: "Removes keys",
+    summary: "Deletes keys",
     since: "1.0.0",
-    complexity: "O(N), N: number of keys; a key that isn't a string adds O(M), M: number of its elements",
+    complexity: "O(N), N: number of keys; a key that isn't a string adds O(M), M: number of elements",
     arity: -2,
     flags: flags![WRITE],
     tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
@@ -70,10 +70,10 @@ pub(crate) const DEL: Command = Command {
 pub(crate) const EXISTS: Command = Command {
     name: "exists",
     full_name: "exists",
-    summary: "Counts how many of the named keys are there",
+    summary: "Returns how many of the given keys exist",
     since: "1.0.0",
     complexity: "O(N), N: number of keys",
-    history: &[("3.0.3", "Takes several keys")],
+    history: &[("3.0.3", "Accepts several keys")],
     arity: -2,
     flags: flags![READONLY, FAST],
     tips: &["request_policy:multi_shard", "response_policy:agg_sum"],
@@ -86,7 +86,7 @@ pub(crate) const EXISTS: Command = Command {
 pub(crate) const EXPIRE: Command = Command {
     name: "expire",
     full_name: "expire",
-    summary: "Lets a key expire after some seconds",
+    summary: "Sets the expiry of a key in seconds",
     since: "1.0.0",
     complexity: "O(1)",
     history: &[("7.0.0", "Conditions `NX`, `XX`, `GT`, `LT`")],
@@ -115,7 +115,7 @@ pub(crate) const EXPIRE: Command = Command {
 pub(crate) const EXPIREAT: Command = Command {
     name: "expireat",
     full_name: "expireat",
-    summary: "Lets a key expire at a Unix time in seconds",
+    summary: "Sets the expiry of a key to a Unix time in seconds",
     since: "1.2.0",
     complexity: "O(1)",
     history: &[("7.0.0", "Conditions `NX`, `XX`, `GT`, `LT`")],
@@ -144,7 +144,7 @@ pub(crate) const EXPIREAT: Command = Command {
 pub(crate) const EXPIRETIME: Command = Command {
     name: "expiretime",
     full_name: "expiretime",
-    summary: "Tells the Unix time, in seconds, at which a key expires",
+    summary: "Returns the expiry of a key as a Unix time in seconds",
     since: "7.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -158,7 +158,7 @@ pub(crate) const EXPIRETIME: Command = Command {
 pub(crate) const KEYS: Command = Command {
     name: "keys",
     full_name: "keys",
-    summary: "Lists every key whose name fits a pattern",
+    summary: "Returns all keys that match a pattern",
     since: "1.0.0",
     complexity: "O(N), N: number of keys in the database",
     arity: 2,
@@ -174,7 +174,7 @@ pub(crate) const KEYS: Command = Command {
 pub(crate) const MOVE: Command = Command {
     name: "move",
     full_name: "move",
-    summary: "Moves a key into another database",
+    summary: "Moves a key to another database",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -188,7 +188,7 @@ pub(crate) const MOVE: Command = Command {
 pub(crate) const OBJECT: Command = Command {
     name: "object",
     full_name: "object",
-    summary: "Tells how values are stored",
+    summary: "Returns information about the representation of values",
     since: "2.2.3",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
@@ -201,7 +201,7 @@ pub(crate) const OBJECT: Command = Command {
 pub(crate) const OBJECT_ENCODING: Command = Command {
     name: "encoding",
     full_name: "object|encoding",
-    summary: "Names the encoding of a value",
+    summary: "Returns the encoding of the value of a key",
     since: "2.2.3",
     complexity: "O(1)",
     arity: 3,
@@ -216,7 +216,7 @@ pub(crate) const OBJECT_ENCODING: Command = Command {
 pub(crate) const OBJECT_FREQ: Command = Command {
     name: "freq",
     full_name: "object|freq",
-    summary: "Tells how often a key is used, on the logarithmic scale of the LFU policies",
+    summary: "Returns the access frequency of a key, on the logarithmic scale of the LFU policies",
     since: "4.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -231,7 +231,7 @@ pub(crate) const OBJECT_FREQ: Command = Command {
 pub(crate) const OBJECT_HELP: Command = Command {
     name: "help",
     full_name: "object|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "6.2.0",
     complexity: "O(1)",
     arity: 2,
@@ -244,7 +244,7 @@ pub(crate) const OBJECT_HELP: Command = Command {
 pub(crate) const OBJECT_IDLETIME: Command = Command {
     name: "idletime",
     full_name: "object|idletime",
-    summary: "Tells for how many seconds a key went unused",
+    summary: "Returns the seconds since the last access to a key",
     since: "2.2.3",
     complexity: "O(1)",
     arity: 3,
@@ -259,7 +259,7 @@ pub(crate) const OBJECT_IDLETIME: Command = Command {
 pub(crate) const OBJECT_REFCOUNT: Command = Command {
     name: "refcount",
     full_name: "object|refcount",
-    summary: "Tells how many references a value has",
+    summary: "Returns the reference count of the value of a key",
     since: "2.2.3",
     complexity: "O(1)",
     arity: 3,
@@ -274,7 +274,7 @@ pub(crate) const OBJECT_REFCOUNT: Command = Command {
 pub(crate) const PERSIST: Command = Command {
     name: "persist",
     full_name: "persist",
-    summary: "Takes the expiry off a key",
+    summary: "Removes the expiry of a key",
     since: "2.2.0",
     complexity: "O(1)",
     arity: 2,
@@ -288,7 +288,7 @@ pub(crate) const PERSIST: Command = Command {
 pub(crate) const PEXPIRE: Command = Command {
     name: "pexpire",
     full_name: "pexpire",
-    summary: "Lets a key expire after some milliseconds",
+    summary: "Sets the expiry of a key in milliseconds",
     since: "2.6.0",
     complexity: "O(1)",
     history: &[("7.0.0", "Conditions `NX`, `XX`, `GT`, `LT`")],
@@ -317,7 +317,7 @@ pub(crate) const PEXPIRE: Command = Command {
 pub(crate) const PEXPIREAT: Command = Command {
     name: "pexpireat",
     full_name: "pexpireat",
-    summary: "Lets a key expire at a Unix time in milliseconds",
+    summary: "Sets the expiry of a key to a Unix time in milliseconds",
     since: "2.6.0",
     complexity: "O(1)",
     history: &[("7.0.0", "Conditions `NX`, `XX`, `GT`, `LT`")],
@@ -346,7 +346,7 @@ pub(crate) const PEXPIREAT: Command = Command {
 pub(crate) const PEXPIRETIME: Command = Command {
     name: "pexpiretime",
     full_name: "pexpiretime",
-    summary: "Tells the Unix time, in milliseconds, at which a key expires",
+    summary: "Returns the expiry of a key as a Unix time in milliseconds",
     since: "7.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -360,7 +360,7 @@ pub(crate) const PEXPIRETIME: Command = Command {
 pub(crate) const PTTL: Command = Command {
     name: "pttl",
     full_name: "pttl",
-    summary: "Tells how many milliseconds a key has left",
+    summary: "Returns the TTL of a key in milliseconds",
     since: "2.6.0",
     complexity: "O(1)",
     history: &[("2.8.0", "-2 for a missing key")],
@@ -376,7 +376,7 @@ pub(crate) const PTTL: Command = Command {
 pub(crate) const RANDOMKEY: Command = Command {
     name: "randomkey",
     full_name: "randomkey",
-    summary: "Picks any key of the database",
+    summary: "Returns a random key of the database",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 1,
@@ -390,7 +390,7 @@ pub(crate) const RANDOMKEY: Command = Command {
 pub(crate) const RENAME: Command = Command {
     name: "rename",
     full_name: "rename",
-    summary: "Gives a key another name, replacing a key of that name",
+    summary: "Renames a key, replacing a key with the new name",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -404,10 +404,10 @@ pub(crate) const RENAME: Command = Command {
 pub(crate) const RENAMENX: Command = Command {
     name: "renamenx",
     full_name: "renamenx",
-    summary: "Gives a key another name unless that name is taken",
+    summary: "Renames a key unless the new name exists",
     since: "1.0.0",
     complexity: "O(1)",
-    history: &[("3.2.0", "Both names may be the same")],
+    history: &[("3.2.0", "Both names can be the same")],
     arity: 3,
     flags: flags![WRITE, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "access", "delete"]), KeySpec::at(2, &["OW", "insert"])],
@@ -419,9 +419,9 @@ pub(crate) const RENAMENX: Command = Command {
 pub(crate) const SCAN: Command = Command {
     name: "scan",
     full_name: "scan",
-    summary: "Walks through the keys of the database a few at a time",
+    summary: "Iterates over the keys of the database with a cursor",
     since: "2.8.0",
-    complexity: "O(1) a call, O(N) for the whole walk, N: number of keys in the database",
+    complexity: "O(1) per call, O(N) for a full iteration, N: number of keys in the database",
     history: &[("6.0.0", "Option `TYPE`")],
     arity: -2,
     flags: flags![READONLY],
@@ -440,7 +440,7 @@ pub(crate) const SCAN: Command = Command {
 pub(crate) const TOUCH: Command = Command {
     name: "touch",
     full_name: "touch",
-    summary: "Marks keys as just used and counts those that are there",
+    summary: "Updates the access time of keys and returns how many exist",
     since: "3.2.1",
     complexity: "O(N), N: number of keys",
     arity: -2,
@@ -455,7 +455,7 @@ pub(crate) const TOUCH: Command = Command {
 pub(crate) const TTL: Command = Command {
     name: "ttl",
     full_name: "ttl",
-    summary: "Tells how many seconds a key has left",
+    summary: "Returns the TTL of a key in seconds",
     since: "1.0.0",
     complexity: "O(1)",
     history: &[("2.8.0", "-2 for a missing key")],
@@ -471,7 +471,7 @@ pub(crate) const TTL: Command = Command {
 pub(crate) const TYPE: Command = Command {
     name: "type",
     full_name: "type",
-    summary: "Names the type of a value",
+    summary: "Returns the type of the value of a key",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -485,9 +485,9 @@ pub(crate) const TYPE: Command = Command {
 pub(crate) const UNLINK: Command = Command {
     name: "unlink",
     full_name: "unlink",
-    summary: "Removes keys and frees big values later",
+    summary: "Deletes keys and frees large values in the background",
     since: "4.0.0",
-    complexity: "O(1) a key; the memory is freed later, in O(N), N: number of allocations",
+    complexity: "O(1) per key; freeing the memory in the background is O(N), N: number of allocations",
     arity: -2,
     flags: flags![WRITE, FAST],
     tips: &["request_policy:multi_shard", "response_policy:agg_sum"],

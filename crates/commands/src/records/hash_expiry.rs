@@ -1,4 +1,4 @@
-//! The commands of 7.4 about the expiry of a hash's fields.
+//! The commands for the expiry of hash fields, from Redis 7.4.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec, KeyedHandler, Route};
 
@@ -13,7 +13,7 @@ const HASH: Command = Command {
     acl: Acl::HASH,
     route: Route::Keys,
     since: "7.4.0",
-    complexity: "O(N), N: fields given",
+    complexity: "O(N), N: number of given fields",
     ..Command::BLANK
 };
 
@@ -30,8 +30,8 @@ const CHANGED_KEY: &[KeySpec] = &[KeySpec::at(1, &["RW", "update"])];
 const READ_KEY: &[KeySpec] = &[KeySpec::at(1, &["RO", "access"])];
 const KEY_AND_FIELDS: &[Argument] = &[Argument::key("key", 0), FIELDS];
 
-/// A command that sets times.
-const fn setting(
+/// Returns the record of a command that sets expiries.
+const fn setter(
     name: &'static str,
     summary: &'static str,
     arguments: &'static [Argument],
@@ -50,8 +50,8 @@ const fn setting(
     }
 }
 
-/// A command that tells times.
-const fn telling(
+/// Returns the record of a command that returns expiries.
+const fn getter(
     name: &'static str,
     summary: &'static str,
     tips: &'static [&'static str],
@@ -71,30 +71,34 @@ const fn telling(
     }
 }
 
-/// Times that are counted from now differ between two answers.
+/// Relative times differ from reply to reply.
 const CHANGING: &[&str] = &["nondeterministic_output"];
 
-pub(crate) const HEXPIRE: Command = setting(
+pub(crate) const HEXPIRE: Command = setter(
     "hexpire",
-    "Lets fields of a hash expire after some seconds",
+    "Sets the expiry of hash fields in seconds",
     &[Argument::key("key", 0), Argument::integer("seconds"), CONDITION, FIELDS],
     crate::hashes::hexpire,
 );
 
-pub(crate) const HEXPIREAT: Command = setting(
+pub(crate) const HEXPIREAT: Command = setter(
     "hexpireat",
-    "Lets fields of a hash expire at a time in seconds",
+    "Sets the expiry of hash fields to a Unix time in seconds",
     &[Argument::key("key", 0), Argument::unix_time("unix-time-seconds"), CONDITION, FIELDS],
     crate::hashes::hexpireat,
 );
 
-pub(crate) const HEXPIRETIME: Command =
-    telling("hexpiretime", "Tells at which time in seconds fields of a hash expire", &[], crate::hashes::hexpiretime);
+pub(crate) const HEXPIRETIME: Command = getter(
+    "hexpiretime",
+    "Returns the expiry of hash fields as a Unix time in seconds",
+    &[],
+    crate::hashes::hexpiretime,
+);
 
 pub(crate) const HPERSIST: Command = Command {
     name: "hpersist",
     full_name: "hpersist",
-    summary: "Lets fields of a hash stay that would have expired",
+    summary: "Removes the expiry of hash fields",
     arity: -5,
     flags: flags![WRITE, FAST],
     key_specs: CHANGED_KEY,
@@ -103,29 +107,29 @@ pub(crate) const HPERSIST: Command = Command {
     ..HASH
 };
 
-pub(crate) const HPEXPIRE: Command = setting(
+pub(crate) const HPEXPIRE: Command = setter(
     "hpexpire",
-    "Lets fields of a hash expire after some milliseconds",
+    "Sets the expiry of hash fields in milliseconds",
     &[Argument::key("key", 0), Argument::integer("milliseconds"), CONDITION, FIELDS],
     crate::hashes::hpexpire,
 );
 
-pub(crate) const HPEXPIREAT: Command = setting(
+pub(crate) const HPEXPIREAT: Command = setter(
     "hpexpireat",
-    "Lets fields of a hash expire at a time in milliseconds",
+    "Sets the expiry of hash fields to a Unix time in milliseconds",
     &[Argument::key("key", 0), Argument::unix_time("unix-time-milliseconds"), CONDITION, FIELDS],
     crate::hashes::hpexpireat,
 );
 
-pub(crate) const HPEXPIRETIME: Command = telling(
+pub(crate) const HPEXPIRETIME: Command = getter(
     "hpexpiretime",
-    "Tells at which time in milliseconds fields of a hash expire",
+    "Returns the expiry of hash fields as a Unix time in milliseconds",
     &[],
     crate::hashes::hpexpiretime,
 );
 
 pub(crate) const HPTTL: Command =
-    telling("hpttl", "Tells in how many milliseconds fields of a hash expire", CHANGING, crate::hashes::hpttl);
+    getter("hpttl", "Returns the TTL of hash fields in milliseconds", CHANGING, crate::hashes::hpttl);
 
 pub(crate) const HTTL: Command =
-    telling("httl", "Tells in how many seconds fields of a hash expire", CHANGING, crate::hashes::httl);
+    getter("httl", "Returns the TTL of hash fields in seconds", CHANGING, crate::hashes::httl);

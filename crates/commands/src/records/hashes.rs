@@ -24,16 +24,16 @@ pub(super) const COMMANDS: &[Command] = &[
     HVALS,
 ];
 
-/// What the hash commands have in common: their key chooses the shard.
+/// Common fields of the hash commands: their key determines the shard.
 const HASH: Command = Command { group: "hash", acl: Acl::HASH, route: Route::Keys, ..Command::BLANK };
 
 pub(crate) const HDEL: Command = Command {
     name: "hdel",
     full_name: "hdel",
-    summary: "Removes fields of a hash, and the hash with its last one",
+    summary: "Deletes fields of a hash, and the key with the last one",
     since: "2.0.0",
-    complexity: "O(N), N: fields given",
-    history: &[("2.4.0", "More than one field")],
+    complexity: "O(N), N: number of given fields",
+    history: &[("2.4.0", "Accepts several fields")],
     arity: -3,
     flags: flags![WRITE, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "delete"])],
@@ -45,7 +45,7 @@ pub(crate) const HDEL: Command = Command {
 pub(crate) const HEXISTS: Command = Command {
     name: "hexists",
     full_name: "hexists",
-    summary: "Tells whether a hash has a field",
+    summary: "Returns whether a field exists in a hash",
     since: "2.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -59,7 +59,7 @@ pub(crate) const HEXISTS: Command = Command {
 pub(crate) const HGET: Command = Command {
     name: "hget",
     full_name: "hget",
-    summary: "Reads a field of a hash",
+    summary: "Returns the value of a field of a hash",
     since: "2.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -73,9 +73,9 @@ pub(crate) const HGET: Command = Command {
 pub(crate) const HGETALL: Command = Command {
     name: "hgetall",
     full_name: "hgetall",
-    summary: "Reads all fields of a hash with their values",
+    summary: "Returns all fields and values of a hash",
     since: "2.0.0",
-    complexity: "O(N), N: fields of the hash",
+    complexity: "O(N), N: size of the hash",
     arity: 2,
     flags: flags![READONLY],
     tips: &["nondeterministic_output_order"],
@@ -88,7 +88,7 @@ pub(crate) const HGETALL: Command = Command {
 pub(crate) const HINCRBY: Command = Command {
     name: "hincrby",
     full_name: "hincrby",
-    summary: "Adds to the whole number in a field of a hash",
+    summary: "Increments the integer value of a field of a hash",
     since: "2.0.0",
     complexity: "O(1)",
     arity: 4,
@@ -102,7 +102,7 @@ pub(crate) const HINCRBY: Command = Command {
 pub(crate) const HINCRBYFLOAT: Command = Command {
     name: "hincrbyfloat",
     full_name: "hincrbyfloat",
-    summary: "Adds to the number in a field of a hash",
+    summary: "Increments the numeric value of a field of a hash by a given decimal amount",
     since: "2.6.0",
     complexity: "O(1)",
     arity: 4,
@@ -116,9 +116,9 @@ pub(crate) const HINCRBYFLOAT: Command = Command {
 pub(crate) const HKEYS: Command = Command {
     name: "hkeys",
     full_name: "hkeys",
-    summary: "Lists the fields of a hash",
+    summary: "Returns all fields of a hash",
     since: "2.0.0",
-    complexity: "O(N), N: fields of the hash",
+    complexity: "O(N), N: size of the hash",
     arity: 2,
     flags: flags![READONLY],
     tips: &["nondeterministic_output_order"],
@@ -131,7 +131,7 @@ pub(crate) const HKEYS: Command = Command {
 pub(crate) const HLEN: Command = Command {
     name: "hlen",
     full_name: "hlen",
-    summary: "Counts the fields of a hash",
+    summary: "Returns the number of fields of a hash",
     since: "2.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -145,9 +145,9 @@ pub(crate) const HLEN: Command = Command {
 pub(crate) const HMGET: Command = Command {
     name: "hmget",
     full_name: "hmget",
-    summary: "Reads several fields of a hash",
+    summary: "Returns the values of several fields of a hash",
     since: "2.0.0",
-    complexity: "O(N), N: fields given",
+    complexity: "O(N), N: number of given fields",
     arity: -3,
     flags: flags![READONLY, FAST],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
@@ -159,9 +159,9 @@ pub(crate) const HMGET: Command = Command {
 pub(crate) const HMSET: Command = Command {
     name: "hmset",
     full_name: "hmset",
-    summary: "Sets fields of a hash, creating it when it is missing",
+    summary: "Sets fields of a hash, creating the key if it doesn't exist",
     since: "2.0.0",
-    complexity: "O(N), N: fields given",
+    complexity: "O(N), N: number of given fields",
     deprecated: Some(("4.0.0", "`HSET`")),
     arity: -4,
     flags: flags![WRITE, DENYOOM, FAST],
@@ -177,9 +177,9 @@ pub(crate) const HMSET: Command = Command {
 pub(crate) const HRANDFIELD: Command = Command {
     name: "hrandfield",
     full_name: "hrandfield",
-    summary: "Picks fields of a hash at random",
+    summary: "Returns random fields of a hash",
     since: "6.2.0",
-    complexity: "O(N), N: fields in the reply; with values packed in one piece, its length besides",
+    complexity: "O(N), N: number of returned fields; for a listpack with values also its length",
     arity: -2,
     flags: flags![READONLY],
     tips: &["nondeterministic_output"],
@@ -199,9 +199,9 @@ pub(crate) const HRANDFIELD: Command = Command {
 pub(crate) const HSCAN: Command = Command {
     name: "hscan",
     full_name: "hscan",
-    summary: "Walks through a hash a few fields at a time",
+    summary: "Iterates over the fields of a hash with a cursor",
     since: "2.8.0",
-    complexity: "O(1) a call, O(N) for the whole walk, N: size of the collection",
+    complexity: "O(1) per call, O(N) for a full iteration, N: size of the hash",
     arity: -3,
     flags: flags![READONLY],
     tips: &["nondeterministic_output"],
@@ -219,10 +219,10 @@ pub(crate) const HSCAN: Command = Command {
 pub(crate) const HSET: Command = Command {
     name: "hset",
     full_name: "hset",
-    summary: "Sets fields of a hash, creating it when it is missing",
+    summary: "Sets fields of a hash, creating the key if it doesn't exist",
     since: "2.0.0",
-    complexity: "O(N), N: fields given",
-    history: &[("4.0.0", "More than one field and value")],
+    complexity: "O(N), N: number of given fields",
+    history: &[("4.0.0", "Accepts several fields and values")],
     arity: -4,
     flags: flags![WRITE, DENYOOM, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "update"])],
@@ -237,7 +237,7 @@ pub(crate) const HSET: Command = Command {
 pub(crate) const HSETNX: Command = Command {
     name: "hsetnx",
     full_name: "hsetnx",
-    summary: "Sets a field of a hash unless it is there already",
+    summary: "Sets a field of a hash unless the field exists",
     since: "2.0.0",
     complexity: "O(1)",
     arity: 4,
@@ -251,7 +251,7 @@ pub(crate) const HSETNX: Command = Command {
 pub(crate) const HSTRLEN: Command = Command {
     name: "hstrlen",
     full_name: "hstrlen",
-    summary: "Tells how long the value in a field of a hash is",
+    summary: "Returns the length of the value of a field of a hash, in bytes",
     since: "3.2.0",
     complexity: "O(1)",
     arity: 3,
@@ -265,9 +265,9 @@ pub(crate) const HSTRLEN: Command = Command {
 pub(crate) const HVALS: Command = Command {
     name: "hvals",
     full_name: "hvals",
-    summary: "Lists the values of a hash",
+    summary: "Returns all values of a hash",
     since: "2.0.0",
-    complexity: "O(N), N: fields of the hash",
+    complexity: "O(N), N: size of the hash",
     arity: 2,
     flags: flags![READONLY],
     tips: &["nondeterministic_output_order"],

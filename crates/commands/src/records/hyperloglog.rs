@@ -7,16 +7,16 @@ use super::flags;
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[PFADD, PFCOUNT, PFDEBUG, PFMERGE, PFSELFTEST];
 
-/// What the HyperLogLog commands have in common: their keys choose the shards.
+/// Common fields of the HyperLogLog commands: their keys determine the shards.
 const HYPERLOGLOG: Command =
     Command { group: "hyperloglog", acl: Acl::HYPERLOGLOG, route: Route::Keys, ..Command::BLANK };
 
 pub(crate) const PFADD: Command = Command {
     name: "pfadd",
     full_name: "pfadd",
-    summary: "Adds elements to a HyperLogLog, creating the key when it is missing",
+    summary: "Adds elements to a HyperLogLog, creating the key if it doesn't exist",
     since: "2.8.9",
-    complexity: "O(1) for each element",
+    complexity: "O(1) per element",
     arity: -2,
     flags: flags![WRITE, DENYOOM, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "insert"])],
@@ -28,12 +28,12 @@ pub(crate) const PFADD: Command = Command {
 pub(crate) const PFCOUNT: Command = Command {
     name: "pfcount",
     full_name: "pfcount",
-    summary: "Estimates how many different elements one or several HyperLogLogs have",
+    summary: "Estimates the number of distinct elements in one or several HyperLogLogs",
     since: "2.8.9",
-    complexity: "O(1) for one key, whose count is remembered; O(N) with a large factor for N keys",
+    complexity: "O(1) for one key, whose count is cached; O(N) with a large constant for N keys",
     arity: -2,
     flags: flags![READONLY, MAY_REPLICATE],
-    key_specs: &[KeySpec::all_from(1, 1, &["RW", "access"]).note("Writes, since the count is remembered in the string")],
+    key_specs: &[KeySpec::all_from(1, 1, &["RW", "access"]).note("Writes, because the count is cached in the string")],
     arguments: &[Argument::key("key", 0).multiple()],
     handler: Handler::Keyed(crate::hyperloglog::pfcount),
     ..HYPERLOGLOG
@@ -42,9 +42,9 @@ pub(crate) const PFCOUNT: Command = Command {
 pub(crate) const PFDEBUG: Command = Command {
     name: "pfdebug",
     full_name: "pfdebug",
-    summary: "Shows what a HyperLogLog is made of",
+    summary: "Shows the internals of a HyperLogLog",
     since: "2.8.9",
-    complexity: "O(1): as many steps as there are registers",
+    complexity: "O(1): proportional to the number of registers",
     doc_flags: &["syscmd"],
     arity: 3,
     flags: flags![WRITE, DENYOOM, ADMIN],
@@ -57,14 +57,14 @@ pub(crate) const PFDEBUG: Command = Command {
 pub(crate) const PFMERGE: Command = Command {
     name: "pfmerge",
     full_name: "pfmerge",
-    summary: "Merges HyperLogLogs into the first of them",
+    summary: "Merges HyperLogLogs into the first one",
     since: "2.8.9",
-    complexity: "O(N) with a large factor, N: number of keys",
+    complexity: "O(N) with a large constant, N: number of keys",
     arity: -2,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[KeySpec::at(1, &["RW", "access", "insert"]), KeySpec::all_from(2, 1, &["RO", "access"])],
     arguments: &[Argument::key("destkey", 0), Argument::key("sourcekey", 1).multiple()],
-    // Its sources may be missing, which the key specification doesn't say.
+    // The sources are optional, which the key specification can't express.
     route: Route::Custom(crate::hyperloglog::pfmerge_route),
     handler: Handler::Keyed(crate::hyperloglog::pfmerge),
     ..HYPERLOGLOG
@@ -73,9 +73,9 @@ pub(crate) const PFMERGE: Command = Command {
 pub(crate) const PFSELFTEST: Command = Command {
     name: "pfselftest",
     full_name: "pfselftest",
-    summary: "Checks the HyperLogLog code against itself",
+    summary: "Tests the HyperLogLog code",
     since: "2.8.9",
-    complexity: "O(1): a million elements",
+    complexity: "O(1): adds a million elements",
     doc_flags: &["syscmd"],
     arity: 1,
     flags: flags![ADMIN],

@@ -1,9 +1,10 @@
-//! The command table: one record per command, in a file per family, which lists its own. Here they
-//! become one table, sorted by name, when the crate is compiled.
+//! The command table: one record per command, in one file per family. This module merges the
+//! families into one table at compile time, sorted by name.
 //!
-//! A record says what Redis's own table says of the command (arity, flags, ACL categories, key specifications, tips,
-//! declared syntax), plus which shards it takes and the function that runs it. `COMMAND`, routing, arity checks and
-//! COMPAT.md's test all read these records; nothing about a command is said twice.
+//! A record holds what Redis's table holds about a command (arity, flags, ACL categories, key
+//! specifications, tips, declared syntax), plus its route and its handler. `COMMAND`, routing,
+//! arity checks and the test of COMPAT.md all read these records; nothing about a command is stated
+//! twice.
 
 use pantala_engine::command::{Command, Flags};
 
@@ -40,7 +41,7 @@ pub use lookup::{lookup, lookup_full, lookup_sub};
 pub use not_built::not_built;
 pub use resolve::{NOT_IN_SCRIPTS, Unresolved, resolve, resolve_as};
 
-/// Joins flags by their short names; `|` of bitflags isn't `const`.
+/// Joins flags by their short names; bitflags' `|` isn't `const`.
 macro_rules! flags {
     ($($flag:ident),+) => { Flags::empty()$(.union(Flags::$flag))+ };
 }
@@ -50,10 +51,10 @@ macro_rules! acl {
 }
 use {acl, flags};
 
-/// Complexity of a container: it has none of its own.
+/// The complexity of a container.
 const DEPENDS_ON_SUBCOMMAND: &str = "That of the subcommand";
 
-/// The families' commands.
+/// The commands of all families.
 const FAMILIES: &[&[Command]] = &[
     bitmap::COMMANDS,
     cluster::COMMANDS,
@@ -88,7 +89,7 @@ const COUNT: usize = {
     count
 };
 
-/// Every command, sorted by name.
+/// All commands, sorted by name.
 pub static COMMANDS: &[Command] = &SORTED;
 
 static SORTED: [Command; COUNT] = {
@@ -98,7 +99,7 @@ static SORTED: [Command; COUNT] = {
         let mut index = 0;
         while index < FAMILIES[family].len() {
             sorted[count] = FAMILIES[family][index];
-            // Each goes forward to its place among those that are there.
+            // Insertion sort.
             let mut at = count;
             while at > 0 && is_before(sorted[at].name, sorted[at - 1].name) {
                 sorted.swap(at, at - 1);
@@ -112,7 +113,7 @@ static SORTED: [Command; COUNT] = {
     sorted
 };
 
-/// As `one < other`, which isn't `const`.
+/// Returns `one < other`; `<` isn't `const`.
 const fn is_before(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let mut at = 0;
@@ -122,7 +123,7 @@ const fn is_before(one: &str, other: &str) -> bool {
     at < other.len() && (at == one.len() || one[at] < other[at])
 }
 
-/// Whether a container's subcommands are its own affair (DEBUG): to `COMMAND` it is a command without subcommands.
+/// Returns whether `COMMAND` hides the subcommands of a container (DEBUG).
 fn hides_subcommands(command: &Command) -> bool {
     command.flags.contains(Flags::OWN_SUBCOMMANDS)
 }

@@ -1,31 +1,32 @@
-//! Redis 7.0's commands that Pantala doesn't have yet, so that a client is told so instead of "unknown command".
+//! Redis 7.0's commands that Pantala doesn't implement yet: their error says so, instead of
+//! "unknown command".
 
 use pantala_engine::command::arity_accepts;
 
-/// A command of Redis 7.0 that Pantala doesn't have yet.
+/// A command of Redis 7.0 that Pantala doesn't implement yet.
 pub struct NotBuilt {
-    /// `save`, `cluster|meet`.
+    /// Full name, as in `save`, `cluster|meet`.
     pub(super) full_name: &'static str,
-    /// As a record's: how many arguments it takes, its name included; the least number where negative.
+    /// Number of arguments including the name, as in a record; negative for a minimum.
     arity: i32,
     /// Whether scripts may call it.
     pub(super) in_scripts: bool,
 }
 
 impl NotBuilt {
-    /// Whether this many arguments (the name and a subcommand's name included) suit its arity.
+    /// Returns whether this number of arguments, including the names, matches the arity.
     pub(super) fn accepts(&self, arguments: usize) -> bool {
         arity_accepts(self.arity, arguments)
     }
 
-    /// Whether it has subcommands.
+    /// Returns whether it has subcommands.
     pub(super) fn is_container(&self) -> bool {
         let container = |command: &NotBuilt| command.full_name.split_once('|').map(|(container, _)| container);
         NOT_BUILT.iter().any(|command| container(command) == Some(self.full_name))
     }
 }
 
-/// The command of Redis 7.0 of that full name (any case) that Pantala doesn't have yet.
+/// Returns the unimplemented command of Redis 7.0 with this full name, ignoring case.
 pub fn not_built(name: &[u8]) -> Option<&'static NotBuilt> {
     let name = name.to_ascii_lowercase();
     let index = NOT_BUILT.binary_search_by(|known| known.full_name.as_bytes().cmp(&name)).ok()?;
@@ -40,7 +41,8 @@ const fn outside(full_name: &'static str, arity: i32) -> NotBuilt {
     NotBuilt { full_name, arity, in_scripts: false }
 }
 
-/// Commands and subcommands without a record, sorted by their bytes. A name leaves this list when its record comes.
+/// Commands and subcommands without a record, sorted bytewise. Implementing a command removes it
+/// from this list.
 pub(super) static NOT_BUILT: &[NotBuilt] = &[
     anywhere("acl", -2),
     outside("acl|cat", -2),

@@ -1,4 +1,4 @@
-//! The publish/subscribe commands.
+//! The pub/sub commands.
 
 use pantala_engine::command::{Acl, Argument, Command, Flags, Handler, KeySpec};
 
@@ -8,13 +8,13 @@ use super::{DEPENDS_ON_SUBCOMMAND, flags};
 pub(super) const COMMANDS: &[Command] =
     &[PSUBSCRIBE, PUBLISH, PUBSUB, PUNSUBSCRIBE, SPUBLISH, SSUBSCRIBE, SUBSCRIBE, SUNSUBSCRIBE, UNSUBSCRIBE];
 
-/// What these commands have in common.
+/// Common fields of these commands.
 const PUBSUB_GROUP: Command = Command { group: "pubsub", ..Command::BLANK };
 
 pub(crate) const SUBSCRIBE: Command = Command {
     name: "subscribe",
     full_name: "subscribe",
-    summary: "Hears what is published on channels",
+    summary: "Subscribes the connection to channels",
     since: "2.0.0",
     complexity: "O(N), N: number of channels",
     arity: -2,
@@ -27,9 +27,9 @@ pub(crate) const SUBSCRIBE: Command = Command {
 pub(crate) const UNSUBSCRIBE: Command = Command {
     name: "unsubscribe",
     full_name: "unsubscribe",
-    summary: "Hears no more of channels, or of any",
+    summary: "Unsubscribes the connection from channels, or from all",
     since: "2.0.0",
-    complexity: "O(N), N: number of clients that listen to a channel",
+    complexity: "O(N), N: number of subscribers of a channel",
     arity: -1,
     flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, UNSUBSCRIBES, ANSWERS_MESSAGES],
     arguments: &[Argument::string("channel").optional().multiple()],
@@ -40,9 +40,9 @@ pub(crate) const UNSUBSCRIBE: Command = Command {
 pub(crate) const PSUBSCRIBE: Command = Command {
     name: "psubscribe",
     full_name: "psubscribe",
-    summary: "Hears what is published on all channels that match a pattern",
+    summary: "Subscribes the connection to all channels that match patterns",
     since: "2.0.0",
-    complexity: "O(N), N: number of patterns the client listens to",
+    complexity: "O(N), N: number of patterns to which the client is subscribed",
     arity: -2,
     flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, ANSWERS_MESSAGES],
     arguments: &[Argument::block("pattern", &[Argument::pattern("pattern")]).multiple()],
@@ -53,9 +53,9 @@ pub(crate) const PSUBSCRIBE: Command = Command {
 pub(crate) const PUNSUBSCRIBE: Command = Command {
     name: "punsubscribe",
     full_name: "punsubscribe",
-    summary: "Hears no more by patterns, or by any",
+    summary: "Unsubscribes the connection from patterns, or from all",
     since: "2.0.0",
-    complexity: "O(N+M), N: number of patterns the client listens to, M: of all patterns",
+    complexity: "O(N+M), N: number of patterns to which the client is subscribed, M: number of all patterns",
     arity: -1,
     flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, UNSUBSCRIBES, ANSWERS_MESSAGES],
     arguments: &[Argument::pattern("pattern").optional().multiple()],
@@ -66,7 +66,7 @@ pub(crate) const PUNSUBSCRIBE: Command = Command {
 pub(crate) const SSUBSCRIBE: Command = Command {
     name: "ssubscribe",
     full_name: "ssubscribe",
-    summary: "Hears what is published on shard channels",
+    summary: "Subscribes the connection to shard channels",
     since: "7.0.0",
     complexity: "O(N), N: number of shard channels",
     arity: -2,
@@ -80,9 +80,9 @@ pub(crate) const SSUBSCRIBE: Command = Command {
 pub(crate) const SUNSUBSCRIBE: Command = Command {
     name: "sunsubscribe",
     full_name: "sunsubscribe",
-    summary: "Hears no more of shard channels, or of any",
+    summary: "Unsubscribes the connection from shard channels, or from all",
     since: "7.0.0",
-    complexity: "O(N), N: number of clients that listen to a shard channel",
+    complexity: "O(N), N: number of subscribers of a shard channel",
     arity: -1,
     flags: flags![PUBSUB, NOSCRIPT, LOADING, STALE, WHILE_SUBSCRIBED, UNSUBSCRIBES, ANSWERS_MESSAGES],
     key_specs: &[KeySpec::all_from(1, 1, &["not_key"])],
@@ -94,9 +94,9 @@ pub(crate) const SUNSUBSCRIBE: Command = Command {
 pub(crate) const PUBLISH: Command = Command {
     name: "publish",
     full_name: "publish",
-    summary: "Sends a message to all who listen to a channel",
+    summary: "Publishes a message to a channel",
     since: "2.0.0",
-    complexity: "O(N+M), N: number of listeners, M: number of patterns",
+    complexity: "O(N+M), N: number of subscribers, M: number of patterns",
     arity: 3,
     flags: flags![PUBSUB, LOADING, STALE, FAST, MAY_REPLICATE],
     arguments: &[Argument::string("channel"), Argument::string("message")],
@@ -107,9 +107,9 @@ pub(crate) const PUBLISH: Command = Command {
 pub(crate) const SPUBLISH: Command = Command {
     name: "spublish",
     full_name: "spublish",
-    summary: "Sends a message to all who listen to a shard channel",
+    summary: "Publishes a message to a shard channel",
     since: "7.0.0",
-    complexity: "O(N), N: number of listeners",
+    complexity: "O(N), N: number of subscribers",
     arity: 3,
     flags: flags![PUBSUB, LOADING, STALE, FAST, MAY_REPLICATE],
     key_specs: &[KeySpec::at(1, &["not_key"])],
@@ -121,9 +121,9 @@ pub(crate) const SPUBLISH: Command = Command {
 pub(crate) const CHANNELS: Command = Command {
     name: "channels",
     full_name: "pubsub|channels",
-    summary: "Lists channels that somebody listens to",
+    summary: "Returns the channels with subscribers",
     since: "2.8.0",
-    complexity: "O(N), N: number of such channels",
+    complexity: "O(N), N: number of these channels",
     arity: -2,
     flags: flags![PUBSUB, LOADING, STALE],
     arguments: &[Argument::pattern("pattern").optional()],
@@ -134,7 +134,7 @@ pub(crate) const CHANNELS: Command = Command {
 pub(crate) const HELP: Command = Command {
     name: "help",
     full_name: "pubsub|help",
-    summary: "Explains the subcommands",
+    summary: "Returns help on the subcommands",
     since: "6.2.0",
     complexity: "O(1)",
     arity: 2,
@@ -146,7 +146,7 @@ pub(crate) const HELP: Command = Command {
 pub(crate) const NUMPAT: Command = Command {
     name: "numpat",
     full_name: "pubsub|numpat",
-    summary: "Counts the patterns that are listened to",
+    summary: "Returns the number of subscribed patterns",
     since: "2.8.0",
     complexity: "O(1)",
     arity: 2,
@@ -158,9 +158,9 @@ pub(crate) const NUMPAT: Command = Command {
 pub(crate) const NUMSUB: Command = Command {
     name: "numsub",
     full_name: "pubsub|numsub",
-    summary: "Counts the listeners of channels",
+    summary: "Returns the number of subscribers of channels",
     since: "2.8.0",
-    complexity: "O(N), N: number of channels asked for",
+    complexity: "O(N), N: number of given channels",
     arity: -2,
     flags: flags![PUBSUB, LOADING, STALE],
     arguments: &[Argument::string("channel").optional().multiple()],
@@ -171,9 +171,9 @@ pub(crate) const NUMSUB: Command = Command {
 pub(crate) const SHARDCHANNELS: Command = Command {
     name: "shardchannels",
     full_name: "pubsub|shardchannels",
-    summary: "Lists shard channels that somebody listens to",
+    summary: "Returns the shard channels with subscribers",
     since: "7.0.0",
-    complexity: "O(N), N: number of such channels",
+    complexity: "O(N), N: number of these channels",
     arity: -2,
     flags: flags![PUBSUB, LOADING, STALE],
     arguments: &[Argument::pattern("pattern").optional()],
@@ -184,9 +184,9 @@ pub(crate) const SHARDCHANNELS: Command = Command {
 pub(crate) const SHARDNUMSUB: Command = Command {
     name: "shardnumsub",
     full_name: "pubsub|shardnumsub",
-    summary: "Counts the listeners of shard channels",
+    summary: "Returns the number of subscribers of shard channels",
     since: "7.0.0",
-    complexity: "O(N), N: number of shard channels asked for",
+    complexity: "O(N), N: number of given shard channels",
     arity: -2,
     flags: flags![PUBSUB, LOADING, STALE],
     arguments: &[Argument::string("shardchannel").optional().multiple()],
@@ -197,7 +197,7 @@ pub(crate) const SHARDNUMSUB: Command = Command {
 pub(crate) const PUBSUB: Command = Command {
     name: "pubsub",
     full_name: "pubsub",
-    summary: "Contains the commands that tell who listens",
+    summary: "Returns information about subscriptions",
     since: "2.8.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,

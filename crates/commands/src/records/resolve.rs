@@ -1,4 +1,4 @@
-//! From a call's arguments to the record that runs it, or to Redis's words for why there is none.
+//! Resolves a call's arguments to the record that runs it, or to Redis's error.
 
 use std::borrow::Cow;
 
@@ -8,26 +8,27 @@ use pantala_resp::Args;
 use super::not_built::NotBuilt;
 use super::{hides_subcommands, lookup, not_built};
 
-/// How many bytes of a name, and of the arguments after it, an error repeats.
+/// Maximum length, in bytes, of a name quoted in an error, and of the arguments quoted after it.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// The answer to a script that calls what is for clients only.
+/// The error for scripts that call a command which isn't allowed in scripts.
 pub const NOT_IN_SCRIPTS: &str = "ERR This Redis command is not allowed from script";
 
-/// Why a call has no command to run.
+/// Why a call can't be resolved.
 #[derive(Clone, Copy)]
 pub enum Unresolved {
-    /// No command of that name.
+    /// No command has this name.
     Unknown,
-    /// A command or subcommand of Redis 7.0 that isn't built yet.
+    /// A command or subcommand of Redis 7.0 that isn't implemented yet.
     NotBuilt(&'static NotBuilt),
-    /// The container of that name has no such subcommand.
+    /// The container with this name has no such subcommand.
     UnknownSubcommand(&'static str),
-    /// Too few arguments, or too many.
+    /// Too few or too many arguments.
     WrongArity(&'static Command),
 }
 
-/// The record that runs a call: the command's, or its subcommand's. Checks the number of arguments.
+/// Returns the record that runs a call: the command's or its subcommand's. Checks the number of
+/// arguments.
 #[inline(always)]
 pub fn resolve(args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     match args.get(0).and_then(lookup) {
@@ -36,7 +37,7 @@ pub fn resolve(args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     }
 }
 
-/// As [`resolve`], for a call of `command` by whatever name.
+/// Resolves like [`resolve`] a call of `command`, whatever name the client used.
 #[inline(always)]
 pub fn resolve_as(command: &'static Command, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     if !command.subcommands.is_empty() && args.len() > 1 {
@@ -48,7 +49,7 @@ pub fn resolve_as(command: &'static Command, args: &Args<'_>) -> Result<&'static
 fn resolve_sub(container: &'static Command, args: &Args<'_>) -> Result<&'static Command, Unresolved> {
     match container.subcommand(&args[1]) {
         Some(sub) if sub.accepts(args.len()) => Ok(sub),
-        // DEBUG's own handler says that there is no such subcommand, or that its arguments don't fit.
+        // DEBUG's own handler replies with the error for an unknown subcommand or wrong arguments.
         _ if hides_subcommands(container) => Ok(container),
         Some(sub) => Err(Unresolved::WrongArity(sub)),
         None => Err(unknown_sub(container.name, &args[1])),
@@ -70,8 +71,8 @@ fn unknown_sub(container: &'static str, sub: &[u8]) -> Unresolved {
 }
 
 impl Unresolved {
-    /// The error to answer, with its code and without the leading `-`. The bytes are the client's own in part: any but
-    /// the line's end may occur.
+    /// Returns the error reply, with its code and without the leading `-`. It quotes the client's
+    /// bytes, so any byte may occur, even a line end.
     #[cold]
     pub fn message(&self, args: &Args<'_>) -> Vec<u8> {
         let argument = |index: usize| args.get(index).unwrap_or(b"");
@@ -91,7 +92,7 @@ impl Unresolved {
         }
     }
 
-    /// The error that a script hears in place of [`Self::message`].
+    /// Returns the error that a script gets instead of [`Self::message`].
     #[cold]
     pub fn message_in_script(&self, args: &Args<'_>) -> Cow<'static, [u8]> {
         let text = match self {
@@ -106,7 +107,8 @@ impl Unresolved {
     }
 }
 
-/// Names the command and the arguments after it, as far as [`SHOWN_BYTES_MAX`] goes.
+/// Returns the error that quotes the name and the arguments after it, up to [`SHOWN_BYTES_MAX`]
+/// each.
 fn unknown_command(args: &Args<'_>) -> Vec<u8> {
     let mut quoted = Vec::new();
     for argument in args.iter().skip(1) {
@@ -121,7 +123,8 @@ fn unknown_command(args: &Args<'_>) -> Vec<u8> {
     [b"ERR unknown command '", name, b"', with args beginning with: ", &quoted].concat()
 }
 
-/// The part of an argument that Redis prints: a C string ends at the first zero byte.
+/// Returns the part of an argument that Redis prints: as a C string, it ends at the first zero
+/// byte.
 fn shown(argument: &[u8], len_max: usize) -> &[u8] {
     let argument = &argument[..argument.len().min(len_max)];
     argument.split(|byte| *byte == 0).next().unwrap_or(b"")

@@ -1,4 +1,4 @@
-//! Commands about scripts and functions.
+//! Commands for scripts and functions.
 
 use pantala_engine::command::{
     Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, ScriptForm, ScriptNamed, TransactionPart,
@@ -11,7 +11,7 @@ pub(super) const COMMANDS: &[Command] = &[EVAL, EVAL_RO, EVALSHA, EVALSHA_RO, FC
 
 const SCRIPTING: Command = Command { group: "scripting", ..Command::BLANK };
 
-/// The keys of a script: as many as it says.
+/// Key specification of a script's keys, whose number is an argument.
 const fn script_keys(flags: &'static [&'static str], notes: &'static str) -> KeySpec {
     KeySpec { notes, flags, begin: BeginSearch::Index(2), find: FindKeys::KeyNum { keynum: 0, first: 1, step: 1 } }
 }
@@ -19,7 +19,7 @@ const fn script_keys(flags: &'static [&'static str], notes: &'static str) -> Key
 const WRITING_KEYS: &[&str] = &["RW", "access", "update"];
 const READING_KEYS: &[&str] = &["RO", "access"];
 
-/// The remark on keys that may be read and written, and on those that may be read.
+/// The notes on keys of scripts that may write, and of those that only read.
 const WRITING_NOTE: &str = "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE";
 const READING_NOTE: &str = "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS";
 
@@ -27,7 +27,7 @@ const fn runs(named: ScriptNamed, is_read_only: bool) -> Handler {
     Handler::Transaction(TransactionPart::Script(ScriptForm { named, is_read_only }))
 }
 
-/// What all that run a script have in common.
+/// Common fields of the commands that run a script.
 const RUNNING: Command = Command {
     complexity: "That of the script",
     arity: -3,
@@ -36,11 +36,11 @@ const RUNNING: Command = Command {
     ..SCRIPTING
 };
 
-/// What all that run one which only reads have in common.
+/// Common fields of the commands that run a read-only script.
 const READING: Command =
     Command { since: "7.0.0", flags: flags![READONLY, NOSCRIPT, STALE, SKIP_MONITOR, NO_MANDATORY_KEYS], ..RUNNING };
 
-/// What a call gives: its program by some name, keys, and arguments.
+/// Arguments of a call: the program, its keys and its arguments.
 const fn call(program: &'static str) -> [Argument; 4] {
     [
         Argument::string(program),
@@ -68,7 +68,7 @@ pub(crate) const EVAL: Command = Command {
 pub(crate) const EVAL_RO: Command = Command {
     name: "eval_ro",
     full_name: "eval_ro",
-    summary: "Runs a script that may not write",
+    summary: "Runs a read-only script",
     key_specs: &[script_keys(READING_KEYS, READING_NOTE)],
     arguments: BY_TEXT,
     handler: runs(ScriptNamed::Text, true),
@@ -78,7 +78,7 @@ pub(crate) const EVAL_RO: Command = Command {
 pub(crate) const EVALSHA: Command = Command {
     name: "evalsha",
     full_name: "evalsha",
-    summary: "Runs a script that the server knows",
+    summary: "Runs a cached script",
     since: "2.6.0",
     key_specs: &[script_keys(WRITING_KEYS, "")],
     arguments: BY_SHA,
@@ -89,7 +89,7 @@ pub(crate) const EVALSHA: Command = Command {
 pub(crate) const EVALSHA_RO: Command = Command {
     name: "evalsha_ro",
     full_name: "evalsha_ro",
-    summary: "Runs a script that the server knows, which may not write",
+    summary: "Runs a cached read-only script",
     key_specs: &[script_keys(READING_KEYS, "")],
     arguments: BY_SHA,
     handler: runs(ScriptNamed::Sha, true),
@@ -99,7 +99,7 @@ pub(crate) const EVALSHA_RO: Command = Command {
 pub(crate) const SCRIPT: Command = Command {
     name: "script",
     full_name: "script",
-    summary: "Manages the scripts that the server knows",
+    summary: "Manages cached scripts",
     since: "2.6.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
@@ -107,16 +107,16 @@ pub(crate) const SCRIPT: Command = Command {
     ..SCRIPTING
 };
 
-/// What all that manage something have in common.
-const MANAGING: Command = Command { complexity: "O(1)", flags: flags![NOSCRIPT], acl: acl![SCRIPTING], ..SCRIPTING };
+/// Common fields of the commands that manage scripts or functions.
+const MANAGEMENT: Command = Command { complexity: "O(1)", flags: flags![NOSCRIPT], acl: acl![SCRIPTING], ..SCRIPTING };
 
-/// What all that manage scripts have in common.
-const OF_SCRIPTS: Command = Command { since: "2.6.0", ..MANAGING };
+/// Common fields of the commands that manage scripts.
+const SCRIPT_SUBCOMMAND: Command = Command { since: "2.6.0", ..MANAGEMENT };
 
 const SCRIPT_DEBUG: Command = Command {
     name: "debug",
     full_name: "script|debug",
-    summary: "Sets whether scripts are debugged",
+    summary: "Sets the debug mode of scripts",
     since: "3.2.0",
     arity: 3,
     arguments: &[Argument::one_of(
@@ -124,69 +124,69 @@ const SCRIPT_DEBUG: Command = Command {
         &[Argument::word("yes", "YES"), Argument::word("sync", "SYNC"), Argument::word("no", "NO")],
     )],
     handler: Handler::Local(crate::scripts::debug),
-    ..OF_SCRIPTS
+    ..SCRIPT_SUBCOMMAND
 };
 
 const SCRIPT_EXISTS: Command = Command {
     name: "exists",
     full_name: "script|exists",
-    summary: "Tells whether the server knows scripts",
-    complexity: "O(N), N: number of scripts asked for",
+    summary: "Returns whether scripts are cached",
+    complexity: "O(N), N: number of given scripts",
     arity: -3,
     tips: &["request_policy:all_shards", "response_policy:agg_logical_and"],
     arguments: &[Argument::string("sha1").multiple()],
     handler: Handler::Local(crate::scripts::exists),
-    ..OF_SCRIPTS
+    ..SCRIPT_SUBCOMMAND
 };
 
 const SCRIPT_FLUSH: Command = Command {
     name: "flush",
     full_name: "script|flush",
-    summary: "Forgets all scripts",
-    complexity: "O(N), N: number of scripts that the server knows",
-    history: &[("6.2.0", "`ASYNC` and `SYNC` came")],
+    summary: "Removes all scripts from the cache",
+    complexity: "O(N), N: number of cached scripts",
+    history: &[("6.2.0", "Options `ASYNC`, `SYNC`")],
     arity: -2,
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
     arguments: &[Argument::one_of("async", &[Argument::word("async", "ASYNC"), Argument::word("sync", "SYNC")])
         .optional()
         .since("6.2.0")],
     handler: Handler::Local(crate::scripts::flush),
-    ..OF_SCRIPTS
+    ..SCRIPT_SUBCOMMAND
 };
 
 const SCRIPT_HELP: Command = Command {
     name: "help",
     full_name: "script|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "5.0.0",
     arity: 2,
     flags: flags![LOADING, STALE],
     handler: Handler::Local(crate::scripts::help),
-    ..OF_SCRIPTS
+    ..SCRIPT_SUBCOMMAND
 };
 
 const SCRIPT_KILL: Command = Command {
     name: "kill",
     full_name: "script|kill",
-    summary: "Ends a script that runs for too long and hasn't written",
+    summary: "Stops the running script, unless it has written",
     arity: 2,
     flags: flags![NOSCRIPT, ALLOW_BUSY],
     tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
     handler: Handler::Local(crate::scripts::kill),
-    ..OF_SCRIPTS
+    ..SCRIPT_SUBCOMMAND
 };
 
 const SCRIPT_LOAD: Command = Command {
     name: "load",
     full_name: "script|load",
-    summary: "Has the server know a script without running it",
+    summary: "Adds a script to the cache without running it",
     complexity: "O(N), N: length of the script",
     arity: 3,
     flags: flags![NOSCRIPT, STALE],
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
     arguments: &[Argument::string("script")],
     handler: Handler::Local(crate::scripts::load),
-    ..OF_SCRIPTS
+    ..SCRIPT_SUBCOMMAND
 };
 
 pub(crate) const FCALL: Command = Command {
@@ -204,7 +204,7 @@ pub(crate) const FCALL: Command = Command {
 pub(crate) const FCALL_RO: Command = Command {
     name: "fcall_ro",
     full_name: "fcall_ro",
-    summary: "Calls a function that may not write",
+    summary: "Calls a read-only function",
     complexity: "That of the function",
     key_specs: &[script_keys(READING_KEYS, READING_NOTE)],
     arguments: BY_FUNCTION,
@@ -215,7 +215,7 @@ pub(crate) const FCALL_RO: Command = Command {
 pub(crate) const FUNCTION: Command = Command {
     name: "function",
     full_name: "function",
-    summary: "Manages the libraries of functions",
+    summary: "Manages function libraries",
     since: "7.0.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
@@ -233,38 +233,38 @@ pub(crate) const FUNCTION: Command = Command {
     ..SCRIPTING
 };
 
-/// What all that manage functions have in common.
-const OF_FUNCTIONS: Command = Command { since: "7.0.0", ..MANAGING };
+/// Common fields of the commands that manage functions.
+const FUNCTION_SUBCOMMAND: Command = Command { since: "7.0.0", ..MANAGEMENT };
 
-/// Where each primary has to be told.
+/// Tips of a command that clients should send to every primary.
 const FOR_ALL_SHARDS: &[&str] = &["request_policy:all_shards", "response_policy:all_succeeded"];
 
 const FUNCTION_DELETE: Command = Command {
     name: "delete",
     full_name: "function|delete",
-    summary: "Removes a library",
+    summary: "Deletes a library",
     arity: 3,
     flags: flags![WRITE, NOSCRIPT],
     tips: FOR_ALL_SHARDS,
     arguments: &[Argument::string("library-name")],
     handler: Handler::Local(crate::functions::delete),
-    ..OF_FUNCTIONS
+    ..FUNCTION_SUBCOMMAND
 };
 
 const FUNCTION_DUMP: Command = Command {
     name: "dump",
     full_name: "function|dump",
-    summary: "Answers all libraries as bytes",
+    summary: "Returns all libraries as a serialized payload",
     complexity: "O(N), N: number of functions",
     arity: 2,
     handler: Handler::Local(crate::functions::dump),
-    ..OF_FUNCTIONS
+    ..FUNCTION_SUBCOMMAND
 };
 
 const FUNCTION_FLUSH: Command = Command {
     name: "flush",
     full_name: "function|flush",
-    summary: "Removes all libraries",
+    summary: "Deletes all libraries",
     complexity: "O(N), N: number of functions",
     arity: -2,
     flags: flags![WRITE, NOSCRIPT],
@@ -273,34 +273,34 @@ const FUNCTION_FLUSH: Command = Command {
         Argument::one_of("async", &[Argument::word("async", "ASYNC"), Argument::word("sync", "SYNC")]).optional()
     ],
     handler: Handler::Local(crate::functions::flush),
-    ..OF_FUNCTIONS
+    ..FUNCTION_SUBCOMMAND
 };
 
 const FUNCTION_HELP: Command = Command {
     name: "help",
     full_name: "function|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     arity: 2,
     flags: flags![LOADING, STALE],
     handler: Handler::Local(crate::functions::help),
-    ..OF_FUNCTIONS
+    ..FUNCTION_SUBCOMMAND
 };
 
 const FUNCTION_KILL: Command = Command {
     name: "kill",
     full_name: "function|kill",
-    summary: "Ends the function that runs",
+    summary: "Stops the running function, unless it has written",
     arity: 2,
     flags: flags![NOSCRIPT, ALLOW_BUSY],
     tips: &["request_policy:all_shards", "response_policy:one_succeeded"],
     handler: Handler::Local(crate::functions::kill),
-    ..OF_FUNCTIONS
+    ..FUNCTION_SUBCOMMAND
 };
 
 const FUNCTION_LIST: Command = Command {
     name: "list",
     full_name: "function|list",
-    summary: "Tells of the libraries and their functions",
+    summary: "Returns the libraries and their functions",
     complexity: "O(N), N: number of functions",
     arity: -2,
     tips: &["nondeterministic_output_order"],
@@ -309,26 +309,26 @@ const FUNCTION_LIST: Command = Command {
         Argument::word("withcode", "WITHCODE").optional(),
     ],
     handler: Handler::Local(crate::functions::list),
-    ..OF_FUNCTIONS
+    ..FUNCTION_SUBCOMMAND
 };
 
 const FUNCTION_LOAD: Command = Command {
     name: "load",
     full_name: "function|load",
-    summary: "Adds a library",
-    complexity: "O(1), without the time that its code takes",
+    summary: "Loads a library",
+    complexity: "O(1), plus the time to run the library's code",
     arity: -3,
     flags: flags![WRITE, DENYOOM, NOSCRIPT],
     tips: FOR_ALL_SHARDS,
     arguments: &[Argument::word("replace", "REPLACE").optional(), Argument::string("function-code")],
     handler: Handler::Local(crate::functions::load),
-    ..OF_FUNCTIONS
+    ..FUNCTION_SUBCOMMAND
 };
 
 const FUNCTION_RESTORE: Command = Command {
     name: "restore",
     full_name: "function|restore",
-    summary: "Adds the libraries of a dump",
+    summary: "Restores libraries from a dump",
     complexity: "O(N), N: number of functions in the dump",
     arity: -3,
     flags: flags![WRITE, DENYOOM, NOSCRIPT],
@@ -346,16 +346,16 @@ const FUNCTION_RESTORE: Command = Command {
         .optional(),
     ],
     handler: Handler::Local(crate::functions::restore),
-    ..OF_FUNCTIONS
+    ..FUNCTION_SUBCOMMAND
 };
 
 const FUNCTION_STATS: Command = Command {
     name: "stats",
     full_name: "function|stats",
-    summary: "Tells of the function that runs",
+    summary: "Returns the running function and the numbers of libraries and functions",
     arity: 2,
     flags: flags![NOSCRIPT, ALLOW_BUSY],
     tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
     handler: Handler::Local(crate::functions::stats),
-    ..OF_FUNCTIONS
+    ..FUNCTION_SUBCOMMAND
 };

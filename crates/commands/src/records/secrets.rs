@@ -1,30 +1,33 @@
-//! Which arguments are secrets: `MONITOR` and `SLOWLOG` show [`REDACTED`](pantala_engine::monitor::REDACTED) in their place.
+//! Determines which arguments are secrets: `MONITOR` and `SLOWLOG` show
+//! [`REDACTED`](pantala_engine::monitor::REDACTED) instead.
 
 use pantala_resp::Args;
 
-/// Directives whose values are secrets.
+/// Directives with secret values.
 const SECRET_DIRECTIVES: [&str; 4] = ["masterauth", "requirepass", "tls-key-file-pass", "tls-client-key-file-pass"];
 
 fn is(args: &Args<'_>, at: usize, word: &str) -> bool {
     args.get(at).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
 }
 
-/// Of `AUTH`: all. With more arguments it is a syntax error, and nobody knows which of them is a password.
+/// Returns whether an argument of `AUTH` is secret: all of them. With more arguments the call is a
+/// syntax error, and any of them could be the password.
 pub(super) fn auth(args: &Args<'_>, index: usize) -> bool {
     index > 0 && args.len() <= 3
 }
 
-/// Of `HELLO`: the two words behind `AUTH`.
+/// Returns whether an argument of `HELLO` is secret: the two after `AUTH`.
 pub(super) fn hello(args: &Args<'_>, index: usize) -> bool {
     (2..index).any(|at| at + 2 >= index && is(args, at, "AUTH") && !is(args, at - 1, "SETNAME"))
 }
 
-/// Of `CONFIG SET`: values of directives that are secrets.
+/// Returns whether an argument of `CONFIG SET` is secret: the value of a secret directive.
 pub(super) fn config_set(args: &Args<'_>, index: usize) -> bool {
     index > 2 && index % 2 == 1 && SECRET_DIRECTIVES.iter().any(|directive| is(args, index - 1, directive))
 }
 
-/// Of `MIGRATE`: the password behind `AUTH`, name and password behind `AUTH2`.
+/// Returns whether an argument of `MIGRATE` is secret: the password after `AUTH`, user and password
+/// after `AUTH2`.
 pub(super) fn migrate(args: &Args<'_>, index: usize) -> bool {
     index > 6 && (is(args, index - 1, "AUTH") || is(args, index - 1, "AUTH2") || is(args, index - 2, "AUTH2"))
 }
@@ -44,12 +47,12 @@ mod tests {
             bytes.extend_from_slice(word.as_bytes());
         }
         let args = Args::new(&bytes, &ranges);
-        let Ok(command) = resolve(&args) else { panic!("{words} is no command") };
+        let Ok(command) = resolve(&args) else { panic!("{words} isn't a command") };
         (0..args.len()).map(|index| if is_secret(command, &args, index) { '*' } else { '.' }).collect()
     }
 
     #[test]
-    fn secrets_are_told_apart() {
+    fn secret_arguments_are_recognized() {
         assert_eq!(secrets("AUTH p"), ".*");
         assert_eq!(secrets("AUTH u p"), ".**");
         assert_eq!(secrets("AUTH a b c"), "....");

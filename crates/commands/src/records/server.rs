@@ -1,4 +1,4 @@
-//! Commands about the server: introspection, configuration, whole databases, debugging.
+//! Commands for the server: introspection, configuration, whole databases, debugging.
 
 use pantala_engine::command::{Acl, Argument, ArgumentKind, Command, Flags, Handler, KeySpec, Route};
 
@@ -8,13 +8,13 @@ use super::{DEPENDS_ON_SUBCOMMAND, acl, flags};
 pub(super) const COMMANDS: &[Command] =
     &[COMMAND, CONFIG, DBSIZE, DEBUG, FLUSHALL, FLUSHDB, INFO, LOLWUT, MEMORY, SHUTDOWN, SWAPDB, TIME];
 
-/// What the server commands have in common: they run without a shard unless they say which.
+/// Common fields of the server commands: they run without a shard unless they choose shards.
 const SERVER: Command = Command { group: "server", ..Command::BLANK };
 
 pub(crate) const COMMAND: Command = Command {
     name: "command",
     full_name: "command",
-    summary: "Describes the commands",
+    summary: "Returns details of all commands",
     since: "2.8.13",
     complexity: "O(N), N: number of commands",
     arity: -1,
@@ -37,7 +37,7 @@ pub(crate) const COMMAND: Command = Command {
 pub(crate) const COMMAND_COUNT: Command = Command {
     name: "count",
     full_name: "command|count",
-    summary: "Counts the commands",
+    summary: "Returns the number of commands",
     since: "2.8.13",
     complexity: "O(1)",
     arity: 2,
@@ -50,7 +50,7 @@ pub(crate) const COMMAND_COUNT: Command = Command {
 pub(crate) const COMMAND_DOCS: Command = Command {
     name: "docs",
     full_name: "command|docs",
-    summary: "Documents commands: what they do, since when, and their arguments",
+    summary: "Returns documentation of commands: purpose, version, arguments",
     since: "7.0.0",
     complexity: "O(N), N: number of names",
     arity: -2,
@@ -65,7 +65,7 @@ pub(crate) const COMMAND_DOCS: Command = Command {
 pub(crate) const COMMAND_GETKEYS: Command = Command {
     name: "getkeys",
     full_name: "command|getkeys",
-    summary: "Picks the keys out of a full command",
+    summary: "Returns the keys of a full command",
     since: "2.8.13",
     complexity: "O(N), N: number of arguments",
     arity: -4,
@@ -78,7 +78,7 @@ pub(crate) const COMMAND_GETKEYS: Command = Command {
 pub(crate) const COMMAND_GETKEYSANDFLAGS: Command = Command {
     name: "getkeysandflags",
     full_name: "command|getkeysandflags",
-    summary: "Picks the keys out of a full command and tells what it does to each",
+    summary: "Returns the keys of a full command and its access flags for each",
     since: "7.0.0",
     complexity: "O(N), N: number of arguments",
     arity: -4,
@@ -91,7 +91,7 @@ pub(crate) const COMMAND_GETKEYSANDFLAGS: Command = Command {
 pub(crate) const COMMAND_HELP: Command = Command {
     name: "help",
     full_name: "command|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "5.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -104,10 +104,10 @@ pub(crate) const COMMAND_HELP: Command = Command {
 pub(crate) const COMMAND_INFO: Command = Command {
     name: "info",
     full_name: "command|info",
-    summary: "Describes the named commands: arity, flags and where their keys are",
+    summary: "Returns details of commands: arity, flags, key positions",
     since: "2.8.13",
     complexity: "O(N), N: number of names",
-    history: &[("7.0.0", "Without names it describes all commands")],
+    history: &[("7.0.0", "Without names, describes all commands")],
     arity: -2,
     flags: flags![LOADING, STALE],
     acl: acl![CONNECTION],
@@ -120,7 +120,7 @@ pub(crate) const COMMAND_INFO: Command = Command {
 pub(crate) const COMMAND_LIST: Command = Command {
     name: "list",
     full_name: "command|list",
-    summary: "Lists the names of the commands",
+    summary: "Returns the names of commands",
     since: "7.0.0",
     complexity: "O(N), N: number of commands",
     arity: -2,
@@ -155,10 +155,10 @@ pub(crate) const CONFIG: Command = Command {
 pub(crate) const CONFIG_GET: Command = Command {
     name: "get",
     full_name: "config|get",
-    summary: "Reads the parameters whose names fit a pattern",
+    summary: "Returns the parameters whose names match a pattern",
     since: "2.0.0",
     complexity: "O(N), N: number of parameters",
-    history: &[("7.0.0", "Takes several patterns")],
+    history: &[("7.0.0", "Accepts several patterns")],
     arity: -3,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
     arguments: &[Argument::block("parameter", &[Argument::string("parameter")]).multiple()],
@@ -169,7 +169,7 @@ pub(crate) const CONFIG_GET: Command = Command {
 pub(crate) const CONFIG_HELP: Command = Command {
     name: "help",
     full_name: "config|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "5.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -181,7 +181,7 @@ pub(crate) const CONFIG_HELP: Command = Command {
 pub(crate) const CONFIG_RESETSTAT: Command = Command {
     name: "resetstat",
     full_name: "config|resetstat",
-    summary: "Sets the counters that INFO shows back to zero",
+    summary: "Resets the statistics of INFO",
     since: "2.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -193,7 +193,7 @@ pub(crate) const CONFIG_RESETSTAT: Command = Command {
 pub(crate) const CONFIG_REWRITE: Command = Command {
     name: "rewrite",
     full_name: "config|rewrite",
-    summary: "Writes the configuration in force back to its file",
+    summary: "Writes the current configuration to its file",
     since: "2.8.0",
     complexity: "O(1)",
     arity: 2,
@@ -205,10 +205,10 @@ pub(crate) const CONFIG_REWRITE: Command = Command {
 pub(crate) const CONFIG_SET: Command = Command {
     name: "set",
     full_name: "config|set",
-    summary: "Changes parameters while the server runs, all of them or none",
+    summary: "Changes parameters at runtime, all of them or none",
     since: "2.0.0",
     complexity: "O(N), N: number of parameters",
-    history: &[("7.0.0", "Takes several parameters")],
+    history: &[("7.0.0", "Accepts several parameters")],
     arity: -4,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, MEASURES],
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
@@ -223,7 +223,7 @@ pub(crate) const CONFIG_SET: Command = Command {
 pub(crate) const DBSIZE: Command = Command {
     name: "dbsize",
     full_name: "dbsize",
-    summary: "Counts the keys of the database",
+    summary: "Returns the number of keys in the database",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 1,
@@ -237,7 +237,7 @@ pub(crate) const DBSIZE: Command = Command {
 pub(crate) const DEBUG: Command = Command {
     name: "debug",
     full_name: "debug",
-    summary: "Helps to test the server",
+    summary: "Provides tools for testing the server",
     since: "1.0.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     doc_flags: &["syscmd"],
@@ -261,7 +261,7 @@ pub(crate) const DEBUG: Command = Command {
     ..SERVER
 };
 
-/// What its subcommands have in common.
+/// Common fields of the subcommands.
 const DEBUGGING: Command = Command {
     since: "1.0.0",
     complexity: "O(1)",
@@ -273,8 +273,8 @@ const DEBUGGING: Command = Command {
 pub(crate) const DEBUG_DIGEST: Command = Command {
     name: "digest",
     full_name: "debug|digest",
-    summary: "Fingerprints all databases",
-    complexity: "O(N), N: size of all values",
+    summary: "Returns a digest of all databases",
+    complexity: "O(N), N: total size of all values",
     arity: 2,
     route: Route::All,
     handler: Handler::Keyed(crate::digest::digest),
@@ -284,9 +284,9 @@ pub(crate) const DEBUG_DIGEST: Command = Command {
 pub(crate) const DEBUG_DIGEST_VALUE: Command = Command {
     name: "digest-value",
     full_name: "debug|digest-value",
-    summary: "Fingerprints values",
+    summary: "Returns digests of values",
     since: "5.0.0",
-    complexity: "O(N), N: size of the values",
+    complexity: "O(N), N: total size of the values",
     arity: -2,
     key_specs: &[KeySpec::all_from(2, 1, &["RO"])],
     arguments: &[Argument::key("key", 0).optional().multiple()],
@@ -298,7 +298,7 @@ pub(crate) const DEBUG_DIGEST_VALUE: Command = Command {
 pub(crate) const DEBUG_ERROR: Command = Command {
     name: "error",
     full_name: "debug|error",
-    summary: "Answers an error",
+    summary: "Replies with an error",
     flags: DEBUGGING.flags.union(Flags::ANSWERS_ERRORS),
     arguments: &[Argument::new("error", ArgumentKind::String)],
     handler: Handler::Local(crate::debug::error),
@@ -308,7 +308,7 @@ pub(crate) const DEBUG_ERROR: Command = Command {
 pub(crate) const DEBUG_HELP: Command = Command {
     name: "help",
     full_name: "debug|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     arity: 2,
     handler: Handler::Local(crate::debug::help),
     ..DEBUGGING
@@ -317,7 +317,7 @@ pub(crate) const DEBUG_HELP: Command = Command {
 pub(crate) const DEBUG_HTSTATS: Command = Command {
     name: "htstats",
     full_name: "debug|htstats",
-    summary: "Shows how the keys of a database lie in its hash tables",
+    summary: "Returns statistics of the hash tables of a database",
     complexity: "O(N), N: number of buckets",
     arguments: &[Argument::integer("dbid")],
     route: Route::All,
@@ -328,7 +328,7 @@ pub(crate) const DEBUG_HTSTATS: Command = Command {
 pub(crate) const DEBUG_OBJECT: Command = Command {
     name: "object",
     full_name: "debug|object",
-    summary: "Shows how a value is stored",
+    summary: "Returns internals of a value",
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, DEBUGS, PLAIN],
     key_specs: &[KeySpec::at(2, &["RO"])],
     arguments: &[Argument::key("key", 0)],
@@ -340,7 +340,7 @@ pub(crate) const DEBUG_OBJECT: Command = Command {
 pub(crate) const DEBUG_PAUSE_CRON: Command = Command {
     name: "pause-cron",
     full_name: "debug|pause-cron",
-    summary: "Stops what is done some times a second, and goes on with it",
+    summary: "Pauses or resumes the periodic work",
     since: "7.0.0",
     arguments: &[Argument::integer("enabled")],
     handler: Handler::Local(crate::debug::pause_cron),
@@ -366,7 +366,7 @@ pub(crate) const DEBUG_POPULATE: Command = Command {
 pub(crate) const DEBUG_QUICKLIST_PACKED_THRESHOLD: Command = Command {
     name: "quicklist-packed-threshold",
     full_name: "debug|quicklist-packed-threshold",
-    summary: "Sets from which size on an element has a list's node of its own",
+    summary: "Sets the size at which an element of a list gets its own node",
     since: "7.0.0",
     arguments: &[Argument::string("size")],
     handler: Handler::Local(crate::debug::quicklist_packed_threshold),
@@ -376,7 +376,7 @@ pub(crate) const DEBUG_QUICKLIST_PACKED_THRESHOLD: Command = Command {
 pub(crate) const DEBUG_SET_ACTIVE_EXPIRE: Command = Command {
     name: "set-active-expire",
     full_name: "debug|set-active-expire",
-    summary: "Turns the search for expired keys on and off",
+    summary: "Enables or disables the deletion of expired keys in the background",
     arguments: &[Argument::integer("enabled")],
     handler: Handler::Local(crate::debug::set_active_expire),
     ..DEBUGGING
@@ -385,7 +385,7 @@ pub(crate) const DEBUG_SET_ACTIVE_EXPIRE: Command = Command {
 pub(crate) const DEBUG_SET_DISABLE_DENY_SCRIPTS: Command = Command {
     name: "set-disable-deny-scripts",
     full_name: "debug|set-disable-deny-scripts",
-    summary: "Sets whether scripts may run DEBUG",
+    summary: "Allows or forbids scripts to run DEBUG",
     since: "7.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -405,7 +405,7 @@ pub(crate) const DEBUG_SLEEP: Command = Command {
     ..DEBUGGING
 };
 
-/// What those that empty databases have in common.
+/// Common fields of FLUSHALL and FLUSHDB.
 const FLUSHING: Command = Command {
     since: "1.0.0",
     history: &[("4.0.0", "Option `ASYNC`"), ("6.2.0", "Option `SYNC`")],
@@ -425,7 +425,7 @@ const FLUSHING: Command = Command {
 pub(crate) const FLUSHALL: Command = Command {
     name: "flushall",
     full_name: "flushall",
-    summary: "Empties all databases",
+    summary: "Deletes all keys of all databases",
     complexity: "O(N), N: number of keys in all databases",
     handler: Handler::Keyed(crate::flush::flushall),
     ..FLUSHING
@@ -434,7 +434,7 @@ pub(crate) const FLUSHALL: Command = Command {
 pub(crate) const FLUSHDB: Command = Command {
     name: "flushdb",
     full_name: "flushdb",
-    summary: "Empties the database",
+    summary: "Deletes all keys of the database",
     complexity: "O(N), N: number of keys in the database",
     handler: Handler::Keyed(crate::flush::flushdb),
     ..FLUSHING
@@ -443,10 +443,10 @@ pub(crate) const FLUSHDB: Command = Command {
 pub(crate) const INFO: Command = Command {
     name: "info",
     full_name: "info",
-    summary: "Reports the state and the figures of the server",
+    summary: "Returns information and statistics about the server",
     since: "1.0.0",
     complexity: "O(1)",
-    history: &[("7.0.0", "Takes several sections")],
+    history: &[("7.0.0", "Accepts several sections")],
     arity: -1,
     flags: flags![LOADING, STALE, MEASURES],
     acl: acl![DANGEROUS],
@@ -459,7 +459,7 @@ pub(crate) const INFO: Command = Command {
 pub(crate) const LOLWUT: Command = Command {
     name: "lolwut",
     full_name: "lolwut",
-    summary: "Draws a picture and tells the version",
+    summary: "Returns a picture and the version",
     since: "5.0.0",
     arity: -1,
     flags: flags![READONLY, FAST],
@@ -471,7 +471,7 @@ pub(crate) const LOLWUT: Command = Command {
 pub(crate) const MEMORY: Command = Command {
     name: "memory",
     full_name: "memory",
-    summary: "Looks into the use of memory",
+    summary: "Returns information about memory usage",
     since: "4.0.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
@@ -482,7 +482,7 @@ pub(crate) const MEMORY: Command = Command {
 pub(crate) const MEMORY_DOCTOR: Command = Command {
     name: "doctor",
     full_name: "memory|doctor",
-    summary: "Looks for trouble with memory and gives advice",
+    summary: "Reports memory problems, with advice",
     since: "4.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -495,7 +495,7 @@ pub(crate) const MEMORY_DOCTOR: Command = Command {
 pub(crate) const MEMORY_HELP: Command = Command {
     name: "help",
     full_name: "memory|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "4.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -507,9 +507,9 @@ pub(crate) const MEMORY_HELP: Command = Command {
 pub(crate) const MEMORY_MALLOC_STATS: Command = Command {
     name: "malloc-stats",
     full_name: "memory|malloc-stats",
-    summary: "Reports the allocator's own figures",
+    summary: "Returns statistics of the allocator",
     since: "4.0.0",
-    complexity: "Grows with the memory in use; may be slow",
+    complexity: "Depends on the memory usage; may be slow",
     arity: 2,
     tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
     handler: Handler::Local(crate::memory::malloc_stats),
@@ -521,7 +521,7 @@ pub(crate) const MEMORY_PURGE: Command = Command {
     full_name: "memory|purge",
     summary: "Returns free memory to the system",
     since: "4.0.0",
-    complexity: "Grows with the memory in use; may be slow",
+    complexity: "Depends on the memory usage; may be slow",
     arity: 2,
     tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
     handler: Handler::Local(crate::memory::purge),
@@ -531,7 +531,7 @@ pub(crate) const MEMORY_PURGE: Command = Command {
 pub(crate) const MEMORY_STATS: Command = Command {
     name: "stats",
     full_name: "memory|stats",
-    summary: "Reports where memory goes",
+    summary: "Returns details of the memory usage",
     since: "4.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -544,7 +544,7 @@ pub(crate) const MEMORY_STATS: Command = Command {
 pub(crate) const MEMORY_USAGE: Command = Command {
     name: "usage",
     full_name: "memory|usage",
-    summary: "Tells how many bytes a key and its value take",
+    summary: "Returns the memory usage of a key and its value in bytes",
     since: "4.0.0",
     complexity: "O(N), N: number of samples",
     arity: -3,
@@ -561,7 +561,7 @@ pub(crate) const SHUTDOWN: Command = Command {
     full_name: "shutdown",
     summary: "Stops the server",
     since: "1.0.0",
-    complexity: "O(N) when it saves, N: number of keys in all databases; else O(1)",
+    complexity: "O(N) if it saves, N: number of keys in all databases; otherwise O(1)",
     history: &[("7.0.0", "Options `NOW`, `FORCE`, `ABORT`")],
     arity: -1,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, NO_MULTI, ALLOW_BUSY],
@@ -579,9 +579,9 @@ pub(crate) const SHUTDOWN: Command = Command {
 pub(crate) const SWAPDB: Command = Command {
     name: "swapdb",
     full_name: "swapdb",
-    summary: "Swaps the contents of two databases",
+    summary: "Swaps two databases",
     since: "4.0.0",
-    complexity: "O(N), N: number of clients that watch or wait for keys of the two databases",
+    complexity: "O(N), N: number of clients that watch keys or are blocked in the two databases",
     arity: 3,
     flags: flags![WRITE, FAST],
     acl: acl![KEYSPACE, DANGEROUS],
@@ -594,7 +594,7 @@ pub(crate) const SWAPDB: Command = Command {
 pub(crate) const TIME: Command = Command {
     name: "time",
     full_name: "time",
-    summary: "Tells the server's time",
+    summary: "Returns the server's time",
     since: "2.6.0",
     complexity: "O(1)",
     arity: 1,

@@ -7,7 +7,7 @@ use super::{acl, flags};
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[SORT, SORT_RO];
 
-/// Keys that only the call's content tells.
+/// Key specification of keys that depend on the arguments of the call.
 const fn unknown(flags: &'static [&'static str], notes: &'static str) -> KeySpec {
     KeySpec { notes, flags, begin: BeginSearch::Unknown, find: FindKeys::Unknown }
 }
@@ -30,9 +30,9 @@ const ALPHA: Argument = Argument::word("sorting", "ALPHA").optional();
 pub(crate) const SORT: Command = Command {
     name: "sort",
     full_name: "sort",
-    summary: "Sorts the elements of a list, a set or a sorted set, and stores or answers them or what they name",
+    summary: "Sorts the elements of a list, set or sorted set; returns or stores them, or the values that they refer to",
     since: "1.0.0",
-    complexity: "O(N+M*log(M)), N: number of elements, M: number of elements answered; O(N) when they aren't sorted",
+    complexity: "O(N+M*log(M)), N: number of elements, M: number of returned elements; O(N) without sorting",
     group: "generic",
     arity: -2,
     acl: acl![SET, SORTEDSET, LIST, DANGEROUS],
@@ -48,7 +48,7 @@ pub(crate) const SORT: Command = Command {
 pub(crate) const SORT_RO: Command = Command {
     name: "sort_ro",
     full_name: "sort_ro",
-    summary: "Sorts the elements of a list, a set or a sorted set, and answers them or what they name",
+    summary: "Sorts the elements of a list, set or sorted set; returns them, or the values that they refer to",
     since: "7.0.0",
     flags: flags![READONLY],
     key_specs: &[KEY, PATTERNS],

@@ -1,4 +1,4 @@
-//! The sorted set commands that join several sets into one.
+//! The commands for unions, intersections and differences of sorted sets.
 
 use pantala_engine::command::{Acl, Argument, BeginSearch, Command, FindKeys, Flags, Handler, KeySpec, Route};
 
@@ -7,15 +7,15 @@ use super::flags;
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[ZDIFF, ZDIFFSTORE, ZINTER, ZINTERCARD, ZINTERSTORE, ZUNION, ZUNIONSTORE];
 
-/// What these commands have in common: their keys choose the shards.
+/// Common fields of these commands: their keys determine the shards.
 const SORTED_SET: Command = Command { group: "sorted-set", acl: Acl::SORTEDSET, route: Route::Keys, ..Command::BLANK };
 
 pub(crate) const ZDIFF: Command = Command {
     name: "zdiff",
     full_name: "zdiff",
-    summary: "Answers the members of the first sorted set that no other one has",
+    summary: "Returns the members of the first sorted set that are in none of the others",
     since: "6.2.0",
-    complexity: "O(L + (N - K) log N) at worst, L: members of all sets, N: of the first, K: of the result",
+    complexity: "O(L + (N - K) log N) at worst, L: total size of all sets, N: size of the first, K: size of the result",
     arity: -3,
     flags: flags![READONLY],
     key_specs: &[KeySpec {
@@ -36,9 +36,9 @@ pub(crate) const ZDIFF: Command = Command {
 pub(crate) const ZDIFFSTORE: Command = Command {
     name: "zdiffstore",
     full_name: "zdiffstore",
-    summary: "Stores the members of the first sorted set that no other one has",
+    summary: "Stores the members of the first sorted set that are in none of the others",
     since: "6.2.0",
-    complexity: "O(L + (N - K) log N) at worst, L: members of all sets, N: of the first, K: of the result",
+    complexity: "O(L + (N - K) log N) at worst, L: total size of all sets, N: size of the first, K: size of the result",
     arity: -4,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[
@@ -58,9 +58,9 @@ pub(crate) const ZDIFFSTORE: Command = Command {
 pub(crate) const ZINTER: Command = Command {
     name: "zinter",
     full_name: "zinter",
-    summary: "Answers the members that all sorted sets have",
+    summary: "Returns the intersection of several sorted sets",
     since: "6.2.0",
-    complexity: "O(N K + M log M) at worst, N: members of the smallest set, K: sets, M: members of the result",
+    complexity: "O(N K + M log M) at worst, N: size of the smallest set, K: number of sets, M: size of the result",
     arity: -3,
     flags: flags![READONLY],
     key_specs: &[KeySpec {
@@ -88,9 +88,9 @@ pub(crate) const ZINTER: Command = Command {
 pub(crate) const ZINTERCARD: Command = Command {
     name: "zintercard",
     full_name: "zintercard",
-    summary: "Counts the members that all sorted sets have",
+    summary: "Returns the size of the intersection of several sorted sets",
     since: "7.0.0",
-    complexity: "O(N K) at worst, N: members of the smallest set, K: sets",
+    complexity: "O(N K) at worst, N: size of the smallest set, K: number of sets",
     arity: -3,
     flags: flags![READONLY],
     key_specs: &[KeySpec {
@@ -111,9 +111,9 @@ pub(crate) const ZINTERCARD: Command = Command {
 pub(crate) const ZINTERSTORE: Command = Command {
     name: "zinterstore",
     full_name: "zinterstore",
-    summary: "Stores the members that all sorted sets have",
+    summary: "Stores the intersection of several sorted sets",
     since: "2.0.0",
-    complexity: "O(N K + M log M) at worst, N: members of the smallest set, K: sets, M: members of the result",
+    complexity: "O(N K + M log M) at worst, N: size of the smallest set, K: number of sets, M: size of the result",
     arity: -4,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[
@@ -144,9 +144,9 @@ pub(crate) const ZINTERSTORE: Command = Command {
 pub(crate) const ZUNION: Command = Command {
     name: "zunion",
     full_name: "zunion",
-    summary: "Answers the members that any of the sorted sets has",
+    summary: "Returns the union of several sorted sets",
     since: "6.2.0",
-    complexity: "O(N + M log M), N: members of all sets, M: of the result",
+    complexity: "O(N + M log M), N: total size of all sets, M: size of the result",
     arity: -3,
     flags: flags![READONLY],
     key_specs: &[KeySpec {
@@ -174,9 +174,9 @@ pub(crate) const ZUNION: Command = Command {
 pub(crate) const ZUNIONSTORE: Command = Command {
     name: "zunionstore",
     full_name: "zunionstore",
-    summary: "Stores the members that any of the sorted sets has",
+    summary: "Stores the union of several sorted sets",
     since: "2.0.0",
-    complexity: "O(N + M log M), N: members of all sets, M: of the result",
+    complexity: "O(N + M log M), N: total size of all sets, M: size of the result",
     arity: -4,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[

@@ -11,10 +11,10 @@ pub(super) const COMMANDS: &[Command] = &[
     XTRIM,
 ];
 
-/// What the stream commands have in common: their keys choose the shards.
+/// Common fields of the stream commands: their keys determine the shards.
 const STREAM: Command = Command { group: "stream", acl: Acl::STREAM, route: Route::Keys, ..Command::BLANK };
 
-/// MAXLEN or MINID, and how strictly.
+/// The option MAXLEN or MINID with its arguments.
 const STRATEGY: Argument = Argument::one_of(
     "strategy",
     &[Argument::word("maxlen", "MAXLEN"), Argument::word("minid", "MINID").since("6.2.0")],
@@ -30,15 +30,15 @@ const TRIM: Argument = Argument::block(
         Argument::integer("count").token("LIMIT").since("6.2.0").optional(),
     ],
 );
-/// Where a group begins.
+/// The ID from which a group reads.
 const START_ID: Argument = Argument::one_of("id", &[Argument::string("id"), Argument::word("new_id", "$")]);
-/// Keys, then as many ids.
+/// Keys, followed by as many IDs.
 const STREAMS: Argument =
     Argument::block("streams", &[Argument::key("key", 0).multiple(), Argument::string("id").multiple()])
         .token("STREAMS");
 const TRIM_HISTORY: (&str, &str) = ("6.2.0", "Trims by `MINID` too; option `LIMIT`");
 
-/// Keys after the word STREAMS, in the first half of what follows it.
+/// Key specification of the keys after `STREAMS`: the first half of the remaining arguments.
 const fn streams_from(from: i32) -> KeySpec {
     KeySpec {
         notes: "",
@@ -51,9 +51,9 @@ const fn streams_from(from: i32) -> KeySpec {
 pub(crate) const XACK: Command = Command {
     name: "xack",
     full_name: "xack",
-    summary: "Takes entries that were processed off a group's pending ones",
+    summary: "Acknowledges entries: removes them from the pending entries of a group",
     since: "5.0.0",
-    complexity: "O(log N) for each id, N: number of pending entries",
+    complexity: "O(log N) per ID, N: number of pending entries",
     arity: -4,
     flags: flags![WRITE, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "update"])],
@@ -65,17 +65,17 @@ pub(crate) const XACK: Command = Command {
 pub(crate) const XADD: Command = Command {
     name: "xadd",
     full_name: "xadd",
-    summary: "Adds an entry to a stream, creating the key when it is missing",
+    summary: "Adds an entry to a stream, creating the key if it doesn't exist",
     since: "5.0.0",
-    complexity: "O(1); trimming adds O(N), N: number of entries trimmed",
+    complexity: "O(1); trimming adds O(N), N: number of trimmed entries",
     history: &[
-        ("6.2.0", "Option `NOMKSTREAM`; trims by `MINID` too; option `LIMIT`"),
-        ("7.0.0", "An id may leave its number open: `<ms>-*`"),
+        ("6.2.0", "Options `NOMKSTREAM`, `MINID`, `LIMIT`"),
+        ("7.0.0", "The sequence number of an ID can be automatic: `<ms>-*`"),
     ],
     arity: -5,
     flags: flags![WRITE, DENYOOM, FAST],
     tips: &["nondeterministic_output"],
-    key_specs: &[KeySpec::at(1, &["RW", "update"]).note("It inserts, but it may trim as well")],
+    key_specs: &[KeySpec::at(1, &["RW", "update"]).note("Inserts, and may trim")],
     arguments: &[
         Argument::key("key", 0),
         Argument::word("nomkstream", "NOMKSTREAM").since("6.2.0").optional(),
@@ -90,10 +90,10 @@ pub(crate) const XADD: Command = Command {
 pub(crate) const XAUTOCLAIM: Command = Command {
     name: "xautoclaim",
     full_name: "xautoclaim",
-    summary: "Gives pending entries that have been idle to a consumer, going through them page by page",
+    summary: "Transfers idle pending entries to a consumer, iterating with a cursor",
     since: "6.2.0",
     complexity: "O(N), N: COUNT",
-    history: &[("7.0.0", "Answers the ids that were pending but are deleted too")],
+    history: &[("7.0.0", "Also returns the pending IDs whose entries were deleted")],
     arity: -6,
     flags: flags![WRITE, FAST],
     tips: &["nondeterministic_output"],
@@ -114,9 +114,9 @@ pub(crate) const XAUTOCLAIM: Command = Command {
 pub(crate) const XCLAIM: Command = Command {
     name: "xclaim",
     full_name: "xclaim",
-    summary: "Gives pending entries to a consumer",
+    summary: "Transfers pending entries to a consumer",
     since: "5.0.0",
-    complexity: "O(log N) for each id, N: number of pending entries",
+    complexity: "O(log N) per ID, N: number of pending entries",
     arity: -6,
     flags: flags![WRITE, FAST],
     tips: &["nondeterministic_output"],
@@ -143,7 +143,7 @@ pub(crate) const XDEL: Command = Command {
     full_name: "xdel",
     summary: "Deletes entries from a stream",
     since: "5.0.0",
-    complexity: "O(log N) for each id, N: number of entries",
+    complexity: "O(log N) per ID, N: number of entries",
     arity: -3,
     flags: flags![WRITE, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "delete"])],
@@ -168,7 +168,7 @@ pub(crate) const XGROUP: Command = Command {
 pub(crate) const XGROUP_CREATE: Command = Command {
     name: "create",
     full_name: "xgroup|create",
-    summary: "Adds a group to a stream",
+    summary: "Creates a consumer group",
     since: "5.0.0",
     complexity: "O(1)",
     history: &[("7.0.0", "Option `ENTRIESREAD`")],
@@ -189,7 +189,7 @@ pub(crate) const XGROUP_CREATE: Command = Command {
 pub(crate) const XGROUP_CREATECONSUMER: Command = Command {
     name: "createconsumer",
     full_name: "xgroup|createconsumer",
-    summary: "Adds a consumer to a group",
+    summary: "Creates a consumer in a group",
     since: "6.2.0",
     complexity: "O(1)",
     arity: 5,
@@ -203,9 +203,9 @@ pub(crate) const XGROUP_CREATECONSUMER: Command = Command {
 pub(crate) const XGROUP_DELCONSUMER: Command = Command {
     name: "delconsumer",
     full_name: "xgroup|delconsumer",
-    summary: "Removes a consumer from a group, and the entries pending with it",
+    summary: "Deletes a consumer and its pending entries from a group",
     since: "5.0.0",
-    complexity: "O(N), N: number of entries pending with it",
+    complexity: "O(N), N: number of pending entries of the consumer",
     arity: 5,
     flags: flags![WRITE],
     key_specs: &[KeySpec::at(2, &["RW", "delete"])],
@@ -217,7 +217,7 @@ pub(crate) const XGROUP_DELCONSUMER: Command = Command {
 pub(crate) const XGROUP_DESTROY: Command = Command {
     name: "destroy",
     full_name: "xgroup|destroy",
-    summary: "Removes a group from a stream",
+    summary: "Deletes a consumer group",
     since: "5.0.0",
     complexity: "O(N), N: number of pending entries",
     arity: 4,
@@ -231,7 +231,7 @@ pub(crate) const XGROUP_DESTROY: Command = Command {
 pub(crate) const XGROUP_HELP: Command = Command {
     name: "help",
     full_name: "xgroup|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "5.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -244,7 +244,7 @@ pub(crate) const XGROUP_HELP: Command = Command {
 pub(crate) const XGROUP_SETID: Command = Command {
     name: "setid",
     full_name: "xgroup|setid",
-    summary: "Sets the id up to which a group has read",
+    summary: "Sets the last delivered ID of a group",
     since: "5.0.0",
     complexity: "O(1)",
     history: &[("7.0.0", "Option `ENTRIESREAD`")],
@@ -264,7 +264,7 @@ pub(crate) const XGROUP_SETID: Command = Command {
 pub(crate) const XINFO: Command = Command {
     name: "xinfo",
     full_name: "xinfo",
-    summary: "Tells of streams, their groups and consumers",
+    summary: "Returns information about streams, their groups and consumers",
     since: "5.0.0",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
@@ -277,7 +277,7 @@ pub(crate) const XINFO: Command = Command {
 pub(crate) const XINFO_CONSUMERS: Command = Command {
     name: "consumers",
     full_name: "xinfo|consumers",
-    summary: "Lists the consumers of a group",
+    summary: "Returns the consumers of a group",
     since: "5.0.0",
     complexity: "O(N), N: number of consumers",
     arity: 4,
@@ -292,7 +292,7 @@ pub(crate) const XINFO_CONSUMERS: Command = Command {
 pub(crate) const XINFO_GROUPS: Command = Command {
     name: "groups",
     full_name: "xinfo|groups",
-    summary: "Lists the groups of a stream",
+    summary: "Returns the groups of a stream",
     since: "5.0.0",
     complexity: "O(N), N: number of groups",
     history: &[("7.0.0", "Fields `entries-read` and `lag`")],
@@ -307,7 +307,7 @@ pub(crate) const XINFO_GROUPS: Command = Command {
 pub(crate) const XINFO_HELP: Command = Command {
     name: "help",
     full_name: "xinfo|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "5.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -320,9 +320,9 @@ pub(crate) const XINFO_HELP: Command = Command {
 pub(crate) const XINFO_STREAM: Command = Command {
     name: "stream",
     full_name: "xinfo|stream",
-    summary: "Tells of a stream, in full if wanted",
+    summary: "Returns information about a stream",
     since: "5.0.0",
-    complexity: "O(N), N: number of the stream's nodes, of about a hundred entries each",
+    complexity: "O(N), N: number of nodes of the stream, each of about a hundred entries",
     history: &[
         ("6.0.0", "Option `FULL`"),
         (
@@ -344,7 +344,7 @@ pub(crate) const XINFO_STREAM: Command = Command {
 pub(crate) const XLEN: Command = Command {
     name: "xlen",
     full_name: "xlen",
-    summary: "Counts the entries of a stream",
+    summary: "Returns the number of entries of a stream",
     since: "5.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -358,10 +358,10 @@ pub(crate) const XLEN: Command = Command {
 pub(crate) const XPENDING: Command = Command {
     name: "xpending",
     full_name: "xpending",
-    summary: "Tells of the entries that a group has delivered and that nobody has acknowledged",
+    summary: "Returns the entries that a group has delivered but that haven't been acknowledged",
     since: "5.0.0",
-    complexity: "O(N), N: number of entries looked at; without a range, number of consumers",
-    history: &[("6.2.0", "Option `IDLE`; a range may leave its ends out")],
+    complexity: "O(N), N: number of visited entries; without a range, number of consumers",
+    history: &[("6.2.0", "Option `IDLE`; exclusive ranges")],
     arity: -3,
     flags: flags![READONLY],
     tips: &["nondeterministic_output"],
@@ -388,10 +388,10 @@ pub(crate) const XPENDING: Command = Command {
 pub(crate) const XRANGE: Command = Command {
     name: "xrange",
     full_name: "xrange",
-    summary: "Reads the entries between two ids",
+    summary: "Returns the entries between two IDs",
     since: "5.0.0",
-    complexity: "O(log N + M), N: number of entries, M: number of those read",
-    history: &[("6.2.0", "A range may leave its ends out")],
+    complexity: "O(log N + M), N: number of entries, M: number of returned entries",
+    history: &[("6.2.0", "Exclusive ranges")],
     arity: -4,
     flags: flags![READONLY],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
@@ -408,9 +408,9 @@ pub(crate) const XRANGE: Command = Command {
 pub(crate) const XREAD: Command = Command {
     name: "xread",
     full_name: "xread",
-    summary: "Reads what comes after given ids in streams, waiting for it if wanted",
+    summary: "Returns the entries of streams after given IDs, optionally blocking until there are any",
     since: "5.0.0",
-    complexity: "O(N), N: number of entries read",
+    complexity: "O(N), N: number of returned entries",
     arity: -4,
     flags: flags![READONLY, BLOCKING, BLOCK_OPTION],
     key_specs: &[streams_from(1)],
@@ -427,9 +427,9 @@ pub(crate) const XREAD: Command = Command {
 pub(crate) const XREADGROUP: Command = Command {
     name: "xreadgroup",
     full_name: "xreadgroup",
-    summary: "Reads what a group has not read yet as one of its consumers, waiting for it if wanted, or what is pending with that",
+    summary: "Returns undelivered entries of streams to a consumer of a group, optionally blocking, or its pending entries",
     since: "5.0.0",
-    complexity: "O(N), N: number of entries read",
+    complexity: "O(N), N: number of returned entries",
     arity: -7,
     flags: flags![WRITE, BLOCKING, BLOCK_OPTION],
     key_specs: &[streams_from(4)],
@@ -448,10 +448,10 @@ pub(crate) const XREADGROUP: Command = Command {
 pub(crate) const XREVRANGE: Command = Command {
     name: "xrevrange",
     full_name: "xrevrange",
-    summary: "Reads the entries between two ids, the last first",
+    summary: "Returns the entries between two IDs in reverse order",
     since: "5.0.0",
-    complexity: "O(log N + M), N: number of entries, M: number of those read",
-    history: &[("6.2.0", "A range may leave its ends out")],
+    complexity: "O(log N + M), N: number of entries, M: number of returned entries",
+    history: &[("6.2.0", "Exclusive ranges")],
     arity: -4,
     flags: flags![READONLY],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
@@ -468,7 +468,7 @@ pub(crate) const XREVRANGE: Command = Command {
 pub(crate) const XSETID: Command = Command {
     name: "xsetid",
     full_name: "xsetid",
-    summary: "Sets a stream's last id, for replicas",
+    summary: "Sets the last ID of a stream; for replication",
     since: "5.0.0",
     complexity: "O(1)",
     history: &[("7.0.0", "Options `ENTRIESADDED` and `MAXDELETEDID`")],
@@ -488,9 +488,9 @@ pub(crate) const XSETID: Command = Command {
 pub(crate) const XTRIM: Command = Command {
     name: "xtrim",
     full_name: "xtrim",
-    summary: "Removes the oldest entries of a stream, down to a length or an id",
+    summary: "Deletes the oldest entries of a stream, down to a length or an ID",
     since: "5.0.0",
-    complexity: "O(N), N: number of entries trimmed; a hundred at a time cost as much as one",
+    complexity: "O(N), N: number of trimmed entries; whole nodes of about a hundred entries cost as much as one entry",
     history: &[TRIM_HISTORY],
     arity: -4,
     flags: flags![WRITE],

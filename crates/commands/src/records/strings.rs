@@ -31,15 +31,15 @@ pub(super) const COMMANDS: &[Command] = &[
     SUBSTR,
 ];
 
-/// What the string commands have in common: their keys choose the shards.
+/// Common fields of the string commands: their keys determine the shards.
 const STRING: Command = Command { group: "string", acl: Acl::STRING, route: Route::Keys, ..Command::BLANK };
 
 pub(crate) const APPEND: Command = Command {
     name: "append",
     full_name: "append",
-    summary: "Adds bytes to the end of a string, creating the key when it is missing",
+    summary: "Appends bytes to a string, creating the key if it doesn't exist",
     since: "2.0.0",
-    complexity: "O(1) amortized, for a short piece",
+    complexity: "O(1) amortized, for a short value",
     arity: 3,
     flags: flags![WRITE, DENYOOM, FAST],
     key_specs: &[KeySpec::at(1, &["RW", "insert"])],
@@ -51,7 +51,7 @@ pub(crate) const APPEND: Command = Command {
 pub(crate) const DECR: Command = Command {
     name: "decr",
     full_name: "decr",
-    summary: "Takes one off the number a key holds",
+    summary: "Decrements the integer value of a key by one",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -65,7 +65,7 @@ pub(crate) const DECR: Command = Command {
 pub(crate) const DECRBY: Command = Command {
     name: "decrby",
     full_name: "decrby",
-    summary: "Takes a given amount off the number a key holds",
+    summary: "Decrements the integer value of a key by a given amount",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -79,7 +79,7 @@ pub(crate) const DECRBY: Command = Command {
 pub(crate) const GET: Command = Command {
     name: "get",
     full_name: "get",
-    summary: "Reads the string a key holds",
+    summary: "Returns the string value of a key",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -93,7 +93,7 @@ pub(crate) const GET: Command = Command {
 pub(crate) const GETDEL: Command = Command {
     name: "getdel",
     full_name: "getdel",
-    summary: "Reads the string a key holds, then removes the key",
+    summary: "Returns the string value of a key and deletes the key",
     since: "6.2.0",
     complexity: "O(1)",
     arity: 2,
@@ -107,7 +107,7 @@ pub(crate) const GETDEL: Command = Command {
 pub(crate) const GETEX: Command = Command {
     name: "getex",
     full_name: "getex",
-    summary: "Reads the string a key holds and changes when the key expires",
+    summary: "Returns the string value of a key and sets or removes its expiry",
     since: "6.2.0",
     complexity: "O(1)",
     arity: -2,
@@ -134,9 +134,9 @@ pub(crate) const GETEX: Command = Command {
 pub(crate) const GETRANGE: Command = Command {
     name: "getrange",
     full_name: "getrange",
-    summary: "Reads the bytes between two offsets of a string",
+    summary: "Returns the bytes of a string between two offsets",
     since: "2.4.0",
-    complexity: "O(N), N: length of the piece; O(1) for a short one",
+    complexity: "O(N), N: length of the range; O(1) for a short one",
     arity: 4,
     flags: flags![READONLY],
     key_specs: &[KeySpec::at(1, &["RO", "access"])],
@@ -148,7 +148,7 @@ pub(crate) const GETRANGE: Command = Command {
 pub(crate) const GETSET: Command = Command {
     name: "getset",
     full_name: "getset",
-    summary: "Replaces the string a key holds and answers the one before",
+    summary: "Sets the string value of a key and returns the previous value",
     since: "1.0.0",
     complexity: "O(1)",
     deprecated: Some(("6.2.0", "`SET` with `GET`")),
@@ -163,7 +163,7 @@ pub(crate) const GETSET: Command = Command {
 pub(crate) const INCR: Command = Command {
     name: "incr",
     full_name: "incr",
-    summary: "Adds one to the number a key holds",
+    summary: "Increments the integer value of a key by one",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 2,
@@ -177,7 +177,7 @@ pub(crate) const INCR: Command = Command {
 pub(crate) const INCRBY: Command = Command {
     name: "incrby",
     full_name: "incrby",
-    summary: "Adds a given amount to the number a key holds",
+    summary: "Increments the integer value of a key by a given amount",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -191,7 +191,7 @@ pub(crate) const INCRBY: Command = Command {
 pub(crate) const INCRBYFLOAT: Command = Command {
     name: "incrbyfloat",
     full_name: "incrbyfloat",
-    summary: "Adds a decimal amount to the number a key holds",
+    summary: "Increments the numeric value of a key by a given decimal amount",
     since: "2.6.0",
     complexity: "O(1)",
     arity: 3,
@@ -205,7 +205,7 @@ pub(crate) const INCRBYFLOAT: Command = Command {
 pub(crate) const LCS: Command = Command {
     name: "lcs",
     full_name: "lcs",
-    summary: "Finds the longest subsequence that two strings share",
+    summary: "Returns the longest common subsequence of two strings",
     since: "7.0.0",
     complexity: "O(N*M), N and M: lengths of the two strings",
     arity: -3,
@@ -226,7 +226,7 @@ pub(crate) const LCS: Command = Command {
 pub(crate) const MGET: Command = Command {
     name: "mget",
     full_name: "mget",
-    summary: "Reads the strings of several keys at once",
+    summary: "Returns the string values of several keys",
     since: "1.0.0",
     complexity: "O(N), N: number of keys",
     arity: -2,
@@ -241,7 +241,7 @@ pub(crate) const MGET: Command = Command {
 pub(crate) const MSET: Command = Command {
     name: "mset",
     full_name: "mset",
-    summary: "Writes several keys in one atomic step",
+    summary: "Sets several keys atomically",
     since: "1.0.1",
     complexity: "O(N), N: number of keys",
     arity: -3,
@@ -256,7 +256,7 @@ pub(crate) const MSET: Command = Command {
 pub(crate) const MSETNX: Command = Command {
     name: "msetnx",
     full_name: "msetnx",
-    summary: "Writes several keys in one atomic step, or none of them when any exists",
+    summary: "Sets several keys atomically, or none if any of them exists",
     since: "1.0.1",
     complexity: "O(N), N: number of keys",
     arity: -3,
@@ -271,7 +271,7 @@ pub(crate) const MSETNX: Command = Command {
 pub(crate) const PSETEX: Command = Command {
     name: "psetex",
     full_name: "psetex",
-    summary: "Writes a string that expires after some milliseconds",
+    summary: "Sets the string value of a key with an expiry in milliseconds",
     since: "2.6.0",
     complexity: "O(1)",
     arity: 4,
@@ -285,19 +285,19 @@ pub(crate) const PSETEX: Command = Command {
 pub(crate) const SET: Command = Command {
     name: "set",
     full_name: "set",
-    summary: "Writes a string, under a condition and with an expiry if wanted",
+    summary: "Sets the string value of a key, optionally with a condition and an expiry",
     since: "1.0.0",
     complexity: "O(1)",
     history: &[
         ("2.6.12", "Options `EX`, `PX`, `NX`, `XX`"),
         ("6.0.0", "Option `KEEPTTL`"),
         ("6.2.0", "Options `GET`, `EXAT`, `PXAT`"),
-        ("7.0.0", "`NX` and `GET` may stand together"),
+        ("7.0.0", "`NX` and `GET` can be combined"),
     ],
     arity: -3,
     flags: flags![WRITE, DENYOOM, PLAIN],
     key_specs: &[KeySpec::at(1, &["RW", "access", "update", "variable_flags"])
-        .note("Reads the old value only with `GET`; otherwise it only writes")],
+        .note("Reads the old value only with `GET`; otherwise only writes")],
     arguments: &[
         Argument::key("key", 0),
         Argument::string("value"),
@@ -325,7 +325,7 @@ pub(crate) const SET: Command = Command {
 pub(crate) const SETEX: Command = Command {
     name: "setex",
     full_name: "setex",
-    summary: "Writes a string that expires after some seconds",
+    summary: "Sets the string value of a key with an expiry in seconds",
     since: "2.0.0",
     complexity: "O(1)",
     arity: 4,
@@ -339,7 +339,7 @@ pub(crate) const SETEX: Command = Command {
 pub(crate) const SETNX: Command = Command {
     name: "setnx",
     full_name: "setnx",
-    summary: "Writes a string unless the key exists",
+    summary: "Sets the string value of a key unless the key exists",
     since: "1.0.0",
     complexity: "O(1)",
     arity: 3,
@@ -353,9 +353,9 @@ pub(crate) const SETNX: Command = Command {
 pub(crate) const SETRANGE: Command = Command {
     name: "setrange",
     full_name: "setrange",
-    summary: "Writes bytes into a string from an offset on, padding with zero bytes",
+    summary: "Overwrites part of a string from an offset, padding with zero bytes",
     since: "2.2.0",
-    complexity: "O(1) for a short piece, else O(M), M: length of the piece",
+    complexity: "O(1) for a short value, otherwise O(M), M: length of the value",
     arity: 4,
     flags: flags![WRITE, DENYOOM],
     key_specs: &[KeySpec::at(1, &["RW", "update"])],
@@ -367,7 +367,7 @@ pub(crate) const SETRANGE: Command = Command {
 pub(crate) const STRLEN: Command = Command {
     name: "strlen",
     full_name: "strlen",
-    summary: "Counts the bytes of a string",
+    summary: "Returns the length of a string in bytes",
     since: "2.2.0",
     complexity: "O(1)",
     arity: 2,
@@ -381,9 +381,9 @@ pub(crate) const STRLEN: Command = Command {
 pub(crate) const SUBSTR: Command = Command {
     name: "substr",
     full_name: "substr",
-    summary: "Reads the bytes between two offsets of a string",
+    summary: "Returns the bytes of a string between two offsets",
     since: "1.0.0",
-    complexity: "O(N), N: length of the piece; O(1) for a short one",
+    complexity: "O(N), N: length of the range; O(1) for a short one",
     deprecated: Some(("2.0.0", "`GETRANGE`")),
     arity: 4,
     flags: flags![READONLY],
@@ -393,7 +393,8 @@ pub(crate) const SUBSTR: Command = Command {
     ..STRING
 };
 
-/// SET reads the old value only when asked for it, so that a user who may only write can still SET.
+/// Returns the key flags of a SET call. Only `GET` reads the old value, so that a user with write
+/// access alone may call SET.
 fn set_key_flags(args: &Args<'_>) -> &'static [&'static str] {
     let reads = args.iter().skip(3).any(|option| option.eq_ignore_ascii_case(b"get"));
     if reads { &["RW", "access", "update"] } else { &["OW", "update"] }

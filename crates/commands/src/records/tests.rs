@@ -1,4 +1,4 @@
-//! The table is data that people write: these tests hold it together.
+//! Tests of the command table, which is written by hand.
 
 use pantala_engine::command::{
     Acl, Argument, ArgumentFlags, ArgumentKind, BeginSearch, Command, FindKeys, Flags, Handler, Route,
@@ -8,10 +8,10 @@ use pantala_resp::{ArgRange, Args};
 use super::not_built::{NOT_BUILT, NotBuilt};
 use super::*;
 
-/// Commands of redis-server 7.0.15 without modules (`COMMAND COUNT`).
+/// Number of commands of redis-server 7.0.15 without modules (`COMMAND COUNT`).
 const REDIS_COMMANDS: usize = 240;
 
-/// Groups of data commands, and of those about the server, as `COMMAND DOCS` of Redis names them.
+/// The groups in Redis's `COMMAND DOCS`.
 const GROUPS: [&str; 16] = [
     "bitmap",
     "cluster",
@@ -31,12 +31,12 @@ const GROUPS: [&str; 16] = [
     "transactions",
 ];
 
-/// Every record: commands and subcommands, shown or not.
+/// Iterates over all records: commands and subcommands, visible or hidden.
 fn every_record() -> impl Iterator<Item = &'static Command> {
     COMMANDS.iter().flat_map(|command| std::iter::once(command).chain(command.subcommands))
 }
 
-/// Runs `check` on the arguments of a call.
+/// Calls `check` with the arguments of a call.
 fn with_args<T>(words: &[&[u8]], check: impl FnOnce(&Args<'_>) -> T) -> T {
     let mut base = Vec::new();
     let mut ranges = Vec::new();
@@ -52,7 +52,7 @@ fn is_container(command: &Command) -> bool {
 }
 
 #[test]
-fn names_are_sorted_and_fit() {
+fn names_are_sorted_and_well_formed() {
     assert!(COMMANDS.is_sorted_by(|one, next| one.name < next.name));
     for command in COMMANDS {
         assert_eq!(command.name, command.full_name);
@@ -69,7 +69,7 @@ fn names_are_sorted_and_fit() {
 }
 
 #[test]
-fn what_is_constant_for_its_keys_is_plain() {
+fn flag_plain_follows_from_the_record() {
     for command in every_record() {
         let is_constant = matches!(command.route, Route::Keys) && command.complexity == "O(1)";
         let is_plain = is_constant && !command.flags.contains(Flags::FAST);
@@ -77,7 +77,7 @@ fn what_is_constant_for_its_keys_is_plain() {
     }
 }
 
-/// Flags stand for the cases in which Redis's code compares a command's function or name.
+/// Redis's code compares the function or name of these commands; here they have flags.
 #[test]
 fn flags_of_single_commands() {
     let flagged = |flag: Flags| -> Vec<&str> {
@@ -119,7 +119,7 @@ fn flags_of_single_commands() {
 }
 
 #[test]
-fn every_name_is_found_in_any_case_and_no_other() {
+fn lookup_finds_every_name_ignoring_case() {
     let alternate = |name: &str| -> Vec<u8> {
         let flip = |(at, byte): (usize, u8)| {
             if at % 2 == 0 { byte.to_ascii_uppercase() } else { byte }
@@ -136,7 +136,7 @@ fn every_name_is_found_in_any_case_and_no_other() {
                 assert_eq!(shown, (!hides_subcommands(command)).then_some(sub.full_name));
             }
         }
-        // Bit 5 and the length are what the hash leaves out: neither may make two names one.
+        // The hash ignores bit 5 and the length: names that differ only there must not be confused.
         for other in ["x", "\0", " "] {
             let longer = format!("{}{other}", command.name);
             assert!(lookup(longer.as_bytes()).is_none_or(|found| found.name == longer), "{longer:?}");
@@ -151,7 +151,7 @@ fn every_name_is_found_in_any_case_and_no_other() {
     assert!(lookup_full(b"|").is_none() && lookup_full(b"get|").is_none() && lookup_full(b"client|id|x").is_none());
 }
 
-/// The fewest arguments that the declared syntax allows.
+/// Returns the minimum number of arguments in the declared syntax.
 fn fewest(argument: &Argument) -> usize {
     if argument.flags.contains(ArgumentFlags::OPTIONAL) {
         return 0;
@@ -159,7 +159,7 @@ fn fewest(argument: &Argument) -> usize {
     let token = usize::from(argument.token.is_some());
     match argument.kind {
         ArgumentKind::PureToken => 1,
-        // One has to be chosen, even if each alone may be left out.
+        // One alternative must be chosen, even if each is optional.
         ArgumentKind::OneOf => token + argument.arguments.iter().map(fewest).min().unwrap_or(0).max(1),
         ArgumentKind::Block => token + argument.arguments.iter().map(fewest).sum::<usize>(),
         _ => token + 1,
@@ -171,7 +171,7 @@ fn is_open(argument: &Argument) -> bool {
 }
 
 #[test]
-fn arity_fits_the_declared_arguments() {
+fn arity_matches_the_declared_arguments() {
     for command in every_record().filter(|command| !is_container(command)) {
         let name_words = 1 + usize::from(command.full_name.contains('|'));
         let wanted = command.arity.unsigned_abs() as usize;
@@ -182,11 +182,12 @@ fn arity_fits_the_declared_arguments() {
             continue;
         }
         let words = name_words + command.arguments.iter().map(fewest).sum::<usize>();
-        // Redis declares a source for PFMERGE, which takes a destination alone too.
-        // So it does with members for GEOHASH and GEOPOS, which take a key alone too.
+        // Redis declares a source for PFMERGE and members for GEOHASH and GEOPOS, which are all
+        // optional.
         let declared = wanted + usize::from(["pfmerge", "geohash", "geopos"].contains(&command.full_name));
         assert_eq!(words, declared, "{}", command.full_name);
-        // KILL and LIB-NAME show that a choice may leave the number open without an optional argument.
+        // KILL and LIB-NAME: alternatives of different lengths make the number variable without an
+        // optional argument.
         let exact = command.arity > 0;
         assert!(!exact || !command.arguments.iter().any(is_open), "{}", command.full_name);
         assert!(exact || command.arguments.iter().any(is_open), "{}", command.full_name);
@@ -194,12 +195,12 @@ fn arity_fits_the_declared_arguments() {
 }
 
 #[test]
-fn key_specifications_fit_flags_arguments_and_route() {
+fn key_specifications_match_flags_arguments_and_route() {
     for command in every_record() {
         let name = command.full_name;
         let mut named = vec![false; command.key_specs.len()];
         mark_key_specs(command.arguments, &mut named);
-        // A shard channel has a slot, but is no key, and its argument none either.
+        // A shard channel has a slot but isn't a key, and neither is its argument.
         let is_channel = command.key_specs.first().is_some_and(|spec| spec.flags == ["not_key"]);
         assert!(is_channel || named.iter().all(|named| *named), "{name}: an argument for every key specification");
         if is_channel {
@@ -215,7 +216,7 @@ fn key_specifications_fit_flags_arguments_and_route() {
             assert!(!spec.flags.contains(&"incomplete") || command.own_keys.is_some(), "{name}");
             assert_eq!(spec.flags.contains(&"variable_flags"), command.key_flags.is_some(), "{name}");
             let BeginSearch::Index(first) = spec.begin else {
-                // Where the word stands is seen in a call's arguments only: from behind those that must be there.
+                // The position of the keyword depends on the call: after the mandatory arguments.
                 let is_option = |from: i32| (1..=command.arity.abs()).contains(&from);
                 assert!(
                     command.own_keys.is_some()
@@ -227,32 +228,33 @@ fn key_specifications_fit_flags_arguments_and_route() {
             let (last, step) = match spec.find {
                 FindKeys::Range { last, step, .. } => (last, step),
                 FindKeys::KeyNum { keynum, first, step } => (keynum.max(first), step),
-                FindKeys::Unknown => panic!("{name}: keys that can't be found"),
+                FindKeys::Unknown => panic!("{name}: unknown keys without a search"),
             };
-            // The sources of PFMERGE may be missing, and all keys of DEBUG DIGEST-VALUE, which answers nothing then.
-            // So may the keys of a script.
+            // Optional: the sources of PFMERGE, all keys of DEBUG DIGEST-VALUE, the keys of a
+            // script.
             let is_script =
                 |name: &str| matches!(name, "eval" | "eval_ro" | "evalsha" | "evalsha_ro" | "fcall" | "fcall_ro");
             let may_miss = matches!(name, "pfmerge" | "debug|digest-value") || is_script(name);
             assert!(step >= 1 && first + last.max(0) < command.arity.abs() + i32::from(may_miss), "{name}");
         }
         let changes = command.key_specs.iter().any(|spec| spec.flags[0] != "RO");
-        // PFCOUNT is a read that remembers its result in the key; XREADGROUP changes its groups, but Redis declares its keys as read;
-        // WATCH only looks, and EVAL and FCALL do what their scripts do.
+        // PFCOUNT reads but caches its result in the key; XREADGROUP changes its groups, but Redis
+        // declares its keys as read; WATCH doesn't access the values; EVAL and FCALL do what their
+        // scripts do.
         let is_odd = matches!(name, "pfcount" | "xreadgroup" | "watch" | "eval" | "evalsha" | "fcall");
         if !command.key_specs.is_empty() && !command.flags.contains(Flags::ADMIN) && !is_odd {
             assert_eq!(command.flags.contains(Flags::WRITE), changes, "{name}");
             assert_eq!(command.flags.contains(Flags::READONLY), !changes, "{name}");
         }
         assert!(!command.flags.contains(Flags::WRITE | Flags::READONLY), "{name}");
-        // Written nowhere: derived.
+        // Always derived.
         assert!(!command.flags.contains(Flags::MOVABLEKEYS), "{name}");
 
         let has_keys = !command.key_specs.is_empty() && !is_container(command);
         match command.route {
             Route::Keys => assert!(has_keys, "{name}"),
             Route::None => assert!(!has_keys || matches!(command.handler, Handler::Transaction(_)), "{name}"),
-            // Where the key specifications don't tell all.
+            // The key specifications are incomplete.
             Route::All | Route::Custom(_) => {}
         }
         let takes_shards = !matches!(command.route, Route::None);
@@ -274,7 +276,7 @@ fn mark_key_specs(arguments: &[Argument], named: &mut [bool]) {
 }
 
 #[test]
-fn single_keys_are_where_the_arity_promises_them() {
+fn single_keys_are_within_the_arity() {
     for command in every_record() {
         if let Some(index) = command.single_key() {
             assert!(index < command.arity.unsigned_abs() as usize, "{}", command.full_name);
@@ -313,13 +315,13 @@ fn categories_follow_from_flags() {
     for command in every_record() {
         let name = command.full_name;
         let implied = Acl::READ | Acl::WRITE | Acl::ADMIN | Acl::PUBSUB | Acl::FAST | Acl::SLOW | Acl::BLOCKING;
-        assert!(!command.acl.intersects(implied), "{name}: the flags say it already");
+        assert!(!command.acl.intersects(implied), "{name}: implied by the flags");
         let categories = command.acl_categories();
         assert_ne!(categories.contains(Acl::FAST), categories.contains(Acl::SLOW), "{name}");
         assert_eq!(categories.contains(Acl::WRITE), command.flags.contains(Flags::WRITE), "{name}");
         assert!(!command.flags.contains(Flags::ADMIN) || !command.acl.contains(Acl::DANGEROUS), "{name}");
         assert!(!categories.contains(Acl::ADMIN) || categories.contains(Acl::DANGEROUS), "{name}");
-        // A write that reaches keys through all shards must be refused on a replica like any other.
+        // A write that takes all shards must be rejected on a replica like any other.
         let debug = command.flags.contains(Flags::PROTECTED);
         assert!(
             debug || !matches!(command.route, Route::All) || command.flags.intersects(Flags::WRITE | Flags::READONLY)
@@ -327,7 +329,7 @@ fn categories_follow_from_flags() {
     }
 }
 
-/// `7.0.15` as numbers.
+/// Parses `7.0.15`.
 fn version(text: &str) -> [u32; 3] {
     let parts: Vec<u32> = text.split('.').map(|part| part.parse().expect("a number")).collect();
     parts.try_into().expect("three parts")
@@ -345,7 +347,8 @@ fn documentation_is_complete() {
         assert!(version(command.since) <= [7, 4, 0], "{name}");
         assert!(command.history.is_sorted_by_key(|(since, _)| version(since)), "{name}");
         for (since, change) in command.history {
-            // Redis says so of an option of ZREVRANGEBYSCORE; and RESTORE-ASKING, which came with a change of RESTORE, has its history.
+            // Exceptions in Redis: an option of ZREVRANGEBYSCORE; and RESTORE-ASKING, which
+            // inherits RESTORE's history.
             let before = name == "zrevrangebyscore" && *since == "2.1.6" || name == "restore-asking";
             assert!((before || version(since) > version(command.since)) && !change.is_empty(), "{name}");
         }
@@ -354,7 +357,7 @@ fn documentation_is_complete() {
 }
 
 #[test]
-fn what_is_not_built_has_no_record() {
+fn commands_not_built_have_no_record() {
     let is_not_built = |name: &str| not_built(name.as_bytes()).is_some();
     assert!(NOT_BUILT.is_sorted_by(|one, next| one.full_name < next.full_name));
     for NotBuilt { full_name: name, .. } in NOT_BUILT {
@@ -375,7 +378,7 @@ fn set_reads_only_with_get() {
     assert_eq!(with_args(&[b"set", b"k", b"v", b"nx", b"GeT"], flags_of), ["RW", "access", "update"]);
 }
 
-/// What a call resolves to: a full name, or the error.
+/// Returns the full name that a call resolves to, or the error.
 fn resolved(words: &[&[u8]]) -> String {
     with_args(words, |args| match resolve(args) {
         Ok(command) => command.full_name.to_owned(),
@@ -390,14 +393,14 @@ fn calls_resolve() {
     assert_eq!(resolved(&[b"Client", b"getNAME"]), "client|getname");
     assert_eq!(resolved(&[b"command"]), "command");
     assert_eq!(resolved(&[b"mset", b"a", b"b", b"c"]), "mset");
-    // DEBUG answers for itself whatever its subcommand, Redis has no records for them.
+    // DEBUG handles unknown subcommands itself: Redis has no records for them.
     assert_eq!(resolved(&[b"debug", b"sleep", b"0"]), "debug|sleep");
     assert_eq!(resolved(&[b"debug", b"sleep"]), "debug");
     assert_eq!(resolved(&[b"debug", b"nosuch"]), "debug");
 }
 
 #[test]
-fn errors_are_worded_as_in_redis() {
+fn errors_equal_those_of_redis() {
     assert_eq!(resolved(&[b"get"]), "ERR wrong number of arguments for 'get' command");
     assert_eq!(resolved(&[b"GET", b"a", b"b"]), "ERR wrong number of arguments for 'get' command");
     assert_eq!(resolved(&[b"client"]), "ERR wrong number of arguments for 'client' command");
@@ -416,9 +419,9 @@ fn errors_are_worded_as_in_redis() {
 }
 
 #[test]
-fn errors_repeat_a_bounded_part_of_the_call() {
+fn errors_quote_a_bounded_part_of_the_call() {
     let cut = |words: &[&[u8]]| resolved(words).split("beginning with: ").nth(1).unwrap().to_owned();
-    // 122 bytes and three of quotes and blank leave three bytes for the next argument; 125 leave none.
+    // 122 bytes, the quotes and a space leave three bytes for the next argument; 125 leave none.
     assert_eq!(cut(&[b"foo", &[b'a'; 122], b"bcde"]), format!("'{}' 'bcd' ", "a".repeat(122)));
     assert_eq!(cut(&[b"foo", &[b'a'; 125], b"b"]), format!("'{}' ", "a".repeat(125)));
     assert_eq!(cut(&[b"foo", &[b'a'; 1000], b"b"]), format!("'{}' ", "a".repeat(128)));
@@ -430,20 +433,20 @@ fn errors_repeat_a_bounded_part_of_the_call() {
 #[test]
 fn compat_names_every_command() {
     let compat = include_str!("../../../../COMPAT.md");
-    let (there, not_yet) = compat.split_once("## Not yet").expect("the section");
+    let (there, not_yet) = compat.split_once("## Not yet").expect("section exists");
     let spelled = |full_name: &str| format!("`{}`", full_name.replace('|', " ").to_uppercase());
     for command in every_record() {
         let name = spelled(command.full_name);
         let rows = there.lines().filter(|line| line.starts_with(&format!("| {name} "))).count();
-        // DEBUG's subcommands stand in a section of their own.
+        // DEBUG's subcommands have their own section.
         let wanted = usize::from(!command.full_name.starts_with("debug|"));
         assert_eq!(rows, wanted, "{name} in the tables");
         assert!(there.contains(&name), "{name}");
-        assert!(!not_yet.contains(&name), "{name} isn't built yet, says COMPAT.md");
+        assert!(!not_yet.contains(&name), "COMPAT.md says that {name} isn't built yet");
     }
     for NotBuilt { full_name: name, .. } in NOT_BUILT {
-        assert!(not_yet.contains(&spelled(name)), "{name} in the list of what isn't there");
+        assert!(not_yet.contains(&spelled(name)), "{name} in the list of missing commands");
     }
     let listed = not_yet.matches('`').count() / 2;
-    assert_eq!(listed, NOT_BUILT.len() + 1, "nothing else but the unknown-command error");
+    assert_eq!(listed, NOT_BUILT.len() + 1, "only one other entry: the unknown-command error");
 }

@@ -7,15 +7,15 @@ use super::flags;
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[DISCARD, EXEC, MULTI, UNWATCH, WATCH];
 
-/// What these commands have in common.
+/// Common fields of these commands.
 const TRANSACTIONS: Command = Command { group: "transactions", acl: Acl::TRANSACTION, ..Command::BLANK };
 
 pub(crate) const DISCARD: Command = Command {
     name: "discard",
     full_name: "discard",
-    summary: "Forgets the commands that wait for EXEC",
+    summary: "Drops the queued commands",
     since: "2.0.0",
-    complexity: "O(N), N: number of commands that wait",
+    complexity: "O(N), N: number of queued commands",
     arity: 1,
     flags: flags![NOSCRIPT, LOADING, STALE, FAST, ALLOW_BUSY, UNQUEUED, DISCARDS],
     handler: Handler::Local(crate::transactions::discard),
@@ -25,9 +25,9 @@ pub(crate) const DISCARD: Command = Command {
 pub(crate) const EXEC: Command = Command {
     name: "exec",
     full_name: "exec",
-    summary: "Runs the commands that wait since MULTI, with nothing in between",
+    summary: "Runs the queued commands atomically",
     since: "1.2.0",
-    complexity: "That of the commands",
+    complexity: "The sum of the commands",
     arity: 1,
     flags: flags![NOSCRIPT, LOADING, STALE, SKIP_SLOWLOG, UNQUEUED],
     handler: Handler::Transaction(TransactionPart::Exec),
@@ -37,7 +37,7 @@ pub(crate) const EXEC: Command = Command {
 pub(crate) const MULTI: Command = Command {
     name: "multi",
     full_name: "multi",
-    summary: "Has the commands that follow wait for EXEC",
+    summary: "Starts a transaction: the following commands are queued for EXEC",
     since: "1.2.0",
     complexity: "O(1)",
     arity: 1,
@@ -49,7 +49,7 @@ pub(crate) const MULTI: Command = Command {
 pub(crate) const UNWATCH: Command = Command {
     name: "unwatch",
     full_name: "unwatch",
-    summary: "Watches no key any more",
+    summary: "Unwatches all keys",
     since: "2.2.0",
     complexity: "O(1)",
     arity: 1,
@@ -61,9 +61,9 @@ pub(crate) const UNWATCH: Command = Command {
 pub(crate) const WATCH: Command = Command {
     name: "watch",
     full_name: "watch",
-    summary: "Has the next EXEC run only if keys are what they are now",
+    summary: "Watches keys: the next EXEC aborts if any of them has changed",
     since: "2.2.0",
-    complexity: "O(1) for each key",
+    complexity: "O(1) per key",
     arity: -2,
     flags: flags![NOSCRIPT, LOADING, STALE, FAST, ALLOW_BUSY, UNQUEUED],
     key_specs: &[KeySpec::all_from(1, 1, &["RO"])],

@@ -1,4 +1,4 @@
-//! Commands that watch the server.
+//! Commands that observe the server: `MONITOR`, `SYNC`, `SLOWLOG`, `LATENCY`.
 
 use pantala_engine::command::{Argument, Command, Flags, Handler};
 
@@ -7,7 +7,7 @@ use super::{DEPENDS_ON_SUBCOMMAND, flags};
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[LATENCY, MONITOR, SLOWLOG, SYNC];
 
-/// What these commands have in common.
+/// Common fields of these commands.
 const WATCHING: Command = Command { group: "server", ..Command::BLANK };
 
 pub(crate) const MONITOR: Command = Command {
@@ -24,7 +24,7 @@ pub(crate) const MONITOR: Command = Command {
 pub(crate) const SYNC: Command = Command {
     name: "sync",
     full_name: "sync",
-    summary: "Sends the stream of effects, behind an empty snapshot",
+    summary: "Sends an empty snapshot and then the stream of effects",
     since: "1.0.0",
     arity: 1,
     flags: flags![ADMIN, NOSCRIPT, NO_ASYNC_LOADING, NO_MULTI, PROTECTED],
@@ -35,7 +35,7 @@ pub(crate) const SYNC: Command = Command {
 pub(crate) const SLOWLOG: Command = Command {
     name: "slowlog",
     full_name: "slowlog",
-    summary: "The log of commands that took long",
+    summary: "Manages the log of slow commands",
     since: "2.2.12",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
@@ -46,13 +46,13 @@ pub(crate) const SLOWLOG: Command = Command {
 pub(crate) const SLOWLOG_GET: Command = Command {
     name: "get",
     full_name: "slowlog|get",
-    summary: "The latest entries",
+    summary: "Returns the latest entries",
     since: "2.2.12",
     complexity: "O(N), N: number of entries",
     arity: -2,
     flags: flags![ADMIN, LOADING, STALE],
     tips: &["request_policy:all_nodes", "nondeterministic_output"],
-    history: &[("4.0.0", "Address and name of the client in each entry")],
+    history: &[("4.0.0", "Address and name of the client")],
     arguments: &[Argument::integer("count").optional()],
     handler: Handler::Local(crate::watching::slowlog_get),
     ..WATCHING
@@ -61,7 +61,7 @@ pub(crate) const SLOWLOG_GET: Command = Command {
 pub(crate) const SLOWLOG_HELP: Command = Command {
     name: "help",
     full_name: "slowlog|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "6.2.0",
     complexity: "O(1)",
     arity: 2,
@@ -73,7 +73,7 @@ pub(crate) const SLOWLOG_HELP: Command = Command {
 pub(crate) const SLOWLOG_LEN: Command = Command {
     name: "len",
     full_name: "slowlog|len",
-    summary: "How many entries there are",
+    summary: "Returns the number of entries",
     since: "2.2.12",
     complexity: "O(1)",
     arity: 2,
@@ -86,7 +86,7 @@ pub(crate) const SLOWLOG_LEN: Command = Command {
 pub(crate) const SLOWLOG_RESET: Command = Command {
     name: "reset",
     full_name: "slowlog|reset",
-    summary: "Forgets all entries",
+    summary: "Deletes all entries",
     since: "2.2.12",
     complexity: "O(N), N: number of entries",
     arity: 2,
@@ -99,7 +99,7 @@ pub(crate) const SLOWLOG_RESET: Command = Command {
 pub(crate) const LATENCY: Command = Command {
     name: "latency",
     full_name: "latency",
-    summary: "How long things take",
+    summary: "Returns latency statistics",
     since: "2.8.13",
     complexity: DEPENDS_ON_SUBCOMMAND,
     arity: -2,
@@ -115,7 +115,7 @@ pub(crate) const LATENCY: Command = Command {
     ..WATCHING
 };
 
-/// What the subcommands have in common that show or forget events.
+/// Common fields of the subcommands on events.
 const LATENCY_EVENTS: Command = Command {
     since: "2.8.13",
     complexity: "O(1)",
@@ -128,7 +128,7 @@ const LATENCY_EVENTS: Command = Command {
 pub(crate) const LATENCY_DOCTOR: Command = Command {
     name: "doctor",
     full_name: "latency|doctor",
-    summary: "What took long, and what may help, in words",
+    summary: "Returns a report of slow events, with advice",
     handler: Handler::Local(crate::latency::doctor),
     ..LATENCY_EVENTS
 };
@@ -136,7 +136,7 @@ pub(crate) const LATENCY_DOCTOR: Command = Command {
 pub(crate) const LATENCY_GRAPH: Command = Command {
     name: "graph",
     full_name: "latency|graph",
-    summary: "A picture of an event's latest latencies",
+    summary: "Returns a graph of the latencies of an event",
     arity: 3,
     arguments: &[Argument::string("event")],
     handler: Handler::Local(crate::latency::graph),
@@ -146,7 +146,7 @@ pub(crate) const LATENCY_GRAPH: Command = Command {
 pub(crate) const LATENCY_HISTORY: Command = Command {
     name: "history",
     full_name: "latency|history",
-    summary: "An event's latest latencies, with their times",
+    summary: "Returns the latencies of an event with their times",
     arity: 3,
     arguments: &[Argument::string("event")],
     handler: Handler::Local(crate::latency::history),
@@ -156,7 +156,7 @@ pub(crate) const LATENCY_HISTORY: Command = Command {
 pub(crate) const LATENCY_LATEST: Command = Command {
     name: "latest",
     full_name: "latency|latest",
-    summary: "The latest latency of every event",
+    summary: "Returns the latest latency of every event",
     handler: Handler::Local(crate::latency::latest),
     ..LATENCY_EVENTS
 };
@@ -164,7 +164,7 @@ pub(crate) const LATENCY_LATEST: Command = Command {
 pub(crate) const LATENCY_RESET: Command = Command {
     name: "reset",
     full_name: "latency|reset",
-    summary: "Forgets the latencies of events",
+    summary: "Deletes the latencies of events",
     arity: -2,
     tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
     arguments: &[Argument::string("event").optional().multiple()],
@@ -175,7 +175,7 @@ pub(crate) const LATENCY_RESET: Command = Command {
 pub(crate) const LATENCY_HELP: Command = Command {
     name: "help",
     full_name: "latency|help",
-    summary: "Lists the subcommands",
+    summary: "Returns help on the subcommands",
     since: "2.8.13",
     complexity: "O(1)",
     arity: 2,
@@ -187,9 +187,9 @@ pub(crate) const LATENCY_HELP: Command = Command {
 pub(crate) const LATENCY_HISTOGRAM: Command = Command {
     name: "histogram",
     full_name: "latency|histogram",
-    summary: "How long calls of commands took, as a distribution",
+    summary: "Returns the latency distribution of commands",
     since: "7.0.0",
-    complexity: "O(N), N: number of commands that are shown",
+    complexity: "O(N), N: number of returned commands",
     arity: -2,
     flags: flags![ADMIN, NOSCRIPT, LOADING, STALE],
     tips: &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"],
