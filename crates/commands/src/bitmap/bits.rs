@@ -1,4 +1,4 @@
-//! One bit.
+//! `GETBIT` and `SETBIT`.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Holds};
@@ -31,7 +31,7 @@ pub fn setbit(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         _ => return reply.error("ERR bit is not an integer or out of range"),
     };
     let key = access.first_key(args, 1);
-    // The offset is below eight times `proto-max-bulk-len`, which an usize holds.
+    // The offset is below eight times `proto-max-bulk-len`, which fits in a usize.
     let len = (offset >> 3) as usize + 1;
     let was = access.db(&key).edit_bytes(&key, len, |bytes, len_before| {
         let was = set_bit(bytes, offset, on);

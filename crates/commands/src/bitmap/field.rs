@@ -1,4 +1,4 @@
-//! `BITFIELD`: integers of any width at any bit.
+//! `BITFIELD`: integers of any width at any bit offset.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Holds};
@@ -45,7 +45,8 @@ pub fn bitfield_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// All operations; none runs before all are understood. `None`: the reply says what is wrong.
+/// Parses all operations; none runs unless all are valid. Replies with an error and returns `None`
+/// otherwise.
 fn parse(args: &Args<'_>, keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     let mut overflow = Overflow::Wrap;
@@ -92,7 +93,7 @@ fn overflow_of(name: &[u8], reply: &mut Reply<'_>) -> Option<Overflow> {
     found
 }
 
-/// Length that the string must have for its writes, in bytes. `None`: there are only reads.
+/// Returns the string length that the writes require, in bytes; `None` if there are only reads.
 fn write_len(steps: &[Step]) -> Option<usize> {
     let writes = steps.iter().filter(|step| !matches!(step.action, Action::Get));
     writes.map(|step| step.field.end_byte(step.offset) as usize + 1).max()
@@ -130,7 +131,7 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
                 None => reply.null(),
             }
         }
-        // As in Redis, nobody is told that the string was made longer when none of its writes could be done.
+        // As in Redis, a string that only grew, without a successful write, publishes no event.
         let unnoticed = Change::unnoticed();
         (if is_changed { Change::event(&Event(EventClass::String, "setbit")) } else { unnoticed }, ())
     });
@@ -139,7 +140,7 @@ fn write_all(access: &mut Access<'_>, args: &Args<'_>, steps: &[Step], len: usiz
     }
 }
 
-/// What a step answers; `None` where its number doesn't fit and nothing was changed.
+/// Runs a step and returns its reply; `None` if the number overflows and nothing was changed.
 fn run(step: &Step, bytes: &mut [u8]) -> Option<i64> {
     match step.action {
         Action::Get => Some(step.field.get(bytes, step.offset)),

@@ -1,4 +1,4 @@
-//! Bitmap commands: strings seen as rows of bits.
+//! Bitmap commands: strings as arrays of bits.
 //!
 //! | file | commands |
 //! | --- | --- |
@@ -7,7 +7,8 @@
 //! | `operation` | `BITOP` |
 //! | `field` | `BITFIELD`, `BITFIELD_RO` |
 //!
-//! A bit of a small string is read and written inside its dictionary entry; nothing is allocated unless the string grows.
+//! A bit of a small string is read and written inside its dictionary entry; nothing is allocated
+//! unless the string grows.
 
 mod bits;
 mod field;
@@ -27,8 +28,8 @@ use pantala_base::number::parse_i64;
 use pantala_engine::keyspace::Keyspace;
 use pantala_resp::Reply;
 
-/// The bit offset that an argument is: below eight times `proto-max-bulk-len`. After a `#` it counts in fields of
-/// `field_bits` (where that isn't 0). `None`: it isn't one, and the reply says so.
+/// Parses a bit offset below eight times `proto-max-bulk-len`. After a `#` it counts in fields of
+/// `field_bits`, unless that is 0. Replies with an error and returns `None` if it is invalid.
 fn bit_offset(argument: &[u8], field_bits: u32, keyspace: &Keyspace, reply: &mut Reply<'_>) -> Option<u64> {
     let number = match argument {
         [b'#', number @ ..] if field_bits > 0 => parse_i64(number).map(|n| n.wrapping_mul(i64::from(field_bits))),

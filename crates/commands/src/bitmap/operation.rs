@@ -1,4 +1,4 @@
-//! `BITOP`: strings combined bit by bit.
+//! `BITOP`: bitwise operations on strings.
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Expire, Holds};
@@ -49,7 +49,8 @@ fn operation_of(name: &[u8]) -> Option<Operation> {
     known.into_iter().find(|(word, _)| is_option(name, word)).map(|(_, operation)| operation)
 }
 
-/// Looks each source up again for each block: next to combining a block that is nothing.
+/// Returns the result. Looks every source up again for every block, which is cheap compared with
+/// the block itself.
 fn combined(
     access: &mut Access<'_>,
     operation: Operation,

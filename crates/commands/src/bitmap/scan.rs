@@ -1,4 +1,4 @@
-//! Counting bits and searching one, in a string or a part of it.
+//! `BITCOUNT` and `BITPOS`, on a string or a range of it.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +11,7 @@ use crate::arguments::{integer, is_option};
 use crate::errors;
 use crate::strings::StringRef;
 
-/// What a range is counted in.
+/// The unit of a range.
 #[derive(Clone, Copy, Default)]
 enum Unit {
     #[default]
@@ -20,7 +20,7 @@ enum Unit {
 }
 
 impl Unit {
-    /// `None`: it is neither, and the reply says so.
+    /// Parses a unit. Replies with an error and returns `None` if it is invalid.
     fn parse(argument: &[u8], reply: &mut Reply<'_>) -> Option<Self> {
         if is_option(argument, "BIT") {
             Some(Unit::Bit)
@@ -32,10 +32,10 @@ impl Unit {
         }
     }
 
-    /// The bits from `start` to `end`, both included and cut off at the ends of the string; negative ones count from its
-    /// end.
+    /// Returns the bits from `start` to `end`, both inclusive and clamped to the string; negative
+    /// indexes count from its end.
     fn bits(self, start: i64, end: i64, len_bytes: usize) -> RangeInclusive<u64> {
-        // No string reaches 2^60 bytes.
+        // No string has 2^60 bytes.
         let total = match self {
             Unit::Byte => len_bytes as i64,
             Unit::Bit => (len_bytes as i64) << 3,
@@ -61,7 +61,7 @@ fn whole(len_bytes: usize) -> RangeInclusive<u64> {
 pub fn bitcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
-    // As in Redis, nobody looks at the range of a missing key.
+    // As in Redis, the range isn't parsed if the key is missing.
     let Some(entry) = db.read(&key) else { return reply.integer(0) };
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
     let len = string.len();
@@ -92,38 +92,38 @@ pub fn bitpos(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     };
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
-    // A missing key is an endless row of zeros.
+    // A missing key is an infinite string of zeros.
     let Some(entry) = db.read(&key) else { return reply.integer(if on { -1 } else { 0 }) };
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
-    let Some(part) = Part::parse(args, string.len(), reply) else { return };
-    let found = string.with_bytes(|bytes| find_bit(bytes, on, &part.bits));
+    let Some(range) = SearchRange::parse(args, string.len(), reply) else { return };
+    let found = string.with_bytes(|bytes| find_bit(bytes, on, &range.bits));
     let position = match found {
         Some(at) => at as i64,
-        // Behind a string that was searched to its end there are zeros.
-        None if !on && !part.has_end && !part.bits.is_empty() => *part.bits.end() as i64 + 1,
+        // A string searched to its end is followed by zeros.
+        None if !on && !range.has_end && !range.bits.is_empty() => *range.bits.end() as i64 + 1,
         None => -1,
     };
     reply.integer(position);
 }
 
-/// Where BITPOS searches.
-struct Part {
+/// The range that BITPOS searches.
+struct SearchRange {
     bits: RangeInclusive<u64>,
-    /// Whether the caller said where the part ends.
+    /// Whether the command specified the end.
     has_end: bool,
 }
 
-impl Part {
-    /// `None`: the reply says what is wrong.
+impl SearchRange {
+    /// Parses the range. Replies with an error and returns `None` if it is invalid.
     fn parse(args: &Args<'_>, len: usize, reply: &mut Reply<'_>) -> Option<Self> {
         if args.len() > 6 {
             reply.error(errors::SYNTAX);
             return None;
         }
-        let Some(start) = args.get(3) else { return Some(Part { bits: whole(len), has_end: false }) };
+        let Some(start) = args.get(3) else { return Some(SearchRange { bits: whole(len), has_end: false }) };
         let start = integer(start, reply)?;
         let unit = args.get(5).map_or(Some(Unit::Byte), |unit| Unit::parse(unit, reply))?;
         let end = args.get(4).map_or(Some(-1), |end| integer(end, reply))?;
-        Some(Part { bits: unit.bits(start, end, len), has_end: args.len() > 4 })
+        Some(SearchRange { bits: unit.bits(start, end, len), has_end: args.len() > 4 })
     }
 }

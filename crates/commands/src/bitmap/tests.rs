@@ -1,4 +1,4 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use crate::errors::{NOT_AN_INTEGER, STRING_TOO_LONG, SYNTAX};
 use crate::testing::TestServer;
@@ -11,7 +11,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn single_bits() {
+fn getbit_and_setbit() {
     let mut server = TestServer::new(2);
     server.expect(&[
         ("GETBIT k 0", ":0"),
@@ -30,7 +30,7 @@ fn single_bits() {
         ("GETBIT k #1", BAD_OFFSET),
         ("SETBIT k 0 2", "-ERR bit is not an integer or out of range"),
         ("SETBIT k x 2", BAD_OFFSET),
-        // Of an integer's text, which is bytes from then on.
+        // The integer's text is stored as bytes from now on.
         ("SET n 12 EX 100", "+OK"),
         ("GETBIT n 3", ":1"),
         ("SETBIT n 6 1", ":0"),
@@ -63,7 +63,7 @@ fn a_bitmap_grows_to_the_limit_and_no_further() {
 }
 
 #[test]
-fn counting() {
+fn bitcount_counts_ranges() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("SET k foobar", "+OK"),
@@ -86,7 +86,7 @@ fn counting() {
 }
 
 #[test]
-fn searching() {
+fn bitpos_searches_ranges() {
     let mut server = TestServer::new(1);
     let ones = |len: usize| vec![0xff; len];
     server.raw(&[b"SET", b"ones", &ones(3)]);
@@ -113,7 +113,7 @@ fn searching() {
 }
 
 #[test]
-fn combining_keys_of_several_shards() {
+fn bitop_combines_keys_of_several_shards() {
     let mut server = TestServer::new(8);
     server.raw(&[b"SET", b"a", &[0xf0, 0xff]]);
     server.raw(&[b"SET", b"b", &[0x33]]);
@@ -137,7 +137,7 @@ fn combining_keys_of_several_shards() {
         ("BITOP OR t a", ":2"),
         ("TTL t", ":-1"),
     ]);
-    // Over several blocks, and with an integer.
+    // Several blocks, and an integer.
     let large = vec![b'@'; 100_000];
     server.raw(&[b"SET", b"large", &large]);
     server.expect(&[
@@ -151,7 +151,7 @@ fn combining_keys_of_several_shards() {
 }
 
 #[test]
-fn fields() {
+fn bitfield_reads_and_writes_fields() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("BITFIELD k", "*0"),
@@ -163,7 +163,7 @@ fn fields() {
         ("BITFIELD k OVERFLOW FAIL INCRBY u8 0 1 GET u8 0", "*2 $-1 :255"),
         ("BITFIELD k SET i8 #1 -100 GET i8 8", "*2 :0 :-100"),
         ("STRLEN k", ":2"),
-        // A very small number saturates to the largest: Redis's arithmetic.
+        // A very small number saturates to the maximum: Redis's arithmetic.
         ("BITFIELD k OVERFLOW SAT SET i8 0 -9223372036854775808 GET i8 0", "*2 :-1 :127"),
         ("BITFIELD_RO k GET u4 4", "*1 :15"),
         ("BITFIELD_RO k GET u4 4 SET u4 4 1", "-ERR BITFIELD_RO only supports the GET subcommand"),

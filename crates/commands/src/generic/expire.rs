@@ -1,4 +1,4 @@
-//! Times to live.
+//! Expiry of keys: `EXPIRE`, `TTL`, `PERSIST` and their variants.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +12,7 @@ use crate::arguments::{c_string, integer, is_option};
 use crate::expiry::{Base, Unit, invalid_expire, requested_expiry_ms};
 use crate::propagated;
 
-/// What a reply to `TTL` says of a missing key, and of one that doesn't expire.
+/// Replies of `TTL` for a missing key, and for one without expiry.
 const MISSING: i64 = -2;
 const NEVER: i64 = -1;
 
@@ -39,18 +39,18 @@ pub fn pexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>
 /// The conditions of `EXPIRE`.
 #[derive(Default)]
 struct Conditions {
-    /// Only a key without expiry.
+    /// Only if the key has no expiry.
     nx: bool,
-    /// Only a key with one.
+    /// Only if the key has an expiry.
     xx: bool,
-    /// Only to a later time (never counts as latest).
+    /// Only to a later time; no expiry counts as the latest.
     gt: bool,
     /// Only to an earlier time.
     lt: bool,
 }
 
 impl Conditions {
-    /// `None`: the reply says what is wrong.
+    /// Parses the conditions. Replies with an error and returns `None` if they are invalid.
     fn parse(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Self> {
         let mut conditions = Conditions::default();
         for option in args.tail(3) {
@@ -77,13 +77,13 @@ impl Conditions {
         Some(conditions)
     }
 
-    /// Whether a key that expires at `current` may be made to expire at `wanted`.
+    /// Returns whether the conditions allow changing an expiry from `current` to `wanted`.
     fn allow(&self, current: Option<i64>, wanted: i64) -> bool {
-        let refused = (self.nx && current.is_some())
+        let rejected = (self.nx && current.is_some())
             || (self.xx && current.is_none())
             || (self.gt && current.is_none_or(|at| wanted <= at))
             || (self.lt && current.is_some_and(|at| wanted >= at));
-        !refused
+        !rejected
     }
 }
 
@@ -105,7 +105,7 @@ fn set_expiry(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
     let is_past = at_ms <= now_ms;
     let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
     let done = if is_past {
-        // Redis deletes the key at once, which isn't counted as an expiry.
+        // Redis deletes the key at once; it doesn't count as expired.
         db.remove(&key, lazy)
     } else {
         db.set_expire(&key, Some(at_ms), Change::event(&Event(EventClass::Generic, "expire")))
@@ -159,9 +159,9 @@ fn report(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, repl
     });
 }
 
-/// Milliseconds (not negative: what has expired isn't found) to the nearest second.
+/// Rounds ms to the nearest second. `ms` isn't negative, because expired keys aren't found.
 fn rounded_seconds(ms: i64) -> i64 {
-    // Unsigned, since the last half second before the end of time doesn't fit otherwise.
+    // Unsigned, because `i64::MAX` + 500 would overflow.
     ((ms as u64 + 500) / 1000) as i64
 }
 

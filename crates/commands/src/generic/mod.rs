@@ -1,11 +1,11 @@
-//! Commands for keys of any type.
+//! Commands on keys of any type.
 //!
 //! | file | commands |
 //! | --- | --- |
 //! | `presence` | `DEL`, `UNLINK`, `EXISTS`, `TOUCH`, `TYPE` |
-//! | `expire` | `EXPIRE` and its kin, `TTL` and its kin, `PERSIST` |
+//! | `expire` | `EXPIRE` and its variants, `TTL` and its variants, `PERSIST` |
 //! | `transfer` | `RENAME`, `RENAMENX`, `MOVE`, `COPY` |
-//! | `scan` | `SCAN`, and what its cursors are made of |
+//! | `scan` | `SCAN` and its cursors |
 //! | `walk` | `KEYS`, `RANDOMKEY` |
 
 mod expire;

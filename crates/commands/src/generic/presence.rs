@@ -1,4 +1,4 @@
-//! Whether keys are there, and their removal.
+//! Existence and deletion of keys.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,12 +22,12 @@ pub fn exists(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     count(access, args, reply, |access, key| access.db(key).peek(key).is_some());
 }
 
-/// `TOUCH key [key …]`: touches even for a client that said `CLIENT NO-TOUCH`.
+/// `TOUCH key [key …]`: touches even for a client with `CLIENT NO-TOUCH`.
 pub fn touch(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     count(access, args, reply, |access, key| access.db(key).read_touching(key).is_some());
 }
 
-/// Replies for how many of the keys (a repeated one counts again) `work` says yes.
+/// Replies with the number of keys (repeated ones counted each time) for which `work` returns true.
 fn count(
     access: &mut Access<'_>,
     args: &Args<'_>,

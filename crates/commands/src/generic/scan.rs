@@ -1,8 +1,9 @@
 //! `SCAN` over all shards.
 //!
-//! A cursor packs a shard's number and a position in its dictionary (see the dictionary's own `scan`, whose positions
-//! stay valid while it grows and shrinks): shards are scanned one after the other, in ascending order. A page
-//! that finds too few keys in one shard goes on in the next ones that have keys, which its route takes as well.
+//! A cursor packs the number of a shard and a position in its dictionary (the dictionary's
+//! positions stay valid while it grows and shrinks). Shards are scanned one after the other, in
+//! ascending order. If a page finds too few keys in one shard, it continues with the next shards
+//! that have keys; its route takes these as well.
 //!
 //! ```text
 //! bit 63 62 61       48 47                                    0
@@ -20,13 +21,13 @@ use crate::arguments::{c_string, is_option};
 use crate::errors;
 use crate::scanning::{BUCKETS_PER_ELEMENT_MAX, COUNT_DEFAULT, parse_cursor};
 
-/// Most shards that one page takes.
+/// Maximum number of shards per page.
 const SHARDS_PER_PAGE_MAX: usize = 64;
 
 /// Bits of a position.
 const POSITION_BITS: u32 = 48;
 
-/// Where a scan goes on.
+/// The position at which a scan continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     shard: u64,
@@ -42,7 +43,7 @@ impl Cursor {
         self.shard << POSITION_BITS | self.position
     }
 
-    /// What a client sent.
+    /// Parses a client's cursor.
     fn parse(text: &[u8]) -> Option<Self> {
         parse_cursor(text).map(Self::unpack)
     }
@@ -80,13 +81,13 @@ impl<'a> Options<'a> {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, key, false))
     }
 
-    fn admit(&self, key: &[u8], type_name: &str) -> bool {
+    fn matches_entry(&self, key: &[u8], type_name: &str) -> bool {
         self.matches(key) && self.type_name.is_none_or(|wanted| wanted.eq_ignore_ascii_case(type_name.as_bytes()))
     }
 }
 
-/// The shards that a page of `SCAN` needs: from the cursor's on, those that have keys, until they have enough. At least
-/// one, also for a call that will only get an error.
+/// Route of `SCAN`: the shards with keys from the cursor's onwards, until they have enough keys. At
+/// least one shard, even for an invalid call.
 pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     let cursor = Cursor::parse(args.at(1)).unwrap_or(Cursor { shard: 0, position: 0 });
     let count = Options::parse(args).map_or(1, |options| options.count);
@@ -98,7 +99,7 @@ pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, s
             continue;
         }
         shards.push(shard);
-        // Of the first shard an unknown part lies behind the cursor: it doesn't count.
+        // An unknown part of the first shard is before the cursor, so its keys don't count.
         if u64::from(shard) != cursor.shard || cursor.position == 0 {
             keys = keys.saturating_add(size);
         }
@@ -118,7 +119,7 @@ pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(options) => options,
         Err(error) => return reply.error(error),
     };
-    // The cursor stands before the keys and is known after them.
+    // The cursor precedes the keys, but is known only after them.
     let mut keys = Vec::new();
     let mut keys_reply = Reply::new(&mut keys, reply.version());
     let array = keys_reply.defer_array();
@@ -129,8 +130,8 @@ pub fn scan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.raw(&keys);
 }
 
-/// Writes the keys of a page and, as Redis does, deletes the expired ones that match the pattern, of whatever type. Returns
-/// where the next page begins (`None`: there is none), and how many keys there are.
+/// Writes the keys of a page. Like Redis, deletes the expired keys that match the pattern, whatever
+/// their type. Returns the start of the next page, if any, and the number of keys.
 fn page(
     access: &mut Access<'_>,
     cursor: Cursor,
@@ -156,7 +157,7 @@ fn page(
             position = db.scan_expiring(position, 1, &|key| options.matches(key), &mut |entry| {
                 visited += 1;
                 if let Some(entry) = entry
-                    && options.admit(entry.key(), entry.held().type_name())
+                    && options.matches_entry(entry.key(), entry.held().type_name())
                 {
                     reply.bulk(entry.key());
                     found += 1;
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_pack_and_parse() {
+    fn cursors_round_trip() {
         for cursor in [
             Cursor { shard: 0, position: 0 },
             Cursor { shard: 16_383, position: (1 << 48) - 1 },

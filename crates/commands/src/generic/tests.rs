@@ -1,4 +1,4 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,7 +8,7 @@ use pantala_base::random::Random;
 use crate::testing::{START_MS, TestServer};
 
 #[test]
-fn presence() {
+fn existence_and_deletion() {
     let mut server = TestServer::new(4);
     server.expect(&[
         ("MSET a 1 b 2 c 3", "+OK"),
@@ -23,7 +23,7 @@ fn presence() {
 }
 
 #[test]
-fn conditions_of_expire() {
+fn expire_obeys_its_conditions() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("SET k v", "+OK"),
@@ -51,11 +51,11 @@ fn conditions_of_expire() {
     ]);
     server.check_counts(0, 0);
     let expired: u64 = server.keyspace.shard_stats(0).expired.get();
-    assert_eq!(expired, 0, "a time in the past deletes, it doesn't expire");
+    assert_eq!(expired, 0, "a deadline in the past counts as a deletion");
 }
 
 #[test]
-fn times_to_live_round_to_the_nearest_second() {
+fn ttl_rounds_to_the_nearest_second() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("SET k v PX 1499", "+OK"),
@@ -79,7 +79,7 @@ fn times_to_live_round_to_the_nearest_second() {
 }
 
 #[test]
-fn renames_over_shards() {
+fn rename_between_shards() {
     let mut server = TestServer::new(16);
     let large = "L".repeat(50_000);
     server.expect(&[
@@ -106,7 +106,7 @@ fn renames_over_shards() {
 }
 
 #[test]
-fn a_value_leaves_its_entry_under_a_longer_key() {
+fn a_longer_key_moves_the_value_out_of_the_entry() {
     let mut server = TestServer::new(8);
     let (key, value) = ("K".repeat(5_000), "v".repeat(1_000));
     server.expect(&[
@@ -123,7 +123,7 @@ fn a_value_leaves_its_entry_under_a_longer_key() {
 }
 
 #[test]
-fn moves_and_copies() {
+fn move_and_copy() {
     let mut server = TestServer::new(4);
     server.expect(&[
         ("SET a 1 EX 50", "+OK"),
@@ -159,7 +159,7 @@ fn moves_and_copies() {
 }
 
 #[test]
-fn keys_hide_what_has_expired() {
+fn keys_skips_expired_keys() {
     let mut server = TestServer::new(6);
     server.expect(&[("MSET one 1 two 2 three 3", "+OK"), ("SET gone x PX 5", "+OK")]);
     server.now_ms += 5;
@@ -172,7 +172,7 @@ fn keys_hide_what_has_expired() {
     server.expect(&[("KEYS none", "*0")]);
 }
 
-/// A whole scan: the keys it returned, and its pages.
+/// Runs a full scan; returns its keys and the number of pages.
 fn scan_all(server: &mut TestServer, options: &str) -> (Vec<String>, usize) {
     let (mut keys, mut cursor, mut pages) = (Vec::new(), "0".to_owned(), 0);
     loop {
@@ -206,7 +206,7 @@ fn scan_returns_every_key_once_when_nothing_changes() {
 }
 
 #[test]
-fn scan_returns_what_stays_while_others_come_and_go() {
+fn scan_returns_every_key_that_exists_throughout() {
     let seed = Random::from_entropy().next_u64();
     println!("seed {seed}");
     let mut random = Random::from_seed(seed);
@@ -233,7 +233,7 @@ fn scan_returns_what_stays_while_others_come_and_go() {
 }
 
 #[test]
-fn errors_of_scan() {
+fn scan_rejects_invalid_arguments() {
     TestServer::new(3).expect(&[
         ("SCAN x", "-ERR invalid cursor"),
         ("SCAN x COUNT", "-ERR invalid cursor"),
@@ -248,10 +248,10 @@ fn errors_of_scan() {
 
 /// As in Redis 7.0 and 7.2.
 #[test]
-fn scan_and_randomkey_delete_the_expired_keys_they_meet_and_keys_does_not() {
+fn scan_and_randomkey_delete_expired_keys_but_keys_does_not() {
     const KEYS: u64 = 40;
     let mut server = TestServer::new(3);
-    // Keys that have expired, and keys that are left.
+    // Expired keys, and remaining keys.
     let figures = |server: &TestServer| {
         let shards = 0..server.keyspace.partition_count();
         shards.fold((0, 0), |(expired, left), shard| {
@@ -268,13 +268,13 @@ fn scan_and_randomkey_delete_the_expired_keys_they_meet_and_keys_does_not() {
     server.now_ms += 10;
     assert_eq!(server.run("KEYS *"), "*0");
     assert_eq!(figures(&server), (0, 3 * KEYS));
-    // Only what matches.
+    // Only matching ones.
     assert!(scan_all(&mut server, " MATCH a:*").0.is_empty());
     assert_eq!(figures(&server), (KEYS, 2 * KEYS));
     // Of any type.
     assert!(scan_all(&mut server, " MATCH c:* TYPE string").0.is_empty());
     assert_eq!(figures(&server), (2 * KEYS, KEYS));
-    // A pause holds them.
+    // A pause prevents it.
     server.keyspace.tuning.paused_until_ms.store(server.now_ms + 1, Relaxed);
     assert!(scan_all(&mut server, "").0.is_empty());
     assert_eq!(figures(&server), (2 * KEYS, KEYS));
@@ -285,7 +285,7 @@ fn scan_and_randomkey_delete_the_expired_keys_they_meet_and_keys_does_not() {
 }
 
 #[test]
-fn randomkey_finds_the_one_that_is_left() {
+fn randomkey_finds_the_only_key() {
     let mut server = TestServer::new(9);
     server.expect(&[("RANDOMKEY", "$-1")]);
     for number in 0..300 {
@@ -300,7 +300,7 @@ fn randomkey_finds_the_one_that_is_left() {
 }
 
 #[test]
-fn randomkey_is_fair_over_shards() {
+fn randomkey_is_uniform_over_shards() {
     const KEYS: usize = 20;
     const DRAWS: usize = 4_000;
     let mut server = TestServer::new(7);
@@ -313,13 +313,14 @@ fn randomkey_is_fair_over_shards() {
             *drawn.entry(server.run("RANDOMKEY")).or_insert(0usize) += 1;
         }
         assert_eq!(drawn.len(), KEYS);
-        // 200 expected of each, 14 the standard deviation; inside a shard the dictionary's own pick is only nearly fair.
+        // Expected 200 each, standard deviation 14. Within a shard the dictionary's choice is only
+        // nearly uniform.
         assert!(drawn.values().all(|&times| (80..400).contains(&times)), "{drawn:?}");
     }
 }
 
 #[test]
-fn flushes_and_swaps() {
+fn flush_and_swapdb() {
     let mut server = TestServer::new(3);
     for option in ["", " ASYNC", " SYNC", " async"] {
         server.expect(&[("MSET a 1 b 2 c 3", "+OK"), (&format!("FLUSHDB{option}"), "+OK"), ("EXISTS a b c", ":0")]);
@@ -342,7 +343,7 @@ fn flushes_and_swaps() {
 }
 
 #[test]
-fn objects_and_memory() {
+fn object_and_memory_usage() {
     let mut server = TestServer::new(2);
     server.expect(&[
         ("SET n 9999", "+OK"),
@@ -372,7 +373,7 @@ fn objects_and_memory() {
 }
 
 #[test]
-fn clients_that_do_not_touch() {
+fn no_touch_clients_leave_access_times() {
     let mut server = TestServer::new(1);
     server.expect(&[("SET k v", "+OK")]);
     server.now_ms += 5_000;
@@ -381,7 +382,7 @@ fn clients_that_do_not_touch() {
 }
 
 #[test]
-fn populate_creates_what_is_missing() {
+fn populate_creates_missing_keys() {
     let mut server = TestServer::new(3);
     server.expect(&[
         ("SET key:1 mine", "+OK"),
@@ -403,7 +404,7 @@ fn populate_creates_what_is_missing() {
         ),
     ]);
     server.check_counts(26, 0);
-    // Redis makes keys in a buffer of 128 bytes.
+    // Redis builds the keys in a buffer of 128 bytes.
     let long = "P".repeat(200);
     server.expect(&[(&format!("DEBUG POPULATE 3 {long}"), "+OK"), (&format!("EXISTS {}", &long[..127]), ":1")]);
     server.check_counts(27, 0);

@@ -1,4 +1,4 @@
-//! A value from one key to another: `RENAME`, `MOVE`, `COPY`.
+//! Moves and copies values between keys: `RENAME`, `MOVE`, `COPY`.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Spot};

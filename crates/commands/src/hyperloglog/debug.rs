@@ -1,4 +1,4 @@
-//! `PFDEBUG` and `PFSELFTEST`: what a HyperLogLog is made of, and whether it works.
+//! `PFDEBUG` and `PFSELFTEST`: internals of a HyperLogLog, and a self-test.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,7 +26,7 @@ fn debug(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Res
     let (form, runs) = (found.form(), found.decode());
     let sub = args.at(1);
     if is_option(sub, "GETREG") {
-        // It becomes dense by being looked at, as in Redis.
+        // As in Redis, reading the registers makes it dense.
         let mut registers = Registers::new();
         edit_one(&mut db, &key, |string| {
             to_dense(string)?;
@@ -42,7 +42,7 @@ fn debug(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Res
         reply.integer(i64::from(changed));
         return Ok(());
     }
-    // Redis makes the string raw before it looks at the subcommand.
+    // Redis makes the encoding raw before it parses the subcommand.
     edit_one(&mut db, &key, |_| Ok((Change::unnoticed(), ())))?;
     if is_option(sub, "DECODE") {
         match runs {
@@ -58,7 +58,7 @@ fn debug(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> Res
     Ok(())
 }
 
-/// `PFSELFTEST`. Holds no shard; the connection's worker is busy for some tens of milliseconds.
+/// `PFSELFTEST`. Holds no shard; the connection's worker is busy for tens of milliseconds.
 pub fn pfselftest(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     let bytes_max = context.keyspace.tuning.hll_sparse_max_bytes.load(Relaxed);
     match self_test(context.now_ms as u64, bytes_max) {

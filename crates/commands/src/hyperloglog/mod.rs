@@ -1,6 +1,6 @@
-//! HyperLogLog commands: counting different elements in a string of 12 KiB at most.
+//! HyperLogLog commands: approximate counts of distinct elements, in a string of at most 12 KiB.
 //!
-//! The string is Redis's, byte for byte: see [`pantala_types::hyperloglog`].
+//! The strings are identical to Redis's: see [`pantala_types::hyperloglog`].
 
 mod debug;
 #[cfg(test)]
@@ -26,7 +26,7 @@ use crate::strings::StringRef;
 const NOT_ONE: &str = "WRONGTYPE Key is not a valid HyperLogLog string value.";
 const CORRUPTED: &str = "INVALIDOBJ Corrupted HLL object detected";
 
-/// Why a command failed, as the client is told.
+/// The error reply of a failed command.
 struct Failure(&'static str);
 
 impl From<ChangeError> for Failure {
@@ -50,21 +50,21 @@ impl From<OutOfMemory> for Failure {
     }
 }
 
-/// The HyperLogLog that an entry holds.
+/// Returns the HyperLogLog of an entry.
 fn of(held: Held<'_>) -> Result<HyperLogLog<'_>, Failure> {
     match StringRef::of(held) {
         None => Err(Failure(errors::WRONG_TYPE)),
-        // No integer's text is one.
+        // The text of an integer is never a HyperLogLog.
         Some(StringRef::Int(_)) => Err(Failure(NOT_ONE)),
         Some(StringRef::Bytes(bytes)) => HyperLogLog::of(bytes).ok_or(Failure(NOT_ONE)),
     }
 }
 
-/// The change of a HyperLogLog that counts another element.
+/// The change that adds an element.
 const ADDED: Change = Change::event(&Event(EventClass::String, "pfadd"));
 
-/// Changes a HyperLogLog that is there: `work` gives its result, and what it did. When it fails it must have left the string
-/// as it was.
+/// Changes an existing HyperLogLog. `work` returns the change and a result; if it fails, it must
+/// leave the string unchanged.
 fn edit_one<R>(
     db: &mut Db<'_>,
     key: &Key<'_>,
@@ -73,7 +73,7 @@ fn edit_one<R>(
     let done = db.edit_string(key, |string| {
         Ok(match work(string) {
             Ok((change, result)) => (change, Ok(result)),
-            // The string is raw from now on all the same.
+            // The encoding becomes raw nevertheless.
             Err(error) => (Change::unnoticed(), Err(error)),
         })
     });
@@ -94,7 +94,7 @@ pub fn pfadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Whether the key is new or a register changed.
+/// Adds all elements. Returns whether the key is new or a register changed.
 fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> Result<bool, Failure> {
     let add_to = |string: &mut RawString| -> Result<bool, ChangeError> {
         let mut changed = false;
@@ -110,7 +110,7 @@ fn add_all(db: &mut Db<'_>, key: &Key<'_>, args: &Args<'_>, bytes_max: u64) -> R
         db.set_raw(key, string, Expire::Clear, ADDED)?;
         return Ok(true);
     };
-    // A dense one isn't refused half-way, nor is a single element.
+    // Adding to a dense one, or a single element, doesn't fail halfway.
     let certain = of(entry.held())?.form() == Form::Dense || args.len() <= 3;
     edit_one(db, key, |string| {
         if certain {
@@ -138,11 +138,11 @@ pub fn pfcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     }
 }
 
-/// The count of one key, which is remembered in its string.
+/// Returns the count of one key, which is cached in its string.
 fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
     let Some(entry) = db.read(key) else { return Ok(0) };
     let cached = of(entry.held())?.cached_count();
-    // Also where it is known: the string is raw from now on, as in Redis.
+    // Even if the count is cached: like Redis, this makes the encoding raw.
     edit_one(db, key, |string| {
         let count = match (cached, HyperLogLog::of(string.as_bytes())) {
             (None, Some(found)) => found.count()?,
@@ -153,14 +153,14 @@ fn count_one(db: &mut Db<'_>, key: &Key<'_>) -> Result<u64, Failure> {
     })
 }
 
-/// What several HyperLogLogs have together.
+/// The union of several HyperLogLogs.
 struct Union {
     registers: Registers,
-    /// Whether one of them is dense.
+    /// Whether at least one of them is dense.
     any_dense: bool,
 }
 
-/// The union of all keys of a command.
+/// Returns the union of all keys of a command.
 fn merged(access: &mut Access<'_>, args: &Args<'_>) -> Result<Union, Failure> {
     let mut union = Union { registers: Registers::new(), any_dense: false };
     for index in 1..args.len() {
@@ -174,7 +174,7 @@ fn merged(access: &mut Access<'_>, args: &Args<'_>) -> Result<Union, Failure> {
     Ok(union)
 }
 
-/// The shards of `PFMERGE`: those of all its arguments.
+/// Route of `PFMERGE`: the shards of all its arguments.
 pub fn pfmerge_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     shards.extend(args.iter().skip(1).map(|key| keyspace.place(key).shard));
 }
@@ -187,7 +187,7 @@ pub fn pfmerge(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
     }
 }
 
-/// The destination is the first of the keys that are merged.
+/// Merges all keys, including the destination, into the destination.
 fn merge(access: &mut Access<'_>, args: &Args<'_>) -> Result<(), Failure> {
     let bytes_max = sparse_bytes_max(access);
     let Union { registers, any_dense } = merged(access, args)?;

@@ -1,4 +1,4 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use super::{CORRUPTED, NOT_ONE};
 use crate::testing::TestServer;
@@ -9,7 +9,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn adding_and_counting() {
+fn pfadd_and_pfcount() {
     let mut server = TestServer::new(4);
     server.expect(&[
         ("PFCOUNT h", ":0"),
@@ -32,7 +32,7 @@ fn adding_and_counting() {
 }
 
 #[test]
-fn merging() {
+fn pfmerge_unites() {
     let mut server = TestServer::new(8);
     server.expect(&[
         ("PFADD a 1 2 3", ":1"),
@@ -57,7 +57,7 @@ fn merging() {
 }
 
 #[test]
-fn what_is_none() {
+fn other_values_are_errors() {
     let mut server = TestServer::new(2);
     server.expect(&[("SET s foo", "+OK"), ("SET n 12", "+OK"), ("PFADD h a", ":1")]);
     for command in
@@ -73,7 +73,7 @@ fn what_is_none() {
     ]);
 }
 
-/// A corrupted one is refused, and a command that finds out half-way changes nothing.
+/// A corrupted HyperLogLog is an error, and a command that detects it halfway changes nothing.
 #[test]
 fn corruption_changes_nothing() {
     let mut server = TestServer::new(1);
@@ -97,7 +97,7 @@ fn corruption_changes_nothing() {
 }
 
 #[test]
-fn the_limit_of_the_sparse_form_is_live() {
+fn a_new_limit_of_the_sparse_form_applies_immediately() {
     let mut server = TestServer::new(1);
     server.expect(&[("PFADD h a", ":1"), ("PFDEBUG ENCODING h", "+sparse")]);
     server.keyspace.tuning.hll_sparse_max_bytes.store(24, Relaxed);

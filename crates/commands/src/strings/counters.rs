@@ -1,4 +1,4 @@
-//! Counting in strings.
+//! Counters: `INCR`, `DECR` and their variants.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Expire, Holds, NewString};
@@ -38,7 +38,7 @@ pub fn decrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Adds to the integer at a key; a missing one counts as 0. The time to live stays.
+/// Adds to the integer at a key, which counts as 0 if missing. Keeps the expiry.
 #[inline]
 fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
@@ -55,7 +55,7 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, by: i64, reply: &mut Reply<'_>)
     }
 }
 
-/// `INCRBYFLOAT key increment`. The time to live stays.
+/// `INCRBYFLOAT key increment`. Keeps the expiry.
 pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
@@ -71,7 +71,7 @@ pub fn incrbyfloat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     let Some(sum) = value.checked_add(by) else {
         return reply.error("ERR increment would produce NaN or Infinity");
     };
-    // As bytes even where it looks like an integer: so says OBJECT ENCODING of Redis.
+    // Stored as bytes even if it looks like an integer, as OBJECT ENCODING of Redis shows.
     let text = sum.to_human();
     let change = Change::event(&Event(EventClass::String, "incrbyfloat"));
     match db.set_string(&key, NewString::Bytes(&text), Expire::Keep, change) {

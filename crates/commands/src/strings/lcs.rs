@@ -21,7 +21,7 @@ struct Options {
 }
 
 impl Options {
-    /// `None`: the reply says what is wrong.
+    /// Parses the options. Replies with an error and returns `None` if they are invalid.
     fn parse(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Self> {
         let mut options = Options::default();
         let mut index = 3;
@@ -52,7 +52,7 @@ impl Options {
 /// `LCS key1 key2 [LEN] [IDX] [MINMATCHLEN len] [WITHMATCHLEN]`.
 pub fn lcs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let keys = [access.first_key(args, 1), access.key(args, 2)];
-    // Copied, since the two may live in different shards; next to the time that the comparison takes it is nothing.
+    // Copied, because the keys may be in different shards. The comparison takes far longer.
     let [a, b] = match keys.map(|key| copy_of(access, &key)) {
         [Ok(a), Ok(b)] => [a, b],
         [Err(error), _] | [_, Err(error)] => return reply.error(error),
@@ -73,7 +73,7 @@ pub fn lcs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// The string at a key; a missing one is empty.
+/// Returns a copy of the string at a key; empty if the key doesn't exist.
 fn copy_of(access: &mut Access<'_>, key: &Key<'_>) -> Result<RawString, &'static str> {
     let mut db = access.db(key);
     let Some(entry) = db.read(key) else { return Ok(RawString::default()) };

@@ -8,12 +8,12 @@
 //! | `ranges` | `APPEND`, `GETRANGE`, `SETRANGE`, `STRLEN`, `SUBSTR` |
 //! | `lcs` | `LCS` |
 //!
-//! `GET`, plain `SET`, `INCR` on an existing key and each key of `MGET` hash once (the router did), probe once and don't
-//! allocate.
+//! `GET`, plain `SET`, `INCR` of an existing key and each key of `MGET` hash once (in the router),
+//! probe once and don't allocate.
 
 mod counters;
-mod handed;
 mod lcs;
+mod owned_value;
 mod ranges;
 mod set;
 mod several;
@@ -22,8 +22,8 @@ mod tests;
 mod view;
 
 pub use counters::*;
-pub use handed::*;
 pub use lcs::*;
+pub use owned_value::*;
 pub use ranges::*;
 pub use set::*;
 pub use several::*;

@@ -1,4 +1,4 @@
-//! Parts of strings.
+//! Reads and writes parts of strings: `STRLEN`, `GETRANGE`, `APPEND`, `SETRANGE`.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -36,7 +36,7 @@ pub fn getrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// `SUBSTR key start end`: the old name of `GETRANGE`.
+/// `SUBSTR key start end`: the deprecated name of `GETRANGE`.
 pub fn substr(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     getrange(access, args, reply);
 }
@@ -49,7 +49,7 @@ pub fn append(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let mut db = access.db(&key);
     let change = Change::event(&Event(EventClass::String, "append"));
     let Some(entry) = db.write(&key) else {
-        // A new key: stored as SET would, an integer where it is one.
+        // A new key is stored as by SET, which may encode it as an integer.
         let stored = db.set_string(&key, NewString::encode(tail), Expire::Clear, change);
         return finish(stored.map(|()| tail.len()).map_err(EditError::from), reply);
     };
@@ -81,7 +81,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     if check_string_length(offset, patch.len() as u64, len_max).is_err() {
         return reply.error(errors::STRING_TOO_LONG);
     }
-    // Within `proto-max-bulk-len` now, which fits an usize on every 64-bit system.
+    // At most `proto-max-bulk-len`, which fits in a usize on 64-bit systems.
     let offset = offset as usize;
     let len = len.max(offset + patch.len());
     let change = Change::event(&Event(EventClass::String, "setrange"));
@@ -89,7 +89,7 @@ pub fn setrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     finish(changed.map(|()| len), reply);
 }
 
-/// Replies the length that a change has left.
+/// Replies with the new length, or with the error.
 fn finish(changed: Result<usize, EditError>, reply: &mut Reply<'_>) {
     match changed {
         Ok(len) => reply.integer(len as i64),

@@ -1,4 +1,4 @@
-//! `GET`, `SET` and those between them.
+//! `GET`, `SET` and their variants.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +13,7 @@ use crate::arguments::{integer, is_option};
 use crate::expiry::{Base, Unit, invalid_expire, new_expiry_ms};
 use crate::{errors, propagated};
 
-/// The event of a key that is set.
+/// The change of a key that is set.
 const SET: Change = Change::event(&Event(EventClass::String, "set"));
 
 /// `GET key`.
@@ -23,7 +23,7 @@ pub fn get(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply_value(access, &key, reply);
 }
 
-/// Replies what `GET` does. `false`: it replied an error.
+/// Replies as `GET` does. Returns `false` if the reply is an error.
 #[inline]
 fn reply_value(access: &mut Access<'_>, key: &Key<'_>, reply: &mut Reply<'_>) -> bool {
     match access.db(key).read(key).map(|entry| write_entry(StringRef::of(entry.held()), reply)) {
@@ -35,7 +35,7 @@ fn reply_value(access: &mut Access<'_>, key: &Key<'_>, reply: &mut Reply<'_>) ->
     }
 }
 
-/// Replies a string, or that it isn't one (`false`).
+/// Replies with a string, or with an error if there is none; returns whether there is one.
 #[inline]
 fn write_entry(string: Option<StringRef<'_>>, reply: &mut Reply<'_>) -> bool {
     match string {
@@ -51,7 +51,7 @@ pub fn set(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     set_to(access, args, NewString::encode(args.at(2)), reply);
 }
 
-/// `SET`, with that value.
+/// Runs `SET` with this value.
 #[inline(always)]
 pub(super) fn set_to(access: &mut Access<'_>, args: &Args<'_>, value: NewString<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
@@ -77,7 +77,7 @@ pub fn psetex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     set_expiring(access, args, Unit::Milliseconds, "psetex", NewString::encode(args.at(3)), reply);
 }
 
-/// `SETEX` and `PSETEX`, with that value.
+/// Runs `SETEX` or `PSETEX` with this value.
 pub(super) fn set_expiring(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -96,7 +96,7 @@ pub fn setnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     setnx_to(access, args, NewString::encode(args.at(2)), reply);
 }
 
-/// `SETNX`, with that value.
+/// Runs `SETNX` with this value.
 pub(super) fn setnx_to(access: &mut Access<'_>, args: &Args<'_>, value: NewString<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut db = access.db(&key);
@@ -112,7 +112,7 @@ pub(super) fn setnx_to(access: &mut Access<'_>, args: &Args<'_>, value: NewStrin
 /// `GETSET key value`.
 pub fn getset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    // What may fail comes first, so that a refusal changes nothing and isn't preceded by half a reply.
+    // Allocate first: a failure must neither change anything nor follow part of a reply.
     let Ok((payload, flags)) = payload_of(&key, NewString::encode(args.at(2))) else {
         return reply.error(errors::OUT_OF_MEMORY);
     };
@@ -144,7 +144,7 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(entry) = db.read(&key) else { return reply.null() };
     let had_expiry = entry.expire_at_ms().is_some();
     let Some(string) = StringRef::of(entry.held()) else { return reply.error(errors::WRONG_TYPE) };
-    // Redis looks at the time only now: a missing key hides that it is wrong.
+    // Redis parses the time only here, so that a missing key hides an invalid one.
     let Ok(at_ms) = options.expiry.at_ms(now_ms, "getex", reply) else { return };
     string.write(reply);
     let past = options.expiry.is_absolute() && at_ms.is_some_and(|at| at <= now_ms);
@@ -161,7 +161,7 @@ pub fn getex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Stores a value as the options say.
+/// Stores a value according to the options.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -172,7 +172,7 @@ fn store(
     reply: &mut Reply<'_>,
 ) {
     let Ok(at_ms) = options.expiry.at_ms(access.now_ms(), command, reply) else { return };
-    // Before anything is looked up or replied, for it may fail.
+    // Allocate before any lookup or reply, because it may fail.
     let Ok((payload, flags)) = payload_of(key, value) else {
         return reply.error(errors::OUT_OF_MEMORY);
     };
@@ -180,13 +180,13 @@ fn store(
         return;
     }
     let mut db = access.db(key);
-    let refused = match options.condition {
+    let condition_fails = match options.condition {
         Condition::Always => false,
         Condition::Missing => db.write(key).is_some(),
         Condition::Existing => db.write(key).is_none(),
     };
-    if refused {
-        // With GET the old value has been replied.
+    if condition_fails {
+        // With GET the old value has been sent.
         if !options.get {
             reply.null();
         }
@@ -208,7 +208,7 @@ fn store(
     }
 }
 
-/// Which command's options are read.
+/// The command whose options are parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Syntax {
     Set,
@@ -225,17 +225,17 @@ enum Condition {
     Existing,
 }
 
-/// What is to become of the time to live.
+/// What happens to the key's expiry.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Expiry<'a> {
-    /// Nothing was said.
+    /// No option was given.
     #[default]
-    Unsaid,
+    Unspecified,
     /// `KEEPTTL`
     Keep,
     /// `PERSIST`
     Persist,
-    /// A time, not read yet: Redis complains about it later than about syntax.
+    /// A time that hasn't been parsed: Redis reports syntax errors first.
     At { text: &'a [u8], unit: Unit, base: Base },
 }
 
@@ -244,7 +244,8 @@ impl Expiry<'_> {
         matches!(self, Expiry::At { base: Base::Epoch, .. })
     }
 
-    /// The time when the key is to expire (unix, ms), if one was given. `Err`: it is wrong, and the reply says so.
+    /// Returns the deadline (Unix time, ms), if the options set one. Replies with an error and
+    /// returns `Err` if the time is invalid.
     fn at_ms(&self, now_ms: i64, command: &str, reply: &mut Reply<'_>) -> Result<Option<i64>, ()> {
         let Expiry::At { text, unit, base } = *self else { return Ok(None) };
         let number = integer(text, reply).ok_or(())?;
@@ -265,28 +266,28 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Reads the arguments from `first` on; `None`: a syntax error.
+    /// Parses the arguments from index `first`; `None` on a syntax error.
     fn parse(args: &Args<'a>, first: usize, syntax: Syntax) -> Option<Self> {
         let mut options = Options::default();
         let mut index = first;
         while let Some(option) = args.get(index) {
             index += 1;
-            if syntax == Syntax::Set && options.set_only(option) {
+            if syntax == Syntax::Set && options.parse_set_only(option) {
                 continue;
             }
             if syntax == Syntax::GetEx && is_option(option, "PERSIST") {
-                options.say(Expiry::Persist)?;
+                options.set_expiry(Expiry::Persist)?;
                 continue;
             }
             let (unit, base) = time_option(option)?;
             let text = args.get(index)?;
             index += 1;
-            options.say(Expiry::At { text, unit, base })?;
+            options.set_expiry(Expiry::At { text, unit, base })?;
         }
         Some(options)
     }
 
-    /// Propagates the call with the time at which the key expires, and without `GET`.
+    /// Propagates the call with an absolute deadline and without `GET`.
     #[cold]
     fn propagate(&self, access: &mut Access<'_>, args: &Args<'_>, key: &Key<'_>, value: &[u8], at_ms: Option<i64>) {
         match at_ms {
@@ -298,8 +299,9 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Takes an option that only `SET` has; `false`: it isn't one, or contradicts an earlier one.
-    fn set_only(&mut self, option: &[u8]) -> bool {
+    /// Parses an option that only `SET` has. Returns `false` for any other option, and for one that
+    /// contradicts an earlier one.
+    fn parse_set_only(&mut self, option: &[u8]) -> bool {
         if is_option(option, "NX") && self.condition != Condition::Existing {
             self.condition = Condition::Missing;
         } else if is_option(option, "XX") && self.condition != Condition::Missing {
@@ -307,25 +309,25 @@ impl<'a> Options<'a> {
         } else if is_option(option, "GET") {
             self.get = true;
         } else {
-            return is_option(option, "KEEPTTL") && self.say(Expiry::Keep).is_some();
+            return is_option(option, "KEEPTTL") && self.set_expiry(Expiry::Keep).is_some();
         }
         true
     }
 
-    /// What becomes of the time to live. The same word may stand twice, and the last counts; two different ones
-    /// contradict each other.
-    fn say(&mut self, expiry: Expiry<'a>) -> Option<()> {
-        let agrees = match (self.expiry, expiry) {
-            (Expiry::Unsaid, _) | (Expiry::Keep, Expiry::Keep) | (Expiry::Persist, Expiry::Persist) => true,
+    /// Sets the expiry. An option may be repeated, and the last one counts; `None` if two different
+    /// ones contradict each other.
+    fn set_expiry(&mut self, expiry: Expiry<'a>) -> Option<()> {
+        let is_consistent = match (self.expiry, expiry) {
+            (Expiry::Unspecified, _) | (Expiry::Keep, Expiry::Keep) | (Expiry::Persist, Expiry::Persist) => true,
             (Expiry::At { unit: a, base: b, .. }, Expiry::At { unit: c, base: d, .. }) => (a, b) == (c, d),
             _ => false,
         };
         self.expiry = expiry;
-        agrees.then_some(())
+        is_consistent.then_some(())
     }
 }
 
-/// `EX`, `PX`, `EXAT` or `PXAT`.
+/// Parses `EX`, `PX`, `EXAT` or `PXAT`.
 fn time_option(option: &[u8]) -> Option<(Unit, Base)> {
     const TIMES: [(&str, Unit, Base); 4] = [
         ("EX", Unit::Seconds, Base::Now),

@@ -1,4 +1,5 @@
-//! String commands over several keys. The engine holds the shards of all of them, so each is atomic.
+//! String commands on several keys. The engine holds the shards of all keys, so each command is
+//! atomic.
 
 use pantala_engine::NewPayload;
 use pantala_engine::access::{Access, Key, KeyPlace};
@@ -10,13 +11,14 @@ use pantala_types::{OutOfMemory, Value};
 use super::StringRef;
 use crate::errors;
 
-/// Keys of a command whose entries are on their way from memory at once. Each is up to six cache lines; the first-level cache holds 512.
-const FETCHED_TOGETHER_MAX: usize = 16;
+/// Keys whose entries are prefetched together. An entry spans up to six cache lines; the
+/// first-level cache holds 512.
+const PREFETCHED_KEYS_MAX: usize = 16;
 
 /// `MGET key [key …]`.
 pub fn mget(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.array(args.len() - 1);
-    for_each_fetched(access, args, 1, |access, key, _| {
+    for_each_prefetched(access, args, 1, |access, key, _| {
         let found = access.db(key).read(key).map(|entry| match StringRef::of(entry.held()) {
             Some(string) => string.write(reply),
             None => reply.null(),
@@ -53,18 +55,19 @@ pub fn msetnx(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Visits the keys at every `step`th argument from the first on, with their indexes. The router has fetched their buckets; here their entries are fetched
-/// before the first of them is waited for.
-fn for_each_fetched<'k>(
+/// Calls `visit` with every `step`th argument from the first as a key, and its index. The router
+/// has prefetched the buckets of the keys; this prefetches the entries of a whole group before it
+/// visits the first.
+fn for_each_prefetched<'k>(
     access: &mut Access<'_>,
     args: &Args<'k>,
     step: usize,
     mut visit: impl FnMut(&mut Access<'_>, &Key<'k>, usize),
 ) {
     let nothing = Key { bytes: &[], place: KeyPlace { hash: 0, shard: 0 } };
-    let mut keys = [nothing; FETCHED_TOGETHER_MAX];
-    for first in (1..args.len()).step_by(step * FETCHED_TOGETHER_MAX) {
-        let indexes = (first..args.len()).step_by(step).take(FETCHED_TOGETHER_MAX);
+    let mut keys = [nothing; PREFETCHED_KEYS_MAX];
+    for first in (1..args.len()).step_by(step * PREFETCHED_KEYS_MAX) {
+        let indexes = (first..args.len()).step_by(step).take(PREFETCHED_KEYS_MAX);
         for (index, key) in indexes.clone().zip(&mut keys) {
             *key = key_at(access, args, index);
             access.prefetch(key);
@@ -75,43 +78,45 @@ fn for_each_fetched<'k>(
     }
 }
 
-/// The first key was hashed by the router; the others are hashed here.
+/// Returns the key at an argument. The router has hashed the first key; the others are hashed here.
 #[inline]
 fn key_at<'k>(access: &Access<'_>, args: &Args<'k>, index: usize) -> Key<'k> {
     if index == 1 { access.first_key(args, 1) } else { access.key(args, index) }
 }
 
-/// Stores all pairs or, when memory is refused for one, none (`false`: the reply says so).
+/// Stores all pairs. If an allocation fails, replies with an error, stores none and returns
+/// `false`.
 fn store_pairs(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     let Ok(large) = large_payloads(access, args) else {
         reply.error(errors::OUT_OF_MEMORY);
         return false;
     };
     let mut large = large.into_iter();
-    for_each_fetched(access, args, 2, |access, key, index| {
+    for_each_prefetched(access, args, 2, |access, key, index| {
         let value = args.at(index + 1);
         let (mut db, set) = (access.db(key), Change::event(&Event(EventClass::String, "set")));
         if is_large(key.bytes, value) {
-            // `large_payloads` made one for each such pair, in this order.
+            // `large_payloads` has built one for each of these pairs, in this order.
             let Some((payload, flags)) = large.next() else { return };
             db.set_payload(key, payload, flags, Expire::Clear, set);
         } else if db.set_string(key, NewString::encode(value), Expire::Clear, set).is_err() {
-            // Inline strings need no allocation of their own.
-            debug_assert!(false, "an inline string was refused");
+            // An inline string needs no allocation.
+            debug_assert!(false, "storing an inline string failed");
         }
     });
     true
 }
 
-/// Whether a value needs memory of its own, which may be refused.
+/// Returns whether a value needs its own allocation, which may fail.
 fn is_large(key: &[u8], value: &[u8]) -> bool {
-    // Too long for an integer where it is too long for an entry.
+    // A value too long for an entry is too long for an integer.
     !fits_inline(key, value.len()) && matches!(NewString::encode(value), NewString::Bytes(_))
 }
 
 type Prepared<'v> = (NewPayload<'v, Value>, u8);
 
-/// The payloads of all large values, made before anything is stored. Usually there are none and nothing is allocated.
+/// Builds the payloads of all large values before anything is stored. Without large values it
+/// doesn't allocate.
 fn large_payloads<'v>(access: &Access<'_>, args: &Args<'v>) -> Result<Vec<Prepared<'v>>, OutOfMemory> {
     let mut payloads = Vec::new();
     for index in (1..args.len()).step_by(2) {

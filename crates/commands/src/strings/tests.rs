@@ -1,4 +1,4 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use crate::errors::NOT_AN_INTEGER;
 use crate::testing::{START_MS, TestServer};
@@ -8,7 +8,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn set_and_its_conditions() {
+fn set_obeys_its_conditions() {
     let mut server = TestServer::new(3);
     server.expect(&[
         ("GET k", "$-1"),
@@ -37,7 +37,7 @@ fn set_and_its_conditions() {
 }
 
 #[test]
-fn times_of_set() {
+fn set_with_expiry() {
     let mut server = TestServer::new(1);
     let past = (START_MS / 1000 - 5).to_string();
     server.expect(&[
@@ -58,13 +58,13 @@ fn times_of_set() {
         ("TTL k", ":3"),
         ("SET k v EX x", &error(NOT_AN_INTEGER)),
     ]);
-    // A time in the past is taken, and the key is gone at once.
+    // A deadline in the past is accepted and deletes the key immediately.
     server.expect(&[(&format!("SET k v EXAT {past}"), "+OK"), ("EXISTS k", ":0")]);
     server.check_counts(0, 0);
 }
 
 #[test]
-fn getex_sets_and_clears() {
+fn getex_sets_and_removes_the_expiry() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("GETEX missing EX -5", "$-1"),
@@ -85,7 +85,7 @@ fn getex_sets_and_clears() {
 }
 
 #[test]
-fn counters_at_their_ends() {
+fn counters_at_their_limits() {
     let mut server = TestServer::new(2);
     server.expect(&[
         ("INCR n", ":1"),
@@ -102,7 +102,7 @@ fn counters_at_their_ends() {
         ("SET t 1 EX 100", "+OK"),
         ("INCRBY t 41", ":42"),
         ("TTL t", ":100"),
-        // Bytes that are an integer count, and are kept as one afterwards.
+        // Bytes that are an integer can be incremented, and are then stored as an integer.
         ("APPEND t 0", ":3"),
         ("OBJECT ENCODING t", "raw"),
         ("INCR t", ":421"),
@@ -113,7 +113,7 @@ fn counters_at_their_ends() {
 }
 
 #[test]
-fn floats() {
+fn incrbyfloat_formats_as_redis() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("INCRBYFLOAT f 10.50", "10.5"),
@@ -129,7 +129,7 @@ fn floats() {
 }
 
 #[test]
-fn several_keys() {
+fn commands_on_several_keys() {
     let mut server = TestServer::new(5);
     server.expect(&[
         ("MSET a 1 b 2 a 3", "+OK"),
@@ -156,7 +156,7 @@ fn several_keys() {
 }
 
 #[test]
-fn ranges() {
+fn getrange_and_setrange() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("SETRANGE k 2 ab", ":4"),
@@ -186,7 +186,7 @@ fn ranges() {
 }
 
 #[test]
-fn append_grows_through_all_forms() {
+fn append_grows_through_all_representations() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("APPEND k 12", ":2"),
@@ -197,7 +197,7 @@ fn append_grows_through_all_forms() {
     ]);
     let mut expected = b"123".to_vec();
     let piece = "p".repeat(700);
-    // From inside the entry to the heap, across every size class between.
+    // From inside the entry to the heap, through every size class.
     for _ in 0..50 {
         expected.extend_from_slice(piece.as_bytes());
         assert_eq!(server.run(&format!("APPEND k {piece}")), format!(":{}", expected.len()));
@@ -212,7 +212,7 @@ fn append_grows_through_all_forms() {
 }
 
 #[test]
-fn a_string_stops_growing_at_the_limit() {
+fn a_string_grows_to_the_limit_and_no_further() {
     use std::sync::atomic::Ordering::Relaxed;
     const LIMIT: usize = 1 << 20;
     let mut server = TestServer::new(1);
@@ -227,7 +227,7 @@ fn a_string_stops_growing_at_the_limit() {
 }
 
 #[test]
-fn lcs_and_its_options() {
+fn lcs_obeys_its_options() {
     let mut server = TestServer::new(4);
     server.expect(&[
         ("MSET a ohmytext b mynewtext", "+OK"),
@@ -243,7 +243,7 @@ fn lcs_and_its_options() {
 }
 
 #[test]
-fn lookups_are_counted_as_in_redis() {
+fn hits_and_misses_count_as_in_redis() {
     let mut server = TestServer::new(2);
     server.expect(&[("SET a 1", "+OK"), ("SETNX a 2", ":0"), ("INCR a", ":2"), ("APPEND a 1", ":2")]);
     assert_eq!(server.hits_and_misses(), (0, 0), "writes don't count");
@@ -251,15 +251,16 @@ fn lookups_are_counted_as_in_redis() {
     assert_eq!(server.hits_and_misses(), (4, 2));
 }
 
-/// What two workers on one shard pass to and fro is counted in cache lines (docs/scaling.md): the figures that a command writes are in the line of the
-/// shard's gate, which begins the cell they stand in; only a change of size reaches another.
+/// Two workers on one shard exchange cache lines (docs/scaling.md). The counters that a command
+/// writes are in the line of the shard's gate, at the start of its cell; only a change of size
+/// writes another line.
 #[test]
-fn figures_of_a_command_stand_in_the_gates_line() {
+fn counters_of_a_command_are_in_the_gates_cache_line() {
     const LINE_BYTES: usize = 64;
     let mut server = TestServer::new(4);
-    // A database that was never used has no figures.
+    // A database that was never used has no counters.
     server.run("EXISTS a");
-    // Where each figure stands, and its value.
+    // Address and value of each counter.
     let figures = |server: &TestServer| -> Vec<(usize, u64)> {
         let of = |shard| {
             let stats = server.keyspace.shard_stats(shard);
@@ -282,7 +283,7 @@ fn figures_of_a_command_stand_in_the_gates_line() {
         lines.len()
     };
     let (value, other) = ([b'v'; 64], [b'w'; 64]);
-    // The database's figures too, which may lie across two lines.
+    // Also the database's counters, which may span two lines.
     assert!((2..=3).contains(&lines_of(&[b"SET", b"key", &value])), "a new key");
     assert_eq!(lines_of(&[b"GET", b"key"]), 1);
     assert_eq!(lines_of(&[b"GET", b"missing"]), 1);

@@ -1,21 +1,21 @@
-//! A string as commands see it, wherever the dictionary keeps it.
+//! A view of a string value, independent of its representation.
 
 use pantala_base::number::{Decimal, parse_i64};
 use pantala_engine::db::Held;
 use pantala_resp::Reply;
 use pantala_types::{LongDouble, Value};
 
-/// The string that a key holds.
+/// The string value of a key.
 #[derive(Clone, Copy)]
 pub(crate) enum StringRef<'e> {
-    /// Kept as an integer; the string is its text.
+    /// Stored as an integer; the string is its decimal text.
     Int(i64),
-    /// Kept as bytes.
+    /// Stored as bytes.
     Bytes(&'e [u8]),
 }
 
 impl<'e> StringRef<'e> {
-    /// The string that an entry holds; `None` when it is of another type.
+    /// Returns the string of an entry, or `None` if the value has another type.
     #[inline]
     pub(crate) fn of(held: Held<'e>) -> Option<Self> {
         match held {
@@ -26,7 +26,7 @@ impl<'e> StringRef<'e> {
         }
     }
 
-    /// Replies it.
+    /// Replies with the string.
     #[inline]
     pub(crate) fn write(self, reply: &mut Reply<'_>) {
         match self {
@@ -35,12 +35,12 @@ impl<'e> StringRef<'e> {
         }
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(self) -> usize {
         self.with_bytes(<[u8]>::len)
     }
 
-    /// Its bytes, which for an integer exist only during the call.
+    /// Calls `work` with the bytes; those of an integer exist only during the call.
     pub(crate) fn with_bytes<R>(self, work: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             StringRef::Int(value) => work(Decimal::new().format_i64(value)),
@@ -48,7 +48,7 @@ impl<'e> StringRef<'e> {
         }
     }
 
-    /// The integer that it is, if it is one.
+    /// Returns the string as an integer, if it is one.
     #[inline]
     pub(crate) fn integer(self) -> Option<i64> {
         match self {
@@ -57,7 +57,7 @@ impl<'e> StringRef<'e> {
         }
     }
 
-    /// The number that it is, if it is one.
+    /// Returns the string as a number, if it is one.
     pub(crate) fn long_double(self) -> Option<LongDouble> {
         match self {
             StringRef::Int(value) => Some(LongDouble::from(value)),
