@@ -51,7 +51,8 @@ pub fn docs(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// COMMAND LIST `[FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`: the names of commands and subcommands.
+/// COMMAND LIST `[FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`: the names of commands
+/// and subcommands.
 pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let host = context.host;
     if args.len() == 2 {

@@ -35,7 +35,8 @@ const CONNECTING: &str = "IOERR error or timeout connecting to the client";
 const WRITING: &str = "IOERR error or timeout writing to target instance";
 const READING: &str = "IOERR error or timeout reading to target instance";
 
-/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password] [KEYS key [key …]]`.
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2
+/// username password] [KEYS key [key …]]`.
 pub fn migrate(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(options) = Options::parse(args, reply) else { return };
     let Some(timeout_ms) = integer(args.at(5), reply) else { return };

@@ -27,7 +27,8 @@ enum Action {
     Increment(i64, Overflow),
 }
 
-/// `BITFIELD key [GET encoding offset | [OVERFLOW WRAP|SAT|FAIL] SET|INCRBY encoding offset value …]`.
+/// `BITFIELD key [GET encoding offset | [OVERFLOW WRAP|SAT|FAIL] SET|INCRBY encoding offset value
+/// …]`.
 pub fn bitfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(steps) = parse(args, access.keyspace(), reply) else { return };
     match write_len(&steps) {

@@ -123,7 +123,8 @@ fn overlapping(prefix: &[u8], what: &[u8], other: &[u8]) -> Vec<u8> {
     parts.concat()
 }
 
-/// `CLIENT TRACKING ON | OFF [REDIRECT client-id] [PREFIX prefix …] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]`.
+/// `CLIENT TRACKING ON | OFF [REDIRECT client-id] [PREFIX prefix …] [BCAST] [OPTIN] [OPTOUT]
+/// [NOLOOP]`.
 pub fn tracking(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(request) = Request::parse(context, args, reply) else { return };
     if is_option(args.at(2), "ON") {

@@ -1,10 +1,10 @@
-//! Geo commands: places as scores of sorted sets.
+//! Geo commands: coordinates as scores of sorted sets.
 //!
 //! | file | commands |
 //! | --- | --- |
 //! | `places` | `GEOADD`, `GEODIST`, `GEOHASH`, `GEOPOS` |
 //! | `options` | the arguments of the searches |
-//! | `search` | `GEORADIUS`, `GEORADIUSBYMEMBER`, their `_RO` forms, `GEOSEARCH`, `GEOSEARCHSTORE` |
+//! | `search` | `GEORADIUS`, `GEORADIUSBYMEMBER`, `_RO` forms, `GEOSEARCH`, `GEOSEARCHSTORE` |
 
 use pantala_resp::{Reply, Version};
 use pantala_types::double;
@@ -23,12 +23,12 @@ mod tests;
 pub use places::*;
 pub use search::*;
 
-/// The place of a member.
+/// Returns the coordinates of a member.
 fn point_of(set: SortedSetView<'_>, member: &[u8]) -> Option<Point> {
     set.score(member).map(Point::of_score)
 }
 
-/// The place of two arguments.
+/// Parses coordinates.
 fn parse_point(longitude: &[u8], latitude: &[u8]) -> Result<Point, String> {
     let parse = |text: &[u8]| double::parse(text).ok_or_else(|| errors::NOT_A_FLOAT.to_owned());
     let point = Point { longitude: parse(longitude)?, latitude: parse(latitude)? };
@@ -38,30 +38,30 @@ fn parse_point(longitude: &[u8], latitude: &[u8]) -> Result<Point, String> {
     Err(format!("ERR invalid longitude,latitude pair {:.6},{:.6}", point.longitude, point.latitude))
 }
 
-/// The metres of a unit.
+/// Parses a unit and returns it in metres.
 fn parse_unit(text: &[u8]) -> Result<f64, String> {
     const UNITS: [(&str, f64); 4] = [("m", 1.0), ("km", 1000.0), ("ft", 0.3048), ("mi", 1609.34)];
     let unit = UNITS.iter().find(|(name, _)| is_option(text, name));
     unit.map(|(_, metres)| *metres).ok_or_else(|| "ERR unsupported unit provided. please use M, KM, FT, MI".to_owned())
 }
 
-/// Replies a distance: four decimals, a bulk in both protocols. As in Redis a half of the last one is rounded when the distance has been multiplied, and not as the
-/// digits of the distance itself would have it.
+/// Replies with a distance: four decimals, a bulk in both protocol versions. As in Redis, it is
+/// multiplied and then rounded half to even; the exact digits may round otherwise.
 fn reply_distance(distance: f64, reply: &mut Reply<'_>) {
-    /// The last decimal's part of the whole.
+    /// Units of the last decimal per 1.
     const UNITS: f64 = 10_000.0;
     let rounded = (distance * UNITS).round_ties_even() / UNITS;
     reply.bulk(format!("{rounded:.4}").as_bytes());
 }
 
-/// Replies longitude and latitude.
+/// Replies with longitude and latitude.
 fn reply_point(point: Point, reply: &mut Reply<'_>) {
     reply.array(2);
     reply_human(point.longitude, reply);
     reply_human(point.latitude, reply);
 }
 
-/// Replies a number with up to 17 decimals.
+/// Replies with a number of up to 17 decimals.
 fn reply_human(number: f64, reply: &mut Reply<'_>) {
     let text = format!("{number:.17}");
     let text = text.trim_end_matches('0').trim_end_matches('.');

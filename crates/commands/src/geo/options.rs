@@ -1,4 +1,5 @@
-//! The arguments of a search. Some are read with the set at hand, since a member may be its middle: errors come in Redis's order.
+//! The arguments of a search. Parsing needs the set, whose member may be the centre: errors come in
+//! Redis's order.
 
 use pantala_base::number::parse_i64;
 use pantala_resp::Args;
@@ -10,12 +11,12 @@ use super::{parse_point, parse_unit, point_of};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// Which command searches.
+/// The searching command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `GEORADIUS`, and whether it may store.
+    /// `GEORADIUS`; `stores`: with the option `STORE`.
     Radius { stores: bool },
-    /// `GEORADIUSBYMEMBER`, and whether it may store.
+    /// `GEORADIUSBYMEMBER`; `stores`: with the option `STORE`.
     RadiusByMember { stores: bool },
     /// `GEOSEARCH`.
     Search,
@@ -24,7 +25,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The argument that is the key of the set.
+    /// Returns the index of the set's key.
     pub(super) fn source(self) -> usize {
         if self == Kind::SearchStore { 2 } else { 1 }
     }
@@ -33,39 +34,39 @@ impl Kind {
         matches!(self, Kind::Search | Kind::SearchStore)
     }
 
-    /// Whether `STORE key` is an option.
+    /// Returns whether `STORE key` is an option.
     fn takes_store(self) -> bool {
         matches!(self, Kind::Radius { stores: true } | Kind::RadiusByMember { stores: true })
     }
 }
 
-/// The order of the members that are found.
+/// The order of the results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Nearest,
     Farthest,
 }
 
-/// All of them.
+/// The parsed arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub(super) search: Search,
-    /// Metres of the unit that distances are replied in.
+    /// The unit of replied distances, in metres.
     pub(super) unit_m: f64,
     pub(super) with_distance: bool,
     pub(super) with_hash: bool,
     pub(super) with_point: bool,
-    /// Most members that are wanted.
+    /// Maximum number of results.
     pub(super) count: Option<usize>,
-    /// Any members do, if there are enough.
+    /// Stop as soon as there are `count` results, nearest or not.
     pub(super) any: bool,
     pub(super) sort: Option<Sort>,
-    /// The argument that is the key to store at.
+    /// Index of the destination key.
     pub(super) destination: Option<usize>,
     pub(super) stores_distances: bool,
 }
 
-/// A middle and a shape, as far as they have been read.
+/// The centre and the shape, as far as they have been parsed.
 #[derive(Default)]
 struct Parts {
     center: Option<Point>,
@@ -76,7 +77,7 @@ struct Parts {
 }
 
 impl Options {
-    /// Reads the arguments of a call, given the set if there is one.
+    /// Parses the arguments, given the set if the key exists.
     pub(super) fn parse(args: &Args<'_>, kind: Kind, set: Option<SortedSetView<'_>>) -> Result<Self, Vec<u8>> {
         let mut parts = Parts::default();
         let mut options = Options {
@@ -112,7 +113,7 @@ impl Options {
         };
         options.parse_words(args, first, kind, set, &mut parts)?;
         options.check(args, kind, &parts)?;
-        // Without a set some parts are missing, and nothing is searched.
+        // Without a set some parts are missing, and there is nothing to search.
         if let Some(center) = parts.center {
             options.search.center = center;
         }
@@ -184,7 +185,7 @@ impl Options {
         if self.any && self.count.is_none() {
             return Err("ERR the ANY argument requires COUNT argument".into());
         }
-        // The first few of no order would be no answer.
+        // The first few results are only meaningful in an order.
         if self.count.is_some() && self.sort.is_none() && !self.any {
             self.sort = Some(Sort::Nearest);
         }
@@ -192,7 +193,8 @@ impl Options {
     }
 }
 
-/// Reads `FROMMEMBER`, `FROMLONLAT`, `BYRADIUS` or `BYBOX`, whose arguments begin at `index`; how many there are.
+/// Parses the arguments of `FROMMEMBER`, `FROMLONLAT`, `BYRADIUS` or `BYBOX`, starting at `index`.
+/// Returns their number.
 fn parse_part(
     args: &Args<'_>,
     index: usize,

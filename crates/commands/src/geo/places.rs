@@ -1,4 +1,4 @@
-//! Places of members.
+//! `GEOADD`, and coordinates and distances of members.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;
@@ -50,7 +50,7 @@ pub fn geoadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let members = scores.into_iter().enumerate().map(|(number, score)| (places.at(number * 3 + 2), score));
     let has_changed = add_scores(access, args, members, options, count_changed, reply);
     if is_journaled && has_changed {
-        // As in Redis: its cells are scores of a sorted set.
+        // As in Redis, propagated as ZADD with the cells as scores.
         let head = [&b"zadd"[..]].into_iter().chain(args.iter().take(index).skip(1));
         propagated::words(access, head.chain(words.iter().map(Vec::as_slice)));
     }

@@ -1,4 +1,4 @@
-//! Members around a place.
+//! Searches for members in a shape.
 
 use std::cmp::Ordering;
 
@@ -49,18 +49,19 @@ pub fn georadiusbymember_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mu
     search(access, args, Kind::RadiusByMember { stores: false }, reply);
 }
 
-/// `GEOSEARCH key FROMMEMBER member|FROMLONLAT longitude latitude BYRADIUS radius unit|BYBOX width height unit [options]`.
+/// `GEOSEARCH key FROMMEMBER member|FROMLONLAT longitude latitude BYRADIUS radius unit|BYBOX width
+/// height unit [options]`.
 pub fn geosearch(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     search(access, args, Kind::Search, reply);
 }
 
-/// `GEOSEARCHSTORE destination source`, then as `GEOSEARCH`, and `STOREDIST`.
+/// `GEOSEARCHSTORE destination source`, then the arguments of `GEOSEARCH`, and `STOREDIST`.
 pub fn geosearchstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     search(access, args, Kind::SearchStore, reply);
 }
 
-/// The shards of a search that may store: those of its key and of whatever stands behind a word that may be `STORE`. The key
-/// specifications name the first of them only; the last one counts.
+/// Route of a search that may store: the shards of its key and of every argument after `STORE` or
+/// `STOREDIST`. The key specifications locate only the first destination, but the last one counts.
 pub fn georadius_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     shards.push(keyspace.place(args.at(1)).shard);
     for index in 2..args.len().saturating_sub(1) {
@@ -96,7 +97,7 @@ fn search(access: &mut Access<'_>, args: &Args<'_>, kind: Kind, reply: &mut Repl
     store(access, &access.key(args, destination), result, event, reply);
 }
 
-/// The members inside the shape: as many as are wanted, in their order.
+/// Returns the members inside the shape, limited and sorted by the options.
 fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
     let enough = if options.any { options.count.unwrap_or(usize::MAX) } else { usize::MAX };
     let mut hits = Vec::new();
@@ -114,7 +115,7 @@ fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
     }
     let wanted = options.count.map_or(hits.len(), |count| count.min(hits.len()));
     if let Some(sort) = options.sort {
-        // As Redis: which of equally distant members come, and in what order, is seen.
+        // The choice and order of equally distant members are visible; as in Redis.
         let order = |one: &Hit<'_>, two: &Hit<'_>| match sort {
             Sort::Nearest => by_distance(one, two),
             Sort::Farthest => by_distance(one, two).reverse(),
@@ -125,7 +126,7 @@ fn found<'a>(set: SortedSetView<'a>, options: &Options) -> Vec<Hit<'a>> {
     hits
 }
 
-/// The nearer one first. A distance that is no number is less than any other, from either side.
+/// Compares by distance. As in Redis, NaN is less than anything, on either side.
 fn by_distance(one: &Hit<'_>, two: &Hit<'_>) -> Ordering {
     one.distance_m.partial_cmp(&two.distance_m).unwrap_or(Ordering::Less)
 }
@@ -150,7 +151,7 @@ fn reply_hits(hits: &[Hit<'_>], options: &Options, reply: &mut Reply<'_>) {
     }
 }
 
-/// A score as C on x86-64 makes an integer of it: what doesn't fit becomes the lowest.
+/// Converts a score to an integer as C does on x86-64: a value out of range becomes the minimum.
 fn integer_of(score: f64) -> i64 {
     if score < i64::MAX as f64 { score as i64 } else { i64::MIN }
 }

@@ -1,4 +1,4 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use crate::testing::TestServer;
 
@@ -12,14 +12,14 @@ fn sicily() -> TestServer {
 }
 
 #[test]
-fn places() {
+fn coordinates_and_distances() {
     let mut server = sicily();
     server.expect(&[
         ("ZSCORE Sicily Palermo", "3479099956230698"),
         ("GEODIST Sicily Palermo Catania", "166274.1516"),
         ("GEODIST Sicily Palermo Catania KM", "166.2742"),
         ("GEODIST Sicily Palermo nosuch", "$-1"),
-        // A half of the last decimal: 9830317.17665, or a little more, but for rounding.
+        // Half of the last decimal; 9830317.17665 or slightly more without rounding.
         ("ZADD far 2075282280908570 a 1125889133641687 b", ":2"),
         ("GEODIST far a b", "9830317.1766"),
         ("GEODIST Sicily Palermo Catania x", "-ERR unsupported unit provided. please use M, KM, FT, MI"),
@@ -32,7 +32,7 @@ fn places() {
 }
 
 #[test]
-fn searches() {
+fn searches_and_their_options() {
     let mut server = sicily();
     server.expect(&[
         ("GEORADIUS Sicily 15 37 200 km ASC", "*2 Catania Palermo"),

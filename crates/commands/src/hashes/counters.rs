@@ -1,4 +1,4 @@
-//! Counting in fields of hashes.
+//! `HINCRBY` and `HINCRBYFLOAT`.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::Access;

@@ -1,8 +1,8 @@
-//! Fields that expire, as in Redis 7.4: `HEXPIRE`, `HPEXPIRE`, `HEXPIREAT`, `HPEXPIREAT`, `HPERSIST`, `HTTL`, `HPTTL`, `HEXPIRETIME`,
-//! `HPEXPIRETIME`.
+//! Expiry of fields, as in Redis 7.4: `HEXPIRE`, `HPEXPIRE`, `HEXPIREAT`, `HPEXPIREAT`, `HPERSIST`,
+//! `HTTL`, `HPTTL`, `HEXPIRETIME`, `HPEXPIRETIME`.
 //!
-//! Redis's order of checks: the type first, then the time, then the condition and the fields, and only then whether there is a
-//! key at all.
+//! Checks happen in Redis's order: the type, the time, the condition and the fields, and only then
+//! whether the key exists.
 
 use pantala_base::number::Decimal;
 use pantala_engine::access::{Access, Key};
@@ -17,52 +17,52 @@ use crate::arguments::{integer, is_option, positive};
 use crate::expiry::{Base, Unit, invalid_expire, requested_expiry_ms};
 use crate::{errors, propagated};
 
-/// Latest time that a field may expire at, unix time in ms: 46 bits, as in Redis.
+/// Latest deadline of a field, Unix time in ms: 46 bits, as in Redis.
 const TIME_MAX_MS: i64 = (1 << 46) - 1;
 
 /// Replies for one field.
 const NO_FIELD: i64 = -2;
-const NO_TIME: i64 = -1;
-const REFUSED: i64 = 0;
+const NO_EXPIRY: i64 = -1;
+const CONDITION_FAILED: i64 = 0;
 const DONE: i64 = 1;
 const DELETED: i64 = 2;
 
 /// `HEXPIRE key seconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
 pub fn hexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_times(access, args, Unit::Seconds, Base::Now, "hexpire", reply);
+    set_expiries(access, args, Unit::Seconds, Base::Now, "hexpire", reply);
 }
 
 /// `HPEXPIRE key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
 pub fn hpexpire(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_times(access, args, Unit::Milliseconds, Base::Now, "hpexpire", reply);
+    set_expiries(access, args, Unit::Milliseconds, Base::Now, "hpexpire", reply);
 }
 
 /// `HEXPIREAT key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
 pub fn hexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_times(access, args, Unit::Seconds, Base::Epoch, "hexpireat", reply);
+    set_expiries(access, args, Unit::Seconds, Base::Epoch, "hexpireat", reply);
 }
 
 /// `HPEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field …]`.
 pub fn hpexpireat(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    set_times(access, args, Unit::Milliseconds, Base::Epoch, "hpexpireat", reply);
+    set_expiries(access, args, Unit::Milliseconds, Base::Epoch, "hpexpireat", reply);
 }
 
-/// When a field's time may be changed.
+/// The condition for changing the expiry of a field.
 #[derive(Clone, Copy, PartialEq)]
 enum Condition {
     Always,
-    /// It has none.
+    /// The field has no expiry.
     Nx,
-    /// It has one.
+    /// The field has an expiry.
     Xx,
-    /// It has one, and expires later than before.
+    /// The field has an expiry, and the new one is later.
     Gt,
-    /// It expires earlier than before; without a time it never does.
+    /// The new expiry is earlier; no expiry counts as the latest.
     Lt,
 }
 
 impl Condition {
-    /// The condition that an argument is; `None`: it isn't one.
+    /// Parses a condition; `None` if the argument isn't one.
     fn parse(argument: &[u8]) -> Option<Self> {
         [("NX", Condition::Nx), ("XX", Condition::Xx), ("GT", Condition::Gt), ("LT", Condition::Lt)]
             .into_iter()
@@ -80,8 +80,8 @@ impl Condition {
     }
 }
 
-/// Checks `FIELDS numfields field [field …]` from an argument on; returns where the fields begin. `None`: the reply says what is
-/// wrong.
+/// Checks `FIELDS numfields field [field …]` from argument `at`. Returns the index of the first
+/// field. Replies with an error and returns `None` if it is invalid.
 fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut Reply<'_>) -> Option<usize> {
     if !args.get(at).is_some_and(|word| is_option(word, "FIELDS")) {
         reply.error("ERR Mandatory argument FIELDS is missing or not at the right position");
@@ -95,7 +95,7 @@ fn fields(args: &Args<'_>, at: usize, wrong_number: &str, reply: &mut Reply<'_>)
     Some(at + 2)
 }
 
-/// Whether the key holds a hash or nothing. `false`: the reply says that it doesn't.
+/// Returns whether the key holds a hash or doesn't exist; replies with an error otherwise.
 fn is_hash(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     let key = access.first_key(args, 1);
     let is_hash = access.db(&key).write_as::<Hash>(&key).is_ok();
@@ -110,7 +110,14 @@ fn reply_all(replies: &[i64], reply: &mut Reply<'_>) {
     replies.iter().for_each(|&one| reply.integer(one));
 }
 
-fn set_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, command: &str, reply: &mut Reply<'_>) {
+fn set_expiries(
+    access: &mut Access<'_>,
+    args: &Args<'_>,
+    unit: Unit,
+    base: Base,
+    command: &str,
+    reply: &mut Reply<'_>,
+) {
     if !is_hash(access, args, reply) {
         return;
     }
@@ -129,7 +136,7 @@ fn set_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, c
     let Some(first) = fields(args, at, "ERR Parameter `numFields` should be greater than 0", reply) else { return };
     let key = access.first_key(args, 1);
     let result = access.db(&key).change_hash(&key, Missing::Skip, Fields::from(args, first), |hash| {
-        let set = |index| set_time(hash, args.at(index), at_ms, now_ms, condition);
+        let set = |index| set_expiry(hash, args.at(index), at_ms, now_ms, condition);
         let replies: Vec<i64> = (first..args.len()).map(set).collect();
         let change = if replies.contains(&DELETED) {
             Change::event(&Event(EventClass::Hash, "hdel"))
@@ -144,19 +151,19 @@ fn set_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, c
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     };
     if access.is_journaled() {
-        propagate_times(access, &key, &args.tail(first), &replies, at_ms);
+        propagate_expiries(access, &key, &args.tail(first), &replies, at_ms);
     }
     reply_all(&replies, reply);
 }
 
-/// Gives one field a time, and returns what is replied for it.
-fn set_time(hash: &mut Hash, field: &[u8], at_ms: i64, now_ms: i64, condition: Condition) -> i64 {
+/// Sets the expiry of one field and returns the reply for it.
+fn set_expiry(hash: &mut Hash, field: &[u8], at_ms: i64, now_ms: i64, condition: Condition) -> i64 {
     let view = hash.view();
     if view.get(field).is_none() {
         return NO_FIELD;
     }
     if !condition.allows(view.time(field), at_ms) {
-        return REFUSED;
+        return CONDITION_FAILED;
     }
     if at_ms <= now_ms {
         hash.remove(field);
@@ -178,7 +185,7 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
             let field = args.at(index);
             match hash.view().get(field).is_some() {
                 true if hash.clear_time(field) => DONE,
-                true => NO_TIME,
+                true => NO_EXPIRY,
                 false => NO_FIELD,
             }
         };
@@ -194,14 +201,14 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// Propagates, as Redis 7.4 does, the deadlines of the fields that got one, and the deletion of
-/// those whose deadline had passed.
+/// Propagates, as Redis 7.4 does, the deadlines of the changed fields, and the deletion of those
+/// whose deadline had passed.
 #[cold]
-fn propagate_times(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>, replies: &[i64], at_ms: i64) {
-    let answered = |wanted: i64| -> Vec<&[u8]> {
+fn propagate_expiries(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>, replies: &[i64], at_ms: i64) {
+    let fields_with = |wanted: i64| -> Vec<&[u8]> {
         fields.iter().zip(replies).filter(|(_, reply)| **reply == wanted).map(|(field, _)| field).collect()
     };
-    let (set, deleted) = (answered(DONE), answered(DELETED));
+    let (set, deleted) = (fields_with(DONE), fields_with(DELETED));
     access.propagate_nothing();
     if !set.is_empty() {
         let (mut at, mut count) = (Decimal::new(), Decimal::new());
@@ -213,30 +220,30 @@ fn propagate_times(access: &mut Access<'_>, key: &Key<'_>, fields: &Args<'_>, re
     }
 }
 
-/// What `HTTL` and the like say of a number of fields that is none.
+/// The error of `HTTL` and the like for an invalid number of fields.
 const WRONG_NUMBER: &str = "ERR Number of fields must be a positive integer";
 
 /// `HTTL key FIELDS numfields field [field …]`.
 pub fn httl(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    tell_times(access, args, Unit::Seconds, Base::Now, reply);
+    reply_expiries(access, args, Unit::Seconds, Base::Now, reply);
 }
 
 /// `HPTTL key FIELDS numfields field [field …]`.
 pub fn hpttl(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    tell_times(access, args, Unit::Milliseconds, Base::Now, reply);
+    reply_expiries(access, args, Unit::Milliseconds, Base::Now, reply);
 }
 
 /// `HEXPIRETIME key FIELDS numfields field [field …]`.
 pub fn hexpiretime(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    tell_times(access, args, Unit::Seconds, Base::Epoch, reply);
+    reply_expiries(access, args, Unit::Seconds, Base::Epoch, reply);
 }
 
 /// `HPEXPIRETIME key FIELDS numfields field [field …]`.
 pub fn hpexpiretime(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    tell_times(access, args, Unit::Milliseconds, Base::Epoch, reply);
+    reply_expiries(access, args, Unit::Milliseconds, Base::Epoch, reply);
 }
 
-fn tell_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, reply: &mut Reply<'_>) {
+fn reply_expiries(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, reply: &mut Reply<'_>) {
     let now_ms = access.now_ms();
     let missing = |reply: &mut Reply<'_>| {
         if let Some(first) = fields(args, 2, WRONG_NUMBER, reply) {
@@ -250,15 +257,15 @@ fn tell_times(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Base, 
             let field = args.at(index);
             reply.integer(match (hash.get(field), hash.time(field)) {
                 (None, _) => NO_FIELD,
-                (_, None) => NO_TIME,
-                (_, Some(at_ms)) => told(at_ms, unit, base, now_ms),
+                (_, None) => NO_EXPIRY,
+                (_, Some(at_ms)) => in_unit(at_ms, unit, base, now_ms),
             });
         }
     });
 }
 
-/// A time in the unit that a command tells it in: seconds are rounded up.
-fn told(at_ms: i64, unit: Unit, base: Base, now_ms: i64) -> i64 {
+/// Converts a deadline to the command's unit and base; seconds are rounded up.
+fn in_unit(at_ms: i64, unit: Unit, base: Base, now_ms: i64) -> i64 {
     let ms = at_ms - base.ms(now_ms);
     match unit {
         Unit::Seconds => (ms + 999) / 1000,

@@ -1,4 +1,4 @@
-//! Single fields of hashes.
+//! Commands on fields of hashes.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
@@ -10,7 +10,7 @@ use pantala_types::{Collection, Hash, HashView, OutOfMemory};
 use super::limits;
 use crate::{elements, errors};
 
-/// The event of a hash in which fields are set.
+/// The change of a hash whose fields are set.
 const SET: Change = Change::event(&Event(EventClass::Hash, "hset"));
 
 /// `HSET key field value [field value …]`.
@@ -28,7 +28,8 @@ pub fn hmset(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Sets the fields from `args[2]` on; returns how many are new. `None`: the reply says why not.
+/// Sets the fields from `args[2]` and returns the number of new ones. Replies with an error and
+/// returns `None` on failure.
 #[inline]
 fn set_pairs(access: &mut Access<'_>, args: &Args<'_>, name: &str, reply: &mut Reply<'_>) -> Option<i64> {
     if !args.len().is_multiple_of(2) {
@@ -99,7 +100,7 @@ pub fn hdel(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Works with the hash at `args[1]`, or replies what it must when there is none.
+/// Calls `work` with the hash at `args[1]`, or `missing` if there is no such key.
 #[inline]
 pub(super) fn with_view(
     access: &mut Access<'_>,
@@ -111,7 +112,7 @@ pub(super) fn with_view(
     with_fields(access, args, Fields::All, reply, missing, work);
 }
 
-/// As [`with_view`], for work that looks at some fields only: of the others there may be some whose time has come.
+/// Like [`with_view`], for `work` that reads only `fields`: others may have expired.
 #[inline]
 pub(super) fn with_fields(
     access: &mut Access<'_>,
@@ -127,7 +128,7 @@ pub(super) fn with_fields(
     match access.db(&key).read_as::<Hash>(&key) {
         Ok(Some(view)) if !view.is_due(now_ms) => return work(view, reply),
         Ok(Some(view)) if is_paused => {
-            // Nothing is removed for good now: what is due is left out of a copy.
+            // During a pause nothing is deleted: work on a copy without the expired fields.
             return match view.without_due(now_ms) {
                 Ok(rest) if rest.is_empty() => missing(reply),
                 Ok(rest) => work(rest.view(), reply),
@@ -138,7 +139,7 @@ pub(super) fn with_fields(
         Ok(None) => return missing(reply),
         Err(WrongType) => return reply.error(errors::WRONG_TYPE),
     }
-    // The key was just read as a hash.
+    // Checked above: the key holds a hash.
     let _ = access.db(&key).expire_fields(&key, fields);
     match access.db(&key).write_as::<Hash>(&key) {
         Ok(Some(view)) => work(view, reply),

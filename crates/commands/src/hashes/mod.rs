@@ -4,13 +4,13 @@
 //! | --- | --- |
 //! | `fields` | `HSET`, `HMSET`, `HSETNX`, `HGET`, `HMGET`, `HDEL`, `HLEN`, `HEXISTS`, `HSTRLEN` |
 //! | `counters` | `HINCRBY`, `HINCRBYFLOAT` |
-//! | `expiry` | `HEXPIRE`, `HPEXPIRE`, `HEXPIREAT`, `HPEXPIREAT`, `HPERSIST`, `HTTL`, `HPTTL`, `HEXPIRETIME`, `HPEXPIRETIME` |
+//! | `expiry` | `HEXPIRE`, `HPERSIST`, `HTTL`, `HEXPIRETIME` and their variants |
 //! | `walk` | `HGETALL`, `HKEYS`, `HVALS`, `HSCAN`, `HRANDFIELD` |
 //!
-//! `HGET` and `HSET` of a small hash hash the key once (the router did), probe once and don't allocate: its bytes lie in the
-//! dictionary entry.
+//! `HGET` and `HSET` of a small hash hash the key once (in the router), probe once and don't
+//! allocate: the hash is stored in the dictionary entry.
 //!
-//! Fields that have expired are deleted from a hash before a command sees it (`pantala_engine::fields`).
+//! Expired fields are deleted before a command sees the hash (`pantala_engine::fields`).
 
 mod counters;
 mod expiry;
@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pantala_engine::access::Access;
 use pantala_types::HashLimits;
 
-/// The limits of packed hashes, as they are now.
+/// Returns the current limits of listpack hashes.
 #[inline]
 fn limits(access: &Access<'_>) -> HashLimits {
     let tuning = &access.keyspace().tuning;

@@ -1,4 +1,4 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,7 +9,7 @@ use pantala_resp::Version;
 use crate::testing::TestServer;
 
 #[test]
-fn fields_are_set_read_and_removed() {
+fn fields_are_set_read_and_deleted() {
     let mut server = TestServer::new(3);
     server.expect(&[
         ("HSET h a 1 b 2", ":2"),
@@ -49,7 +49,7 @@ fn fields_are_set_read_and_removed() {
 }
 
 #[test]
-fn a_hash_becomes_a_table_where_redis_says() {
+fn encoding_changes_at_redis_limits() {
     let mut server = TestServer::new(1);
     let long = "x".repeat(65);
     server.expect(&[
@@ -76,7 +76,7 @@ fn a_hash_becomes_a_table_where_redis_says() {
 }
 
 #[test]
-fn fields_count() {
+fn fields_are_incremented() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("HINCRBY h n 5", ":5"),
@@ -97,7 +97,7 @@ fn fields_count() {
 }
 
 #[test]
-fn fields_at_random() {
+fn random_fields() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("HRANDFIELD missing", "$-1"),
@@ -134,7 +134,7 @@ fn fields_at_random() {
 }
 
 #[test]
-fn a_scan_shows_all_fields() {
+fn hscan_returns_all_fields() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("HSCAN missing 0", "*2 0 *0"),
@@ -166,7 +166,7 @@ fn a_scan_shows_all_fields() {
     assert!((5..40).contains(&pages), "{pages}");
 }
 
-// The replies below are what Redis 7.4 documents: 7.0 doesn't know these commands.
+// The following replies are those documented for Redis 7.4: 7.0 doesn't have these commands.
 
 #[test]
 fn fields_expire() {
@@ -202,14 +202,14 @@ fn fields_expire() {
     ]);
     server.check_counts(1, 0);
     server.now_ms += 1000;
-    // The last field takes the key along.
+    // Deleting the last field deletes the key.
     server.expect(&[("HGETALL h", "*0"), ("EXISTS h", ":0"), ("HEXPIRE h 1 FIELDS 1 b", "*1 :-2")]);
     server.check_counts(0, 0);
     assert_eq!(server.heap_bytes(), 0);
 }
 
 #[test]
-fn nobody_sees_a_field_whose_time_has_come() {
+fn expired_fields_are_invisible() {
     let mut server = TestServer::new(2);
     server.expect(&[
         ("HSET h_1 a 9 b 2", ":2"),
@@ -230,7 +230,7 @@ fn nobody_sees_a_field_whose_time_has_come() {
 }
 
 #[test]
-fn a_command_that_names_fields_expires_a_bounded_number_of_others() {
+fn a_command_on_named_fields_expires_a_bounded_number_of_others() {
     let mut server = TestServer::new(1);
     for field in 0..5000 {
         server.run(&format!("HSET h {field} 1"));
@@ -252,15 +252,15 @@ fn a_command_that_names_fields_expires_a_bounded_number_of_others() {
     ] {
         server.expect(&[(command, reply)]);
         let left = server.heap_bytes();
-        assert!(left > 0 && left < heap_bytes, "{command} took nothing out");
-        assert!(left > heap_bytes / 2, "{command} took out more than its share");
+        assert!(left > 0 && left < heap_bytes, "{command} deleted nothing");
+        assert!(left > heap_bytes / 2, "{command} deleted too much");
         heap_bytes = left;
     }
     server.expect(&[("HLEN h", ":5"), ("HGET h 4994", "2"), ("HTTL h FIELDS 1 4988", "*1 :-1")]);
 }
 
 #[test]
-fn a_pause_keeps_fields_but_hides_them() {
+fn a_pause_keeps_expired_fields_but_hides_them() {
     let mut server = TestServer::new(1);
     server.expect(&[("HSET h a 1 b 2", ":2"), ("HPEXPIRE h 5 FIELDS 1 a", "*1 :1")]);
     server.now_ms += 5;
@@ -274,12 +274,12 @@ fn a_pause_keeps_fields_but_hides_them() {
 }
 
 #[test]
-fn a_time_goes_with_the_value_it_was_for() {
+fn replacing_a_value_clears_its_expiry() {
     let mut server = TestServer::new(3);
     server.expect(&[
         ("HSET h n 1 f 1.5 s x", ":3"),
         ("HEXPIRE h 100 FIELDS 3 n f s", "*3 :1 :1 :1"),
-        // What changes a value leaves the time, what replaces it doesn't.
+        // Updating a value keeps the expiry, replacing it doesn't.
         ("HINCRBY h n 2", ":3"),
         ("HINCRBYFLOAT h f 1", "2.5"),
         ("HTTL h FIELDS 2 n f", "*2 :100 :100"),
@@ -288,7 +288,7 @@ fn a_time_goes_with_the_value_it_was_for() {
         ("HDEL h n", ":1"),
         ("HSET h n 1", ":1"),
         ("HTTL h FIELDS 1 n", "*1 :-1"),
-        // Copies and moves take times along.
+        // Copies and moves keep expiries.
         ("COPY h copy", ":1"),
         ("RENAME h moved", "+OK"),
         ("HTTL copy FIELDS 2 f s", "*2 :100 :-1"),
@@ -299,7 +299,7 @@ fn a_time_goes_with_the_value_it_was_for() {
     server.expect(&[
         ("OBJECT ENCODING copy", "hashtable"),
         ("HTTL copy FIELDS 1 f", "*1 :100"),
-        // In the past: the field goes at once.
+        // A deadline in the past deletes the field at once.
         ("HPEXPIREAT copy 1 FIELDS 2 f s", "*2 :2 :2"),
         ("HEXPIRE copy 0 FIELDS 1 n", "*1 :2"),
         ("HKEYS copy", "*1 long"),
@@ -312,7 +312,7 @@ fn a_time_goes_with_the_value_it_was_for() {
 }
 
 #[test]
-fn bad_times_and_fields_are_refused() {
+fn invalid_times_and_fields_are_errors() {
     const MISSING: &str = "-ERR Mandatory argument FIELDS is missing or not at the right position";
     const COUNT: &str = "-ERR The `numfields` parameter must match the number of arguments";
     const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
@@ -346,7 +346,7 @@ fn bad_times_and_fields_are_refused() {
 }
 
 #[test]
-fn fields_expire_that_nobody_asks_for() {
+fn fields_expire_in_the_background() {
     let mut server = TestServer::new(4);
     for number in 0..300 {
         server.run(&format!("HSET h{number} a 1 b 2"));
@@ -368,11 +368,11 @@ fn fields_expire_that_nobody_asks_for() {
         expiry.turn(&mut Executor::new(&server.keyspace, 0), 0, server.now_ms);
     }
     let heap_bytes = server.heap_bytes();
-    // Every second one, and those that expired left the list with their last time, or with the hash.
+    // Every second hash. The others left the list with their last expiry, or were deleted.
     server.session.db = 1;
     server.check_counts(299, 0);
     server.expect(&[("EXISTS big", ":0"), ("HKEYS renamed", "*1 b"), ("HKEYS h1", "*2 a b"), ("HKEYS h4", "*1 b")]);
-    assert_eq!(server.heap_bytes(), heap_bytes, "a command found something left to expire");
+    assert_eq!(server.heap_bytes(), heap_bytes, "a command found an expired field");
     assert_eq!(watched(&server), 150);
     server.expect(&[("FLUSHALL", "+OK")]);
     assert_eq!((watched(&server), server.heap_bytes()), (0, 0));

@@ -1,4 +1,4 @@
-//! Whole hashes: all their fields, some at random, or page by page.
+//! Commands on whole hashes: all fields, random fields, `HSCAN`.
 
 use pantala_base::random::Random;
 use pantala_engine::access::Access;
@@ -117,7 +117,7 @@ pub fn hrandfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     );
 }
 
-/// What `HRANDFIELD` with a count asks for.
+/// The arguments of `HRANDFIELD` with a count.
 struct Picks {
     count: i64,
     with_values: bool,
@@ -132,7 +132,7 @@ impl Picks {
                 return reply.error(errors::OUT_OF_RANGE);
             }
             self.header(wanted as usize, reply);
-            // Of a packed hash, which has to be walked to a field, all are looked up at once.
+            // Finding a field in a listpack takes a scan, so collect all fields once.
             let mut all = Vec::new();
             if let HashView::Packed(_) = hash {
                 hash.for_each(|field, value| all.push((field, value)));

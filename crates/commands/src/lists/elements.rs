@@ -1,4 +1,4 @@
-//! Single elements, ranges and searches of a list.
+//! Reads, changes and searches elements of a list.
 
 use std::ops::ControlFlow;
 
@@ -136,20 +136,20 @@ pub fn ltrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// What `LPOS` looks for.
+/// The arguments of `LPOS`.
 struct Search {
-    /// Which match is the first that counts, and whether they are counted from the back.
+    /// Number of the first match to return, counted from the head, or from the tail if `backward`.
     rank: usize,
     backward: bool,
-    /// How many are asked for; `None`: one, without an array.
+    /// Number of matches to return; `None` for one, without an array.
     count: Option<usize>,
-    /// How many elements may be looked at.
-    most: usize,
+    /// Maximum number of elements to compare.
+    len_max: usize,
 }
 
 impl Search {
     fn parse(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<Self> {
-        let mut search = Search { rank: 1, backward: false, count: None, most: usize::MAX };
+        let mut search = Search { rank: 1, backward: false, count: None, len_max: usize::MAX };
         let mut every_match = false;
         let mut index = 3;
         while let Some(option) = args.get(index) {
@@ -165,14 +165,14 @@ impl Search {
                     return None;
                 }
                 search.backward = rank < 0;
-                // Redis negates a rank below zero in a C `long`. The least one stays as it is, so that every match
-                // counts, and `COUNT` is never reached.
+                // Redis negates a negative rank in a C `long`. The minimum stays negative, so that
+                // every match counts and `COUNT` is never reached.
                 every_match = rank == i64::MIN;
                 search.rank = if every_match { 1 } else { usize::try_from(rank.unsigned_abs()).unwrap_or(usize::MAX) };
             } else if is_option(option, "COUNT") {
                 search.count = Some(all_if_zero(number, "ERR COUNT can't be negative", reply)?);
             } else if is_option(option, "MAXLEN") {
-                search.most = all_if_zero(number, "ERR MAXLEN can't be negative", reply)?;
+                search.len_max = all_if_zero(number, "ERR MAXLEN can't be negative", reply)?;
             } else {
                 reply.error(errors::SYNTAX);
                 return None;
@@ -184,7 +184,7 @@ impl Search {
         Some(search)
     }
 
-    /// Shows the indexes of the matches that count, until `show` breaks off.
+    /// Calls `show` with the indexes of the selected matches until it breaks.
     fn run(&self, list: ListView<'_>, wanted: Element<'_>, mut show: impl FnMut(usize) -> ControlFlow<()>) {
         let len = list.len();
         let from = if self.backward { len.wrapping_sub(1) } else { 0 };
@@ -197,15 +197,16 @@ impl Search {
                     show(if self.backward { len - place } else { place - 1 })?;
                 }
             }
-            if place == self.most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if place == self.len_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
     }
 }
 
-/// The answer to `RANK 0`.
+/// The error for `RANK 0`.
 const RANK_ZERO: &str = "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start from the end of the list";
 
-/// A number that isn't negative; 0 means no limit.
+/// Parses a nonnegative number; 0 means no limit. Replies with `wrong` and returns `None` if it is
+/// invalid.
 fn all_if_zero(argument: &[u8], wrong: &str, reply: &mut Reply<'_>) -> Option<usize> {
     let number = parse_i64(argument).and_then(|number| usize::try_from(number).ok());
     if number.is_none() {

@@ -1,4 +1,4 @@
-//! Pushing to and popping from the ends of lists.
+//! Pushes and pops at the ends of lists.
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::{Change, Missing, WrongType};
@@ -87,8 +87,8 @@ fn pop(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>
     }
 }
 
-/// Pops up to `count` elements, replies them as an array after what `before` writes, and returns how
-/// many there were. `None`: there is no such key.
+/// Pops up to `count` elements and replies with them as an array, after what `before` writes.
+/// Returns their number, or `None` if there is no such key.
 pub(super) fn pop_several(
     access: &mut Access<'_>,
     key: &Key<'_>,
@@ -112,17 +112,17 @@ pub(super) fn pop_several(
     })
 }
 
-/// What `LMPOP` and `BLMPOP` ask for.
-pub(super) struct Popping {
-    /// The arguments that are keys.
+/// The arguments of `LMPOP` and `BLMPOP`.
+pub(super) struct PopRequest {
+    /// Indexes of the keys.
     pub(super) keys: std::ops::Range<usize>,
     pub(super) end: End,
     pub(super) count: usize,
 }
 
-impl Popping {
-    /// Reads `numkeys key [key …] LEFT|RIGHT [COUNT count]`, the first of which is argument `numkeys`. `None`: something is
-    /// wrong, and the reply says so.
+impl PopRequest {
+    /// Parses `numkeys key [key …] LEFT|RIGHT [COUNT count]`, starting at argument `numkeys`.
+    /// Replies with an error and returns `None` if it is invalid.
     pub(super) fn parse(args: &Args<'_>, numkeys: usize, reply: &mut Reply<'_>) -> Option<Self> {
         let keys = positive(args.at(numkeys), "ERR numkeys should be greater than 0", reply)?;
         let at = usize::try_from(keys).ok().and_then(|keys| (numkeys + 1).checked_add(keys));
@@ -146,16 +146,16 @@ impl Popping {
             }
         }
         let count = usize::try_from(count.unwrap_or(1)).unwrap_or(usize::MAX);
-        Some(Popping { keys: numkeys + 1..at, end, count })
+        Some(PopRequest { keys: numkeys + 1..at, end, count })
     }
 }
 
 /// `LMPOP numkeys key [key …] LEFT|RIGHT [COUNT count]`.
 pub fn lmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let Some(wanted) = Popping::parse(args, 1, reply) else { return };
-    for index in wanted.keys.clone() {
+    let Some(request) = PopRequest::parse(args, 1, reply) else { return };
+    for index in request.keys.clone() {
         let key = access.key(args, index);
-        match pop_with_key(access, &key, &wanted, reply) {
+        match pop_with_key(access, &key, &request, reply) {
             Ok(false) => {}
             Ok(true) => return,
             Err(_) => return reply.error(errors::WRONG_TYPE),
@@ -164,11 +164,12 @@ pub fn lmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.null_array();
 }
 
-/// Pops from one key and replies its name and the elements. `false`: there is no such key.
+/// Pops from one key and replies with its name and the elements. Returns `false` if there is no
+/// such key.
 pub(super) fn pop_with_key(
     access: &mut Access<'_>,
     key: &Key<'_>,
-    wanted: &Popping,
+    request: &PopRequest,
     reply: &mut Reply<'_>,
 ) -> Result<bool, WrongType> {
     let name = key.bytes;
@@ -176,12 +177,13 @@ pub(super) fn pop_with_key(
         reply.array(2);
         reply.bulk(name);
     };
-    let Some(count) = pop_several(access, key, wanted.end, wanted.count, before, reply)? else { return Ok(false) };
-    propagated::pop(access, command(wanted.end), key, Some(count));
+    let popped = pop_several(access, key, request.end, request.count, before, reply)?;
+    let Some(count) = popped else { return Ok(false) };
+    propagated::pop(access, command(request.end), key, Some(count));
     Ok(true)
 }
 
-/// The command that pops from an end.
+/// Returns the command that pops from an end.
 fn command(end: End) -> &'static str {
     match end {
         End::Left => "LPOP",
@@ -189,7 +191,8 @@ fn command(end: End) -> &'static str {
     }
 }
 
-/// Pops one element from a key and replies the key's name and the element. `false`: there is no such key.
+/// Pops one element from a key and replies with the key's name and the element. Returns `false` if
+/// there is no such key.
 pub(super) fn pop_one_with_key(
     access: &mut Access<'_>,
     key: &Key<'_>,

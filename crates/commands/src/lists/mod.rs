@@ -5,16 +5,16 @@
 //! | `ends` | `LPUSH`, `RPUSH`, `LPUSHX`, `RPUSHX`, `LPOP`, `RPOP`, `LMPOP` |
 //! | `elements` | `LLEN`, `LINDEX`, `LRANGE`, `LPOS`, `LSET`, `LINSERT`, `LREM`, `LTRIM` |
 //! | `moves` | `LMOVE`, `RPOPLPUSH` |
-//! | `waiting` | `BLPOP`, `BRPOP`, `BLMPOP`, `BLMOVE`, `BRPOPLPUSH` |
+//! | `blocking` | `BLPOP`, `BRPOP`, `BLMPOP`, `BLMOVE`, `BRPOPLPUSH` |
 //!
-//! A push or a pop probes the dictionary once and allocates nothing but what the list needs.
+//! A push or a pop probes the dictionary once and allocates nothing beyond what the list needs.
 
+mod blocking;
 mod elements;
 mod ends;
 mod moves;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 use pantala_engine::db::Change;
 use pantala_engine::notify::{Event, EventClass};
@@ -25,12 +25,12 @@ use pantala_types::pack::Element;
 use crate::arguments::is_option;
 use crate::errors;
 
+pub use blocking::*;
 pub use elements::*;
 pub use ends::*;
 pub use moves::*;
-pub use waiting::*;
 
-/// Replies an element.
+/// Replies with an element.
 #[inline]
 fn write_element(element: Element<'_>, reply: &mut Reply<'_>) {
     match element {
@@ -39,7 +39,7 @@ fn write_element(element: Element<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// `LEFT` or `RIGHT`. `None`: neither, and the reply says so.
+/// Parses `LEFT` or `RIGHT`. Replies with an error and returns `None` for anything else.
 fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<End> {
     if is_option(argument, "LEFT") {
         Some(End::Left)
@@ -51,7 +51,8 @@ fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<End> {
     }
 }
 
-/// Whether elements can be stored; the reply says so if not. They are shorter than that unless `proto-max-bulk-len` was raised.
+/// Returns whether the elements can be stored; replies with an error otherwise. They always can
+/// unless `proto-max-bulk-len` was raised.
 #[inline]
 fn storable<'a>(mut elements: impl Iterator<Item = &'a [u8]>, reply: &mut Reply<'_>) -> bool {
     let storable = elements.all(|element| element.len() <= ELEMENT_BYTES_MAX);
@@ -61,7 +62,7 @@ fn storable<'a>(mut elements: impl Iterator<Item = &'a [u8]>, reply: &mut Reply<
     storable
 }
 
-/// The change of a key that is pushed to at an end.
+/// Returns the change of a push at an end.
 fn pushed(end: End) -> Change {
     Change::event(match end {
         End::Left => &Event(EventClass::List, "lpush"),
@@ -69,7 +70,7 @@ fn pushed(end: End) -> Change {
     })
 }
 
-/// The event of a pop from an end.
+/// Returns the event of a pop from an end.
 fn pop_event(end: End) -> &'static Event {
     match end {
         End::Left => &Event(EventClass::List, "lpop"),
@@ -77,7 +78,7 @@ fn pop_event(end: End) -> &'static Event {
     }
 }
 
-/// The change of a key that is popped from at an end.
+/// Returns the change of a pop from an end.
 fn popped(end: End) -> Change {
     Change::event(pop_event(end))
 }

@@ -1,4 +1,4 @@
-//! From one list to another.
+//! Moves elements between lists: `LMOVE`, `RPOPLPUSH`.
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::Missing;
@@ -23,28 +23,29 @@ pub fn rpoplpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>
 
 fn move_or_null(access: &mut Access<'_>, args: &Args<'_>, from: End, to: End, reply: &mut Reply<'_>) {
     match move_element(access, args, from, to, reply) {
-        Moved::Yes | Moved::TooLate => {}
+        Moved::Yes | Moved::Unclaimed => {}
         Moved::Nothing => reply.null(),
         Moved::WrongSource | Moved::WrongDestination => reply.error(errors::WRONG_TYPE),
     }
 }
 
-/// What became of a move.
+/// The outcome of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// It was done and replied.
+    /// The element was moved and replied.
     Yes,
-    /// There is nothing to move.
+    /// The source is missing.
     Nothing,
-    /// What is to be moved from is no list.
+    /// The source isn't a list.
     WrongSource,
-    /// What is to be moved to is no list.
+    /// The destination isn't a list.
     WrongDestination,
-    /// The command had waited, and was answered otherwise meanwhile.
-    TooLate,
+    /// The command was blocked, and another thread has unblocked it meanwhile.
+    Unclaimed,
 }
 
-/// Moves an element from the list at argument 1 to that at argument 2 and replies it. Nothing is replied unless it is moved.
+/// Moves an element from the list at argument 1 to the list at argument 2 and replies with it.
+/// Replies with nothing if no element was moved.
 pub(super) fn move_element(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -58,13 +59,13 @@ pub(super) fn move_element(
         Ok(None) => return Moved::Nothing,
         Ok(Some(list)) => list.get(if from == End::Left { 0 } else { -1 }, |element| element.to_vec()),
     };
-    // No list is empty.
+    // Lists are never empty.
     let Some(element) = element else { return Moved::Nothing };
     if access.db(&destination).write_as::<List>(&destination).is_err() {
         return Moved::WrongDestination;
     }
     if !access.claim() {
-        return Moved::TooLate;
+        return Moved::Unclaimed;
     }
     reply.bulk(&element);
     if source.bytes == destination.bytes {
@@ -72,7 +73,7 @@ pub(super) fn move_element(
         return Moved::Yes;
     }
     let limit = access.keyspace().tuning.list_node_limit();
-    // Both keys were looked at: neither change can be refused any more. As in Redis the push comes first.
+    // Both keys have been checked, so neither change can fail. As in Redis, the push comes first.
     let _ = access.db(&destination).change_as::<List, _>(&destination, Missing::Create, |list| {
         list.push(to, &element, limit);
         (pushed(to), ())
@@ -84,7 +85,7 @@ pub(super) fn move_element(
     Moved::Yes
 }
 
-/// Moves an element within one list.
+/// Moves an element from one end of a list to the same or the other end.
 fn rotate(access: &mut Access<'_>, key: &Key<'_>, element: &[u8], from: End, to: End) {
     let limit = access.keyspace().tuning.list_node_limit();
     let _ = access.db(key).change_as::<List, _>(key, Missing::Skip, |list| {

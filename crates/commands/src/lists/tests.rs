@@ -1,9 +1,9 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use crate::testing::TestServer;
 
 #[test]
-fn pushes_and_pops_at_both_ends() {
+fn push_and_pop_at_both_ends() {
     let mut server = TestServer::new(3);
     server.expect(&[
         ("RPUSH l a b", ":2"),
@@ -32,7 +32,7 @@ fn pushes_and_pops_at_both_ends() {
 }
 
 #[test]
-fn elements_and_ranges() {
+fn elements_are_read_and_changed() {
     let mut server = TestServer::new(2);
     server.expect(&[
         ("RPUSH l a b c b a", ":5"),
@@ -77,7 +77,7 @@ fn elements_and_ranges() {
 }
 
 #[test]
-fn from_list_to_list() {
+fn elements_move_between_lists() {
     let mut server = TestServer::new(5);
     server.expect(&[
         ("RPUSH a 1 2 3", ":3"),
@@ -105,9 +105,9 @@ fn from_list_to_list() {
     server.check_counts(2, 0);
 }
 
-/// A list outgrows its entry, and all that it took is given back with it.
+/// A list outgrows its entry; deleting it releases all its memory.
 #[test]
-fn a_long_list_is_accounted_for() {
+fn memory_of_a_long_list_is_accounted() {
     let mut server = TestServer::new(1);
     for number in 0..2000 {
         server.expect(&[(&format!("RPUSH l element:{number}"), &format!(":{}", number + 1))]);

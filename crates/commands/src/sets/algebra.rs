@@ -1,4 +1,4 @@
-//! Intersections, unions and differences of sets, over any shards.
+//! Intersections, unions and differences of sets, in any shards.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
@@ -66,7 +66,7 @@ pub fn sintercard(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         let Some(value) = parse_i64(value).and_then(|value| usize::try_from(value).ok()) else {
             return reply.error("ERR LIMIT can't be negative");
         };
-        // 0: none.
+        // 0: no limit.
         limit = if value == 0 { usize::MAX } else { value };
         index += 2;
     }
@@ -76,7 +76,7 @@ pub fn sintercard(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     }
 }
 
-/// The sets at the keys of some arguments.
+/// Returns the sets at a range of arguments.
 fn views<'v>(
     access: &'v mut Access<'_>,
     args: &Args<'_>,
@@ -86,12 +86,12 @@ fn views<'v>(
     access.views::<Set>(&keys)
 }
 
-/// What isn't larger than one of the sets fits as that one does.
+/// Accepts any sets: a result that is no larger than one of them always fits.
 fn always(_: Views<'_, '_>) -> bool {
     true
 }
 
-/// Replies the members that `each` finds in the sets at all keys.
+/// Replies with the members that `each` finds in the sets at all keys.
 fn show(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -110,7 +110,8 @@ fn show(
     }
 }
 
-/// Stores what `make` makes of the sets at the keys after the first one, and replies its size. An empty result removes the key.
+/// Stores the result of `make` for the sets at the keys after the first one, and replies with its
+/// size. An empty result deletes the key.
 fn store(
     access: &mut Access<'_>,
     args: &Args<'_>,

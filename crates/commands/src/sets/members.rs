@@ -1,4 +1,4 @@
-//! Single members of sets, and all of them.
+//! Members of sets: `SADD`, `SREM`, `SMOVE`, membership, `SMEMBERS`, `SSCAN`.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
@@ -48,7 +48,7 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (from, to, member) = (access.first_key(args, 1), access.key(args, 2), args.at(3));
     let is_member = match has_member(access, &from, member) {
         Ok(Some(is_member)) => is_member,
-        // Without a source it doesn't matter what the destination is, but as in Redis it is looked up.
+        // Without a source the destination doesn't matter, but as in Redis it is looked up.
         found => {
             access.db(&to).write(&to);
             return if found.is_err() { reply.error(errors::WRONG_TYPE) } else { reply.integer(0) };
@@ -64,7 +64,7 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if !is_member || from.bytes == to.bytes {
         return reply.integer(i64::from(is_member));
     }
-    // Both are known to be sets, or missing: from here on nothing can fail.
+    // Both are sets or missing, so nothing can fail from here on.
     let _ = access.db(&from).change_as(&from, Missing::Skip, |set: &mut Set| {
         set.remove(member);
         (Change::event(&Event(EventClass::Set, "srem")), ())
@@ -77,7 +77,8 @@ pub fn smove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.integer(1);
 }
 
-/// Whether the set at a key, which is touched as by a write, has a member; `None`: there is no such key.
+/// Returns whether the set at a key, looked up for writing, has a member; `None` if there is no
+/// such key.
 fn has_member(
     access: &mut Access<'_>,
     key: &pantala_engine::access::Key<'_>,
@@ -87,7 +88,7 @@ fn has_member(
     Ok(db.write_as::<Set>(key)?.map(|set| set.contains(member)))
 }
 
-/// Works with the set at `args[1]`, or replies what it must when there is none.
+/// Calls `work` with the set at `args[1]`, or `missing` if there is no such key.
 #[inline]
 pub(super) fn with_view(
     access: &mut Access<'_>,

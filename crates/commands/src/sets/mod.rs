@@ -4,10 +4,10 @@
 //! | --- | --- |
 //! | `members` | `SADD`, `SREM`, `SISMEMBER`, `SMISMEMBER`, `SCARD`, `SMEMBERS`, `SMOVE`, `SSCAN` |
 //! | `random` | `SPOP`, `SRANDMEMBER` |
-//! | `algebra` | `SINTER`, `SINTERCARD`, `SUNION`, `SDIFF` and those with STORE |
+//! | `algebra` | `SINTER`, `SINTERCARD`, `SUNION`, `SDIFF` and their `STORE` variants |
 //!
-//! A small set's bytes lie in its dictionary entry: `SADD` and `SISMEMBER` hash the key once (the router did), probe once and don't
-//! allocate.
+//! A small set is stored in its dictionary entry: `SADD` and `SISMEMBER` hash the key once (in the
+//! router), probe once and don't allocate.
 
 mod algebra;
 mod members;
@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_engine::access::Access;
 
-/// Most members of a set of integers, as it is now.
+/// Returns the current `set-max-intset-entries`.
 #[inline]
 fn intset_entries_max(access: &Access<'_>) -> usize {
     access.keyspace().tuning.set_max_intset_entries.load(Relaxed) as usize

@@ -1,4 +1,4 @@
-//! Members of sets at random.
+//! Random members of sets: `SPOP`, `SRANDMEMBER`.
 
 use pantala_base::random::Random;
 use pantala_engine::access::Access;
@@ -14,9 +14,9 @@ use crate::arguments::{natural, signed_count};
 use crate::elements::{REPEATED_PICKS_MAX, distinct_below, write};
 use crate::{errors, propagated};
 
-/// When so many members go for each that stays, those that stay are moved to a new set: Redis's choice, which shows in the
-/// encoding.
-const TAKEN_PER_KEPT: usize = 5;
+/// Ratio of popped to remaining members from which the remaining ones are moved to a new set.
+/// Redis's value, which is visible in the encoding.
+const POPPED_PER_KEPT: usize = 5;
 
 /// `SPOP key [count]`.
 pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
@@ -31,7 +31,7 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let mut random = access.random(&key);
     let intset_entries_max = intset_entries_max(access);
-    // Which ones are popped is known here alone: they are propagated by name.
+    // The choice is random, so the popped members are propagated by name.
     let mut popped = access.is_journaled().then(Vec::new);
     let result = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
         let len = set.view().len();
@@ -48,7 +48,7 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         if taken == len {
             set.view().for_each(|member| reply_popped(member, reply));
             *set = Set::empty();
-        } else if (len - taken).saturating_mul(TAKEN_PER_KEPT) <= taken && count.is_some() {
+        } else if (len - taken).saturating_mul(POPPED_PER_KEPT) <= taken && count.is_some() {
             *set = keep_some(set.view(), len - taken, &mut random, intset_entries_max, |member| {
                 reply_popped(member, reply);
             });
@@ -58,8 +58,8 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         (Change::event(&Event(EventClass::Set, "spop")).when(taken > 0), taken == len)
     });
     match result {
-        Ok(Some(is_gone)) => match popped {
-            Some(_) if is_gone && count.is_some() => propagated::deletion(access, &key, false),
+        Ok(Some(is_deleted)) => match popped {
+            Some(_) if is_deleted && count.is_some() => propagated::deletion(access, &key, false),
             Some(popped) => popped.iter().for_each(|member| access.propagate(&[b"SREM", key.bytes, member])),
             None => {}
         },
@@ -69,7 +69,8 @@ pub fn spop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Calls `popped` with all members but `kept`, which make a new set: of nothing but integers an intset, as in Redis.
+/// Calls `popped` with all but `kept` members, and returns these as a new set: an intset if all are
+/// integers, as in Redis.
 fn keep_some(
     set: SetView<'_>,
     kept: usize,
@@ -78,10 +79,10 @@ fn keep_some(
     mut popped: impl FnMut(Element<'_>),
 ) -> Set {
     let mut kept = distinct_below(random, kept, set.len()).into_iter().peekable();
-    let (mut rest, mut room, mut index) = (Set::empty(), Vec::new(), 0);
+    let (mut rest, mut buf, mut index) = (Set::empty(), Vec::new(), 0);
     set.for_each(|member| {
         if kept.next_if_eq(&index).is_some() {
-            rest.add_element(member, intset_entries_max, &mut room);
+            rest.add_element(member, intset_entries_max, &mut buf);
         } else {
             popped(member);
         }
@@ -90,7 +91,7 @@ fn keep_some(
     rest
 }
 
-/// Removes fewer members than there are, and calls `popped` with each.
+/// Removes `count` members, fewer than there are, and calls `popped` with each.
 fn take_some(set: &mut Set, count: usize, random: &mut Random, mut popped: impl FnMut(Element<'_>)) {
     for _ in 0..count {
         let index = random.below(set.view().len() as u64) as usize;
@@ -125,7 +126,8 @@ pub fn srandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     with_view(access, args, reply, |reply| reply.array(0), |set, reply| pick(set, count, &mut random, max, reply));
 }
 
-/// Replies `count` different members, or `-count` that may repeat, as long as that isn't more than `reply_bytes_max`.
+/// Replies with `count` distinct members, or with `-count` that may repeat. Aborts the reply if it
+/// exceeds `reply_bytes_max`.
 fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply_bytes_max: usize, reply: &mut Reply<'_>) {
     let (len, wanted) = (set.len(), count.unsigned_abs());
     if count < 0 {
@@ -142,7 +144,7 @@ fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply_bytes_max: usiz
             }
         }
     } else if wanted >= len as u64 {
-        // An array also where it is the whole set: so does redis-server 7.0.15, in RESP3 as well.
+        // As in redis-server 7.0.15, an array even if it is the whole set, in RESP3 as well.
         reply.array(len);
         set.for_each(|member| write(member, reply));
     } else {

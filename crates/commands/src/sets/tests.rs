@@ -1,4 +1,4 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ fn sorted(mut members: Vec<String>) -> Vec<String> {
 }
 
 #[test]
-fn members_come_and_go() {
+fn members_are_added_and_removed() {
     let wrong = format!("-{WRONG_TYPE}");
     let mut server = TestServer::new(3);
     server.expect(&[
@@ -59,7 +59,7 @@ fn members_come_and_go() {
 }
 
 #[test]
-fn a_member_moves() {
+fn smove_moves_a_member() {
     let wrong = format!("-{WRONG_TYPE}");
     let mut server = TestServer::new(3);
     server.expect(&[
@@ -85,7 +85,7 @@ fn a_member_moves() {
 }
 
 #[test]
-fn members_at_random() {
+fn random_members() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("SPOP missing", "$-1"),
@@ -125,7 +125,7 @@ fn members_at_random() {
 }
 
 #[test]
-fn few_that_stay_make_a_new_set() {
+fn spop_of_most_members_rebuilds_the_set() {
     let mut server = TestServer::new(1);
     for (taken, encoding) in [("499", "hashtable"), ("500", "intset")] {
         for value in 0..600 {
@@ -143,7 +143,7 @@ fn few_that_stay_make_a_new_set() {
 }
 
 #[test]
-fn algebra_over_shards() {
+fn algebra_between_shards() {
     let wrong = format!("-{WRONG_TYPE}");
     let mut server = TestServer::new(40);
     server.expect(&[
@@ -182,7 +182,7 @@ fn algebra_over_shards() {
 }
 
 #[test]
-fn a_scan_shows_all_members() {
+fn sscan_returns_all_members() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("SSCAN missing 0", "*2 0 *0"),

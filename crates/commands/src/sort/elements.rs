@@ -1,4 +1,4 @@
-//! The elements that are sorted, and their order.
+//! The elements to sort, and their order.
 
 use std::cmp::Ordering;
 
@@ -14,10 +14,10 @@ use crate::arguments::c_string;
 use crate::errors;
 use crate::strings::StringRef;
 
-/// What holds the elements.
+/// The type of the value that holds the elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// Nothing: there is no such key.
+    /// There is no such key.
     Missing,
     /// A list or a sorted set.
     Ordered,
@@ -25,7 +25,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// What a key holds, counted as a read. The error, where that can't be sorted.
+    /// Returns the type of a key's value, counted as a read, or the error if it can't be sorted.
     pub(super) fn of(access: &mut Access<'_>, key: &Key<'_>) -> Result<Self, &'static str> {
         let mut db = access.db(key);
         let Some(entry) = db.read(key) else { return Ok(Source::Missing) };
@@ -37,10 +37,10 @@ impl Source {
     }
 }
 
-/// One of them is no number.
+/// An element isn't a number.
 pub(super) struct NotAScore;
 
-/// Byte strings in one piece of memory.
+/// Byte strings in one allocation.
 #[derive(Default)]
 pub(super) struct Elements {
     bytes: Vec<u8>,
@@ -48,7 +48,7 @@ pub(super) struct Elements {
 }
 
 impl Elements {
-    /// Those of a key, in the order in which it has them.
+    /// Copies the elements of a key, in their order.
     pub(super) fn copy_of(access: &mut Access<'_>, key: &Key<'_>) -> Self {
         let mut elements = Elements::default();
         let mut db = access.db(key);
@@ -76,14 +76,14 @@ impl Elements {
         self.ends.len()
     }
 
-    /// The element of a number.
+    /// Returns an element by its number.
     pub(super) fn get(&self, number: u32) -> &[u8] {
         let number = number as usize;
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.bytes[start..self.ends[number]]
     }
 
-    /// The numbers of the elements that are answered, in order.
+    /// Returns the numbers of the selected elements, in order.
     pub(super) fn order(
         &self,
         access: &mut Access<'_>,
@@ -94,13 +94,13 @@ impl Elements {
         let mut order: Vec<u32> = (0..self.len() as u32).collect();
         let range = options.range(order.len());
         if options.unsorted {
-            // A set's order means nothing.
+            // The order of a set has no meaning.
             if options.descending && source != Source::Set {
                 order.reverse();
             }
         } else if !options.alpha {
             let scores = self.scores(access, options)?;
-            // Where scores are equal the elements decide, so that there is one order only.
+            // Elements with equal scores are compared themselves, so that the order is unique.
             sort_by(&mut order, options.descending, |one, two| {
                 let by_score = scores[one as usize].partial_cmp(&scores[two as usize]).unwrap_or(Ordering::Equal);
                 by_score.then_with(|| self.get(one).cmp(self.get(two)))
@@ -117,7 +117,7 @@ impl Elements {
             if range == (0..order.len()) {
                 sort_by(&mut order, options.descending, compare);
             } else {
-                // The order of elements of one weight is seen: as in Redis.
+                // The order of elements with equal weights is visible; as in Redis.
                 sort_part(&mut order, range.clone(), |&one, &two| directed(compare(one, two), options.descending));
             }
         } else {
@@ -128,25 +128,25 @@ impl Elements {
         Ok(order)
     }
 
-    /// What each is worth.
+    /// Returns the score of every element.
     fn scores(&self, access: &mut Access<'_>, options: &Options<'_>) -> Result<Vec<f64>, NotAScore> {
         let mut scores = Vec::with_capacity(self.len());
-        // All are looked up, even behind one that is no number: each lookup counts.
-        let mut numbers = true;
+        // Look up all, even after an element that isn't a number: lookups are counted.
+        let mut all_numbers = true;
         for number in 0..self.len() as u32 {
             let element = self.get(number);
             let score = match &options.by {
-                // What has no weight is worth nothing.
+                // An element without a weight has score 0.
                 Some(by) => look_up(access, by, element, score_of).unwrap_or(Some(0.0)),
                 None => score_of(StringRef::Bytes(element)),
             };
-            numbers &= score.is_some();
+            all_numbers &= score.is_some();
             scores.push(score.unwrap_or(0.0));
         }
-        if numbers { Ok(scores) } else { Err(NotAScore) }
+        if all_numbers { Ok(scores) } else { Err(NotAScore) }
     }
 
-    /// The text that each is sorted by, if it has one.
+    /// Returns the text by which each element is sorted, if there is one.
     fn weights(&self, access: &mut Access<'_>, options: &Options<'_>) -> Weights {
         let mut weights = Weights::default();
         for number in 0..self.len() as u32 {
@@ -171,7 +171,7 @@ struct Weights {
     number_of: Vec<Option<u32>>,
 }
 
-/// Elements that are equal stay in their order, also when it is turned round.
+/// Sorts stably; equal elements keep their order even if it is descending.
 fn sort_by(order: &mut [u32], descending: bool, compare: impl Fn(u32, u32) -> Ordering) {
     order.sort_by(|&one, &two| directed(compare(one, two), descending));
 }
@@ -180,12 +180,14 @@ fn directed(ordering: Ordering, descending: bool) -> Ordering {
     if descending { ordering.reverse() } else { ordering }
 }
 
-/// What is answered is compared as C strings (Redis collates them, here by their bytes); what is stored, whole.
+/// Compares replied elements as C strings (by bytes, where Redis uses the locale), and stored
+/// elements completely.
 fn compare(one: &[u8], two: &[u8], options: &Options<'_>) -> Ordering {
     if options.store.is_some() { one.cmp(two) } else { c_string(one).cmp(c_string(two)) }
 }
 
-/// The number that a text is, as C's `strtod` reads it in full: blanks in front, a zero byte behind and nothing at all pass, what underflows doesn't.
+/// Parses a text as C's `strtod` does if it must be consumed completely: accepts leading
+/// whitespace, a trailing zero byte and an empty text; rejects underflow.
 fn score_of(text: StringRef<'_>) -> Option<f64> {
     let bytes = match text {
         StringRef::Int(value) => return Some(value as f64),

@@ -1,13 +1,14 @@
 //! `SORT` and `SORT_RO`.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
-//! | `options` | what stands behind the key, and which shards a call takes |
-//! | `pattern` | `BY` and `GET`: the value that a pattern and an element name |
-//! | `elements` | the elements that are sorted, and their order |
+//! | `options` | the arguments after the key, and the route |
+//! | `pattern` | `BY` and `GET`: the value that a pattern refers to for an element |
+//! | `elements` | the elements and their order |
 //!
-//! All of it happens while the shards are held: elements are copied out of their key once, for looking other keys up changes shards
-//! (access words, expiry). It costs the elements' bytes and 16 to 40 more for each.
+//! All shards are held throughout. The elements are copied out of their key first, because looking
+//! up other keys changes shards (access words, expiry). This takes the elements' bytes plus 16 to
+//! 40 bytes per element.
 
 mod elements;
 mod options;
@@ -29,7 +30,8 @@ pub use options::{sort_keys, sort_ro_keys, sort_ro_route, sort_route};
 
 const NOT_A_SCORE: &str = "ERR One or more scores can't be converted into double";
 
-/// `SORT key [BY pattern] [LIMIT offset count] [GET pattern …] [ASC | DESC] [ALPHA] [STORE destination]`.
+/// `SORT key [BY pattern] [LIMIT offset count] [GET pattern …] [ASC | DESC] [ALPHA] [STORE
+/// destination]`.
 pub fn sort(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     sort_with(access, args, false, reply);
 }
@@ -49,7 +51,7 @@ fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &
         Ok(source) => source,
         Err(error) => return reply.error(error),
     };
-    // What has no order of its own gets one where the result is stored, or a script gets it.
+    // A set has no order, so sort it if the result is stored or returned to a script.
     if options.unsorted && source == Source::Set && (options.store.is_some() || access.session().in_script) {
         options.unsorted = false;
         options.alpha = true;
@@ -103,7 +105,7 @@ fn store_result(
     reply.integer(len as i64);
 }
 
-/// The result as a list; `None`: an element is too long for one.
+/// Returns the result as a list; `None` if an element is too long.
 fn result_list(
     access: &mut Access<'_>,
     elements: &Elements,

@@ -1,4 +1,4 @@
-//! What stands behind the key of `SORT`.
+//! The arguments of `SORT` after the key.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::SessionView;
@@ -9,16 +9,16 @@ use super::pattern::Pattern;
 use crate::arguments::is_option;
 use crate::errors;
 
-/// See the head of this module.
+/// The parsed arguments.
 #[derive(Default)]
 pub(super) struct Options<'a> {
     pub(super) descending: bool,
     pub(super) alpha: bool,
-    /// First element and number of elements, as they were asked for.
+    /// Offset and count, as given.
     pub(super) limit: Option<(i64, i64)>,
-    /// What to sort by.
+    /// The pattern to sort by.
     pub(super) by: Option<Pattern<'a>>,
-    /// A `BY` that names no key: as the elements come.
+    /// A `BY` pattern that refers to no key: elements keep their order.
     pub(super) unsorted: bool,
     pub(super) get: Vec<Pattern<'a>>,
     /// Argument index of the destination.
@@ -26,7 +26,7 @@ pub(super) struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Reads them, or says what is wrong.
+    /// Parses the arguments, or returns the error.
     pub(super) fn parse(keyspace: &Keyspace, args: &Args<'a>, read_only: bool) -> Result<Self, &'static str> {
         let mut options = Options::default();
         let mut index = 2;
@@ -57,7 +57,7 @@ impl<'a> Options<'a> {
                 if by.names_keys() && keyspace.is_cluster() {
                     return Err("ERR BY option of SORT denied in Cluster mode.");
                 }
-                // It stays, even when another BY follows: as in Redis.
+                // As in Redis, it remains set even if another BY follows.
                 options.unsorted |= !by.names_keys();
                 options.by = Some(by);
             } else if is_option(option, "GET") {
@@ -72,7 +72,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// The indexes, from the first to behind the last, that `LIMIT` leaves of `len` elements.
+    /// Returns the range of indexes that `LIMIT` selects from `len` elements.
     pub(super) fn range(&self, len: usize) -> std::ops::Range<usize> {
         let Some((offset, count)) = self.limit else { return 0..len };
         let clamped = |number: i64| usize::try_from(number.max(0)).unwrap_or(len).min(len);
@@ -82,19 +82,20 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The shards that a `SORT` takes: all, where patterns name keys; else those of its key and its destination.
+/// Route of `SORT`: all shards if patterns refer to keys; otherwise the shards of its key and
+/// destination.
 pub fn sort_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     route(keyspace, args, false, shards);
 }
 
-/// As [`sort_route`], for `SORT_RO`.
+/// Route of `SORT_RO`, like [`sort_route`].
 pub fn sort_ro_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     route(keyspace, args, true, shards);
 }
 
 fn route(keyspace: &Keyspace, args: &Args<'_>, read_only: bool, shards: &mut Vec<u32>) {
     shards.push(keyspace.place(args.at(1)).shard);
-    // What is wrong, the handler will say.
+    // The handler will reply with the error.
     let Ok(options) = Options::parse(keyspace, args, read_only) else { return };
     if options.by.iter().chain(&options.get).any(Pattern::names_keys) {
         shards.extend(0..keyspace.partition_count());
@@ -102,8 +103,8 @@ fn route(keyspace: &Keyspace, args: &Args<'_>, read_only: bool, shards: &mut Vec
     shards.extend(options.store.map(|index| keyspace.place(args.at(index)).shard));
 }
 
-/// The keys that a call of `SORT` names, as `COMMAND GETKEYS` answers: its own, and the last destination. Words that are no option
-/// are passed over.
+/// Visits the keys of a `SORT` call for `COMMAND GETKEYS`: its key and the last destination.
+/// Unknown options are skipped.
 pub fn sort_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     const DESTINATION_SPEC: usize = 2;
     sort_ro_keys(args, visit);
@@ -125,7 +126,7 @@ pub fn sort_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     }
 }
 
-/// The key of `SORT_RO`.
+/// Visits the key of `SORT_RO`.
 pub fn sort_ro_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     if args.len() > 1 {
         visit(1, 0);

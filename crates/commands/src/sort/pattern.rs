@@ -1,4 +1,4 @@
-//! `BY` and `GET`: a pattern and an element name a key, or a field of one.
+//! Patterns of `BY` and `GET`: with an element, they refer to a key or to a field of a hash.
 
 use pantala_engine::access::{Access, Key};
 use pantala_engine::db::Holds;
@@ -8,51 +8,51 @@ use pantala_types::pack::Element;
 use crate::arguments::c_string;
 use crate::strings::StringRef;
 
-/// A pattern: `#` is the element itself; in any other its first `*` stands for the element, and what follows `->` behind it is a
-/// field of a hash. One without `*` names nothing.
+/// A pattern. `#` is the element itself. In any other pattern the element replaces the first `*`,
+/// and the part after `->` is a field of a hash. A pattern without `*` refers to nothing.
 #[derive(Clone, Copy)]
 pub(super) enum Pattern<'a> {
     Itself,
     Nothing,
-    Key { before: &'a [u8], behind: &'a [u8], field: Option<&'a [u8]> },
+    Key { before: &'a [u8], after: &'a [u8], field: Option<&'a [u8]> },
 }
 
 impl<'a> Pattern<'a> {
     pub(super) fn new(pattern: &'a [u8]) -> Self {
-        // Redis looks for its signs in a C string, and takes all that is around them.
+        // Redis searches for `*` and `->` in a C string, but uses all bytes around them.
         let seen = c_string(pattern);
         if seen == b"#" {
             return Pattern::Itself;
         }
         let Some(star) = seen.iter().position(|&byte| byte == b'*') else { return Pattern::Nothing };
-        let (before, behind) = (&pattern[..star], &pattern[star + 1..]);
+        let (before, after) = (&pattern[..star], &pattern[star + 1..]);
         let arrow = seen[star + 1..].windows(2).position(|pair| pair == b"->");
-        // An arrow at the end is none.
+        // An arrow at the end doesn't count.
         match arrow.filter(|arrow| star + 1 + arrow + 2 < seen.len()) {
-            Some(arrow) => Pattern::Key { before, behind: &behind[..arrow], field: Some(&behind[arrow + 2..]) },
-            None => Pattern::Key { before, behind, field: None },
+            Some(arrow) => Pattern::Key { before, after: &after[..arrow], field: Some(&after[arrow + 2..]) },
+            None => Pattern::Key { before, after, field: None },
         }
     }
 
-    /// Whether it names keys, which may be in any shard.
+    /// Returns whether it refers to keys, which may be in any shard.
     pub(super) fn names_keys(&self) -> bool {
         matches!(self, Pattern::Key { .. })
     }
 }
 
-/// Gives `take` the value that a pattern and an element name. `None`: there is none.
+/// Calls `take` with the value that a pattern refers to for an element; `None` if there is none.
 pub(super) fn look_up<R>(
     access: &mut Access<'_>,
     pattern: &Pattern<'_>,
     element: &[u8],
     take: impl FnOnce(StringRef<'_>) -> R,
 ) -> Option<R> {
-    let (before, behind, field) = match *pattern {
+    let (before, after, field) = match *pattern {
         Pattern::Itself => return Some(take(StringRef::Bytes(element))),
         Pattern::Nothing => return None,
-        Pattern::Key { before, behind, field } => (before, behind, field),
+        Pattern::Key { before, after, field } => (before, after, field),
     };
-    let bytes = [before, element, behind].concat();
+    let bytes = [before, element, after].concat();
     let key = Key { bytes: &bytes, place: access.keyspace().place(&bytes) };
     let now_ms = access.now_ms();
     let mut db = access.db(&key);
@@ -62,7 +62,7 @@ pub(super) fn look_up<R>(
         None => StringRef::of(held).map(take),
         Some(field) => {
             let hash = held.view::<Hash>()?;
-            // One whose time has come isn't there.
+            // An expired field doesn't exist.
             if hash.is_due(now_ms) && hash.time(field).is_some_and(|at_ms| at_ms <= now_ms) {
                 return None;
             }

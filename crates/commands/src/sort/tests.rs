@@ -1,4 +1,4 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use crate::errors::WRONG_TYPE;
 use crate::testing::TestServer;
@@ -14,7 +14,7 @@ fn server() -> TestServer {
 }
 
 #[test]
-fn orders() {
+fn sort_orders_elements() {
     let mut server = server();
     server.expect(&[
         ("SORT list", "*4 1 2 3 10"),
@@ -50,7 +50,7 @@ fn sorted_sets_keep_their_order() {
 }
 
 #[test]
-fn limits() {
+fn limit_selects_a_range() {
     let mut server = server();
     for (limit, reply) in [
         ("1 2", "*2 2 3"),
@@ -69,7 +69,7 @@ fn limits() {
 }
 
 #[test]
-fn get_reaches_other_keys() {
+fn by_and_get_refer_to_other_keys() {
     let mut server = server();
     server.expect(&[
         ("SORT list GET t_*", "*4 d c b $-1"),
@@ -83,7 +83,7 @@ fn get_reaches_other_keys() {
 }
 
 #[test]
-fn store() {
+fn store_writes_a_list() {
     let mut server = server();
     server.expect(&[
         ("SORT list STORE to", ":4"),
@@ -106,7 +106,7 @@ fn store() {
 }
 
 #[test]
-fn refusals_change_nothing() {
+fn errors_change_nothing() {
     let mut server = server();
     let wrong_type = format!("-{WRONG_TYPE}");
     let not_a_score = "-ERR One or more scores can't be converted into double";
@@ -129,7 +129,7 @@ fn refusals_change_nothing() {
 }
 
 #[test]
-fn numbers_as_c_reads_them() {
+fn numbers_parse_as_by_strtod() {
     let mut server = TestServer::new(3);
     for text in [&b" 5"[..], b"0x10", b"", b"1e2", b"-inf", b"7\0seven", b"+.5"] {
         server.raw(&[b"RPUSH", b"odd", text]);

@@ -1,4 +1,4 @@
-//! Commands that wait for an element. How they wait: `pantala_engine::blocking`.
+//! Blocking list commands. `pantala_engine::blocking` describes how a client blocks.
 
 use pantala_engine::access::Access;
 use pantala_engine::blocking::{Block, WakesOn};
@@ -7,55 +7,55 @@ use pantala_types::List;
 use pantala_types::list::End;
 
 use super::end;
-use super::ends::{Popping, pop_one_with_key, pop_with_key};
+use super::ends::{PopRequest, pop_one_with_key, pop_with_key};
 use super::moves::{Moved, move_element};
 use crate::arguments::timeout_s;
 use crate::errors;
 
 /// `BLPOP key [key …] timeout`.
 pub fn blpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    pop_or_wait(access, args, End::Left, reply);
+    pop_or_block(access, args, End::Left, reply);
 }
 
 /// `BRPOP key [key …] timeout`.
 pub fn brpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    pop_or_wait(access, args, End::Right, reply);
+    pop_or_block(access, args, End::Right, reply);
 }
 
-fn pop_or_wait(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>) {
+fn pop_or_block(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>) {
     let last = args.len() - 1;
     let Some(timeout_ms) = timeout_s(args.at(last), reply) else { return };
-    let wanted = Wanted { popping: Popping { keys: 1..last, end, count: 1 }, is_single: true, timeout_ms };
-    wanted.pop_or_wait(access, args, reply);
+    let pop = BlockingPop { request: PopRequest { keys: 1..last, end, count: 1 }, is_single: true, timeout_ms };
+    pop.pop_or_block(access, args, reply);
 }
 
 /// `BLMPOP timeout numkeys key [key …] LEFT|RIGHT [COUNT count]`.
 pub fn blmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    // What is wrong with the keys is said before what is wrong with the timeout, as in Redis.
-    let Some(popping) = Popping::parse(args, 2, reply) else { return };
+    // As in Redis, errors in the keys come before errors in the timeout.
+    let Some(request) = PopRequest::parse(args, 2, reply) else { return };
     let Some(timeout_ms) = timeout_s(args.at(1), reply) else { return };
-    Wanted { popping, is_single: false, timeout_ms }.pop_or_wait(access, args, reply);
+    BlockingPop { request, is_single: false, timeout_ms }.pop_or_block(access, args, reply);
 }
 
-/// What is popped, and how long it is waited for.
-struct Wanted {
-    popping: Popping,
-    /// One element on its own, not an array of some.
+/// A pop and its timeout.
+struct BlockingPop {
+    request: PopRequest,
+    /// Whether the reply is a single element instead of an array of elements.
     is_single: bool,
     timeout_ms: i64,
 }
 
-impl Wanted {
-    fn pop_or_wait(&self, access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+impl BlockingPop {
+    fn pop_or_block(&self, access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         let is_woken = access.woken_by().is_some();
-        for index in self.popping.keys.clone() {
+        for index in self.request.keys.clone() {
             if !access.concerns(args.at(index)) {
                 continue;
             }
             let key = access.key(args, index);
             match access.db(&key).write_as::<List>(&key) {
                 Ok(None) => continue,
-                // A woken command waits for a list to come.
+                // A woken command stays blocked until the key holds a list.
                 Err(_) if is_woken => return,
                 Err(_) => return reply.error(errors::WRONG_TYPE),
                 Ok(Some(_)) => {}
@@ -63,16 +63,16 @@ impl Wanted {
             if !access.claim() {
                 return;
             }
-            // Looked at just now: it is a list, and no list is empty.
+            // Checked above: the key holds a list, and lists are never empty.
             let _ = if self.is_single {
-                pop_one_with_key(access, &key, self.popping.end, reply)
+                pop_one_with_key(access, &key, self.request.end, reply)
             } else {
-                pop_with_key(access, &key, &self.popping, reply)
+                pop_with_key(access, &key, &self.request, reply)
             };
             return;
         }
         if access.may_block() {
-            access.block(Block::on(self.popping.keys.clone(), WakesOn::List, self.timeout_ms));
+            access.block(Block::on(self.request.keys.clone(), WakesOn::List, self.timeout_ms));
         } else if !is_woken {
             reply.null_array();
         }
@@ -83,8 +83,8 @@ impl Wanted {
 pub fn blmove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(from) = end(args.at(3), reply) else { return };
     let Some(to) = end(args.at(4), reply) else { return };
-    if move_or_wait(access, args, from, to, 5, reply) {
-        // As in Redis a client that has waited is propagated in words of the server's own.
+    if move_or_block(access, args, from, to, 5, reply) {
+        // As in Redis, a command that was blocked is propagated in canonical form.
         let is_woken = access.woken_by().is_some();
         let word = |end, index| if is_woken { name(end) } else { args.at(index) };
         access.propagate(&[b"LMOVE", args.at(1), args.at(2), word(from, 3), word(to, 4)]);
@@ -93,12 +93,12 @@ pub fn blmove(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 
 /// `BRPOPLPUSH source destination timeout`.
 pub fn brpoplpush(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    if move_or_wait(access, args, End::Right, End::Left, 3, reply) {
+    if move_or_block(access, args, End::Right, End::Left, 3, reply) {
         access.propagate(&[b"RPOPLPUSH", args.at(1), args.at(2)]);
     }
 }
 
-/// The word for an end.
+/// Returns the argument for an end.
 fn name(end: End) -> &'static [u8] {
     match end {
         End::Left => b"left",
@@ -106,8 +106,8 @@ fn name(end: End) -> &'static [u8] {
     }
 }
 
-/// Moves an element, or waits for one. Returns whether one was moved.
-fn move_or_wait(
+/// Moves an element, or blocks until there is one. Returns whether one was moved.
+fn move_or_block(
     access: &mut Access<'_>,
     args: &Args<'_>,
     from: End,
@@ -119,7 +119,7 @@ fn move_or_wait(
     let is_woken = access.woken_by().is_some();
     match move_element(access, args, from, to, reply) {
         Moved::Yes => return true,
-        Moved::TooLate => {}
+        Moved::Unclaimed => {}
         Moved::WrongSource if is_woken => {}
         Moved::WrongSource | Moved::WrongDestination => reply.error(errors::WRONG_TYPE),
         Moved::Nothing if is_woken => {}
