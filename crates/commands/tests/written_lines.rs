@@ -1,13 +1,16 @@
-//! Which cache lines a command writes that another worker may have written last: what a shard costs when cores take it in turn. Counted, not read
-//! off the code: all memory of this process is compared before and after a command, and a line counts if one worker wrote it with one command and another
-//! worker with the next. So a worker's own memory (its reply, its queues) drops out, and a line that all commands write, wherever it lies,
-//! can't hide.
+//! Counts the cache lines that a command writes and that another worker may have written last: the
+//! cost of two cores alternating on a shard. The lines are measured, not derived from the code: all
+//! memory of this process is compared before and after a command, and a line counts if one worker
+//! wrote it with one command and another worker with the next. This excludes a worker's own memory
+//! (its reply, its queues), and includes every shared line, wherever it is.
 //!
-//! `crates/bench/src/model/lines.txt` holds the counts; `pantala-bench model` computes with them, docs/scaling.md shows them.
+//! `crates/bench/src/model/lines.txt` holds the counts; `pantala-bench model` computes with them,
+//! docs/scaling.md shows them.
 //!
-//! A line written with the bytes that it had isn't seen: values change from command to command here, and the gate's line, where a word
-//! goes to and fro, has counters besides. What one worker writes and the other only reads (a request) isn't seen either: such rows are read
-//! off the code. One test, so that no other thread of this process does anything.
+//! A line overwritten with the same bytes isn't detected; values therefore change from command to
+//! command, and the gate's line, whose word changes back, also has counters. A line that one worker
+//! writes and the other only reads (a request) isn't detected either: these rows are derived from
+//! the code. There is only one test, so that no other thread of this process is active.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use std::collections::BTreeSet;
@@ -26,25 +29,25 @@ use pantala_resp::{ArgRange, Args, Version};
 
 const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
-/// More than this process has, in pages; only what is used becomes resident.
+/// More pages than this process has; only used ones become resident.
 const PAGES_MAX: usize = 32 * 1024;
-/// Most lines that a command may write here.
+/// More lines than a command writes here.
 const LINES_MAX: usize = 4096;
 const START_MS: i64 = 1_700_000_000_000;
 const VALUE_BYTES: usize = 256;
-/// Of an entry before its value: head, lengths of 1 and 3 bytes, the key.
+/// Bytes of an entry before its value: head, lengths of 1 and 3 bytes, the key.
 const ENTRY_HEAD_BYTES: usize = 8 + KEY_BYTES;
 const KEY_BYTES: usize = 4;
-/// How long a thread may take to begin.
-const SETTLING: Duration = Duration::from_millis(20);
+/// Time for a thread to start.
+const START_TIME: Duration = Duration::from_millis(20);
 
-/// Memory of this process, as the kernel shows it.
+/// The memory of this process, as seen by the kernel.
 struct Memory {
     bytes: File,
     pages: File,
-    /// Writable mappings, without the stack of this thread.
+    /// Writable mappings, without this thread's stack.
     mappings: Vec<Range<usize>>,
-    /// The pages before a command, and where they lie; both are left out themselves.
+    /// Contents and addresses of the pages before a command. Their own memory is excluded.
     before: Vec<u8>,
     before_at: Vec<usize>,
 }
@@ -61,23 +64,23 @@ impl Memory {
         }
     }
 
-    /// Looks at the mappings, and at what is in them.
-    fn look(&mut self) {
+    /// Takes a snapshot of the mappings and their contents.
+    fn snapshot(&mut self) {
         let on_stack = 0_u8;
         let here = std::ptr::from_ref(&on_stack).addr();
-        let maps = std::fs::read_to_string("/proc/self/maps").expect("the kernel shows mappings");
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("read /proc/self/maps");
         self.mappings.clear();
         for line in maps.lines() {
             let mut words = line.split(' ');
             let (Some(range), Some(rights)) = (words.next(), words.next()) else { continue };
-            let (begin, end) = range.split_once('-').expect("a range");
+            let (begin, end) = range.split_once('-').expect("an address range");
             let address = |text| usize::from_str_radix(text, 16).expect("an address");
             let mapping = address(begin)..address(end);
             if rights.starts_with("rw") && !mapping.contains(&here) {
                 self.mappings.push(mapping);
             }
         }
-        // What is given back from here on would be a change.
+        // Memory freed from here on would show as a change.
         drop(maps);
         self.before.clear();
         self.before_at.clear();
@@ -91,7 +94,7 @@ impl Memory {
         }
     }
 
-    /// The lines that differ from what [`Memory::look`] saw.
+    /// Appends the lines that differ from the last [`Memory::snapshot`].
     fn changed(&self, lines: &mut Vec<usize>) {
         let (mut page, mut at, mut known) = ([0; PAGE_BYTES], 0, 0);
         const NOTHING: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
@@ -114,7 +117,7 @@ impl Memory {
         }
     }
 
-    /// The next page that is resident, from `at` on, which moves behind it.
+    /// Returns the next resident page from `at`, and moves `at` past it.
     fn next_page(&self, at: &mut usize) -> Option<usize> {
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;
@@ -124,7 +127,7 @@ impl Memory {
                 let mut words = [0; 8 * 512];
                 let count = ((mapping.end - address) / PAGE_BYTES).min(512);
                 let words = &mut words[..8 * count];
-                self.pages.read_exact_at(words, (address / PAGE_BYTES * 8) as u64).expect("the kernel shows pages");
+                self.pages.read_exact_at(words, (address / PAGE_BYTES * 8) as u64).expect("read /proc/self/pagemap");
                 for (number, word) in words.chunks_exact(8).enumerate() {
                     let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
                     if word & (PRESENT | SWAPPED) != 0 {
@@ -138,7 +141,7 @@ impl Memory {
         None
     }
 
-    /// Whether a page counts, and what is in it.
+    /// Reads a page; returns whether it counts.
     fn read(&self, address: usize, page: &mut [u8; PAGE_BYTES]) -> bool {
         let overlaps = |begin: usize, bytes: usize| address < begin + bytes && begin < address + PAGE_BYTES;
         let is_own = overlaps(self.before.as_ptr().addr(), self.before.capacity())
@@ -148,7 +151,7 @@ impl Memory {
     }
 }
 
-/// A command with all that running it needs: running it allocates nothing then.
+/// A command with everything needed to run it, so that running it doesn't allocate.
 struct Command {
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
@@ -158,7 +161,7 @@ struct Command {
 }
 
 impl Command {
-    /// `name` on keys, each with the arguments that follow it.
+    /// Creates `name` on keys, each with the arguments that follow it.
     fn new(keyspace: &Keyspace, name: &str, keys: &[(&str, &[&[u8]])], now_ms: i64) -> Self {
         let mut command = Command {
             bytes: Vec::new(),
@@ -183,11 +186,11 @@ impl Command {
     }
 }
 
-/// A worker of its own, on the thread of all.
+/// A worker on the only thread.
 struct Worker<'k> {
     executor: Executor<'k>,
     reply: Vec<u8>,
-    /// The lines that its last command has written.
+    /// The lines that its last command wrote.
     lines: Vec<usize>,
 }
 
@@ -215,17 +218,17 @@ impl<'k> Worker<'k> {
         }
     }
 
-    /// Runs a command and takes down what it writes.
+    /// Runs a command and records the lines it writes.
     fn count(&mut self, memory: &mut Memory, command: &Command) {
         self.lines.clear();
-        memory.look();
+        memory.snapshot();
         assert_eq!(self.run(command), Ran::Done);
         memory.changed(&mut self.lines);
         assert!(!self.reply.starts_with(b"-"), "{}", self.reply.escape_ascii());
     }
 }
 
-/// Two workers and the shards between them.
+/// Two workers and their shared shards.
 struct Scene<'k> {
     keyspace: &'k Keyspace,
     memory: Memory,
@@ -243,8 +246,9 @@ impl<'k> Scene<'k> {
         assert_eq!(self.workers[0].run(&command), Ran::Done, "{name} {key}");
     }
 
-    /// Lines that both workers write, each with its command. Entries that are made between keep theirs apart: a line where
-    /// two neighbours meet is no line of the shard.
+    /// Returns the number of lines that both workers write, each with its command. Entries created
+    /// in between separate the entries of the two: a line shared by neighbours isn't a line of the
+    /// shard.
     fn both(&mut self, first: &Command, second: &Command) -> usize {
         self.workers[0].count(&mut self.memory, first);
         for size in (64..4 * VALUE_BYTES).step_by(16) {
@@ -258,7 +262,7 @@ impl<'k> Scene<'k> {
         other.lines.iter().filter(|line| lines.contains(line)).count()
     }
 
-    /// The same on two keys, which have the shard in common, and on one key, which they have in common besides.
+    /// Counts for two keys, which share only the shard, and for one key.
     fn apart_and_together(&mut self, name: &str, arguments: [&[&[u8]]; 4]) -> (usize, usize) {
         let (first, second) = (self.command(name, "key1", arguments[0]), self.command(name, "key2", arguments[1]));
         let apart = self.both(&first, &second);
@@ -267,7 +271,8 @@ impl<'k> Scene<'k> {
     }
 }
 
-/// The row of `lines.txt`: lines of the shard, and what is written of the key's entry.
+/// Returns a row of `lines.txt`: lines of the shard, and the part of the key's entry that is
+/// written.
 fn row(name: &str) -> (usize, &'static str) {
     let text = include_str!("../../bench/src/model/lines.txt");
     let fields = |line: &'static str| line.split('|').map(str::trim).collect::<Vec<_>>();
@@ -275,7 +280,7 @@ fn row(name: &str) -> (usize, &'static str) {
     (row[1].parse().expect("a number of lines"), row[2])
 }
 
-/// Where the general allocator puts the shard's table and figures decides whether these lie in one line or in two.
+/// The allocator decides whether the shard's table and its counters are in one line or in two.
 #[track_caller]
 fn assert_shard(name: &str, apart: usize) {
     let shard = row(name).0;
@@ -297,25 +302,26 @@ fn assert_row(name: &str, (apart, together): (usize, usize), value_bytes: usize)
     assert!(expected.contains(&(together - apart)), "{name}: {} lines of a key's entry, {entry}", together - apart);
 }
 
-/// Waits until all other threads of this process wait for something: what they write would be taken for a command's.
-fn await_sleep_of_others() {
-    let this = std::fs::read_link("/proc/thread-self").expect("this thread");
+/// Waits until all other threads of this process sleep: their writes would be attributed to a
+/// command.
+fn wait_until_other_threads_sleep() {
+    let this = std::fs::read_link("/proc/thread-self").expect("read /proc/thread-self");
     let sleeps = |task: std::io::Result<DirEntry>| {
-        let task = task.expect("a thread");
-        let stat = std::fs::read_to_string(task.path().join("stat")).expect("its state");
-        // Behind the name, which stands in parentheses.
+        let task = task.expect("read /proc/self/task");
+        let stat = std::fs::read_to_string(task.path().join("stat")).expect("read the thread's state");
+        // After the name, which is in parentheses.
         this.ends_with(task.file_name()) || stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('S'))
     };
     loop {
-        // On their way there they may sleep for moments.
-        std::thread::sleep(SETTLING);
-        if std::fs::read_dir("/proc/self/task").expect("threads").all(sleeps) {
+        // They may also sleep for moments before that.
+        std::thread::sleep(START_TIME);
+        if std::fs::read_dir("/proc/self/task").expect("read /proc/self/task").all(sleeps) {
             return;
         }
     }
 }
 
-/// A keyspace, once its thread for what is freed later has begun to wait.
+/// Creates a keyspace and waits until its thread for deferred freeing sleeps.
 fn keyspace(shards: u32) -> Keyspace {
     let layout = Layout {
         shards,
@@ -328,12 +334,12 @@ fn keyspace(shards: u32) -> Keyspace {
         random_seed: 42,
     };
     let keyspace = Keyspace::new(layout, (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect());
-    await_sleep_of_others();
+    wait_until_other_threads_sleep();
     keyspace
 }
 
 #[test]
-fn lines_that_commands_write_are_those_of_the_table() {
+fn written_lines_equal_the_table() {
     let keyspace = keyspace(1);
     let workers = [0, 1].map(|number| Worker::new(&keyspace, number));
     let mut scene = Scene { keyspace: &keyspace, memory: Memory::new(), workers, spacers: 0 };
@@ -346,7 +352,8 @@ fn strings(scene: &mut Scene<'_>) {
     let values: Vec<Vec<u8>> = (0..8).map(|number| vec![b'a' + number; VALUE_BYTES]).collect();
     let value = |number: usize| values[number].as_slice();
     scene.run("SET", "key1", &[value(0)]);
-    // Between the two, so that no line has to do with both; and so many that the dictionary doesn't grow with the next few.
+    // Entries between the two keys separate their lines; there are enough of them that the
+    // dictionary won't grow soon.
     for number in 0..100 {
         scene.run("SET", &format!("k{number:03}"), &[value(0)]);
     }
@@ -361,7 +368,7 @@ fn strings(scene: &mut Scene<'_>) {
 
     let counts = scene.apart_and_together("SET", [&[value(1)], &[value(2)], &[value(3)], &[value(4)]]);
     assert_row("SET over a value of the same size", counts, VALUE_BYTES);
-    // Both leave a cell of one size for one of the other.
+    // Both move from a cell of one size to a cell of another.
     let other = vec![b'x'; VALUE_BYTES / 2];
     let commands = ["key1", "key2"].map(|key| scene.command("SET", key, &[&other]));
     let counts = scene.both(&commands[0], &commands[1]);
@@ -377,7 +384,8 @@ fn strings(scene: &mut Scene<'_>) {
     }
 }
 
-/// Small ones, which lie in their entries. They are changed in a piece of memory that their shard keeps for that (`Shard::scratch`), which is the shard's.
+/// Tests small collections, which are stored in their entries. They are changed in the shard's
+/// scratch memory (`Shard::scratch`).
 fn collections(scene: &mut Scene<'_>) {
     let members: Vec<Vec<u8>> = (0..64).map(|number| vec![b'0' + number; 32]).collect();
     let member = |number: usize| members[number].as_slice();
@@ -397,7 +405,8 @@ fn collections(scene: &mut Scene<'_>) {
     assert_row("SADD, ZADD of what is there", counts, 0);
     for (round, key) in ["key1", "key2"].into_iter().enumerate() {
         scene.run("DEL", key, &[]);
-        // Of different members, or the second would write into the scratch memory what the first has left there.
+        // Different members, otherwise the second would write the bytes that the first left in the
+        // scratch memory.
         (0..6).for_each(|number| scene.run("RPUSH", key, &[member(10 + 10 * round + number)]));
         scene.run("LPOP", key, &[]);
         scene.run("LPOP", key, &[]);
@@ -409,8 +418,8 @@ fn collections(scene: &mut Scene<'_>) {
     assert_shard("RPUSH, LPOP", counts.0);
 }
 
-/// The gate, the request as it stands in it, its four vectors, the asker's mailbox, the message with the answer, the reply: read off the code, but for
-/// the size of the request.
+/// Checks the size of a request. The other lines are derived from the code: the gate, the request,
+/// its four vectors, the mailbox of the requesting worker, the reply message, the reply.
 fn requests() {
     let request = size_of::<Node<Request>>().div_ceil(LINE_BYTES);
     assert_eq!(row("a request at a shard that is held").0, 1 + request + 4 + 3);

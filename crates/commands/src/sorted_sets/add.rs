@@ -16,7 +16,8 @@ pub fn zadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     add(access, args, AddOptions::default(), reply);
 }
 
-/// `ZINCRBY key increment member`: as `ZADD` with `INCR`, whose other options it takes too, as in Redis.
+/// `ZINCRBY key increment member`: like `ZADD` with `INCR`, and as in Redis with its other options
+/// as well.
 pub fn zincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     add(access, args, AddOptions { incr: true, ..AddOptions::default() }, reply);
 }
@@ -24,7 +25,7 @@ pub fn zincrby(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 fn add(access: &mut Access<'_>, args: &Args<'_>, mut options: AddOptions, reply: &mut Reply<'_>) {
     let (mut index, mut count_changed) = (2, false);
     while let Some(word) = args.get(index) {
-        // Nearly every score begins with a digit.
+        // Nearly every score starts with a digit.
         if word.first().is_none_or(|first| !first.is_ascii_alphabetic()) {
             break;
         } else if is_option(word, "NX") {
@@ -58,7 +59,7 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, mut options: AddOptions, reply:
         return reply.error("ERR INCR option supports a single increment-element pair");
     }
     let parse = |at: usize| double::parse(pairs.at(at));
-    // The first apart, so that the usual call allocates nothing.
+    // The first separately, so that the common call doesn't allocate.
     let Some(first) = parse(0) else { return reply.error(errors::NOT_A_FLOAT) };
     let mut rest = Vec::new();
     for at in (2..pairs.len()).step_by(2) {
@@ -70,12 +71,12 @@ fn add(access: &mut Access<'_>, args: &Args<'_>, mut options: AddOptions, reply:
     add_scores(access, args, members, options, count_changed, reply);
 }
 
-/// What became of all members.
+/// The outcome of adding members.
 #[derive(Default)]
 struct Tally {
     added: i64,
     updated: i64,
-    /// The last one's score, unless it was left as it is.
+    /// The last member's score, unless a condition prevented its update.
     score: Option<f64>,
     not_a_number: bool,
 }
@@ -86,8 +87,8 @@ impl Tally {
     }
 }
 
-/// Adds members to the set at `args[1]`, replies as `ZADD` does, and returns whether anything changed. There is at least one
-/// member; with `INCR` exactly one.
+/// Adds members to the set at `args[1]`, replies as `ZADD` does, and returns whether anything
+/// changed. Requires at least one member; exactly one with `INCR`.
 pub(crate) fn add_scores<'m>(
     access: &mut Access<'_>,
     args: &Args<'_>,

@@ -1,4 +1,5 @@
-//! Unions, intersections and differences of sorted sets (and sets, whose members all have the score 1), over any shards.
+//! Unions, intersections and differences of sorted sets and sets, in any shards. Members of sets
+//! have score 1.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
@@ -21,7 +22,7 @@ enum Operation {
     Difference,
 }
 
-/// How the scores of one member in several sets become one.
+/// How the scores of a member in several sets are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Aggregate {
     Sum,
@@ -32,7 +33,7 @@ enum Aggregate {
 impl Aggregate {
     fn join(self, one: f64, other: f64) -> f64 {
         match self {
-            // Infinities of both signs make 0, as in Redis.
+            // As in Redis, the sum of opposite infinities is 0.
             Aggregate::Sum => zero_if_nan(one + other),
             Aggregate::Min if other < one => other,
             Aggregate::Max if other > one => other,
@@ -45,7 +46,7 @@ fn zero_if_nan(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
 
-/// What a key holds that takes part.
+/// The value of a source key.
 #[derive(Clone, Copy)]
 enum Content<'a> {
     Nothing,
@@ -54,7 +55,7 @@ enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// `None`: another type.
+    /// Returns the content of a key; `None` for another type.
     fn of(held: Option<Held<'a>>) -> Option<Self> {
         let Some(held) = held else { return Some(Content::Nothing) };
         let sorted = held.view::<SortedSet>().map(Content::Sorted);
@@ -92,27 +93,27 @@ struct Source<'a> {
     weight: f64,
 }
 
-/// The options behind the keys.
+/// The options after the keys.
 struct Options {
     aggregate: Aggregate,
     with_scores: bool,
-    /// Most members that `ZINTERCARD` counts.
+    /// Maximum number of members that `ZINTERCARD` counts.
     limit: usize,
 }
 
 /// `ZUNION numkeys key [key …] [WEIGHTS weight …] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`.
 pub fn zunion(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    answer(access, args, Operation::Union, reply);
+    reply_result(access, args, Operation::Union, reply);
 }
 
 /// `ZINTER numkeys key [key …] [WEIGHTS weight …] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`.
 pub fn zinter(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    answer(access, args, Operation::Intersection, reply);
+    reply_result(access, args, Operation::Intersection, reply);
 }
 
 /// `ZDIFF numkeys key [key …] [WITHSCORES]`.
 pub fn zdiff(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    answer(access, args, Operation::Difference, reply);
+    reply_result(access, args, Operation::Difference, reply);
 }
 
 /// `ZUNIONSTORE destination numkeys key [key …] [WEIGHTS weight …] [AGGREGATE SUM|MIN|MAX]`.
@@ -145,8 +146,8 @@ pub fn zintercard(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     reply.integer(found as i64);
 }
 
-fn answer(access: &mut Access<'_>, args: &Args<'_>, operation: Operation, reply: &mut Reply<'_>) {
-    /// The result is only walked through once: it needn't be packed.
+fn reply_result(access: &mut Access<'_>, args: &Args<'_>, operation: Operation, reply: &mut Reply<'_>) {
+    /// The result is iterated only once, so packing it isn't worthwhile.
     const UNPACKED: PackLimits = PackLimits { entries: 0, value_bytes: 0 };
     let name = match operation {
         Operation::Union => "zunion",
@@ -155,7 +156,7 @@ fn answer(access: &mut Access<'_>, args: &Args<'_>, operation: Operation, reply:
     };
     let Some(keys) = keys_of(access, args, 1, name, reply) else { return };
     let held = access.held(&keys, has_members);
-    let Some((sources, options)) = sources(held, args, 1, Form::Answer, operation, reply) else { return };
+    let Some((sources, options)) = sources(held, args, 1, Form::Reply, operation, reply) else { return };
     let result = run(&sources, operation, options.aggregate, UNPACKED);
     let members = result.view().iter();
     if options.with_scores {
@@ -180,12 +181,13 @@ fn store_result(
     store(access, &destination, result, event, reply);
 }
 
-/// Whether a source holds what these commands work on: a sorted set, or a set.
+/// Returns whether a source is a sorted set or a set.
 fn has_members(held: Held<'_>) -> bool {
     held.view::<SortedSet>().is_some() || held.view::<Set>().is_some()
 }
 
-/// The keys after `args[number]`, which says how many there are.
+/// Returns the keys after `args[number]`, which is their number. Replies with an error and returns
+/// `None` if it is invalid.
 fn keys_of<'k>(
     access: &Access<'_>,
     args: &Args<'k>,
@@ -209,15 +211,16 @@ fn keys_of<'k>(
     Some((first..first + count).map(|index| access.key(args, index)).collect())
 }
 
-/// What a command does with its result.
+/// The use of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    Answer,
+    Reply,
     Store,
     Count,
 }
 
-/// What the keys hold, with their weights, and the options. Types are checked before options, as in Redis.
+/// Returns the sources with their weights, and the options. As in Redis, types are checked before
+/// options.
 fn sources<'a>(
     held: Vec<Option<Held<'a>>>,
     args: &Args<'_>,
@@ -255,15 +258,15 @@ fn parse_options(
     sources: &mut [Source<'_>],
 ) -> Result<Options, &'static str> {
     let mut options = Options { aggregate: Aggregate::Sum, with_scores: false, limit: usize::MAX };
-    let joins_scores = operation != Operation::Difference && form != Form::Count;
+    let merges_scores = operation != Operation::Difference && form != Form::Count;
     while let Some(option) = args.get(index) {
         let left = args.len() - index;
-        if joins_scores && left > sources.len() && is_option(option, "WEIGHTS") {
+        if merges_scores && left > sources.len() && is_option(option, "WEIGHTS") {
             for (source, weight) in sources.iter_mut().zip(args.tail(index + 1)) {
                 source.weight = double::parse(weight).ok_or("ERR weight value is not a float")?;
             }
             index += 1 + sources.len();
-        } else if joins_scores && left >= 2 && is_option(option, "AGGREGATE") {
+        } else if merges_scores && left >= 2 && is_option(option, "AGGREGATE") {
             let kind = args.at(index + 1);
             options.aggregate = if is_option(kind, "SUM") {
                 Aggregate::Sum
@@ -275,12 +278,12 @@ fn parse_options(
                 return Err(errors::SYNTAX);
             };
             index += 2;
-        } else if form == Form::Answer && is_option(option, "WITHSCORES") {
+        } else if form == Form::Reply && is_option(option, "WITHSCORES") {
             options.with_scores = true;
             index += 1;
         } else if form == Form::Count && left >= 2 && is_option(option, "LIMIT") {
             let limit = parse_i64(args.at(index + 1)).and_then(|limit| usize::try_from(limit).ok());
-            // 0: none.
+            // 0: no limit.
             options.limit = match limit.ok_or("ERR LIMIT can't be negative")? {
                 0 => usize::MAX,
                 limit => limit,
@@ -308,7 +311,7 @@ fn run(sources: &[Source<'_>], operation: Operation, aggregate: Aggregate, limit
     }
 }
 
-/// The union; sources are in order of their lengths, in which scores are added.
+/// Returns the union. Scores are added in the order of the sources, shortest first.
 fn union(sources: &[Source<'_>], aggregate: Aggregate) -> Builder {
     let longest = sources.last().map_or(0, |source| source.content.len());
     let mut builder = Builder::with_capacity(longest);
@@ -321,12 +324,12 @@ fn union(sources: &[Source<'_>], aggregate: Aggregate) -> Builder {
     builder
 }
 
-/// Visits what all sources have, while `visit` says to go on.
+/// Calls `visit` with the common members of all sources until it returns `false`.
 fn intersect(sources: &[Source<'_>], aggregate: Aggregate, mut visit: impl FnMut(&[u8], f64) -> bool) {
     let Some((shortest, others)) = sources.split_first() else { return };
-    let mut goes_on = true;
+    let mut more = true;
     shortest.content.for_each(|member, score| {
-        if !goes_on {
+        if !more {
             return;
         }
         member.with_bytes(|member| {
@@ -335,12 +338,12 @@ fn intersect(sources: &[Source<'_>], aggregate: Aggregate, mut visit: impl FnMut
                 let Some(score) = other.content.score(member) else { return };
                 joined = aggregate.join(joined, score * other.weight);
             }
-            goes_on = visit(member, joined);
+            more = visit(member, joined);
         });
     });
 }
 
-/// What only the first source has.
+/// Returns the members that only the first source has.
 fn difference(sources: &[Source<'_>]) -> Builder {
     let mut builder = Builder::with_capacity(0);
     let Some((first, others)) = sources.split_first() else { return builder };

@@ -1,4 +1,4 @@
-//! Members one by one.
+//! Commands on single members, and `ZSCAN`.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
@@ -13,7 +13,7 @@ use crate::arguments::is_option;
 use crate::errors;
 use crate::scanning::{ScanOptions, parse_cursor, reply_empty_page, reply_page};
 
-/// Members that one step of a page looks at.
+/// Members visited per step of a page.
 const MEMBERS_PER_STEP: usize = 10;
 
 /// `ZCARD key`.
@@ -47,12 +47,12 @@ fn reply_score(score: Option<f64>, reply: &mut Reply<'_>) {
     }
 }
 
-/// `ZRANK key member [WITHSCORE]` (the option since 7.2).
+/// `ZRANK key member [WITHSCORE]` (`WITHSCORE` from Redis 7.2).
 pub fn zrank(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     rank(access, args, false, reply);
 }
 
-/// `ZREVRANK key member [WITHSCORE]` (the option since 7.2).
+/// `ZREVRANK key member [WITHSCORE]` (`WITHSCORE` from Redis 7.2).
 pub fn zrevrank(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     rank(access, args, true, reply);
 }
@@ -103,7 +103,7 @@ pub fn zrem(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `ZSCAN key cursor [MATCH pattern] [COUNT count]`.
 pub fn zscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(cursor) = parse_cursor(args.at(2)) else { return reply.error("ERR invalid cursor") };
-    // Options are looked at only where there is something to scan, as in Redis.
+    // As in Redis, options are parsed only if the key exists.
     with_view(access, args, reply, reply_empty_page, |set, reply| {
         let options = match ScanOptions::parse(args, false) {
             Ok(options) => options,
@@ -124,13 +124,14 @@ pub fn zscan(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     });
 }
 
-/// A score as `ZSCAN` shows it: a string in both protocols, and in a packed set an integer in full.
+/// Writes a score as `ZSCAN` does: a string in both protocol versions, and all digits of an integer
+/// in a listpack.
 fn bulk_score(set: SortedSetView<'_>, score: f64, reply: &mut Reply<'_>) {
     match set.stored_integer(score) {
         Some(integer) => reply.bulk_integer(integer),
         None => {
-            let mut room = [0; pantala_resp::DOUBLE_LEN_MAX];
-            reply.bulk(pantala_resp::format_double(score, &mut room));
+            let mut buf = [0; pantala_resp::DOUBLE_LEN_MAX];
+            reply.bulk(pantala_resp::format_double(score, &mut buf));
         }
     }
 }

@@ -4,14 +4,14 @@
 //! | --- | --- |
 //! | `add` | `ZADD`, `ZINCRBY` |
 //! | `members` | `ZCARD`, `ZMSCORE`, `ZRANK`, `ZREM`, `ZREVRANK`, `ZSCAN`, `ZSCORE` |
-//! | `range` | what all ranges have in common: reading and resolving them |
-//! | `ranges` | `ZCOUNT`, `ZLEXCOUNT`, `ZRANGE` and its older forms, `ZRANGESTORE`, `ZREMRANGEBY…` |
+//! | `range` | parsing and resolution of ranges |
+//! | `ranges` | `ZCOUNT`, `ZLEXCOUNT`, `ZRANGE` and variants, `ZRANGESTORE`, `ZREMRANGEBY…` |
 //! | `pop` | `ZMPOP`, `ZPOPMAX`, `ZPOPMIN` |
-//! | `waiting` | `BZMPOP`, `BZPOPMAX`, `BZPOPMIN` |
+//! | `blocking` | `BZMPOP`, `BZPOPMAX`, `BZPOPMIN` |
 //! | `random` | `ZRANDMEMBER` |
-//! | `algebra` | `ZDIFF`, `ZINTER`, `ZINTERCARD`, `ZUNION` and those that store |
+//! | `algebra` | `ZDIFF`, `ZINTER`, `ZINTERCARD`, `ZUNION` and their `STORE` variants |
 //!
-//! Every argument is read before anything changes, so that a command that fails has no effect.
+//! Every argument is parsed before anything changes, so a command that fails has no effect.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -27,6 +27,7 @@ use crate::errors;
 
 mod add;
 mod algebra;
+mod blocking;
 mod members;
 mod pop;
 mod random;
@@ -34,17 +35,16 @@ mod range;
 mod ranges;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 pub use add::*;
 pub use algebra::*;
+pub use blocking::*;
 pub use members::*;
 pub use pop::*;
 pub use random::*;
 pub use ranges::*;
-pub use waiting::*;
 
-/// Up to where a set stays packed, by the settings now.
+/// Returns the current limits of listpack sets.
 pub(crate) fn pack_limits(access: &Access<'_>) -> PackLimits {
     let tuning = &access.keyspace().tuning;
     PackLimits {
@@ -53,7 +53,8 @@ pub(crate) fn pack_limits(access: &Access<'_>) -> PackLimits {
     }
 }
 
-/// Runs `work` on the sorted set of the key `args[1]`, or `on_missing`; another type is an error.
+/// Calls `work` with the sorted set at `args[1]`, or `on_missing`; replies with an error for
+/// another type.
 #[inline]
 fn with_view(
     access: &mut Access<'_>,
@@ -70,7 +71,7 @@ fn with_view(
     }
 }
 
-/// Replies members with their scores: one after the other in RESP2, a pair each in RESP3.
+/// Replies with members and scores: a flat array in RESP2, pairs in RESP3.
 fn reply_pairs<'a>(
     members: impl ExactSizeIterator<Item = (pantala_types::pack::Element<'a>, f64)>,
     reply: &mut Reply<'_>,
@@ -86,7 +87,8 @@ fn reply_pairs<'a>(
     }
 }
 
-/// Stores a result in place of whatever the key held, or removes the key when there is none; replies its length.
+/// Stores a result as the key's value, or deletes the key if the result is empty. Replies with its
+/// length.
 pub(crate) fn store(
     access: &mut Access<'_>,
     key: &Key<'_>,

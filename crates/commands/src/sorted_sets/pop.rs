@@ -1,4 +1,4 @@
-//! Taking the first or last members out.
+//! `ZPOPMIN`, `ZPOPMAX`, `ZMPOP`.
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{Access, Key};
@@ -11,7 +11,7 @@ use crate::arguments::{is_option, natural};
 use crate::elements::write;
 use crate::{errors, propagated};
 
-/// Which end is popped.
+/// The end to pop from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The lowest scores.
@@ -36,16 +36,16 @@ impl End {
     }
 }
 
-/// What a reply looks like.
+/// The form of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Member, score, member, score ….
     Flat,
-    /// A pair each.
+    /// A pair per member.
     Nested,
     /// The key, then a member and its score (`BZPOPMIN`).
     FlatWithKey,
-    /// The key, then a pair each in an array (`ZMPOP`).
+    /// The key, then an array of pairs (`ZMPOP`).
     WithKey,
 }
 
@@ -99,14 +99,14 @@ pub fn zmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// The arguments of `ZMPOP` and `BZMPOP`.
 #[derive(Clone, Debug)]
 pub(crate) struct MultiPop {
-    /// Indexes of its keys.
+    /// Indexes of the keys.
     pub(crate) keys: std::ops::Range<usize>,
     pub(crate) end: End,
     pub(crate) count: u64,
 }
 
 impl MultiPop {
-    /// Those from `args[number]`, the number of keys, on.
+    /// Parses the arguments from `args[number]`, the number of keys.
     pub(crate) fn parse(args: &Args<'_>, number: usize) -> Result<Self, &'static str> {
         let positive =
             |text: &[u8]| parse_i64(text).and_then(|value| u64::try_from(value).ok()).filter(|&value| value > 0);
@@ -130,7 +130,8 @@ impl MultiPop {
     }
 }
 
-/// Takes up to `count` members out of the set at a key and replies them. `false`: there is no such key, and nothing was replied.
+/// Pops up to `count` members from the set at a key and replies with them. Returns `false` and
+/// replies with nothing if there is no such key.
 pub(crate) fn pop(
     access: &mut Access<'_>,
     key: &Key<'_>,
@@ -141,19 +142,19 @@ pub(crate) fn pop(
 ) -> Result<bool, WrongType> {
     let result = access.db(key).change_as(key, Missing::Skip, |set: &mut SortedSet| {
         let len = set.view().len();
-        let taken = usize::try_from(count).unwrap_or(usize::MAX).min(len);
-        let ranks = if end == End::Min { 0..taken } else { len - taken..len };
+        let popped = usize::try_from(count).unwrap_or(usize::MAX).min(len);
+        let ranks = if end == End::Min { 0..popped } else { len - popped..len };
         match shape {
-            Shape::Flat => reply.array(taken * 2),
-            Shape::Nested => reply.array(taken),
+            Shape::Flat => reply.array(popped * 2),
+            Shape::Nested => reply.array(popped),
             Shape::FlatWithKey => {
-                reply.array(1 + taken * 2);
+                reply.array(1 + popped * 2);
                 reply.bulk(key.bytes);
             }
             Shape::WithKey => {
                 reply.array(2);
                 reply.bulk(key.bytes);
-                reply.array(taken);
+                reply.array(popped);
             }
         }
         for (member, score) in set.view().range(ranks.clone(), end == End::Max) {
@@ -164,15 +165,15 @@ pub(crate) fn pop(
             reply.double(score);
         }
         set.remove_range(ranks);
-        (Change::event(end.event()).when(taken > 0), taken)
+        (Change::event(end.event()).when(popped > 0), popped)
     })?;
-    let Some(taken) = result else { return Ok(false) };
-    if taken > 0 {
-        // `ZPOPMIN` itself is propagated as it came.
+    let Some(popped) = result else { return Ok(false) };
+    if popped > 0 {
+        // `ZPOPMIN` and `ZPOPMAX` are propagated unchanged.
         match shape {
             Shape::Flat | Shape::Nested => {}
             Shape::FlatWithKey => propagated::pop(access, end.command(), key, None),
-            Shape::WithKey => propagated::pop(access, end.command(), key, Some(taken)),
+            Shape::WithKey => propagated::pop(access, end.command(), key, Some(popped)),
         }
     }
     Ok(true)

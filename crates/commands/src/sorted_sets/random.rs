@@ -1,4 +1,4 @@
-//! Members at random.
+//! `ZRANDMEMBER`.
 
 use pantala_engine::access::Access;
 use pantala_resp::{Args, Reply, Version};
@@ -57,12 +57,12 @@ pub fn zrandmember(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
     );
 }
 
-/// The member of a rank, which must exist.
+/// Returns the member with a rank, which must exist.
 fn pick(set: SortedSetView<'_>, rank: usize) -> (Element<'_>, f64) {
     set.range(rank..rank + 1, false).next().unwrap_or((Element::Bytes(b""), 0.0))
 }
 
-/// Replies what may be much more than the set has, as long as that isn't more than `reply_bytes_max`.
+/// Replies with members that may repeat. Aborts the reply if it exceeds `reply_bytes_max`.
 fn reply_repeated<'a>(
     picks: impl ExactSizeIterator<Item = (Element<'a>, f64)>,
     with_scores: bool,

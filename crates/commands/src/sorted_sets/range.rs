@@ -1,4 +1,4 @@
-//! Ranges of sorted sets: what clients write, and which ranks that is.
+//! Parses ranges of sorted sets and resolves them to ranks.
 
 use std::ops::Range;
 
@@ -9,9 +9,9 @@ use pantala_types::sorted_set::{LexRange, ScoreRange, SortedSetView};
 use crate::arguments::is_option;
 use crate::errors;
 
-/// What a range is counted in.
+/// What the bounds of a range are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum RangeKind {
     /// Ranks.
     Rank,
     /// Scores.
@@ -32,19 +32,21 @@ pub(super) enum Bounds<'a> {
 }
 
 impl<'a> Bounds<'a> {
-    /// The bounds of two arguments.
-    pub(super) fn parse(by: By, min: &'a [u8], max: &'a [u8]) -> Result<Self, &'static str> {
-        match by {
-            By::Rank => match (parse_i64(min), parse_i64(max)) {
+    /// Parses the bounds.
+    pub(super) fn parse(kind: RangeKind, min: &'a [u8], max: &'a [u8]) -> Result<Self, &'static str> {
+        match kind {
+            RangeKind::Rank => match (parse_i64(min), parse_i64(max)) {
                 (Some(start), Some(end)) => Ok(Bounds::Rank(start, end)),
                 _ => Err(errors::NOT_AN_INTEGER),
             },
-            By::Score => ScoreRange::parse(min, max).map(Bounds::Score).ok_or("ERR min or max is not a float"),
-            By::Lex => LexRange::parse(min, max).map(Bounds::Lex).ok_or("ERR min or max not valid string range item"),
+            RangeKind::Score => ScoreRange::parse(min, max).map(Bounds::Score).ok_or("ERR min or max is not a float"),
+            RangeKind::Lex => {
+                LexRange::parse(min, max).map(Bounds::Lex).ok_or("ERR min or max not valid string range item")
+            }
         }
     }
 
-    /// The ranks, ascending. Ranks given are counted from the end when `reverse`.
+    /// Returns the ranks, ascending. If `reverse`, the given ranks count from the end.
     pub(super) fn ranks(&self, set: SortedSetView<'_>, reverse: bool) -> Range<usize> {
         match self {
             Bounds::Rank(start, end) => {
@@ -58,14 +60,14 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// Ranks from one to another, both included, in a set of `len` members; negative ones count from the end.
+/// Resolves ranks, both inclusive, in a set of `len` members; negative ones count from the end.
 fn clamp_ranks(start: i64, end: i64, len: usize) -> Range<usize> {
     let absolute = |rank: i64| if rank < 0 { rank.saturating_add(len as i64) } else { rank };
     let (start, end) = (absolute(start).max(0), absolute(end).min(len as i64 - 1));
     if start > end { 0..0 } else { start as usize..end as usize + 1 }
 }
 
-/// A whole query: bounds, direction, and what of it is wanted.
+/// A complete query: bounds, direction and limit.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Query<'a> {
     pub(super) bounds: Bounds<'a>,
@@ -75,63 +77,63 @@ pub(super) struct Query<'a> {
     limit: i64,
 }
 
-/// What a command's name says already.
+/// The properties of a query that the command's name determines.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fixed {
-    /// What it counts in; `None`: options say.
-    pub(super) by: Option<By>,
-    /// Whether it goes backwards; `None`: options say.
+pub(super) struct Preset {
+    /// The kind of range; `None` if options determine it.
+    pub(super) kind: Option<RangeKind>,
+    /// The direction; `None` if options determine it.
     pub(super) reverse: Option<bool>,
-    /// The result is stored: there is no `WITHSCORES`.
+    /// The result is stored, so there is no `WITHSCORES`.
     pub(super) stores: bool,
 }
 
 impl<'a> Query<'a> {
-    /// The query of the arguments from the bounds, `args[first]` and the next, on.
-    pub(super) fn parse(args: &Args<'a>, first: usize, fixed: Fixed) -> Result<Self, &'static str> {
-        let (mut by, mut reverse) = (fixed.by, fixed.reverse);
+    /// Parses the bounds at `args[first]` and the next argument, and the options after them.
+    pub(super) fn parse(args: &Args<'a>, first: usize, preset: Preset) -> Result<Self, &'static str> {
+        let (mut kind, mut reverse) = (preset.kind, preset.reverse);
         let (mut with_scores, mut offset, mut limit) = (false, 0, -1);
         let mut index = first + 2;
         while let Some(option) = args.get(index) {
-            if !fixed.stores && is_option(option, "WITHSCORES") {
+            if !preset.stores && is_option(option, "WITHSCORES") {
                 with_scores = true;
-            } else if let (true, Some(skip), Some(most)) =
+            } else if let (true, Some(skip), Some(count)) =
                 (is_option(option, "LIMIT"), args.get(index + 1), args.get(index + 2))
             {
                 offset = parse_i64(skip).ok_or(errors::NOT_AN_INTEGER)?;
-                limit = parse_i64(most).ok_or(errors::NOT_AN_INTEGER)?;
+                limit = parse_i64(count).ok_or(errors::NOT_AN_INTEGER)?;
                 index += 2;
             } else if reverse.is_none() && is_option(option, "REV") {
                 reverse = Some(true);
-            } else if by.is_none() && is_option(option, "BYLEX") {
-                by = Some(By::Lex);
-            } else if by.is_none() && is_option(option, "BYSCORE") {
-                by = Some(By::Score);
+            } else if kind.is_none() && is_option(option, "BYLEX") {
+                kind = Some(RangeKind::Lex);
+            } else if kind.is_none() && is_option(option, "BYSCORE") {
+                kind = Some(RangeKind::Score);
             } else {
                 return Err(errors::SYNTAX);
             }
             index += 1;
         }
-        let (by, reverse) = (by.unwrap_or(By::Rank), reverse.unwrap_or(false));
-        if limit != -1 && by == By::Rank {
+        let (kind, reverse) = (kind.unwrap_or(RangeKind::Rank), reverse.unwrap_or(false));
+        if limit != -1 && kind == RangeKind::Rank {
             return Err("ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX");
         }
-        if with_scores && by == By::Lex {
+        if with_scores && kind == RangeKind::Lex {
             return Err("ERR syntax error, WITHSCORES not supported in combination with BYLEX");
         }
         let (min, max) = (args.at(first), args.at(first + 1));
-        // Backwards, the highest bound comes first.
-        let (min, max) = if reverse && by != By::Rank { (max, min) } else { (min, max) };
-        Ok(Query { bounds: Bounds::parse(by, min, max)?, reverse, with_scores, offset, limit })
+        // In reverse, the maximum comes first.
+        let (min, max) = if reverse && kind != RangeKind::Rank { (max, min) } else { (min, max) };
+        Ok(Query { bounds: Bounds::parse(kind, min, max)?, reverse, with_scores, offset, limit })
     }
 
-    /// The ranks that are wanted, ascending.
+    /// Returns the selected ranks, ascending.
     pub(super) fn ranks(&self, set: SortedSetView<'_>) -> Range<usize> {
         let ranks = self.bounds.ranks(set, self.reverse);
         if let Bounds::Rank(..) = self.bounds {
             return ranks;
         }
-        // A negative offset leaves nothing, a negative limit is none.
+        // As in Redis, a negative offset selects nothing, and a negative limit means no limit.
         let offset = usize::try_from(self.offset).unwrap_or(usize::MAX).min(ranks.len());
         let left = ranks.len() - offset;
         let count = usize::try_from(self.limit).map_or(left, |limit| limit.min(left));

@@ -1,4 +1,4 @@
-//! Commands that work on a range.
+//! Commands on ranges.
 
 use pantala_engine::access::Access;
 use pantala_engine::db::{Change, Missing, WrongType};
@@ -7,47 +7,47 @@ use pantala_resp::{Args, Reply};
 use pantala_types::sorted_set::Builder;
 use pantala_types::{Collection, SortedSet};
 
-use super::range::{Bounds, By, Fixed, Query};
+use super::range::{Bounds, Preset, Query, RangeKind};
 use super::{pack_limits, reply_pairs, store, with_view};
 use crate::elements::write;
 use crate::errors;
 
 /// `ZRANGE key start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`.
 pub fn zrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    read(access, args, Fixed::default(), reply);
+    read(access, args, Preset::default(), reply);
 }
 
 /// `ZREVRANGE key start stop [WITHSCORES]`.
 pub fn zrevrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    read(access, args, fixed(By::Rank, true), reply);
+    read(access, args, preset(RangeKind::Rank, true), reply);
 }
 
 /// `ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]`.
 pub fn zrangebyscore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    read(access, args, fixed(By::Score, false), reply);
+    read(access, args, preset(RangeKind::Score, false), reply);
 }
 
 /// `ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]`.
 pub fn zrevrangebyscore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    read(access, args, fixed(By::Score, true), reply);
+    read(access, args, preset(RangeKind::Score, true), reply);
 }
 
 /// `ZRANGEBYLEX key min max [LIMIT offset count]`.
 pub fn zrangebylex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    read(access, args, fixed(By::Lex, false), reply);
+    read(access, args, preset(RangeKind::Lex, false), reply);
 }
 
 /// `ZREVRANGEBYLEX key max min [LIMIT offset count]`.
 pub fn zrevrangebylex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    read(access, args, fixed(By::Lex, true), reply);
+    read(access, args, preset(RangeKind::Lex, true), reply);
 }
 
-fn fixed(by: By, reverse: bool) -> Fixed {
-    Fixed { by: Some(by), reverse: Some(reverse), stores: false }
+fn preset(kind: RangeKind, reverse: bool) -> Preset {
+    Preset { kind: Some(kind), reverse: Some(reverse), stores: false }
 }
 
-fn read(access: &mut Access<'_>, args: &Args<'_>, fixed: Fixed, reply: &mut Reply<'_>) {
-    let query = match Query::parse(args, 2, fixed) {
+fn read(access: &mut Access<'_>, args: &Args<'_>, preset: Preset, reply: &mut Reply<'_>) {
+    let query = match Query::parse(args, 2, preset) {
         Ok(query) => query,
         Err(error) => return reply.error(error),
     };
@@ -69,7 +69,7 @@ fn read(access: &mut Access<'_>, args: &Args<'_>, fixed: Fixed, reply: &mut Repl
 
 /// `ZRANGESTORE destination source min max [BYSCORE|BYLEX] [REV] [LIMIT offset count]`.
 pub fn zrangestore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    let query = match Query::parse(args, 3, Fixed { stores: true, ..Fixed::default() }) {
+    let query = match Query::parse(args, 3, Preset { stores: true, ..Preset::default() }) {
         Ok(query) => query,
         Err(error) => return reply.error(error),
     };
@@ -91,16 +91,16 @@ pub fn zrangestore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'
 
 /// `ZCOUNT key min max`.
 pub fn zcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    count(access, args, By::Score, reply);
+    count(access, args, RangeKind::Score, reply);
 }
 
 /// `ZLEXCOUNT key min max`.
 pub fn zlexcount(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    count(access, args, By::Lex, reply);
+    count(access, args, RangeKind::Lex, reply);
 }
 
-fn count(access: &mut Access<'_>, args: &Args<'_>, by: By, reply: &mut Reply<'_>) {
-    let bounds = match Bounds::parse(by, args.at(2), args.at(3)) {
+fn count(access: &mut Access<'_>, args: &Args<'_>, kind: RangeKind, reply: &mut Reply<'_>) {
+    let bounds = match Bounds::parse(kind, args.at(2), args.at(3)) {
         Ok(bounds) => bounds,
         Err(error) => return reply.error(error),
     };
@@ -117,21 +117,21 @@ fn count(access: &mut Access<'_>, args: &Args<'_>, by: By, reply: &mut Reply<'_>
 
 /// `ZREMRANGEBYRANK key start stop`.
 pub fn zremrangebyrank(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    remove(access, args, By::Rank, &Event(EventClass::SortedSet, "zremrangebyrank"), reply);
+    remove(access, args, RangeKind::Rank, &Event(EventClass::SortedSet, "zremrangebyrank"), reply);
 }
 
 /// `ZREMRANGEBYSCORE key min max`.
 pub fn zremrangebyscore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    remove(access, args, By::Score, &Event(EventClass::SortedSet, "zremrangebyscore"), reply);
+    remove(access, args, RangeKind::Score, &Event(EventClass::SortedSet, "zremrangebyscore"), reply);
 }
 
 /// `ZREMRANGEBYLEX key min max`.
 pub fn zremrangebylex(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    remove(access, args, By::Lex, &Event(EventClass::SortedSet, "zremrangebylex"), reply);
+    remove(access, args, RangeKind::Lex, &Event(EventClass::SortedSet, "zremrangebylex"), reply);
 }
 
-fn remove(access: &mut Access<'_>, args: &Args<'_>, by: By, event: &'static Event, reply: &mut Reply<'_>) {
-    let bounds = match Bounds::parse(by, args.at(2), args.at(3)) {
+fn remove(access: &mut Access<'_>, args: &Args<'_>, kind: RangeKind, event: &'static Event, reply: &mut Reply<'_>) {
+    let bounds = match Bounds::parse(kind, args.at(2), args.at(3)) {
         Ok(bounds) => bounds,
         Err(error) => return reply.error(error),
     };

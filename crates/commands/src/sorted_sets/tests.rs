@@ -1,9 +1,9 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use crate::testing::TestServer;
 
 #[test]
-fn zadd_and_its_conditions() {
+fn zadd_obeys_its_conditions() {
     let mut server = TestServer::new(3);
     server.expect(&[
         ("ZADD z 1 a 2 b", ":2"),
@@ -36,9 +36,9 @@ fn zadd_and_its_conditions() {
     server.check_counts(1, 0);
 }
 
-/// The same in both forms of a set.
+/// Tests both representations of a set.
 #[test]
-fn ranges_in_both_forms() {
+fn ranges_in_both_representations() {
     for long in ["", &"x".repeat(70)] {
         let mut server = TestServer::new(2);
         for (score, member) in [("-inf", "a"), ("1", "b"), ("1", "c"), ("2.5", "d"), ("+inf", "e")] {
@@ -67,7 +67,7 @@ fn ranges_in_both_forms() {
         assert_eq!(server.run(&format!("zrank z d{long} withscore")), "*2 :3 2.5");
         assert_eq!(server.run("ZRANK z nosuch WITHSCORE"), "*-1");
         assert_eq!(server.run("ZREVRANK nosuch a WITHSCORE"), "*-1");
-        // As in 7.2, by its source.
+        // As in the source code of 7.2.
         assert_eq!(server.run("ZRANK nosuch a extra"), "-ERR syntax error");
         let too_many = |name| format!("-ERR wrong number of arguments for '{name}' command");
         assert_eq!(server.run("ZRANK nosuch a WITHSCORE extra"), too_many("zrank"));
@@ -87,7 +87,7 @@ fn ranges_in_both_forms() {
 }
 
 #[test]
-fn pops() {
+fn pops_from_both_ends() {
     let mut server = TestServer::new(4);
     server.expect(&[
         ("ZADD z 1 a 2 b 3 c 4 d 5 e", ":5"),
@@ -107,7 +107,7 @@ fn pops() {
 }
 
 #[test]
-fn unions_intersections_differences() {
+fn unions_intersections_and_differences() {
     let mut server = TestServer::new(7);
     server.expect(&[
         ("ZADD a 1 x 2 y 3 z", ":3"),
@@ -136,7 +136,7 @@ fn unions_intersections_differences() {
 }
 
 #[test]
-fn encodings_follow_the_limits() {
+fn encoding_changes_at_the_limits() {
     let mut server = TestServer::new(1);
     for index in 0..128 {
         server.run(&format!("ZADD z {index} m{index}"));
@@ -145,14 +145,14 @@ fn encodings_follow_the_limits() {
     server.run("ZADD z 128 m128");
     assert_eq!(server.run("OBJECT ENCODING z"), "skiplist");
     server.run("ZREMRANGEBYRANK z 0 100");
-    assert_eq!(server.run("OBJECT ENCODING z"), "skiplist", "a set never goes back");
+    assert_eq!(server.run("OBJECT ENCODING z"), "skiplist", "a skiplist never becomes a listpack again");
     server.run("ZRANGESTORE y z 0 -1");
     assert_eq!(server.run("OBJECT ENCODING y"), "listpack");
     assert_eq!(server.run("ZRANGE y 0 1 WITHSCORES"), "*4 m101 101 m102 102");
 }
 
 #[test]
-fn random_members_and_scans() {
+fn random_members_and_zscan() {
     let mut server = TestServer::new(1);
     for index in 0..1000 {
         server.run(&format!("ZADD z {index} m{index}"));

@@ -29,12 +29,13 @@ const NOT_ABOVE: &str = "ERR The ID specified in XADD is equal or smaller than t
 const EXHAUSTED: &str = "ERR The stream has exhausted the last possible ID, unable to add more items";
 const TOO_LARGE: &str = "ERR Elements are too large to be stored";
 
-/// Nodes that an approximate trim without LIMIT looks at, and the entries it removes whatever the nodes' size.
+/// Maximum number of nodes that an approximate trim without LIMIT visits, and of entries that it
+/// removes, by default and at most.
 const TRIMMED_NODES_MAX: u64 = 100;
 const TRIMMED_ENTRIES_DEFAULT: u64 = 10_000;
 const TRIMMED_ENTRIES_MAX: u64 = 1_000_000;
 
-/// How a stream is to be trimmed.
+/// How to trim a stream.
 #[derive(Clone, Copy, Debug)]
 struct Trimming {
     to: Trim,
@@ -45,22 +46,23 @@ struct Trimming {
 }
 
 impl Trimming {
-    /// Returns the threshold to propagate and its index, where it differs from the client's.
+    /// Returns the threshold to propagate and its index, if it differs from the client's.
     fn threshold_left(&self, stream: &Stream) -> Option<(usize, Trim)> {
         self.approximate.then(|| (self.at, stream.threshold_left(self.to)))
     }
 }
 
-/// The options before the id, and the id.
+/// The options before the ID, and the ID.
 struct Options {
     trimming: Option<Trimming>,
     no_mkstream: bool,
     id: NewId,
-    /// Index of the id, or of the end of the arguments.
+    /// Index of the ID, or of the end of the arguments.
     id_at: usize,
 }
 
-/// `XADD key [NOMKSTREAM] [MAXLEN | MINID [= | ~] threshold [LIMIT count]] * | id field value [field value ...]`.
+/// `XADD key [NOMKSTREAM] [MAXLEN | MINID [= | ~] threshold [LIMIT count]] * | id field value
+/// [field value ...]`.
 pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     let tuning = &access.keyspace().tuning;
@@ -103,7 +105,7 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             write_id(id, reply);
             if is_journaled {
                 let id = (!matches!(options.id, NewId::Given(_))).then_some((options.id_at, id));
-                propagated::settled(access, args, id, threshold);
+                propagated::resolved(access, args, id, threshold);
             }
         }
     }
@@ -126,12 +128,12 @@ pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Ok(trimmed) = trimmed else { return reply.error(errors::WRONG_TYPE) };
     let (trimmed, threshold) = trimmed.unwrap_or((0, None));
     if trimmed > 0 && is_journaled {
-        propagated::settled(access, args, None, threshold);
+        propagated::resolved(access, args, None, threshold);
     }
     reply.integer(trimmed as i64);
 }
 
-/// How large nodes may become now.
+/// Returns the current limits of nodes.
 fn node_limits(tuning: &Tuning) -> NodeLimits {
     NodeLimits {
         bytes: tuning.stream_node_max_bytes.load(Relaxed),
@@ -140,7 +142,7 @@ fn node_limits(tuning: &Tuning) -> NodeLimits {
 }
 
 impl Options {
-    /// Reads the options of `XADD` (`adds`), up to its id, or of `XTRIM`.
+    /// Parses the options of `XADD` (`adds`) up to its ID, or those of `XTRIM`.
     fn parse(args: &Args<'_>, adds: bool, tuning: &Tuning) -> Result<Options, &'static str> {
         let mut options = Options { trimming: None, no_mkstream: false, id: NewId::Auto, id_at: args.len() };
         let mut limit = None;
@@ -161,8 +163,8 @@ impl Options {
                 options.trimming = Some(Trimming { to, approximate: operator == b"~", limit: 0, at });
             } else if more > 0 && is_option(option, "LIMIT") {
                 at += 1;
-                let most = parse_i64(args.at(at)).ok_or(errors::NOT_AN_INTEGER)?;
-                limit = Some(u64::try_from(most).map_err(|_| NEGATIVE_LIMIT)?);
+                let count = parse_i64(args.at(at)).ok_or(errors::NOT_AN_INTEGER)?;
+                limit = Some(u64::try_from(count).map_err(|_| NEGATIVE_LIMIT)?);
             } else if adds && is_option(option, "NOMKSTREAM") {
                 options.no_mkstream = true;
             } else if adds {
@@ -174,11 +176,11 @@ impl Options {
             }
             at += 1;
         }
-        options.settle_limit(limit, adds, tuning)?;
+        options.resolve_limit(limit, adds, tuning)?;
         Ok(options)
     }
 
-    fn settle_limit(&mut self, limit: Option<u64>, adds: bool, tuning: &Tuning) -> Result<(), &'static str> {
+    fn resolve_limit(&mut self, limit: Option<u64>, adds: bool, tuning: &Tuning) -> Result<(), &'static str> {
         let Some(trimming) = &mut self.trimming else {
             return match limit {
                 Some(1..) => Err(LIMIT_ALONE),
@@ -199,14 +201,14 @@ impl Options {
 
 fn threshold(argument: &[u8], is_length: bool) -> Result<Trim, &'static str> {
     if is_length {
-        let most = parse_i64(argument).ok_or(errors::NOT_AN_INTEGER)?;
-        u64::try_from(most).map(Trim::Length).map_err(|_| NEGATIVE_MAXLEN)
+        let length = parse_i64(argument).ok_or(errors::NOT_AN_INTEGER)?;
+        u64::try_from(length).map(Trim::Length).map_err(|_| NEGATIVE_MAXLEN)
     } else {
         StreamId::parse(argument, 0).map(Trim::Id).ok_or(INVALID_ID)
     }
 }
 
-/// Entries that an approximate trim removes at most, where the client doesn't say.
+/// Returns the maximum number of entries that an approximate trim without LIMIT removes.
 fn default_limit(node_entries_max: u64) -> u64 {
     match (node_entries_max as i64).wrapping_mul(TRIMMED_NODES_MAX as i64) {
         ..=0 => TRIMMED_ENTRIES_DEFAULT,

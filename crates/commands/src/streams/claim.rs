@@ -12,18 +12,18 @@ use super::{StreamBox, change, delivery, no_group};
 use crate::arguments::{c_string, is_option};
 use crate::errors;
 
-/// Index of the first id of `XCLAIM`.
+/// Index of the first ID of `XCLAIM`.
 const IDS_AT: usize = 5;
 /// Entries that `XAUTOCLAIM` claims without COUNT.
 const COUNT_DEFAULT: i64 = 100;
-/// How many pending entries `XAUTOCLAIM` looks at for each that it may claim.
+/// Pending entries that `XAUTOCLAIM` visits per claimable entry.
 const ATTEMPTS_PER_ENTRY: usize = 10;
-/// The largest COUNT of `XAUTOCLAIM`: Redis makes room for so many ids of 16 bytes.
+/// Maximum COUNT of `XAUTOCLAIM`: Redis allocates an array of that many IDs of 16 bytes.
 const COUNT_MAX: i64 = i64::MAX / 16;
-/// A COUNT for which Redis's room is beyond any address space.
-const COUNT_WITHOUT_ROOM: i64 = 1 << 43;
+/// A COUNT for which Redis's allocation exceeds any address space.
+const COUNT_OUT_OF_MEMORY: i64 = 1 << 43;
 
-/// Options of `XCLAIM` after its ids.
+/// The options of `XCLAIM` after its IDs.
 struct Options {
     delivered_ms: i64,
     deliveries: Option<u64>,
@@ -32,7 +32,8 @@ struct Options {
     last_id: StreamId,
 }
 
-/// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-ms] [RETRYCOUNT count] [FORCE] [JUSTID]
+/// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-ms] [RETRYCOUNT
+/// count] [FORCE] [JUSTID]
 /// [LASTID id]`.
 pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
@@ -67,7 +68,7 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         let Some(group) = stream.group_number(args.at(2)) else { return (Change::none(), ()) };
         let is_raised = stream.raise_group_id(group, options.last_id);
         let created = stream.claim(group, ids.as_slice(), &how, |pending, fields| {
-            claims.note(&pending, fields.is_some());
+            claims.record(&pending, fields.is_some());
             let Some(fields) = fields else { return };
             count += 1;
             if how.just_id {
@@ -76,7 +77,7 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
                 write_entry(pending.id, fields, reply);
             }
         });
-        claims.end(&stream.groups()[group], is_raised);
+        claims.finish(&stream.groups()[group], is_raised);
         (delivery(created), ())
     });
     reply.patch(claimed, count);
@@ -86,7 +87,7 @@ pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
 /// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`.
 pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
-    // Redis looks the key up for reading before anything else.
+    // Redis looks the key up for reading first.
     access.db(&key).read(&key);
     let Some(min_idle_ms) = min_idle(args.at(4), "ERR Invalid min-idle-time argument for XAUTOCLAIM", reply) else {
         return;
@@ -96,7 +97,7 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     if !group_exists(access, &key, args, reply) {
         return;
     }
-    if count >= COUNT_WITHOUT_ROOM {
+    if count >= COUNT_OUT_OF_MEMORY {
         return reply.error("ERR Insufficient memory, failed allocating transient memory, COUNT too high.");
     }
     let count = count as usize;
@@ -109,12 +110,12 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         let mut claimed = Vec::new();
         let attempts = count.saturating_mul(ATTEMPTS_PER_ENTRY);
         let done = stream.claim_pending(group, start, count, attempts, &how, |pending, fields| {
-            claims.note(&pending, fields.is_some());
+            claims.record(&pending, fields.is_some());
             if fields.is_some() {
                 claimed.push(pending.id);
             }
         });
-        claims.end(&stream.groups()[group], false);
+        claims.finish(&stream.groups()[group], false);
         reply.array(3);
         write_id(done.next, reply);
         reply.array(claimed.len());
@@ -134,7 +135,7 @@ pub fn xautoclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     claims.propagate(access, args, &args.tail(args.len()));
 }
 
-/// Whether there is the group `args[2]` of a key; if not, it was replied so.
+/// Returns whether the key has the group `args[2]`; replies with an error otherwise.
 fn group_exists(access: &mut Access<'_>, key: &Key<'_>, args: &Args<'_>, reply: &mut Reply<'_>) -> bool {
     match access.db(key).write_as::<StreamBox>(key) {
         Err(_) => reply.error(errors::WRONG_TYPE),
@@ -193,7 +194,7 @@ impl Options {
                 }
             }
         }
-        // A client's clock may be ahead of this one's: what can't be is now.
+        // A client's clock may be ahead of ours: an impossible time becomes now.
         if !(0..=now_ms).contains(&delivered_ms) {
             delivered_ms = now_ms;
         }
@@ -201,7 +202,7 @@ impl Options {
     }
 }
 
-/// COUNT and JUSTID of `XAUTOCLAIM`.
+/// Parses COUNT and JUSTID of `XAUTOCLAIM`.
 fn auto_options(args: &Args<'_>, reply: &mut Reply<'_>) -> Option<(i64, bool)> {
     let (mut count, mut just_id) = (COUNT_DEFAULT, false);
     let mut at = 6;

@@ -40,9 +40,9 @@ fn range(access: &mut Access<'_>, args: &Args<'_>, reversed: bool, reply: &mut R
         if at + 1 == args.len() || !is_option(args.at(at), "COUNT") {
             return reply.error(errors::SYNTAX);
         }
-        let Some(most) = integer(args.at(at + 1), reply) else { return };
-        // Redis takes -1 for no COUNT only where none is given.
-        count = usize::try_from(most).unwrap_or(0);
+        let Some(number) = integer(args.at(at + 1), reply) else { return };
+        // As in Redis, -1 isn't the same as no COUNT.
+        count = usize::try_from(number).unwrap_or(0);
         at += 2;
     }
     let key = access.first_key(args, 1);
@@ -106,22 +106,22 @@ pub fn xsetid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let done = change(&mut access.db(&key), &key, |stream| {
         let figures = *stream.figures();
         let has_entries = figures.length > 0;
-        let why_not = if stream.last_entry_id().is_some_and(|top| last_id < top) {
+        let error = if stream.last_entry_id().is_some_and(|top| last_id < top) {
             Some("ERR The ID specified in XSETID is smaller than the target stream top item")
         } else if has_entries && entries_added.is_some_and(|added| figures.length > added) {
             Some("ERR The entries_added specified in XSETID is smaller than the target stream length")
         } else {
             None
         };
-        if why_not.is_none() {
+        if error.is_none() {
             stream.set_id(last_id, entries_added, Some(max_deleted_id).filter(|&id| id != StreamId::MIN));
         }
-        (metadata(&Event(EventClass::Stream, "xsetid")).when(why_not.is_none()), why_not)
+        (metadata(&Event(EventClass::Stream, "xsetid")).when(error.is_none()), error)
     });
     match done {
         Err(_) => reply.error(errors::WRONG_TYPE),
         Ok(None) => reply.error(errors::NO_SUCH_KEY),
-        Ok(Some(Some(why_not))) => reply.error(why_not),
+        Ok(Some(Some(error))) => reply.error(error),
         Ok(Some(None)) => reply.ok(),
     }
 }

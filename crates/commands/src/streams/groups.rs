@@ -14,7 +14,7 @@ use crate::{errors, help};
 
 const NO_KEY: &str = "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM option to create an empty stream automatically.";
 const BUSY: &str = "BUSYGROUP Consumer Group name already exists";
-/// Most arguments of `XGROUP CREATE`, and how many `XGROUP SETID` has.
+/// Maximum number of arguments of `XGROUP CREATE`, and possible numbers of `XGROUP SETID`.
 const CREATE_ARGUMENTS_MAX: usize = 8;
 const SETID_ARGUMENTS: [usize; 2] = [5, 7];
 
@@ -23,9 +23,9 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
     let Some((mkstream, entries_read)) = options(args, true, reply) else { return };
     let key = access.first_key(args, 2);
     let start = Start::parse(args.at(4), StreamId::parse);
-    let fits = args.len() <= CREATE_ARGUMENTS_MAX;
+    let valid_len = args.len() <= CREATE_ARGUMENTS_MAX;
     let create = |stream: &mut Stream| {
-        let (true, Some(start)) = (fits, &start) else { return false };
+        let (true, Some(start)) = (valid_len, &start) else { return false };
         stream.create_group(args.at(3), start.id(stream.figures().last_id), entries_read)
     };
     let mut db = access.db(&key);
@@ -33,8 +33,8 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
         let is_created = create(stream);
         (metadata(&Event(EventClass::Stream, "xgroup-create")).when(is_created), is_created)
     });
-    if matches!(done, Ok(None)) && mkstream && fits && start.is_some() {
-        // The key itself is new: that is a change of it.
+    if matches!(done, Ok(None)) && mkstream && valid_len && start.is_some() {
+        // A new key is a change of its value.
         done = db.change_as(&key, Missing::Create, |stream: &mut StreamBox| {
             (Change::event(&Event(EventClass::Stream, "xgroup-create")), create(stream))
         });
@@ -42,7 +42,7 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
     match (done, start) {
         (Err(_), _) => reply.error(errors::WRONG_TYPE),
         (Ok(None), _) if !mkstream => reply.error(NO_KEY),
-        _ if !fits => subcommand_syntax(reply, "XGROUP", args.at(1)),
+        _ if !valid_len => subcommand_syntax(reply, "XGROUP", args.at(1)),
         (_, None) => reply.error(INVALID_ID),
         (Ok(Some(true)), Some(_)) => reply.ok(),
         (Ok(_), Some(_)) => reply.error(BUSY),
@@ -53,15 +53,15 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
 pub fn xgroup_setid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some((_, entries_read)) = options(args, false, reply) else { return };
     let start = Start::parse(args.at(4), parse_id_or_end);
-    let fits = SETID_ARGUMENTS.contains(&args.len());
+    let valid_len = SETID_ARGUMENTS.contains(&args.len());
     let done = change_group(access, args, reply, &Event(EventClass::Stream, "xgroup-setid"), |stream, group| {
-        let (true, Some(start)) = (fits, &start) else { return (false, ()) };
+        let (true, Some(start)) = (valid_len, &start) else { return (false, ()) };
         stream.set_group_id(group, start.id(stream.figures().last_id), entries_read);
         (true, ())
     });
     match (done, start) {
         (None, _) => {}
-        _ if !fits => subcommand_syntax(reply, "XGROUP", args.at(1)),
+        _ if !valid_len => subcommand_syntax(reply, "XGROUP", args.at(1)),
         (_, None) => reply.error(INVALID_ID),
         (Some(()), Some(_)) => reply.ok(),
     }
@@ -113,24 +113,24 @@ pub fn xgroup_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>
         "XGROUP",
         &[
             "CREATE <key> <groupname> <id|$> [option]",
-            "    Adds a group to a stream. Options:",
+            "    Create a group of a stream. Options:",
             "    * MKSTREAM",
-            "      Adds the stream too if there is none.",
+            "      Create the stream if it doesn't exist.",
             "    * ENTRIESREAD entries_read",
-            "      How many entries the group counts as having read (for internal use).",
+            "      Set the number of entries read by the group (internal use).",
             "CREATECONSUMER <key> <groupname> <consumer>",
-            "    Adds a consumer to a group.",
+            "    Create a consumer in a group.",
             "DELCONSUMER <key> <groupname> <consumer>",
-            "    Removes a consumer with its pending entries.",
+            "    Delete a consumer and its pending entries.",
             "DESTROY <key> <groupname>",
-            "    Removes a group.",
+            "    Delete a group.",
             "SETID <key> <groupname> <id|$> [ENTRIESREAD entries_read]",
-            "    Sets the id up to which a group has read.",
+            "    Set the last delivered ID of a group.",
         ],
     );
 }
 
-/// Where a group begins to read.
+/// The position from which a group reads.
 enum Start {
     /// `$`: after the last entry.
     Last,
@@ -138,7 +138,7 @@ enum Start {
 }
 
 impl Start {
-    /// `None`: it is no id, which is said only after a missing key has been.
+    /// Parses a position. `None` if it is invalid; the error for a missing key comes first.
     fn parse(argument: &[u8], parse: fn(&[u8], u64) -> Option<StreamId>) -> Option<Start> {
         if c_string(argument) == b"$" { Some(Start::Last) } else { parse(argument, 0).map(Start::After) }
     }
@@ -151,7 +151,8 @@ impl Start {
     }
 }
 
-/// MKSTREAM, where `creates`, and ENTRIESREAD. `None`: it was replied what is wrong.
+/// Parses MKSTREAM (if `creates`) and ENTRIESREAD. Replies with an error and returns `None` if they
+/// are invalid.
 fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(bool, i64)> {
     let (mut mkstream, mut entries_read) = (false, ENTRIES_READ_UNKNOWN);
     let mut at = 5;
@@ -174,8 +175,8 @@ fn options(args: &Args<'_>, creates: bool, reply: &mut Reply<'_>) -> Option<(boo
     Some((mkstream, entries_read))
 }
 
-/// Changes the group `args[3]` of the key `args[2]`, with that event if `work` says that it did. `None`: it was replied what
-/// is wrong.
+/// Changes the group `args[3]` of the key `args[2]`; publishes `event` if `work` returns that it
+/// changed. Replies with an error and returns `None` if there is no such group.
 fn change_group<R>(
     access: &mut Access<'_>,
     args: &Args<'_>,

@@ -1,4 +1,4 @@
-//! Ids as arguments; ids and entries as replies.
+//! IDs as arguments; IDs and entries in replies.
 
 use pantala_resp::{Args, Reply};
 use pantala_types::pack::Element;
@@ -6,15 +6,16 @@ use pantala_types::stream::{Fields, IdText, StreamId};
 
 use crate::arguments::c_string;
 
-/// What isn't an id.
+/// The error for an invalid ID.
 pub(super) const INVALID_ID: &str = "ERR Invalid stream ID specified as stream command argument";
 
-/// The id that an argument is; `missing_seq` is its number where it has none.
+/// Parses an ID; `missing_seq` is the sequence number if it has none. Replies with an error and
+/// returns `None` if it is invalid.
 pub(super) fn id(argument: &[u8], missing_seq: u64, reply: &mut Reply<'_>) -> Option<StreamId> {
     or_error(StreamId::parse(argument, missing_seq), reply)
 }
 
-/// As [`id`], or `-` for the first and `+` for the last.
+/// Parses an ID like [`id`], or `-` for the first and `+` for the last.
 fn id_or_end(argument: &[u8], missing_seq: u64, reply: &mut Reply<'_>) -> Option<StreamId> {
     or_error(parse_id_or_end(argument, missing_seq), reply)
 }
@@ -26,19 +27,19 @@ fn or_error(id: Option<StreamId>, reply: &mut Reply<'_>) -> Option<StreamId> {
     id
 }
 
-/// As [`StreamId::parse`], or `-` for the first and `+` for the last.
+/// Parses an ID like [`StreamId::parse`], or `-` for the first and `+` for the last.
 pub(super) fn parse_id_or_end(argument: &[u8], missing_seq: u64) -> Option<StreamId> {
     match c_string(argument) {
-        b"-" if argument.len() < LONGEST_PARSED => Some(StreamId::MIN),
-        b"+" if argument.len() < LONGEST_PARSED => Some(StreamId::MAX),
+        b"-" if argument.len() < ID_BUFFER_BYTES => Some(StreamId::MIN),
+        b"+" if argument.len() < ID_BUFFER_BYTES => Some(StreamId::MAX),
         _ => StreamId::parse(argument, missing_seq),
     }
 }
 
-/// Redis reads ids through a buffer of this size.
-const LONGEST_PARSED: usize = 128;
+/// Size of Redis's buffer for parsing IDs.
+const ID_BUFFER_BYTES: usize = 128;
 
-/// The first id of a range: inclusive, or exclusive after a parenthesis.
+/// Parses the first ID of a range: inclusive, or exclusive after a parenthesis.
 pub(super) fn start(argument: &[u8], reply: &mut Reply<'_>) -> Option<StreamId> {
     let [b'(', rest @ ..] = argument else { return id_or_end(argument, 0, reply) };
     if rest.is_empty() {
@@ -51,7 +52,7 @@ pub(super) fn start(argument: &[u8], reply: &mut Reply<'_>) -> Option<StreamId> 
     start
 }
 
-/// The last id of a range, as [`start`].
+/// Parses the last ID of a range, like [`start`].
 pub(super) fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<StreamId> {
     let [b'(', rest @ ..] = argument else { return id_or_end(argument, u64::MAX, reply) };
     if rest.is_empty() {
@@ -64,22 +65,22 @@ pub(super) fn end(argument: &[u8], reply: &mut Reply<'_>) -> Option<StreamId> {
     end
 }
 
-/// How many ids are kept without an allocation.
-const FEW: usize = 8;
+/// IDs kept without an allocation.
+const INLINE_MAX: usize = 8;
 
-/// Ids of one call.
+/// The IDs of one call.
 pub(super) struct Ids {
-    few: [StreamId; FEW],
-    many: Vec<StreamId>,
+    inline: [StreamId; INLINE_MAX],
+    heap: Vec<StreamId>,
     len: usize,
 }
 
 impl Ids {
     pub(super) fn new() -> Self {
-        Ids { few: [StreamId::MIN; FEW], many: Vec::new(), len: 0 }
+        Ids { inline: [StreamId::MIN; INLINE_MAX], heap: Vec::new(), len: 0 }
     }
 
-    /// The ids that arguments are; `None`: one of them isn't.
+    /// Parses arguments as IDs; `None` if one of them is invalid.
     pub(super) fn of(args: Args<'_>) -> Option<Ids> {
         let mut ids = Ids::new();
         for argument in args {
@@ -89,29 +90,29 @@ impl Ids {
     }
 
     pub(super) fn push(&mut self, id: StreamId) {
-        if let Some(room) = self.few.get_mut(self.len) {
-            *room = id;
+        if let Some(place) = self.inline.get_mut(self.len) {
+            *place = id;
         } else {
-            if self.many.is_empty() {
-                self.many.extend_from_slice(&self.few);
+            if self.heap.is_empty() {
+                self.heap.extend_from_slice(&self.inline);
             }
-            self.many.push(id);
+            self.heap.push(id);
         }
         self.len += 1;
     }
 
     pub(super) fn as_slice(&self) -> &[StreamId] {
-        if self.len <= FEW { &self.few[..self.len] } else { &self.many }
+        if self.len <= INLINE_MAX { &self.inline[..self.len] } else { &self.heap }
     }
 }
 
-/// Replies an id.
+/// Replies with an ID.
 #[inline]
 pub(super) fn write_id(id: StreamId, reply: &mut Reply<'_>) {
     reply.bulk(id.write(&mut IdText::new()));
 }
 
-/// Replies an entry.
+/// Replies with an entry.
 #[inline]
 pub(super) fn write_entry(id: StreamId, fields: Fields<'_>, reply: &mut Reply<'_>) {
     reply.array(2);

@@ -11,7 +11,7 @@ use super::{StreamBox, no_group_of_key, subcommand_syntax};
 use crate::arguments::{integer, is_option};
 use crate::{errors, help};
 
-/// Entries that `XINFO STREAM FULL` shows without COUNT.
+/// Entries shown by `XINFO STREAM FULL` without COUNT.
 const FULL_COUNT_DEFAULT: usize = 10;
 
 /// `XINFO CONSUMERS key group`.
@@ -76,16 +76,16 @@ pub fn xinfo_help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
         "XINFO",
         &[
             "CONSUMERS <key> <groupname>",
-            "    The consumers of a group.",
+            "    Return the consumers of a group.",
             "GROUPS <key>",
-            "    The groups of a stream.",
+            "    Return the groups of a stream.",
             "STREAM <key> [FULL [COUNT <count>]]",
-            "    A stream; with FULL, its entries and all of its groups too.",
+            "    Return details of a stream; with FULL, its entries and groups as well.",
         ],
     );
 }
 
-/// Runs `work` on the stream of the key `args[2]`, or replies why there is none.
+/// Calls `work` with the stream at `args[2]`, or replies with an error.
 fn with_stream(
     access: &mut Access<'_>,
     args: &Args<'_>,
@@ -100,8 +100,8 @@ fn with_stream(
     }
 }
 
-/// What both forms of `XINFO STREAM` begin with: seven pairs.
-fn write_figures(stream: &Stream, reply: &mut Reply<'_>) {
+/// Writes the first seven pairs of both forms of `XINFO STREAM`.
+fn write_overview(stream: &Stream, reply: &mut Reply<'_>) {
     let figures = stream.figures();
     let ids = |name: &str, id: StreamId, reply: &mut Reply<'_>| {
         reply.bulk(name.as_bytes());
@@ -122,7 +122,7 @@ fn write_figures(stream: &Stream, reply: &mut Reply<'_>) {
 
 fn summarize(stream: &Stream, reply: &mut Reply<'_>) {
     reply.map(10);
-    write_figures(stream, reply);
+    write_overview(stream, reply);
     reply.bulk(b"groups");
     reply.integer(stream.groups().len() as i64);
     reply.bulk(b"first-entry");
@@ -135,7 +135,7 @@ fn summarize(stream: &Stream, reply: &mut Reply<'_>) {
     }
 }
 
-/// Three pairs: how far a group has read.
+/// Writes three pairs: the reading progress of a group.
 fn write_progress(stream: &Stream, group: &Group, reply: &mut Reply<'_>) {
     reply.bulk(b"last-delivered-id");
     write_id(group.last_id(), reply);
@@ -153,7 +153,7 @@ fn write_progress(stream: &Stream, group: &Group, reply: &mut Reply<'_>) {
 
 fn write_full(stream: &Stream, count: usize, reply: &mut Reply<'_>) {
     reply.map(9);
-    write_figures(stream, reply);
+    write_overview(stream, reply);
     reply.bulk(b"entries");
     let entries = reply.defer_array();
     let shown = stream.range(StreamId::MIN, StreamId::MAX, count, |id, fields| write_entry(id, fields, reply));

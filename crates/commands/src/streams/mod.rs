@@ -9,11 +9,11 @@
 //! | `pending` | `XACK`, `XPENDING` |
 //! | `claim` | `XCLAIM`, `XAUTOCLAIM` |
 //! | `info` | `XINFO` |
-//! | `ids` | ids as arguments, ids and entries as replies |
-//! | `propagated` | the forms in which commands are propagated |
+//! | `ids` | IDs as arguments; IDs and entries in replies |
+//! | `propagated` | propagated forms that differ from the client's command |
 //!
-//! `XADD` probes its key once and copies its fields once; `XREADGROUP` of what is new finds it without a search, and `XACK` in two
-//! binary searches.
+//! `XADD` probes its key once and copies its fields once. `XREADGROUP` finds new entries without a
+//! search, `XACK` finds an entry with two binary searches.
 
 mod add;
 mod claim;
@@ -43,10 +43,10 @@ use pantala_types::Stream;
 
 use crate::arguments::c_string;
 
-/// A stream as the engine keeps it.
+/// The engine's representation of a stream.
 type StreamBox = Box<Stream>;
 
-/// Changes the stream at a key. `None`: there is no such key.
+/// Changes the stream at a key; `None` if there is no such key.
 fn change<R>(
     db: &mut Db<'_>,
     key: &Key<'_>,
@@ -55,7 +55,8 @@ fn change<R>(
     db.change_as(key, Missing::Skip, |stream: &mut StreamBox| work(stream))
 }
 
-/// The change of a stream's groups or ids, which Redis doesn't count as its value, and its event.
+/// Returns a change of groups or IDs, which doesn't count as a change of the value in Redis, with
+/// its event.
 fn metadata(event: &'static Event) -> Change {
     Change::metadata().and(event)
 }
@@ -66,22 +67,22 @@ fn delivery(created_consumer: bool) -> Change {
     if created_consumer { metadata(&Event(EventClass::Stream, "xgroup-createconsumer")) } else { Change::metadata() }
 }
 
-/// The error of a command that needs a key and a group of it, `rest` following their names.
+/// Replies with the error for a missing key or group; `rest` follows their names.
 fn no_group(reply: &mut Reply<'_>, key: &[u8], group: &[u8], rest: &str) {
     let between = b"' or consumer group '";
     let before = b"NOGROUP No such key '";
     reply.error_bytes(&[before, c_string(key), between, c_string(group), b"'", rest.as_bytes()].concat());
 }
 
-/// The error of a command that needs a group of a key that is there.
+/// Replies with the error for a missing group of an existing key.
 fn no_group_of_key(reply: &mut Reply<'_>, key: &[u8], group: &[u8]) {
     let before = b"NOGROUP No such consumer group '";
     reply.error_bytes(&[before, c_string(group), b"' for key name '", c_string(key), b"'"].concat());
 }
 
-/// The error of a subcommand whose arguments don't fit, called `name` by the client.
+/// Replies with the error for wrong arguments of a subcommand; `name` is what the client called it.
 fn subcommand_syntax(reply: &mut Reply<'_>, container: &str, name: &[u8]) {
-    /// Bytes of the name that are repeated.
+    /// Bytes of the name quoted in the error.
     const SHOWN_BYTES_MAX: usize = 128;
     let name = c_string(name);
     let name = &name[..name.len().min(SHOWN_BYTES_MAX)];

@@ -32,7 +32,7 @@ pub fn xack(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
 }
 
-/// Which pending entries are wanted.
+/// The arguments of `XPENDING` with a range.
 struct Filter<'a> {
     min_idle_ms: i64,
     start: StreamId,
@@ -86,7 +86,7 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// How many entries are pending, the first and the last, and how many each consumer has.
+/// Replies with the number of pending entries, the first and last ID, and the number per consumer.
 fn summarize(group: &Group, reply: &mut Reply<'_>) {
     reply.array(4);
     reply.integer(group.pending_len() as i64);

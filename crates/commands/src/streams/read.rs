@@ -23,28 +23,29 @@ const NEW_OF_XREAD: &str =
     "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option.";
 const TIMEOUT_NOT_AN_INTEGER: &str = "ERR timeout is not an integer or out of range";
 const TIMEOUT_NEGATIVE: &str = "ERR timeout is negative";
-/// What ends the wait of an `XREADGROUP`.
-const KEY_GONE: &str = "UNBLOCKED the stream key no longer exists";
-const GROUP_GONE: &str = "NOGROUP the consumer group this client was blocked on no longer exists";
+/// The errors that unblock an `XREADGROUP`.
+const KEY_DELETED: &str = "UNBLOCKED the stream key no longer exists";
+const GROUP_DELETED: &str = "NOGROUP the consumer group this client was blocked on no longer exists";
 
-/// What `>` means: entries that were never delivered. Redis takes the last id for the same.
+/// The meaning of `>`: entries that haven't been delivered. As in Redis, the maximum ID means the
+/// same.
 const NEW: StreamId = StreamId::MAX;
 
-/// A group and the consumer that reads.
+/// A group and the reading consumer.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     group: &'a [u8],
     consumer: &'a [u8],
 }
 
-/// The options before the keys, and where those are.
+/// The options before the keys, and the position of the keys.
 struct Options<'a> {
     count: usize,
-    /// How long to wait, ms; 0: for ever.
+    /// Timeout in ms; 0 for none.
     block_ms: Option<i64>,
     noack: bool,
     reader: Option<Reader<'a>>,
-    /// Index of the first key; the ids follow the keys.
+    /// Index of the first key; the IDs follow the keys.
     first_key: usize,
     streams: usize,
 }
@@ -54,17 +55,19 @@ pub fn xread(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     read(access, args, false, reply);
 }
 
-/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK ms] [NOACK] STREAMS key [key ...] id [id ...]`.
+/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK ms] [NOACK] STREAMS key [key ...] id [id
+/// ...]`.
 pub fn xreadgroup(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     read(access, args, true, reply);
 }
 
-/// The shards of an `XREAD`. Its key specification doesn't tell them: a group or a consumer may be called STREAMS.
+/// Route of `XREAD`. Its key specification doesn't suffice: a group or a consumer may be called
+/// STREAMS.
 pub fn read_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     choose_shards(keyspace, args, false, shards);
 }
 
-/// The shards of an `XREADGROUP`.
+/// Route of `XREADGROUP`.
 pub fn readgroup_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     choose_shards(keyspace, args, true, shards);
 }
@@ -104,7 +107,7 @@ fn read(access: &mut Access<'_>, args: &Args<'_>, of_group: bool, reply: &mut Re
     }
     reply.truncate(position);
     match options.block_ms {
-        Some(timeout_ms) if access.may_block() => access.block(options.wait(args, after.as_slice(), timeout_ms)),
+        Some(timeout_ms) if access.may_block() => access.block(options.block_on(args, after.as_slice(), timeout_ms)),
         _ => reply.null_array(),
     }
 }
@@ -116,7 +119,7 @@ fn defer_streams(reply: &mut Reply<'_>) -> Deferred {
     }
 }
 
-/// Goes on with a command that waited, for the key that woke it.
+/// Continues a blocked command with the key that woke it.
 fn read_woken(access: &mut Access<'_>, args: &Args<'_>, options: &Options<'_>, reply: &mut Reply<'_>) {
     let keys = options.first_key..options.first_key + options.streams;
     let Some(at) = keys.into_iter().find(|&at| access.concerns(args.at(at))) else { return };
@@ -125,9 +128,10 @@ fn read_woken(access: &mut Access<'_>, args: &Args<'_>, options: &Options<'_>, r
         None => StreamId::parse(args.at(at + options.streams), 0),
         Some(reader) => {
             let mut db = access.db(&key);
-            let Ok(Some(stream)) = db.write_as::<StreamBox>(&key) else { return reply.error(KEY_GONE) };
-            let Some(group) = stream.group(reader.group) else { return reply.error(GROUP_GONE) };
-            // Only who gets something may claim, and has to before it takes that.
+            let Ok(Some(stream)) = db.write_as::<StreamBox>(&key) else { return reply.error(KEY_DELETED) };
+            let Some(group) = stream.group(reader.group) else { return reply.error(GROUP_DELETED) };
+            // A client may claim only if there is an entry for it, and must claim before it takes
+            // the entry.
             if !stream.has_entries_after(group.last_id()) || !access.claim() {
                 return;
             }
@@ -144,7 +148,7 @@ fn read_woken(access: &mut Access<'_>, args: &Args<'_>, options: &Options<'_>, r
     }
 }
 
-/// Replies the entries of a stream after an id. `false`: there are none.
+/// Replies with the entries of a stream after an ID. Returns `false` if there are none.
 fn read_stream(access: &mut Access<'_>, key: &Key<'_>, after: StreamId, count: usize, reply: &mut Reply<'_>) -> bool {
     let mut db = access.db(key);
     let (Some(start), Ok(Some(stream))) = (after.next(), db.read_as::<StreamBox>(key)) else {
@@ -205,7 +209,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Replies a stream and its entries after an id. `false`: there are none, and nothing is replied.
+    /// Replies with a stream's key and its entries after an ID. Returns `false` and replies with
+    /// nothing if there are none.
     fn read_one(&self, access: &mut Access<'_>, key: &Key<'_>, after: StreamId, reply: &mut Reply<'_>) -> bool {
         let before = reply.position();
         if reply.version() == Version::Resp2 {
@@ -222,21 +227,22 @@ impl<'a> Options<'a> {
         was_served
     }
 
-    /// How to wait for entries after these ids.
-    fn wait(&self, args: &Args<'_>, after: &[StreamId], timeout_ms: i64) -> Block {
+    /// Returns how to block for entries after these IDs.
+    fn block_on(&self, args: &Args<'_>, after: &[StreamId], timeout_ms: i64) -> Block {
         let keys = self.first_key..self.first_key + self.streams;
         if self.reader.is_some() {
             return Block::on(keys, WakesOn::AnyChange, timeout_ms);
         }
-        // `$` and `+` mean what they mean now.
-        let mut fixed: Vec<Vec<u8>> = args.iter().map(<[u8]>::to_vec).collect();
-        for (argument, id) in fixed[keys.end..].iter_mut().zip(after) {
+        // `$` and `+` are resolved now.
+        let mut resolved: Vec<Vec<u8>> = args.iter().map(<[u8]>::to_vec).collect();
+        for (argument, id) in resolved[keys.end..].iter_mut().zip(after) {
             *argument = id.to_string().into_bytes();
         }
-        Block { args: Some(fixed), ..Block::on(keys, WakesOn::Stream, timeout_ms) }
+        Block { args: Some(resolved), ..Block::on(keys, WakesOn::Stream, timeout_ms) }
     }
 
-    /// The id after which a stream is to be read. `None`: it was replied what is wrong.
+    /// Returns the ID after which to read a stream. Replies with an error and returns `None` if it
+    /// is invalid.
     fn start_of(
         &self,
         access: &mut Access<'_>,
@@ -261,7 +267,7 @@ impl<'a> Options<'a> {
             b"$" => return Some(stream.map_or(StreamId::MIN, |stream| stream.figures().last_id)),
             b">" if of_group => return Some(NEW),
             b">" => NEW_OF_XREAD,
-            // The last entry itself, of Redis 7.4.
+            // The last entry itself: from Redis 7.4.
             b"+" if !of_group => {
                 let last = stream.and_then(|stream| stream.last_entry_id());
                 return Some(last.and_then(StreamId::previous).unwrap_or(match stream {
@@ -278,7 +284,7 @@ impl<'a> Options<'a> {
         None
     }
 
-    /// Delivers entries to a consumer. `false`: there are none.
+    /// Delivers entries to a consumer. Returns `false` if there are none.
     fn read_group(
         &self,
         access: &mut Access<'_>,
@@ -295,13 +301,13 @@ impl<'a> Options<'a> {
             let Some(group) = stream.group_number(reader.group) else { return (Change::none(), None) };
             let done = if after == NEW {
                 let done = stream.deliver(group, reader.consumer, count, now_ms, self.noack, |id, fields| {
-                    delivered.note(id);
+                    delivered.record(id);
                     write_entry(id, fields, reply);
                 });
-                delivered.end(&stream.groups()[group], &done);
+                delivered.finish(&stream.groups()[group], &done);
                 done
             } else {
-                // `NEW` is the only id without a next one.
+                // Only `NEW` has no next ID.
                 let start = after.next().unwrap_or(StreamId::MAX);
                 stream.redeliver(group, reader.consumer, start, count, now_ms, |id, fields| match fields {
                     Some(fields) => write_entry(id, fields, reply),

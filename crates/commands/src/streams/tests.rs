@@ -1,4 +1,4 @@
-//! Replies here were compared with redis-server 7.0.15's.
+//! Replies were compared with those of redis-server 7.0.15.
 
 use crate::testing::TestServer;
 
@@ -6,7 +6,7 @@ const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong k
 const INVALID_ID: &str = "-ERR Invalid stream ID specified as stream command argument";
 
 #[test]
-fn adding_and_ids() {
+fn xadd_and_ids() {
     let mut server = TestServer::new(3);
     server.expect(&[
         ("XADD s 1-1 f v", "1-1"),
@@ -34,9 +34,9 @@ fn adding_and_ids() {
     server.check_counts(2, 0);
 }
 
-/// A command that fails leaves no key behind.
+/// A command that fails doesn't create a key.
 #[test]
-fn no_stream_is_made_for_an_entry_that_is_refused() {
+fn a_failed_xadd_creates_no_stream() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("XADD s 0-0 f v", "-ERR The ID specified in XADD must be greater than 0-0"),
@@ -55,7 +55,7 @@ fn no_stream_is_made_for_an_entry_that_is_refused() {
 }
 
 #[test]
-fn ranges_deleting_and_trimming() {
+fn ranges_deletion_and_trimming() {
     let mut server = TestServer::new(2);
     for ms in 1..=5 {
         server.run(&format!("XADD s {ms}-0 f {ms}"));
@@ -147,7 +147,7 @@ fn reading_several_streams() {
 }
 
 #[test]
-fn what_a_stream_tells_of_itself() {
+fn xinfo_describes_a_stream() {
     let mut server = TestServer::new(1);
     server.expect(&[
         ("XADD s 1-0 f v", "1-0"),

@@ -1,4 +1,4 @@
-//! Commands that wait for a member. How they wait: `pantala_engine::blocking`.
+//! Blocking sorted set commands. `pantala_engine::blocking` describes how a client blocks.
 
 use pantala_engine::access::Access;
 use pantala_engine::blocking::{Block, WakesOn};
@@ -23,21 +23,21 @@ pub fn bzpopmax(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
 fn pop_one(access: &mut Access<'_>, args: &Args<'_>, end: End, reply: &mut Reply<'_>) {
     let last = args.len() - 1;
     let Some(timeout_ms) = timeout_s(args.at(last), reply) else { return };
-    pop_or_wait(access, args, &MultiPop { keys: 1..last, end, count: 1 }, Shape::FlatWithKey, timeout_ms, reply);
+    pop_or_block(access, args, &MultiPop { keys: 1..last, end, count: 1 }, Shape::FlatWithKey, timeout_ms, reply);
 }
 
 /// `BZMPOP timeout numkeys key [key …] MIN|MAX [COUNT count]`.
 pub fn bzmpop(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
-    // What is wrong with the keys is said before what is wrong with the timeout, as in Redis.
+    // As in Redis, errors in the keys come before errors in the timeout.
     let call = match MultiPop::parse(args, 2) {
         Ok(call) => call,
         Err(error) => return reply.error(error),
     };
     let Some(timeout_ms) = timeout_s(args.at(1), reply) else { return };
-    pop_or_wait(access, args, &call, Shape::WithKey, timeout_ms, reply);
+    pop_or_block(access, args, &call, Shape::WithKey, timeout_ms, reply);
 }
 
-fn pop_or_wait(
+fn pop_or_block(
     access: &mut Access<'_>,
     args: &Args<'_>,
     call: &MultiPop,
@@ -53,13 +53,13 @@ fn pop_or_wait(
         let key = access.key(args, index);
         match access.db(&key).write_as::<SortedSet>(&key) {
             Ok(None) => continue,
-            // A woken command waits for a sorted set to come.
+            // A woken command stays blocked until the key holds a sorted set.
             Err(WrongType) if is_woken => return,
             Err(WrongType) => return reply.error(errors::WRONG_TYPE),
             Ok(Some(_)) => {}
         }
         if access.claim() {
-            // Looked at just now: it is a sorted set, and none is empty.
+            // Checked above: the key holds a sorted set, and these are never empty.
             let _ = pop(access, &key, call.end, call.count, shape, reply);
         }
         return;
