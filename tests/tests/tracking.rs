@@ -171,6 +171,11 @@ const SESSIONS: &[(&str, &[(usize, &str)])] = &[
             (0, "TTL c{t}"),
             (2, "EXPIRE c{t} 100"),
             (2, "RENAME d{t} e{t}"),
+            // A value that moves without a copy: the source is invalidated first.
+            (2, "SETRANGE large{t} 100000 x"),
+            (0, "EXISTS large{t} moved{t}"),
+            (2, "RENAME large{t} moved{t}"),
+            (0, "PING"),
             (0, "EXISTS e{t} f{t}"),
             (2, "COPY e{t} f{t}"),
             (0, "SORT_RO l{t} ALPHA"),

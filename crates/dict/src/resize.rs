@@ -51,7 +51,7 @@ impl Table {
         let count = segment.gather(&mut slots);
         self.moved += count;
         let changed =
-            segment.remake(buckets, segment.depth, &slots[..count], |changed| self.publish_segment(h, changed));
+            segment.rebuild(buckets, segment.depth, &slots[..count], |changed| self.publish_segment(h, changed));
         self.segment_bytes = self.segment_bytes + changed.size_bytes() - segment.size_bytes();
         changed
     }
@@ -91,7 +91,7 @@ impl Table {
         let fresh = Segment::new(buckets_for(high_count as u64), depth);
         fresh.refill(&high[..high_count], fresh.buckets);
         let side = 1 << (63 - segment.depth);
-        let low = segment.remake(buckets_for(low_count as u64), depth, &slots[..low_count], |low| {
+        let low = segment.rebuild(buckets_for(low_count as u64), depth, &slots[..low_count], |low| {
             self.publish_segment(h & !side, low);
             self.publish_segment(h | side, fresh);
         });
@@ -153,7 +153,7 @@ impl Table {
         if low.depth == self.depth {
             self.deepest -= 2;
         }
-        let merged = low.remake(buckets_for(count as u64), low.depth - 1, &slots[..count], |merged| {
+        let merged = low.rebuild(buckets_for(count as u64), low.depth - 1, &slots[..count], |merged| {
             self.publish_segment(h, merged);
         });
         self.segment_bytes = self.segment_bytes + merged.size_bytes() - low.size_bytes() - high.size_bytes();

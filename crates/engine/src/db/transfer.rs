@@ -58,8 +58,9 @@ impl Access<'_> {
         let is_copied = !matches!(load.content, Content::Heap(_));
         let mut destination = self.db_at(to.db, &to.key);
         destination.unload(&to.key, load)?;
-        // `new` comes before the events of the key that is left, the others behind them.
-        destination.commit(&to.key, Change::without_event().of_new_key(true));
+        // Publishes `new` before the events of the source. The last commit does the rest, so that
+        // the source is invalidated before the destination, as in Redis.
+        destination.commit(&to.key, Change::unnoticed().of_new_key(true));
         let mut source = self.db_at(from.db, &from.key);
         if is_copied {
             source.remove_unseen(&from.key, false, left);
