@@ -51,7 +51,7 @@ FUNCTIONS = [
     (r"worker::run::.*(run_entry|run_ready|run_window|note_plain)", ""),
     (r"pantala_resp::parser", "parse"),
     (r"worker::window|records::|Keyspace::place|Keyspace::hint|Hint::|hash_key|key_slot|crc16|renames", "place"),
-    (r"Executor|Access>?::shard|Keyspace>?::(shard|prefetch_gate|may_|is_)|ownership|engine::access::Access::db", "gate"),
+    (r"Executor|Access>?::shard|Keyspace>?::(shard|prefetch_gate|may_|is_)|ownership|engine::shard::access::Access::db", "gate"),
     (r"pantala_resp::reply|strings::|Db::set_|Db::payload|payload_of|NewString|record::|slab::|replace|dispose|heap_bytes", "copy"),
     (r"db::Db|pantala_dict|Access>?::(first_key|key)|types::access|ArgRange::of", "find"),
     (r"pantala::stats|(worker|clients|windows)::(stats|slow|metrics)|latency|Timespec|Instant|SystemTime|clock_gettime|clock::|Tally", "figures"),
@@ -62,10 +62,10 @@ FILES = [
     (r"crates/resp/src/reply", "copy"),
     (r"crates/resp/", "parse"),
     (r"dispatch/window|commands/src/records|command/keys|base/src/crc16|dict/src/(hash|hint)|renames", "place"),
-    (r"engine/src/(executor|ownership|keyspace|access)", "gate"),
+    (r"engine/src/shard/(executor|ownership|keyspace|access)", "gate"),
     (r"commands/src/strings|dict/src/(record|slab)", "copy"),
-    (r"crates/dict/|engine/src/db", "find"),
-    (r"server/src/stats|(clients|windows)/slow|engine/src/latency|std/src/time|time\.rs", "figures"),
+    (r"crates/dict/|engine/src/store/db", "find"),
+    (r"server/src/stats|(clients|windows)/slow|engine/src/events/latency|std/src/time|time\.rs", "figures"),
     (r"crates/runtime/|io-uring|crates/session/|server/src/reactor|clients/events", "loop"),
 ]
 # What works for whoever calls it: copies, comparisons, memory. Counted where it is called.

@@ -3,8 +3,8 @@
 
 use bitflags::bitflags;
 
-use crate::access::Access;
-use crate::client::LocalContext;
+use crate::clients::client::LocalContext;
+use crate::shard::access::Access;
 use pantala_resp::{Args, Reply};
 
 mod argument;
@@ -257,7 +257,7 @@ pub enum Route {
     /// All.
     All,
     /// Chosen by a function that pushes shard numbers (any order, repeats allowed).
-    Custom(fn(&crate::keyspace::Keyspace, &crate::access::SessionView, &Args<'_>, &mut Vec<u32>)),
+    Custom(fn(&crate::shard::keyspace::Keyspace, &crate::shard::access::SessionView, &Args<'_>, &mut Vec<u32>)),
 }
 
 /// Where the keys of a command begin (Redis's key specifications).

@@ -11,7 +11,7 @@ use std::time::Duration;
 use pantala_resp::{ArgRange, Args};
 
 use crate::command::Command;
-use crate::executor::{Call, Executor, Ran};
+use crate::shard::executor::{Call, Executor, Ran};
 
 /// What can be made to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | shard | a partition of the slots and all state of its keys ([`shard`]) |
+//! | shard | a partition of the slots and all state of its keys ([`shard::Shard`]) |
 //! | gate | the atomic word that says who owns a shard ([`ownership`]) |
 //! | ownership | the right to run code on a shard: a value that can't be copied |
 //! | request | a command that could not run at once, in a form that any thread can run ([`request`]) |
@@ -28,39 +28,23 @@
 //! uncontended that is two atomic instructions on the shard's own cache line. [`executor`] draws the rest.
 #![deny(unsafe_op_in_unsafe_fn)]
 
-pub mod access;
-pub mod blocking;
-pub mod client;
+mod clients;
 pub mod command;
-pub mod db;
 pub mod effect;
-pub mod eviction;
-pub mod exec;
-pub mod executor;
-pub mod expire;
+mod events;
 pub mod faults;
-pub mod fields;
-pub mod functions;
-mod handing_on;
-pub mod keyspace;
-pub mod latency;
-pub mod lazyfree;
-pub mod memory;
-pub mod message;
-pub mod monitor;
-pub mod notify;
-pub mod ownership;
-pub mod pause;
-pub mod pubsub;
-mod rdb;
-pub mod request;
-mod serving;
+mod session;
 pub mod shard;
-pub mod slowlog;
-pub mod tracking;
-pub mod transaction;
+mod store;
 pub mod tuning;
-pub mod undo;
+
+pub use clients::client;
+pub use effect::blocking;
+pub use events::{latency, monitor, notify, pubsub, slowlog, tracking};
+pub use session::functions;
+pub use shard::{access, exec, executor, keyspace, message, ownership, request, transaction};
+pub use store::{db, eviction, expire, fields, lazyfree, memory, undo};
+pub use tuning::pause;
 
 /// What keyed handlers meet of the dictionary.
 pub use pantala_dict::{EntryRef, NewPayload, Occupancy, Payload};

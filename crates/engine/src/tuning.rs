@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, A
 
 use pantala_types::list::{ALONE_BYTES_DEFAULT, NodeLimit};
 
-use crate::eviction::{EvictionPolicy, Rank};
-use crate::pause::Pauses;
+use crate::store::eviction::{EvictionPolicy, Rank};
+use crate::tuning::pause::Pauses;
+
+pub mod pause;
 
 /// How the access word of an entry is kept (`maxmemory-policy`, as far as `OBJECT IDLETIME` and `FREQ` need it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +104,7 @@ pub struct Tuning {
     pub slowlog_max_len: AtomicU64,
     /// The time of every single command is taken, of plain ones too.
     pub times_all: AtomicBool,
-    /// `notify-keyspace-events` (see [`crate::notify`]; no bit where nothing is published), and the bits of who else is to be told of
+    /// `notify-keyspace-events` (see [`crate::events::notify`]; no bit where nothing is published), and the bits of who else is to be told of
     /// commands and changes: one word, so that nobody has to be asked for in more than one place.
     pub(crate) events: AtomicU32,
     /// `tracking-table-max-keys`; 0: no limit.
@@ -111,7 +113,7 @@ pub struct Tuning {
     pub cron_is_paused: AtomicBool,
     /// `DEBUG SET-DISABLE-DENY-SCRIPTS`: scripts may run `DEBUG`.
     pub scripts_may_debug: AtomicBool,
-    /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused). Written by [`crate::pause`] only.
+    /// Until when `CLIENT PAUSE` lasts (unix time, ms; 0: not paused). Written by [`crate::tuning::pause`] only.
     pub paused_until_ms: AtomicI64,
     /// What else there is to know of pauses: held while `paused_until_ms` and `pause_all` are written.
     pub(crate) pauses: Mutex<Pauses>,

@@ -5,8 +5,8 @@ use pantala_base::number::parse_i64;
 use pantala_resp::Args;
 
 use super::{BeginSearch, Command, FindKeys, KeySpec, Route};
-use crate::access::SessionView;
-use crate::keyspace::Keyspace;
+use crate::shard::access::SessionView;
+use crate::shard::keyspace::Keyspace;
 
 /// The key specifications don't fit the arguments: a count that is no number or too big, a key missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

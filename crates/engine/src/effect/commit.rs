@@ -3,12 +3,12 @@
 use pantala_base::number::Decimal;
 use pantala_resp::Args;
 
-use crate::access::Access;
 use crate::command::{Command, Flags, Route};
 use crate::effect::pending::Form;
-use crate::executor::{Call, Executor};
 use crate::faults::{self, Fault};
-use crate::ownership::Ownership;
+use crate::shard::access::Access;
+use crate::shard::executor::{Call, Executor};
+use crate::shard::ownership::Ownership;
 
 /// Effects one behind the other, encoded as RESP arrays.
 #[derive(Debug, Default)]

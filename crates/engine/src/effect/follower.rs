@@ -5,9 +5,9 @@ use std::sync::Arc;
 use pantala_base::crc64;
 
 use crate::effect::Consumer;
-use crate::keyspace::WorkerPort;
-use crate::message::Message;
-use crate::pubsub::Listener;
+use crate::events::pubsub::Listener;
+use crate::shard::keyspace::WorkerPort;
+use crate::shard::message::Message;
 
 /// Hands the stream to the worker of a connection.
 pub(crate) struct Follower {

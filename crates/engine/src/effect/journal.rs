@@ -21,7 +21,7 @@ use crossbeam::utils::CachePadded;
 
 use crate::effect::commit::Batch;
 use crate::effect::merge::{Merged, merge};
-use crate::keyspace::Keyspace;
+use crate::shard::keyspace::Keyspace;
 
 /// Bits of a stamp below its epoch: units that one epoch's Lamport clock can count before it runs
 /// into the next one's, which delays their delivery and does nothing else.

@@ -1,0 +1,3 @@
+//! Clients: who sends commands, and what is kept of those that wait.
+
+pub mod client;

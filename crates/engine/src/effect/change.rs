@@ -1,0 +1,342 @@
+//! What happened to a key, and the one place that tells everyone who must know.
+//!
+//! A value can be written only inside a call that takes a [`Change`] or asks its closure for one:
+//! [`Db::change_as`](crate::store::db::Db::change_as), [`Db::set_string`](crate::store::db::Db::set_string) and their
+//! like. Reads return shared views. So a handler cannot write a key and forget the rest.
+//!
+//! # Sinks
+//!
+//! Every change ends in [`commit`], those of the clock included. By its kind it reaches:
+//!
+//! | kind | blocked clients | `WATCH` | tracking | journal | typically |
+//! | --- | --- | --- | --- | --- | --- |
+//! | nothing, unnoticed | – | – | – | – | `SADD` of a member, another encoding |
+//! | value | woken | raised | invalidated | the command | every other write |
+//! | metadata | – | – | – | the command | `XACK`, `XGROUP SETID` |
+//! | group deleted | woken | – | – | the command | `XGROUP DESTROY` |
+//! | expired | woken | raised, if the key was there | invalidated | `DEL` or `UNLINK` | a lookup |
+//! | expired actively | by the caller, once a visit | seen by `EXEC` | invalidated | `DEL` or `UNLINK` | active expiry |
+//! | fields expired actively | by the caller | – | invalidated | an `HDEL` each, by the caller | active expiry |
+//! | evicted | woken | raised | invalidated | `DEL` or `UNLINK` | `maxmemory` |
+//!
+//! Its events are published behind that: `new` first, where a key was added, and `del` last, where
+//! the last element of a collection took the key with it.
+//!
+//! The engine keeps the counters of keys and bytes where it writes the dictionary; how a command is
+//! worded for the journal is [`Access::propagate`](crate::shard::access::Access::propagate)'s.
+//!
+//! # What it costs
+//!
+//! Where no sink is active: three loads of the shard's own state, one of the settings, one branch.
+//!
+//! # Examples
+//!
+//! The right way:
+//!
+//! ```
+//! use pantala_engine::access::Key;
+//! use pantala_engine::db::{Change, Db, Missing, WrongType};
+//! use pantala_engine::notify::{Event, EventClass};
+//! use pantala_types::{Collection, Set};
+//!
+//! fn remove_member(db: &mut Db<'_>, key: &Key<'_>, member: &[u8]) -> Result<bool, WrongType> {
+//!     let removed = db.change_as(key, Missing::Skip, |set: &mut Set| {
+//!         let is_removed = set.remove(member);
+//!         (Change::event(&Event(EventClass::Set, "srem")).when(is_removed), is_removed)
+//!     })?;
+//!     Ok(removed == Some(true))
+//! }
+//! ```
+//!
+//! What a lookup returns cannot be written:
+//!
+//! ```compile_fail,E0599
+//! use pantala_engine::access::Key;
+//! use pantala_engine::db::Db;
+//!
+//! fn overwrite(db: &mut Db<'_>, key: &Key<'_>) {
+//!     if let Some(mut entry) = db.write(key) {
+//!         entry.set_int(7);
+//!     }
+//! }
+//! ```
+//!
+//! Nothing is stored without a change:
+//!
+//! ```compile_fail,E0061
+//! use pantala_engine::access::Key;
+//! use pantala_engine::db::{Db, Expire, NewString};
+//!
+//! fn store(db: &mut Db<'_>, key: &Key<'_>) {
+//!     let _ = db.set_string(key, NewString::Int(7), Expire::Clear);
+//! }
+//! ```
+//!
+//! Nor is a collection changed without one:
+//!
+//! ```compile_fail,E0308
+//! use pantala_engine::access::Key;
+//! use pantala_engine::db::{Db, Missing};
+//! use pantala_types::Set;
+//!
+//! fn remove_member(db: &mut Db<'_>, key: &Key<'_>, member: &[u8]) {
+//!     let _ = db.change_as(key, Missing::Skip, |set: &mut Set| set.remove(member));
+//! }
+//! ```
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::effect::blocking::Waiters;
+use crate::events::notify::{Event, EventClass};
+use crate::shard::access::Key;
+use crate::shard::keyspace::Keyspace;
+
+/// Largest value that debug builds compare with what it was before a command that says it changed nothing, bytes.
+pub(crate) const CHECKED_BYTES_MAX: usize = 1024;
+
+/// What they say when it is another.
+pub(crate) const UNTOLD: &str = "a value was changed by a command that says it changed nothing";
+
+/// What was done to a key: see the head of this module.
+#[must_use = "the call that changes the key takes it"]
+#[derive(Debug)]
+pub struct Change {
+    kind: Kind,
+    /// The key was added: `new` comes before its other events.
+    is_new: bool,
+    /// The key went with its last element: `del` comes behind its other events.
+    is_gone: bool,
+    events: [Option<&'static Event>; 2],
+}
+
+/// Whom a change concerns: the rows of the table at the head of this module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Nothing,
+    Unnoticed,
+    Value,
+    Metadata,
+    GroupDeleted,
+    Expired,
+    ExpiredActively,
+    FieldsExpired,
+    Evicted,
+}
+
+/// Fields of a hash expired.
+const HEXPIRED: &Event = &Event(EventClass::Hash, "hexpired");
+
+impl Change {
+    #[inline]
+    const fn of(kind: Kind) -> Self {
+        Change { kind, is_new: false, is_gone: false, events: [None, None] }
+    }
+
+    #[inline]
+    const fn with_event(kind: Kind, event: &'static Event) -> Self {
+        Change { kind, is_new: false, is_gone: false, events: [Some(event), None] }
+    }
+
+    /// Returns the change of a key whose value is what it was: nobody is notified. Debug builds check
+    /// small values.
+    #[inline]
+    pub const fn none() -> Self {
+        Change::of(Kind::Nothing)
+    }
+
+    /// Returns a change of the key's value, with its event.
+    #[inline]
+    pub const fn event(event: &'static Event) -> Self {
+        Change::with_event(Kind::Value, event)
+    }
+
+    /// Returns a change of the key's value that has no event in Redis (`PFCOUNT` that remembers its
+    /// count).
+    #[inline]
+    pub const fn without_event() -> Self {
+        Change::of(Kind::Value)
+    }
+
+    /// Returns a change of what Redis does not count as the key's value: a stream's groups and ids.
+    /// It is propagated; it neither raises watches nor wakes or invalidates anything. Its event, if
+    /// any, is added by [`Change::and`].
+    #[inline]
+    pub const fn metadata() -> Self {
+        Change::of(Kind::Metadata)
+    }
+
+    /// Returns the deletion of a stream's group: as [`Change::metadata`], but whoever waits for
+    /// entries for that group is woken.
+    #[inline]
+    pub const fn group_deleted() -> Self {
+        Change::of(Kind::GroupDeleted)
+    }
+
+    /// Returns a change that Redis notifies nobody of, not even its replicas: another encoding of
+    /// the same value.
+    #[inline]
+    pub const fn unnoticed() -> Self {
+        Change::of(Kind::Unnoticed)
+    }
+
+    /// A lookup found the key expired.
+    pub(crate) const fn expired() -> Self {
+        Change::with_event(Kind::Expired, &Event(EventClass::Expired, "expired"))
+    }
+
+    /// Active expiry found the key expired.
+    pub(crate) const fn expired_actively() -> Self {
+        Change::with_event(Kind::ExpiredActively, &Event(EventClass::Expired, "expired"))
+    }
+
+    /// Active expiry removed fields of a hash.
+    pub(crate) const fn fields_expired() -> Self {
+        Change::with_event(Kind::FieldsExpired, HEXPIRED)
+    }
+
+    /// The key was evicted.
+    pub(crate) const fn evicted() -> Self {
+        Change::with_event(Kind::Evicted, &Event(EventClass::Evicted, "evicted"))
+    }
+
+    /// Returns this change with an event behind those it has.
+    ///
+    /// # Panics
+    /// When it has two.
+    #[inline]
+    pub const fn and(mut self, event: &'static Event) -> Self {
+        let free = if self.events[0].is_none() { 0 } else { 1 };
+        assert!(self.events[free].is_none(), "a change has at most two events");
+        self.events[free] = Some(event);
+        self
+    }
+
+    /// Returns this change if it was made, and otherwise none.
+    #[inline]
+    pub const fn when(self, is_made: bool) -> Self {
+        if is_made { self } else { Change::none() }
+    }
+
+    /// Fields of the hash expired before the command ran on it.
+    pub(crate) fn after_expired_fields(mut self) -> Self {
+        if self.is_none() {
+            return Change::event(HEXPIRED);
+        }
+        assert!(self.events[1].is_none(), "a change has at most two events");
+        self.events[1] = self.events[0].replace(HEXPIRED);
+        self
+    }
+
+    /// Returns this change of a key that was added, if it was.
+    #[inline]
+    pub(crate) const fn of_new_key(mut self, is_new: bool) -> Self {
+        self.is_new |= is_new;
+        self
+    }
+
+    /// Returns this change of a key that went with its last element, if it did.
+    #[inline]
+    pub(crate) const fn of_gone_key(mut self, is_gone: bool) -> Self {
+        self.is_gone |= is_gone;
+        self
+    }
+
+    /// Returns whether nothing was changed.
+    #[inline]
+    pub(crate) fn is_none(&self) -> bool {
+        self.kind == Kind::Nothing
+    }
+
+    /// Returns the names of its events, in order.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn event_names(&self) -> Vec<&'static str> {
+        let own = self.events.iter().flatten().map(|event| event.1);
+        let new = self.is_new.then_some("new");
+        new.into_iter().chain(own).chain(self.is_gone.then_some("del")).collect()
+    }
+
+    /// Returns the classes of its events.
+    #[inline]
+    fn classes(&self) -> u32 {
+        let class_of = |event: Option<&Event>| event.map_or(0, |Event(class, _)| *class as u32);
+        let new = if self.is_new { EventClass::New as u32 } else { 0 };
+        let gone = if self.is_gone { EventClass::Generic as u32 } else { 0 };
+        class_of(self.events[0]) | class_of(self.events[1]) | new | gone
+    }
+}
+
+/// Commits a change of a key whose shard is held: notifies every sink that it concerns.
+#[inline(always)]
+pub(crate) fn commit(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &Key<'_>, change: Change) {
+    if is_heard(keyspace, waiters, &change) {
+        commit_to_sinks(keyspace, waiters, db, key, change);
+    }
+}
+
+/// As [`commit`], for a key whose place is not known.
+#[inline]
+pub(crate) fn commit_unplaced(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &[u8], change: Change) {
+    if is_heard(keyspace, waiters, &change) {
+        let key = Key { bytes: key, place: keyspace.place(key) };
+        commit_to_sinks(keyspace, waiters, db, &key, change);
+    }
+}
+
+#[inline(always)]
+fn is_heard(keyspace: &Keyspace, waiters: &Waiters, change: &Change) -> bool {
+    !waiters.is_quiet() | keyspace.tuning.hears(change.classes())
+}
+
+#[cold]
+fn commit_to_sinks(
+    keyspace: &Keyspace,
+    waiters: &mut Waiters,
+    db: u32,
+    key: &Key<'_>,
+    Change { kind, is_new, is_gone, events }: Change,
+) {
+    let (tuning, bytes, hash) = (&keyspace.tuning, key.bytes, key.place.hash);
+    let (broadcasts, is_journaled) = (tuning.broadcasts(), tuning.is_journaled());
+    match kind {
+        Kind::Nothing | Kind::Unnoticed => {}
+        Kind::Value => {
+            waiters.note(db, bytes);
+            waiters.watches.changed(db, bytes);
+            waiters.tracked.changed(hash, bytes, broadcasts);
+            waiters.pending.is_changed |= is_journaled;
+        }
+        Kind::Metadata => waiters.pending.is_changed |= is_journaled,
+        Kind::GroupDeleted => {
+            waiters.note(db, bytes);
+            waiters.pending.is_changed |= is_journaled;
+        }
+        Kind::Expired => {
+            waiters.note(db, bytes);
+            waiters.watches.expired(db, bytes);
+            waiters.tracked.expired(hash, bytes, broadcasts);
+        }
+        Kind::ExpiredActively | Kind::FieldsExpired => waiters.tracked.expired(hash, bytes, broadcasts),
+        Kind::Evicted => {
+            waiters.note(db, bytes);
+            waiters.watches.changed(db, bytes);
+            waiters.tracked.changed(hash, bytes, broadcasts);
+        }
+    }
+    let lazy = match kind {
+        Kind::Expired | Kind::ExpiredActively => Some(&tuning.lazyfree_lazy_expire),
+        Kind::Evicted => Some(&tuning.lazyfree_lazy_eviction),
+        _ => None,
+    };
+    if let Some(lazy) = lazy.filter(|_| is_journaled) {
+        waiters.pending.delete(db, bytes, lazy.load(Relaxed));
+    }
+    if is_new {
+        keyspace.notify(EventClass::New, "new", db, bytes);
+    }
+    for &Event(class, name) in events.into_iter().flatten() {
+        keyspace.notify(class, name, db, bytes);
+    }
+    if is_gone {
+        keyspace.notify(EventClass::Generic, "del", db, bytes);
+    }
+}

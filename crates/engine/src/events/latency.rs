@@ -1,0 +1,191 @@
+//! `LATENCY`: when something took longer than `latency-monitor-threshold`, by kind of event, as each worker has noted it.
+//!
+//! A worker writes to a list of its own, behind a lock that only a reader ever contends for; reading merges the lists. Traffic never stops
+//! for it. Nothing is measured for it alone: commands bring the times that `SLOWLOG` takes, so that with threshold 0 it costs nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::shard::keyspace::Keyspace;
+
+/// A command that Redis calls fast (its flag says so).
+pub const FAST_COMMAND: &str = "fast-command";
+/// Any other command.
+pub const COMMAND: &str = "command";
+/// A turn of active expiry.
+pub const EXPIRE_CYCLE: &str = "expire-cycle";
+/// A key that was met after its time, and freed.
+pub const EXPIRE_DEL: &str = "expire-del";
+/// What one command, or one turn, has spent on evicting keys.
+pub const EVICTION_CYCLE: &str = "eviction-cycle";
+/// A key that was evicted, and freed.
+pub const EVICTION_DEL: &str = "eviction-del";
+
+/// Samples that are kept of a kind of event, as in Redis.
+pub const SAMPLES_MAX: usize = 160;
+
+/// What the events of one second came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// When, unix time in seconds.
+    pub at_s: i64,
+    /// The longest of them, ms.
+    pub latency_ms: u64,
+}
+
+/// One kind of event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// Its kind.
+    pub event: &'static str,
+    /// The longest since the last reset, ms.
+    pub max_ms: u64,
+    /// At most [`SAMPLES_MAX`], no two of one second, the latest last; at least one.
+    pub samples: VecDeque<Sample>,
+}
+
+impl Series {
+    /// The latest sample.
+    pub fn latest(&self) -> Sample {
+        *self.samples.back().expect("a series begins with a sample")
+    }
+
+    fn note(&mut self, sample: Sample) {
+        self.max_ms = self.max_ms.max(sample.latency_ms);
+        match self.samples.back_mut() {
+            // A clock that was set back doesn't put the samples out of order.
+            Some(last) if last.at_s >= sample.at_s => last.latency_ms = last.latency_ms.max(sample.latency_ms),
+            _ => self.samples.push_back(sample),
+        }
+        if self.samples.len() > SAMPLES_MAX {
+            self.samples.pop_front();
+        }
+    }
+
+    /// Both in one.
+    fn merge(&mut self, other: &Series) {
+        let mut by_second = BTreeMap::new();
+        for sample in self.samples.iter().chain(&other.samples) {
+            let longest = by_second.entry(sample.at_s).or_insert(0);
+            *longest = sample.latency_ms.max(*longest);
+        }
+        let past = by_second.len().saturating_sub(SAMPLES_MAX);
+        self.samples = by_second.into_iter().skip(past).map(|(at_s, latency_ms)| Sample { at_s, latency_ms }).collect();
+        self.max_ms = self.max_ms.max(other.max_ms);
+    }
+}
+
+/// See the head of this module.
+pub struct LatencyMonitor {
+    /// By worker; few kinds of events, so a list.
+    lists: Box<[Mutex<Vec<Series>>]>,
+}
+
+impl LatencyMonitor {
+    /// Nothing noted.
+    pub(crate) fn new(workers: usize) -> Self {
+        LatencyMonitor { lists: (0..workers).map(|_| Mutex::default()).collect() }
+    }
+
+    #[cold]
+    fn note(&self, worker: u32, event: &'static str, at_s: i64, latency_ms: u64) {
+        let mut list = self.list(worker as usize);
+        let sample = Sample { at_s, latency_ms };
+        match list.iter_mut().find(|series| series.event == event) {
+            Some(series) => series.note(sample),
+            None => list.push(Series { event, max_ms: latency_ms, samples: VecDeque::from([sample]) }),
+        }
+    }
+
+    /// All kinds of events that there were, of all workers, in order of their names.
+    pub fn series(&self) -> Vec<Series> {
+        let mut all: BTreeMap<&'static str, Series> = BTreeMap::new();
+        for worker in 0..self.lists.len() {
+            for series in self.list(worker).iter() {
+                all.entry(series.event).and_modify(|same| same.merge(series)).or_insert_with(|| series.clone());
+            }
+        }
+        all.into_values().collect()
+    }
+
+    /// Forgets the events whose name `is` one of those asked for; says how many kinds that were.
+    pub fn reset(&self, is: impl Fn(&str) -> bool) -> usize {
+        let mut forgotten = BTreeSet::new();
+        for worker in 0..self.lists.len() {
+            self.list(worker).retain(|series| {
+                let goes = is(series.event);
+                if goes {
+                    forgotten.insert(series.event);
+                }
+                !goes
+            });
+        }
+        forgotten.len()
+    }
+
+    fn list(&self, worker: usize) -> MutexGuard<'_, Vec<Series>> {
+        // Whole at every moment: one insertion or change at a time.
+        self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Keyspace {
+    /// Notes what began at `began_ms` (unix time) and took so long as an event of `worker`, if it reaches `latency-monitor-threshold`.
+    #[inline]
+    pub fn note_latency(&self, worker: u32, event: &'static str, began_ms: i64, took: Duration) {
+        let (threshold_ms, took_ms) = (self.tuning.latency_threshold_ms.load(Relaxed), took.as_millis() as u64);
+        if threshold_ms > 0 && took_ms >= threshold_ms {
+            self.latency().note(worker, event, (began_ms + took_ms as i64) / 1000, took_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(series: &Series) -> Vec<(i64, u64)> {
+        series.samples.iter().map(|sample| (sample.at_s, sample.latency_ms)).collect()
+    }
+
+    #[test]
+    fn a_second_has_one_sample_over_all_workers() {
+        let monitor = LatencyMonitor::new(3);
+        for (worker, event, at_s, latency_ms) in [
+            (0, COMMAND, 10, 5),
+            (0, COMMAND, 10, 3),
+            (2, COMMAND, 10, 7),
+            (1, COMMAND, 9, 20),
+            (1, EXPIRE_CYCLE, 11, 1),
+        ] {
+            monitor.note(worker, event, at_s, latency_ms);
+        }
+        let all = monitor.series();
+        assert_eq!(all.iter().map(|series| series.event).collect::<Vec<_>>(), [COMMAND, EXPIRE_CYCLE]);
+        assert_eq!((samples(&all[0]), all[0].max_ms), (vec![(9, 20), (10, 7)], 20));
+        assert_eq!(all[0].latest(), Sample { at_s: 10, latency_ms: 7 });
+        assert_eq!(monitor.reset(|event| event == "nosuch"), 0);
+        assert_eq!(monitor.reset(|event| event == COMMAND), 1);
+        assert_eq!(monitor.series().len(), 1);
+    }
+
+    #[test]
+    fn samples_are_kept_at_the_bound_and_one_past_it() {
+        let monitor = LatencyMonitor::new(2);
+        let kept = |monitor: &LatencyMonitor| samples(&monitor.series()[0]);
+        for at_s in 0..SAMPLES_MAX as i64 {
+            monitor.note(0, COMMAND, at_s, 1);
+        }
+        assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 0));
+        monitor.note(0, COMMAND, SAMPLES_MAX as i64, 1);
+        assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 1));
+        // Of two workers together, too.
+        monitor.note(1, COMMAND, SAMPLES_MAX as i64 + 1, 1);
+        assert_eq!((kept(&monitor).len(), kept(&monitor)[0].0), (SAMPLES_MAX, 2));
+        // A clock that goes back adds to the last second.
+        monitor.note(1, COMMAND, 0, 9);
+        assert_eq!(kept(&monitor).last(), Some(&(SAMPLES_MAX as i64 + 1, 9)));
+    }
+}

@@ -1,0 +1,113 @@
+//! `MONITOR`: connections that see every command that runs.
+//!
+//! Whoever has run a command sends it to them: before it gives back the shards of a command with keys, after the command for
+//! one without. Mailboxes are in order, so what a monitor sees is an order in which the commands could have run one after the other:
+//! two of one connection, or of one key, stand in it as they ran.
+//!
+//! While nobody watches, a command costs one load and one branch that always goes the same way.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use pantala_base::{Clock, SystemClock};
+use pantala_resp::{Args, quote};
+
+use crate::command::{Command, Flags};
+use crate::events::notify::are_events_held;
+use crate::events::pubsub::Listener;
+use crate::shard::keyspace::Keyspace;
+use crate::shard::message::Message;
+use crate::tuning::{Tuning, WATCHING};
+
+/// What stands for an argument that is a secret.
+pub const REDACTED: &[u8] = b"(redacted)";
+
+/// Whether an argument of a command is a secret that no log may show.
+pub fn is_secret(command: &Command, args: &Args<'_>, index: usize) -> bool {
+    command.secrets.is_some_and(|is_secret| is_secret(args, index))
+}
+
+/// See the head of this module.
+pub struct Monitors {
+    count: AtomicUsize,
+    listeners: RwLock<Vec<Listener>>,
+    clock: SystemClock,
+}
+
+impl Monitors {
+    /// Nobody watches.
+    pub(crate) fn new() -> Self {
+        Monitors { count: AtomicUsize::new(0), listeners: RwLock::default(), clock: SystemClock::new() }
+    }
+
+    /// Whether anybody watches.
+    #[inline]
+    pub fn are_there(&self) -> bool {
+        // Relaxed: who has seen MONITOR answered sees that somebody is there, by whatever brought it the answer.
+        WATCHING && self.count.load(Relaxed) > 0
+    }
+
+    /// Adds a connection.
+    pub fn add(&self, tuning: &Tuning, listener: Listener) {
+        let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        listeners.push(listener);
+        self.count.store(listeners.len(), Relaxed);
+        tuning.set_monitors(!listeners.is_empty());
+    }
+
+    /// Takes a connection out.
+    pub fn remove(&self, tuning: &Tuning, listener: Listener) {
+        let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|known| *known != listener);
+        self.count.store(listeners.len(), Relaxed);
+        tuning.set_monitors(!listeners.is_empty());
+    }
+}
+
+impl Keyspace {
+    /// Shows a command of a client to all monitors, unless it is one that isn't shown.
+    #[cold]
+    pub fn show(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
+        if command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
+            return;
+        }
+        self.show_from(command, args, &self.address_of(client), db);
+    }
+
+    /// As [`Keyspace::show`], of a command that a script runs: it stands for its client. Not in a run that may be put back ([`hold_events`]): such a one begins
+    /// only where there are no monitors, so for those that have come since it is as if it had run before they came.
+    ///
+    /// [`hold_events`]: crate::events::notify::hold_events
+    #[cold]
+    pub fn show_of_script(&self, command: &Command, args: &Args<'_>, db: u32) {
+        if !are_events_held() && !command.flags.intersects(Flags::ADMIN | Flags::SKIP_MONITOR) {
+            self.show_from(command, args, "lua", db);
+        }
+    }
+
+    /// The call of a script or function: it is shown before the commands that it runs, though the command's record says that it isn't shown.
+    #[cold]
+    pub fn show_script(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
+        self.show_from(command, args, &self.address_of(client), db);
+    }
+
+    fn address_of(&self, client: u64) -> String {
+        // It may have gone while its command was on its way.
+        self.clients().find(client).map_or_else(|| "?:0".to_owned(), |client| client.shown_address())
+    }
+
+    fn show_from(&self, command: &Command, args: &Args<'_>, from: &str, db: u32) {
+        let now_us = self.monitors().clock.now_us();
+        let (seconds, us) = (now_us.div_euclid(1_000_000), now_us.rem_euclid(1_000_000));
+        let mut line = format!("+{seconds}.{us:06} [{db} {from}]").into_bytes();
+        for (index, arg) in args.iter().enumerate() {
+            line.push(b' ');
+            quote(&mut line, if is_secret(command, args, index) { REDACTED } else { arg });
+        }
+        line.extend_from_slice(b"\r\n");
+        let line: Arc<[u8]> = line.into();
+        for listener in self.monitors().listeners.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            self.port(listener.worker).send(Message::Monitored(listener.connection, Arc::clone(&line)));
+        }
+    }
+}

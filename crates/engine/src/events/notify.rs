@@ -1,0 +1,241 @@
+//! Events of keys: `notify-keyspace-events`, its classes, and how an event gets to who listens.
+//!
+//! An event is published on up to two channels, as Redis does: `__keyspace@db__:key` with the event's name, and
+//! `__keyevent@db__:event` with the key. Whoever changes a key publishes while the key's shard is held, and mailboxes
+//! are in order: so everybody sees the events of a key in the order of its changes, whoever made them.
+//!
+//! Where nobody has asked for a class, its events cost one load and one branch that always goes the same way.
+
+use std::cell::RefCell;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::events::pubsub::Kind;
+use crate::shard::keyspace::Keyspace;
+use crate::tuning::{Tuning, WATCHED};
+
+/// The class of an event: a bit of [`EventClasses`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum EventClass {
+    /// `g`: commands of any type (DEL, EXPIRE, RENAME …).
+    Generic = 1,
+    /// `$`.
+    String = 1 << 1,
+    /// `l`.
+    List = 1 << 2,
+    /// `s`.
+    Set = 1 << 3,
+    /// `h`.
+    Hash = 1 << 4,
+    /// `z`.
+    SortedSet = 1 << 5,
+    /// `x`: a key expired.
+    Expired = 1 << 6,
+    /// `e`: a key was evicted.
+    Evicted = 1 << 7,
+    /// `t`.
+    Stream = 1 << 8,
+    /// `d`: of modules. None is ever sent.
+    Module = 1 << 9,
+    /// `n`: a new key.
+    New = 1 << 10,
+    /// `m`: a key that was asked for isn't there.
+    Miss = 1 << 11,
+}
+
+/// An event of a key: its class, and its name as Redis spells it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Event(pub EventClass, pub &'static str);
+
+/// Which events are published, and on which channels: the value of `notify-keyspace-events`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EventClasses(u32);
+
+/// `K`: on the key's channel.
+const KEYSPACE: u32 = 1 << 12;
+/// `E`: on the event's channel.
+const KEYEVENT: u32 = 1 << 13;
+/// `A`.
+const ALL: u32 = EventClass::New as u32 - 1;
+
+/// Letters and bits, in the order in which Redis writes them: those that `A` stands for, or that it hides, come first.
+const LETTERS: [(u8, u32); 14] = [
+    (b'g', EventClass::Generic as u32),
+    (b'$', EventClass::String as u32),
+    (b'l', EventClass::List as u32),
+    (b's', EventClass::Set as u32),
+    (b'h', EventClass::Hash as u32),
+    (b'z', EventClass::SortedSet as u32),
+    (b'x', EventClass::Expired as u32),
+    (b'e', EventClass::Evicted as u32),
+    (b't', EventClass::Stream as u32),
+    (b'd', EventClass::Module as u32),
+    (b'n', EventClass::New as u32),
+    (b'K', KEYSPACE),
+    (b'E', KEYEVENT),
+    (b'm', EventClass::Miss as u32),
+];
+/// How many of [`LETTERS`] are not written behind an `A`.
+const HIDDEN_BY_ALL: usize = 11;
+
+impl EventClasses {
+    /// What these letters stand for; `None`: one is no letter of a class.
+    pub fn parse(letters: &[u8]) -> Option<Self> {
+        letters.iter().try_fold(EventClasses(0), |EventClasses(bits), letter| {
+            let bit = match letter {
+                b'A' => ALL,
+                letter => LETTERS.iter().find(|(known, _)| known == letter)?.1,
+            };
+            Some(EventClasses(bits | bit))
+        })
+    }
+
+    /// The letters as `CONFIG GET` writes them. As in Redis, `A` hides that `n` was asked for.
+    pub fn letters(self) -> String {
+        let has_all = self.0 & ALL == ALL;
+        let written = &LETTERS[if has_all { HIDDEN_BY_ALL } else { 0 }..];
+        let letters = written.iter().filter(|(_, bit)| self.0 & bit != 0).map(|(letter, _)| char::from(*letter));
+        has_all.then_some('A').into_iter().chain(letters).collect()
+    }
+
+    /// As a number: what [`EventClasses::from_bits`] takes.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// From a number that [`EventClasses::bits`] gave.
+    pub fn from_bits(bits: u32) -> Self {
+        EventClasses(bits)
+    }
+}
+
+impl Tuning {
+    /// Sets which events are published.
+    pub fn set_events(&self, classes: EventClasses) {
+        // On no channel nothing is published: so one look at the class tells all.
+        let is_heard = classes.0 & (KEYSPACE | KEYEVENT) != 0;
+        let heard = if is_heard { classes.0 } else { 0 };
+        let _ = self.events.fetch_update(Relaxed, Relaxed, |events| Some(events & WATCHED | heard));
+    }
+}
+
+thread_local! {
+    /// What commands of a run that may be put back have made of events, while one of them runs on this thread. Not in the shards, as what is
+    /// told to caches is: whoever makes an event has the keyspace in hand, and mostly no shard.
+    static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
+}
+
+/// An event that isn't published yet, since what it tells of may be put back ([`crate::store::undo`]).
+#[derive(Debug)]
+pub struct HeldEvent {
+    /// What was asked for when it happened.
+    wanted: u32,
+    class: u32,
+    event: Box<str>,
+    pub(crate) db: u32,
+    pub(crate) key: Box<[u8]>,
+}
+
+impl HeldEvent {
+    /// Its own memory, and that of the list it stands in, bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.event.len() + self.key.len()
+    }
+
+    /// Whether it is of a key that has expired: that stays so, whatever is put back.
+    pub(crate) fn is_expiry(&self) -> bool {
+        self.class == EventClass::Expired as u32
+    }
+
+    /// Whether it comes again with the command that it came with, though that changes nothing.
+    pub(crate) fn is_miss(&self) -> bool {
+        self.class == EventClass::Miss as u32
+    }
+}
+
+/// Runs something, and gives the events that it makes on this thread instead of having them published.
+pub fn hold_events<R>(run: impl FnOnce() -> R) -> (R, Vec<HeldEvent>) {
+    HELD.set(Some(Vec::new()));
+    let result = run();
+    (result, HELD.take().unwrap_or_default())
+}
+
+/// Whether events that are made on this thread are held back just now.
+pub(crate) fn are_events_held() -> bool {
+    HELD.with_borrow(Option::is_some)
+}
+
+impl Keyspace {
+    /// Publishes an event of a key, if its class was asked for. The caller holds the key's shard. For
+    /// [`db::change`](crate::effect::change), and for misses, which are no change.
+    #[inline]
+    pub(crate) fn notify(&self, class: EventClass, event: &str, db: u32, key: &[u8]) {
+        // Relaxed: who has seen CONFIG SET answered sees the new value, by whatever brought it the answer.
+        let wanted = self.tuning.events.load(Relaxed);
+        if wanted & class as u32 != 0 {
+            self.hold_or_publish(wanted, class, event, db, key);
+        }
+    }
+
+    #[cold]
+    fn hold_or_publish(&self, wanted: u32, class: EventClass, event: &str, db: u32, key: &[u8]) {
+        let is_held = HELD.with_borrow_mut(|held| {
+            let Some(held) = held else { return false };
+            held.push(HeldEvent { wanted, class: class as u32, event: event.into(), db, key: key.into() });
+            true
+        });
+        if !is_held {
+            self.publish_event(wanted, event, db, key);
+        }
+    }
+
+    /// Publishes an event that was held back. The caller holds the key's shard, as when it happened.
+    pub(crate) fn publish_held(&self, held: &HeldEvent) {
+        self.publish_event(held.wanted, &held.event, held.db, &held.key);
+    }
+
+    fn publish_event(&self, wanted: u32, event: &str, db: u32, key: &[u8]) {
+        if wanted & KEYSPACE != 0 {
+            let channel = [format!("__keyspace@{db}__:").as_bytes(), key].concat();
+            self.pubsub().publish(self, Kind::Channel, &channel, event.as_bytes());
+        }
+        if wanted & KEYEVENT != 0 {
+            let channel = format!("__keyevent@{db}__:{event}");
+            self.pubsub().publish(self, Kind::Channel, channel.as_bytes(), key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_are_written_as_redis_writes_them() {
+        for (given, written) in [
+            ("", ""),
+            ("KE$n", "$nKE"),
+            ("mKEx", "xKEm"),
+            ("gxE", "gxE"),
+            ("AKE", "AKE"),
+            ("An", "A"),
+            ("AKEmn", "AKEm"),
+            ("g$lshzxetdnKEm", "AKEm"),
+        ] {
+            assert_eq!(EventClasses::parse(given.as_bytes()).map(EventClasses::letters).as_deref(), Some(written));
+        }
+        assert_eq!(EventClasses::parse(b"Kq"), None);
+        let all = EventClasses::parse(b"An").expect("known letters");
+        assert_eq!(EventClasses::from_bits(all.bits()), all);
+        assert_ne!(EventClasses::parse(b"A"), Some(all));
+    }
+
+    #[test]
+    fn without_a_channel_nothing_is_looked_at() {
+        let tuning = Tuning::new();
+        for (letters, is_on) in [("A", false), ("K", true), ("AK", true), ("xE", true), ("", false)] {
+            tuning.set_events(EventClasses::parse(letters.as_bytes()).expect("known letters"));
+            assert_eq!(tuning.events.load(Relaxed) != 0, is_on, "{letters}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `SLOWLOG`: commands that took long, as each worker has noted them.
+//!
+//! A worker writes to a list of its own, behind a lock that only a reader of the log ever contends for; reading merges the lists
+//! by the numbers of their entries, which ascend in order of time. Traffic never stops for it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pantala_resp::Args;
+
+use crate::clients::client::Client;
+use crate::command::Command;
+use crate::events::monitor::{REDACTED, is_secret};
+
+/// Most arguments of an entry, as in Redis; the last of them says how many more there were.
+const ARGS_MAX: usize = 32;
+/// Most bytes of an argument, as in Redis; what is cut off is counted behind it.
+pub const ARG_BYTES_MAX: usize = 128;
+
+/// A command that took long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowCommand {
+    /// Its number, ascending in order of time.
+    pub id: u64,
+    /// When it ran, unix time in seconds.
+    pub at_s: i64,
+    /// How long it took, µs.
+    pub duration_us: i64,
+    /// Its arguments, shortened, and without secrets.
+    pub args: Vec<Vec<u8>>,
+    /// The end of who sent it.
+    pub address: String,
+    /// What that client calls itself.
+    pub name: Vec<u8>,
+}
+
+/// The run of a command that took long.
+#[derive(Clone, Copy, Debug)]
+pub struct SlowRun {
+    /// When, unix time in seconds.
+    pub at_s: i64,
+    /// How long it took, µs.
+    pub duration_us: i64,
+    /// An argument, by its index, of which so many bytes at its end are missing.
+    pub cut: Option<(usize, usize)>,
+}
+
+/// Who has sent a command that took long.
+#[derive(Clone, Copy)]
+pub enum Sender<'a> {
+    /// The client itself.
+    Client(&'a Client),
+    /// A script that runs for it.
+    Script(&'a Client),
+}
+
+/// What stands for the end of who isn't connected.
+const ADDRESS_OF_SCRIPTS: &str = "?:0";
+
+/// See the head of this module.
+pub struct SlowLog {
+    next_id: AtomicU64,
+    /// By worker, the latest first.
+    lists: Box<[Mutex<VecDeque<Arc<SlowCommand>>>]>,
+}
+
+impl SlowLog {
+    /// An empty log.
+    pub(crate) fn new(workers: usize) -> Self {
+        SlowLog { next_id: AtomicU64::new(0), lists: (0..workers).map(|_| Mutex::default()).collect() }
+    }
+
+    /// Notes a command of a client, or of a script that runs for one: of that Redis tells no address. Of the worker's entries the latest `len_max` are kept.
+    pub fn note(&self, who: Sender<'_>, command: &Command, args: &Args<'_>, run: SlowRun, len_max: u64) {
+        let (client, (address, name)) = match who {
+            Sender::Client(client) => (client, (client.shown_address(), client.names().name.clone())),
+            Sender::Script(client) => (client, (ADDRESS_OF_SCRIPTS.to_owned(), Vec::new())),
+        };
+        let SlowRun { at_s, duration_us, cut } = run;
+        let mut args = shortened(command, args);
+        if let Some((index, missing)) = cut.filter(|(_, missing)| *missing > 0)
+            && let Some(arg) = args.get_mut(index)
+        {
+            arg.extend_from_slice(format!("... ({missing} more bytes)").as_bytes());
+        }
+        let mut list = self.list(client.worker as usize);
+        // Under the lock, so that numbers ascend in the list. Relaxed: it only has to be unique.
+        let id = self.next_id.fetch_add(1, Relaxed);
+        list.push_front(Arc::new(SlowCommand { id, at_s, duration_us, args, address, name }));
+        list.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
+    }
+
+    /// The latest entries of all workers, at most `len_max`, the latest first.
+    pub fn latest(&self, len_max: u64) -> Vec<Arc<SlowCommand>> {
+        let mut all: Vec<_> =
+            (0..self.lists.len()).flat_map(|worker| self.list(worker).iter().cloned().collect::<Vec<_>>()).collect();
+        all.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.id));
+        all.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
+        all
+    }
+
+    /// Forgets all entries. Numbers go on.
+    pub fn reset(&self) {
+        (0..self.lists.len()).for_each(|worker| self.list(worker).clear());
+    }
+
+    fn list(&self, worker: usize) -> MutexGuard<'_, VecDeque<Arc<SlowCommand>>> {
+        // Whole at every moment: one insertion or removal at a time.
+        self.lists[worker].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn shortened(command: &Command, args: &Args<'_>) -> Vec<Vec<u8>> {
+    let shown = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
+    let shorten = |(index, arg): (usize, &[u8])| {
+        if is_secret(command, args, index) {
+            return REDACTED.to_vec();
+        }
+        if arg.len() <= ARG_BYTES_MAX {
+            return arg.to_vec();
+        }
+        let more = format!("... ({} more bytes)", arg.len() - ARG_BYTES_MAX);
+        [&arg[..ARG_BYTES_MAX], more.as_bytes()].concat()
+    };
+    let mut short: Vec<Vec<u8>> = args.iter().take(shown).enumerate().map(shorten).collect();
+    if args.len() > shown {
+        short.push(format!("... ({} more arguments)", args.len() - shown).into_bytes());
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pantala_resp::ArgRange;
+
+    fn short(words: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
+        for word in words {
+            ranges.push(ArgRange::new(bytes.len(), word.len()));
+            bytes.extend_from_slice(word);
+        }
+        shortened(&Command { full_name: "set", ..Command::BLANK }, &Args::new(&bytes, &ranges))
+    }
+
+    #[test]
+    fn arguments_are_shortened_at_the_bound_and_one_past_it() {
+        let words = |count: usize| vec![b"w".to_vec(); count];
+        assert_eq!(short(&words(ARGS_MAX)), words(ARGS_MAX));
+        let mut longer = words(ARGS_MAX - 1);
+        longer.push(b"... (2 more arguments)".to_vec());
+        assert_eq!(short(&words(ARGS_MAX + 1)), longer);
+        let long = vec![b'x'; ARG_BYTES_MAX];
+        assert_eq!(short(std::slice::from_ref(&long)), std::slice::from_ref(&long));
+        let cut = [long.as_slice(), b"... (1 more bytes)"].concat();
+        assert_eq!(short(&[vec![b'x'; ARG_BYTES_MAX + 1]]), [cut]);
+    }
+}

@@ -1,0 +1,124 @@
+use std::sync::Arc;
+
+use pantala_base::Random;
+
+use super::keys::TrackedKeys;
+use super::*;
+use crate::clients::client::{Client, Endpoint};
+
+fn reader(id: u64) -> Arc<Reader> {
+    let end = || Endpoint::Unix(String::new());
+    Arc::new(Reader::new(&Arc::new(Client::new(id, 0, 0, end(), end(), 0))))
+}
+
+/// Keys with the clients that are to be told of each.
+type ByKey = Vec<(String, Vec<u64>)>;
+
+/// The clients that are to be told of each key, in order, and the keys for readers of prefixes.
+fn told(keys: &mut TrackedKeys) -> (ByKey, Vec<(String, u64)>) {
+    let Some(pending) = keys.take_pending() else { return Default::default() };
+    let text = |name: &KeyName| String::from_utf8_lossy(name).into_owned();
+    let mut by_key = Vec::new();
+    for invalidated in pending.invalidated {
+        let (name, client, mut clients) = (text(&invalidated.name), invalidated.client, Vec::new());
+        invalidated.for_each_reader(|reader| {
+            if reader.wants_news_of(client) {
+                clients.push(reader.client.id);
+            }
+        });
+        clients.sort_unstable();
+        by_key.push((name, clients));
+    }
+    (by_key, pending.changed.iter().map(|(name, origin)| (text(name), *origin)).collect())
+}
+
+#[test]
+fn a_change_tells_each_reader_once() {
+    let (one, two) = (reader(1), reader(2));
+    let mut keys = TrackedKeys::default();
+    for who in [&one, &two, &one] {
+        keys.read(7, b"a", who);
+    }
+    // The same hash, another key.
+    keys.read(7, b"b", &one);
+    assert_eq!((keys.len(), keys.readers()), (2, 3));
+    keys.changed(7, b"a", false);
+    keys.changed(7, b"a", false);
+    keys.changed(7, b"c", false);
+    assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
+    assert_eq!((keys.len(), keys.readers()), (1, 1));
+    assert!(!keys.has_pending());
+}
+
+#[test]
+fn own_changes_are_not_told_where_that_is_asked_for_but_expiry_is_nobody_s() {
+    let (one, two) = (reader(1), reader(2));
+    one.no_loop.store(true, Relaxed);
+    let mut keys = TrackedKeys::default();
+    let read = |keys: &mut TrackedKeys| [&one, &two].map(|who| keys.read(7, b"a", who));
+    read(&mut keys);
+    keys.changer.client = 1;
+    keys.changed(7, b"a", true);
+    read(&mut keys);
+    keys.expired(7, b"a", true);
+    let (by_key, changed) = told(&mut keys);
+    assert_eq!(by_key, [("a".to_owned(), vec![2]), ("a".to_owned(), vec![2])]);
+    // The last one who has changed it: the clock.
+    assert_eq!(changed, [("a".to_owned(), NOBODY)]);
+    // What a full table puts out is told to everybody.
+    read(&mut keys);
+    assert!(keys.evict(&mut Random::from_seed(1)));
+    assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1, 2])]);
+    assert!(!keys.evict(&mut Random::from_seed(1)));
+    // What a script changes is its client's own, but not to the readers of prefixes.
+    read(&mut keys);
+    keys.changer.in_script = true;
+    keys.changed(7, b"a", true);
+    assert_eq!(told(&mut keys), (vec![("a".to_owned(), vec![2])], vec![("a".to_owned(), NOBODY)]));
+}
+
+#[test]
+fn readers_that_have_gone_leave_without_a_change() {
+    let mut keys = TrackedKeys::default();
+    let stays = reader(1);
+    keys.read(7, b"a", &stays);
+    for id in 2..10_000 {
+        let comes_and_goes = reader(id);
+        keys.read(7, b"a", &comes_and_goes);
+        comes_and_goes.is_live.store(false, Relaxed);
+        assert!(keys.readers() <= 65, "{} readers", keys.readers());
+    }
+    keys.changed(7, b"a", false);
+    assert_eq!(told(&mut keys).0, [("a".to_owned(), vec![1])]);
+}
+
+#[test]
+fn many_readers_of_one_key_are_all_told() {
+    let mut keys = TrackedKeys::default();
+    let readers: Vec<_> = (1..=1000).map(reader).collect();
+    for _ in 0..2 {
+        readers.iter().for_each(|reader| _ = keys.read(7, b"a", reader));
+    }
+    assert_eq!(keys.readers(), 1000);
+    keys.changed(7, b"a", false);
+    assert_eq!(told(&mut keys).0, [("a".to_owned(), (1..=1000).collect::<Vec<_>>())]);
+    assert_eq!(keys.readers(), 0);
+}
+
+#[test]
+fn prefixes_get_lists_in_order() {
+    let (all, own, quiet) = (reader(1), reader(2), reader(3));
+    quiet.no_loop.store(true, Relaxed);
+    let mut prefixes = Prefixes::default();
+    prefixes.readers.insert(b"".as_slice().into(), vec![Arc::clone(&all)]);
+    prefixes.readers.insert(b"b".as_slice().into(), vec![Arc::clone(&own), Arc::clone(&quiet)]);
+    prefixes.readers.insert(b"x".as_slice().into(), vec![all]);
+    let changed: BTreeMap<KeyName, u64> =
+        [("bb", 3), ("a", 1), ("c", 9), ("ba", 2)].map(|(key, origin)| (key.as_bytes().into(), origin)).into();
+    let mut lists = Vec::new();
+    prefixes.tell(&changed, |reader, what| {
+        let names = what.names().expect("keys").iter().map(|name| String::from_utf8_lossy(name).into_owned());
+        lists.push(format!("{} {}", reader.client.id, names.collect::<Vec<_>>().join(" ")));
+    });
+    assert_eq!(lists, ["1 a ba bb c", "2 ba bb", "3 ba"]);
+}

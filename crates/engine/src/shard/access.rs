@@ -1,0 +1,266 @@
+//! What a keyed command works with: the shards it holds, and the databases in them.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_base::Random;
+use pantala_resp::{Args, Version};
+
+use pantala_types::Collection;
+
+use crate::effect::blocking::{Block, Blocking};
+use crate::events::notify::{Event, EventClass};
+use crate::shard::keyspace::Keyspace;
+use crate::shard::ownership::Ownership;
+use crate::store::db::{Change, Db, Held, Holds, WrongType};
+use crate::store::state::Shard;
+
+/// Where a key lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPlace {
+    /// Its hash, by [`Keyspace::place`].
+    pub hash: u64,
+    /// Its shard.
+    pub shard: u32,
+}
+
+/// A key and where it lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'k> {
+    /// Its bytes.
+    pub bytes: &'k [u8],
+    /// Its place.
+    pub place: KeyPlace,
+}
+
+/// What a keyed command may know of the connection that sent it. Copied into requests, so it stays small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// Id of the client.
+    pub client: u64,
+    /// Selected database.
+    pub db: u32,
+    /// Protocol version of replies.
+    pub version: Version,
+    /// `CLIENT NO-TOUCH`.
+    pub no_touch: bool,
+    /// A script runs the command.
+    pub in_script: bool,
+}
+
+/// A keyed command's view of the keyspace, for as long as it runs.
+pub struct Access<'a> {
+    pub(crate) keyspace: &'a Keyspace,
+    pub(crate) session: &'a SessionView,
+    pub(crate) owned: &'a mut [Ownership],
+    pub(crate) first_key: Option<KeyPlace>,
+    pub(crate) now_ms: i64,
+    /// Whether the command may wait, or has waited.
+    pub(crate) blocking: Blocking<'a>,
+    /// How it is to wait, when it found nothing.
+    pub(crate) block: Option<Block>,
+    /// It drew random numbers, while effects are recorded.
+    pub(crate) is_random: bool,
+}
+
+impl<'a> Access<'a> {
+    /// Unix time, ms: the same through the whole command.
+    pub fn now_ms(&self) -> i64 {
+        self.now_ms
+    }
+
+    /// The keyspace: settings and figures.
+    pub fn keyspace(&self) -> &'a Keyspace {
+        self.keyspace
+    }
+
+    /// How long a reply may become, what waits before it in the same buffer included, bytes: who has made more of one gives it up ([`pantala_resp::Reply::give_up`]),
+    /// for its connection will be closed anyway. As in Redis a script may have any reply.
+    pub fn reply_bytes_max(&self) -> usize {
+        let max_bytes =
+            if self.session.in_script { u64::MAX } else { self.keyspace.tuning.reply_bytes_max.load(Relaxed) };
+        usize::try_from(max_bytes).unwrap_or(usize::MAX)
+    }
+
+    /// Random numbers, from the sequence of a key's shard. What a command changes by them it must
+    /// propagate in words that make no choice ([`Access::propagate`]): debug builds check that it does.
+    pub fn random(&mut self, key: &Key<'_>) -> Random {
+        self.is_random |= self.is_journaled();
+        Random::from_seed(self.shard(key.place.shard).random.next_u64())
+    }
+
+    /// The connection.
+    pub fn session(&self) -> &'a SessionView {
+        self.session
+    }
+
+    /// The key at `args[index]`, which must be one of the keys that the command's route declared.
+    pub fn key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
+        let bytes = args.at(index);
+        Key { bytes, place: self.keyspace.place(bytes) }
+    }
+
+    /// The command's first key, at `args[index]`: as [`Access::key`], without hashing it again.
+    #[inline(always)]
+    pub fn first_key<'k>(&self, args: &Args<'k>, index: usize) -> Key<'k> {
+        let bytes = args.at(index);
+        Key { bytes, place: self.first_key.unwrap_or_else(|| self.keyspace.place(bytes)) }
+    }
+
+    /// Has the entry of a key of the selected database brought near.
+    #[inline]
+    pub fn prefetch(&self, key: &Key<'_>) {
+        self.keyspace.hint(self.session.db, key.place.shard).prefetch_entry(key.place.hash);
+    }
+
+    /// The selected database, in the shard of `key`.
+    #[inline]
+    pub fn db(&mut self, key: &Key<'_>) -> Db<'_> {
+        self.db_at(self.session.db, key)
+    }
+
+    /// Database `db` (below [`Keyspace::databases`]), in the shard of `key`.
+    #[inline]
+    pub fn db_at(&mut self, db: u32, key: &Key<'_>) -> Db<'_> {
+        self.db_in(db, key.place.shard)
+    }
+
+    /// Database `db` of a shard that the command holds.
+    ///
+    /// # Panics
+    /// When it doesn't hold it: the command's route and its handler disagree.
+    #[inline]
+    pub fn db_in(&mut self, db: u32, shard: u32) -> Db<'_> {
+        let (keyspace, now_ms, no_touch) = (self.keyspace, self.now_ms, self.session.no_touch);
+        let shard_state = self.shard(shard);
+        Db::new(keyspace, shard_state, shard, db, now_ms, no_touch)
+    }
+
+    /// The collections that several keys hold, all at once, for reading; `None` for a key that doesn't exist. Each counts a hit
+    /// or a miss and is touched, as [`Db::read`].
+    ///
+    /// # Errors
+    /// [`WrongType`] when one of them holds something else.
+    pub fn views<C: Collection>(&mut self, keys: &[Key<'_>]) -> Result<Vec<Option<C::View<'_>>>, WrongType> {
+        // First what changes shards (expiry, access words), then what only looks.
+        for key in keys {
+            self.db(key).read_as::<C>(key)?;
+        }
+        let db = self.keyspace.physical(self.session.db);
+        let found = keys.iter().map(|key| {
+            let entry = self.shard_ref(key.place.shard).databases.get(db)?.dict.find(key.place.hash, key.bytes)?;
+            Held::of(entry.payload(), entry.user_flags()).view::<C>()
+        });
+        Ok(found.collect())
+    }
+
+    /// What several keys hold, all at once, for reading; `None` for a key that doesn't exist. Each counts a hit or a miss and is
+    /// touched, as [`Db::read`]; but none behind the first one that doesn't suit: the command looks no further.
+    pub fn held(&mut self, keys: &[Key<'_>], suits: fn(Held<'_>) -> bool) -> Vec<Option<Held<'_>>> {
+        // First what changes shards (expiry, access words), then what only looks.
+        for key in keys {
+            if self.db(key).read(key).is_some_and(|entry| !suits(entry.held())) {
+                break;
+            }
+        }
+        let db = self.keyspace.physical(self.session.db);
+        let found = keys.iter().map(|key| {
+            let entry = self.shard_ref(key.place.shard).databases.get(db)?.dict.find(key.place.hash, key.bytes)?;
+            Some(Held::of(entry.payload(), entry.user_flags()))
+        });
+        found.collect()
+    }
+
+    /// Removes the key at which a result would be stored that is empty. Returns whether there was one.
+    pub fn remove_destination(&mut self, key: &Key<'_>) -> bool {
+        let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
+        self.db(key).remove_unseen(key, lazy, Change::event(&Event(EventClass::Generic, "del")))
+    }
+
+    /// Swaps two databases (each below [`Keyspace::databases`]) for all clients. That of one with itself is propagated, and
+    /// reaches nobody else.
+    ///
+    /// # Panics
+    /// When the command does not hold all shards.
+    pub fn swap_databases(&mut self, a: u32, b: u32) {
+        self.assert_holds_all();
+        self.propagate_verbatim();
+        if a == b {
+            return;
+        }
+        let physical = [self.keyspace.physical(a), self.keyspace.physical(b)];
+        self.keyspace.swap_databases(a, b);
+        for ownership in self.owned.iter_mut() {
+            let Shard { waiters, databases, .. } = self.keyspace.shard(ownership);
+            waiters.note_all(a);
+            waiters.note_all(b);
+            // What lies in a key's place with its time over isn't there.
+            let is_there = |key: &[u8], after: usize| {
+                let found = databases.get(after).and_then(|it| it.dict.find(self.keyspace.place(key).hash, key));
+                found.is_some_and(|entry| entry.expire_at_ms().is_none_or(|at_ms| at_ms > self.now_ms))
+            };
+            waiters.watches.replaced(a, |key| is_there(key, physical[1]));
+            waiters.watches.replaced(b, |key| is_there(key, physical[0]));
+        }
+    }
+
+    /// Empties databases for all clients. The old content is freed in the background when `lazy`, here otherwise. Watches
+    /// are not raised: `EXEC` looks for its keys itself.
+    ///
+    /// # Panics
+    /// When the command does not hold all shards.
+    pub fn flush(&mut self, databases: Range<u32>, lazy: bool) {
+        self.assert_holds_all();
+        let keyspace = self.keyspace;
+        let used: Vec<u32> = databases.filter(|&db| keyspace.is_used(db)).collect();
+        for shard in self.shards() {
+            for &db in &used {
+                if keyspace.shard_size(db, shard) > 0 {
+                    self.db_in(db, shard).flush(lazy);
+                }
+            }
+        }
+        let tracking = self.keyspace.tracking();
+        if tracking.keys() > 0 || tracking.clients() > 0 {
+            for ownership in self.owned.iter_mut() {
+                self.keyspace.shard(ownership).waiters.tracked.flush();
+            }
+        }
+        self.propagate_verbatim();
+    }
+
+    fn assert_holds_all(&self) {
+        let all = self.keyspace.partition_count() as usize;
+        assert_eq!(self.owned.len(), all, "what changes whole databases holds all shards");
+    }
+
+    /// The numbers of the shards that the command holds, ascending.
+    pub fn shards(&self) -> Vec<u32> {
+        self.owned.iter().map(Ownership::shard).collect()
+    }
+
+    /// A shard that the command holds, to be read.
+    ///
+    /// # Panics
+    /// As [`Access::db_in`].
+    pub(crate) fn shard_ref(&self, shard: u32) -> &Shard {
+        self.keyspace.shard_ref(&self.owned[self.index_of(shard)])
+    }
+
+    #[inline(always)]
+    pub(crate) fn shard(&mut self, shard: u32) -> &mut Shard {
+        // One shard is by far the most frequent case; more are sorted.
+        let index = if self.owned[0].shard() == shard { 0 } else { self.index_of(shard) };
+        self.keyspace.shard(&mut self.owned[index])
+    }
+
+    /// Where a shard stands among those that are held, in ascending order.
+    fn index_of(&self, shard: u32) -> usize {
+        // Of all shards each stands in its own place.
+        if self.owned.get(shard as usize).is_some_and(|ownership| ownership.shard() == shard) {
+            return shard as usize;
+        }
+        let found = self.owned.binary_search_by_key(&shard, Ownership::shard);
+        found.expect("a handler uses only keys that its route declared")
+    }
+}

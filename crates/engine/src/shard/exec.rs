@@ -1,0 +1,146 @@
+//! `EXEC` on its way: a transaction whose shards were not all free runs on whatever thread frees the last of them, as any command on several
+//! keys does.
+//!
+//! Only one that needs nothing but its keys can ([`Transaction::can_travel`]). To have its shards brought to its client's worker instead
+//! keeps them from everybody else for the time of a message; where many transactions want few shards, that time is what most of
+//! them wait for (decision 5).
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use pantala_resp::{ArgRange, Args, Reply};
+
+use crate::command::Command;
+use crate::faults::{self, Fault};
+use crate::shard::executor::{Call, Executor, has_news};
+use crate::shard::ownership::Ownership;
+use crate::shard::request::{Parcel, Request, Task};
+use crate::shard::transaction::{Queued, Transaction, Watching, discarded};
+use crate::store::eviction::OUT_OF_MEMORY;
+use crate::tuning::WATCHING;
+
+/// A transaction that any thread can run, and what became of it.
+pub struct Exec {
+    /// What to run.
+    pub transaction: Box<Transaction>,
+    /// What must not have changed. Taken out when it was looked at.
+    pub watching: Option<Box<Watching>>,
+    /// `EXEC` itself, for who sees every command.
+    pub command: &'static Command,
+    /// How the client spells it.
+    pub name: [u8; 4],
+    /// Where its reply begins, behind the number of its commands. 0: it has not begun.
+    heading_bytes: usize,
+    /// What became of each command.
+    ran: Vec<RanQueued>,
+    /// How long all of it took, from when its shards were there.
+    pub took: Duration,
+}
+
+/// What became of a command of a transaction.
+pub struct RanQueued {
+    /// Where its reply ends.
+    reply_end: usize,
+    /// How long it took, where its time was taken.
+    pub took: Option<Duration>,
+}
+
+impl Exec {
+    /// One that has not run. The transaction must be one that can travel.
+    pub fn new(
+        transaction: Box<Transaction>,
+        watching: Option<Box<Watching>>,
+        command: &'static Command,
+        name: [u8; 4],
+    ) -> Self {
+        assert!(transaction.can_travel(), "what needs its session stays with it");
+        Exec { transaction, watching, command, name, heading_bytes: 0, ran: Vec::new(), took: Duration::ZERO }
+    }
+
+    /// Each command that has run, with its reply, which is a part of `reply`. None if the transaction was refused, or a watched key had changed.
+    pub fn replies<'a>(&'a self, reply: &'a [u8]) -> impl Iterator<Item = (&'a Queued, &'a RanQueued, &'a [u8])> {
+        let mut begin = self.heading_bytes;
+        self.transaction.queue().iter().zip(&self.ran).map(move |(queued, ran)| {
+            let part = &reply[begin..ran.reply_end];
+            begin = ran.reply_end;
+            (queued, ran, part)
+        })
+    }
+}
+
+impl Executor<'_> {
+    /// Runs a transaction whose shards are all there, and serves who waits for what it has changed. `false`: [`Fault::TornExec`].
+    pub(crate) fn run_exec(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) -> bool {
+        let Some(mut exec) = request.exec.take() else { return true };
+        let began = WATCHING.then(Instant::now);
+        self.begin_unit();
+        let is_torn = self.run_queue(&mut exec, request, owned);
+        self.end_unit(owned);
+        exec.took += began.map_or(Duration::ZERO, |began| began.elapsed());
+        if !is_torn && self.keyspace().monitors().are_there() {
+            let args = [ArgRange::new(0, exec.name.len())];
+            let (client, db) = (request.session.client, request.session.db);
+            self.keyspace().show(exec.command, &Args::new(&exec.name, &args), client, db);
+        }
+        request.exec = Some(exec);
+        if has_news(self.keyspace(), owned) {
+            self.serve(owned, request.now_ms);
+        }
+        !is_torn
+    }
+
+    /// Whether it was torn.
+    fn run_queue(&mut self, exec: &mut Exec, request: &mut Request, owned: &mut [Ownership]) -> bool {
+        let (session, now_ms) = (request.session, request.now_ms);
+        let is_begun = exec.heading_bytes > 0;
+        let flags = exec.transaction.flags();
+        if !is_begun && self.keyspace().tuning.is_limited() && !self.has_room(flags, owned, now_ms) {
+            Reply::new(&mut request.reply, session.version).error_bytes(&discarded(OUT_OF_MEMORY.as_bytes()));
+            return false;
+        }
+        let watching = exec.watching.take();
+        let is_intact = watching.is_none_or(|watching| watching.is_intact(&mut self.look(&session, owned, now_ms)));
+        if !is_intact && !faults::hits(Fault::BlindExec) {
+            Reply::new(&mut request.reply, session.version).null_array();
+            return false;
+        }
+        let queue = exec.transaction.queue();
+        if !is_begun {
+            Reply::new(&mut request.reply, session.version).array(queue.len());
+            exec.heading_bytes = request.reply.len();
+        }
+        let mut shards = Vec::new();
+        for (at, queued) in queue.iter().enumerate().skip(exec.ran.len()) {
+            faults::pause(Fault::PauseHolding);
+            if !is_begun && at + 1 == queue.len() && faults::hits(Fault::TornExec) {
+                return true;
+            }
+            let is_found = exec.transaction.find_shards(queued, &mut shards);
+            debug_assert!(is_found, "it couldn't travel");
+            let call = Call {
+                command: queued.command,
+                args: exec.transaction.args(queued),
+                first_key: queued.first_key,
+                session,
+                reads_as: request.reads_as.as_ref(),
+                connection: request.connection,
+                now_ms,
+            };
+            let is_timed =
+                WATCHING && (!call.command.is_plain(call.args.len()) || self.keyspace().tuning.times_all.load(Relaxed));
+            let began = is_timed.then(Instant::now);
+            self.run_held(&call, &shards, owned, &mut request.reply);
+            exec.ran.push(RanQueued { reply_end: request.reply.len(), took: began.map(|began| began.elapsed()) });
+        }
+        false
+    }
+
+    /// [`Fault::TornExec`]: gives the shards back, and has the transaction take them anew for its last command.
+    #[cold]
+    pub(crate) fn tear(&mut self, mut parcel: Parcel, owned: Vec<Ownership>) {
+        parcel.value.task = Task::Exec;
+        self.give_back(owned, parcel.value.now_ms);
+        faults::stall();
+        self.to_start.push(parcel);
+    }
+}

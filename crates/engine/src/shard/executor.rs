@@ -1,0 +1,835 @@
+//! How commands reach shards: at once where they are free, through their gates where they are not.
+//!
+//! ```text
+//!            free                         busy
+//! run ──────────────► execute      run ──────────► Request into the gate, connection parked
+//!                        │                               │  whoever owns the shard
+//!                        ▼                               ▼
+//!                     release ◄───────────────────── grant: the shard is the request's now
+//!                        │ nobody waits                  │ more shards to take (ascending)? try, or wait in the next gate
+//!                        ▼                               ▼ all taken
+//!                      free                           execute, release all, answer to the worker that asked
+//! ```
+//!
+//! No thread ever waits for a shard. Requests take shards in ascending order, so no two can wait for each other; gates are
+//! served in arrival order, so none starves.
+
+use std::collections::BTreeMap;
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use pantala_base::mailbox::Node;
+use pantala_base::{Clock, Random, SystemClock};
+use pantala_dict::Payload;
+use pantala_resp::{Args, Reply};
+use smallvec::SmallVec;
+
+use crate::command::{Command, Flags, Handler, Route};
+use crate::effect::blocking::{Blocking, Origin, Waiter, Woken};
+use crate::effect::{Stream, Unit};
+use crate::events::tracking::{Changer, KeyName, News, Reader};
+use crate::faults::{self, Fault};
+use crate::shard::access::{Access, Key, KeyPlace, SessionView};
+use crate::shard::keyspace::{Execution, Keyspace};
+use crate::shard::message::Message;
+use crate::shard::ownership::{Freed, Ownership, Taken};
+use crate::shard::request::{Parcel, Request, Step, Task};
+use crate::shard::telling::{remember, set_changer};
+use crate::shard::transaction::discarded;
+use crate::store::eviction::{OUT_OF_MEMORY, Weights};
+use crate::tuning::WATCHING;
+
+/// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
+/// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
+const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
+
+/// Gates of a command on many shards that are fetched ahead of the one that is taken: about as many as a processor has
+/// in flight.
+const GATES_AHEAD: usize = 8;
+
+/// How many requests one owner runs for others at a time, and for how long, before it passes the shard to its home, or, being
+/// the home, puts it off to its next turn: its own connections don't wait for everybody else's.
+const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
+const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
+
+/// How long the steps of a request may have run before the clock is read again.
+const TIME_AGE_MAX: Duration = Duration::from_millis(1);
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ran {
+    /// It ran; its reply is in the buffer.
+    Done,
+    /// As [`Ran::Done`], and connections of this worker are to be told of keys that it has changed ([`Executor::take_told`]), behind
+    /// that reply; or waiters were served ([`Executor::take_served`]).
+    DoneTold,
+    /// It is on its way; its reply will come as [`Message::Answer`] or through [`Executor::take_answers`].
+    Parked,
+    /// It waits for a key ([`Executor::take_blocked`]); its reply will come as [`Message::Woken`] or through
+    /// [`Executor::take_woken`].
+    Blocked,
+}
+
+/// A command to be run, still in the connection's own memory.
+pub struct Call<'a> {
+    /// What to run; its handler is a keyed one.
+    pub command: &'static Command,
+    /// Its arguments.
+    pub args: Args<'a>,
+    /// Where its first key lives, when it has one.
+    pub first_key: Option<KeyPlace>,
+    /// What it may know of its connection.
+    pub session: SessionView,
+    /// As whose what it reads is noted, if it is (`CLIENT TRACKING`).
+    pub reads_as: Option<&'a Arc<Reader>>,
+    /// The worker's token of the connection.
+    pub connection: u64,
+    /// Unix time, ms.
+    pub now_ms: i64,
+}
+
+/// A worker's way to the shards.
+pub struct Executor<'k> {
+    pub(crate) keyspace: &'k Keyspace,
+    worker: u32,
+    /// Scratch: shards of the command at hand.
+    shards: Vec<u32>,
+    /// The time when who waits is served, or a request runs, which may be long after the command began or was sent.
+    pub(crate) clock: SystemClock,
+    /// Waiters were looked at, by that clock.
+    pub(crate) has_served: bool,
+    /// Scratch: ownerships of the command at hand.
+    owned: Vec<Ownership>,
+    /// Shards to be given back.
+    pub(crate) to_free: Vec<Ownership>,
+    /// Shards with waiting requests, put off to the next turn.
+    put_off: Vec<Ownership>,
+    /// Answers to requests of this worker's own connections.
+    answers: Vec<Parcel>,
+    /// Requests of this worker's own connections that have brought their shards.
+    brought: Vec<Parcel>,
+    /// Requests to be started when the shards at hand are given back.
+    pub(crate) to_start: Vec<Parcel>,
+    /// What the last command has become, if it waits.
+    pub(crate) blocked: Option<Arc<Waiter>>,
+    /// Answers to waiters of this worker's own connections.
+    pub(crate) woken: Vec<Woken>,
+    /// What this worker's own connections are to be told of changed keys.
+    pub(crate) told: Vec<News>,
+    /// Changed keys, for who wants to hear of their prefixes, with who has changed each one last: told once a turn.
+    pub(crate) changed: BTreeMap<KeyName, u64>,
+    /// From which shards keys are evicted.
+    pub(crate) weights: Weights,
+    /// Effects of what is run now, until they are committed.
+    pub(crate) unit: Unit,
+    /// Effects that were committed in this turn.
+    pub(crate) stream: Stream,
+}
+
+impl<'k> Executor<'k> {
+    /// The executor of a worker.
+    pub fn new(keyspace: &'k Keyspace, worker: u32) -> Self {
+        Executor {
+            keyspace,
+            worker,
+            shards: Vec::new(),
+            clock: SystemClock::new(),
+            has_served: false,
+            owned: Vec::new(),
+            to_free: Vec::new(),
+            put_off: Vec::new(),
+            answers: Vec::new(),
+            brought: Vec::new(),
+            to_start: Vec::new(),
+            blocked: None,
+            woken: Vec::new(),
+            told: Vec::new(),
+            changed: BTreeMap::new(),
+            weights: Weights::new(Random::from_seed(keyspace.layout().random_seed.wrapping_sub(worker.into()))),
+            unit: Unit::default(),
+            stream: Stream::default(),
+        }
+    }
+
+    /// The number of its worker.
+    pub(crate) fn worker(&self) -> u32 {
+        self.worker
+    }
+
+    /// The keyspace.
+    pub fn keyspace(&self) -> &'k Keyspace {
+        self.keyspace
+    }
+
+    /// Runs a command that needs the shard of its first key and no other, when that shard is free.
+    #[inline]
+    pub fn run_single(&mut self, call: &Call<'_>, place: KeyPlace, reply: &mut Vec<u8>) -> Ran {
+        let keyspace = self.keyspace;
+        if keyspace.layout().execution == Execution::Inline
+            && let Some(mut ownership) = self.take_spinning(place.shard)
+        {
+            let owned = std::slice::from_mut(&mut ownership);
+            let blocked = self.execute(call, self.worker, owned, Blocking::Allowed, reply);
+            if keyspace.shard(&mut ownership).waiters.has_news() {
+                self.finish(vec![ownership], call.now_ms);
+                return self.ran(blocked, self.done());
+            }
+            faults::pause(Fault::PauseHolding);
+            self.free(ownership);
+            return self.ran(blocked, Ran::Done);
+        }
+        self.shards.clear();
+        self.shards.push(place.shard);
+        self.leave_request(call, &mut Vec::new());
+        Ran::Parked
+    }
+
+    /// Runs a command that needs the given shards (any order, repeats allowed, at least one).
+    pub fn run_many(&mut self, call: &Call<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
+        let keyspace = self.keyspace;
+        let mut owned = self.take_in_order(shards);
+        if owned.len() < self.shards.len() {
+            self.leave_request(call, &mut owned);
+            self.owned = owned;
+            return Ran::Parked;
+        }
+        let blocked = self.execute(call, self.worker, &mut owned, Blocking::Allowed, reply);
+        if has_news(keyspace, &mut owned) {
+            self.finish(owned, call.now_ms);
+            return self.ran(blocked, self.done());
+        }
+        self.to_free.append(&mut owned);
+        self.owned = owned;
+        self.free_all();
+        self.ran(blocked, Ran::Done)
+    }
+
+    /// Takes the given shards (any order, repeats allowed) in the order in which every request takes them, which it leaves in `self.shards`,
+    /// up to the first that is busy. With `--execution owner` none: they are taken at their homes.
+    fn take_in_order(&mut self, shards: &[u32]) -> Vec<Ownership> {
+        self.shards.clear();
+        self.shards.extend_from_slice(shards);
+        self.shards.sort_unstable();
+        self.shards.dedup();
+        let mut owned = std::mem::take(&mut self.owned);
+        if self.keyspace.layout().execution == Execution::Inline {
+            let (keyspace, mut ahead) = (self.keyspace, self.shards.iter());
+            ahead.by_ref().take(GATES_AHEAD).for_each(|&shard| keyspace.prefetch_gate(shard));
+            for &shard in &self.shards {
+                faults::pause(Fault::PauseTaking);
+                if let Some(&shard) = ahead.next() {
+                    keyspace.prefetch_gate(shard);
+                }
+                let Some(ownership) = self.take_spinning(shard) else { break };
+                owned.push(ownership);
+            }
+        }
+        owned
+    }
+
+    /// Takes the given shards (any order, repeats allowed) for a connection of this worker.
+    ///
+    /// # Errors
+    /// Some are busy: a request that has taken the first of them, to be gone on with ([`Executor::resume`]). All will come, or the request
+    /// refused if it `may_be_refused`, as [`Message::Brought`] or through [`Executor::take_brought`]; unless it is given a transaction
+    /// ([`Request::run_exec`]), which is answered as a command is.
+    pub fn gather(
+        &mut self,
+        shards: &[u32],
+        session: SessionView,
+        connection: u64,
+        now_ms: i64,
+        may_be_refused: bool,
+    ) -> Result<Vec<Ownership>, Parcel> {
+        let owned = self.take_in_order(shards);
+        if owned.len() == self.shards.len() {
+            return Ok(owned);
+        }
+        let mut request = Request::new(session, self.worker, connection, now_ms);
+        request.may_be_refused = may_be_refused;
+        request.shards.extend_from_slice(&self.shards);
+        request.owned = owned;
+        request.task = Task::Bring;
+        self.keyspace.count_contended(self.worker);
+        Err(Node::new(request))
+    }
+
+    /// Has the given shards (any order, repeats allowed) brought to a connection of this worker, which waits for them: free or not, they come as [`Executor::gather`] says.
+    pub fn bring(&mut self, shards: &[u32], session: SessionView, connection: u64, now_ms: i64, may_be_refused: bool) {
+        match self.gather(shards, session, connection, now_ms, may_be_refused) {
+            Err(parcel) => self.resume(parcel),
+            Ok(owned) => {
+                let mut request = Request::new(session, self.worker, connection, now_ms);
+                request.may_be_refused = may_be_refused;
+                request.shards.extend_from_slice(&self.shards);
+                request.owned = owned;
+                self.brought.push(Node::new(request));
+            }
+        }
+    }
+
+    /// Runs a command of a transaction on those of the shards held that it needs (ascending, without repeats).
+    pub fn run_held(&mut self, call: &Call<'_>, shards: &[u32], owned: &mut [Ownership], reply: &mut Vec<u8>) {
+        // A handler sees the shards of its own route and no others. Most have one: nothing is moved for it.
+        if let [shard] = shards
+            && let Ok(at) = owned.binary_search_by_key(shard, Ownership::shard)
+        {
+            self.execute(call, self.worker, &mut owned[at..=at], Blocking::Denied, reply);
+            return;
+        }
+        // Those are brought to the front, in order, and afterwards back to where they stood.
+        let places = shards.iter().filter_map(|shard| owned.binary_search_by_key(shard, Ownership::shard).ok());
+        let places: SmallVec<[usize; 16]> = places.collect();
+        places.iter().enumerate().for_each(|(front, &place)| owned.swap(front, place));
+        self.execute(call, self.worker, &mut owned[..places.len()], Blocking::Denied, reply);
+        places.iter().enumerate().rev().for_each(|(front, &place)| owned.swap(front, place));
+    }
+
+    /// What a transaction sees of shards that it holds.
+    pub fn look<'a>(&self, session: &'a SessionView, owned: &'a mut [Ownership], now_ms: i64) -> Access<'a>
+    where
+        'k: 'a,
+    {
+        Access {
+            keyspace: self.keyspace,
+            session,
+            owned,
+            first_key: None,
+            now_ms,
+            blocking: Blocking::Denied,
+            block: None,
+            is_random: false,
+        }
+    }
+
+    /// Gives back what a transaction held, when those are served who wait for what it has changed.
+    pub fn give_back(&mut self, owned: Vec<Ownership>, now_ms: i64) {
+        self.finish(owned, now_ms);
+    }
+
+    /// Answers the requests that wait for shards which are held on with an error (code included), but for those that nobody would hear of, or that may not
+    /// be refused: these give back what they have, so that nobody waits behind them for what a script holds.
+    pub fn refuse_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
+        let mut refused = Vec::new();
+        for ownership in owned {
+            let arrived = self.keyspace.gate(ownership.shard()).waiting(ownership);
+            let backlog = &mut self.keyspace.shard(ownership).backlog;
+            backlog.extend(arrived.into_iter().flatten());
+            let is_refused = |request: &Request| {
+                matches!(request.task, Task::Commands | Task::Exec)
+                    || matches!(request.task, Task::Bring) && request.may_be_refused
+            };
+            for mut parcel in std::mem::take(backlog) {
+                if is_refused(&parcel.value) {
+                    refused.push(parcel);
+                    continue;
+                }
+                parcel.value.is_set_back |= !parcel.value.owned.is_empty();
+                self.to_free.append(&mut parcel.value.owned);
+                backlog.push_back(parcel);
+            }
+        }
+        for mut parcel in refused {
+            let request = &mut parcel.value;
+            self.to_free.append(&mut request.owned);
+            request.refused = Some(why);
+            let version = request.version();
+            for step in &mut request.steps {
+                Reply::new(&mut request.reply, version).error(why);
+                step.reply_end = request.reply.len();
+            }
+            if request.exec.is_some() {
+                Reply::new(&mut request.reply, version).error_bytes(&discarded(why.as_bytes()));
+            }
+            let (worker, is_bring) = (request.worker, matches!(request.task, Task::Bring));
+            match (is_bring, worker == self.worker) {
+                (true, true) => self.brought.push(parcel),
+                (true, false) => self.keyspace.port(worker).send(Message::Brought(parcel)),
+                (false, true) => self.answers.push(parcel),
+                (false, false) => self.keyspace.port(worker).send(Message::Answer(parcel)),
+            }
+        }
+        self.free_all();
+    }
+
+    /// Starts a request that the worker has put together itself (pipelines with `--execution owner`).
+    pub fn start(&mut self, request: Request) {
+        self.advance(Node::new(request));
+        self.free_all();
+    }
+
+    /// Goes on with a request that came by message, or from [`Executor::gather`].
+    pub fn resume(&mut self, parcel: Parcel) {
+        self.advance(parcel);
+        self.free_all();
+    }
+
+    /// Goes on with the requests that wait for a shard which came by message.
+    pub fn adopt(&mut self, ownership: Ownership) {
+        self.to_free.push(ownership);
+        self.free_all();
+    }
+
+    /// Goes on with the shards that were put off: once a turn.
+    pub fn go_on(&mut self) {
+        if !self.put_off.is_empty() {
+            self.to_free.append(&mut self.put_off);
+            self.free_all();
+        }
+    }
+
+    /// Whether there is something to do in the next turn without waiting for events: answers, or shards put off.
+    pub fn has_work(&self) -> bool {
+        self.has_answers() || self.has_put_off()
+    }
+
+    /// Whether shards are put off.
+    pub(crate) fn has_put_off(&self) -> bool {
+        !self.put_off.is_empty()
+    }
+
+    /// Has what commands on these members or fields of one key's collection will read brought near, where it is large: called before they run,
+    /// one after the other, each with its misses to itself. Nothing happens if the shard is busy.
+    pub fn prefetch_members<'m>(&mut self, db: u32, key: &Key<'_>, members: impl Iterator<Item = &'m [u8]>) {
+        let Some(ownership) = self.try_take(key.place.shard) else { return };
+        let physical = self.keyspace.physical(db);
+        let shard = self.keyspace.shard_ref(&ownership);
+        if let Some(database) = shard.databases.get(physical)
+            && let Some(entry) = database.dict.find(key.place.hash, key.bytes)
+            && let Payload::Heap(value) = entry.payload()
+        {
+            value.prefetch(members);
+        }
+        self.free(ownership);
+    }
+
+    /// Takes a shard for periodic work if it is free.
+    pub fn try_take(&self, shard: u32) -> Option<Ownership> {
+        self.keyspace.gate(shard).try_take()
+    }
+
+    /// Gives back a shard that was free when it was taken, seeing to the requests that came meanwhile.
+    #[inline(always)]
+    pub fn free(&mut self, mut ownership: Ownership) {
+        let shard = ownership.shard();
+        // A shard is freed only with an empty backlog, so one that was taken while free has none.
+        debug_assert!(self.keyspace.shard(&mut ownership).backlog.is_empty());
+        if let Freed::Waiters(mut ownership, waiters) = self.keyspace.gate(shard).free(ownership) {
+            self.keyspace.shard(&mut ownership).backlog.extend(waiters);
+            self.to_free.push(ownership);
+            self.free_all();
+        }
+    }
+
+    /// Answers to this worker's own requests that were run here.
+    pub fn take_answers(&mut self) -> Vec<Parcel> {
+        std::mem::take(&mut self.answers)
+    }
+
+    /// This worker's own requests that have brought their shards.
+    pub fn take_brought(&mut self) -> Vec<Parcel> {
+        std::mem::take(&mut self.brought)
+    }
+
+    /// Whether there are answers that come before what connections are told.
+    pub(crate) fn answers_first(&self) -> bool {
+        !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty()
+    }
+
+    /// Whether [`Executor::take_answers`], [`Executor::take_woken`], [`Executor::take_brought`] or [`Executor::take_told`] would give any.
+    #[inline]
+    pub fn has_answers(&self) -> bool {
+        !self.answers.is_empty() || !self.woken.is_empty() || !self.brought.is_empty() || !self.told.is_empty()
+    }
+
+    /// Serves who waits for what a command has changed, and gives the shards back.
+    #[cold]
+    pub(crate) fn finish(&mut self, mut owned: Vec<Ownership>, now_ms: i64) {
+        self.commit_deletions(&mut owned);
+        self.serve(&mut owned, now_ms);
+        // Keys that were ready and had expired.
+        self.commit_deletions(&mut owned);
+        self.tell(&mut owned);
+        faults::pause(Fault::PauseHolding);
+        self.to_free.append(&mut owned);
+        // Empty, it is the scratch of the next command.
+        self.owned = owned;
+        self.free_all();
+    }
+
+    #[inline]
+    fn ran(&mut self, blocked: Option<Arc<Waiter>>, done: Ran) -> Ran {
+        if blocked.is_none() {
+            return done;
+        }
+        self.blocked = blocked;
+        Ran::Blocked
+    }
+
+    #[inline]
+    pub(crate) fn take_spinning(&self, shard: u32) -> Option<Ownership> {
+        let gate = self.keyspace.gate(shard);
+        if let Some(ownership) = gate.try_take() {
+            return Some(ownership);
+        }
+        for _ in 0..SPINS_MAX {
+            spin_loop();
+            if !gate.is_held()
+                && let Some(ownership) = gate.try_take()
+            {
+                return Some(ownership);
+            }
+        }
+        None
+    }
+
+    fn request(&mut self, call: &Call<'_>) -> Request {
+        let mut request = Request::new(call.session, self.worker, call.connection, call.now_ms);
+        request.shards.extend_from_slice(&self.shards);
+        request.reads_as = call.reads_as.cloned();
+        let args = request.push_args(&call.args);
+        request.steps.push(Step {
+            command: call.command,
+            args,
+            first_key: call.first_key,
+            sequence: 0,
+            reply_end: 0,
+            took: None,
+        });
+        request
+    }
+
+    /// Has a call on the shards in `self.shards` wait for those that are busy. The ones taken so far stay taken: they are the first of the
+    /// order, and the request goes on from there.
+    #[cold]
+    fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
+        let mut request = self.request(call);
+        request.owned.append(owned);
+        self.keyspace.count_contended(self.worker);
+        self.advance(Node::new(request));
+        self.free_all();
+    }
+
+    /// Takes the next shards of a request as far as they are free; runs it when it has them all. Leaves what is to be freed
+    /// in `to_free`.
+    fn advance(&mut self, mut parcel: Parcel) {
+        if parcel.value.worker == self.worker {
+            parcel.value.effect_clock = self.effect_clock();
+        }
+        loop {
+            let taken = parcel.value.owned.len();
+            let Some(&shard) = parcel.value.shards.get(taken) else {
+                return self.complete(parcel);
+            };
+            if self.keyspace.layout().execution == Execution::Owner {
+                let home = self.keyspace.home(shard);
+                if home != self.worker {
+                    return self.keyspace.port(home).send(Message::Run(parcel));
+                }
+            }
+            match self.keyspace.gate(shard).take_or_enqueue(parcel) {
+                Taken::Owner(ownership, back) => {
+                    parcel = back;
+                    parcel.value.owned.push(ownership);
+                    faults::pause(Fault::PauseTaking);
+                }
+                Taken::Enqueued => return,
+            }
+        }
+    }
+
+    /// Runs a request that has all its shards, and sends the answer.
+    fn complete(&mut self, parcel: Parcel) {
+        self.outside_unit(|executor| executor.complete_alone(parcel));
+    }
+
+    fn complete_alone(&mut self, mut parcel: Parcel) {
+        let mut owned = std::mem::take(&mut parcel.value.owned);
+        parcel.value.catch_up(self.clock.now_ms());
+        // What it does is later than what its connection did before, wherever that was.
+        self.observe_clock(parcel.value.effect_clock);
+        let now_ms = parcel.value.now_ms;
+        match std::mem::replace(&mut parcel.value.task, Task::Commands) {
+            Task::Commands => {}
+            Task::Withdraw(waiter) => {
+                for ownership in &mut owned {
+                    let shard = ownership.shard();
+                    self.keyspace.shard(ownership).waiters.remove(shard, &waiter);
+                }
+                return self.to_free.append(&mut owned);
+            }
+            Task::Serve(shard, key) => {
+                self.serve_now(&mut owned, shard, &key, now_ms);
+                self.commit_deletions(&mut owned);
+                self.tell(&mut owned);
+                return self.to_free.append(&mut owned);
+            }
+            Task::Bring => {
+                parcel.value.owned = owned;
+                let worker = parcel.value.worker;
+                if worker == self.worker {
+                    self.brought.push(parcel);
+                } else {
+                    self.keyspace.port(worker).send(Message::Brought(parcel));
+                }
+                return;
+            }
+            Task::Exec => {
+                if !self.run_exec(&mut parcel.value, &mut owned) {
+                    return self.tear(parcel, owned);
+                }
+            }
+        }
+        self.run_steps(&mut parcel.value, &mut owned);
+        if has_news(self.keyspace, &mut owned) {
+            self.tell(&mut owned);
+            // Who has its answer may rely on it that everybody was told.
+            self.tell_changed();
+        }
+        self.commit_deletions(&mut owned);
+        parcel.value.effect_clock = self.effect_clock();
+        faults::pause(Fault::PauseReplying);
+        // Before its shards are given back: should it wait now, the answer to that needs one of them and can't overtake this one.
+        if parcel.value.worker == self.worker {
+            self.answers.push(parcel);
+        } else {
+            self.keyspace.port(parcel.value.worker).send(Message::Answer(parcel));
+        }
+        self.to_free.append(&mut owned);
+    }
+
+    fn run_steps(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) {
+        let mut reply = std::mem::take(&mut request.reply);
+        let mut steps = std::mem::take(&mut request.steps);
+        let mut all_took = Duration::ZERO;
+        for step in &mut steps {
+            // Behind one that has taken long.
+            if all_took >= TIME_AGE_MAX {
+                all_took = Duration::ZERO;
+                request.catch_up(self.clock.now_ms());
+            }
+            // As where a connection's own worker runs its pipeline: what is behind the reply that was too much isn't run.
+            if reply.len() as u64 > request.reply_bytes_max {
+                let mut given_up = Reply::new(&mut reply, request.session.version);
+                given_up.give_up();
+                given_up.finish();
+                step.reply_end = reply.len();
+                continue;
+            }
+            // They have waited; with `--execution owner` nobody else can evict anything in front of them.
+            if self.keyspace.tuning.is_limited() && !self.has_room(step.command.flags, owned, request.now_ms) {
+                Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
+                step.reply_end = reply.len();
+                if has_news(self.keyspace, owned) {
+                    self.serve(owned, request.now_ms);
+                }
+                continue;
+            }
+            let call = Call {
+                command: step.command,
+                args: request.args(step),
+                first_key: step.first_key,
+                session: request.session,
+                reads_as: request.reads_as.as_ref(),
+                connection: request.connection,
+                now_ms: request.now_ms,
+            };
+            let is_timed = WATCHING
+                && (call.command.is_timed_on_its_way(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed));
+            let began = is_timed.then(Instant::now);
+            let blocked = self.execute(&call, request.worker, owned, Blocking::Allowed, &mut reply);
+            step.took = began.map(|began| began.elapsed());
+            all_took += step.took.unwrap_or_default();
+            if blocked.is_some() {
+                request.blocked = blocked;
+            }
+            step.reply_end = reply.len();
+            // Who waits comes before the next command of the pipeline.
+            if has_news(self.keyspace, owned) {
+                self.serve(owned, request.now_ms);
+            }
+        }
+        request.steps = steps;
+        request.reply = reply;
+        if request.worker != self.worker {
+            self.keyspace.shard_stats(owned[0].shard()).combined.add(1);
+        }
+    }
+
+    /// Gives back all of `to_free`: grants each shard to the requests that wait for it, which may run and leave more to
+    /// be freed. A loop and not a recursion, since that chain has no bound.
+    pub(crate) fn free_all(&mut self) {
+        loop {
+            self.free_those();
+            // Such a request may want the very shards that were just given back.
+            let Some(request) = self.to_start.pop() else { return };
+            self.advance(request);
+        }
+    }
+
+    fn free_those(&mut self) {
+        let mut granted = 0;
+        let mut began = None;
+        while let Some(mut ownership) = self.to_free.pop() {
+            let shard = ownership.shard();
+            loop {
+                let state = self.keyspace.shard(&mut ownership);
+                if let Some(mut parcel) = state.backlog.pop_front() {
+                    if std::mem::take(&mut parcel.value.is_set_back) {
+                        self.to_start.push(parcel);
+                        continue;
+                    }
+                    let began = *began.get_or_insert_with(Instant::now);
+                    if granted >= COMBINE_MAX || granted > 0 && began.elapsed() > COMBINE_TIME_MAX {
+                        state.backlog.push_front(parcel);
+                        let home = self.keyspace.home(shard);
+                        if home == self.worker {
+                            self.put_off.push(ownership);
+                        } else {
+                            self.keyspace.shard_stats(shard).handovers.add(1);
+                            self.keyspace.port(home).send(Message::Shard(ownership));
+                        }
+                        break;
+                    }
+                    granted += 1;
+                    faults::pause(Fault::PauseTaking);
+                    parcel.value.owned.push(ownership);
+                    self.advance(parcel);
+                    break;
+                }
+                match self.keyspace.gate(shard).free(ownership) {
+                    Freed::Free => break,
+                    Freed::Waiters(still, waiters) => {
+                        ownership = still;
+                        self.keyspace.shard(&mut ownership).backlog.extend(waiters);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Executor<'_> {
+    /// Runs a command on shards that are held. Gives what it has become when it waits.
+    #[inline]
+    fn execute(
+        &mut self,
+        call: &Call<'_>,
+        worker: u32,
+        owned: &mut [Ownership],
+        blocking: Blocking<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Option<Arc<Waiter>> {
+        self.keyspace.shard_stats(owned[0].shard()).commands.add(1);
+        let mut access = access(self.keyspace, call, owned, blocking);
+        self.run_handler(&mut access, call, reply);
+        if access.block.is_some() { self.wait(&mut access, call, worker) } else { None }
+    }
+
+    /// Runs the handler of a call: one that a connection sent, or one that waited and is woken. Its
+    /// changes are committed to the sinks of keys one by one, by [`crate::effect::change`]; those of
+    /// whole commands follow here.
+    #[inline]
+    pub(crate) fn run_handler(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
+        if access.keyspace.tuning.is_watched() {
+            self.run_watched(access, call, reply);
+        } else {
+            call_handler(access, call, reply);
+        }
+    }
+
+    /// As [`Executor::run_handler`], where somebody sees every command, has what it reads noted,
+    /// wants to know what it makes of memory, or reads its effects.
+    #[cold]
+    fn run_watched(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
+        let keyspace = access.keyspace;
+        set_changer(keyspace, access.owned, Changer::from(&call.session));
+        if keyspace.tuning.is_journaled() {
+            // What a command marked that began before the journal was switched on is not this one's.
+            for ownership in access.owned.iter_mut() {
+                keyspace.shard(ownership).waiters.pending.forget_command();
+            }
+        }
+        call_handler(access, call, reply);
+        // While the shards are held: in between no command comes that could not have come there. One
+        // that was woken was seen when it began to wait.
+        if keyspace.monitors().are_there() && !access.is_handed_over() && access.woken_by().is_none() {
+            if call.session.in_script {
+                keyspace.show_of_script(call.command, &call.args, call.session.db);
+            } else {
+                keyspace.show(call.command, &call.args, call.session.client, call.session.db);
+            }
+        }
+        remember(keyspace, call, access.owned);
+        if keyspace.tuning.is_limited() {
+            keyspace.meter(access.owned, stays_in_database(call.command).then_some(call.session.db));
+        }
+        set_changer(keyspace, access.owned, Changer::NOBODY);
+        if keyspace.tuning.is_journaled() {
+            self.commit(access, call);
+        }
+    }
+
+    /// Puts a command that waits into the queues of its keys.
+    #[cold]
+    fn wait(&mut self, access: &mut Access<'_>, call: &Call<'_>, worker: u32) -> Option<Arc<Waiter>> {
+        let (keyspace, block) = (access.keyspace, access.block.take()?);
+        let (connection, session) = (call.connection, call.session);
+        let origin = Origin { ticket: keyspace.next_ticket(), worker, connection, session };
+        let waiter = Arc::new(Waiter::new(&origin, call.command, &call.args, &block, &|key| keyspace.place(key)));
+        for shard in waiter.shards() {
+            access.shard(shard).waiters.add(shard, &waiter);
+        }
+        if keyspace.tuning.is_journaled() {
+            // Whoever serves it stamps what it does later than what its connection did before.
+            self.raise_clocks(access.owned);
+        }
+        Some(waiter)
+    }
+}
+
+/// Whether a command changes nothing but in the selected database.
+fn stays_in_database(command: &Command) -> bool {
+    matches!(command.route, Route::Keys) && !command.flags.contains(Flags::OTHER_DATABASES)
+}
+
+/// What the handler of a call sees of shards that are held.
+#[inline]
+pub(crate) fn access<'a>(
+    keyspace: &'a Keyspace,
+    call: &'a Call<'_>,
+    owned: &'a mut [Ownership],
+    blocking: Blocking<'a>,
+) -> Access<'a> {
+    Access {
+        keyspace,
+        session: &call.session,
+        owned,
+        first_key: call.first_key,
+        now_ms: call.now_ms,
+        blocking,
+        block: None,
+        is_random: false,
+    }
+}
+
+#[inline(always)]
+fn call_handler(access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
+    let Handler::Keyed(handler) = call.command.handler else {
+        unreachable!("only keyed commands are routed to shards");
+    };
+    let mut reply = Reply::new(reply, call.session.version);
+    handler(access, &call.args, &mut reply);
+    reply.finish();
+}
+
+/// Whether keys were changed that somebody waits for, or is to be told of.
+pub(crate) fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
+    owned.iter_mut().any(|ownership| keyspace.shard(ownership).waiters.has_news())
+}
+
+mod hand_over;
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -1,0 +1,59 @@
+//! Commands whose value is handed over: a large value that a client sent becomes the stored one,
+//! in the buffer in which it was received. Nothing is copied, and it is never there twice.
+
+use std::cell::Cell;
+
+use pantala_types::RawString;
+
+use super::{Call, Executor, Ran};
+use crate::effect::blocking::Blocking;
+use crate::shard::access::Access;
+use crate::shard::keyspace::Execution;
+use crate::shard::ownership::Ownership;
+
+impl Executor<'_> {
+    /// Takes the shard of a command whose value is to be handed over. `None`: the shard is busy, or
+    /// all commands are seen with all their arguments (`MONITOR`, the journal): run it as any other.
+    pub fn take_for_hand_over(&self, shard: u32) -> Option<Ownership> {
+        let keyspace = self.keyspace;
+        let is_seen = keyspace.monitors().are_there() || keyspace.tuning.is_journaled();
+        let may = keyspace.layout().execution == Execution::Inline && !is_seen;
+        if may { self.take_spinning(shard) } else { None }
+    }
+
+    /// As [`Executor::run_single`], on a shard of [`Executor::take_for_hand_over`], for a handler
+    /// that asks for the value by [`Access::take_value`] instead of looking at its argument.
+    pub fn run_handing_over(
+        &mut self,
+        mut ownership: Ownership,
+        call: &Call<'_>,
+        value: RawString,
+        reply: &mut Vec<u8>,
+    ) -> Ran {
+        let keyspace = self.keyspace;
+        let value = Cell::new(Some(value));
+        let owned = std::slice::from_mut(&mut ownership);
+        let blocked = self.execute(call, self.worker, owned, Blocking::HandedOver(&value), reply);
+        if keyspace.shard(&mut ownership).waiters.has_news() {
+            self.finish(vec![ownership], call.now_ms);
+            return self.ran(blocked, self.done());
+        }
+        self.free(ownership);
+        self.ran(blocked, Ran::Done)
+    }
+}
+
+impl Access<'_> {
+    /// The value that the command's caller hands over, if it does, and the first time only.
+    pub fn take_value(&self) -> Option<RawString> {
+        match self.blocking {
+            Blocking::HandedOver(value) => value.take(),
+            _ => None,
+        }
+    }
+
+    /// Whether the value is not among the arguments.
+    pub(super) fn is_handed_over(&self) -> bool {
+        matches!(self.blocking, Blocking::HandedOver(_))
+    }
+}

@@ -1,0 +1,558 @@
+//! The executor itself, with its gates, backlogs and mailboxes, through every interleaving of a few workers: commands on one shard and on
+//! several, transactions that whoever frees their last shard runs, requests that bring their shards, shards that are handed over, requests
+//! that are refused, and commands that wait for what others bring. Whatever happens, each is answered once, has run once and alone on all its
+//! shards, in one order on all of them, and in the end every shard is free and nobody waits.
+//!
+//! # What is modelled
+//!
+//! Loom sees each access to the words of gates and mailboxes and to who waits, in all orders that the memory model allows, and each touch of a
+//! shard's state ([`Keyspace::shard`]), which must happen after the last owner's. The code is the server's, but for three bounds (see [`SPINS_MAX`],
+//! [`COMBINE_MAX`], [`COMBINE_TIME_MAX`]): a busy shard isn't looked at again, and a shard is handed over when one request was run for others.
+//!
+//! A worker's loop is written out here: it runs what its connections send, sees once to its messages while others still run, and again and again
+//! when they are done. Not modelled: the doorbell (`pantala_base::mailbox` has a model of that), who watches and who tracks, figures, and the
+//! server above the executor.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use pantala_base::sync::thread;
+use pantala_resp::{ArgRange, Version};
+
+use super::*;
+use crate::command::{Flags, KeySpec, KeyedHandler, Route};
+use crate::effect::blocking::{Block, WakesOn};
+use crate::shard::exec::Exec;
+use crate::shard::keyspace::{Layout, WorkerPort};
+use crate::shard::transaction::Transaction;
+use crate::store::state::ShardStats;
+
+/// Writes down on each of its shards who it is.
+fn note(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let who = args.at(0)[0];
+    for ownership in access.owned.iter_mut() {
+        access.keyspace.shard(ownership).scratch.push(who);
+    }
+    reply.ok();
+}
+
+/// What [`put`] leaves beside its name, for somebody who waits.
+const ITEM: u8 = u8::MAX;
+
+/// Writes down who it is, and leaves an item.
+fn put(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let shard = access.keyspace.place(args.at(1)).shard;
+    let state = access.shard(shard);
+    state.scratch.extend([args.at(0)[0], ITEM]);
+    state.waiters.note(0, args.at(1));
+    reply.ok();
+}
+
+/// Takes an item from the shard of its first key, and writes down there and on the shard of its second who it is; or waits for one.
+fn take(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let block = Block { destination: Some(2), ..Block::on(1..2, WakesOn::AnyChange, 0) };
+    take_from(access, args, block, reply);
+}
+
+/// Takes an item from the shard of any of its keys, and writes down there who it is; or waits for one.
+fn take_any(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    take_from(access, args, Block::on(1..args.len(), WakesOn::AnyChange, 0), reply);
+}
+
+fn take_from(access: &mut Access<'_>, args: &Args<'_>, block: Block, reply: &mut Reply<'_>) {
+    let (who, keyspace) = (args.at(0)[0], access.keyspace);
+    for key in block.keys.clone().map(|index| args.at(index)) {
+        let shard = keyspace.place(key).shard;
+        if !access.concerns(key) {
+            continue;
+        }
+        let Some(at) = access.shard(shard).scratch.iter().position(|note| *note == ITEM) else { continue };
+        if !access.claim() {
+            return;
+        }
+        let notes = &mut access.shard(shard).scratch;
+        notes.remove(at);
+        notes.push(who);
+        if let Some(index) = block.destination {
+            access.shard(keyspace.place(args.at(index)).shard).scratch.push(who);
+        }
+        return reply.ok();
+    }
+    if access.may_block() {
+        access.block(block);
+    }
+}
+
+/// A command whose arguments are who it is, and keys.
+const fn command(name: &'static str, handler: KeyedHandler) -> Command {
+    let key_specs = const { &[KeySpec::at(1, &[])] };
+    Command { name, full_name: name, handler: Handler::Keyed(handler), route: Route::Keys, key_specs, ..Command::BLANK }
+}
+
+static NOTE: Command = command("note", note);
+static PUT: Command = command("put", put);
+static TAKE: Command = command("take", take);
+static TAKE_ANY: Command = command("take-any", take_any);
+static EXEC: Command = Command { name: "exec", full_name: "exec", ..Command::BLANK };
+
+/// Why a request is refused.
+const BUSY: &str = "BUSY a script runs";
+
+/// What a connection sends.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// A command on one shard.
+    Single(u32),
+    /// A command on several.
+    Many(&'static [u32]),
+    /// A transaction of a command for each of these shards, in this order; any thread can run it.
+    Exec(&'static [u32]),
+    /// The same, but it must be run by its own worker.
+    Brought(&'static [u32]),
+    /// As that, and it may not be refused.
+    Stubborn(&'static [u32]),
+    /// As [`Work::Brought`], and it refuses whoever waits for its shards meanwhile and may be.
+    Busy(&'static [u32]),
+    /// Leaves an item on a shard.
+    Put(u32),
+    /// Takes an item from the first shard, waiting for one, with the second shard held, too.
+    Take(u32, u32),
+    /// Takes an item from any of these shards, waiting for one.
+    TakeAny(&'static [u32]),
+    /// As [`Work::Take`], but it waits no longer than until its worker sees that it waits.
+    TakeNow(u32, u32),
+    /// Against the rules: a command that takes its shards in this order.
+    Unordered(&'static [u32]),
+}
+
+/// What a connection was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Answer {
+    Ran,
+    Refused,
+}
+
+struct Model {
+    keyspace: Keyspace,
+    /// By connection: what it has sent.
+    work: Vec<Work>,
+    /// Connections that were answered. No lock of loom's: nothing hangs on its order.
+    answers: Mutex<Vec<(u64, Answer)>>,
+    /// Who may not be refused had to give shards back.
+    set_back: AtomicBool,
+}
+
+impl Model {
+    fn new(execution: Execution, shards: u32, workers: u32, work: Vec<Work>) -> Self {
+        let layout = Layout {
+            shards,
+            partitions: shards,
+            databases: 1,
+            homes: workers,
+            workers,
+            execution,
+            seed: 1,
+            random_seed: 1,
+        };
+        let ports = (0..workers).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
+        Model {
+            keyspace: Keyspace::new(layout, ports),
+            work,
+            answers: Mutex::default(),
+            set_back: AtomicBool::default(),
+        }
+    }
+
+    fn answer(&self, connection: u64, answer: Answer) {
+        self.answers.lock().unwrap().push((connection, answer));
+    }
+
+    /// A key of a shard.
+    fn key(&self, shard: u32) -> String {
+        let keys = (0..).map(|number: u32| number.to_string());
+        keys.into_iter().find(|key| self.keyspace.place(key.as_bytes()).shard == shard).expect("there are enough")
+    }
+
+    /// Runs `body` with the call of a connection's command.
+    fn with_call<R>(&self, connection: u64, body: impl FnOnce(&Call<'_>) -> R) -> R {
+        let (command, shards) = match self.work[connection as usize] {
+            Work::Put(shard) => (&PUT, vec![shard]),
+            Work::Take(from, to) | Work::TakeNow(from, to) => (&TAKE, vec![from, to]),
+            Work::TakeAny(shards) => (&TAKE_ANY, shards.to_vec()),
+            _ => (&NOTE, Vec::new()),
+        };
+        let (mut bytes, mut ranges) = (vec![connection as u8], vec![ArgRange::new(0, 1)]);
+        for key in shards.into_iter().map(|shard| self.key(shard)) {
+            ranges.push(ArgRange::new(bytes.len(), key.len()));
+            bytes.extend_from_slice(key.as_bytes());
+        }
+        let session =
+            SessionView { client: connection, db: 0, version: Version::Resp2, no_touch: false, in_script: false };
+        let args = Args::new(&bytes, &ranges);
+        body(&Call { command, args, first_key: None, session, reads_as: None, connection, now_ms: 0 })
+    }
+
+    /// Has a connection send what it is to send.
+    fn send(&self, executor: &mut Executor<'_>, connection: u64) {
+        let work = self.work[connection as usize];
+        let mut reply = Vec::new();
+        let ran = self.with_call(connection, |call| match work {
+            Work::Put(shard) | Work::Single(shard) => {
+                executor.run_single(call, KeyPlace { hash: 0, shard }, &mut reply)
+            }
+            Work::Many(shards) | Work::TakeAny(shards) => executor.run_many(call, shards, &mut reply),
+            Work::Take(from, to) | Work::TakeNow(from, to) => executor.run_many(call, &[from, to], &mut reply),
+            Work::Unordered(shards) => {
+                executor.shards = shards.to_vec();
+                let request = executor.request(call);
+                executor.start(request);
+                Ran::Parked
+            }
+            Work::Exec(shards) | Work::Brought(shards) | Work::Stubborn(shards) | Work::Busy(shards) => {
+                let may_be_refused = !matches!(work, Work::Stubborn(_));
+                match executor.gather(shards, call.session, connection, 0, may_be_refused) {
+                    Ok(owned) => {
+                        self.run_held(executor, connection, owned);
+                        Ran::Parked
+                    }
+                    Err(mut parcel) => {
+                        if let Work::Exec(shards) = work {
+                            parcel.value.run_exec(Box::new(self.exec(call, shards)));
+                        }
+                        executor.resume(parcel);
+                        Ran::Parked
+                    }
+                }
+            }
+        });
+        match ran {
+            Ran::Parked => {}
+            Ran::Blocked => {
+                let waiter = executor.take_blocked().expect("it waits");
+                self.blocked(executor, &waiter);
+            }
+            Ran::Done | Ran::DoneTold => {
+                assert_eq!(reply, b"+OK\r\n");
+                self.answer(connection, Answer::Ran);
+            }
+        }
+    }
+
+    /// A connection waits.
+    fn blocked(&self, executor: &mut Executor<'_>, waiter: &Arc<Waiter>) {
+        if matches!(self.work[waiter.connection as usize], Work::TakeNow(..)) && waiter.claim() {
+            self.answer(waiter.connection, Answer::Refused);
+            executor.withdraw(waiter);
+        }
+    }
+
+    /// A connection has waited.
+    fn woken(&self, executor: &mut Executor<'_>, woken: &Woken) {
+        assert_eq!(woken.reply, b"+OK\r\n");
+        self.answer(woken.waiter.connection, Answer::Ran);
+        executor.withdraw(&woken.waiter);
+    }
+
+    fn exec(&self, call: &Call<'_>, shards: &[u32]) -> Exec {
+        let mut transaction = Box::new(Transaction::default());
+        for &shard in shards {
+            let (who, key) = (call.args.at(0), self.key(shard));
+            let bytes = [who, key.as_bytes()].concat();
+            let ranges = [ArgRange::new(0, who.len()), ArgRange::new(who.len(), key.len())];
+            transaction.push(&self.keyspace, &NOTE, &Args::new(&bytes, &ranges), Flags::empty(), None);
+        }
+        Exec::new(transaction, None, &EXEC, *b"EXEC")
+    }
+
+    /// What a connection's own worker does with the shards that the connection asked for.
+    fn run_held(&self, executor: &mut Executor<'_>, connection: u64, mut owned: Vec<Ownership>) {
+        let work = self.work[connection as usize];
+        let (Work::Exec(shards) | Work::Brought(shards) | Work::Stubborn(shards) | Work::Busy(shards)) = work else {
+            unreachable!("nothing else asks for shards")
+        };
+        self.with_call(connection, |call| {
+            for &shard in shards {
+                executor.run_held(call, &[shard], &mut owned, &mut Vec::new());
+            }
+        });
+        if matches!(work, Work::Busy(_)) {
+            executor.refuse_waiting(&mut owned, BUSY);
+            for ownership in &mut owned {
+                let backlog = &self.keyspace.shard(ownership).backlog;
+                self.set_back.fetch_or(backlog.iter().any(|parcel| parcel.value.is_set_back), Relaxed);
+            }
+        }
+        self.answer(connection, Answer::Ran);
+        executor.give_back(owned, 0);
+    }
+
+    fn answered(&self, executor: &mut Executor<'_>, parcel: &Parcel) {
+        let request = &parcel.value;
+        if let Some(waiter) = &request.blocked {
+            return self.blocked(executor, waiter);
+        }
+        let is_refused = request.refused.is_some();
+        assert_eq!(is_refused, request.reply.windows(BUSY.len()).any(|part| part == BUSY.as_bytes()));
+        self.answer(request.connection, if is_refused { Answer::Refused } else { Answer::Ran });
+    }
+
+    fn brought(&self, executor: &mut Executor<'_>, mut parcel: Parcel) {
+        let connection = parcel.value.connection;
+        if parcel.value.refused.is_some() {
+            assert!(parcel.value.take_owned().is_empty(), "the refused have brought nothing");
+            return self.answer(connection, Answer::Refused);
+        }
+        let owned = parcel.value.take_owned();
+        self.run_held(executor, connection, owned);
+    }
+
+    /// A worker's turn but for its sockets. `false`: there was nothing to do.
+    fn turn(&self, executor: &mut Executor<'_>) -> bool {
+        let mut is_idle = true;
+        for node in self.keyspace.port(executor.worker()).mailbox().receive() {
+            is_idle = false;
+            match node.value {
+                Message::Answer(parcel) => self.answered(executor, &parcel),
+                Message::Brought(parcel) => self.brought(executor, parcel),
+                Message::Woken(woken) => self.woken(executor, &woken),
+                Message::Run(parcel) => executor.resume(parcel),
+                Message::Shard(ownership) => executor.adopt(ownership),
+                _ => unreachable!("nobody sends that"),
+            }
+        }
+        while executor.has_work() || executor.has_answers() {
+            is_idle = false;
+            executor.go_on();
+            for parcel in executor.take_answers() {
+                self.answered(executor, &parcel);
+            }
+            for woken in executor.take_woken() {
+                self.woken(executor, &woken);
+            }
+            for parcel in executor.take_brought() {
+                self.brought(executor, parcel);
+            }
+        }
+        !is_idle
+    }
+
+    /// What must be true when nothing is left to do.
+    fn check(&self) {
+        let mut answers = self.answers.lock().unwrap().clone();
+        answers.sort_unstable();
+        for connection in 0..self.work.len() as u64 {
+            let count = answers.iter().filter(|(answered, _)| *answered == connection).count();
+            assert!(count > 0, "connection {connection} was never answered");
+            assert_eq!(count, 1, "connection {connection} was answered more than once");
+        }
+        let mut logs = Vec::new();
+        for shard in 0..self.keyspace.partition_count() {
+            let mut ownership = self.keyspace.gate(shard).try_take().expect("every shard is free");
+            let state = self.keyspace.shard(&mut ownership);
+            assert!(state.backlog.is_empty(), "a request waits for ever");
+            assert!(state.waiters.is_empty(), "who was answered stands in a queue");
+            logs.push(state.scratch.clone());
+            assert!(matches!(self.keyspace.gate(shard).free(ownership), Freed::Free));
+        }
+        for (connection, answer) in answers {
+            for (shard, log) in logs.iter().enumerate() {
+                let notes: Vec<usize> = (0..log.len()).filter(|at| u64::from(log[*at]) == connection).collect();
+                let expected = match self.work[connection as usize] {
+                    _ if answer == Answer::Refused => 0,
+                    // On any one of them.
+                    Work::TakeAny(shards) => {
+                        let is_here = |of: &&u32| logs[**of as usize].iter().any(|who| u64::from(*who) == connection);
+                        assert_eq!(shards.iter().filter(is_here).count(), 1);
+                        notes.len().min(1)
+                    }
+                    Work::Take(from, to) | Work::TakeNow(from, to) => {
+                        [from, to].iter().filter(|of| **of as usize == shard).count()
+                    }
+                    Work::Put(of) | Work::Single(of) => usize::from(of as usize == shard),
+                    Work::Many(shards)
+                    | Work::Exec(shards)
+                    | Work::Brought(shards)
+                    | Work::Stubborn(shards)
+                    | Work::Busy(shards)
+                    | Work::Unordered(shards) => shards.iter().filter(|of| **of as usize == shard).count(),
+                };
+                assert_eq!(notes.len(), expected, "connection {connection} on shard {shard}: {log:?}");
+                let is_alone = notes.windows(2).all(|two| two[1] == two[0] + 1);
+                assert!(is_alone, "others ran on shard {shard} in the middle of connection {connection}: {log:?}");
+            }
+        }
+        // One order for all shards: who is before whom on one is so on the others.
+        for (first, log) in logs.iter().enumerate() {
+            for other in &logs[first + 1..] {
+                let common = |log: &[u8], others: &[u8]| -> Vec<u8> {
+                    let is_common = |who: &u8| *who != ITEM && others.contains(who);
+                    let mut common: Vec<u8> = log.iter().copied().filter(is_common).collect();
+                    common.dedup();
+                    common
+                };
+                assert_eq!(common(log, other), common(other, log), "two shards saw different orders");
+            }
+        }
+    }
+}
+
+/// In how many interleavings something has happened: what never does isn't proved by the model.
+#[derive(Debug, Default)]
+struct Seen {
+    runs: AtomicU64,
+    /// A request was run by a worker that isn't its own.
+    ran_elsewhere: AtomicU64,
+    /// A shard was handed over to its home.
+    handed_over: AtomicU64,
+    refused: AtomicU64,
+    set_back: AtomicU64,
+}
+
+impl Seen {
+    fn add(&self, model: &Model) {
+        let sum_of = |figure: fn(&ShardStats) -> u64| -> u64 {
+            (0..model.keyspace.partition_count()).map(|shard| figure(model.keyspace.shard_stats(shard))).sum()
+        };
+        let was_refused = model.answers.lock().unwrap().iter().any(|(_, answer)| *answer == Answer::Refused);
+        self.runs.fetch_add(1, Relaxed);
+        self.ran_elsewhere.fetch_add(u64::from(sum_of(|stats| stats.combined.get()) > 0), Relaxed);
+        self.handed_over.fetch_add(u64::from(sum_of(|stats| stats.handovers.get()) > 0), Relaxed);
+        self.refused.fetch_add(u64::from(was_refused), Relaxed);
+        self.set_back.fetch_add(u64::from(model.set_back.load(Relaxed)), Relaxed);
+    }
+}
+
+/// Runs workers at the same time, of whose connections each sends one piece of work, and checks what came of it, for every interleaving.
+fn explore(execution: Execution, shards: u32, workers: &'static [&'static [Work]]) -> Arc<Seen> {
+    let all_seen = Arc::new(Seen::default());
+    let seen = Arc::clone(&all_seen);
+    loom::model(move || {
+        let work: Vec<Work> = workers.concat();
+        let model = Arc::new(Model::new(execution, shards, workers.len() as u32, work));
+        let mut first = 0;
+        let mut bodies: Vec<_> = workers
+            .iter()
+            .enumerate()
+            .map(|(number, own)| {
+                let (model, connections) = (Arc::clone(&model), first..first + own.len() as u64);
+                first = connections.end;
+                move || {
+                    let mut executor = Executor::new(&model.keyspace, number as u32);
+                    for connection in connections {
+                        model.send(&mut executor, connection);
+                    }
+                    model.turn(&mut executor);
+                }
+            })
+            .collect();
+        let own = bodies.remove(0);
+        let threads: Vec<_> = bodies.into_iter().map(thread::spawn).collect();
+        own();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let mut executors: Vec<_> =
+            (0..workers.len() as u32).map(|number| Executor::new(&model.keyspace, number)).collect();
+        while executors.iter_mut().fold(false, |is_busy, executor| model.turn(executor) | is_busy) {}
+        drop(executors);
+        model.check();
+        seen.add(&model);
+    });
+    eprintln!("{all_seen:?}");
+    all_seen
+}
+
+fn is_seen(count: &AtomicU64) -> bool {
+    count.load(Relaxed) > 0
+}
+
+use Execution::{Inline, Owner};
+use Work::{Brought, Busy, Exec as Transacts, Many, Put, Single, Stubborn, Take, TakeAny, TakeNow, Unordered};
+
+#[test]
+fn two_commands_over_the_same_shards() {
+    assert!(is_seen(&explore(Inline, 2, &[&[Many(&[0, 1])], &[Many(&[0, 1])]]).ran_elsewhere));
+}
+
+#[test]
+fn overlapping_commands_and_a_single_one_behind() {
+    assert!(is_seen(&explore(Inline, 3, &[&[Many(&[0, 1])], &[Many(&[1, 2])], &[Single(1)]]).ran_elsewhere));
+}
+
+/// Who waits for shard 1 has taken shard 0 already, for which another waits.
+#[test]
+fn who_waits_keeps_what_it_has() {
+    assert!(is_seen(&explore(Inline, 2, &[&[Many(&[0, 1])], &[Single(1)], &[Single(0)]]).ran_elsewhere));
+}
+
+/// More wait for the shard than one owner runs: it is handed over to its home, worker 0.
+#[test]
+fn a_shard_is_handed_over_to_its_home() {
+    assert!(is_seen(&explore(Inline, 1, &[&[Single(0)], &[Single(0), Single(0)], &[Single(0)]]).handed_over));
+}
+
+/// The same with several shards, of which worker 0 is the home of the first.
+#[test]
+fn a_shard_that_is_handed_over_is_one_of_several() {
+    assert!(is_seen(&explore(Inline, 2, &[&[Single(0)], &[Many(&[0, 1])], &[Many(&[0, 1])]]).handed_over));
+}
+
+#[test]
+fn a_transaction_runs_where_its_last_shard_is_freed() {
+    assert!(is_seen(&explore(Inline, 2, &[&[Transacts(&[0, 1, 0])], &[Many(&[0, 1])]]).ran_elsewhere));
+    assert!(is_seen(&explore(Inline, 2, &[&[Transacts(&[0, 1, 0])], &[Single(1)], &[Single(0)]]).ran_elsewhere));
+}
+
+#[test]
+fn two_transactions_over_the_same_shards() {
+    assert!(is_seen(&explore(Inline, 2, &[&[Transacts(&[0, 1, 0])], &[Transacts(&[1, 0, 1])]]).ran_elsewhere));
+}
+
+#[test]
+fn shards_are_brought_to_who_asked() {
+    explore(Inline, 2, &[&[Brought(&[0, 1, 0])], &[Many(&[0, 1])]]);
+    explore(Inline, 2, &[&[Brought(&[0, 1])], &[Transacts(&[0, 1, 0])]]);
+}
+
+#[test]
+fn who_waits_for_a_busy_script_is_refused_or_runs() {
+    assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[0, 1])], &[Many(&[0, 1])]]).refused));
+    assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Transacts(&[0, 1])], &[Single(0)]]).refused));
+}
+
+/// Who isn't refused gives back shard 0, for which another waits, and takes both when the script has ended.
+#[test]
+fn who_may_not_be_refused_is_set_back_and_runs() {
+    assert!(is_seen(&explore(Inline, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])], &[Single(0)]]).set_back));
+    assert!(is_seen(&explore(Owner, 2, &[&[Busy(&[1])], &[Stubborn(&[0, 1])]]).set_back));
+}
+
+#[test]
+fn owners_take_their_shards_one_after_the_other() {
+    assert!(is_seen(&explore(Owner, 2, &[&[Many(&[0, 1])], &[Many(&[0, 1])]]).ran_elsewhere));
+    assert!(is_seen(&explore(Owner, 2, &[&[Transacts(&[0, 1, 0])], &[Single(0), Single(1)]]).ran_elsewhere));
+}
+
+#[test]
+fn who_waits_is_served_also_where_a_second_shard_is_busy() {
+    explore(Inline, 2, &[&[Take(0, 1)], &[Put(0)], &[Single(1)]]);
+    explore(Inline, 2, &[&[Take(0, 1)], &[Put(0), Put(0)], &[Take(0, 1)]]);
+    explore(Owner, 2, &[&[Take(0, 1)], &[Put(0)]]);
+}
+
+#[test]
+fn who_waits_on_two_shards_is_served_once() {
+    explore(Inline, 2, &[&[TakeAny(&[0, 1])], &[Put(0)], &[Put(1)]]);
+}
+
+#[test]
+fn who_waits_no_longer_is_answered_once() {
+    assert!(is_seen(&explore(Inline, 2, &[&[TakeNow(0, 1)], &[Put(0)]]).refused));
+}
+
+/// The models can fail: two that take their shards in different orders wait for each other.
+#[test]
+#[should_panic(expected = "was never answered")]
+fn other_orders_deadlock() {
+    explore(Inline, 2, &[&[Unordered(&[0, 1])], &[Unordered(&[1, 0])]]);
+}

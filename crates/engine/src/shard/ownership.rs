@@ -1,0 +1,248 @@
+//! Who may run code on a shard: the one primitive behind inline execution, combining and multi-shard commands.
+//!
+//! Each shard has a [`Gate`], one atomic word in a cache line of its own:
+//!
+//! | word | meaning | who may change it |
+//! | --- | --- | --- |
+//! | null | free | anyone: null → mark makes the one that did it the owner |
+//! | mark | held, nobody waits | the owner frees it (mark → null); anyone enqueues (mark → node) |
+//! | node | held, requests wait (a stack) | anyone enqueues; the owner takes them all (node → mark) |
+//!
+//! Holding a shard is a value: [`Ownership`]. It can't be copied, is made only where the word went from null to mark, and is consumed
+//! only where the word goes from mark to null; in between it may travel, inside a request, from thread to thread. So at any
+//! instant at most one `Ownership` of a shard exists, and whoever has it has the shard to itself: that is the whole argument
+//! for the `unsafe` in [`crate::shard::keyspace::Keyspace::shard`].
+//!
+//! Freeing and enqueueing meet in the same word, so no wake-up can be lost: either the request finds the word null and
+//! becomes the owner, or the owner's exchange mark → null fails and it finds the request.
+//!
+//! A rejected alternative: a spin lock beside a separate mailbox. It needs a sequentially consistent fence between "push, then look
+//! whether it is free" and "free, then look whether something was pushed", on the path of every single command.
+
+use std::marker::PhantomData;
+
+use pantala_base::mailbox::{Chain, Node, mark, push};
+use pantala_base::sync::{AtomicPtr, Ordering};
+
+/// Which gate: the number of its keyspace above that of its shard, so that one comparison tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct GateId(u64);
+
+/// The right to run code on one shard. See the head of this module.
+#[must_use = "an ownership that is dropped leaves its shard held for ever"]
+#[derive(Debug)]
+pub struct Ownership {
+    id: GateId,
+}
+
+impl Ownership {
+    /// The number of the shard.
+    pub fn shard(&self) -> u32 {
+        self.id.0 as u32
+    }
+
+    /// The number of its keyspace in this process: another's shards are not this one's to touch.
+    pub(crate) fn keyspace(&self) -> u32 {
+        (self.id.0 >> u32::BITS) as u32
+    }
+}
+
+/// What became of an attempt to take a shard with a request in hand.
+pub(crate) enum Taken<T> {
+    /// The shard was free and is now ours; the request was not needed.
+    Owner(Ownership, Box<Node<T>>),
+    /// It was held: the request waits in its gate, and whoever holds the shard will see to it.
+    Enqueued,
+}
+
+/// What became of an attempt to free a shard.
+pub(crate) enum Freed<T> {
+    /// It is free.
+    Free,
+    /// Requests had arrived: it is still ours, and they are (in arrival order) now ours to grant.
+    Waiters(Ownership, Chain<T>),
+}
+
+/// The owner word of a shard.
+pub(crate) struct Gate<T> {
+    word: AtomicPtr<Node<T>>,
+    /// What its ownerships say.
+    id: GateId,
+    values: PhantomData<*mut Node<T>>,
+}
+
+// SAFETY: a gate owns the nodes that are linked to it and passes each to one thread: it moves values between threads and never
+// shares them, so it may itself be moved and shared whenever the values may be moved.
+unsafe impl<T: Send> Send for Gate<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Gate<T> {}
+
+impl<T> Gate<T> {
+    /// The gate of a free shard.
+    pub(crate) fn new(shard: u32, keyspace: u32) -> Self {
+        let id = GateId(u64::from(keyspace) << u32::BITS | u64::from(shard));
+        Gate { word: AtomicPtr::new(std::ptr::null_mut()), id, values: PhantomData }
+    }
+
+    /// Takes the shard if it is free.
+    #[inline]
+    pub(crate) fn try_take(&self) -> Option<Ownership> {
+        // Acquire: what the last owner wrote to the shard happened before its release of this word.
+        match self.word.compare_exchange(std::ptr::null_mut(), mark(), Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Some(Ownership { id: self.id }),
+            Err(_) => None,
+        }
+    }
+
+    /// Whether the shard is held at this instant: a hint for spinning, nothing more.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        !self.word.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Takes the shard if it is free, else leaves `request` with its owner.
+    pub(crate) fn take_or_enqueue(&self, mut request: Box<Node<T>>) -> Taken<T> {
+        loop {
+            if let Some(ownership) = self.try_take() {
+                return Taken::Owner(ownership, request);
+            }
+            match push(&self.word, request, true) {
+                Ok(_) => return Taken::Enqueued,
+                Err(back) => request = back,
+            }
+        }
+    }
+
+    /// Gives the shard back, unless requests arrived meanwhile.
+    #[inline]
+    pub(crate) fn free(&self, ownership: Ownership) -> Freed<T> {
+        assert!(ownership.id == self.id, "another shard's ownership");
+        // Release: everything that was done to the shard is visible to the next owner.
+        match self.word.compare_exchange(mark(), std::ptr::null_mut(), Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => Freed::Free,
+            Err(_) => self.collect(ownership),
+        }
+    }
+
+    /// Takes the requests that wait for a shard which is held on.
+    pub(crate) fn waiting(&self, ownership: &Ownership) -> Option<Chain<T>> {
+        assert!(ownership.id == self.id, "another shard's ownership");
+        // Acquire: as in `collect`. The mark stays whoever arrives meanwhile.
+        if self.word.load(Ordering::Relaxed) == mark() {
+            return None;
+        }
+        let top = self.word.swap(mark(), Ordering::Acquire);
+        // SAFETY: as in `collect`: `ownership` says that the shard is held, so the word was no null and no mark.
+        Some(unsafe { Chain::from_stack(top) })
+    }
+
+    /// Takes all waiting requests while keeping the shard.
+    #[cold]
+    fn collect(&self, ownership: Ownership) -> Freed<T> {
+        // Acquire: pairs with the release of each push. No release is needed: the shard is not given away here.
+        let top = self.word.swap(mark(), Ordering::Acquire);
+        debug_assert!(!top.is_null() && top != mark(), "only the owner frees, and it did not");
+        // SAFETY: the stack was swapped out, so nobody else can reach it, and `push` built it from leaked boxes.
+        Freed::Waiters(ownership, unsafe { Chain::from_stack(top) })
+    }
+}
+
+impl<T> Drop for Gate<T> {
+    fn drop(&mut self) {
+        let top = self.word.swap(std::ptr::null_mut(), Ordering::Acquire);
+        if !top.is_null() && top != mark() {
+            // SAFETY: as in `collect`, and `&mut self` says that nobody else has the gate.
+            drop(unsafe { Chain::from_stack(top) });
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_shards_queue_requests_in_arrival_order() {
+        let gate: Gate<u32> = Gate::new(7, 1);
+        let ownership = gate.try_take().expect("free");
+        assert_eq!(ownership.shard(), 7);
+        assert!(gate.try_take().is_none());
+        assert!(gate.is_held());
+        for i in 0..3 {
+            assert!(matches!(gate.take_or_enqueue(Node::new(i)), Taken::Enqueued));
+        }
+        let Freed::Waiters(ownership, waiters) = gate.free(ownership) else { panic!("requests wait") };
+        assert_eq!(waiters.map(|node| node.value).collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(gate.waiting(&ownership).is_none());
+        assert!(matches!(gate.take_or_enqueue(Node::new(3)), Taken::Enqueued));
+        let waiting = gate.waiting(&ownership).expect("one waits");
+        assert_eq!(waiting.map(|node| node.value).collect::<Vec<_>>(), [3]);
+        assert!(matches!(gate.free(ownership), Freed::Free));
+        assert!(matches!(gate.take_or_enqueue(Node::new(9)), Taken::Owner(..)));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    struct Cell {
+        gate: Gate<u32>,
+        /// Loom reports a data race if two threads are in here at once, or if one does not see the other's writes.
+        value: UnsafeCell<u32>,
+    }
+
+    fn add(cell: &Cell, amount: u32) {
+        // SAFETY: called only by the owner of the gate; loom checks exactly this.
+        cell.value.with_mut(|value| unsafe { *value += amount });
+    }
+
+    fn finish(cell: &Cell, mut ownership: Ownership) {
+        loop {
+            match cell.gate.free(ownership) {
+                Freed::Free => return,
+                Freed::Waiters(still, waiters) => {
+                    ownership = still;
+                    waiters.for_each(|node| add(cell, node.value));
+                }
+            }
+        }
+    }
+
+    /// Two threads run a request each while a third only tries: all that was handed in is done exactly once, and never two at a time.
+    #[test]
+    fn every_request_runs_once_and_alone() {
+        loom::model(|| {
+            let cell = Arc::new(Cell { gate: Gate::new(0, 1), value: UnsafeCell::new(0) });
+            let threads: Vec<_> = [1, 10]
+                .into_iter()
+                .map(|amount| {
+                    let cell = cell.clone();
+                    thread::spawn(move || match cell.gate.take_or_enqueue(Node::new(amount)) {
+                        Taken::Owner(ownership, node) => {
+                            add(&cell, node.value);
+                            finish(&cell, ownership);
+                        }
+                        Taken::Enqueued => {}
+                    })
+                })
+                .collect();
+            let mut expected = 11;
+            if let Some(ownership) = cell.gate.try_take() {
+                add(&cell, 100);
+                expected += 100;
+                finish(&cell, ownership);
+            }
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            let ownership = cell.gate.try_take().expect("everyone has finished");
+            // SAFETY: as in `add`.
+            assert_eq!(cell.value.with(|value| unsafe { *value }), expected);
+            finish(&cell, ownership);
+        });
+    }
+}

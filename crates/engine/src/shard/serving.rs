@@ -1,0 +1,179 @@
+//! How waiting commands are served: the executor's part of [`crate::effect::blocking`].
+//!
+//! After a command has run and before its shards are given back, every key of theirs that was changed and has waiters is
+//! served: its waiters are called in turn, as long as there is something for them. What they change may make more keys ready.
+
+use std::sync::Arc;
+
+use pantala_base::Clock;
+use pantala_base::mailbox::Node;
+
+use crate::effect::blocking::{Blocking, ReadyKey, Waiter, Woken};
+use crate::faults::{self, Fault};
+use crate::shard::access::Key;
+use crate::shard::executor::{Call, Executor, access};
+use crate::shard::keyspace::Execution;
+use crate::shard::message::Message;
+use crate::shard::ownership::Ownership;
+use crate::shard::request::{Request, Task};
+use crate::store::db::Db;
+
+/// What the reply to a waiter has room for to begin with: a key, and an element that isn't long.
+const REPLY_BYTES: usize = 64;
+
+impl Executor<'_> {
+    /// Serves the keys that are ready in shards that are held. More shards may be held afterwards. What has expired since what made them ready
+    /// began, at `now_ms`, is there for nobody, as in Redis.
+    pub(crate) fn serve(&mut self, owned: &mut Vec<Ownership>, now_ms: i64) {
+        let mut at = 0;
+        while at < owned.len() {
+            let shard = owned[at].shard();
+            match self.keyspace().shard(&mut owned[at]).waiters.take_ready() {
+                None => at += 1,
+                Some(key) => {
+                    self.has_served = true;
+                    self.serve_key(owned, shard, &key, now_ms.max(self.clock.now_ms()));
+                    at = 0;
+                }
+            }
+        }
+    }
+
+    fn serve_key(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
+        let keyspace = self.keyspace();
+        let looked_for = Key { bytes: &key.1, place: keyspace.place(&key.1) };
+        let mut ticket = 0;
+        // Serving one may hold more shards, hence the search each time.
+        while let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
+            let state = keyspace.shard(&mut owned[index]);
+            let kind = Db::new(keyspace, state, shard, key.0, now_ms, true).wakes(&looked_for);
+            let waiters = &mut keyspace.shard(&mut owned[index]).waiters;
+            let Some(waiter) = waiters.next(key, ticket, kind) else { return };
+            ticket = waiter.ticket() + 1;
+            // One that was claimed is about to be taken out.
+            if waiter.is_claimed() {
+                continue;
+            }
+            if let Some(destination) = waiter.destination
+                && !self.take_too(owned, destination.shard)
+            {
+                // It is served when both shards are free: until then nobody behind it is.
+                let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) else { return };
+                keyspace.shard(&mut owned[index]).waiters.stand_still(key, true);
+                return self.serve_later(&waiter, shard, destination.shard, key.clone(), now_ms);
+            }
+            faults::pause(Fault::PauseHolding);
+            if self.wake(owned, &waiter, key, now_ms) {
+                for ownership in owned.iter_mut() {
+                    let shard = ownership.shard();
+                    keyspace.shard(ownership).waiters.remove(shard, &waiter);
+                }
+            }
+        }
+    }
+
+    /// Calls a waiter's handler for a key. Whether it was answered.
+    fn wake(&mut self, owned: &mut [Ownership], waiter: &Arc<Waiter>, key: &ReadyKey, now_ms: i64) -> bool {
+        let mut bytes = Vec::with_capacity(REPLY_BYTES);
+        let call = Call {
+            command: waiter.command(),
+            args: waiter.args(),
+            first_key: None,
+            session: waiter.session,
+            reads_as: None,
+            connection: waiter.connection,
+            now_ms,
+        };
+        let woken = Blocking::Woken { waiter, key: &key.1, claimed: false };
+        let mut access = access(self.keyspace(), &call, owned, woken);
+        self.run_handler(&mut access, &call, &mut bytes);
+        let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
+        debug_assert!(!claimed || !bytes.is_empty(), "who claims replies");
+        let answered = claimed || !bytes.is_empty() && waiter.claim();
+        if answered {
+            let woken = Woken { waiter: Arc::clone(waiter), reply: bytes, effect_clock: self.effect_clock() };
+            if waiter.worker == self.worker() {
+                self.woken.push(woken);
+            } else {
+                self.keyspace().port(waiter.worker).send(Message::Woken(woken));
+            }
+        }
+        answered
+    }
+
+    /// Takes one more shard while others are held, if it is free: to wait for it would be to risk waiting in a circle.
+    fn take_too(&mut self, owned: &mut Vec<Ownership>, shard: u32) -> bool {
+        let Err(at) = owned.binary_search_by_key(&shard, Ownership::shard) else { return true };
+        match self.take_if_ours(shard) {
+            Some(ownership) => {
+                owned.insert(at, ownership);
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(crate) fn take_if_ours(&self, shard: u32) -> Option<Ownership> {
+        let keyspace = self.keyspace();
+        let is_ours = keyspace.layout().execution == Execution::Inline || keyspace.home(shard) == self.worker();
+        if is_ours { self.take_spinning(shard) } else { None }
+    }
+
+    fn serve_later(&mut self, waiter: &Waiter, shard: u32, destination: u32, key: ReadyKey, now_ms: i64) {
+        let mut request = Request::new(waiter.session, self.worker(), waiter.connection, now_ms);
+        request.shards.extend([shard.min(destination), shard.max(destination)]);
+        request.task = Task::Serve(shard, key);
+        self.keyspace().count_served_later(1);
+        self.to_start.push(Node::new(request));
+    }
+
+    /// Goes on with a key whose queue stood still: the request has the shards.
+    pub(crate) fn serve_now(&mut self, owned: &mut Vec<Ownership>, shard: u32, key: &ReadyKey, now_ms: i64) {
+        if let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
+            let waiters = &mut self.keyspace().shard(&mut owned[index]).waiters;
+            waiters.stand_still(key, false);
+            waiters.note(key.0, &key.1);
+        }
+        self.serve(owned, now_ms);
+        self.keyspace().count_served_later(-1);
+    }
+
+    /// Takes a waiter that was claimed out of the queues it is still in.
+    pub fn withdraw(&mut self, waiter: &Arc<Waiter>) {
+        if !waiter.is_queued() {
+            return;
+        }
+        for shard in waiter.shards() {
+            if let Some(mut ownership) = self.take_if_ours(shard) {
+                self.keyspace().shard(&mut ownership).waiters.remove(shard, waiter);
+                self.free(ownership);
+                continue;
+            }
+            let mut request = Request::new(waiter.session, self.worker(), waiter.connection, 0);
+            request.shards.push(shard);
+            request.task = Task::Withdraw(Arc::clone(waiter));
+            self.start(request);
+        }
+    }
+
+    /// The waiter that the last command has become: to be asked for after [`Ran::Blocked`](crate::shard::executor::Ran::Blocked).
+    pub fn take_blocked(&mut self) -> Option<Arc<Waiter>> {
+        self.blocked.take()
+    }
+
+    /// Answers to waiters of this worker's own connections.
+    pub fn take_woken(&mut self) -> Vec<Woken> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Gives back a shard after periodic work that may have removed keys.
+    pub(crate) fn free_after_removals(&mut self, mut ownership: Ownership, now_ms: i64) {
+        self.commit_deletions(std::slice::from_mut(&mut ownership));
+        let waiters = &mut self.keyspace().shard(&mut ownership).waiters;
+        if waiters.is_empty() && !waiters.has_news() {
+            return self.free(ownership);
+        }
+        waiters.note_gone();
+        self.finish(vec![ownership], now_ms);
+    }
+}

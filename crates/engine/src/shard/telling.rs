@@ -1,0 +1,263 @@
+//! The executor's part: what is read is noted, and what was changed is told, while the shards are held.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::command::{Command, Flags, for_each_key};
+use crate::events::pubsub::Listener;
+use crate::events::tracking::keys::{Pending, TrackedKeys};
+use crate::events::tracking::{Changer, Invalid, KeyName, News, Reader, Subject, listener};
+use crate::shard::executor::{Call, Executor, Ran};
+use crate::shard::keyspace::{Execution, Keyspace};
+use crate::shard::message::Message;
+use crate::shard::ownership::Ownership;
+
+/// Keys that one turn puts out of a table that has become too large: some hundred microseconds. Redis's effort grows with each try instead.
+const EVICTIONS_PER_TURN: usize = 1000;
+
+/// Tries to take one of the shards that have keys to put out. Who finds all of them busy goes on in its next turn.
+const SHARD_TRIES: usize = 8;
+
+/// Says whose commands run on shards that are held.
+pub(crate) fn set_changer(keyspace: &Keyspace, owned: &mut [Ownership], changer: Changer) {
+    for ownership in owned {
+        keyspace.shard(ownership).waiters.tracked.changer = changer;
+    }
+}
+
+/// Notes the keys that a command has read, where its client wants that.
+pub(crate) fn remember(keyspace: &Keyspace, call: &Call<'_>, owned: &mut [Ownership]) {
+    let Some(reader) = call.reads_as else { return };
+    if !is_noted(call.command) {
+        return;
+    }
+    // A command whose keys can't be told reads none.
+    let _ = for_each_key(call.command, &call.args, |index, _| {
+        note(keyspace, owned, reader, call.args.at(index));
+    });
+}
+
+/// Whether what a command reads is noted. Channels are no keys.
+fn is_noted(command: &Command) -> bool {
+    command.flags.contains(Flags::READONLY) && !command.flags.contains(Flags::PUBSUB)
+}
+
+/// Notes that a reader has read a key, if its shard is held.
+fn note(keyspace: &Keyspace, owned: &mut [Ownership], reader: &Arc<Reader>, key: &[u8]) {
+    let place = keyspace.place(key);
+    let Ok(at) = owned.binary_search_by_key(&place.shard, Ownership::shard) else { return };
+    let state = keyspace.shard(&mut owned[at]);
+    let tracked = &mut state.waiters.tracked;
+    if tracked.read(place.hash, key, reader) {
+        let keys_max = keyspace.tuning.tracking_table_max_keys.load(Relaxed);
+        if keys_max > 0 && keyspace.tracking().keys() >= keys_max {
+            tracked.evict(&mut state.random);
+        }
+    }
+    publish(keyspace, place.shard, tracked);
+}
+
+/// Makes a shard's figures true.
+fn publish(keyspace: &Keyspace, shard: u32, tracked: &TrackedKeys) {
+    let stats = keyspace.shard_stats(shard);
+    let (before, after) = (stats.tracked_keys.get(), tracked.len() as u64);
+    if before != after {
+        stats.tracked_keys.set(after);
+        keyspace.tracking().count(after as i64 - before as i64);
+    }
+    stats.tracked_readers.set(tracked.readers() as u64);
+}
+
+/// What is to be told, by worker.
+struct Telling<'k> {
+    keyspace: &'k Keyspace,
+    by_worker: Vec<Vec<News>>,
+}
+
+impl<'k> Telling<'k> {
+    fn new(keyspace: &'k Keyspace) -> Self {
+        Telling { keyspace, by_worker: Vec::new() }
+    }
+
+    /// Has a reader told, or who is told in its place.
+    fn tell(&mut self, reader: Arc<Reader>, what: Invalid) {
+        let (to, subject) = match reader.redirect() {
+            None => (reader.listener(), Subject::Invalid(what)),
+            Some(client) if client.gone.load(Relaxed) || client.killed.load(Relaxed) => {
+                (reader.listener(), Subject::Broken)
+            }
+            Some(client) => (listener(&client), Subject::Redirected(what)),
+        };
+        self.push(to, News { connection: to.connection, reader, subject });
+    }
+
+    fn push(&mut self, to: Listener, news: News) {
+        if self.by_worker.is_empty() {
+            self.by_worker.resize_with(self.keyspace.ports().len(), Vec::new);
+        }
+        self.by_worker[to.worker as usize].push(news);
+    }
+
+    fn add(&mut self, pending: Pending) {
+        for invalidated in pending.invalidated {
+            let (name, client) = (Arc::clone(&invalidated.name), invalidated.client);
+            invalidated.for_each_reader(|reader| {
+                if reader.wants_news_of(client) {
+                    self.tell(reader, Invalid::Key(Arc::clone(&name)));
+                }
+            });
+        }
+    }
+
+    /// Sends everything; what is for connections of this worker is left with the executor.
+    fn send(self, executor: &mut Executor<'_>) {
+        for (worker, news) in self.by_worker.into_iter().enumerate().filter(|(_, news)| !news.is_empty()) {
+            if worker == executor.worker() as usize {
+                executor.told.extend(news);
+            } else {
+                self.keyspace.port(worker as u32).send(Message::Told(news));
+            }
+        }
+    }
+}
+
+impl Executor<'_> {
+    /// Tells who has a copy of what was changed in shards that are held; what the readers of prefixes are told is kept for the end of the turn.
+    pub(crate) fn tell(&mut self, owned: &mut [Ownership]) {
+        let keyspace = self.keyspace();
+        let mut telling = Telling::new(keyspace);
+        let mut flushes = 0;
+        for ownership in owned {
+            let shard = ownership.shard();
+            let tracked = &mut keyspace.shard(ownership).waiters.tracked;
+            let Some(mut pending) = tracked.take_pending() else { continue };
+            publish(keyspace, shard, tracked);
+            self.changed.append(&mut pending.changed);
+            // All shards count the same.
+            flushes = flushes.max(pending.flushes);
+            telling.add(*pending);
+        }
+        if flushes > 0 {
+            let readers = keyspace.tracking().readers();
+            for _ in 0..flushes {
+                readers.iter().for_each(|reader| telling.tell(Arc::clone(reader), Invalid::All));
+            }
+        }
+        telling.send(self);
+    }
+
+    /// Whether there is something for [`Executor::tell_changed`] to do.
+    #[inline]
+    pub fn has_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    /// Tells the readers of prefixes what has changed: at the end of a turn, before its replies leave.
+    pub fn tell_changed(&mut self) {
+        if self.changed.is_empty() {
+            return;
+        }
+        let changed = std::mem::take(&mut self.changed);
+        let keyspace = self.keyspace();
+        let mut telling = Telling::new(keyspace);
+        keyspace.tracking().prefixes().tell(&changed, |reader, what| telling.tell(Arc::clone(reader), what));
+        telling.send(self);
+    }
+
+    /// What connections of this worker are to be told.
+    pub fn take_told(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// As [`Executor::take_told`], but nothing as long as there are answers that come first.
+    pub fn take_told_unless_answers(&mut self) -> Vec<News> {
+        if self.answers_first() { Vec::new() } else { self.take_told() }
+    }
+
+    /// What has become of a command that ran through.
+    #[inline]
+    pub fn done(&self) -> Ran {
+        if self.told.is_empty() && !self.has_served { Ran::Done } else { Ran::DoneTold }
+    }
+
+    /// Whether waiters were looked at since this was last asked, by a clock that may be ahead of the worker's time.
+    pub fn take_served(&mut self) -> bool {
+        std::mem::take(&mut self.has_served)
+    }
+
+    /// Notes that the client of a script has read keys, whose shards are held, if the command that the script has called is one that reads.
+    pub fn remember_for_script<'k>(
+        &self,
+        command: &Command,
+        reader: &Arc<Reader>,
+        owned: &mut [Ownership],
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) {
+        if is_noted(command) {
+            keys.for_each(|key| note(self.keyspace(), owned, reader, key));
+        }
+    }
+
+    /// Puts keys out of a table that is larger than `tracking-table-max-keys`, as far as a turn goes. Says whether there are more.
+    pub fn limit_tracked(&mut self) -> bool {
+        let keyspace = self.keyspace();
+        let keys_max = keyspace.tuning.tracking_table_max_keys.load(Relaxed);
+        let mut left = EVICTIONS_PER_TURN;
+        let mut tries = 0;
+        while left > 0 && tries < SHARD_TRIES && keyspace.tracking().claim_eviction(keys_max) {
+            // With `--execution owner` it is another worker's to do where none of its own has any.
+            let shard = self.shard_to_evict_from();
+            let is_done = shard.is_some_and(|shard| self.evict_tracked(shard));
+            if !is_done {
+                keyspace.tracking().count(1);
+            }
+            if shard.is_none() {
+                return false;
+            }
+            tries = if is_done { 0 } else { tries + 1 };
+            left -= usize::from(is_done);
+        }
+        keys_max > 0 && keyspace.tracking().keys() > keys_max
+    }
+
+    /// Puts a key out of a shard's table, if the shard is free and has any. It has been counted already.
+    fn evict_tracked(&mut self, shard: u32) -> bool {
+        let keyspace = self.keyspace();
+        let Some(mut ownership) = self.take_if_ours(shard) else { return false };
+        let state = keyspace.shard(&mut ownership);
+        let tracked = &mut state.waiters.tracked;
+        let is_done = tracked.evict(&mut state.random);
+        keyspace.shard_stats(shard).tracked_keys.set(tracked.len() as u64);
+        self.finish(vec![ownership], 0);
+        is_done
+    }
+
+    /// A shard, each as likely as it has tracked keys.
+    fn shard_to_evict_from(&self) -> Option<u32> {
+        let keyspace = self.keyspace();
+        let is_inline = keyspace.layout().execution == Execution::Inline;
+        let keys_of = |shard: u32| {
+            let is_ours = is_inline || keyspace.home(shard) == self.worker();
+            if is_ours { keyspace.shard_stats(shard).tracked_keys.get() } else { 0 }
+        };
+        let all: u64 = (0..keyspace.partition_count()).map(keys_of).sum();
+        let mut at = keyspace.random_below(all.max(1));
+        (0..keyspace.partition_count()).find(|&shard| {
+            let is_it = at < keys_of(shard);
+            at = at.saturating_sub(keys_of(shard));
+            is_it
+        })
+    }
+}
+
+/// The keys' names, in order.
+impl Invalid {
+    /// The names of the keys; `None`: all there are.
+    pub fn names(&self) -> Option<&[KeyName]> {
+        match self {
+            Invalid::Key(name) => Some(std::slice::from_ref(name)),
+            Invalid::Keys(names) => Some(names),
+            Invalid::All => None,
+        }
+    }
+}

@@ -1,0 +1,574 @@
+//! One database in one shard, as a command sees it: lookups that expire lazily, count and touch, and
+//! give shared views; writes that keep the counters and commit what was done ([`change`]).
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use pantala_base::random::Random;
+use pantala_dict::{Dict, Entry, EntryMut, EntryRef, Extracted, NewPayload, Occupancy, Payload, Removed};
+use pantala_types::collection::PackedForm;
+use pantala_types::{OutOfMemory, Value, access};
+
+use crate::effect::blocking::{Waiters, WakesOn};
+use crate::events::latency;
+use crate::events::notify::{Event, EventClass};
+use crate::faults::{self, Fault};
+use crate::shard::access::Key;
+use crate::shard::keyspace::Keyspace;
+use crate::store::fields::{Watched, is_timed};
+use crate::store::state::{Database, DatabaseStats, Shard, ShardStats};
+use crate::tuning::AccessPolicy;
+
+mod collections;
+mod held;
+mod strings;
+mod transfer;
+
+pub use crate::effect::change::{self, Change};
+pub use collections::Missing;
+pub use held::{FLAG_RAW, FLAG_UNSHARED, Held, Holds, NewString, WrongType, fits_inline, payload_of};
+pub use strings::EditError;
+pub use transfer::Spot;
+
+/// How many new keys go by before the dictionary's memory is told anew: summing it up at each would cost more than it tells.
+const PUBLISH_EVERY_KEYS: u64 = 64;
+
+/// What a write does to the key's time to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expire {
+    /// Removes it.
+    Clear,
+    /// Leaves it.
+    Keep,
+    /// Sets it: unix time, ms.
+    At(i64),
+}
+
+/// Returns an entry that was found unless it has expired. An expired one is deleted (unless `CLIENT PAUSE` forbids it), the
+/// change committed, and `$gone` evaluated, which leaves the function. A macro, since a function would borrow the whole
+/// view for as long as the entry.
+macro_rules! live {
+    ($view:ident, $found:ident, $key:ident, else $gone:expr) => {{
+        if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
+            if !$view.keyspace.tuning.is_paused($view.now_ms) {
+                let removed = $found.remove();
+                forget($view.keyspace, $view.stats, $view.figures, removed, $view.now_ms);
+                commit_expired($view.keyspace, $view.waiters, $view.db, $key);
+            }
+            $gone
+        }
+        $found
+    }};
+}
+
+/// See the head of this module.
+pub struct Db<'s> {
+    pub(crate) dict: &'s mut Dict<Value>,
+    pub(crate) watched: &'s mut Watched,
+    random: &'s mut Random,
+    scratch: &'s mut Vec<u8>,
+    pub(crate) waiters: &'s mut Waiters,
+    /// Its number as clients know it.
+    pub(crate) db: u32,
+    pub(crate) keyspace: &'s Keyspace,
+    stats: &'s ShardStats,
+    pub(crate) figures: &'s DatabaseStats,
+    pub(crate) now_ms: i64,
+    no_touch: bool,
+}
+
+impl<'s> Db<'s> {
+    #[inline(always)]
+    pub(crate) fn new(
+        keyspace: &'s Keyspace,
+        shard: &'s mut Shard,
+        number: u32,
+        db: u32,
+        now_ms: i64,
+        no_touch: bool,
+    ) -> Self {
+        let physical = keyspace.physical(db);
+        let Database { dict, watched, .. } =
+            shard.databases.get_or_make(physical, || keyspace.make_database(number, physical));
+        Db {
+            dict,
+            watched,
+            random: &mut shard.random,
+            scratch: &mut shard.scratch,
+            waiters: &mut shard.waiters,
+            db,
+            keyspace,
+            stats: keyspace.shard_stats(number),
+            figures: keyspace.figures(number, physical),
+            now_ms,
+            no_touch,
+        }
+    }
+
+    /// Keys, those that have expired but were not found out included.
+    pub fn len(&self) -> usize {
+        self.dict.len()
+    }
+
+    /// How its keys lie in the buckets of their table.
+    pub fn occupancy(&self) -> Occupancy {
+        self.dict.occupancy()
+    }
+
+    /// Whether there are no keys.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Looks a key up without counting or touching it. An expired one is removed and not found.
+    #[inline]
+    pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
+        self.find_mut(key).map(EntryMut::into_ref)
+    }
+
+    /// As [`Db::find`], to be changed.
+    #[inline]
+    pub(crate) fn find_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+        let found = self.dict.find_mut(key.place.hash, key.bytes)?;
+        Some(live!(self, found, key, else return None))
+    }
+
+    /// Looks a key up as it lies there, even if its time is over: it stays.
+    pub fn find_even_expired(&self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
+        self.dict.find(key.place.hash, key.bytes)
+    }
+
+    /// Looks a key up for reading: counts a hit or a miss and touches it.
+    #[inline]
+    pub fn read(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
+        let Some(found) = self.dict.find_mut(key.place.hash, key.bytes) else {
+            miss(self.keyspace, self.stats, self.db, key.bytes);
+            return None;
+        };
+        let mut found = live!(self, found, key, else {
+            miss(self.keyspace, self.stats, self.db, key.bytes);
+            return None;
+        });
+        self.stats.hits.add(1);
+        if !self.no_touch {
+            touch(&mut found, self.keyspace, self.random, self.now_ms);
+        }
+        Some(found.into_ref())
+    }
+
+    /// Looks a key up for reading as [`Db::read`], but doesn't touch it: for commands that only ask about a key.
+    pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
+        // A view lives as long as one command's use of it, so this needn't be set back.
+        self.no_touch = true;
+        self.read(key)
+    }
+
+    /// Looks a key up for reading and touches it whatever the client said (`TOUCH`).
+    pub fn read_touching(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
+        self.no_touch = false;
+        self.read(key)
+    }
+
+    /// Looks a key up before it is changed: touches it, and counts nothing.
+    #[inline]
+    pub fn write(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
+        self.write_mut(key).map(EntryMut::into_ref)
+    }
+
+    /// As [`Db::write`], to be changed.
+    #[inline]
+    fn write_mut(&mut self, key: &Key<'_>) -> Option<EntryMut<'_, Value>> {
+        let found = self.dict.find_mut(key.place.hash, key.bytes)?;
+        let mut found = live!(self, found, key, else return None);
+        if !self.no_touch {
+            touch(&mut found, self.keyspace, self.random, self.now_ms);
+        }
+        Some(found)
+    }
+
+    /// Whether a key exists.
+    pub fn exists(&mut self, key: &Key<'_>) -> bool {
+        self.find(key).is_some()
+    }
+
+    /// Stores a string, replacing whatever the key held.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
+    #[inline]
+    pub fn set_string(
+        &mut self,
+        key: &Key<'_>,
+        value: NewString<'_>,
+        expire: Expire,
+        change: Change,
+    ) -> Result<(), OutOfMemory> {
+        let (payload, flags) = payload_of(key, value)?;
+        self.set_payload(key, payload, flags, expire, change);
+        Ok(())
+    }
+
+    /// Stores a string unless the key exists, with one probe. It doesn't expire.
+    ///
+    /// # Errors
+    /// As [`Db::set_string`].
+    pub fn add_string(&mut self, key: &Key<'_>, value: NewString<'_>, change: Change) -> Result<(), OutOfMemory> {
+        match self.dict.entry(key.place.hash, key.bytes) {
+            // One that has expired is in the way only until it is looked up.
+            Entry::Occupied(found) if found.expire_at_ms().is_none_or(|at| at > self.now_ms) => Ok(()),
+            Entry::Occupied(_) => self.set_string(key, value, Expire::Clear, change),
+            Entry::Vacant(vacant) => {
+                let (payload, flags) = payload_of(key, value)?;
+                self.figures.heap_bytes.add(heap_bytes(&payload));
+                vacant.insert(payload, flags, fresh_access(self.keyspace, self.now_ms), None);
+                self.figures.keys.add(1);
+                self.commit(key, change.of_new_key(true));
+                Ok(())
+            }
+        }
+    }
+
+    /// Stores a payload with its user flags, replacing whatever the key held.
+    // Always inlined, and what it calls never: a change that the caller knows is then looked at when
+    // the caller is compiled.
+    #[inline(always)]
+    pub fn set_payload(
+        &mut self,
+        key: &Key<'_>,
+        payload: NewPayload<'_, Value>,
+        flags: u8,
+        expire: Expire,
+        change: Change,
+    ) {
+        let is_new = self.store(key, payload, flags, expire);
+        self.commit(key, change.of_new_key(is_new));
+    }
+
+    /// Stores a payload, which the caller commits. Returns whether the key was not there.
+    #[inline(never)]
+    fn store(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) -> bool {
+        let (keyspace, figures, now_ms) = (self.keyspace, self.figures, self.now_ms);
+        let heap = heap_bytes(&payload);
+        if let NewPayload::Heap(value) = &payload
+            && is_timed(value)
+        {
+            self.watched.add(key.bytes, figures);
+        }
+        let clock = fresh_access(keyspace, now_ms);
+        let is_new = match self.dict.entry(key.place.hash, key.bytes) {
+            Entry::Occupied(mut found) => {
+                // What has expired is gone: its time to live must not be kept.
+                let had = found.expire_at_ms();
+                let is_over = had.is_some_and(|at| at <= now_ms);
+                if is_over {
+                    self.stats.expired.add(1);
+                    commit_expired(keyspace, self.waiters, self.db, key);
+                }
+                let keep = expire == Expire::Keep && !is_over;
+                if let Some(old) = found.replace(payload, flags) {
+                    figures.heap_bytes.sub(old.allocated_bytes() as u64);
+                    keyspace.dispose(old, keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed));
+                }
+                match expire {
+                    Expire::Keep if keep => {}
+                    Expire::At(at) => {
+                        found.set_expire(Some(at));
+                        if had.is_none() {
+                            figures.expires.add(1);
+                        }
+                    }
+                    _ => {
+                        if had.is_some() {
+                            found.set_expire(None);
+                            figures.expires.sub(1);
+                        }
+                    }
+                }
+                if keyspace.tuning.access_policy() == AccessPolicy::Lru {
+                    if found.access() != clock {
+                        found.set_access(clock);
+                    }
+                } else {
+                    touch(&mut found, keyspace, self.random, now_ms);
+                }
+                is_over
+            }
+            Entry::Vacant(vacant) => {
+                let at = match expire {
+                    Expire::At(at) => Some(at),
+                    Expire::Clear | Expire::Keep => None,
+                };
+                vacant.insert(payload, flags, clock, at);
+                figures.keys.add(1);
+                if at.is_some() {
+                    figures.expires.add(1);
+                }
+                if figures.keys.get() % PUBLISH_EVERY_KEYS == 0 {
+                    self.publish_bytes();
+                }
+                true
+            }
+        };
+        // Most values live in their entries: the figure's cache line isn't written for nothing.
+        if heap > 0 {
+            figures.heap_bytes.add(heap);
+        }
+        is_new
+    }
+
+    /// Sets or clears the TTL of a key. `false`: there is no such key.
+    pub fn set_expire(&mut self, key: &Key<'_>, at_ms: Option<i64>, change: Change) -> bool {
+        let figures = self.figures;
+        let Some(mut found) = self.find_mut(key) else { return false };
+        match (found.expire_at_ms().is_some(), at_ms.is_some()) {
+            (false, true) => figures.expires.add(1),
+            (true, false) => figures.expires.sub(1),
+            _ => {}
+        }
+        found.set_expire(at_ms);
+        self.commit(key, change);
+        true
+    }
+
+    /// Deletes a key and frees its value, in the background when `lazy` and it is large. Its event is `del`. `false`: there
+    /// was none.
+    pub fn remove(&mut self, key: &Key<'_>, lazy: bool) -> bool {
+        let now_ms = self.now_ms;
+        let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
+        if removed.expire_at_ms().is_some_and(|at| at <= now_ms) {
+            forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
+            commit_expired(self.keyspace, self.waiters, self.db, key);
+            return false;
+        }
+        self.discard(removed, lazy);
+        self.commit(key, Change::event(&Event(EventClass::Generic, "del")));
+        true
+    }
+
+    /// As [`Self::remove`], as Redis's commands do it with a destination that they haven't looked up: a key that has expired
+    /// is there as any other.
+    pub(crate) fn remove_unseen(&mut self, key: &Key<'_>, lazy: bool, change: Change) -> bool {
+        let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
+        self.discard(removed, lazy);
+        self.commit(key, change);
+        true
+    }
+
+    fn discard(&mut self, removed: Removed<Value>, lazy: bool) {
+        uncount(self.figures, &removed);
+        if let Some(value) = removed.into_heap() {
+            self.keyspace.dispose(value, lazy);
+        }
+    }
+
+    /// Counts a hit or a miss, for a command that Redis has look a key up for reading though it goes on to change it.
+    #[inline]
+    pub fn count_lookup(&self, key: &Key<'_>, found: bool) {
+        if found { self.stats.hits.add(1) } else { miss(self.keyspace, self.stats, self.db, key.bytes) }
+    }
+
+    /// Commits what was done to a key: see [`change`].
+    #[inline(always)]
+    fn commit(&mut self, key: &Key<'_>, change: Change) {
+        change::commit(self.keyspace, self.waiters, self.db, key, change);
+    }
+
+    /// Whom a key, as it is now, can wake.
+    pub(crate) fn wakes(&mut self, key: &Key<'_>) -> Option<WakesOn> {
+        match self.find(key)?.held() {
+            Held::Packed(PackedForm::List, _) | Held::Heap(Value::List(_)) => Some(WakesOn::List),
+            Held::Packed(PackedForm::SortedSet, _) | Held::Heap(Value::SortedSet(_)) => Some(WakesOn::SortedSet),
+            Held::Heap(Value::Stream(_)) => Some(WakesOn::Stream),
+            _ => None,
+        }
+    }
+
+    /// Goes on with a scan: see [`Dict::scan`]. Expired keys are passed over.
+    pub fn scan(&self, cursor: u64, buckets: usize, visit: &mut dyn FnMut(EntryRef<'_, Value>)) -> u64 {
+        let now_ms = self.now_ms;
+        self.dict.scan(cursor, buckets, &mut |entry| {
+            if entry.expire_at_ms().is_none_or(|at| at > now_ms) {
+                visit(entry);
+            }
+        })
+    }
+
+    /// As [`Db::scan`], and deletes the expired keys that it comes by, if `expires` holds for them. Such keys are
+    /// visited with `None`.
+    pub fn scan_expiring(
+        &mut self,
+        cursor: u64,
+        buckets: usize,
+        expires: &dyn Fn(&[u8]) -> bool,
+        visit: &mut dyn FnMut(Option<EntryRef<'_, Value>>),
+    ) -> u64 {
+        let now_ms = self.now_ms;
+        let mut expired: Vec<Box<[u8]>> = Vec::new();
+        let next = self.dict.scan(cursor, buckets, &mut |entry| {
+            if entry.expire_at_ms().is_none_or(|at| at > now_ms) {
+                return visit(Some(entry));
+            }
+            visit(None);
+            if expires(entry.key()) {
+                expired.push(entry.key().into());
+            }
+        });
+        expired.iter().for_each(|bytes| self.expire(bytes));
+        next
+    }
+
+    /// Deletes a key that has expired, as any lookup does.
+    fn expire(&mut self, bytes: &[u8]) {
+        let place = self.keyspace.place(bytes);
+        let _ = self.find(&Key { bytes, place });
+    }
+
+    /// A random key that has not expired. Looks at a bounded number, and deletes the expired ones among them; `None` when
+    /// it found only such.
+    pub fn random(&mut self) -> Option<Box<[u8]>> {
+        const TRIES: usize = 100;
+        for _ in 0..TRIES {
+            let random = &mut *self.random;
+            let entry = self.dict.random(&mut || random.next_u64())?;
+            let is_live = entry.expire_at_ms().is_none_or(|at| at > self.now_ms);
+            let bytes: Box<[u8]> = entry.key().into();
+            if is_live {
+                return Some(bytes);
+            }
+            self.expire(&bytes);
+        }
+        None
+    }
+
+    /// Empties the database. The old content is freed in the background when `lazy`, here otherwise. What else there is to
+    /// do is [`Access::flush`](crate::shard::access::Access::flush)'s.
+    pub(crate) fn flush(&mut self, lazy: bool) {
+        let old = self.dict.take();
+        self.figures.keys.set(0);
+        self.figures.expires.set(0);
+        self.figures.timed_hashes.set(0);
+        *self.watched = Watched::default();
+        self.figures.heap_bytes.set(0);
+        self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
+        self.waiters.note_all(self.db);
+        if lazy {
+            self.keyspace.dispose_dict(old);
+        }
+    }
+
+    /// Bytes that an entry takes, with its large value and its share of the dictionary.
+    pub fn memory_usage(&mut self, key: &Key<'_>) -> Option<usize> {
+        /// A slot is 8 bytes and segments are about 5/6 full.
+        const SLOT_BYTES: usize = 10;
+        let entry = self.find(key)?;
+        let heap = match entry.payload() {
+            Payload::Heap(value) => value.allocated_bytes(),
+            Payload::Bytes(_) | Payload::Int(_) => 0,
+        };
+        Some(entry.allocated_bytes() + heap + SLOT_BYTES)
+    }
+
+    /// Remembers how much memory the dictionary takes, for `INFO`.
+    pub(crate) fn publish_bytes(&self) {
+        self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
+    }
+
+    /// The dictionary itself, for the active expiry, and who is to be told of what expires.
+    pub(crate) fn parts(&mut self) -> (&mut Dict<Value>, &mut Waiters, &'s ShardStats, &'s DatabaseStats) {
+        (self.dict, self.waiters, self.stats, self.figures)
+    }
+}
+
+/// The access word of a new entry.
+#[inline]
+fn fresh_access(keyspace: &Keyspace, now_ms: i64) -> u32 {
+    match keyspace.tuning.access_policy() {
+        AccessPolicy::Lru => access::lru_clock(now_ms as u64),
+        AccessPolicy::Lfu => access::lfu_new(now_ms as u64),
+    }
+}
+
+/// Notes an access. With LRU the word changes once a second, so that reading a hot key doesn't dirty its cache line.
+#[inline]
+fn touch(entry: &mut EntryMut<'_, Value>, keyspace: &Keyspace, random: &mut Random, now_ms: i64) {
+    let before = entry.access();
+    let after = match keyspace.tuning.access_policy() {
+        AccessPolicy::Lru => access::lru_clock(now_ms as u64),
+        AccessPolicy::Lfu => access::lfu_touch(
+            before,
+            now_ms as u64,
+            keyspace.tuning.lfu_decay_time_minutes.load(Relaxed),
+            keyspace.tuning.lfu_log_factor.load(Relaxed),
+            random.next_u64() as u32,
+        ),
+    };
+    if after != before {
+        entry.set_access(after);
+    }
+}
+
+pub(crate) fn uncount(figures: &DatabaseStats, removed: &Removed<Value>) {
+    figures.keys.sub(1);
+    if removed.expire_at_ms().is_some() {
+        figures.expires.sub(1);
+    }
+    if let Some(value) = removed.heap() {
+        figures.heap_bytes.sub(value.allocated_bytes() as u64);
+    }
+}
+
+/// As [`uncount`], for an entry whose content was taken out.
+fn uncount_taken(figures: &DatabaseStats, taken: &Extracted<Value>) {
+    figures.keys.sub(1);
+    if taken.expire_at_ms.is_some() {
+        figures.expires.sub(1);
+    }
+    if let Payload::Heap(value) = taken.payload.payload() {
+        figures.heap_bytes.sub(value.allocated_bytes() as u64);
+    }
+}
+
+fn heap_bytes(payload: &NewPayload<'_, Value>) -> u64 {
+    match payload {
+        NewPayload::Heap(value) => value.allocated_bytes() as u64,
+        NewPayload::Bytes(_) | NewPayload::Int(_) => 0,
+    }
+}
+
+/// Counts a lookup for reading that found nothing.
+#[inline]
+fn miss(keyspace: &Keyspace, stats: &ShardStats, db: u32, key: &[u8]) {
+    stats.misses.add(1);
+    keyspace.notify(EventClass::Miss, "keymiss", db, key);
+}
+
+/// Commits that a key had expired.
+#[cold]
+fn commit_expired(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &Key<'_>) {
+    change::commit(keyspace, waiters, db, key, Change::expired());
+}
+
+/// Counts and frees a key that expired.
+#[cold]
+pub(crate) fn forget(
+    keyspace: &Keyspace,
+    stats: &ShardStats,
+    figures: &DatabaseStats,
+    removed: Removed<Value>,
+    now_ms: i64,
+) {
+    stats.expired.add(1);
+    uncount(figures, &removed);
+    let Some(value) = removed.into_heap() else { return };
+    let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
+    if keyspace.tuning.latency_threshold_ms.load(Relaxed) == 0 {
+        return keyspace.dispose(value, lazy);
+    }
+    let began = Instant::now();
+    keyspace.dispose(value, lazy);
+    // Whose list it goes into doesn't matter.
+    keyspace.note_latency(0, latency::EXPIRE_DEL, now_ms, began.elapsed());
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,196 @@
+//! Collections in a database, whether they are packed inside an entry or stand on the heap: looked at, changed, stored.
+
+use pantala_dict::{EntryMut, NewPayload};
+use pantala_types::collection::{Collection, INLINE_PACKED_BYTES_MAX};
+use pantala_types::rdb_value::{Writer, write};
+use pantala_types::{Hash, Value};
+
+use super::{Change, Db, Expire, Held, Holds, WrongType, fits_inline, uncount};
+use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
+use crate::shard::access::Key;
+use crate::store::state::DatabaseStats;
+
+/// What becomes of a change to a collection whose key doesn't exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It works on an empty one.
+    Create,
+    /// It isn't called.
+    Skip,
+}
+
+impl Db<'_> {
+    /// The collection that a key holds, for reading: counts a hit or a miss and touches it, as [`Db::read`].
+    ///
+    /// # Errors
+    /// [`WrongType`] when the key holds something else.
+    #[inline]
+    pub fn read_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
+        let Some(entry) = self.read(key) else { return Ok(None) };
+        entry.held().view::<C>().map(Some).ok_or(WrongType)
+    }
+
+    /// The collection that a key holds, as a command looks at it before it changes something: touches it and counts nothing,
+    /// as [`Db::write`].
+    ///
+    /// # Errors
+    /// [`WrongType`] when the key holds something else.
+    #[inline]
+    pub fn write_as<C: Collection>(&mut self, key: &Key<'_>) -> Result<Option<C::View<'_>>, WrongType> {
+        let Some(entry) = self.write(key) else { return Ok(None) };
+        entry.held().view::<C>().map(Some).ok_or(WrongType)
+    }
+
+    /// Changes the collection that a key holds. `work` returns what it did to the key, and a result. What it leaves empty is
+    /// deleted with its key, behind whose events comes `del`. The key's expiry stays. `None`: there is no such key, and
+    /// `missing` says to skip it.
+    ///
+    /// `work` must leave the collection whole, whatever it returns: nothing is undone. When it returns [`Change::none`] it
+    /// must have left the collection as it was; debug builds check that of small ones.
+    ///
+    /// # Errors
+    /// [`WrongType`] when the key holds something else; `work` isn't called.
+    #[inline]
+    pub fn change_as<C: Collection, R>(
+        &mut self,
+        key: &Key<'_>,
+        missing: Missing,
+        work: impl FnOnce(&mut C) -> (Change, R),
+    ) -> Result<Option<R>, WrongType> {
+        let figures = self.figures;
+        let mut scratch = std::mem::take(self.scratch);
+        let Some(mut entry) = self.write_mut(key) else {
+            *self.scratch = scratch;
+            if missing == Missing::Skip {
+                return Ok(None);
+            }
+            let mut collection = C::empty();
+            let (change, result) = work(&mut collection);
+            if !change.is_none() && !collection.is_empty() {
+                self.put(key, collection, Expire::Clear, change);
+            }
+            return Ok(Some(result));
+        };
+        let form = match entry.as_ref().held() {
+            Held::Packed(form, bytes) => {
+                scratch.clear();
+                scratch.extend_from_slice(bytes);
+                form
+            }
+            Held::Heap(_) => {
+                let done = change_on_heap(entry, figures, work);
+                *self.scratch = scratch;
+                let HeapChange { change, result, has_first_times } = done?;
+                if has_first_times {
+                    self.watched.add(key.bytes, figures);
+                }
+                self.commit(key, change);
+                return Ok(Some(result));
+            }
+            Held::Int(_) | Held::Bytes(_) => {
+                *self.scratch = scratch;
+                return Err(WrongType);
+            }
+        };
+        let mut collection = match C::from_packed(form, scratch) {
+            Ok(collection) => collection,
+            Err(back) => {
+                *self.scratch = back;
+                return Err(WrongType);
+            }
+        };
+        let (change, result) = work(&mut collection);
+        if change.is_none() {
+            debug_assert!(
+                matches!((entry.as_ref().held(), collection.packed()), (Held::Packed(_, was), Some((_, is))) if was == is),
+                "{UNTOLD}"
+            );
+            *self.scratch = collection.into_packed().unwrap_or_default();
+            return Ok(Some(result));
+        }
+        let is_gone = collection.is_empty();
+        if is_gone {
+            uncount(figures, &entry.remove());
+            *self.scratch = collection.into_packed().unwrap_or_default();
+        } else {
+            match collection.packed() {
+                Some((form, bytes))
+                    if bytes.len() <= INLINE_PACKED_BYTES_MAX && fits_inline(key.bytes, bytes.len()) =>
+                {
+                    entry.replace(NewPayload::Bytes(bytes), form as u8);
+                    *self.scratch = collection.into_packed().unwrap_or_default();
+                }
+                _ => {
+                    let value = collection.into_value();
+                    figures.heap_bytes.add(value.allocated_bytes() as u64);
+                    let has_times = has_times(&value);
+                    entry.replace(NewPayload::Heap(value), 0);
+                    if has_times {
+                        self.watched.add(key.bytes, figures);
+                    }
+                }
+            }
+        }
+        self.commit(key, change.of_gone_key(is_gone));
+        Ok(Some(result))
+    }
+
+    /// Stores a collection in place of whatever the key held. It must not be empty (but for a stream).
+    pub fn put<C: Collection>(&mut self, key: &Key<'_>, collection: C, expire: Expire, change: Change) {
+        match collection.packed() {
+            Some((form, bytes)) if bytes.len() <= INLINE_PACKED_BYTES_MAX && fits_inline(key.bytes, bytes.len()) => {
+                self.set_payload(key, NewPayload::Bytes(bytes), form as u8, expire, change);
+            }
+            _ => self.set_payload(key, NewPayload::Heap(collection.into_value()), 0, expire, change),
+        }
+    }
+}
+
+/// What became of a value on the heap.
+struct HeapChange<R> {
+    change: Change,
+    result: R,
+    /// It is a hash that has fields that expire, and had none: active expiry must visit it.
+    has_first_times: bool,
+}
+
+/// [`Db::change_as`] for a value on the heap, which is changed in place.
+#[inline]
+fn change_on_heap<C: Collection, R>(
+    mut entry: EntryMut<'_, Value>,
+    figures: &DatabaseStats,
+    work: impl FnOnce(&mut C) -> (Change, R),
+) -> Result<HeapChange<R>, WrongType> {
+    let Some(value) = entry.heap_mut() else { return Err(WrongType) };
+    let (had_times, image_before) = (has_times(value), image(value));
+    let Some(collection) = C::of_mut(value) else { return Err(WrongType) };
+    let before = collection.allocated_bytes();
+    let (change, result) = work(collection);
+    let after = collection.allocated_bytes();
+    let is_gone = collection.is_empty() && !change.is_none();
+    figures.heap_bytes.sub(before as u64);
+    figures.heap_bytes.add(after as u64);
+    let has_first_times = !had_times && has_times(value);
+    debug_assert!(!change.is_none() || image_before.is_none() || image_before == image(value), "{UNTOLD}");
+    if is_gone {
+        uncount(figures, &entry.remove());
+    }
+    Ok(HeapChange { change: change.of_gone_key(is_gone), result, has_first_times })
+}
+
+/// Returns what debug builds compare of a small value to see whether it was changed: its RDB form.
+#[inline]
+fn image(value: &Value) -> Option<Vec<u8>> {
+    if !cfg!(debug_assertions) || value.allocated_bytes() > CHECKED_BYTES_MAX {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    write(Held::Heap(value).to_write()?, &mut Writer::new(&mut bytes, false));
+    Some(bytes)
+}
+
+/// Returns whether a value is a hash with fields that expire.
+#[inline]
+fn has_times(value: &Value) -> bool {
+    matches!(value, Value::Hash(hash @ Hash::Timed(_)) if hash.view().has_times())
+}

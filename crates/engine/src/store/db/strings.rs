@@ -1,0 +1,157 @@
+//! Strings changed in place, wherever the dictionary keeps them. They are `raw` from then on; their
+//! expiry stays.
+
+use pantala_base::number::Decimal;
+use pantala_dict::NewPayload;
+use pantala_types::{OutOfMemory, RawString, Value};
+
+use super::{Change, Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline};
+use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
+use crate::shard::access::Key;
+
+/// Why a string was not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EditError {
+    /// The key holds a value of another type.
+    WrongType,
+    /// The allocator refused.
+    OutOfMemory,
+}
+
+impl From<OutOfMemory> for EditError {
+    fn from(_: OutOfMemory) -> Self {
+        EditError::OutOfMemory
+    }
+}
+
+impl Db<'_> {
+    /// Changes the string that a key holds, or an empty one where the key is missing. Neither counts
+    /// nor touches: the caller has looked the key up.
+    ///
+    /// # Errors
+    /// Nothing has changed then: when `work` fails it must have left the string as it was.
+    pub fn edit_string<R>(
+        &mut self,
+        key: &Key<'_>,
+        work: impl FnOnce(&mut RawString) -> Result<(Change, R), OutOfMemory>,
+    ) -> Result<R, EditError> {
+        let figures = self.figures;
+        let mut string = match self.find_mut(key) {
+            None => RawString::default(),
+            Some(mut entry) => match entry.as_ref().held() {
+                Held::Bytes(bytes) => RawString::try_from_slice(bytes)?,
+                Held::Int(value) => RawString::try_from_slice(Decimal::new().format_i64(value))?,
+                Held::Packed(..) => return Err(EditError::WrongType),
+                // In place, with the room to grow that it has.
+                Held::Heap(_) => {
+                    let Some(Value::String(string)) = entry.heap_mut() else { return Err(EditError::WrongType) };
+                    let before = string.allocated_bytes();
+                    let done = checked(string, work);
+                    figures.heap_bytes.sub(before as u64);
+                    figures.heap_bytes.add(string.allocated_bytes() as u64);
+                    let (change, result) = done?;
+                    self.commit(key, change);
+                    return Ok(result);
+                }
+            },
+        };
+        let (change, result) = checked(&mut string, work)?;
+        self.set_raw(key, string, Expire::Keep, change)?;
+        Ok(result)
+    }
+
+    /// Changes the bytes of the string that a key holds, or of an empty one where the key is missing.
+    /// It is made at least `len_min` bytes long before, with zeros; `work` is also given the length
+    /// that it had. Touches the key, and probes once where the string is long enough and lies in its
+    /// entry.
+    ///
+    /// # Errors
+    /// Nothing has changed then; `work` isn't called.
+    pub fn edit_bytes<R>(
+        &mut self,
+        key: &Key<'_>,
+        len_min: usize,
+        work: impl FnOnce(&mut [u8], usize) -> (Change, R),
+    ) -> Result<R, EditError> {
+        if let Some(mut entry) = self.write_mut(key) {
+            let is_in_place = matches!(entry.as_ref().held(), Held::Bytes(bytes) if bytes.len() >= len_min);
+            if let Some(bytes) = entry.bytes_mut().filter(|_| is_in_place) {
+                let len = bytes.len();
+                let (change, result) = work(bytes, len);
+                if entry.user_flags() != FLAG_RAW {
+                    entry.set_user_flags(FLAG_RAW);
+                }
+                self.commit(key, change);
+                return Ok(result);
+            }
+        }
+        self.edit_string(key, |string| {
+            let len_before = string.len();
+            if len_before < len_min {
+                string.try_set_range(len_min - 1, &[0])?;
+            }
+            Ok(work(string.as_mut_bytes(), len_before))
+        })
+    }
+
+    /// Replaces what a key holds, or nothing, by the integer that `work` makes of it, with one probe
+    /// where an integer is there. Touches the key; its expiry stays.
+    ///
+    /// # Errors
+    /// What `work` returns; nothing has changed then.
+    #[inline]
+    pub fn edit_integer<E>(
+        &mut self,
+        key: &Key<'_>,
+        change: Change,
+        work: impl FnOnce(Option<Held<'_>>) -> Result<i64, E>,
+    ) -> Result<i64, E> {
+        let value = match self.write_mut(key) {
+            None => work(None)?,
+            Some(mut entry) => {
+                let value = work(Some(entry.as_ref().held()))?;
+                // In place, unless flags say something of the old number or its bytes.
+                if entry.user_flags() == 0 && entry.set_int(value) {
+                    self.commit(key, change);
+                    return Ok(value);
+                }
+                value
+            }
+        };
+        // A new key, or one whose string was bytes that happen to be an integer.
+        self.set_payload(key, NewPayload::Int(value), 0, Expire::Keep, change);
+        Ok(value)
+    }
+
+    /// Stores a string that is `raw`, replacing whatever the key held: in the entry where it fits, as
+    /// it is otherwise.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
+    pub fn set_raw(
+        &mut self,
+        key: &Key<'_>,
+        string: RawString,
+        expire: Expire,
+        change: Change,
+    ) -> Result<(), OutOfMemory> {
+        if fits_inline(key.bytes, string.len()) {
+            self.set_string(key, NewString::Raw(string.as_bytes()), expire, change)
+        } else {
+            self.set_string(key, NewString::Large(string), expire, change)
+        }
+    }
+}
+
+/// Changes a string. Debug builds check that a small one is what it was if `work` says so.
+#[inline]
+fn checked<R>(
+    string: &mut RawString,
+    work: impl FnOnce(&mut RawString) -> Result<(Change, R), OutOfMemory>,
+) -> Result<(Change, R), OutOfMemory> {
+    let is_checked = cfg!(debug_assertions) && string.len() <= CHECKED_BYTES_MAX;
+    let before = is_checked.then(|| string.as_bytes().to_vec());
+    let (change, result) = work(string)?;
+    debug_assert!(!change.is_none() || before.is_none_or(|before| before == string.as_bytes()), "{UNTOLD}");
+    Ok((change, result))
+}

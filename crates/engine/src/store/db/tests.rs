@@ -1,0 +1,154 @@
+//! What handlers cannot forget. What each change reaches, the black-box tests show on whole servers:
+//! `tests/tests/{notifications,watched_changes,propagation}.rs`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pantala_resp::{ArgRange, Args, Reply, Version};
+use pantala_types::{Collection, OutOfMemory, Set, SortedSet};
+
+use super::*;
+use crate::command::{Command, Flags, Handler, KeyedHandler, Route};
+use crate::shard::access::{Access, SessionView};
+use crate::shard::executor::{Call, Executor, Ran};
+use crate::shard::keyspace::{Execution, Layout, WorkerPort};
+
+const NOW_MS: i64 = 1_700_000_000_000;
+const INTSET_ENTRIES_MAX: usize = 512;
+/// Members of a set that is no longer packed inside its entry, in a small value on the heap.
+const MANY_MEMBERS: usize = 60;
+
+/// A server of one shard.
+fn keyspace() -> Keyspace {
+    let execution = Execution::Inline;
+    let layout =
+        Layout { shards: 1, partitions: 1, databases: 1, homes: 1, workers: 1, execution, seed: 1, random_seed: 2 };
+    Keyspace::new(layout, vec![WorkerPort::new(Box::new(|| ()))])
+}
+
+/// Runs handlers, one after the other, as commands on the key `k`.
+fn run(keyspace: &Keyspace, handlers: &[KeyedHandler]) {
+    let mut executor = Executor::new(keyspace, 0);
+    for &handler in handlers {
+        let (flags, handler) = (Flags::WRITE, Handler::Keyed(handler));
+        let command = Command { full_name: "test", flags, route: Route::Keys, handler, ..Command::BLANK };
+        let range = [ArgRange::new(0, 1)];
+        let session = SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false, in_script: false };
+        let call = Call {
+            command: Box::leak(Box::new(command)),
+            args: Args::new(b"k", &range),
+            first_key: None,
+            session,
+            reads_as: None,
+            connection: 0,
+            now_ms: NOW_MS,
+        };
+        assert_eq!(executor.run_single(&call, keyspace.place(b"k"), &mut Vec::new()), Ran::Done);
+    }
+}
+
+/// What panics while handlers run; "" for nothing.
+fn panic_of(keyspace: &Keyspace, handlers: &[KeyedHandler]) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(|| run(keyspace, handlers)));
+    panic.err().map_or(String::new(), |payload| match payload.downcast::<String>() {
+        Ok(text) => *text,
+        Err(payload) => payload.downcast_ref::<&str>().unwrap_or(&"?").to_string(),
+    })
+}
+
+fn key<'k>(access: &Access<'_>, args: &Args<'k>) -> Key<'k> {
+    access.first_key(args, 0)
+}
+
+fn add_few(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    add(access, args, 2);
+}
+
+fn add_many(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    add(access, args, MANY_MEMBERS);
+}
+
+fn add(access: &mut Access<'_>, args: &Args<'_>, members: usize) {
+    let key = key(access, args);
+    let added = access.db(&key).change_as(&key, Missing::Create, |set: &mut Set| {
+        (0..members).for_each(|number| _ = set.add(format!("m{number}").as_bytes(), INTSET_ENTRIES_MAX));
+        (Change::event(&Event(EventClass::Set, "sadd")), ())
+    });
+    assert_eq!(added, Ok(Some(())));
+}
+
+fn remove_and_deny(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    let key = key(access, args);
+    let removed = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| (Change::none(), set.remove(b"m1")));
+    assert_eq!(removed, Ok(Some(true)));
+}
+
+fn look_by_changing(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    let key = key(access, args);
+    let found = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| (Change::none(), set.is_empty()));
+    assert_eq!(found, Ok(Some(false)));
+    let other = access.db(&key).change_as(&key, Missing::Skip, |_: &mut SortedSet| (Change::none(), ()));
+    assert_eq!(other, Err(WrongType));
+}
+
+fn append_and_deny(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    let key = key(access, args);
+    let done: Result<(), EditError> = access.db(&key).edit_string(&key, |string| {
+        string.try_append(b"x")?;
+        Ok((Change::none(), ()))
+    });
+    assert_eq!(done, Ok(()));
+}
+
+fn fail_to_append(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    let key = key(access, args);
+    let failed: Result<(), EditError> = access.db(&key).edit_string(&key, |_| Err(OutOfMemory));
+    assert!(failed.is_err());
+}
+
+fn remove_at_random(access: &mut Access<'_>, args: &Args<'_>, _: &mut Reply<'_>) {
+    let key = key(access, args);
+    let number = access.random(&key).below(2);
+    let removed = access.db(&key).change_as(&key, Missing::Skip, |set: &mut Set| {
+        (Change::event(&Event(EventClass::Set, "srem")), set.remove(format!("m{number}").as_bytes()))
+    });
+    assert_eq!(removed, Ok(Some(true)));
+}
+
+fn remove_at_random_and_say_which(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    remove_at_random(access, args, reply);
+    access.propagate(&[b"SREM", args.at(0), b"m0"]);
+}
+
+#[test]
+fn a_change_that_its_command_denies_is_noticed() {
+    for (name, handlers) in [
+        ("packed", [add_few as KeyedHandler, remove_and_deny]),
+        ("on the heap", [add_many, remove_and_deny]),
+        ("a string", [fail_to_append, append_and_deny]),
+    ] {
+        let panic = panic_of(&keyspace(), &handlers);
+        assert_eq!(panic.contains(change::UNTOLD), cfg!(debug_assertions), "{name}: {panic}");
+    }
+    assert_eq!(panic_of(&keyspace(), &[add_few, look_by_changing]), "");
+    assert_eq!(panic_of(&keyspace(), &[add_many, look_by_changing]), "");
+}
+
+#[test]
+fn a_random_change_must_say_what_it_did() {
+    let keyspace = keyspace();
+    assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random]), "", "nobody reads effects");
+    keyspace.tuning.set_journaled(true);
+    assert_eq!(panic_of(&keyspace, &[add_few, remove_at_random_and_say_which]), "");
+    let panic = panic_of(&keyspace, &[add_few, remove_at_random]);
+    assert_eq!(panic.contains("random"), cfg!(debug_assertions), "{panic}");
+}
+
+#[test]
+fn a_change_keeps_its_events_in_order() {
+    let names = |change: &Change| change.event_names();
+    let change = Change::event(&Event(EventClass::Stream, "xadd")).and(&Event(EventClass::Stream, "xtrim"));
+    assert_eq!(names(&change.of_new_key(true).of_gone_key(true)), ["new", "xadd", "xtrim", "del"]);
+    assert_eq!(names(&Change::event(&Event(EventClass::Hash, "hdel")).after_expired_fields()), ["hexpired", "hdel"]);
+    assert_eq!(names(&Change::none().after_expired_fields().of_gone_key(true)), ["hexpired", "del"]);
+    assert_eq!(names(&Change::event(&Event(EventClass::Set, "sadd")).when(false)), [""; 0]);
+}

@@ -1,0 +1,226 @@
+//! Who is evicted next: what the policy says, and for each shard the best of the keys that it has been shown.
+//!
+//! As in Redis a few keys are looked at for each that goes, and the best of them remembered: so the one that goes is the best not of five, but of many more. A shard
+//! has a pool of its own, and which shard it is goes by chance, in proportion to its keys; since shards are random parts of all keys, each pool's best
+//! is as good as that of one pool for all.
+//!
+//! A pool has keys by their hashes, and no copies. What it says of a key may be old: that is looked at again when it is the best.
+
+use pantala_base::Random;
+use pantala_dict::{EntryRef, hash_key};
+use pantala_types::{Value, access};
+
+use crate::shard::keyspace::Keyspace;
+use crate::store::state::Databases;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Entries looked at for each of `maxmemory-samples`: neighbours in the dictionary are cheaper to
+/// find than Redis's samples, and LFU counters tie so often that the best of 5 is hardly one.
+const LOOKS_PER_SAMPLE: u32 = 3;
+
+/// Keys that a shard's pool remembers: Redis's.
+const POOL_KEYS: usize = 16;
+
+/// Buckets that a look at a few keys goes through at most: where few keys have a time to live it goes on there the next time.
+const SAMPLE_BUCKETS_MAX: usize = 512;
+
+/// By what keys are ranked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// Idle for longest first.
+    Lru,
+    /// Used least often first.
+    Lfu,
+    /// Nearest end first.
+    Ttl,
+    /// Any.
+    Random,
+}
+
+/// What is evicted (`maxmemory-policy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionPolicy {
+    /// Nothing.
+    Nothing,
+    /// Keys with a time to live.
+    Volatile(Rank),
+    /// Any keys.
+    All(Rank),
+}
+
+/// The bits of policies: the rank's number, and whether there is one, and whether it is of all keys.
+const RANKS: [Rank; 4] = [Rank::Lru, Rank::Lfu, Rank::Ttl, Rank::Random];
+const EVICTS: u8 = 1 << 2;
+const OF_ALL: u8 = 1 << 3;
+
+impl EvictionPolicy {
+    pub(crate) const fn bits(self) -> u8 {
+        match self {
+            EvictionPolicy::Nothing => 0,
+            EvictionPolicy::Volatile(rank) => rank as u8 | EVICTS,
+            EvictionPolicy::All(rank) => rank as u8 | EVICTS | OF_ALL,
+        }
+    }
+
+    pub(crate) fn from_bits(bits: u8) -> Self {
+        let rank = RANKS[usize::from(bits % EVICTS)];
+        match (bits & EVICTS != 0, bits & OF_ALL != 0) {
+            (false, _) => EvictionPolicy::Nothing,
+            (true, false) => EvictionPolicy::Volatile(rank),
+            (true, true) => EvictionPolicy::All(rank),
+        }
+    }
+
+    /// By what it ranks keys, if it evicts any.
+    pub fn rank(self) -> Option<Rank> {
+        match self {
+            EvictionPolicy::Nothing => None,
+            EvictionPolicy::Volatile(rank) | EvictionPolicy::All(rank) => Some(rank),
+        }
+    }
+
+    /// Whether only keys with a time to live go.
+    pub(crate) fn is_volatile(self) -> bool {
+        matches!(self, EvictionPolicy::Volatile(_))
+    }
+}
+
+/// A key that may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Candidate {
+    /// The higher, the sooner it goes.
+    score: u64,
+    /// Its database, as its shard numbers it.
+    physical: usize,
+    hash: u64,
+}
+
+/// See the head of this module.
+#[derive(Default)]
+pub(crate) struct Pool {
+    /// Scores ascend.
+    candidates: Vec<Candidate>,
+    /// By which policy they were looked at.
+    policy: u8,
+    /// Where looking for keys with a time to live goes on, if it found too few: 0: anywhere.
+    cursor: u64,
+}
+
+/// How soon an entry should go.
+fn score(entry: &EntryRef<'_, Value>, rank: Rank, keyspace: &Keyspace, now_ms: i64) -> u64 {
+    match rank {
+        Rank::Lru => u64::from(access::idle_time_s(entry.access(), now_ms as u64)),
+        Rank::Lfu => {
+            let decay_min = keyspace.tuning.lfu_decay_time_minutes.load(Relaxed);
+            u64::from(u8::MAX - access::lfu_decay(entry.access(), now_ms as u64, decay_min))
+        }
+        Rank::Ttl => entry.expire_at_ms().map_or(0, |at_ms| u64::MAX - at_ms.max(0) as u64),
+        Rank::Random => 0,
+    }
+}
+
+impl Pool {
+    /// Chooses a key: looks at a few in one database, and gives database and hash of the best that is known in any. `None`: it has found none this time.
+    pub(crate) fn choose(
+        &mut self,
+        keyspace: &Keyspace,
+        databases: &mut Databases,
+        physical: usize,
+        policy: EvictionPolicy,
+        random: &mut Random,
+        now_ms: i64,
+    ) -> Option<(usize, u64)> {
+        let rank = policy.rank()?;
+        let dict = &databases.get(physical)?.dict;
+        let seed = dict.seed();
+        if rank == Rank::Random && !policy.is_volatile() {
+            return dict.random(&mut || random.next_u64()).map(|entry| (physical, hash_key(seed, entry.key())));
+        }
+        if std::mem::replace(&mut self.policy, policy.bits()) != policy.bits() {
+            self.candidates.clear();
+        }
+        let samples = keyspace.tuning.maxmemory_samples.load(Relaxed).max(1);
+        let wanted = if rank == Rank::Random { 1 } else { samples.saturating_mul(LOOKS_PER_SAMPLE) };
+        let from = if self.cursor == 0 { random.next_u64() } else { self.cursor };
+        let mut seen = 0;
+        let mut last = None;
+        let candidates = &mut self.candidates;
+        let next = dict.sample(from, SAMPLE_BUCKETS_MAX, policy.is_volatile(), wanted as usize, &mut |entry| {
+            seen += 1;
+            let score = score(&entry, rank, keyspace, now_ms);
+            let is_hopeless = candidates.len() == POOL_KEYS && score <= candidates[0].score;
+            if rank != Rank::Random && is_hopeless {
+                return;
+            }
+            let hash = hash_key(seed, entry.key());
+            last = Some((physical, hash));
+            if rank != Rank::Random {
+                put(candidates, Candidate { score, physical, hash });
+            }
+        });
+        self.cursor = if seen == 0 { next } else { 0 };
+        if rank == Rank::Random {
+            return last;
+        }
+        // The best may be gone, or not be what it was.
+        while let Some(best) = self.candidates.pop() {
+            let found = databases.get_mut(best.physical).and_then(|it| it.dict.find_by_hash(best.hash));
+            let Some(found) = found else { continue };
+            let is_eligible = !policy.is_volatile() || found.expire_at_ms().is_some();
+            if is_eligible && score(&found.as_ref(), rank, keyspace, now_ms) >= best.score {
+                return Some((best.physical, best.hash));
+            }
+        }
+        None
+    }
+}
+
+/// Puts a key in its place, if it is among the best.
+fn put(candidates: &mut Vec<Candidate>, candidate: Candidate) {
+    let is_same = |other: &Candidate| (other.hash, other.physical) == (candidate.hash, candidate.physical);
+    if let Some(at) = candidates.iter().position(is_same) {
+        candidates.remove(at);
+    }
+    let at = candidates.partition_point(|other| other.score < candidate.score);
+    if candidates.len() < POOL_KEYS {
+        candidates.insert(at, candidate);
+    } else if at > 0 {
+        // The worst makes room.
+        candidates[..at].rotate_left(1);
+        candidates[at - 1] = candidate;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_what_their_bits_say() {
+        let ranked = RANKS.iter().flat_map(|&rank| [EvictionPolicy::Volatile(rank), EvictionPolicy::All(rank)]);
+        for policy in ranked.chain([EvictionPolicy::Nothing]) {
+            assert_eq!(EvictionPolicy::from_bits(policy.bits()), policy);
+        }
+    }
+
+    #[test]
+    fn a_pool_has_the_best_in_order_and_each_once() {
+        let mut random = Random::from_seed(7);
+        let mut pool = Vec::new();
+        let mut scores = Vec::new();
+        for hash in 0..200 {
+            let score = random.below(1000);
+            scores.push(score);
+            put(&mut pool, Candidate { score, physical: 0, hash });
+            scores.sort_unstable();
+            let best = &scores[scores.len().saturating_sub(POOL_KEYS)..];
+            assert_eq!(pool.iter().map(|candidate| candidate.score).collect::<Vec<_>>(), best);
+        }
+        let again = Candidate { score: 2000, ..pool[3] };
+        put(&mut pool, again);
+        assert_eq!(pool.len(), POOL_KEYS);
+        assert_eq!(pool.iter().filter(|candidate| candidate.hash == again.hash).collect::<Vec<_>>(), [&again]);
+        put(&mut pool, Candidate { physical: 1, ..again });
+        assert_eq!(pool.iter().filter(|candidate| candidate.hash == again.hash).count(), 2);
+    }
+}

@@ -1,0 +1,236 @@
+//! Fields of hashes that expire: those that a command meets, and those that active expiry finds.
+//!
+//! A command on some fields of a hash runs behind the deletion of those that have expired ([`Db::change_hash`]). How many others
+//! it deletes with them is bounded: active expiry leaves few to a command.
+//!
+//! # Active expiry
+//!
+//! Each database of a shard has a list of the keys whose hashes may have such fields, in no order. It is walked in turns: a key that
+//! no longer holds such a hash leaves the list when its turn comes, so nothing has to be told to the list when keys go. A
+//! hash knows itself what of it is due; so a visit to one of which nothing is costs a lookup.
+//!
+//! A key on the list costs its own length and 20 to 25 bytes.
+
+use pantala_resp::Args;
+use pantala_types::table::{Table, has_room};
+use pantala_types::{Collection, Hash, ThinBytes, Value};
+
+use crate::effect::change::commit;
+use crate::shard::access::Key;
+use crate::shard::keyspace::Keyspace;
+use crate::shard::ownership::Ownership;
+use crate::store::db::{Change, Db, Missing, WrongType, uncount};
+use crate::store::state::DatabaseStats;
+
+/// Keys that one visit to a database looks at: some ten microseconds.
+const KEYS_PER_VISIT: usize = 64;
+
+/// Fields that one visit to a database takes out.
+const FIELDS_PER_VISIT: usize = 256;
+
+/// Fields that a command which names its fields deletes for others' sake, because they have expired: some hundred
+/// microseconds. Those that it leaves are active expiry's.
+const DUE_PER_COMMAND: usize = 512;
+
+/// Which fields of a hash a command looks at: of those none may be there that has expired.
+#[derive(Clone, Copy)]
+pub enum Fields<'a, 'b> {
+    /// All of them.
+    All,
+    /// The arguments from `first` on, each `step`th.
+    Named {
+        /// The command's arguments.
+        args: &'a Args<'b>,
+        /// The first field.
+        first: usize,
+        /// From each field to the next.
+        step: usize,
+    },
+}
+
+impl<'a, 'b> Fields<'a, 'b> {
+    /// Returns a single one.
+    pub fn one(args: &'a Args<'b>, index: usize) -> Self {
+        Fields::Named { args, first: index, step: usize::MAX }
+    }
+
+    /// Returns all arguments from `first` on.
+    pub fn from(args: &'a Args<'b>, first: usize) -> Self {
+        Fields::Named { args, first, step: 1 }
+    }
+
+    /// Deletes those of them that have expired from a hash, and some others that have; calls
+    /// `removed` with each, and returns how many.
+    fn expire(self, hash: &mut Hash, now_ms: i64, mut removed: impl FnMut(&[u8])) -> usize {
+        let Fields::Named { args, first, step } = self else { return hash.expire(now_ms, usize::MAX, removed) };
+        let mut expired = hash.expire(now_ms, DUE_PER_COMMAND, &mut removed);
+        if hash.view().is_due(now_ms) {
+            for index in (first..args.len()).step_by(step) {
+                if hash.expire_field(args.at(index), now_ms) {
+                    removed(args.at(index));
+                    expired += 1;
+                }
+            }
+        }
+        expired
+    }
+}
+
+/// The keys of one database that active expiry visits: see the head of this module.
+#[derive(Default)]
+pub(crate) struct Watched {
+    keys: Option<Table<ThinBytes>>,
+    /// Where the walk goes on.
+    next: usize,
+}
+
+impl Watched {
+    /// Adds a key, unless it is there.
+    pub(crate) fn add(&mut self, key: &[u8], figures: &DatabaseStats) {
+        let keys = self.keys.get_or_insert_with(|| Table::with_capacity(1));
+        let hash = keys.hash(key);
+        if keys.find(hash, |watched| watched.as_slice() == key).is_none() && has_room(keys.len(), 1) {
+            keys.insert(hash, ThinBytes::from_parts(&[key]));
+            figures.timed_hashes.add(1);
+        }
+    }
+
+    /// Walks over some keys; those that `keeps` is false for leave.
+    fn walk(&mut self, most: usize, figures: &DatabaseStats, mut keeps: impl FnMut(&[u8]) -> bool) {
+        let Some(keys) = &mut self.keys else { return };
+        for _ in 0..most.min(keys.len()) {
+            if self.next >= keys.len() {
+                self.next = 0;
+            }
+            if keeps(keys.get(self.next).as_slice()) {
+                self.next += 1;
+            } else {
+                keys.remove(self.next);
+                figures.timed_hashes.sub(1);
+            }
+        }
+        if keys.is_empty() {
+            self.keys = None;
+        }
+    }
+}
+
+/// Whether a heap value is a hash with fields that expire.
+pub(crate) fn is_timed(value: &Value) -> bool {
+    matches!(value, Value::Hash(Hash::Timed(_)))
+}
+
+/// Takes fields that are due out of some hashes of each database of a shard; returns how many.
+pub(crate) fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> usize {
+    let number = ownership.shard();
+    let mut expired = 0;
+    if keyspace.tuning.is_paused(now_ms) {
+        return expired;
+    }
+    for db in 0..keyspace.databases() {
+        if keyspace.figures(number, keyspace.physical(db)).timed_hashes.get() > 0 {
+            expired += Db::new(keyspace, keyspace.shard(ownership), number, db, now_ms, true).expire_watched();
+        }
+    }
+    expired
+}
+
+impl Db<'_> {
+    /// Changes the hash at a key as [`Db::change_as`] does, behind the deletion of those of the fields that have expired.
+    ///
+    /// # Errors
+    /// [`WrongType`] when the key holds something else; `work` isn't called.
+    #[inline]
+    pub fn change_hash<R>(
+        &mut self,
+        key: &Key<'_>,
+        missing: Missing,
+        fields: Fields<'_, '_>,
+        work: impl FnOnce(&mut Hash) -> (Change, R),
+    ) -> Result<Option<R>, WrongType> {
+        let (tuning, now_ms) = (&self.keyspace.tuning, self.now_ms);
+        let is_journaled = tuning.is_journaled();
+        let mut names = Vec::new();
+        let result = self.change_as(key, missing, |hash: &mut Hash| {
+            if !matches!(hash, Hash::Timed(_)) {
+                return work(hash);
+            }
+            let expired = fields.expire(hash, now_ms, |field| {
+                if is_journaled {
+                    names.push(field.to_vec());
+                }
+            });
+            let (change, result) = work(hash);
+            (if expired > 0 { change.after_expired_fields() } else { change }, result)
+        });
+        names.iter().for_each(|field| self.waiters.field_expired(tuning, self.db, key.bytes, field));
+        result
+    }
+
+    /// Deletes those of the fields of the hash at a key that have expired.
+    ///
+    /// # Errors
+    /// [`WrongType`] when the key holds something else.
+    #[cold]
+    pub fn expire_fields(&mut self, key: &Key<'_>, fields: Fields<'_, '_>) -> Result<(), WrongType> {
+        self.change_hash(key, Missing::Skip, fields, |_| (Change::none(), ())).map(|_| ())
+    }
+
+    fn expire_watched(&mut self) -> usize {
+        let (dict, keyspace, figures) = (&mut *self.dict, self.keyspace, self.figures);
+        let (db, now_ms) = (self.db, self.now_ms);
+        let waiters = &mut *self.waiters;
+        let mut left = FIELDS_PER_VISIT;
+        self.watched.walk(KEYS_PER_VISIT, figures, |key| {
+            let key = Key { bytes: key, place: keyspace.place(key) };
+            let Some(mut entry) = dict.find_mut(key.place.hash, key.bytes) else { return false };
+            let Some(hash) = entry.heap_mut().filter(|value| is_timed(value)).and_then(Hash::of_mut) else {
+                return false;
+            };
+            if !hash.view().has_times() {
+                return false;
+            }
+            if left == 0 || !hash.view().is_due(now_ms) {
+                return true;
+            }
+            let before = hash.allocated_bytes();
+            left -= hash.expire(now_ms, left, |field| waiters.field_expired(&keyspace.tuning, db, key.bytes, field));
+            figures.heap_bytes.sub(before as u64);
+            figures.heap_bytes.add(hash.allocated_bytes() as u64);
+            let (is_gone, has_times) = (hash.is_empty(), hash.view().has_times());
+            if is_gone {
+                uncount(figures, &entry.remove());
+            }
+            commit(keyspace, waiters, db, &key, Change::fields_expired().of_gone_key(is_gone));
+            !is_gone && has_times
+        });
+        FIELDS_PER_VISIT - left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_meets_every_key_and_drops_what_is_not_kept() {
+        let figures = DatabaseStats::default();
+        let mut watched = Watched::default();
+        for number in 0..200 {
+            watched.add(format!("{number}").as_bytes(), &figures);
+            watched.add(b"7", &figures);
+        }
+        assert_eq!(figures.timed_hashes.get(), 200);
+        let mut met = std::collections::BTreeSet::new();
+        for _ in 0..10 {
+            watched.walk(20, &figures, |key| met.insert(key.to_vec()));
+        }
+        assert_eq!((met.len(), figures.timed_hashes.get()), (200, 200));
+        // Every key leaves when it is met the next time.
+        for _ in 0..10 {
+            watched.walk(20, &figures, |key| met.insert(key.to_vec()));
+        }
+        assert_eq!(figures.timed_hashes.get(), 0);
+        assert!(watched.keys.is_none());
+    }
+}

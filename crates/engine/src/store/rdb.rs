@@ -1,0 +1,92 @@
+//! Values between the dictionary and their RDB form: what `DUMP` and snapshots write, and `RESTORE` and loading read.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_types::rdb_value::{Limits, Loaded, ValueRef};
+use pantala_types::sorted_set::PackLimits;
+use pantala_types::{Collection, Hash, HashLimits, List, OutOfMemory, PackedForm, Set, SortedSet, Value};
+
+use crate::shard::access::Key;
+use crate::store::db::{Change, Db, Expire, Held, NewString};
+use crate::tuning::Tuning;
+
+impl<'e> Held<'e> {
+    /// What to write: of every type there is something.
+    pub fn to_write(self) -> Option<ValueRef<'e>> {
+        match self {
+            Held::Int(value) => Some(ValueRef::Int(value)),
+            Held::Bytes(bytes) => Some(ValueRef::String(bytes)),
+            Held::Packed(form, bytes) => match form {
+                PackedForm::List => List::view_packed(form, bytes).map(ValueRef::List),
+                PackedForm::Hash => Hash::view_packed(form, bytes).map(ValueRef::Hash),
+                PackedForm::IntSet | PackedForm::Set => Set::view_packed(form, bytes).map(ValueRef::Set),
+                PackedForm::SortedSet => SortedSet::view_packed(form, bytes).map(ValueRef::SortedSet),
+            },
+            Held::Heap(value) => match value {
+                Value::String(string) => Some(ValueRef::String(string.as_bytes())),
+                Value::List(list) => Some(ValueRef::List(list.view())),
+                Value::Hash(hash) => Some(ValueRef::Hash(hash.view())),
+                Value::Set(set) => Some(ValueRef::Set(set.view())),
+                Value::SortedSet(set) => Some(ValueRef::SortedSet(set.view())),
+                Value::Stream(stream) => Some(ValueRef::Stream(stream)),
+            },
+        }
+    }
+}
+
+impl Db<'_> {
+    /// Stores a value that was read, with that access word if there is one. Whatever the key held is deleted before, as by
+    /// Redis: the key is always a new one.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
+    pub fn restore(
+        &mut self,
+        key: &Key<'_>,
+        loaded: Loaded<'_>,
+        expire: Expire,
+        access: Option<u32>,
+        change: Change,
+    ) -> Result<(), OutOfMemory> {
+        let is_over = |at_ms: Option<i64>| at_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
+        if self.find_even_expired(key).is_some_and(|entry| is_over(entry.expire_at_ms())) {
+            // It is deleted as any other key: it does not expire.
+            let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
+            self.remove_unseen(key, lazy, Change::without_event());
+        }
+        let change = change.of_new_key(true);
+        match loaded {
+            Loaded::String(bytes) => self.set_string(key, NewString::encode(&bytes), expire, change)?,
+            Loaded::List(list) => self.put(key, list, expire, change),
+            Loaded::Hash(hash) => self.put(key, hash, expire, change),
+            Loaded::Set(set) => self.put(key, set, expire, change),
+            Loaded::SortedSet(set) => self.put(key, set, expire, change),
+            Loaded::Stream(stream) => self.put(key, stream, expire, change),
+        }
+        if let Some(access) = access
+            && let Some(mut entry) = self.find_mut(key)
+        {
+            entry.set_access(access);
+        }
+        Ok(())
+    }
+}
+
+impl Tuning {
+    /// What a value that is read may be, as the settings are now.
+    pub fn rdb_limits(&self) -> Limits {
+        Limits {
+            string_bytes_max: self.proto_max_bulk_len.load(Relaxed),
+            list_node: self.list_node_limit(),
+            hash: HashLimits {
+                entries_max: self.hash_max_listpack_entries.load(Relaxed) as usize,
+                value_bytes_max: self.hash_max_listpack_value_bytes.load(Relaxed) as usize,
+            },
+            sorted_set: PackLimits {
+                entries: self.zset_max_listpack_entries.load(Relaxed),
+                value_bytes: self.zset_max_listpack_value_bytes.load(Relaxed),
+            },
+            set_intset_entries_max: self.set_max_intset_entries.load(Relaxed) as usize,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A shard: a partition of the slots, and all state of its keys.
+
+use std::sync::atomic::AtomicU64;
+
+use pantala_base::{Counter, Gauge, Random};
+use pantala_dict::Dict;
+use pantala_types::Value;
+
+use crate::effect::blocking::Waiters;
+use crate::shard::request::Backlog;
+use crate::store::eviction::Pool;
+use crate::store::fields::Watched;
+
+/// One database in one shard. A lookup reads its first cache line and no other.
+#[repr(C, align(64))]
+pub(crate) struct Database {
+    pub(crate) dict: Dict<Value>,
+    /// Where its active expiry goes on.
+    pub(crate) expire_cursor: u64,
+    /// Keys of hashes with fields that expire.
+    pub(crate) watched: Watched,
+}
+
+impl Database {
+    pub(crate) fn new(dict: Dict<Value>) -> Self {
+        Database { dict, expire_cursor: 0, watched: Watched::default() }
+    }
+}
+
+/// The databases of a shard by number. One that no command has used yet takes a word.
+pub(crate) struct Databases {
+    /// That of number 0, here because few servers use another: each line that a command reads of its shard is one that
+    /// another worker may have written, or that was evicted from this one's cache.
+    first: Option<Box<Database>>,
+    others: Box<[Option<Box<Database>>]>,
+}
+
+impl Databases {
+    fn new(count: usize) -> Self {
+        Databases { first: None, others: (1..count).map(|_| None).collect() }
+    }
+
+    #[inline]
+    fn slot(&mut self, physical: usize) -> &mut Option<Box<Database>> {
+        if physical == 0 { &mut self.first } else { &mut self.others[physical - 1] }
+    }
+
+    /// A database, unless it was never used.
+    #[inline]
+    pub(crate) fn get(&self, physical: usize) -> Option<&Database> {
+        if physical == 0 { self.first.as_deref() } else { self.others[physical - 1].as_deref() }
+    }
+
+    /// As [`Databases::get`], to be changed.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, physical: usize) -> Option<&mut Database> {
+        self.slot(physical).as_deref_mut()
+    }
+
+    /// A database, made with `make` for its first use.
+    #[inline]
+    pub(crate) fn get_or_make(&mut self, physical: usize, make: impl FnOnce() -> Database) -> &mut Database {
+        #[cold]
+        #[inline(never)]
+        fn boxed(make: impl FnOnce() -> Database) -> Box<Database> {
+            Box::new(make())
+        }
+        self.slot(physical).get_or_insert_with(|| boxed(make))
+    }
+
+    /// Those that were used, with their numbers.
+    pub(crate) fn used(&mut self) -> impl Iterator<Item = (usize, &mut Database)> {
+        let all = std::iter::once(&mut self.first).chain(&mut self.others);
+        all.enumerate().filter_map(|(physical, database)| Some((physical, database.as_deref_mut()?)))
+    }
+}
+
+/// The state of a shard. Only its owner (see [`crate::shard::ownership`]) touches it.
+///
+/// The fields that every command reads come first.
+#[repr(C)]
+pub struct Shard {
+    pub(crate) databases: Databases,
+    /// Commands that wait for its keys.
+    pub(crate) waiters: Waiters,
+    /// Collected requests that wait for the shard.
+    pub(crate) backlog: Backlog,
+    /// Who is to be evicted next, once something has been.
+    pub(crate) eviction: Option<Box<Pool>>,
+    /// For LFU counters and random keys.
+    pub(crate) random: Random,
+    /// Where packed collections are changed before they go back into their entries: kept for its memory.
+    pub(crate) scratch: Vec<u8>,
+}
+
+impl Shard {
+    pub(crate) fn new(databases: usize, seed: u64) -> Self {
+        Shard {
+            databases: Databases::new(databases),
+            backlog: Backlog::new(),
+            waiters: Waiters::default(),
+            eviction: None,
+            random: Random::from_seed(seed),
+            scratch: Vec::new(),
+        }
+    }
+}
+
+/// What anyone may read of a shard at any time. Written by its owner alone, so that no write needs a locked instruction.
+///
+/// What nearly each command writes stands first: in the cache line of the shard's gate.
+#[repr(C)]
+pub struct ShardStats {
+    /// Commands that ran on it.
+    pub commands: Counter,
+    /// Lookups for reading that found a key.
+    pub hits: Counter,
+    /// Lookups for reading that found none.
+    pub misses: Counter,
+    /// Keys that expired.
+    pub expired: Counter,
+    /// Keys that were evicted.
+    pub evicted: Counter,
+    /// Requests that its owner ran for others.
+    pub combined: Counter,
+    /// Times its owner passed it to its home because too many requests waited.
+    pub handovers: Counter,
+    /// Entries that the active expiry looked at, and found expired: for its estimate of what is stale.
+    pub expire_visited: Counter,
+    /// Keys that clients track.
+    pub tracked_keys: Gauge,
+    /// Their readers.
+    pub tracked_readers: Gauge,
+}
+
+/// Figures of one database in one shard, in a cache line of their own.
+#[derive(Default)]
+#[repr(align(64))]
+pub struct DatabaseStats {
+    /// Keys.
+    pub keys: Gauge,
+    /// Keys with an expiry.
+    pub expires: Gauge,
+    /// Keys that are looked after because their hashes may have fields that expire.
+    pub timed_hashes: Gauge,
+    /// Sum of the remaining times to live that the last round of active expiry saw, ms.
+    pub ttl_sum_ms: Gauge,
+    /// How many it saw.
+    pub ttl_samples: Gauge,
+    /// Bytes of the dictionary (entries, segments, directory), without large values.
+    pub dict_bytes: Gauge,
+    /// Bytes of values outside the dictionary's own memory.
+    pub heap_bytes: Gauge,
+    /// What the sum of all shards ([`Memory`](crate::store::memory::Memory)) has of the two.
+    pub(crate) told_bytes: AtomicU64,
+}
+
+impl ShardStats {
+    pub(crate) fn new() -> Self {
+        ShardStats {
+            commands: Counter::default(),
+            hits: Counter::default(),
+            misses: Counter::default(),
+            expired: Counter::default(),
+            evicted: Counter::default(),
+            combined: Counter::default(),
+            handovers: Counter::default(),
+            expire_visited: Counter::default(),
+            tracked_keys: Gauge::default(),
+            tracked_readers: Gauge::default(),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What keys were before a script changed them, so that its run can be taken back.
+//!
+//! A script that holds only the shards of its declared keys may meet another key after it has written. It then has to be run again with all
+//! shards, as if it had never begun: whatever it has changed is put back while its shards are still held, so that nobody saw it.
+//!
+//! Only small values are kept: a script that changes a large one is run with all shards instead, which costs less than a copy. Events
+//! (`notify-keyspace-events`) of what it changes are published when the run stands.
+
+use std::ops::Range;
+
+use hashbrown::HashTable;
+use pantala_dict::NewPayload;
+use pantala_types::{PackedForm, Value};
+
+use crate::events::notify::{HeldEvent, hold_events};
+use crate::shard::access::{Access, Key, KeyPlace};
+use crate::shard::transaction::{HeldWatches, Watches};
+use crate::store::db::{Change, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
+
+/// Largest value in one piece that is kept, bytes: to copy as much takes about 5 µs, as long as a short script with all shards keeps everybody else
+/// waiting.
+pub const UNDO_STRING_BYTES_MAX: usize = 64 * 1024;
+
+/// Largest value of many pieces that is kept, bytes: a copy takes an allocation for each of them.
+pub const UNDO_VALUE_BYTES_MAX: usize = 16 * 1024;
+
+/// Most that is kept for one run, bytes.
+pub const UNDO_BYTES_MAX: usize = 1024 * 1024;
+
+/// Room that is kept from run to run: bytes, and keys or events.
+const KEPT_BYTES_MAX: usize = 64 * 1024;
+const KEPT_ENTRIES_MAX: usize = 256;
+
+/// More would have to be kept than is worth it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge;
+
+/// What a key held. Bytes are in [`Undo::bytes`].
+enum Content {
+    Int(i64),
+    Bytes(Range<usize>),
+    Packed(PackedForm, Range<usize>),
+    Heap(Value),
+}
+
+/// What a key was.
+struct Image {
+    content: Content,
+    flags: u8,
+    access: u32,
+    expire_at_ms: Option<i64>,
+}
+
+/// A key, and what it was; `None`: there was no such key.
+struct Noted {
+    db: u32,
+    place: KeyPlace,
+    /// Its name, in [`Undo::bytes`].
+    name: Range<usize>,
+    image: Option<Image>,
+}
+
+/// See the head of this module. Empty between runs: its room serves the next one.
+#[derive(Default)]
+pub struct Undo {
+    /// In the order in which they were noted.
+    noted: Vec<Noted>,
+    /// Where in `noted` each is, by the key's hash.
+    by_hash: HashTable<u32>,
+    /// Names of keys, and values in one piece, one behind the other.
+    bytes: Vec<u8>,
+    /// Who watches those keys (`WATCH`), where anybody does: they hear of what stands, and not of what was put back. With where in `noted` the key is.
+    watches: Vec<(u32, HeldWatches)>,
+    /// What happened to keys, in order.
+    events: Vec<HeldEvent>,
+    /// What all that takes, bytes.
+    taken_bytes: usize,
+}
+
+impl Undo {
+    /// Remembers what a key of the selected database is, unless it has already. To be called before the key is changed, with its shard held.
+    ///
+    /// # Errors
+    /// [`TooLarge`]: it isn't remembered, and mustn't be changed.
+    pub fn note(&mut self, access: &mut Access<'_>, key: &Key<'_>) -> Result<(), TooLarge> {
+        let db = access.session().db;
+        if self.is_noted(db, key.place.hash, key.bytes) {
+            return Ok(());
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key.bytes);
+        let name = start..self.bytes.len();
+        let (image, value_bytes) = match image_of(access, key, &mut self.bytes)? {
+            Some((image, value_bytes)) => (Some(image), value_bytes),
+            None => (None, 0),
+        };
+        let taken = size_of::<Noted>() + key.bytes.len() + value_bytes;
+        if self.taken_bytes + taken > UNDO_BYTES_MAX {
+            return Err(TooLarge);
+        }
+        self.taken_bytes += taken;
+        let index = self.noted.len() as u32;
+        self.noted.push(Noted { db, place: key.place, name, image });
+        let noted = &self.noted;
+        self.by_hash.insert_unique(key.place.hash, index, |&index| noted[index as usize].place.hash);
+        if let Some(held) = access.shard(key.place.shard).waiters.watches.hold(db, key.bytes) {
+            self.watches.push((index, held));
+        }
+        Ok(())
+    }
+
+    fn is_noted(&self, db: u32, hash: u64, name: &[u8]) -> bool {
+        let is_it = |&index: &u32| {
+            let noted = &self.noted[index as usize];
+            noted.db == db && self.bytes[noted.name.clone()] == *name
+        };
+        self.by_hash.find(hash, is_it).is_some()
+    }
+
+    /// Keeps events of commands of the run back until it stands.
+    ///
+    /// # Errors
+    /// [`TooLarge`]: there are more of them than are kept.
+    pub fn hold(&mut self, events: Vec<HeldEvent>) -> Result<(), TooLarge> {
+        self.taken_bytes += events.iter().map(HeldEvent::bytes).sum::<usize>();
+        self.events.extend(events);
+        if self.taken_bytes > UNDO_BYTES_MAX { Err(TooLarge) } else { Ok(()) }
+    }
+
+    /// Makes all keys what they were.
+    pub fn roll_back(&mut self, access: &mut Access<'_>) {
+        // What has expired isn't brought back, whether the key or fields of it: that has happened. All else will happen again.
+        for held in std::mem::take(&mut self.events) {
+            let is_changed = || self.is_noted(held.db, access.keyspace().place(&held.key).hash, &held.key);
+            if held.is_expiry() || !held.is_miss() && !is_changed() {
+                access.keyspace().publish_held(&held);
+            }
+        }
+        // Putting back is no change: nobody is told of it.
+        hold_events(|| {
+            for Noted { db, place, name, image } in &mut self.noted {
+                let key = Key { bytes: &self.bytes[name.clone()], place: *place };
+                match image.take() {
+                    Some(image) => put_back(access, *db, &key, image, &self.bytes),
+                    None => {
+                        // Its event is held, and dropped with the others.
+                        access.db_at(*db, &key).remove(&key, false);
+                    }
+                }
+            }
+        });
+        self.release(access, Watches::put_back);
+    }
+
+    /// The run stands: whoever watches what it has changed is told, and who listens to events. To be called while its shards are still held.
+    pub fn keep(&mut self, access: &mut Access<'_>) {
+        self.events.drain(..).for_each(|held| access.keyspace().publish_held(&held));
+        self.release(access, Watches::let_go);
+    }
+
+    fn release(&mut self, access: &mut Access<'_>, how: fn(&mut Watches, u32, &[u8], HeldWatches)) {
+        for (index, held) in self.watches.drain(..) {
+            let Noted { db, place, name, .. } = &self.noted[index as usize];
+            how(&mut access.shard(place.shard).waiters.watches, *db, &self.bytes[name.clone()], held);
+        }
+        self.clear();
+    }
+
+    /// Forgets all that it remembers, if anything: what it has changed stands.
+    pub fn clear(&mut self) {
+        if self.taken_bytes == 0 && self.bytes.is_empty() {
+            return;
+        }
+        let entries = self.noted.capacity().max(self.events.capacity());
+        if self.bytes.capacity() > KEPT_BYTES_MAX || entries > KEPT_ENTRIES_MAX {
+            *self = Undo::default();
+        } else {
+            self.taken_bytes = 0;
+            self.watches.clear();
+            self.events.clear();
+            self.bytes.clear();
+            self.noted.clear();
+            self.by_hash.clear();
+        }
+    }
+}
+
+/// What a key is, and how large its value is, bytes. A value in one piece is added to `kept`.
+fn image_of(access: &mut Access<'_>, key: &Key<'_>, kept: &mut Vec<u8>) -> Result<Option<(Image, usize)>, TooLarge> {
+    let mut keep = |bytes: &[u8]| {
+        let start = kept.len();
+        kept.extend_from_slice(bytes);
+        start..kept.len()
+    };
+    let mut db = access.db(key);
+    let Some(entry) = db.find(key) else { return Ok(None) };
+    let (content, value_bytes) = match entry.held() {
+        Held::Int(value) => (Content::Int(value), 0),
+        Held::Bytes(bytes) | Held::Packed(_, bytes) if bytes.len() > UNDO_STRING_BYTES_MAX => return Err(TooLarge),
+        Held::Bytes(bytes) => (Content::Bytes(keep(bytes)), bytes.len()),
+        Held::Packed(form, bytes) => (Content::Packed(form, keep(bytes)), bytes.len()),
+        Held::Heap(value) => {
+            let value_bytes = value.allocated_bytes();
+            let is_one_piece = matches!(value, Value::String(_));
+            if value_bytes > if is_one_piece { UNDO_STRING_BYTES_MAX } else { UNDO_VALUE_BYTES_MAX } {
+                return Err(TooLarge);
+            }
+            (Content::Heap(value.try_clone().map_err(|_| TooLarge)?), value_bytes)
+        }
+    };
+    let image =
+        Image { content, flags: entry.user_flags(), access: entry.access(), expire_at_ms: entry.expire_at_ms() };
+    Ok(Some((image, value_bytes)))
+}
+
+fn put_back(access: &mut Access<'_>, db: u32, key: &Key<'_>, image: Image, kept: &[u8]) {
+    let Image { content, flags, access: access_word, expire_at_ms } = image;
+    let (payload, flags) = match content {
+        Content::Int(value) => (NewPayload::Int(value), flags),
+        Content::Heap(value) => (NewPayload::Heap(value), flags),
+        Content::Bytes(range) => {
+            let bytes = &kept[range];
+            let string = if flags & FLAG_RAW != 0 { NewString::Raw(bytes) } else { NewString::Bytes(bytes) };
+            payload_of(key, string).expect("it is small, and was there before")
+        }
+        Content::Packed(form, range) => {
+            let bytes = &kept[range];
+            if fits_inline(key.bytes, bytes.len()) {
+                (NewPayload::Bytes(bytes), flags)
+            } else {
+                (NewPayload::Heap(Value::from_packed(form, bytes.to_vec())), 0)
+            }
+        }
+    };
+    let mut db = access.db_at(db, key);
+    let expire = expire_at_ms.map_or(Expire::Clear, Expire::At);
+    db.set_payload(key, payload, flags, expire, Change::without_event());
+    if let Some(mut entry) = db.find_mut(key) {
+        entry.set_access(access_word);
+    }
+}
