@@ -3,16 +3,21 @@
 
 use bitflags::bitflags;
 
-use crate::clients::client::LocalContext;
-use crate::shard::access::Access;
-use pantala_resp::{Args, Reply};
+use pantala_resp::Args;
 
 mod argument;
+mod call;
+mod handler;
 mod keys;
 mod slots;
 
 pub use argument::{Argument, ArgumentFlags, ArgumentKind};
-pub use keys::{InvalidKeys, LegacyRange, add_shards, for_each_key, keys_of};
+pub use call::{Key, KeyPlace, SessionView};
+pub use handler::{
+    Handler, Handlers, Keyed, KeyedHandler, Local, LocalHandler, Route, ScriptForm, ScriptNamed, ShardChoice,
+    TransactionPart,
+};
+pub use keys::{InvalidKeys, LegacyRange, for_each_key, keys_of};
 pub use slots::Slots;
 
 bitflags! {
@@ -196,68 +201,6 @@ impl Acl {
     pub fn names(self) -> impl Iterator<Item = &'static str> + Clone {
         names_of_bits(self.bits().into(), &Self::NAMES)
     }
-}
-
-/// Runs a command on the shards that its route took.
-pub type KeyedHandler = fn(&mut Access<'_>, &Args<'_>, &mut Reply<'_>);
-/// Runs a command on the connection's worker without any shard.
-pub type LocalHandler = fn(&mut LocalContext<'_>, &Args<'_>, &mut Reply<'_>);
-
-/// What runs a command.
-#[derive(Clone, Copy)]
-pub enum Handler {
-    /// Runs while holding the shards of [`Command::route`].
-    Keyed(KeyedHandler),
-    /// Runs without a shard.
-    Local(LocalHandler),
-    /// Runs on the connection's worker, with shards that it finds out itself.
-    Transaction(TransactionPart),
-    /// Only its subcommands run.
-    Container,
-}
-
-/// The commands that need the session and shards at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransactionPart {
-    /// `WATCH`.
-    Watch,
-    /// `EXEC`.
-    Exec,
-    /// `EVAL` and its like.
-    Script(ScriptForm),
-}
-
-/// How a command names the script that it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScriptNamed {
-    /// By its text (`EVAL`).
-    Text,
-    /// By its SHA-1 (`EVALSHA`).
-    Sha,
-    /// By the name under which a library has registered it (`FCALL`).
-    Function,
-}
-
-/// What a command that runs a script asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScriptForm {
-    /// How it names the script.
-    pub named: ScriptNamed,
-    /// The script may not write (`EVAL_RO`).
-    pub is_read_only: bool,
-}
-
-/// Which shards a command needs.
-#[derive(Clone, Copy)]
-pub enum Route {
-    /// None (with [`Handler::Local`]), or those that the worker finds out ([`Handler::Transaction`]).
-    None,
-    /// Those of its keys, by [`Command::key_specs`].
-    Keys,
-    /// All.
-    All,
-    /// Chosen by a function that pushes shard numbers (any order, repeats allowed).
-    Custom(fn(&crate::shard::keyspace::Keyspace, &crate::shard::access::SessionView, &Args<'_>, &mut Vec<u32>)),
 }
 
 /// Where the keys of a command begin (Redis's key specifications).

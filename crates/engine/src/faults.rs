@@ -8,10 +8,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use pantala_resp::{ArgRange, Args};
-
 use crate::command::Command;
-use crate::shard::executor::{Call, Executor, Ran};
 
 /// What can be made to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +77,6 @@ impl Fault {
 
 /// How often a fault can hit: always.
 const PERMILLE_MAX: u32 = 1000;
-
-/// How often happens what is repeated: of an even number of times `SWAPDB` nothing would be left.
-const TIMES: usize = 3;
 
 /// Longest pause, µs: some dozen times what a command takes.
 const PAUSE_US_MAX: u64 = 400;
@@ -155,75 +149,6 @@ fn random() -> u64 {
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
     })
-}
-
-impl Executor<'_> {
-    /// [`Fault::TornMset`]. `None`: the first key's shard is busy, or there is one key only; nothing was done.
-    #[cold]
-    pub fn run_torn(&mut self, call: &Call<'_>, reply: &mut Vec<u8>) -> Option<Ran> {
-        let words: Vec<&[u8]> = call.args.iter().collect();
-        let [name, key, value, others @ ..] = words.as_slice() else { return None };
-        if others.is_empty() || others.len() % 2 == 1 {
-            return None;
-        }
-        if !self.run_ahead(call, &[name, key, value]) {
-            return None;
-        }
-        stall();
-        let shards: Vec<u32> = others.chunks(2).map(|pair| self.keyspace().place(pair[0]).shard).collect();
-        let mut rest = vec![*name];
-        rest.extend_from_slice(others);
-        let (bytes, ranges) = joined(&rest);
-        Some(self.run_many(&with_args(call, Args::new(&bytes, &ranges)), &shards, reply))
-    }
-
-    /// [`Fault::Repeated`]: as [`Executor::run_many`].
-    #[cold]
-    pub fn run_repeated(&mut self, call: &Call<'_>, shards: &[u32], reply: &mut Vec<u8>) -> Ran {
-        let before = reply.len();
-        for _ in 1..TIMES {
-            // Where a shard is busy it comes once only, later.
-            if self.run_many(call, shards, reply) == Ran::Parked {
-                return Ran::Parked;
-            }
-            reply.truncate(before);
-            stall();
-        }
-        self.run_many(call, shards, reply)
-    }
-
-    /// Runs a command on the shard of its first key, by itself and at once, and throws its reply away. `false`: the shard is busy.
-    #[cold]
-    pub fn run_ahead(&mut self, call: &Call<'_>, words: &[&[u8]]) -> bool {
-        let shard = self.keyspace().place(words[1]).shard;
-        let Some(ownership) = self.try_take(shard) else { return false };
-        let (bytes, ranges) = joined(words);
-        let mut owned = vec![ownership];
-        self.run_held(&with_args(call, Args::new(&bytes, &ranges)), &[shard], &mut owned, &mut Vec::new());
-        self.give_back(owned, call.now_ms);
-        true
-    }
-}
-
-fn joined(words: &[&[u8]]) -> (Vec<u8>, Vec<ArgRange>) {
-    let (mut bytes, mut ranges) = (Vec::new(), Vec::new());
-    for word in words {
-        ranges.push(ArgRange::new(bytes.len(), word.len()));
-        bytes.extend_from_slice(word);
-    }
-    (bytes, ranges)
-}
-
-fn with_args<'a>(call: &Call<'_>, args: Args<'a>) -> Call<'a> {
-    Call {
-        command: call.command,
-        args,
-        first_key: None,
-        session: call.session,
-        reads_as: None,
-        connection: call.connection,
-        now_ms: call.now_ms,
-    }
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU32, A
 
 use pantala_types::list::{ALONE_BYTES_DEFAULT, NodeLimit};
 
-use crate::store::eviction::{EvictionPolicy, Rank};
-use crate::tuning::pause::Pauses;
-
 pub mod pause;
+pub mod policy;
+
+use pause::Pauses;
+use policy::{EvictionPolicy, Rank};
 
 /// How the access word of an entry is kept (`maxmemory-policy`, as far as `OBJECT IDLETIME` and `FREQ` need it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +25,7 @@ pub enum AccessPolicy {
 /// every command's way, for measuring what they cost while nobody watches; no server is built so to serve.
 pub const WATCHING: bool = !cfg!(feature = "unwatched");
 
-/// Bits of [`Tuning::events`] above those of events: effects are recorded ([`crate::effect`]).
+/// Bits of [`Tuning::events`] above those of events: effects are recorded (`effect`).
 const JOURNALED: u32 = 1 << 27;
 /// Memory is limited (`maxmemory`).
 const LIMITED: u32 = 1 << 28;
@@ -104,7 +105,7 @@ pub struct Tuning {
     pub slowlog_max_len: AtomicU64,
     /// The time of every single command is taken, of plain ones too.
     pub times_all: AtomicBool,
-    /// `notify-keyspace-events` (see [`crate::events::notify`]; no bit where nothing is published), and the bits of who else is to be told of
+    /// `notify-keyspace-events` (see `events::notify`; no bit where nothing is published), and the bits of who else is to be told of
     /// commands and changes: one word, so that nobody has to be asked for in more than one place.
     pub(crate) events: AtomicU32,
     /// `tracking-table-max-keys`; 0: no limit.

@@ -1,251 +1,17 @@
-//! Clients: what a connection has agreed with the server, and the list of all of them.
+//! Clients: what every worker may see of a connection, and the list of all of them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use pantala_base::Distribution;
-use pantala_resp::Version;
-
+use crate::clients::listener::{KINDS, Kind};
+use crate::clients::waiter::Waiter;
+use crate::clients::watch::Watch;
 use crate::command::Command;
-use crate::effect::ConsumerId;
-use crate::effect::blocking::Waiter;
-use crate::effect::follower::Follower;
-use crate::events::pubsub::{KINDS, Kind, Listener, Subscriptions};
-use crate::events::tracking::{Reader, SessionTracking};
-use crate::session::functions::Functions;
-use crate::shard::access::SessionView;
-use crate::shard::keyspace::Keyspace;
-use crate::shard::transaction::{Transaction, Watch, Watching};
-use crate::tuning::pause::Pause;
 
 mod memory;
 pub use memory::{ClientMemory, LIMIT_BYTES_MIN};
-
-/// What `CLIENT REPLY` asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReplyMode {
-    /// Replies are sent.
-    #[default]
-    On,
-    /// None is, until `CLIENT REPLY ON`.
-    Off,
-    /// The next command's is not (set by `CLIENT REPLY SKIP`).
-    SkipNext,
-    /// This command's is not.
-    Skip,
-}
-
-/// What a connection has agreed with the server. Belongs to the connection's worker.
-pub struct Session {
-    /// What others may see of it.
-    pub client: Arc<Client>,
-    /// Selected database.
-    pub db: u32,
-    /// Protocol version of replies.
-    pub version: Version,
-    /// Whether it may run commands.
-    pub authenticated: bool,
-    /// `CLIENT REPLY`.
-    pub reply_mode: ReplyMode,
-    /// Close once the replies so far are sent.
-    pub close_after_reply: bool,
-    /// What it listens to; `None` when that is nothing.
-    pub subscriptions: Option<Box<Subscriptions>>,
-    /// What it has sent since `MULTI`; `None` when that wasn't sent.
-    pub transaction: Option<Box<Transaction>>,
-    /// An ended transaction, empty: its memory is for the next one.
-    ended_transaction: Option<Box<Transaction>>,
-    /// What it watches.
-    pub watching: Option<Box<Watching>>,
-    /// It sees every command (`MONITOR`).
-    pub monitors: bool,
-    /// It follows the stream of effects (`SYNC`).
-    pub follows: Option<ConsumerId>,
-    /// `CLIENT CACHING` was sent, and the command that it is for not yet.
-    pub caching: bool,
-    /// As whose what it reads is noted, if it is. Follows from the fields around it.
-    pub reads_as: Option<Arc<Reader>>,
-    /// What it has asked for with `CLIENT TRACKING`; `None` when it doesn't track.
-    pub tracking: Option<Box<SessionTracking>>,
-    /// `EXEC` runs its commands now.
-    pub in_exec: bool,
-    /// `CLIENT PAUSE` has run, and its worker hasn't seen to the answer yet.
-    pub pause: Option<Box<Pause>>,
-}
-
-impl Session {
-    /// The session of a new connection.
-    pub fn new(client: Arc<Client>, authenticated: bool) -> Self {
-        Session {
-            client,
-            db: 0,
-            version: Version::Resp2,
-            authenticated,
-            reply_mode: ReplyMode::On,
-            close_after_reply: false,
-            subscriptions: None,
-            transaction: None,
-            ended_transaction: None,
-            watching: None,
-            monitors: false,
-            follows: None,
-            caching: false,
-            reads_as: None,
-            tracking: None,
-            in_exec: false,
-            pause: None,
-        }
-    }
-
-    /// Has it see every command, or no more.
-    pub fn set_monitors(&mut self, keyspace: &Keyspace, monitors: bool) {
-        if self.monitors != monitors {
-            self.monitors = monitors;
-            self.client.monitors.store(monitors, Relaxed);
-            let listener = self.listener();
-            let (all, tuning) = (keyspace.monitors(), &keyspace.tuning);
-            if monitors { all.add(tuning, listener) } else { all.remove(tuning, listener) }
-        }
-    }
-
-    /// Sends it the stream of effects, behind an empty snapshot.
-    ///
-    /// # Errors
-    /// The journal's thread can't be started.
-    pub fn follow_effects(&mut self, keyspace: &Keyspace) -> std::io::Result<()> {
-        if self.follows.is_none() {
-            let follower = Follower::new(Arc::clone(keyspace.ports()), self.listener());
-            self.follows = Some(keyspace.attach_consumer(Box::new(follower))?);
-        }
-        Ok(())
-    }
-
-    /// Ends [`Session::follow_effects`].
-    pub fn leave_effects(&mut self, keyspace: &Keyspace) {
-        if let Some(consumer) = self.follows.take() {
-            keyspace.detach_consumer(consumer);
-        }
-    }
-
-    /// Where messages for it go.
-    pub fn listener(&self) -> Listener {
-        Listener { worker: self.client.worker, connection: self.client.connection.load(Relaxed) }
-    }
-
-    /// Ends all its subscriptions.
-    pub fn leave_channels(&mut self, keyspace: &Keyspace) {
-        if let Some(mut subscriptions) = self.subscriptions.take() {
-            keyspace.pubsub().leave(&mut subscriptions, self.listener());
-            self.tell_subscriptions();
-        }
-    }
-
-    /// Has others see how much it listens to.
-    pub fn tell_subscriptions(&self) {
-        for kind in KINDS {
-            let count = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.names(kind).len());
-            self.client.subscriptions[kind as usize].store(count as u32, Relaxed);
-        }
-    }
-
-    /// Bytes of what it listens to (but for the names, which all share), watches, and wants to hear of.
-    pub fn overhead_bytes(&self) -> usize {
-        let listened = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.bytes());
-        let watched = self.watching.as_ref().map_or(0, |watching| watching.bytes());
-        listened + watched + self.tracking.as_ref().map_or(0, |tracking| tracking.bytes())
-    }
-
-    /// Returns whether it may run every command, wants every reply, and nothing of what it runs
-    /// depends on an earlier command: no transaction, no `CLIENT CACHING`, no tracking.
-    #[inline]
-    pub fn is_plain(&self) -> bool {
-        self.authenticated
-            && self.reply_mode == ReplyMode::On
-            && !(self.monitors | self.caching | self.close_after_reply)
-            && self.subscriptions.is_none()
-            && self.transaction.is_none()
-            && self.reads_as.is_none()
-    }
-
-    /// Whether it may only subscribe, unsubscribe and the like: with RESP2 its replies could not be told from messages.
-    #[inline]
-    pub fn only_listens(&self) -> bool {
-        self.subscriptions.is_some() && self.version == Version::Resp2
-    }
-
-    /// What a keyed command may know.
-    #[inline]
-    pub fn view(&self) -> SessionView {
-        SessionView {
-            client: self.client.id,
-            db: self.db,
-            version: self.version,
-            no_touch: self.client.no_touch.load(Relaxed),
-            in_script: false,
-        }
-    }
-
-    /// Selects a database (below the number of databases).
-    pub fn select(&mut self, db: u32) {
-        self.db = db;
-        self.client.db.store(db, Relaxed);
-    }
-
-    /// Has others see the selected database again, after a script that has selected another for itself.
-    pub fn select_shown(&self) {
-        self.client.db.store(self.db, Relaxed);
-    }
-
-    /// Sets the protocol version of replies.
-    pub fn set_version(&mut self, version: Version) {
-        self.version = version;
-        self.client.resp.store(if version == Version::Resp3 { 3 } else { 2 }, Relaxed);
-    }
-
-    /// Begins a transaction.
-    pub fn begin_transaction(&mut self) {
-        self.transaction = Some(self.ended_transaction.take().unwrap_or_default());
-        self.tell_transaction();
-    }
-
-    /// Keeps the memory of a transaction that has run, unless it is much.
-    pub fn keep_ended(&mut self, mut transaction: Box<Transaction>) {
-        if transaction.clear() {
-            self.ended_transaction = Some(transaction);
-        }
-    }
-
-    /// Ends the transaction, and the watch with it.
-    pub fn discard(&mut self) {
-        self.transaction = None;
-        self.watching = None;
-        self.tell_transaction();
-    }
-
-    /// Has others see how much it has queued.
-    pub fn tell_transaction(&self) {
-        let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.queue().len() as i64);
-        self.client.queued.store(queued, Relaxed);
-        let bytes = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes() as u64);
-        self.client.queued_bytes.store(bytes, Relaxed);
-    }
-
-    /// Back to what it was when the connection was new (`RESET`), but for `CLIENT NO-EVICT`, which stays as in Redis 7.0.
-    pub fn reset(&mut self, authenticated: bool) {
-        self.discard();
-        self.select(0);
-        self.set_version(Version::Resp2);
-        self.authenticated = authenticated;
-        // A reply that is to be skipped is skipped, RESET's own too.
-        if self.reply_mode != ReplyMode::Skip {
-            self.reply_mode = ReplyMode::On;
-        }
-        self.client.names().name = Vec::new();
-        self.client.no_touch.store(false, Relaxed);
-    }
-}
 
 /// An end of a connection, as `CLIENT LIST` prints it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -320,7 +86,7 @@ pub struct Client {
     pub queued_bytes: AtomicU64,
     /// It sees every command (`MONITOR`).
     pub monitors: AtomicBool,
-    /// [`Options`](crate::events::tracking::Options) of `CLIENT TRACKING`, as bits.
+    /// Options of `CLIENT TRACKING`, as bits.
     pub tracking: AtomicU8,
     /// The client that is told of changed keys in its place; 0: none; -1: it doesn't track.
     pub redirect: AtomicI64,
@@ -356,7 +122,7 @@ pub struct Client {
     names: Mutex<Names>,
     /// What it waits with, while it does.
     waiter: Mutex<Option<Arc<Waiter>>>,
-    /// Its last watch, which ends with its session's `Watching`.
+    /// Its last watch, which ends with what its session watches.
     watch: Mutex<Weak<Watch>>,
 }
 
@@ -432,9 +198,9 @@ impl Client {
         self.waiter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has others see that it watches keys.
-    pub fn tell_watch(&self, watching: &Watching) {
-        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = watching.watch();
+    /// Has others see that it watches keys, for as long as that watch lasts.
+    pub fn tell_watch(&self, watch: Weak<Watch>) {
+        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = watch;
     }
 
     /// Whether a key that it watches was changed: its `EXEC` will run nothing.
@@ -548,130 +314,4 @@ impl Clients {
         // As in `Client::names`: one insertion or removal at a time, never half of one.
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// How a node of a cluster presents itself (`CLUSTER`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClusterNode {
-    /// 40 hexadecimal digits.
-    pub id: String,
-    /// `cluster-announce-ip`; empty: clients use the address they know.
-    pub ip: String,
-    /// `cluster-announce-hostname`; empty: none.
-    pub hostname: String,
-    /// Port for clients.
-    pub port: u16,
-    /// Port for other nodes.
-    pub bus_port: u16,
-    /// What clients are to connect to.
-    pub endpoint: PreferredEndpoint,
-}
-
-/// `cluster-preferred-endpoint-type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PreferredEndpoint {
-    /// The address.
-    #[default]
-    Ip,
-    /// The name; `?` where there is none.
-    Hostname,
-    /// What they have connected to.
-    Unknown,
-}
-
-/// How a server is to stop (`SHUTDOWN`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shutdown {
-    /// `NOSAVE`.
-    pub no_save: bool,
-    /// `SAVE`.
-    pub save: bool,
-    /// `NOW`.
-    pub now: bool,
-    /// `FORCE`.
-    pub force: bool,
-    /// `ABORT`: don't, after all.
-    pub abort: bool,
-}
-
-/// What the process takes, bytes (`MEMORY STATS`, `INFO memory`). What belongs to the data is in
-/// [`Keyspace::memory_bytes`](crate::shard::keyspace::Keyspace::memory_bytes).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryFigures {
-    /// All that is accounted for: the process as it started, the data, the clients.
-    pub used_bytes: u64,
-    /// Most that it has been.
-    pub peak_bytes: u64,
-    /// The process as it started, before any data.
-    pub startup_bytes: u64,
-    /// Buffers and state of the clients.
-    pub clients_bytes: u64,
-    /// Resident memory as the operating system counts it.
-    pub resident_bytes: u64,
-    /// Texts of the scripts that are cached; not among those accounted for.
-    pub scripts_bytes: u64,
-    /// Texts of the libraries of functions; not among those accounted for.
-    pub libraries_bytes: u64,
-}
-
-/// What commands need of the server around them. The server implements it; tests may.
-pub trait Host: Send + Sync {
-    /// `CONFIG GET`: names and values in the order of the answer.
-    fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)>;
-    /// `CONFIG SET` by this client: all or none. The error is the whole error reply, code included.
-    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String>;
-    /// `CONFIG REWRITE`. The error is the whole error reply.
-    fn config_rewrite(&self) -> Result<(), String>;
-    /// `CONFIG RESETSTAT`.
-    fn reset_stats(&self);
-    /// All clients.
-    fn clients(&self) -> &Clients;
-    /// Has the worker of a client close it.
-    fn kill(&self, client: &Client);
-    /// Whether name and password are right.
-    fn authenticate(&self, user: &[u8], password: &[u8]) -> bool;
-    /// Whether a new connection must authenticate.
-    fn requires_password(&self) -> bool;
-    /// Begins to stop the server. The error is the whole error reply.
-    fn shutdown(&self, how: Shutdown) -> Result<(), String>;
-    /// The text of `INFO` for these section names (lower case; empty: the default ones).
-    fn info(&self, sections: &[String]) -> String;
-    /// How long the calls of each command that was run took, in ns, by its full name.
-    fn latencies(&self) -> Vec<(&'static str, Distribution)>;
-    /// What the process takes.
-    fn memory(&self) -> MemoryFigures;
-    /// `MEMORY PURGE`: has every worker return freed memory to the kernel.
-    fn purge_memory(&self);
-    /// Whether `DEBUG` may be used by this client.
-    fn debug_allowed(&self, client: &Client) -> bool;
-    /// Unix time in µs, now.
-    fn now_us(&self) -> i64;
-    /// The command that clients know by this name (any case), after `rename-command`.
-    fn command(&self, name: &[u8]) -> Option<&'static Command>;
-    /// How it presents itself in a cluster.
-    fn cluster_node(&self) -> ClusterNode;
-    /// Whether `rename-command` has left a command without a name.
-    fn is_removed(&self, command: &'static Command) -> bool;
-    /// `SCRIPT LOAD`: compiles a script and has all workers know it; its SHA-1. The error is the whole error reply.
-    fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>>;
-    /// Whether a script of this SHA-1 is known.
-    fn script_exists(&self, name: &[u8]) -> bool;
-    /// Forgets all scripts.
-    fn script_flush(&self);
-    /// `SCRIPT KILL`: ends the scripts that have run for too long. The error is the whole error reply.
-    fn script_kill(&self) -> Result<(), &'static str>;
-    /// Functions.
-    fn functions(&self) -> &dyn Functions;
-}
-
-/// What a command without keys works with.
-pub struct LocalContext<'a> {
-    /// The connection.
-    pub session: &'a mut Session,
-    /// The data: figures and settings; no shard is held.
-    pub keyspace: &'a Keyspace,
-    /// The server.
-    pub host: &'a dyn Host,
-    /// Unix time, ms, as of this turn of the loop.
-    pub now_ms: i64,
 }

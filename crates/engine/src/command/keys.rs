@@ -4,9 +4,7 @@
 use pantala_base::number::parse_i64;
 use pantala_resp::Args;
 
-use super::{BeginSearch, Command, FindKeys, KeySpec, Route};
-use crate::shard::access::SessionView;
-use crate::shard::keyspace::Keyspace;
+use super::{BeginSearch, Command, FindKeys, KeySpec};
 
 /// The key specifications don't fit the arguments: a count that is no number or too big, a key missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,29 +96,6 @@ pub fn for_each_key(
 ) -> Result<(), InvalidKeys> {
     // What only looks like a key (a channel of SPUBLISH): it decides the slot, but names no key.
     for_each_in(command, args, |spec| !spec.flags.contains(&"not_key"), visit)
-}
-
-/// Adds the shards that a call needs (any order, with repeats). None where the arguments don't fit: any one will do then for the handler to
-/// say so.
-pub fn add_shards(
-    keyspace: &Keyspace,
-    session: &SessionView,
-    command: &Command,
-    args: &Args<'_>,
-    shards: &mut Vec<u32>,
-) {
-    match command.route {
-        Route::Keys => {
-            let before = shards.len();
-            let found = for_each_key(command, args, |index, _| shards.push(keyspace.place(args.at(index)).shard));
-            if found.is_err() {
-                shards.truncate(before);
-            }
-        }
-        Route::All => shards.extend(0..keyspace.partition_count()),
-        Route::Custom(choose) => choose(keyspace, session, args, shards),
-        Route::None => {}
-    }
 }
 
 /// As [`for_each_key`], with what isn't a key but decides the slot as one does.

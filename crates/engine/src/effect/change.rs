@@ -86,10 +86,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::command::Key;
 use crate::effect::blocking::Waiters;
+use crate::events::Events;
 use crate::events::notify::{Event, EventClass};
-use crate::shard::access::Key;
-use crate::shard::keyspace::Keyspace;
 
 /// Largest value that debug builds compare with what it was before a command that says it changed nothing, bytes.
 pub(crate) const CHECKED_BYTES_MAX: usize = 1024;
@@ -267,35 +267,27 @@ impl Change {
 
 /// Commits a change of a key whose shard is held: notifies every sink that it concerns.
 #[inline(always)]
-pub(crate) fn commit(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &Key<'_>, change: Change) {
-    if is_heard(keyspace, waiters, &change) {
-        commit_to_sinks(keyspace, waiters, db, key, change);
+pub(crate) fn commit(hub: &Events, waiters: &mut Waiters, db: u32, key: &Key<'_>, change: Change) {
+    if is_heard(hub, waiters, &change) {
+        commit_to_sinks(hub, waiters, db, key, change);
     }
 }
 
-/// As [`commit`], for a key whose place is not known.
-#[inline]
-pub(crate) fn commit_unplaced(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &[u8], change: Change) {
-    if is_heard(keyspace, waiters, &change) {
-        let key = Key { bytes: key, place: keyspace.place(key) };
-        commit_to_sinks(keyspace, waiters, db, &key, change);
-    }
-}
-
+/// Returns whether a change concerns any sink.
 #[inline(always)]
-fn is_heard(keyspace: &Keyspace, waiters: &Waiters, change: &Change) -> bool {
-    !waiters.is_quiet() | keyspace.tuning.hears(change.classes())
+pub(crate) fn is_heard(hub: &Events, waiters: &Waiters, change: &Change) -> bool {
+    !waiters.is_quiet() | hub.tuning.hears(change.classes())
 }
 
 #[cold]
 fn commit_to_sinks(
-    keyspace: &Keyspace,
+    hub: &Events,
     waiters: &mut Waiters,
     db: u32,
     key: &Key<'_>,
     Change { kind, is_new, is_gone, events }: Change,
 ) {
-    let (tuning, bytes, hash) = (&keyspace.tuning, key.bytes, key.place.hash);
+    let (tuning, bytes, hash) = (&hub.tuning, key.bytes, key.place.hash);
     let (broadcasts, is_journaled) = (tuning.broadcasts(), tuning.is_journaled());
     match kind {
         Kind::Nothing | Kind::Unnoticed => {}
@@ -331,12 +323,12 @@ fn commit_to_sinks(
         waiters.pending.delete(db, bytes, lazy.load(Relaxed));
     }
     if is_new {
-        keyspace.notify(EventClass::New, "new", db, bytes);
+        hub.notify(EventClass::New, "new", db, bytes);
     }
     for &Event(class, name) in events.into_iter().flatten() {
-        keyspace.notify(class, name, db, bytes);
+        hub.notify(class, name, db, bytes);
     }
     if is_gone {
-        keyspace.notify(EventClass::Generic, "del", db, bytes);
+        hub.notify(EventClass::Generic, "del", db, bytes);
     }
 }

@@ -4,25 +4,23 @@ use std::sync::Arc;
 
 use pantala_base::crc64;
 
+use crate::clients::listener::Listener;
 use crate::effect::Consumer;
-use crate::events::pubsub::Listener;
-use crate::shard::keyspace::WorkerPort;
-use crate::shard::message::Message;
+use crate::events::Workers;
 
 /// Hands the stream to the worker of a connection.
 pub(crate) struct Follower {
-    ports: Arc<[WorkerPort]>,
+    workers: Arc<dyn Workers>,
     connection: Listener,
 }
 
 impl Follower {
-    pub(crate) fn new(ports: Arc<[WorkerPort]>, connection: Listener) -> Self {
-        Follower { ports, connection }
+    pub(crate) fn new(workers: Arc<dyn Workers>, connection: Listener) -> Self {
+        Follower { workers, connection }
     }
 
     fn send(&self, bytes: Arc<[u8]>) {
-        let Listener { worker, connection } = self.connection;
-        self.ports[worker as usize].send(Message::Effects(connection, bytes));
+        self.workers.send_effects(self.connection, bytes);
     }
 }
 

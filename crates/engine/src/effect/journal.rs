@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 
-use crate::effect::commit::Batch;
+use crate::effect::batch::Batch;
 use crate::effect::merge::{Merged, merge};
-use crate::shard::keyspace::Keyspace;
+use crate::tuning::Tuning;
 
 /// Bits of a stamp below its epoch: units that one epoch's Lamport clock can count before it runs
 /// into the next one's, which delays their delivery and does nothing else.
@@ -244,21 +244,21 @@ impl Journal {
     }
 }
 
-impl Keyspace {
+impl Journal {
     /// Has a consumer read the merged stream, from a point in the order that [`Consumer::begin`]
     /// announces.
     ///
     /// # Errors
     /// The journal's thread can't be started.
-    pub fn attach_consumer(&self, consumer: Box<dyn Consumer>) -> std::io::Result<ConsumerId> {
-        let shared = &self.journal().shared;
+    pub(crate) fn attach(&self, tuning: &Tuning, consumer: Box<dyn Consumer>) -> std::io::Result<ConsumerId> {
+        let shared = &self.shared;
         let mut control = lock(&shared.control);
         if control.thread.is_none() {
             let of_thread = Arc::clone(shared);
             let run = move || Merger::new(&of_thread).run();
             control.thread = Some(std::thread::Builder::new().name("pantala-journal".into()).spawn(run)?);
         }
-        self.tuning.set_journaled(true);
+        tuning.set_journaled(true);
         control.next_id += 1;
         let id = control.next_id;
         control.joining.push((id, consumer));
@@ -267,14 +267,14 @@ impl Keyspace {
     }
 
     /// Detaches a consumer: it is dropped, and gets no more units once the thread knows.
-    pub fn detach_consumer(&self, id: ConsumerId) {
-        let shared = &self.journal().shared;
+    pub(crate) fn detach(&self, tuning: &Tuning, id: ConsumerId) {
+        let shared = &self.shared;
         let mut control = lock(&shared.control);
         control.joining.retain(|(known, _)| *known != id);
         control.leaving.push(id);
         let left = control.consumers.iter().filter(|(known, _)| !control.leaving.contains(known)).count();
         if left == 0 && control.joining.is_empty() {
-            self.tuning.set_journaled(false);
+            tuning.set_journaled(false);
         }
         shared.work.notify_one();
     }

@@ -1,6 +1,6 @@
 //! Merges the workers' segments by stamp, and encodes the result as Redis's replication stream.
 
-use crate::effect::commit::encode;
+use crate::effect::batch::encode;
 use crate::effect::journal::Segment;
 
 /// A prefix of the merged order, encoded.
@@ -67,7 +67,7 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::effect::commit::Batch;
+    use crate::effect::batch::Batch;
     use crate::effect::journal::Stream;
 
     fn batch(effects: &[(u32, &str)]) -> Batch {

@@ -15,7 +15,7 @@
 //! # Where effects come from
 //!
 //! Every change of a key ends in [`db::change`](crate::effect::change), which marks its shard while the
-//! journal is on. After the handler, [`commit`] turns the mark into an effect: the command as the
+//! journal is on. After the handler, `shard::commit` turns the mark into an effect: the command as the
 //! client sent it, unless the handler called
 //! [`Access::propagate`](crate::shard::access::Access::propagate) with other words. Keys that expire or
 //! are evicted leave a `DEL` or `UNLINK` among the shard's pending effects, in front of the command
@@ -46,15 +46,16 @@
 //! Without a consumer: one load and a branch in each turn. A command pays nothing, since whether
 //! the journal is on is a bit of the word that says whether anybody watches.
 
+pub(crate) mod batch;
 pub mod blocking;
 pub mod change;
-mod commit;
 pub(crate) mod follower;
 pub mod journal;
 mod merge;
-mod pending;
+pub(crate) mod pending;
+pub(crate) mod watches;
 
-pub use commit::Unit;
+pub use batch::Unit;
 pub(crate) use journal::Stream;
 pub use journal::{Consumer, ConsumerId, Journal};
 pub(crate) use pending::Pending;

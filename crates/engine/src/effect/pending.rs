@@ -1,6 +1,6 @@
 //! What a shard has gathered of effects since its owner last committed.
 
-use crate::effect::commit::Batch;
+use crate::effect::batch::Batch;
 
 /// How the effect of the current command is propagated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::shard::keyspace::Keyspace;
+use crate::events::Events;
 
 /// A command that Redis calls fast (its flag says so).
 pub const FAST_COMMAND: &str = "fast-command";
@@ -131,7 +131,7 @@ impl LatencyMonitor {
     }
 }
 
-impl Keyspace {
+impl Events {
     /// Notes what began at `began_ms` (unix time) and took so long as an event of `worker`, if it reaches `latency-monitor-threshold`.
     #[inline]
     pub fn note_latency(&self, worker: u32, event: &'static str, began_ms: i64, took: Duration) {

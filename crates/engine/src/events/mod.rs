@@ -1,9 +1,97 @@
 //! What others hear of commands and changes: pub/sub, `MONITOR`, keyspace notifications, client-side
 //! caching; and what operators read afterwards: `SLOWLOG`, `LATENCY`.
 
+use std::sync::Arc;
+
+use crate::clients::client::Clients;
+use crate::clients::listener::Listener;
+use crate::tuning::Tuning;
+
 pub mod latency;
 pub mod monitor;
 pub mod notify;
 pub mod pubsub;
 pub mod slowlog;
 pub mod tracking;
+
+use latency::LatencyMonitor;
+use monitor::Monitors;
+use pubsub::{PubSub, Published};
+use slowlog::SlowLog;
+use tracking::Tracking;
+
+/// How messages reach the workers of those who listen. The messages that one thread sends to one
+/// worker arrive in order; sending never waits.
+pub trait Workers: Send + Sync {
+    /// Sends a published message to a worker, for its connections that listen.
+    fn publish(&self, worker: u32, published: Arc<Published>);
+    /// Sends a command to a connection that sees every command (`MONITOR`).
+    fn show(&self, monitor: Listener, line: Arc<[u8]>);
+    /// Sends a part of the stream of effects to a connection that follows it.
+    fn send_effects(&self, follower: Listener, bytes: Arc<[u8]>);
+}
+
+/// Who hears of what, and the settings that say so: the same for all shards.
+pub struct Events {
+    /// Live settings.
+    pub tuning: Tuning,
+    workers: Arc<dyn Workers>,
+    pubsub: PubSub,
+    clients: Clients,
+    monitors: Monitors,
+    slowlog: SlowLog,
+    latency: LatencyMonitor,
+    tracking: Tracking,
+}
+
+impl Events {
+    /// Nobody listens. `count`: of the workers.
+    pub(crate) fn new(workers: Arc<dyn Workers>, count: usize) -> Self {
+        Events {
+            tuning: Tuning::new(),
+            workers,
+            pubsub: PubSub::new(count),
+            clients: Clients::new(),
+            monitors: Monitors::new(),
+            slowlog: SlowLog::new(count),
+            latency: LatencyMonitor::new(count),
+            tracking: Tracking::default(),
+        }
+    }
+
+    /// How to reach the workers of those who listen.
+    pub(crate) fn workers(&self) -> &Arc<dyn Workers> {
+        &self.workers
+    }
+
+    /// Who listens to which channel.
+    pub fn pubsub(&self) -> &PubSub {
+        &self.pubsub
+    }
+
+    /// All clients.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
+    }
+
+    /// Who sees every command.
+    #[inline]
+    pub fn monitors(&self) -> &Monitors {
+        &self.monitors
+    }
+
+    /// Who tracks which keys.
+    pub fn tracking(&self) -> &Tracking {
+        &self.tracking
+    }
+
+    /// Commands that took long.
+    pub fn slowlog(&self) -> &SlowLog {
+        &self.slowlog
+    }
+
+    /// What took longer than `latency-monitor-threshold`.
+    pub fn latency(&self) -> &LatencyMonitor {
+        &self.latency
+    }
+}

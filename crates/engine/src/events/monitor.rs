@@ -13,10 +13,9 @@ use pantala_base::{Clock, SystemClock};
 use pantala_resp::{Args, quote};
 
 use crate::command::{Command, Flags};
+use crate::events::Events;
 use crate::events::notify::are_events_held;
 use crate::events::pubsub::Listener;
-use crate::shard::keyspace::Keyspace;
-use crate::shard::message::Message;
 use crate::tuning::{Tuning, WATCHING};
 
 /// What stands for an argument that is a secret.
@@ -64,7 +63,7 @@ impl Monitors {
     }
 }
 
-impl Keyspace {
+impl Events {
     /// Shows a command of a client to all monitors, unless it is one that isn't shown.
     #[cold]
     pub fn show(&self, command: &Command, args: &Args<'_>, client: u64, db: u32) {
@@ -74,7 +73,7 @@ impl Keyspace {
         self.show_from(command, args, &self.address_of(client), db);
     }
 
-    /// As [`Keyspace::show`], of a command that a script runs: it stands for its client. Not in a run that may be put back ([`hold_events`]): such a one begins
+    /// As [`Events::show`], of a command that a script runs: it stands for its client. Not in a run that may be put back ([`hold_events`]): such a one begins
     /// only where there are no monitors, so for those that have come since it is as if it had run before they came.
     ///
     /// [`hold_events`]: crate::events::notify::hold_events
@@ -107,7 +106,7 @@ impl Keyspace {
         line.extend_from_slice(b"\r\n");
         let line: Arc<[u8]> = line.into();
         for listener in self.monitors().listeners.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            self.port(listener.worker).send(Message::Monitored(listener.connection, Arc::clone(&line)));
+            self.workers.show(*listener, Arc::clone(&line));
         }
     }
 }

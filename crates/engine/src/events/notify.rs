@@ -9,8 +9,8 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::events::Events;
 use crate::events::pubsub::Kind;
-use crate::shard::keyspace::Keyspace;
 use crate::tuning::{Tuning, WATCHED};
 
 /// The class of an event: a bit of [`EventClasses`].
@@ -125,7 +125,7 @@ thread_local! {
     static HELD: RefCell<Option<Vec<HeldEvent>>> = const { RefCell::new(None) };
 }
 
-/// An event that isn't published yet, since what it tells of may be put back ([`crate::store::undo`]).
+/// An event that isn't published yet, since what it tells of may be put back (`store::undo`).
 #[derive(Debug)]
 pub struct HeldEvent {
     /// What was asked for when it happened.
@@ -165,9 +165,9 @@ pub(crate) fn are_events_held() -> bool {
     HELD.with_borrow(Option::is_some)
 }
 
-impl Keyspace {
+impl Events {
     /// Publishes an event of a key, if its class was asked for. The caller holds the key's shard. For
-    /// [`db::change`](crate::effect::change), and for misses, which are no change.
+    /// `effect::change`, and for misses, which are no change.
     #[inline]
     pub(crate) fn notify(&self, class: EventClass, event: &str, db: u32, key: &[u8]) {
         // Relaxed: who has seen CONFIG SET answered sees the new value, by whatever brought it the answer.

@@ -9,7 +9,7 @@
 //! | what a connection listens to | its session ([`Subscriptions`]) |
 //!
 //! A publisher looks at the board, counts, and sends each worker that has listeners one message, whatever their number
-//! ([`Message::Published`]). The worker encodes it once for each protocol version and copies that to its connections' outputs, or has them share it where it is
+//! ([`Workers::publish`](crate::events::Workers::publish)). The worker encodes it once for each protocol version and copies that to its connections' outputs, or has them share it where it is
 //! long (docs/decisions/0010-shared-messages.md); messages of one channel that wait one behind the other are encoded and handed out together.
 //!
 //! Mailboxes are in order, so what one connection publishes arrives everywhere in the order it was published, and after what it wrote
@@ -22,28 +22,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use pantala_base::glob;
 
-use crate::shard::keyspace::Keyspace;
-use crate::shard::message::Message;
+use crate::events::Events;
+
+pub use crate::clients::listener::{KINDS, Kind, Listener};
 
 mod patterns;
 use patterns::Patterns;
 
 /// Parts of the board, so that publishers on different channels don't meet: a power of two.
 const STRIPES: usize = 64;
-
-/// What can be listened to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    /// A channel by its name (`SUBSCRIBE`).
-    Channel,
-    /// All channels that match a pattern (`PSUBSCRIBE`).
-    Pattern,
-    /// A shard channel by its name (`SSUBSCRIBE`).
-    Shard,
-}
-
-/// All kinds, in the order of their numbers.
-pub const KINDS: [Kind; 3] = [Kind::Channel, Kind::Pattern, Kind::Shard];
 
 /// The name of a channel, or a pattern.
 pub type Name = Arc<[u8]>;
@@ -77,15 +64,6 @@ impl Subscriptions {
     pub fn bytes(&self) -> usize {
         self.names.iter().map(BTreeSet::len).sum::<usize>() * (size_of::<Name>() + size_of::<u64>())
     }
-}
-
-/// Where a listener is: its worker, and that worker's token of the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listener {
-    /// Its worker.
-    pub worker: u32,
-    /// The worker's token for it.
-    pub connection: u64,
 }
 
 /// A message on its way to a worker's listeners.
@@ -216,7 +194,7 @@ impl PubSub {
 
     /// Publishes a message on a channel (`kind` is `Channel` or `Shard`) and tells how many will get it; a connection that
     /// listens to the channel and to two patterns counts three times.
-    pub fn publish(&self, keyspace: &Keyspace, kind: Kind, channel: &[u8], payload: &[u8]) -> u64 {
+    pub fn publish(&self, events: &Events, kind: Kind, channel: &[u8], payload: &[u8]) -> u64 {
         let mut counts = vec![0u32; self.workers];
         let mut add = |more: &Counts| counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
         if let Some(found) = self.stripe(kind, channel).read().unwrap_or_else(PoisonError::into_inner).get(channel) {
@@ -241,7 +219,7 @@ impl PubSub {
         let are_several = counts.iter().filter(|count| **count > 0).count() > 1;
         let _in_order = are_several.then(|| lock(&self.order[usize::from(kind == Kind::Shard)][self.number(channel)]));
         for (worker, _) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            keyspace.port(worker as u32).send(Message::Published(Arc::clone(&published)));
+            events.workers.publish(worker as u32, Arc::clone(&published));
         }
         receivers
     }

@@ -1,3 +1,246 @@
-//! What a connection has agreed with the server, and what its commands need of the server around them.
+//! What a connection has agreed with the server ([`Session`]), and what its commands need of the server
+//! around them ([`host`]).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_resp::Version;
+
+use crate::clients::client::Client;
+use crate::clients::listener::{KINDS, Listener};
+use crate::command::SessionView;
+use crate::effect::ConsumerId;
+use crate::effect::follower::Follower;
+use crate::events::pubsub::Subscriptions;
+use crate::events::tracking::{Reader, SessionTracking};
+use crate::shard::keyspace::Keyspace;
+use crate::shard::transaction::{Transaction, Watching};
+use crate::tuning::pause::Pause;
 
 pub mod functions;
+pub mod host;
+mod tracking;
+
+/// What `CLIENT REPLY` asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// Replies are sent.
+    #[default]
+    On,
+    /// None is, until `CLIENT REPLY ON`.
+    Off,
+    /// The next command's is not (set by `CLIENT REPLY SKIP`).
+    SkipNext,
+    /// This command's is not.
+    Skip,
+}
+
+/// What a connection has agreed with the server. Belongs to the connection's worker.
+pub struct Session {
+    /// What others may see of it.
+    pub client: Arc<Client>,
+    /// Selected database.
+    pub db: u32,
+    /// Protocol version of replies.
+    pub version: Version,
+    /// Whether it may run commands.
+    pub authenticated: bool,
+    /// `CLIENT REPLY`.
+    pub reply_mode: ReplyMode,
+    /// Close once the replies so far are sent.
+    pub close_after_reply: bool,
+    /// What it listens to; `None` when that is nothing.
+    pub subscriptions: Option<Box<Subscriptions>>,
+    /// What it has sent since `MULTI`; `None` when that wasn't sent.
+    pub transaction: Option<Box<Transaction>>,
+    /// An ended transaction, empty: its memory is for the next one.
+    ended_transaction: Option<Box<Transaction>>,
+    /// What it watches.
+    pub watching: Option<Box<Watching>>,
+    /// It sees every command (`MONITOR`).
+    pub monitors: bool,
+    /// It follows the stream of effects (`SYNC`).
+    pub follows: Option<ConsumerId>,
+    /// `CLIENT CACHING` was sent, and the command that it is for not yet.
+    pub caching: bool,
+    /// As whose what it reads is noted, if it is. Follows from the fields around it.
+    pub reads_as: Option<Arc<Reader>>,
+    /// What it has asked for with `CLIENT TRACKING`; `None` when it doesn't track.
+    pub tracking: Option<Box<SessionTracking>>,
+    /// `EXEC` runs its commands now.
+    pub in_exec: bool,
+    /// `CLIENT PAUSE` has run, and its worker hasn't seen to the answer yet.
+    pub pause: Option<Box<Pause>>,
+}
+
+impl Session {
+    /// The session of a new connection.
+    pub fn new(client: Arc<Client>, authenticated: bool) -> Self {
+        Session {
+            client,
+            db: 0,
+            version: Version::Resp2,
+            authenticated,
+            reply_mode: ReplyMode::On,
+            close_after_reply: false,
+            subscriptions: None,
+            transaction: None,
+            ended_transaction: None,
+            watching: None,
+            monitors: false,
+            follows: None,
+            caching: false,
+            reads_as: None,
+            tracking: None,
+            in_exec: false,
+            pause: None,
+        }
+    }
+
+    /// Has it see every command, or no more.
+    pub fn set_monitors(&mut self, keyspace: &Keyspace, monitors: bool) {
+        if self.monitors != monitors {
+            self.monitors = monitors;
+            self.client.monitors.store(monitors, Relaxed);
+            let listener = self.listener();
+            let (all, tuning) = (keyspace.monitors(), &keyspace.tuning);
+            if monitors { all.add(tuning, listener) } else { all.remove(tuning, listener) }
+        }
+    }
+
+    /// Sends it the stream of effects, behind an empty snapshot.
+    ///
+    /// # Errors
+    /// The journal's thread can't be started.
+    pub fn follow_effects(&mut self, keyspace: &Keyspace) -> std::io::Result<()> {
+        if self.follows.is_none() {
+            let follower = Follower::new(Arc::clone(keyspace.workers()), self.listener());
+            self.follows = Some(keyspace.attach_consumer(Box::new(follower))?);
+        }
+        Ok(())
+    }
+
+    /// Ends [`Session::follow_effects`].
+    pub fn leave_effects(&mut self, keyspace: &Keyspace) {
+        if let Some(consumer) = self.follows.take() {
+            keyspace.detach_consumer(consumer);
+        }
+    }
+
+    /// Where messages for it go.
+    pub fn listener(&self) -> Listener {
+        Listener { worker: self.client.worker, connection: self.client.connection.load(Relaxed) }
+    }
+
+    /// Ends all its subscriptions.
+    pub fn leave_channels(&mut self, keyspace: &Keyspace) {
+        if let Some(mut subscriptions) = self.subscriptions.take() {
+            keyspace.pubsub().leave(&mut subscriptions, self.listener());
+            self.tell_subscriptions();
+        }
+    }
+
+    /// Has others see how much it listens to.
+    pub fn tell_subscriptions(&self) {
+        for kind in KINDS {
+            let count = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.names(kind).len());
+            self.client.subscriptions[kind as usize].store(count as u32, Relaxed);
+        }
+    }
+
+    /// Bytes of what it listens to (but for the names, which all share), watches, and wants to hear of.
+    pub fn overhead_bytes(&self) -> usize {
+        let listened = self.subscriptions.as_ref().map_or(0, |subscriptions| subscriptions.bytes());
+        let watched = self.watching.as_ref().map_or(0, |watching| watching.bytes());
+        listened + watched + self.tracking.as_ref().map_or(0, |tracking| tracking.bytes())
+    }
+
+    /// Returns whether it may run every command, wants every reply, and nothing of what it runs
+    /// depends on an earlier command: no transaction, no `CLIENT CACHING`, no tracking.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.authenticated
+            && self.reply_mode == ReplyMode::On
+            && !(self.monitors | self.caching | self.close_after_reply)
+            && self.subscriptions.is_none()
+            && self.transaction.is_none()
+            && self.reads_as.is_none()
+    }
+
+    /// Whether it may only subscribe, unsubscribe and the like: with RESP2 its replies could not be told from messages.
+    #[inline]
+    pub fn only_listens(&self) -> bool {
+        self.subscriptions.is_some() && self.version == Version::Resp2
+    }
+
+    /// What a keyed command may know.
+    #[inline]
+    pub fn view(&self) -> SessionView {
+        SessionView {
+            client: self.client.id,
+            db: self.db,
+            version: self.version,
+            no_touch: self.client.no_touch.load(Relaxed),
+            in_script: false,
+        }
+    }
+
+    /// Selects a database (below the number of databases).
+    pub fn select(&mut self, db: u32) {
+        self.db = db;
+        self.client.db.store(db, Relaxed);
+    }
+
+    /// Has others see the selected database again, after a script that has selected another for itself.
+    pub fn select_shown(&self) {
+        self.client.db.store(self.db, Relaxed);
+    }
+
+    /// Sets the protocol version of replies.
+    pub fn set_version(&mut self, version: Version) {
+        self.version = version;
+        self.client.resp.store(if version == Version::Resp3 { 3 } else { 2 }, Relaxed);
+    }
+
+    /// Begins a transaction.
+    pub fn begin_transaction(&mut self) {
+        self.transaction = Some(self.ended_transaction.take().unwrap_or_default());
+        self.tell_transaction();
+    }
+
+    /// Keeps the memory of a transaction that has run, unless it is much.
+    pub fn keep_ended(&mut self, mut transaction: Box<Transaction>) {
+        if transaction.clear() {
+            self.ended_transaction = Some(transaction);
+        }
+    }
+
+    /// Ends the transaction, and the watch with it.
+    pub fn discard(&mut self) {
+        self.transaction = None;
+        self.watching = None;
+        self.tell_transaction();
+    }
+
+    /// Has others see how much it has queued.
+    pub fn tell_transaction(&self) {
+        let queued = self.transaction.as_ref().map_or(-1, |transaction| transaction.queue().len() as i64);
+        self.client.queued.store(queued, Relaxed);
+        let bytes = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes() as u64);
+        self.client.queued_bytes.store(bytes, Relaxed);
+    }
+
+    /// Back to what it was when the connection was new (`RESET`), but for `CLIENT NO-EVICT`, which stays as in Redis 7.0.
+    pub fn reset(&mut self, authenticated: bool) {
+        self.discard();
+        self.select(0);
+        self.set_version(Version::Resp2);
+        self.authenticated = authenticated;
+        // A reply that is to be skipped is skipped, RESET's own too.
+        if self.reply_mode != ReplyMode::Skip {
+            self.reply_mode = ReplyMode::On;
+        }
+        self.client.names().name = Vec::new();
+        self.client.no_touch.store(false, Relaxed);
+    }
+}

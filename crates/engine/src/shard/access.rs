@@ -4,49 +4,22 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::Random;
-use pantala_resp::{Args, Version};
+use pantala_resp::Args;
 
 use pantala_types::Collection;
 
-use crate::effect::blocking::{Block, Blocking};
+use crate::clients::waiter::Block;
+use crate::command::{Handlers, Keyed};
+pub use crate::command::{Key, KeyPlace, SessionView};
+use crate::effect::change::Change;
 use crate::events::notify::{Event, EventClass};
+use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Keyspace;
 use crate::shard::ownership::Ownership;
-use crate::store::db::{Change, Db, Held, Holds, WrongType};
+use crate::store::Store;
+use crate::store::db::{Db, Held, Holds, WrongType};
 use crate::store::state::Shard;
-
-/// Where a key lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyPlace {
-    /// Its hash, by [`Keyspace::place`].
-    pub hash: u64,
-    /// Its shard.
-    pub shard: u32,
-}
-
-/// A key and where it lives.
-#[derive(Clone, Copy, Debug)]
-pub struct Key<'k> {
-    /// Its bytes.
-    pub bytes: &'k [u8],
-    /// Its place.
-    pub place: KeyPlace,
-}
-
-/// What a keyed command may know of the connection that sent it. Copied into requests, so it stays small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionView {
-    /// Id of the client.
-    pub client: u64,
-    /// Selected database.
-    pub db: u32,
-    /// Protocol version of replies.
-    pub version: Version,
-    /// `CLIENT NO-TOUCH`.
-    pub no_touch: bool,
-    /// A script runs the command.
-    pub in_script: bool,
-}
+use crate::store::undo::HeldShards;
 
 /// A keyed command's view of the keyspace, for as long as it runs.
 pub struct Access<'a> {
@@ -132,8 +105,9 @@ impl<'a> Access<'a> {
     #[inline]
     pub fn db_in(&mut self, db: u32, shard: u32) -> Db<'_> {
         let (keyspace, now_ms, no_touch) = (self.keyspace, self.now_ms, self.session.no_touch);
+        let stats = keyspace.shard_stats(shard);
         let shard_state = self.shard(shard);
-        Db::new(keyspace, shard_state, shard, db, now_ms, no_touch)
+        Db::new(keyspace, stats, shard_state, shard, db, now_ms, no_touch)
     }
 
     /// The collections that several keys hold, all at once, for reading; `None` for a key that doesn't exist. Each counts a hit
@@ -262,5 +236,28 @@ impl<'a> Access<'a> {
         }
         let found = self.owned.binary_search_by_key(&shard, Ownership::shard);
         found.expect("a handler uses only keys that its route declared")
+    }
+}
+
+impl Keyed for Handlers {
+    type Access<'a> = Access<'a>;
+    type Keyspace = Keyspace;
+}
+
+impl HeldShards for Access<'_> {
+    fn store(&self) -> &Store {
+        self.keyspace
+    }
+
+    fn selected_db(&self) -> u32 {
+        self.session.db
+    }
+
+    fn db_at(&mut self, db: u32, key: &Key<'_>) -> Db<'_> {
+        Access::db_at(self, db, key)
+    }
+
+    fn shard(&mut self, number: u32) -> &mut Shard {
+        Access::shard(self, number)
     }
 }

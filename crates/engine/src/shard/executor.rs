@@ -17,29 +17,25 @@
 use std::collections::BTreeMap;
 use std::hint::spin_loop;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 use pantala_base::mailbox::Node;
-use pantala_base::{Clock, Random, SystemClock};
+use pantala_base::{Random, SystemClock};
 use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
 use smallvec::SmallVec;
 
-use crate::command::{Command, Flags, Handler, Route};
-use crate::effect::blocking::{Blocking, Origin, Waiter, Woken};
+use crate::clients::waiter::{Origin, Waiter, Woken};
+use crate::command::{Command, Flags, Handler, Key, KeyPlace, Route, SessionView};
 use crate::effect::{Stream, Unit};
 use crate::events::tracking::{Changer, KeyName, News, Reader};
 use crate::faults::{self, Fault};
-use crate::shard::access::{Access, Key, KeyPlace, SessionView};
+use crate::shard::access::Access;
+use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::{Execution, Keyspace};
-use crate::shard::message::Message;
-use crate::shard::ownership::{Freed, Ownership, Taken};
-use crate::shard::request::{Parcel, Request, Step, Task};
+use crate::shard::ownership::{Freed, Ownership};
+use crate::shard::request::{Parcel, Request, Task};
 use crate::shard::telling::{remember, set_changer};
-use crate::shard::transaction::discarded;
-use crate::store::eviction::{OUT_OF_MEMORY, Weights};
-use crate::tuning::WATCHING;
+use crate::store::eviction::Weights;
 
 /// How often a worker looks again at a busy shard before it leaves a request. A command holds a shard for some hundred
 /// nanoseconds, a request costs about a microsecond; figures in docs/decisions.
@@ -49,14 +45,6 @@ const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 60 };
 /// in flight.
 const GATES_AHEAD: usize = 8;
 
-/// How many requests one owner runs for others at a time, and for how long, before it passes the shard to its home, or, being
-/// the home, puts it off to its next turn: its own connections don't wait for everybody else's.
-const COMBINE_MAX: u32 = if cfg!(loom) { 1 } else { 64 };
-const COMBINE_TIME_MAX: Duration = if cfg!(loom) { Duration::MAX } else { Duration::from_micros(200) };
-
-/// How long the steps of a request may have run before the clock is read again.
-const TIME_AGE_MAX: Duration = Duration::from_millis(1);
-
 /// What became of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ran {
@@ -65,9 +53,9 @@ pub enum Ran {
     /// As [`Ran::Done`], and connections of this worker are to be told of keys that it has changed ([`Executor::take_told`]), behind
     /// that reply; or waiters were served ([`Executor::take_served`]).
     DoneTold,
-    /// It is on its way; its reply will come as [`Message::Answer`] or through [`Executor::take_answers`].
+    /// It is on its way; its reply will come as [`Message::Answer`](crate::shard::message::Message::Answer) or through [`Executor::take_answers`].
     Parked,
-    /// It waits for a key ([`Executor::take_blocked`]); its reply will come as [`Message::Woken`] or through
+    /// It waits for a key ([`Executor::take_blocked`]); its reply will come as [`Message::Woken`](crate::shard::message::Message::Woken) or through
     /// [`Executor::take_woken`].
     Blocked,
 }
@@ -233,7 +221,7 @@ impl<'k> Executor<'k> {
     ///
     /// # Errors
     /// Some are busy: a request that has taken the first of them, to be gone on with ([`Executor::resume`]). All will come, or the request
-    /// refused if it `may_be_refused`, as [`Message::Brought`] or through [`Executor::take_brought`]; unless it is given a transaction
+    /// refused if it `may_be_refused`, as [`Message::Brought`](crate::shard::message::Message::Brought) or through [`Executor::take_brought`]; unless it is given a transaction
     /// ([`Request::run_exec`]), which is answered as a command is.
     pub fn gather(
         &mut self,
@@ -309,87 +297,6 @@ impl<'k> Executor<'k> {
         self.finish(owned, now_ms);
     }
 
-    /// Answers the requests that wait for shards which are held on with an error (code included), but for those that nobody would hear of, or that may not
-    /// be refused: these give back what they have, so that nobody waits behind them for what a script holds.
-    pub fn refuse_waiting(&mut self, owned: &mut [Ownership], why: &'static str) {
-        let mut refused = Vec::new();
-        for ownership in owned {
-            let arrived = self.keyspace.gate(ownership.shard()).waiting(ownership);
-            let backlog = &mut self.keyspace.shard(ownership).backlog;
-            backlog.extend(arrived.into_iter().flatten());
-            let is_refused = |request: &Request| {
-                matches!(request.task, Task::Commands | Task::Exec)
-                    || matches!(request.task, Task::Bring) && request.may_be_refused
-            };
-            for mut parcel in std::mem::take(backlog) {
-                if is_refused(&parcel.value) {
-                    refused.push(parcel);
-                    continue;
-                }
-                parcel.value.is_set_back |= !parcel.value.owned.is_empty();
-                self.to_free.append(&mut parcel.value.owned);
-                backlog.push_back(parcel);
-            }
-        }
-        for mut parcel in refused {
-            let request = &mut parcel.value;
-            self.to_free.append(&mut request.owned);
-            request.refused = Some(why);
-            let version = request.version();
-            for step in &mut request.steps {
-                Reply::new(&mut request.reply, version).error(why);
-                step.reply_end = request.reply.len();
-            }
-            if request.exec.is_some() {
-                Reply::new(&mut request.reply, version).error_bytes(&discarded(why.as_bytes()));
-            }
-            let (worker, is_bring) = (request.worker, matches!(request.task, Task::Bring));
-            match (is_bring, worker == self.worker) {
-                (true, true) => self.brought.push(parcel),
-                (true, false) => self.keyspace.port(worker).send(Message::Brought(parcel)),
-                (false, true) => self.answers.push(parcel),
-                (false, false) => self.keyspace.port(worker).send(Message::Answer(parcel)),
-            }
-        }
-        self.free_all();
-    }
-
-    /// Starts a request that the worker has put together itself (pipelines with `--execution owner`).
-    pub fn start(&mut self, request: Request) {
-        self.advance(Node::new(request));
-        self.free_all();
-    }
-
-    /// Goes on with a request that came by message, or from [`Executor::gather`].
-    pub fn resume(&mut self, parcel: Parcel) {
-        self.advance(parcel);
-        self.free_all();
-    }
-
-    /// Goes on with the requests that wait for a shard which came by message.
-    pub fn adopt(&mut self, ownership: Ownership) {
-        self.to_free.push(ownership);
-        self.free_all();
-    }
-
-    /// Goes on with the shards that were put off: once a turn.
-    pub fn go_on(&mut self) {
-        if !self.put_off.is_empty() {
-            self.to_free.append(&mut self.put_off);
-            self.free_all();
-        }
-    }
-
-    /// Whether there is something to do in the next turn without waiting for events: answers, or shards put off.
-    pub fn has_work(&self) -> bool {
-        self.has_answers() || self.has_put_off()
-    }
-
-    /// Whether shards are put off.
-    pub(crate) fn has_put_off(&self) -> bool {
-        !self.put_off.is_empty()
-    }
-
     /// Has what commands on these members or fields of one key's collection will read brought near, where it is large: called before they run,
     /// one after the other, each with its misses to itself. Nothing happens if the shard is busy.
     pub fn prefetch_members<'m>(&mut self, db: u32, key: &Key<'_>, members: impl Iterator<Item = &'m [u8]>) {
@@ -415,9 +322,9 @@ impl<'k> Executor<'k> {
     pub fn free(&mut self, mut ownership: Ownership) {
         let shard = ownership.shard();
         // A shard is freed only with an empty backlog, so one that was taken while free has none.
-        debug_assert!(self.keyspace.shard(&mut ownership).backlog.is_empty());
+        debug_assert!(self.keyspace.backlog(&mut ownership).is_empty());
         if let Freed::Waiters(mut ownership, waiters) = self.keyspace.gate(shard).free(ownership) {
-            self.keyspace.shard(&mut ownership).backlog.extend(waiters);
+            self.keyspace.backlog(&mut ownership).extend(waiters);
             self.to_free.push(ownership);
             self.free_all();
         }
@@ -484,231 +391,6 @@ impl<'k> Executor<'k> {
         }
         None
     }
-
-    fn request(&mut self, call: &Call<'_>) -> Request {
-        let mut request = Request::new(call.session, self.worker, call.connection, call.now_ms);
-        request.shards.extend_from_slice(&self.shards);
-        request.reads_as = call.reads_as.cloned();
-        let args = request.push_args(&call.args);
-        request.steps.push(Step {
-            command: call.command,
-            args,
-            first_key: call.first_key,
-            sequence: 0,
-            reply_end: 0,
-            took: None,
-        });
-        request
-    }
-
-    /// Has a call on the shards in `self.shards` wait for those that are busy. The ones taken so far stay taken: they are the first of the
-    /// order, and the request goes on from there.
-    #[cold]
-    fn leave_request(&mut self, call: &Call<'_>, owned: &mut Vec<Ownership>) {
-        let mut request = self.request(call);
-        request.owned.append(owned);
-        self.keyspace.count_contended(self.worker);
-        self.advance(Node::new(request));
-        self.free_all();
-    }
-
-    /// Takes the next shards of a request as far as they are free; runs it when it has them all. Leaves what is to be freed
-    /// in `to_free`.
-    fn advance(&mut self, mut parcel: Parcel) {
-        if parcel.value.worker == self.worker {
-            parcel.value.effect_clock = self.effect_clock();
-        }
-        loop {
-            let taken = parcel.value.owned.len();
-            let Some(&shard) = parcel.value.shards.get(taken) else {
-                return self.complete(parcel);
-            };
-            if self.keyspace.layout().execution == Execution::Owner {
-                let home = self.keyspace.home(shard);
-                if home != self.worker {
-                    return self.keyspace.port(home).send(Message::Run(parcel));
-                }
-            }
-            match self.keyspace.gate(shard).take_or_enqueue(parcel) {
-                Taken::Owner(ownership, back) => {
-                    parcel = back;
-                    parcel.value.owned.push(ownership);
-                    faults::pause(Fault::PauseTaking);
-                }
-                Taken::Enqueued => return,
-            }
-        }
-    }
-
-    /// Runs a request that has all its shards, and sends the answer.
-    fn complete(&mut self, parcel: Parcel) {
-        self.outside_unit(|executor| executor.complete_alone(parcel));
-    }
-
-    fn complete_alone(&mut self, mut parcel: Parcel) {
-        let mut owned = std::mem::take(&mut parcel.value.owned);
-        parcel.value.catch_up(self.clock.now_ms());
-        // What it does is later than what its connection did before, wherever that was.
-        self.observe_clock(parcel.value.effect_clock);
-        let now_ms = parcel.value.now_ms;
-        match std::mem::replace(&mut parcel.value.task, Task::Commands) {
-            Task::Commands => {}
-            Task::Withdraw(waiter) => {
-                for ownership in &mut owned {
-                    let shard = ownership.shard();
-                    self.keyspace.shard(ownership).waiters.remove(shard, &waiter);
-                }
-                return self.to_free.append(&mut owned);
-            }
-            Task::Serve(shard, key) => {
-                self.serve_now(&mut owned, shard, &key, now_ms);
-                self.commit_deletions(&mut owned);
-                self.tell(&mut owned);
-                return self.to_free.append(&mut owned);
-            }
-            Task::Bring => {
-                parcel.value.owned = owned;
-                let worker = parcel.value.worker;
-                if worker == self.worker {
-                    self.brought.push(parcel);
-                } else {
-                    self.keyspace.port(worker).send(Message::Brought(parcel));
-                }
-                return;
-            }
-            Task::Exec => {
-                if !self.run_exec(&mut parcel.value, &mut owned) {
-                    return self.tear(parcel, owned);
-                }
-            }
-        }
-        self.run_steps(&mut parcel.value, &mut owned);
-        if has_news(self.keyspace, &mut owned) {
-            self.tell(&mut owned);
-            // Who has its answer may rely on it that everybody was told.
-            self.tell_changed();
-        }
-        self.commit_deletions(&mut owned);
-        parcel.value.effect_clock = self.effect_clock();
-        faults::pause(Fault::PauseReplying);
-        // Before its shards are given back: should it wait now, the answer to that needs one of them and can't overtake this one.
-        if parcel.value.worker == self.worker {
-            self.answers.push(parcel);
-        } else {
-            self.keyspace.port(parcel.value.worker).send(Message::Answer(parcel));
-        }
-        self.to_free.append(&mut owned);
-    }
-
-    fn run_steps(&mut self, request: &mut Request, owned: &mut Vec<Ownership>) {
-        let mut reply = std::mem::take(&mut request.reply);
-        let mut steps = std::mem::take(&mut request.steps);
-        let mut all_took = Duration::ZERO;
-        for step in &mut steps {
-            // Behind one that has taken long.
-            if all_took >= TIME_AGE_MAX {
-                all_took = Duration::ZERO;
-                request.catch_up(self.clock.now_ms());
-            }
-            // As where a connection's own worker runs its pipeline: what is behind the reply that was too much isn't run.
-            if reply.len() as u64 > request.reply_bytes_max {
-                let mut given_up = Reply::new(&mut reply, request.session.version);
-                given_up.give_up();
-                given_up.finish();
-                step.reply_end = reply.len();
-                continue;
-            }
-            // They have waited; with `--execution owner` nobody else can evict anything in front of them.
-            if self.keyspace.tuning.is_limited() && !self.has_room(step.command.flags, owned, request.now_ms) {
-                Reply::new(&mut reply, request.session.version).error(OUT_OF_MEMORY);
-                step.reply_end = reply.len();
-                if has_news(self.keyspace, owned) {
-                    self.serve(owned, request.now_ms);
-                }
-                continue;
-            }
-            let call = Call {
-                command: step.command,
-                args: request.args(step),
-                first_key: step.first_key,
-                session: request.session,
-                reads_as: request.reads_as.as_ref(),
-                connection: request.connection,
-                now_ms: request.now_ms,
-            };
-            let is_timed = WATCHING
-                && (call.command.is_timed_on_its_way(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed));
-            let began = is_timed.then(Instant::now);
-            let blocked = self.execute(&call, request.worker, owned, Blocking::Allowed, &mut reply);
-            step.took = began.map(|began| began.elapsed());
-            all_took += step.took.unwrap_or_default();
-            if blocked.is_some() {
-                request.blocked = blocked;
-            }
-            step.reply_end = reply.len();
-            // Who waits comes before the next command of the pipeline.
-            if has_news(self.keyspace, owned) {
-                self.serve(owned, request.now_ms);
-            }
-        }
-        request.steps = steps;
-        request.reply = reply;
-        if request.worker != self.worker {
-            self.keyspace.shard_stats(owned[0].shard()).combined.add(1);
-        }
-    }
-
-    /// Gives back all of `to_free`: grants each shard to the requests that wait for it, which may run and leave more to
-    /// be freed. A loop and not a recursion, since that chain has no bound.
-    pub(crate) fn free_all(&mut self) {
-        loop {
-            self.free_those();
-            // Such a request may want the very shards that were just given back.
-            let Some(request) = self.to_start.pop() else { return };
-            self.advance(request);
-        }
-    }
-
-    fn free_those(&mut self) {
-        let mut granted = 0;
-        let mut began = None;
-        while let Some(mut ownership) = self.to_free.pop() {
-            let shard = ownership.shard();
-            loop {
-                let state = self.keyspace.shard(&mut ownership);
-                if let Some(mut parcel) = state.backlog.pop_front() {
-                    if std::mem::take(&mut parcel.value.is_set_back) {
-                        self.to_start.push(parcel);
-                        continue;
-                    }
-                    let began = *began.get_or_insert_with(Instant::now);
-                    if granted >= COMBINE_MAX || granted > 0 && began.elapsed() > COMBINE_TIME_MAX {
-                        state.backlog.push_front(parcel);
-                        let home = self.keyspace.home(shard);
-                        if home == self.worker {
-                            self.put_off.push(ownership);
-                        } else {
-                            self.keyspace.shard_stats(shard).handovers.add(1);
-                            self.keyspace.port(home).send(Message::Shard(ownership));
-                        }
-                        break;
-                    }
-                    granted += 1;
-                    faults::pause(Fault::PauseTaking);
-                    parcel.value.owned.push(ownership);
-                    self.advance(parcel);
-                    break;
-                }
-                match self.keyspace.gate(shard).free(ownership) {
-                    Freed::Free => break,
-                    Freed::Waiters(still, waiters) => {
-                        ownership = still;
-                        self.keyspace.shard(&mut ownership).backlog.extend(waiters);
-                    }
-                }
-            }
-        }
-    }
 }
 
 impl Executor<'_> {
@@ -764,7 +446,10 @@ impl Executor<'_> {
         }
         remember(keyspace, call, access.owned);
         if keyspace.tuning.is_limited() {
-            keyspace.meter(access.owned, stays_in_database(call.command).then_some(call.session.db));
+            let db = stays_in_database(call.command).then_some(call.session.db);
+            for ownership in access.owned.iter_mut() {
+                keyspace.meter(ownership.shard(), keyspace.shard(ownership), db);
+            }
         }
         set_changer(keyspace, access.owned, Changer::NOBODY);
         if keyspace.tuning.is_journaled() {
@@ -833,3 +518,4 @@ pub(crate) fn has_news(keyspace: &Keyspace, owned: &mut [Ownership]) -> bool {
 mod hand_over;
 #[cfg(all(test, loom))]
 mod loom_tests;
+mod requests;

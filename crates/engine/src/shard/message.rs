@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::effect::blocking::{Waiter, Woken};
+use crate::clients::waiter::{Waiter, Woken};
 use crate::events::pubsub::{Listener, Published};
 use crate::events::tracking::News;
 use crate::shard::ownership::Ownership;

@@ -1,15 +1,21 @@
-//! Shards and the threads that run commands on them.
+//! Who runs what on which shard: ownership and its gates, requests that wait there, the executor of a
+//! worker, and the messages between workers.
 
 pub mod access;
+pub(crate) mod blocking;
+mod commit;
+pub mod eviction;
 pub mod exec;
 pub mod executor;
+pub mod expire;
+mod faults;
 mod handing_on;
 pub mod keyspace;
 pub mod message;
 pub mod ownership;
 pub mod request;
+pub mod routing;
 mod serving;
 pub(crate) mod telling;
 pub mod transaction;
-
-pub use crate::store::state::{DatabaseStats, Shard, ShardStats};
+mod transfer;

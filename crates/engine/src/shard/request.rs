@@ -10,10 +10,11 @@ use std::time::Duration;
 use pantala_base::mailbox::Node;
 use pantala_resp::{ArgRange, Args, Version};
 
+use crate::clients::waiter::Waiter;
 use crate::command::Command;
-use crate::effect::blocking::{ReadyKey, Waiter};
+use crate::command::{KeyPlace, SessionView};
+use crate::effect::blocking::ReadyKey;
 use crate::events::tracking::Reader;
-use crate::shard::access::{KeyPlace, SessionView};
 use crate::shard::exec::Exec;
 use crate::shard::handing_on::Patience;
 use crate::shard::ownership::Ownership;

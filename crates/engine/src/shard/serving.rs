@@ -8,9 +8,11 @@ use std::sync::Arc;
 use pantala_base::Clock;
 use pantala_base::mailbox::Node;
 
-use crate::effect::blocking::{Blocking, ReadyKey, Waiter, Woken};
+use crate::clients::waiter::{Waiter, Woken};
+use crate::command::Key;
+use crate::effect::blocking::ReadyKey;
 use crate::faults::{self, Fault};
-use crate::shard::access::Key;
+use crate::shard::blocking::Blocking;
 use crate::shard::executor::{Call, Executor, access};
 use crate::shard::keyspace::Execution;
 use crate::shard::message::Message;
@@ -46,7 +48,8 @@ impl Executor<'_> {
         // Serving one may hold more shards, hence the search each time.
         while let Ok(index) = owned.binary_search_by_key(&shard, Ownership::shard) {
             let state = keyspace.shard(&mut owned[index]);
-            let kind = Db::new(keyspace, state, shard, key.0, now_ms, true).wakes(&looked_for);
+            let kind =
+                Db::new(keyspace, keyspace.shard_stats(shard), state, shard, key.0, now_ms, true).wakes(&looked_for);
             let waiters = &mut keyspace.shard(&mut owned[index]).waiters;
             let Some(waiter) = waiters.next(key, ticket, kind) else { return };
             ticket = waiter.ticket() + 1;

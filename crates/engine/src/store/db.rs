@@ -9,12 +9,13 @@ use pantala_dict::{Dict, Entry, EntryMut, EntryRef, Extracted, NewPayload, Occup
 use pantala_types::collection::PackedForm;
 use pantala_types::{OutOfMemory, Value, access};
 
-use crate::effect::blocking::{Waiters, WakesOn};
+use crate::clients::waiter::WakesOn;
+use crate::command::Key;
+use crate::effect::blocking::Waiters;
 use crate::events::latency;
 use crate::events::notify::{Event, EventClass};
 use crate::faults::{self, Fault};
-use crate::shard::access::Key;
-use crate::shard::keyspace::Keyspace;
+use crate::store::Store;
 use crate::store::fields::{Watched, is_timed};
 use crate::store::state::{Database, DatabaseStats, Shard, ShardStats};
 use crate::tuning::AccessPolicy;
@@ -22,7 +23,7 @@ use crate::tuning::AccessPolicy;
 mod collections;
 mod held;
 mod strings;
-mod transfer;
+pub(crate) mod transfer;
 
 pub use crate::effect::change::{self, Change};
 pub use collections::Missing;
@@ -50,10 +51,10 @@ pub enum Expire {
 macro_rules! live {
     ($view:ident, $found:ident, $key:ident, else $gone:expr) => {{
         if $found.expire_at_ms().is_some_and(|at| at <= $view.now_ms) && !faults::hits(Fault::KeptExpired) {
-            if !$view.keyspace.tuning.is_paused($view.now_ms) {
+            if !$view.store.tuning.is_paused($view.now_ms) {
                 let removed = $found.remove();
-                forget($view.keyspace, $view.stats, $view.figures, removed, $view.now_ms);
-                commit_expired($view.keyspace, $view.waiters, $view.db, $key);
+                forget($view.store, $view.stats, $view.figures, removed, $view.now_ms);
+                commit_expired($view.store, $view.waiters, $view.db, $key);
             }
             $gone
         }
@@ -70,7 +71,7 @@ pub struct Db<'s> {
     pub(crate) waiters: &'s mut Waiters,
     /// Its number as clients know it.
     pub(crate) db: u32,
-    pub(crate) keyspace: &'s Keyspace,
+    pub(crate) store: &'s Store,
     stats: &'s ShardStats,
     pub(crate) figures: &'s DatabaseStats,
     pub(crate) now_ms: i64,
@@ -80,16 +81,17 @@ pub struct Db<'s> {
 impl<'s> Db<'s> {
     #[inline(always)]
     pub(crate) fn new(
-        keyspace: &'s Keyspace,
+        store: &'s Store,
+        stats: &'s ShardStats,
         shard: &'s mut Shard,
         number: u32,
         db: u32,
         now_ms: i64,
         no_touch: bool,
     ) -> Self {
-        let physical = keyspace.physical(db);
+        let physical = store.physical(db);
         let Database { dict, watched, .. } =
-            shard.databases.get_or_make(physical, || keyspace.make_database(number, physical));
+            shard.databases.get_or_make(physical, || store.make_database(number, physical));
         Db {
             dict,
             watched,
@@ -97,9 +99,9 @@ impl<'s> Db<'s> {
             scratch: &mut shard.scratch,
             waiters: &mut shard.waiters,
             db,
-            keyspace,
-            stats: keyspace.shard_stats(number),
-            figures: keyspace.figures(number, physical),
+            store,
+            stats,
+            figures: store.figures(number, physical),
             now_ms,
             no_touch,
         }
@@ -142,16 +144,16 @@ impl<'s> Db<'s> {
     #[inline]
     pub fn read(&mut self, key: &Key<'_>) -> Option<EntryRef<'_, Value>> {
         let Some(found) = self.dict.find_mut(key.place.hash, key.bytes) else {
-            miss(self.keyspace, self.stats, self.db, key.bytes);
+            miss(self.store, self.stats, self.db, key.bytes);
             return None;
         };
         let mut found = live!(self, found, key, else {
-            miss(self.keyspace, self.stats, self.db, key.bytes);
+            miss(self.store, self.stats, self.db, key.bytes);
             return None;
         });
         self.stats.hits.add(1);
         if !self.no_touch {
-            touch(&mut found, self.keyspace, self.random, self.now_ms);
+            touch(&mut found, self.store, self.random, self.now_ms);
         }
         Some(found.into_ref())
     }
@@ -181,7 +183,7 @@ impl<'s> Db<'s> {
         let found = self.dict.find_mut(key.place.hash, key.bytes)?;
         let mut found = live!(self, found, key, else return None);
         if !self.no_touch {
-            touch(&mut found, self.keyspace, self.random, self.now_ms);
+            touch(&mut found, self.store, self.random, self.now_ms);
         }
         Some(found)
     }
@@ -220,7 +222,7 @@ impl<'s> Db<'s> {
             Entry::Vacant(vacant) => {
                 let (payload, flags) = payload_of(key, value)?;
                 self.figures.heap_bytes.add(heap_bytes(&payload));
-                vacant.insert(payload, flags, fresh_access(self.keyspace, self.now_ms), None);
+                vacant.insert(payload, flags, fresh_access(self.store, self.now_ms), None);
                 self.figures.keys.add(1);
                 self.commit(key, change.of_new_key(true));
                 Ok(())
@@ -247,14 +249,14 @@ impl<'s> Db<'s> {
     /// Stores a payload, which the caller commits. Returns whether the key was not there.
     #[inline(never)]
     fn store(&mut self, key: &Key<'_>, payload: NewPayload<'_, Value>, flags: u8, expire: Expire) -> bool {
-        let (keyspace, figures, now_ms) = (self.keyspace, self.figures, self.now_ms);
+        let (store, figures, now_ms) = (self.store, self.figures, self.now_ms);
         let heap = heap_bytes(&payload);
         if let NewPayload::Heap(value) = &payload
             && is_timed(value)
         {
             self.watched.add(key.bytes, figures);
         }
-        let clock = fresh_access(keyspace, now_ms);
+        let clock = fresh_access(store, now_ms);
         let is_new = match self.dict.entry(key.place.hash, key.bytes) {
             Entry::Occupied(mut found) => {
                 // What has expired is gone: its time to live must not be kept.
@@ -262,12 +264,12 @@ impl<'s> Db<'s> {
                 let is_over = had.is_some_and(|at| at <= now_ms);
                 if is_over {
                     self.stats.expired.add(1);
-                    commit_expired(keyspace, self.waiters, self.db, key);
+                    commit_expired(store, self.waiters, self.db, key);
                 }
                 let keep = expire == Expire::Keep && !is_over;
                 if let Some(old) = found.replace(payload, flags) {
                     figures.heap_bytes.sub(old.allocated_bytes() as u64);
-                    keyspace.dispose(old, keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed));
+                    store.dispose(old, store.tuning.lazyfree_lazy_server_del.load(Relaxed));
                 }
                 match expire {
                     Expire::Keep if keep => {}
@@ -284,12 +286,12 @@ impl<'s> Db<'s> {
                         }
                     }
                 }
-                if keyspace.tuning.access_policy() == AccessPolicy::Lru {
+                if store.tuning.access_policy() == AccessPolicy::Lru {
                     if found.access() != clock {
                         found.set_access(clock);
                     }
                 } else {
-                    touch(&mut found, keyspace, self.random, now_ms);
+                    touch(&mut found, store, self.random, now_ms);
                 }
                 is_over
             }
@@ -336,8 +338,8 @@ impl<'s> Db<'s> {
         let now_ms = self.now_ms;
         let Some(removed) = self.dict.remove(key.place.hash, key.bytes) else { return false };
         if removed.expire_at_ms().is_some_and(|at| at <= now_ms) {
-            forget(self.keyspace, self.stats, self.figures, removed, self.now_ms);
-            commit_expired(self.keyspace, self.waiters, self.db, key);
+            forget(self.store, self.stats, self.figures, removed, self.now_ms);
+            commit_expired(self.store, self.waiters, self.db, key);
             return false;
         }
         self.discard(removed, lazy);
@@ -357,20 +359,20 @@ impl<'s> Db<'s> {
     fn discard(&mut self, removed: Removed<Value>, lazy: bool) {
         uncount(self.figures, &removed);
         if let Some(value) = removed.into_heap() {
-            self.keyspace.dispose(value, lazy);
+            self.store.dispose(value, lazy);
         }
     }
 
     /// Counts a hit or a miss, for a command that Redis has look a key up for reading though it goes on to change it.
     #[inline]
     pub fn count_lookup(&self, key: &Key<'_>, found: bool) {
-        if found { self.stats.hits.add(1) } else { miss(self.keyspace, self.stats, self.db, key.bytes) }
+        if found { self.stats.hits.add(1) } else { miss(self.store, self.stats, self.db, key.bytes) }
     }
 
     /// Commits what was done to a key: see [`change`].
     #[inline(always)]
-    fn commit(&mut self, key: &Key<'_>, change: Change) {
-        change::commit(self.keyspace, self.waiters, self.db, key, change);
+    pub(crate) fn commit(&mut self, key: &Key<'_>, change: Change) {
+        change::commit(self.store, self.waiters, self.db, key, change);
     }
 
     /// Whom a key, as it is now, can wake.
@@ -419,7 +421,7 @@ impl<'s> Db<'s> {
 
     /// Deletes a key that has expired, as any lookup does.
     fn expire(&mut self, bytes: &[u8]) {
-        let place = self.keyspace.place(bytes);
+        let place = self.store.place(bytes);
         let _ = self.find(&Key { bytes, place });
     }
 
@@ -452,7 +454,7 @@ impl<'s> Db<'s> {
         self.figures.dict_bytes.set(self.dict.allocated_bytes() as u64);
         self.waiters.note_all(self.db);
         if lazy {
-            self.keyspace.dispose_dict(old);
+            self.store.dispose_dict(old);
         }
     }
 
@@ -481,8 +483,8 @@ impl<'s> Db<'s> {
 
 /// The access word of a new entry.
 #[inline]
-fn fresh_access(keyspace: &Keyspace, now_ms: i64) -> u32 {
-    match keyspace.tuning.access_policy() {
+fn fresh_access(store: &Store, now_ms: i64) -> u32 {
+    match store.tuning.access_policy() {
         AccessPolicy::Lru => access::lru_clock(now_ms as u64),
         AccessPolicy::Lfu => access::lfu_new(now_ms as u64),
     }
@@ -490,15 +492,15 @@ fn fresh_access(keyspace: &Keyspace, now_ms: i64) -> u32 {
 
 /// Notes an access. With LRU the word changes once a second, so that reading a hot key doesn't dirty its cache line.
 #[inline]
-fn touch(entry: &mut EntryMut<'_, Value>, keyspace: &Keyspace, random: &mut Random, now_ms: i64) {
+fn touch(entry: &mut EntryMut<'_, Value>, store: &Store, random: &mut Random, now_ms: i64) {
     let before = entry.access();
-    let after = match keyspace.tuning.access_policy() {
+    let after = match store.tuning.access_policy() {
         AccessPolicy::Lru => access::lru_clock(now_ms as u64),
         AccessPolicy::Lfu => access::lfu_touch(
             before,
             now_ms as u64,
-            keyspace.tuning.lfu_decay_time_minutes.load(Relaxed),
-            keyspace.tuning.lfu_log_factor.load(Relaxed),
+            store.tuning.lfu_decay_time_minutes.load(Relaxed),
+            store.tuning.lfu_log_factor.load(Relaxed),
             random.next_u64() as u32,
         ),
     };
@@ -537,37 +539,31 @@ fn heap_bytes(payload: &NewPayload<'_, Value>) -> u64 {
 
 /// Counts a lookup for reading that found nothing.
 #[inline]
-fn miss(keyspace: &Keyspace, stats: &ShardStats, db: u32, key: &[u8]) {
+fn miss(store: &Store, stats: &ShardStats, db: u32, key: &[u8]) {
     stats.misses.add(1);
-    keyspace.notify(EventClass::Miss, "keymiss", db, key);
+    store.notify(EventClass::Miss, "keymiss", db, key);
 }
 
 /// Commits that a key had expired.
 #[cold]
-fn commit_expired(keyspace: &Keyspace, waiters: &mut Waiters, db: u32, key: &Key<'_>) {
-    change::commit(keyspace, waiters, db, key, Change::expired());
+fn commit_expired(store: &Store, waiters: &mut Waiters, db: u32, key: &Key<'_>) {
+    change::commit(store, waiters, db, key, Change::expired());
 }
 
 /// Counts and frees a key that expired.
 #[cold]
-pub(crate) fn forget(
-    keyspace: &Keyspace,
-    stats: &ShardStats,
-    figures: &DatabaseStats,
-    removed: Removed<Value>,
-    now_ms: i64,
-) {
+pub(crate) fn forget(store: &Store, stats: &ShardStats, figures: &DatabaseStats, removed: Removed<Value>, now_ms: i64) {
     stats.expired.add(1);
     uncount(figures, &removed);
     let Some(value) = removed.into_heap() else { return };
-    let lazy = keyspace.tuning.lazyfree_lazy_expire.load(Relaxed);
-    if keyspace.tuning.latency_threshold_ms.load(Relaxed) == 0 {
-        return keyspace.dispose(value, lazy);
+    let lazy = store.tuning.lazyfree_lazy_expire.load(Relaxed);
+    if store.tuning.latency_threshold_ms.load(Relaxed) == 0 {
+        return store.dispose(value, lazy);
     }
     let began = Instant::now();
-    keyspace.dispose(value, lazy);
+    store.dispose(value, lazy);
     // Whose list it goes into doesn't matter.
-    keyspace.note_latency(0, latency::EXPIRE_DEL, now_ms, began.elapsed());
+    store.note_latency(0, latency::EXPIRE_DEL, now_ms, began.elapsed());
 }
 
 #[cfg(all(test, not(loom)))]

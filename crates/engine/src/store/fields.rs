@@ -15,12 +15,11 @@ use pantala_resp::Args;
 use pantala_types::table::{Table, has_room};
 use pantala_types::{Collection, Hash, ThinBytes, Value};
 
+use crate::command::Key;
 use crate::effect::change::commit;
-use crate::shard::access::Key;
-use crate::shard::keyspace::Keyspace;
-use crate::shard::ownership::Ownership;
+use crate::store::Store;
 use crate::store::db::{Change, Db, Missing, WrongType, uncount};
-use crate::store::state::DatabaseStats;
+use crate::store::state::{DatabaseStats, Shard, ShardStats};
 
 /// Keys that one visit to a database looks at: some ten microseconds.
 const KEYS_PER_VISIT: usize = 64;
@@ -121,15 +120,14 @@ pub(crate) fn is_timed(value: &Value) -> bool {
 }
 
 /// Takes fields that are due out of some hashes of each database of a shard; returns how many.
-pub(crate) fn visit(keyspace: &Keyspace, ownership: &mut Ownership, now_ms: i64) -> usize {
-    let number = ownership.shard();
+pub(crate) fn visit(store: &Store, stats: &ShardStats, shard: &mut Shard, number: u32, now_ms: i64) -> usize {
     let mut expired = 0;
-    if keyspace.tuning.is_paused(now_ms) {
+    if store.tuning.is_paused(now_ms) {
         return expired;
     }
-    for db in 0..keyspace.databases() {
-        if keyspace.figures(number, keyspace.physical(db)).timed_hashes.get() > 0 {
-            expired += Db::new(keyspace, keyspace.shard(ownership), number, db, now_ms, true).expire_watched();
+    for db in 0..store.databases() {
+        if store.figures(number, store.physical(db)).timed_hashes.get() > 0 {
+            expired += Db::new(store, stats, shard, number, db, now_ms, true).expire_watched();
         }
     }
     expired
@@ -148,7 +146,7 @@ impl Db<'_> {
         fields: Fields<'_, '_>,
         work: impl FnOnce(&mut Hash) -> (Change, R),
     ) -> Result<Option<R>, WrongType> {
-        let (tuning, now_ms) = (&self.keyspace.tuning, self.now_ms);
+        let (tuning, now_ms) = (&self.store.tuning, self.now_ms);
         let is_journaled = tuning.is_journaled();
         let mut names = Vec::new();
         let result = self.change_as(key, missing, |hash: &mut Hash| {
@@ -177,12 +175,12 @@ impl Db<'_> {
     }
 
     fn expire_watched(&mut self) -> usize {
-        let (dict, keyspace, figures) = (&mut *self.dict, self.keyspace, self.figures);
+        let (dict, store, figures) = (&mut *self.dict, self.store, self.figures);
         let (db, now_ms) = (self.db, self.now_ms);
         let waiters = &mut *self.waiters;
         let mut left = FIELDS_PER_VISIT;
         self.watched.walk(KEYS_PER_VISIT, figures, |key| {
-            let key = Key { bytes: key, place: keyspace.place(key) };
+            let key = Key { bytes: key, place: store.place(key) };
             let Some(mut entry) = dict.find_mut(key.place.hash, key.bytes) else { return false };
             let Some(hash) = entry.heap_mut().filter(|value| is_timed(value)).and_then(Hash::of_mut) else {
                 return false;
@@ -194,14 +192,14 @@ impl Db<'_> {
                 return true;
             }
             let before = hash.allocated_bytes();
-            left -= hash.expire(now_ms, left, |field| waiters.field_expired(&keyspace.tuning, db, key.bytes, field));
+            left -= hash.expire(now_ms, left, |field| waiters.field_expired(&store.tuning, db, key.bytes, field));
             figures.heap_bytes.sub(before as u64);
             figures.heap_bytes.add(hash.allocated_bytes() as u64);
             let (is_gone, has_times) = (hash.is_empty(), hash.view().has_times());
             if is_gone {
                 uncount(figures, &entry.remove());
             }
-            commit(keyspace, waiters, db, &key, Change::fields_expired().of_gone_key(is_gone));
+            commit(store, waiters, db, &key, Change::fields_expired().of_gone_key(is_gone));
             !is_gone && has_times
         });
         FIELDS_PER_VISIT - left

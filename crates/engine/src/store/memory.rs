@@ -17,9 +17,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 
-use crate::shard::keyspace::Keyspace;
-use crate::shard::ownership::Ownership;
-use crate::store::state::{Database, DatabaseStats};
+use crate::store::Store;
+use crate::store::state::{Database, DatabaseStats, Shard};
 
 /// All that shards haven't told is at most this part of the limit: an 8,192nd. (Databases count as one, though each has a step of its own.)
 const UNTOLD_SHIFT: u32 = 13;
@@ -201,7 +200,7 @@ fn bearable_bytes(limit_bytes: u64) -> u64 {
     limit_bytes.saturating_add(limit_bytes >> EXCESS_SHIFT)
 }
 
-impl Keyspace {
+impl Store {
     /// Sets the limit of memory, bytes; 0: none. What is above it now is evicted little by little.
     pub fn limit_memory(&self, limit_bytes: u64) {
         let memory = self.memory();
@@ -230,24 +229,21 @@ impl Keyspace {
         }
     }
 
-    /// Takes up what a command has made of the memory of shards that it held: in one database (as clients number it), or in any.
-    pub(crate) fn meter(&self, owned: &mut [Ownership], db: Option<u32>) {
+    /// Takes up what a command has made of the memory of a shard: in one database (as clients number it), or in any.
+    pub(crate) fn meter(&self, number: u32, shard: &mut Shard, db: Option<u32>) {
         let step_bytes = self.memory().step_bytes.load(Relaxed);
-        for ownership in owned {
-            let number = ownership.shard();
-            let databases = &mut self.shard(ownership).databases;
-            let meter = |physical, database: &mut Database| {
-                let figures = self.figures(number, physical);
-                figures.dict_bytes.set(database.dict.allocated_bytes() as u64);
-                let now = figures.dict_bytes.get() + figures.heap_bytes.get();
-                if now.abs_diff(figures.told_bytes.load(Relaxed)) > step_bytes {
-                    self.tell_memory(figures);
-                }
-            };
-            match db.map(|db| self.physical(db)) {
-                Some(physical) => databases.get_mut(physical).into_iter().for_each(|it| meter(physical, it)),
-                None => databases.used().for_each(|(physical, database)| meter(physical, database)),
+        let databases = &mut shard.databases;
+        let meter = |physical, database: &mut Database| {
+            let figures = self.figures(number, physical);
+            figures.dict_bytes.set(database.dict.allocated_bytes() as u64);
+            let now = figures.dict_bytes.get() + figures.heap_bytes.get();
+            if now.abs_diff(figures.told_bytes.load(Relaxed)) > step_bytes {
+                self.tell_memory(figures);
             }
+        };
+        match db.map(|db| self.physical(db)) {
+            Some(physical) => databases.get_mut(physical).into_iter().for_each(|it| meter(physical, it)),
+            None => databases.used().for_each(|(physical, database)| meter(physical, database)),
         }
     }
 }

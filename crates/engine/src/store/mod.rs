@@ -1,11 +1,286 @@
-//! Databases: what a shard holds, and what its owner does to it.
+//! Databases: what a shard holds, what its owner does to it, and what is the same for all shards
+//! ([`Store`]).
+//!
+//! Nothing here takes a shard: callers hold it, and pass its [`state::Shard`].
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use pantala_base::key_slot;
+use pantala_base::limits::SLOTS;
+use pantala_base::random::Random;
+use pantala_dict::{Dict, Hint, Roots, hash_key};
+use pantala_types::Value;
+
+use crate::command::KeyPlace;
+use crate::events::{Events, Workers};
 
 pub mod db;
 pub mod eviction;
 pub mod expire;
 pub mod fields;
+pub mod layout;
 pub mod lazyfree;
 pub mod memory;
 mod rdb;
 pub mod state;
 pub mod undo;
+
+use layout::Layout;
+use lazyfree::{Garbage, LazyFree};
+use memory::Memory;
+use state::{Database, DatabaseStats};
+
+/// What databases share whose shards they are in: where keys live, settings, statistics, and who
+/// hears of changes ([`Events`]).
+pub struct Store {
+    layout: Layout,
+    /// Figures by physical database times shards plus shard: zero, and not resident, for databases that were never used.
+    figures: Box<[DatabaseStats]>,
+    /// The home of each partition.
+    homes: Box<[u32]>,
+    /// Where dictionaries are found for prefetching, in the same order as figures.
+    roots: Roots,
+    /// Physical databases that were used in any shard.
+    used: Box<[AtomicBool]>,
+    /// Logical to physical database: what `SWAPDB` swaps. Changed only by the owner of all shards, so that whoever owns any
+    /// shard sees it at rest; hint reads may see it change, which costs them a wasted prefetch.
+    physical: Box<[AtomicU32]>,
+    lazy: LazyFree,
+    memory: Memory,
+    /// How many random numbers were drawn outside of any shard.
+    draws: AtomicU64,
+    events: Events,
+}
+
+impl Deref for Store {
+    type Target = Events;
+
+    #[inline(always)]
+    fn deref(&self) -> &Events {
+        &self.events
+    }
+}
+
+impl Store {
+    /// A store without databases.
+    pub(crate) fn new(layout: Layout, workers: Arc<dyn Workers>) -> Self {
+        let places = layout.databases as usize * layout.partitions as usize;
+        Store {
+            figures: zeroed_figures(places),
+            roots: Roots::new(places),
+            homes: (0..layout.partitions).map(|partition| layout.home(partition)).collect(),
+            used: (0..layout.databases).map(|_| AtomicBool::new(false)).collect(),
+            physical: (0..layout.databases).map(AtomicU32::new).collect(),
+            lazy: LazyFree::start(),
+            memory: Memory::new(),
+            draws: AtomicU64::new(0),
+            events: Events::new(workers, layout.workers as usize),
+            layout,
+        }
+    }
+
+    /// Whether the server is a node of a cluster (`cluster-enabled`): a call's keys must then have one slot.
+    #[inline]
+    pub fn is_cluster(&self) -> bool {
+        self.tuning.cluster.load(Relaxed)
+    }
+
+    /// How it is laid out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Number of databases.
+    pub fn databases(&self) -> u32 {
+        self.layout.databases
+    }
+
+    /// Number of partitions: they are numbered from 0.
+    #[inline]
+    pub fn partition_count(&self) -> u32 {
+        self.layout.partitions
+    }
+
+    /// The partitions of a shard (below [`Layout::shards`]).
+    pub fn partitions_of(&self, shard: u32) -> Range<u32> {
+        self.layout.first_partition(shard)..self.layout.first_partition(shard + 1)
+    }
+
+    /// Where a key lives.
+    #[inline]
+    pub fn place(&self, key: &[u8]) -> KeyPlace {
+        KeyPlace { hash: hash_key(self.layout.seed, key), shard: self.shard_of_slot(key_slot(key)) }
+    }
+
+    /// The partition of a slot: each has a contiguous range of slots, as even as possible.
+    #[inline]
+    pub fn shard_of_slot(&self, slot: u16) -> u32 {
+        u32::from(slot) * self.layout.partitions / SLOTS as u32
+    }
+
+    /// The worker that does the periodic work of a partition, and with [`Execution::Owner`](layout::Execution::Owner) all work: the home of its
+    /// shard.
+    #[inline]
+    pub fn home(&self, shard: u32) -> u32 {
+        self.homes[shard as usize]
+    }
+
+    /// A handle for prefetching in the selected database of a shard.
+    #[inline(always)]
+    pub fn hint(&self, db: u32, shard: u32) -> Hint {
+        self.roots.hint(self.place_of(shard, self.physical(db)))
+    }
+
+    /// Where the figures and the root of a database in a shard stand.
+    #[inline]
+    fn place_of(&self, shard: u32, physical: usize) -> usize {
+        physical * self.layout.partitions as usize + shard as usize
+    }
+
+    /// Figures of a database in a shard, readable at any time.
+    #[inline]
+    pub(crate) fn figures(&self, shard: u32, physical: usize) -> &DatabaseStats {
+        &self.figures[self.place_of(shard, physical)]
+    }
+
+    /// Figures of the databases of a shard that were used in any shard: those of others are zero.
+    pub fn shard_figures(&self, shard: u32) -> impl Iterator<Item = &DatabaseStats> {
+        self.used().map(move |physical| self.figures(shard, physical))
+    }
+
+    /// Figures of a database in all shards, in order.
+    fn database_figures(&self, db: u32) -> &[DatabaseStats] {
+        let physical = self.physical(db);
+        &self.figures[self.place_of(0, physical)..][..self.layout.partitions as usize]
+    }
+
+    /// The numbers of the databases that were used in any shard, as shards number them. Whoever holds a shard sees all
+    /// that were used there.
+    pub(crate) fn used(&self) -> impl Iterator<Item = usize> {
+        // Relaxed: a shard's databases are made by its owner, so the gate orders this for the next one.
+        self.used.iter().enumerate().filter(|(_, is_used)| is_used.load(Relaxed)).map(|(physical, _)| physical)
+    }
+
+    /// Whether a database was used in any shard, as [`Store::used`].
+    pub fn is_used(&self, db: u32) -> bool {
+        self.used[self.physical(db)].load(Relaxed)
+    }
+
+    /// Figures of a database in a shard, for tests that make them up.
+    #[doc(hidden)]
+    pub fn invented_figures(&self, db: u32, shard: u32) -> &DatabaseStats {
+        self.used[self.physical(db)].store(true, Relaxed);
+        self.figures(shard, self.physical(db))
+    }
+
+    /// A database for its first use in a shard that the caller holds.
+    pub(crate) fn make_database(&self, shard: u32, physical: usize) -> Database {
+        self.used[physical].store(true, Relaxed);
+        Database::new(self.roots.dict(self.place_of(shard, physical), self.layout.seed))
+    }
+
+    /// Keys and keys with an expiry in a database, over all shards.
+    pub fn database_size(&self, db: u32) -> (u64, u64) {
+        self.database_figures(db)
+            .iter()
+            .fold((0, 0), |(keys, expires), figures| (keys + figures.keys.get(), expires + figures.expires.get()))
+    }
+
+    /// Keys of a database in one shard.
+    pub fn shard_size(&self, db: u32, shard: u32) -> u64 {
+        self.figures(shard, self.physical(db)).keys.get()
+    }
+
+    /// Keys with an expiry of a database in one shard.
+    pub fn shard_expires(&self, db: u32, shard: u32) -> u64 {
+        self.figures(shard, self.physical(db)).expires.get()
+    }
+
+    /// Bytes that a database takes over all shards: its dictionary's, and its large values'.
+    pub fn memory_bytes(&self, db: u32) -> (u64, u64) {
+        self.database_figures(db)
+            .iter()
+            .fold((0, 0), |(dict, heap), figures| (dict + figures.dict_bytes.get(), heap + figures.heap_bytes.get()))
+    }
+
+    /// A random number in `0..bound` (`bound` above 0) for choices that are made before any shard is held. One sequence
+    /// for each [`Layout::random_seed`].
+    pub fn random_below(&self, bound: u64) -> u64 {
+        // Relaxed: each caller gets a number of its own, and that is all there is to it.
+        let draw = self.draws.fetch_add(1, Relaxed);
+        Random::from_seed(self.layout.random_seed.wrapping_add(draw)).below(bound)
+    }
+
+    /// Mean remaining time to live that the active expiry last saw in a database, ms; 0 when it saw none.
+    pub fn average_ttl_ms(&self, db: u32) -> u64 {
+        let (sum, samples) = self.database_figures(db).iter().fold((0u64, 0), |(sum, samples), figures| {
+            (sum.saturating_add(figures.ttl_sum_ms.get()), samples + figures.ttl_samples.get())
+        });
+        sum.checked_div(samples).unwrap_or(0)
+    }
+
+    /// What the data takes, and what it may.
+    #[inline]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// What frees memory in the background.
+    pub fn lazy_free(&self) -> &LazyFree {
+        &self.lazy
+    }
+
+    /// Swaps two databases. The caller owns all shards.
+    pub(crate) fn swap_databases(&self, a: u32, b: u32) {
+        let (first, second) = (self.physical(a), self.physical(b));
+        self.physical[a as usize].store(second as u32, Relaxed);
+        self.physical[b as usize].store(first as u32, Relaxed);
+    }
+
+    /// Where a logical database stands in each shard's table.
+    #[inline]
+    pub(crate) fn physical(&self, db: u32) -> usize {
+        self.physical[db as usize].load(Relaxed) as usize
+    }
+
+    /// The number by which clients know the database that stands there in each shard's table.
+    pub(crate) fn logical(&self, physical: usize) -> u32 {
+        (0..self.layout.databases).find(|&db| self.physical(db) == physical).expect("each one has a number")
+    }
+
+    /// Frees a large value, in the background when `lazy` and worth it.
+    pub(crate) fn dispose(&self, value: Value, lazy: bool) {
+        /// Below this a value is freed faster than it is sent away.
+        const WORTH_SENDING_BYTES: usize = 64 * 1024;
+        /// As in Redis.
+        const WORTH_SENDING_PIECES: usize = 64;
+        if lazy && (value.pieces() > WORTH_SENDING_PIECES || value.allocated_bytes() >= WORTH_SENDING_BYTES) {
+            self.lazy.send(Garbage::Value(value), 1);
+        }
+    }
+
+    /// Frees a whole dictionary in the background.
+    pub(crate) fn dispose_dict(&self, dict: Dict<Value>) {
+        let objects = dict.len() as u64;
+        if objects > 0 {
+            self.lazy.send(Garbage::Dict(dict), objects);
+        }
+    }
+}
+
+/// Figures that are all zero. Of many that is memory which the kernel hasn't provided yet.
+fn zeroed_figures(count: usize) -> Box<[DatabaseStats]> {
+    let layout = std::alloc::Layout::array::<DatabaseStats>(count).expect("databases and partitions are bounded");
+    // SAFETY: there is a database and a partition, so the layout isn't empty; the block is the box's from here on, and of
+    // the layout with which a box frees such a slice. The figures are counts in atomic words, for which zero bytes are a
+    // value: the default one.
+    unsafe {
+        let start = std::alloc::alloc_zeroed(layout).cast::<DatabaseStats>();
+        if start.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, count))
+    }
+}

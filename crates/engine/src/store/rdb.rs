@@ -6,7 +6,7 @@ use pantala_types::rdb_value::{Limits, Loaded, ValueRef};
 use pantala_types::sorted_set::PackLimits;
 use pantala_types::{Collection, Hash, HashLimits, List, OutOfMemory, PackedForm, Set, SortedSet, Value};
 
-use crate::shard::access::Key;
+use crate::command::Key;
 use crate::store::db::{Change, Db, Expire, Held, NewString};
 use crate::tuning::Tuning;
 
@@ -51,7 +51,7 @@ impl Db<'_> {
         let is_over = |at_ms: Option<i64>| at_ms.is_some_and(|at_ms| at_ms <= self.now_ms);
         if self.find_even_expired(key).is_some_and(|entry| is_over(entry.expire_at_ms())) {
             // It is deleted as any other key: it does not expire.
-            let lazy = self.keyspace.tuning.lazyfree_lazy_server_del.load(Relaxed);
+            let lazy = self.store.tuning.lazyfree_lazy_server_del.load(Relaxed);
             self.remove_unseen(key, lazy, Change::without_event());
         }
         let change = change.of_new_key(true);

@@ -7,7 +7,6 @@ use pantala_dict::Dict;
 use pantala_types::Value;
 
 use crate::effect::blocking::Waiters;
-use crate::shard::request::Backlog;
 use crate::store::eviction::Pool;
 use crate::store::fields::Watched;
 
@@ -75,7 +74,7 @@ impl Databases {
     }
 }
 
-/// The state of a shard. Only its owner (see [`crate::shard::ownership`]) touches it.
+/// The state of a shard. Only its owner (see `shard::ownership`) touches it.
 ///
 /// The fields that every command reads come first.
 #[repr(C)]
@@ -83,8 +82,6 @@ pub struct Shard {
     pub(crate) databases: Databases,
     /// Commands that wait for its keys.
     pub(crate) waiters: Waiters,
-    /// Collected requests that wait for the shard.
-    pub(crate) backlog: Backlog,
     /// Who is to be evicted next, once something has been.
     pub(crate) eviction: Option<Box<Pool>>,
     /// For LFU counters and random keys.
@@ -97,7 +94,6 @@ impl Shard {
     pub(crate) fn new(databases: usize, seed: u64) -> Self {
         Shard {
             databases: Databases::new(databases),
-            backlog: Backlog::new(),
             waiters: Waiters::default(),
             eviction: None,
             random: Random::from_seed(seed),

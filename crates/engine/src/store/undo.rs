@@ -12,10 +12,13 @@ use hashbrown::HashTable;
 use pantala_dict::NewPayload;
 use pantala_types::{PackedForm, Value};
 
+use crate::command::{Key, KeyPlace};
+use crate::effect::change::Change;
+use crate::effect::watches::{HeldWatches, Watches};
 use crate::events::notify::{HeldEvent, hold_events};
-use crate::shard::access::{Access, Key, KeyPlace};
-use crate::shard::transaction::{HeldWatches, Watches};
-use crate::store::db::{Change, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
+use crate::store::Store;
+use crate::store::db::{Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline, payload_of};
+use crate::store::state::Shard;
 
 /// Largest value in one piece that is kept, bytes: to copy as much takes about 5 µs, as long as a short script with all shards keeps everybody else
 /// waiting.
@@ -60,6 +63,18 @@ struct Noted {
     image: Option<Image>,
 }
 
+/// What holds the shards of a run.
+pub trait HeldShards {
+    /// Returns what all shards share.
+    fn store(&self) -> &Store;
+    /// Returns the selected database.
+    fn selected_db(&self) -> u32;
+    /// Returns a database in the shard of a key.
+    fn db_at(&mut self, db: u32, key: &Key<'_>) -> Db<'_>;
+    /// Returns a shard.
+    fn shard(&mut self, number: u32) -> &mut Shard;
+}
+
 /// See the head of this module. Empty between runs: its room serves the next one.
 #[derive(Default)]
 pub struct Undo {
@@ -82,8 +97,8 @@ impl Undo {
     ///
     /// # Errors
     /// [`TooLarge`]: it isn't remembered, and mustn't be changed.
-    pub fn note(&mut self, access: &mut Access<'_>, key: &Key<'_>) -> Result<(), TooLarge> {
-        let db = access.session().db;
+    pub fn note(&mut self, access: &mut impl HeldShards, key: &Key<'_>) -> Result<(), TooLarge> {
+        let db = access.selected_db();
         if self.is_noted(db, key.place.hash, key.bytes) {
             return Ok(());
         }
@@ -128,12 +143,12 @@ impl Undo {
     }
 
     /// Makes all keys what they were.
-    pub fn roll_back(&mut self, access: &mut Access<'_>) {
+    pub fn roll_back(&mut self, access: &mut impl HeldShards) {
         // What has expired isn't brought back, whether the key or fields of it: that has happened. All else will happen again.
         for held in std::mem::take(&mut self.events) {
-            let is_changed = || self.is_noted(held.db, access.keyspace().place(&held.key).hash, &held.key);
+            let is_changed = || self.is_noted(held.db, access.store().place(&held.key).hash, &held.key);
             if held.is_expiry() || !held.is_miss() && !is_changed() {
-                access.keyspace().publish_held(&held);
+                access.store().publish_held(&held);
             }
         }
         // Putting back is no change: nobody is told of it.
@@ -153,12 +168,12 @@ impl Undo {
     }
 
     /// The run stands: whoever watches what it has changed is told, and who listens to events. To be called while its shards are still held.
-    pub fn keep(&mut self, access: &mut Access<'_>) {
-        self.events.drain(..).for_each(|held| access.keyspace().publish_held(&held));
+    pub fn keep(&mut self, access: &mut impl HeldShards) {
+        self.events.drain(..).for_each(|held| access.store().publish_held(&held));
         self.release(access, Watches::let_go);
     }
 
-    fn release(&mut self, access: &mut Access<'_>, how: fn(&mut Watches, u32, &[u8], HeldWatches)) {
+    fn release(&mut self, access: &mut impl HeldShards, how: fn(&mut Watches, u32, &[u8], HeldWatches)) {
         for (index, held) in self.watches.drain(..) {
             let Noted { db, place, name, .. } = &self.noted[index as usize];
             how(&mut access.shard(place.shard).waiters.watches, *db, &self.bytes[name.clone()], held);
@@ -186,13 +201,17 @@ impl Undo {
 }
 
 /// What a key is, and how large its value is, bytes. A value in one piece is added to `kept`.
-fn image_of(access: &mut Access<'_>, key: &Key<'_>, kept: &mut Vec<u8>) -> Result<Option<(Image, usize)>, TooLarge> {
+fn image_of(
+    access: &mut impl HeldShards,
+    key: &Key<'_>,
+    kept: &mut Vec<u8>,
+) -> Result<Option<(Image, usize)>, TooLarge> {
     let mut keep = |bytes: &[u8]| {
         let start = kept.len();
         kept.extend_from_slice(bytes);
         start..kept.len()
     };
-    let mut db = access.db(key);
+    let mut db = access.db_at(access.selected_db(), key);
     let Some(entry) = db.find(key) else { return Ok(None) };
     let (content, value_bytes) = match entry.held() {
         Held::Int(value) => (Content::Int(value), 0),
@@ -213,7 +232,7 @@ fn image_of(access: &mut Access<'_>, key: &Key<'_>, kept: &mut Vec<u8>) -> Resul
     Ok(Some((image, value_bytes)))
 }
 
-fn put_back(access: &mut Access<'_>, db: u32, key: &Key<'_>, image: Image, kept: &[u8]) {
+fn put_back(access: &mut impl HeldShards, db: u32, key: &Key<'_>, image: Image, kept: &[u8]) {
     let Image { content, flags, access: access_word, expire_at_ms } = image;
     let (payload, flags) = match content {
         Content::Int(value) => (NewPayload::Int(value), flags),

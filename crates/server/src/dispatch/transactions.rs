@@ -137,7 +137,7 @@ fn watch<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32, keys: &[B
     let view = session.view();
     let watching = session.watching.get_or_insert_default();
     watching.add(&mut clients.executor.look(&view, owned, clients.reactor.clock.now_ms), keys);
-    session.client.tell_watch(watching);
+    session.client.tell_watch(watching.watch());
     Reply::new(output, view.version).ok();
 }
 

@@ -1,7 +1,7 @@
 //! Pantala's own sections: Shards, Workers. A line for each; the names are those of DESIGN's words.
 
 use pantala_base::Counter;
-use pantala_engine::shard::{DatabaseStats, ShardStats};
+use pantala_engine::state::{DatabaseStats, ShardStats};
 
 use super::Text;
 use crate::host::Server;

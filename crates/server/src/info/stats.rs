@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::Counter;
 use pantala_base::Distribution;
-use pantala_engine::shard::ShardStats;
+use pantala_engine::state::ShardStats;
 
 use super::Text;
 use crate::host::Server;

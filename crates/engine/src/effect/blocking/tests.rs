@@ -1,8 +1,10 @@
 //! The queues of one shard. That whoever waits is served, `tests/tests/blocking.rs` shows on whole servers.
 
-use pantala_resp::Version;
+use pantala_resp::{ArgRange, Args, Version};
 
 use super::*;
+use crate::clients::waiter::Origin;
+use crate::command::{Command, KeyPlace, SessionView};
 
 const SHARD: u32 = 3;
 

@@ -37,8 +37,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::clients::client::Client;
+use crate::command::SessionView;
 use crate::events::pubsub::Listener;
-use crate::shard::access::SessionView;
 use crate::tuning::Tuning;
 
 pub(crate) mod keys;
@@ -81,7 +81,7 @@ pub struct Reader {
     client: Arc<Client>,
     /// Until `CLIENT TRACKING OFF`, or its end.
     is_live: AtomicBool,
-    no_loop: AtomicBool,
+    pub(crate) no_loop: AtomicBool,
     /// Whether `redirect` is set.
     redirects: AtomicBool,
     redirect: Mutex<Option<Arc<Client>>>,
@@ -119,7 +119,7 @@ impl Reader {
         self.is_live() && !(client == self.client.id && self.no_loop.load(Relaxed))
     }
 
-    fn set_redirect(&self, to: Option<Arc<Client>>) {
+    pub(crate) fn set_redirect(&self, to: Option<Arc<Client>>) {
         self.redirects.store(to.is_some(), Relaxed);
         *self.redirect.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
@@ -268,19 +268,19 @@ impl Tracking {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, tuning: &Tuning, reader: &Arc<Reader>) {
+    pub(crate) fn add(&self, tuning: &Tuning, reader: &Arc<Reader>) {
         let mut readers = self.lock();
         readers.insert(reader.client.id, Arc::clone(reader));
         tuning.set_tracks(true);
     }
 
-    fn add_prefix(&self, tuning: &Tuning, reader: &Arc<Reader>, prefix: &[u8]) {
+    pub(crate) fn add_prefix(&self, tuning: &Tuning, reader: &Arc<Reader>, prefix: &[u8]) {
         let mut prefixes = self.prefixes.write().unwrap_or_else(PoisonError::into_inner);
         prefixes.readers.entry(prefix.into()).or_default().push(Arc::clone(reader));
         tuning.set_broadcasts(true);
     }
 
-    fn remove(&self, tuning: &Tuning, reader: &Arc<Reader>, prefixes: &BTreeSet<Box<[u8]>>) {
+    pub(crate) fn remove(&self, tuning: &Tuning, reader: &Arc<Reader>, prefixes: &BTreeSet<Box<[u8]>>) {
         reader.is_live.store(false, Relaxed);
         if !prefixes.is_empty() {
             let mut all = self.prefixes.write().unwrap_or_else(PoisonError::into_inner);

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use bitflags::bitflags;
 
 use super::Reader;
-use crate::clients::client::{Client, Session};
-use crate::shard::keyspace::Keyspace;
 
 bitflags! {
     /// Options of `CLIENT TRACKING`.
@@ -31,13 +28,13 @@ bitflags! {
 
 /// See the head of this module. Belongs to the session.
 pub struct SessionTracking {
-    reader: Arc<Reader>,
+    pub(crate) reader: Arc<Reader>,
     /// Its options.
     pub options: Options,
     /// What it wants to hear of.
     pub prefixes: BTreeSet<Box<[u8]>>,
     /// Of those.
-    prefix_bytes: usize,
+    pub(crate) prefix_bytes: usize,
 }
 
 impl SessionTracking {
@@ -54,68 +51,5 @@ impl SessionTracking {
     /// The client that is told in its place; 0: none.
     pub fn redirect(&self) -> u64 {
         self.reader.redirect().map_or(0, |client| client.id)
-    }
-}
-
-impl Session {
-    /// `CLIENT TRACKING ON`, with options that fit each other and what is so already; `redirect` is told in its place.
-    pub fn track(&mut self, keyspace: &Keyspace, options: Options, redirect: Option<Arc<Client>>, prefixes: &[&[u8]]) {
-        let (tracking, tuning) = (keyspace.tracking(), &keyspace.tuning);
-        let broadcasts = options.contains(Options::BROADCAST);
-        let state = self.tracking.get_or_insert_with(|| {
-            let reader = Arc::new(Reader::new(&self.client));
-            tracking.add(tuning, &reader);
-            Box::new(SessionTracking { reader, options, prefixes: BTreeSet::new(), prefix_bytes: 0 })
-        });
-        state.options = options | Options::ON;
-        state.reader.no_loop.store(options.contains(Options::NO_LOOP), Relaxed);
-        state.reader.set_redirect(redirect);
-        if broadcasts {
-            let all = [&b""[..]];
-            let prefixes = if prefixes.is_empty() { &all } else { prefixes };
-            for prefix in prefixes {
-                if state.prefixes.insert((*prefix).into()) {
-                    state.prefix_bytes += prefix.len();
-                    tracking.add_prefix(tuning, &state.reader, prefix);
-                }
-            }
-        }
-        self.tell_tracking();
-    }
-
-    /// `CLIENT TRACKING OFF`.
-    pub fn untrack(&mut self, keyspace: &Keyspace) {
-        if let Some(state) = self.tracking.take() {
-            keyspace.tracking().remove(&keyspace.tuning, &state.reader, &state.prefixes);
-            self.caching = false;
-            self.tell_tracking();
-        }
-    }
-
-    /// `CLIENT CACHING` was, or is no longer, in force.
-    pub fn set_caching(&mut self, caching: bool) {
-        self.caching = caching;
-        self.tell_tracking();
-    }
-
-    /// The client that is told in its place has gone.
-    pub fn break_redirect(&mut self) {
-        if let Some(state) = &mut self.tracking {
-            state.options |= Options::BROKEN_REDIRECT;
-            self.tell_tracking();
-        }
-    }
-
-    /// Works out whether what it reads is noted, and has others see what it tracks.
-    fn tell_tracking(&mut self) {
-        let options = self.tracking.as_ref().map_or(Options::empty(), |state| state.options);
-        let redirect = self.tracking.as_ref().map_or(-1, |state| state.redirect() as i64);
-        let is_left_out = options.contains(Options::BROADCAST)
-            || options.contains(Options::OPT_IN) && !self.caching
-            || options.contains(Options::OPT_OUT) && self.caching;
-        let reader = self.tracking.as_ref().map(|state| &state.reader);
-        self.reads_as = reader.filter(|_| !is_left_out).cloned();
-        self.client.tracking.store(options.bits(), Relaxed);
-        self.client.redirect.store(redirect, Relaxed);
     }
 }

@@ -6,8 +6,8 @@ use std::cell::Cell;
 use pantala_types::RawString;
 
 use super::{Call, Executor, Ran};
-use crate::effect::blocking::Blocking;
 use crate::shard::access::Access;
+use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Execution;
 use crate::shard::ownership::Ownership;
 

@@ -20,8 +20,8 @@ use pantala_base::sync::thread;
 use pantala_resp::{ArgRange, Version};
 
 use super::*;
+use crate::clients::waiter::{Block, WakesOn};
 use crate::command::{Flags, KeySpec, KeyedHandler, Route};
-use crate::effect::blocking::{Block, WakesOn};
 use crate::shard::exec::Exec;
 use crate::shard::keyspace::{Layout, WorkerPort};
 use crate::shard::transaction::Transaction;
@@ -278,7 +278,7 @@ impl Model {
         if matches!(work, Work::Busy(_)) {
             executor.refuse_waiting(&mut owned, BUSY);
             for ownership in &mut owned {
-                let backlog = &self.keyspace.shard(ownership).backlog;
+                let backlog = self.keyspace.backlog(ownership);
                 self.set_back.fetch_or(backlog.iter().any(|parcel| parcel.value.is_set_back), Relaxed);
             }
         }
@@ -348,8 +348,8 @@ impl Model {
         let mut logs = Vec::new();
         for shard in 0..self.keyspace.partition_count() {
             let mut ownership = self.keyspace.gate(shard).try_take().expect("every shard is free");
+            assert!(self.keyspace.backlog(&mut ownership).is_empty(), "a request waits for ever");
             let state = self.keyspace.shard(&mut ownership);
-            assert!(state.backlog.is_empty(), "a request waits for ever");
             assert!(state.waiters.is_empty(), "who was answered stands in a queue");
             logs.push(state.scratch.clone());
             assert!(matches!(self.keyspace.gate(shard).free(ownership), Freed::Free));

@@ -6,8 +6,8 @@ use pantala_types::rdb_value::{Writer, write};
 use pantala_types::{Hash, Value};
 
 use super::{Change, Db, Expire, Held, Holds, WrongType, fits_inline, uncount};
+use crate::command::Key;
 use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
-use crate::shard::access::Key;
 use crate::store::state::DatabaseStats;
 
 /// What becomes of a change to a collection whose key doesn't exist.

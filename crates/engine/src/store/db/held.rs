@@ -4,7 +4,7 @@ use pantala_dict::{Dict, EntryRef, NewPayload, Payload};
 use pantala_types::collection::{Collection, PackedForm};
 use pantala_types::{OutOfMemory, RawString, Value};
 
-use crate::shard::access::Key;
+use crate::command::Key;
 
 /// User flag of an entry: a short string that Redis would call `raw`, since it came from `APPEND` or `SETRANGE`.
 pub const FLAG_RAW: u8 = 1;

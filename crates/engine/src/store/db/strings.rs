@@ -6,8 +6,8 @@ use pantala_dict::NewPayload;
 use pantala_types::{OutOfMemory, RawString, Value};
 
 use super::{Change, Db, Expire, FLAG_RAW, Held, Holds, NewString, fits_inline};
+use crate::command::Key;
 use crate::effect::change::{CHECKED_BYTES_MAX, UNTOLD};
-use crate::shard::access::Key;
 
 /// Why a string was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

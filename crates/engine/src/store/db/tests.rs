@@ -10,7 +10,7 @@ use super::*;
 use crate::command::{Command, Flags, Handler, KeyedHandler, Route};
 use crate::shard::access::{Access, SessionView};
 use crate::shard::executor::{Call, Executor, Ran};
-use crate::shard::keyspace::{Execution, Layout, WorkerPort};
+use crate::shard::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 const INTSET_ENTRIES_MAX: usize = 512;

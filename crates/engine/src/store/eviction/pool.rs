@@ -10,8 +10,9 @@ use pantala_base::Random;
 use pantala_dict::{EntryRef, hash_key};
 use pantala_types::{Value, access};
 
-use crate::shard::keyspace::Keyspace;
+use crate::store::Store;
 use crate::store::state::Databases;
+use crate::tuning::policy::{EvictionPolicy, Rank};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries looked at for each of `maxmemory-samples`: neighbours in the dictionary are cheaper to
@@ -23,67 +24,6 @@ const POOL_KEYS: usize = 16;
 
 /// Buckets that a look at a few keys goes through at most: where few keys have a time to live it goes on there the next time.
 const SAMPLE_BUCKETS_MAX: usize = 512;
-
-/// By what keys are ranked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rank {
-    /// Idle for longest first.
-    Lru,
-    /// Used least often first.
-    Lfu,
-    /// Nearest end first.
-    Ttl,
-    /// Any.
-    Random,
-}
-
-/// What is evicted (`maxmemory-policy`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EvictionPolicy {
-    /// Nothing.
-    Nothing,
-    /// Keys with a time to live.
-    Volatile(Rank),
-    /// Any keys.
-    All(Rank),
-}
-
-/// The bits of policies: the rank's number, and whether there is one, and whether it is of all keys.
-const RANKS: [Rank; 4] = [Rank::Lru, Rank::Lfu, Rank::Ttl, Rank::Random];
-const EVICTS: u8 = 1 << 2;
-const OF_ALL: u8 = 1 << 3;
-
-impl EvictionPolicy {
-    pub(crate) const fn bits(self) -> u8 {
-        match self {
-            EvictionPolicy::Nothing => 0,
-            EvictionPolicy::Volatile(rank) => rank as u8 | EVICTS,
-            EvictionPolicy::All(rank) => rank as u8 | EVICTS | OF_ALL,
-        }
-    }
-
-    pub(crate) fn from_bits(bits: u8) -> Self {
-        let rank = RANKS[usize::from(bits % EVICTS)];
-        match (bits & EVICTS != 0, bits & OF_ALL != 0) {
-            (false, _) => EvictionPolicy::Nothing,
-            (true, false) => EvictionPolicy::Volatile(rank),
-            (true, true) => EvictionPolicy::All(rank),
-        }
-    }
-
-    /// By what it ranks keys, if it evicts any.
-    pub fn rank(self) -> Option<Rank> {
-        match self {
-            EvictionPolicy::Nothing => None,
-            EvictionPolicy::Volatile(rank) | EvictionPolicy::All(rank) => Some(rank),
-        }
-    }
-
-    /// Whether only keys with a time to live go.
-    pub(crate) fn is_volatile(self) -> bool {
-        matches!(self, EvictionPolicy::Volatile(_))
-    }
-}
 
 /// A key that may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,11 +47,11 @@ pub(crate) struct Pool {
 }
 
 /// How soon an entry should go.
-fn score(entry: &EntryRef<'_, Value>, rank: Rank, keyspace: &Keyspace, now_ms: i64) -> u64 {
+fn score(entry: &EntryRef<'_, Value>, rank: Rank, store: &Store, now_ms: i64) -> u64 {
     match rank {
         Rank::Lru => u64::from(access::idle_time_s(entry.access(), now_ms as u64)),
         Rank::Lfu => {
-            let decay_min = keyspace.tuning.lfu_decay_time_minutes.load(Relaxed);
+            let decay_min = store.tuning.lfu_decay_time_minutes.load(Relaxed);
             u64::from(u8::MAX - access::lfu_decay(entry.access(), now_ms as u64, decay_min))
         }
         Rank::Ttl => entry.expire_at_ms().map_or(0, |at_ms| u64::MAX - at_ms.max(0) as u64),
@@ -123,7 +63,7 @@ impl Pool {
     /// Chooses a key: looks at a few in one database, and gives database and hash of the best that is known in any. `None`: it has found none this time.
     pub(crate) fn choose(
         &mut self,
-        keyspace: &Keyspace,
+        store: &Store,
         databases: &mut Databases,
         physical: usize,
         policy: EvictionPolicy,
@@ -139,7 +79,7 @@ impl Pool {
         if std::mem::replace(&mut self.policy, policy.bits()) != policy.bits() {
             self.candidates.clear();
         }
-        let samples = keyspace.tuning.maxmemory_samples.load(Relaxed).max(1);
+        let samples = store.tuning.maxmemory_samples.load(Relaxed).max(1);
         let wanted = if rank == Rank::Random { 1 } else { samples.saturating_mul(LOOKS_PER_SAMPLE) };
         let from = if self.cursor == 0 { random.next_u64() } else { self.cursor };
         let mut seen = 0;
@@ -147,7 +87,7 @@ impl Pool {
         let candidates = &mut self.candidates;
         let next = dict.sample(from, SAMPLE_BUCKETS_MAX, policy.is_volatile(), wanted as usize, &mut |entry| {
             seen += 1;
-            let score = score(&entry, rank, keyspace, now_ms);
+            let score = score(&entry, rank, store, now_ms);
             let is_hopeless = candidates.len() == POOL_KEYS && score <= candidates[0].score;
             if rank != Rank::Random && is_hopeless {
                 return;
@@ -167,7 +107,7 @@ impl Pool {
             let found = databases.get_mut(best.physical).and_then(|it| it.dict.find_by_hash(best.hash));
             let Some(found) = found else { continue };
             let is_eligible = !policy.is_volatile() || found.expire_at_ms().is_some();
-            if is_eligible && score(&found.as_ref(), rank, keyspace, now_ms) >= best.score {
+            if is_eligible && score(&found.as_ref(), rank, store, now_ms) >= best.score {
                 return Some((best.physical, best.hash));
             }
         }
@@ -194,14 +134,6 @@ fn put(candidates: &mut Vec<Candidate>, candidate: Candidate) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn policies_are_what_their_bits_say() {
-        let ranked = RANKS.iter().flat_map(|&rank| [EvictionPolicy::Volatile(rank), EvictionPolicy::All(rank)]);
-        for policy in ranked.chain([EvictionPolicy::Nothing]) {
-            assert_eq!(EvictionPolicy::from_bits(policy.bits()), policy);
-        }
-    }
 
     #[test]
     fn a_pool_has_the_best_in_order_and_each_once() {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clients::client::{Client, Endpoint};
+use crate::command::Key;
 use crate::events::tracking::Reader;
-use crate::shard::access::Key;
-use crate::shard::keyspace::{Layout, WorkerPort};
+use crate::shard::keyspace::{Keyspace, Layout, WorkerPort};
 use crate::store::db::{Change, Db, Expire, NewString};
 
 const NOW_MS: i64 = 1_700_000_000_000;
@@ -39,10 +39,11 @@ fn fill(keyspace: &Keyspace, shard: u32, keys: u64, expire: Expire) {
     let of_shard = names.filter(|name| keyspace.place(name.as_bytes()).shard == shard);
     for name in of_shard.take(keys as usize) {
         let key = Key { bytes: name.as_bytes(), place: keyspace.place(name.as_bytes()) };
-        let mut db = Db::new(keyspace, keyspace.shard(&mut ownership), shard, 1, NOW_MS, true);
+        let mut db =
+            Db::new(keyspace, keyspace.shard_stats(shard), keyspace.shard(&mut ownership), shard, 1, NOW_MS, true);
         db.set_string(&key, NewString::Bytes(&[b'v'; 100]), expire, Change::without_event()).expect("memory");
     }
-    keyspace.meter(std::slice::from_mut(&mut ownership), None);
+    keyspace.meter(shard, keyspace.shard(&mut ownership), None);
     let freed = keyspace.gate(shard).free(ownership);
     assert!(matches!(freed, crate::shard::ownership::Freed::Free));
 }

@@ -1,115 +1,15 @@
 //! The end of a command, transaction or script: its effects become a unit of this worker's stream.
 
-use pantala_base::number::Decimal;
 use pantala_resp::Args;
 
 use crate::command::{Command, Flags, Route};
+use crate::effect::Pending;
+use crate::effect::batch::{Batch, Unit};
 use crate::effect::pending::Form;
 use crate::faults::{self, Fault};
 use crate::shard::access::Access;
 use crate::shard::executor::{Call, Executor};
 use crate::shard::ownership::Ownership;
-
-/// Effects one behind the other, encoded as RESP arrays.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) effects: Vec<Effect>,
-}
-
-/// One encoded effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Effect {
-    /// The database that it is for.
-    pub(crate) db: u32,
-    /// Where it ends in [`Batch::bytes`].
-    pub(crate) end: usize,
-    /// It deletes a key that expired or was evicted, which a rollback does not bring back.
-    pub(crate) is_deletion: bool,
-}
-
-/// Memory that a batch keeps from one unit to the next, bytes.
-const KEPT_BYTES_MAX: usize = 64 * 1024;
-
-impl Batch {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.effects.is_empty()
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.effects.clear();
-        if self.bytes.capacity() > KEPT_BYTES_MAX {
-            *self = Batch::default();
-        }
-    }
-
-    /// Adds a command by its words.
-    pub(crate) fn push(&mut self, db: u32, words: &[&[u8]]) {
-        encode(&mut self.bytes, words.len(), words.iter().copied());
-        self.end(db, true);
-    }
-
-    fn push_args(&mut self, db: u32, args: &Args<'_>) {
-        encode(&mut self.bytes, args.len(), args.iter());
-        self.end(db, false);
-    }
-
-    fn end(&mut self, db: u32, is_deletion: bool) {
-        self.effects.push(Effect { db, end: self.bytes.len(), is_deletion });
-    }
-
-    /// Moves all effects of another batch behind those of this one.
-    fn append(&mut self, other: &mut Batch, is_deletion: bool) {
-        let first = self.effects.len();
-        self.extend(other);
-        self.effects[first..].iter_mut().for_each(|effect| effect.is_deletion = is_deletion);
-        other.clear();
-    }
-
-    /// Adds copies of all effects of another batch.
-    pub(crate) fn extend(&mut self, other: &Batch) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&other.bytes);
-        self.effects.extend(other.effects.iter().map(|effect| Effect { end: start + effect.end, ..*effect }));
-    }
-
-    /// Keeps only the deletions of expired and evicted keys.
-    fn retain_deletions(&mut self) {
-        let (mut kept, mut start) = (Batch::default(), 0);
-        for effect in &self.effects {
-            if effect.is_deletion {
-                kept.bytes.extend_from_slice(&self.bytes[start..effect.end]);
-                kept.effects.push(Effect { end: kept.bytes.len(), ..*effect });
-            }
-            start = effect.end;
-        }
-        *self = kept;
-    }
-}
-
-/// Appends a command as a RESP array of bulk strings.
-pub(crate) fn encode<'w>(bytes: &mut Vec<u8>, count: usize, words: impl Iterator<Item = &'w [u8]>) {
-    let header = |bytes: &mut Vec<u8>, kind: u8, number: usize| {
-        bytes.push(kind);
-        bytes.extend_from_slice(Decimal::new().format_u64(number as u64));
-        bytes.extend_from_slice(b"\r\n");
-    };
-    header(bytes, b'*', count);
-    for word in words {
-        header(bytes, b'$', word.len());
-        bytes.extend_from_slice(word);
-        bytes.extend_from_slice(b"\r\n");
-    }
-}
-
-/// What the worker has gathered for the unit that it is about to commit.
-#[derive(Debug, Default)]
-pub struct Unit {
-    pub(crate) batch: Batch,
-    /// Transactions and scripts that run, one inside the other: their commands are one unit.
-    depth: u32,
-}
 
 impl Access<'_> {
     /// Returns whether effects are recorded: where they are not, [`Access::propagate`] does nothing,
@@ -150,7 +50,7 @@ impl Access<'_> {
         &mut pending.rewritten
     }
 
-    fn lowest_pending(&mut self) -> &mut crate::effect::Pending {
+    fn lowest_pending(&mut self) -> &mut Pending {
         &mut self.keyspace.shard(&mut self.owned[0]).waiters.pending
     }
 }

@@ -1,0 +1,36 @@
+//! What a call of a command brings along beside its arguments: where its keys live, and what it may know of its connection.
+
+use pantala_resp::Version;
+
+/// Where a key lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPlace {
+    /// Its hash, by the keyspace's hash function.
+    pub hash: u64,
+    /// Its shard.
+    pub shard: u32,
+}
+
+/// A key and where it lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Key<'k> {
+    /// Its bytes.
+    pub bytes: &'k [u8],
+    /// Its place.
+    pub place: KeyPlace,
+}
+
+/// What a keyed command may know of the connection that sent it. Copied into requests, so it stays small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// Id of the client.
+    pub client: u64,
+    /// Selected database.
+    pub db: u32,
+    /// Protocol version of replies.
+    pub version: Version,
+    /// `CLIENT NO-TOUCH`.
+    pub no_touch: bool,
+    /// A script runs the command.
+    pub in_script: bool,
+}

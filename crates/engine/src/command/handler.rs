@@ -1,0 +1,91 @@
+//! What runs a command, and on which shards.
+//!
+//! A record names its handler, and a handler works with types of the layers above. These say which by
+//! a trait each, which [`Handlers`] implements: so a record knows nothing of what runs it, and a
+//! call costs no more than one through a pointer.
+
+use pantala_resp::{Args, Reply};
+
+use super::SessionView;
+
+/// What keyed handlers work with: implemented where that is defined.
+pub trait Keyed {
+    /// The shards that the command holds.
+    type Access<'a>;
+    /// What tells the shards of keys.
+    type Keyspace;
+}
+
+/// What local handlers work with: implemented where that is defined.
+pub trait Local {
+    /// The connection, and the server around it.
+    type Context<'a>;
+}
+
+/// The one implementor of [`Keyed`] and [`Local`].
+pub struct Handlers;
+
+/// Runs a command on the shards that its route took.
+pub type KeyedHandler = fn(&mut <Handlers as Keyed>::Access<'_>, &Args<'_>, &mut Reply<'_>);
+/// Runs a command on the connection's worker without any shard.
+pub type LocalHandler = fn(&mut <Handlers as Local>::Context<'_>, &Args<'_>, &mut Reply<'_>);
+
+/// Pushes the numbers of the shards that a call needs (any order, repeats allowed).
+pub type ShardChoice = fn(&<Handlers as Keyed>::Keyspace, &SessionView, &Args<'_>, &mut Vec<u32>);
+
+/// What runs a command.
+#[derive(Clone, Copy)]
+pub enum Handler {
+    /// Runs while holding the shards of [`Command::route`](super::Command::route).
+    Keyed(KeyedHandler),
+    /// Runs without a shard.
+    Local(LocalHandler),
+    /// Runs on the connection's worker, with shards that it finds out itself.
+    Transaction(TransactionPart),
+    /// Only its subcommands run.
+    Container,
+}
+
+/// The commands that need the session and shards at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionPart {
+    /// `WATCH`.
+    Watch,
+    /// `EXEC`.
+    Exec,
+    /// `EVAL` and its like.
+    Script(ScriptForm),
+}
+
+/// How a command names the script that it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptNamed {
+    /// By its text (`EVAL`).
+    Text,
+    /// By its SHA-1 (`EVALSHA`).
+    Sha,
+    /// By the name under which a library has registered it (`FCALL`).
+    Function,
+}
+
+/// What a command that runs a script asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScriptForm {
+    /// How it names the script.
+    pub named: ScriptNamed,
+    /// The script may not write (`EVAL_RO`).
+    pub is_read_only: bool,
+}
+
+/// Which shards a command needs.
+#[derive(Clone, Copy)]
+pub enum Route {
+    /// None (with [`Handler::Local`]), or those that the worker finds out ([`Handler::Transaction`]).
+    None,
+    /// Those of its keys, by [`Command::key_specs`](super::Command::key_specs).
+    Keys,
+    /// All.
+    All,
+    /// Chosen by a function that pushes shard numbers (any order, repeats allowed).
+    Custom(ShardChoice),
+}

@@ -1,0 +1,139 @@
+//! What commands without keys work with: the connection, the data, and the server around both.
+
+use pantala_base::Distribution;
+
+use crate::clients::client::{Client, Clients};
+use crate::command::{Command, Handlers, Local};
+use crate::session::Session;
+use crate::session::functions::Functions;
+use crate::shard::keyspace::Keyspace;
+
+/// How a node of a cluster presents itself (`CLUSTER`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterNode {
+    /// 40 hexadecimal digits.
+    pub id: String,
+    /// `cluster-announce-ip`; empty: clients use the address they know.
+    pub ip: String,
+    /// `cluster-announce-hostname`; empty: none.
+    pub hostname: String,
+    /// Port for clients.
+    pub port: u16,
+    /// Port for other nodes.
+    pub bus_port: u16,
+    /// What clients are to connect to.
+    pub endpoint: PreferredEndpoint,
+}
+
+/// `cluster-preferred-endpoint-type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreferredEndpoint {
+    /// The address.
+    #[default]
+    Ip,
+    /// The name; `?` where there is none.
+    Hostname,
+    /// What they have connected to.
+    Unknown,
+}
+
+/// How a server is to stop (`SHUTDOWN`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shutdown {
+    /// `NOSAVE`.
+    pub no_save: bool,
+    /// `SAVE`.
+    pub save: bool,
+    /// `NOW`.
+    pub now: bool,
+    /// `FORCE`.
+    pub force: bool,
+    /// `ABORT`: don't, after all.
+    pub abort: bool,
+}
+
+/// What the process takes, bytes (`MEMORY STATS`, `INFO memory`). What belongs to the data is in
+/// [`Keyspace::memory_bytes`](crate::shard::keyspace::Keyspace::memory_bytes).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryFigures {
+    /// All that is accounted for: the process as it started, the data, the clients.
+    pub used_bytes: u64,
+    /// Most that it has been.
+    pub peak_bytes: u64,
+    /// The process as it started, before any data.
+    pub startup_bytes: u64,
+    /// Buffers and state of the clients.
+    pub clients_bytes: u64,
+    /// Resident memory as the operating system counts it.
+    pub resident_bytes: u64,
+    /// Texts of the scripts that are cached; not among those accounted for.
+    pub scripts_bytes: u64,
+    /// Texts of the libraries of functions; not among those accounted for.
+    pub libraries_bytes: u64,
+}
+
+/// What commands need of the server around them. The server implements it; tests may.
+pub trait Host: Send + Sync {
+    /// `CONFIG GET`: names and values in the order of the answer.
+    fn config_get(&self, patterns: &[&[u8]]) -> Vec<(String, Vec<u8>)>;
+    /// `CONFIG SET` by this client: all or none. The error is the whole error reply, code included.
+    fn config_set(&self, pairs: &[(&[u8], &[u8])], client: &Client) -> Result<(), String>;
+    /// `CONFIG REWRITE`. The error is the whole error reply.
+    fn config_rewrite(&self) -> Result<(), String>;
+    /// `CONFIG RESETSTAT`.
+    fn reset_stats(&self);
+    /// All clients.
+    fn clients(&self) -> &Clients;
+    /// Has the worker of a client close it.
+    fn kill(&self, client: &Client);
+    /// Whether name and password are right.
+    fn authenticate(&self, user: &[u8], password: &[u8]) -> bool;
+    /// Whether a new connection must authenticate.
+    fn requires_password(&self) -> bool;
+    /// Begins to stop the server. The error is the whole error reply.
+    fn shutdown(&self, how: Shutdown) -> Result<(), String>;
+    /// The text of `INFO` for these section names (lower case; empty: the default ones).
+    fn info(&self, sections: &[String]) -> String;
+    /// How long the calls of each command that was run took, in ns, by its full name.
+    fn latencies(&self) -> Vec<(&'static str, Distribution)>;
+    /// What the process takes.
+    fn memory(&self) -> MemoryFigures;
+    /// `MEMORY PURGE`: has every worker return freed memory to the kernel.
+    fn purge_memory(&self);
+    /// Whether `DEBUG` may be used by this client.
+    fn debug_allowed(&self, client: &Client) -> bool;
+    /// Unix time in µs, now.
+    fn now_us(&self) -> i64;
+    /// The command that clients know by this name (any case), after `rename-command`.
+    fn command(&self, name: &[u8]) -> Option<&'static Command>;
+    /// How it presents itself in a cluster.
+    fn cluster_node(&self) -> ClusterNode;
+    /// Whether `rename-command` has left a command without a name.
+    fn is_removed(&self, command: &'static Command) -> bool;
+    /// `SCRIPT LOAD`: compiles a script and has all workers know it; its SHA-1. The error is the whole error reply.
+    fn script_load(&self, body: &[u8]) -> Result<Vec<u8>, Vec<u8>>;
+    /// Whether a script of this SHA-1 is known.
+    fn script_exists(&self, name: &[u8]) -> bool;
+    /// Forgets all scripts.
+    fn script_flush(&self);
+    /// `SCRIPT KILL`: ends the scripts that have run for too long. The error is the whole error reply.
+    fn script_kill(&self) -> Result<(), &'static str>;
+    /// Functions.
+    fn functions(&self) -> &dyn Functions;
+}
+
+/// What a command without keys works with.
+pub struct LocalContext<'a> {
+    /// The connection.
+    pub session: &'a mut Session,
+    /// The data: figures and settings; no shard is held.
+    pub keyspace: &'a Keyspace,
+    /// The server.
+    pub host: &'a dyn Host,
+    /// Unix time, ms, as of this turn of the loop.
+    pub now_ms: i64,
+}
+
+impl Local for Handlers {
+    type Context<'a> = LocalContext<'a>;
+}

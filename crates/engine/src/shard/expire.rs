@@ -1,0 +1,88 @@
+//! Active expiry: each home worker walks its shards' entries that have a time to live and removes those that are over.
+//!
+//! Work is bounded per turn, and adapts: while many of the entries seen are stale the walk goes on at once, as far as the
+//! turn's share of time goes.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use crate::events::latency;
+use crate::shard::executor::Executor;
+use crate::store::expire::{has_expiring, visit};
+use crate::store::fields;
+
+/// The share of a worker's time that active expiry may take at `active-expire-effort` 1, in percent; each step of effort adds
+/// two. Redis's own figures.
+const TIME_PERCENT: u32 = 25;
+
+/// The share of stale entries among those seen, in percent, above which a walk goes on within its turn; each step of effort
+/// lowers it by one. Redis's own figures.
+const ACCEPTABLE_STALE_PERCENT: u64 = 10;
+
+/// Entries to see in a shard before a small share of stale ones lets the walk go on elsewhere: Redis's sample of 20.
+const ENTRIES_TO_JUDGE_BY: u64 = 20;
+
+/// Turns between two looks at the memory of a worker's shards.
+const TURNS_PER_MEASURE: u32 = 10;
+
+/// Where a worker's round over its shards stands.
+#[derive(Default)]
+pub struct ActiveExpiry {
+    next_shard: u32,
+    turns: u32,
+}
+
+impl ActiveExpiry {
+    /// One turn, to be called `hz` times a second: visits this worker's shards from where the last turn ended, for at most its share of time.
+    /// A turn that took long is an event of `LATENCY`.
+    pub fn turn(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64) {
+        let (keyspace, began) = (executor.keyspace(), Instant::now());
+        self.walk(executor, worker, now_ms, began);
+        keyspace.note_latency(worker, latency::EXPIRE_CYCLE, now_ms, began.elapsed());
+    }
+
+    fn walk(&mut self, executor: &mut Executor<'_>, worker: u32, now_ms: i64, began: Instant) {
+        let keyspace = executor.keyspace();
+        self.turns = (self.turns + 1) % TURNS_PER_MEASURE;
+        if self.turns == 0 {
+            executor.measure();
+        }
+        if !keyspace.tuning.active_expire.load(Relaxed) {
+            return;
+        }
+        let effort = keyspace.tuning.active_expire_effort.load(Relaxed).clamp(1, 10) - 1;
+        let hz = keyspace.tuning.hz.load(Relaxed).max(1);
+        let budget = Duration::from_micros(u64::from(1_000_000 * (TIME_PERCENT + 2 * effort) / 100 / hz));
+        let stale_max = ACCEPTABLE_STALE_PERCENT - u64::from(effort);
+        let shards = keyspace.partition_count();
+        for _ in 0..shards {
+            let shard = self.next_shard % shards;
+            self.next_shard = (shard + 1) % shards;
+            if keyspace.home(shard) != worker || !has_expiring(keyspace, shard) {
+                continue;
+            }
+            // A busy shard is passed over: it is met again in the next turn.
+            let mut entries = 0;
+            while let Some(mut ownership) = executor.try_take(shard) {
+                let (stats, state) = (keyspace.shard_stats(shard), keyspace.shard(&mut ownership));
+                let seen = visit(keyspace, stats, state, shard, now_ms);
+                let fields_expired = fields::visit(keyspace, stats, state, shard, now_ms);
+                if seen.stale > 0 || fields_expired > 0 {
+                    executor.free_after_removals(ownership, now_ms);
+                } else {
+                    executor.free(ownership);
+                }
+                entries += seen.entries;
+                let few_stale = seen.stale * 100 <= seen.entries * stale_max && fields_expired == 0;
+                // Where few keys have a time to live, many buckets go by before enough were seen to tell.
+                let enough = entries >= ENTRIES_TO_JUDGE_BY || seen.is_round;
+                if few_stale && enough || began.elapsed() > budget {
+                    break;
+                }
+            }
+            if began.elapsed() > budget {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Which shards a call needs.
+
+use pantala_resp::Args;
+
+use crate::command::{Command, Route, SessionView, for_each_key};
+use crate::shard::keyspace::Keyspace;
+
+/// Adds the shards that a call needs (any order, with repeats). None where the arguments don't fit: any one will do then for the handler to
+/// say so.
+pub fn add_shards(
+    keyspace: &Keyspace,
+    session: &SessionView,
+    command: &Command,
+    args: &Args<'_>,
+    shards: &mut Vec<u32>,
+) {
+    match command.route {
+        Route::Keys => {
+            let before = shards.len();
+            let found = for_each_key(command, args, |index, _| shards.push(keyspace.place(args.at(index)).shard));
+            if found.is_err() {
+                shards.truncate(before);
+            }
+        }
+        Route::All => shards.extend(0..keyspace.partition_count()),
+        Route::Custom(choose) => choose(keyspace, session, args, shards),
+        Route::None => {}
+    }
+}

@@ -1,0 +1,59 @@
+//! A value from one key to another, whose shards may be two.
+
+use pantala_types::OutOfMemory;
+
+use crate::effect::change::Change;
+use crate::shard::access::Access;
+use crate::store::db::Spot;
+use crate::store::db::transfer::Content;
+
+impl Access<'_> {
+    /// Moves what `from` holds to `to`, over whatever is there, with its expiry and its access word.
+    /// `to` is a new key, as in Redis, which deletes what is in the way. `left` is committed at
+    /// `from`, and then `arrived` at `to`. `false`: there is no such key.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
+    pub fn move_value(
+        &mut self,
+        from: Spot<'_>,
+        to: Spot<'_>,
+        left: Change,
+        arrived: Change,
+    ) -> Result<bool, OutOfMemory> {
+        let mut source = self.db_at(from.db, &from.key);
+        let Some(mut load) = source.load(&from.key, false)? else { return Ok(false) };
+        if let Content::Stays = load.content {
+            // From here on nothing is refused: a large value is stored as it is.
+            let Some(value) = source.take_heap(&from.key) else { return Ok(false) };
+            load.content = Content::Heap(value);
+        }
+        let is_copied = !matches!(load.content, Content::Heap(_));
+        let mut destination = self.db_at(to.db, &to.key);
+        destination.unload(&to.key, load)?;
+        // Publishes `new` before the events of the source. The last commit does the rest, so that
+        // the source is invalidated before the destination, as in Redis.
+        destination.commit(&to.key, Change::unnoticed().of_new_key(true));
+        let mut source = self.db_at(from.db, &from.key);
+        if is_copied {
+            source.remove_unseen(&from.key, false, left);
+        } else {
+            source.commit(&from.key, left);
+        }
+        self.db_at(to.db, &to.key).commit(&to.key, arrived);
+        Ok(true)
+    }
+
+    /// Copies what `from` holds to `to`, over whatever is there, with its expiry and its access word.
+    /// `to` is a new key, as by [`Access::move_value`]. `false`: there is no such key.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the allocator refuses; nothing has changed then.
+    pub fn copy_value(&mut self, from: Spot<'_>, to: Spot<'_>, arrived: Change) -> Result<bool, OutOfMemory> {
+        let Some(load) = self.db_at(from.db, &from.key).load(&from.key, true)? else { return Ok(false) };
+        let mut destination = self.db_at(to.db, &to.key);
+        destination.unload(&to.key, load)?;
+        destination.commit(&to.key, arrived.of_new_key(true));
+        Ok(true)
+    }
+}

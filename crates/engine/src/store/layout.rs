@@ -1,0 +1,84 @@
+//! How a keyspace is divided into shards and partitions.
+
+/// Which thread runs a command whose shard is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    /// The worker that parsed it.
+    Inline,
+    /// The shard's home.
+    Owner,
+}
+
+/// How a keyspace is laid out.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Shards, as users count them: 1 to [`SHARDS_MAX`].
+    pub shards: u32,
+    /// Partitions of all shards together: at least one of each, at most [`PARTITIONS_MAX`].
+    pub partitions: u32,
+    /// Databases, 1 to [`DATABASES_MAX`].
+    pub databases: u32,
+    /// Workers that are homes of shards, at least 1: the first of all workers.
+    pub homes: u32,
+    /// All workers, I/O workers included.
+    pub workers: u32,
+    /// Who runs commands.
+    pub execution: Execution,
+    /// Seed of the hash function: a secret, or a client could choose keys that all fall into one bucket.
+    pub seed: u64,
+    /// Seed of everything that is random and may be seen (random keys, access counters).
+    pub random_seed: u64,
+}
+
+impl Layout {
+    /// The first partition of a shard, or for the number of shards that of partitions: contiguous ranges, as even as
+    /// possible.
+    pub(crate) fn first_partition(&self, shard: u32) -> u32 {
+        (u64::from(shard) * u64::from(self.partitions)).div_ceil(u64::from(self.shards)) as u32
+    }
+
+    /// The shard that a partition is one of.
+    pub(crate) fn shard_of(&self, partition: u32) -> u32 {
+        (u64::from(partition) * u64::from(self.shards) / u64::from(self.partitions)) as u32
+    }
+
+    /// The home of a partition's shard.
+    pub(crate) fn home(&self, partition: u32) -> u32 {
+        // Contiguous ranges again, so that a worker's shards are neighbours.
+        (u64::from(self.shard_of(partition)) * u64::from(self.homes) / u64::from(self.shards)) as u32
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_even_groups_of_neighbouring_partitions() {
+        for (shards, partitions, homes) in
+            [(1, 1, 1), (1, 16, 1), (40, 40, 2), (40, 640, 40), (40, 41, 7), (3, 16_384, 3), (16_384, 16_384, 5)]
+        {
+            let layout = Layout {
+                shards,
+                partitions,
+                databases: 1,
+                homes,
+                workers: homes,
+                execution: Execution::Inline,
+                seed: 1,
+                random_seed: 1,
+            };
+            assert_eq!((layout.first_partition(0), layout.first_partition(shards)), (0, partitions));
+            let mut sizes: Vec<u32> = Vec::new();
+            for shard in 0..shards {
+                let group = layout.first_partition(shard)..layout.first_partition(shard + 1);
+                assert!(group.clone().all(|partition| layout.shard_of(partition) == shard), "{layout:?} {shard}");
+                assert!(group.clone().all(|partition| layout.home(partition) == layout.home(group.start)));
+                sizes.push(group.end - group.start);
+            }
+            let (least, most) = (sizes.iter().min().expect("a shard"), sizes.iter().max().expect("a shard"));
+            assert!(*least >= 1 && most - least <= 1, "{layout:?}: {least} to {most}");
+            assert_eq!((layout.home(0), layout.home(partitions - 1)), (0, homes - 1));
+        }
+    }
+}
