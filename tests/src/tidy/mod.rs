@@ -1,14 +1,16 @@
-//! What tests of the source tree need: its files, and its code without comments and strings.
+//! The source tree as tests see it: its files, its code without comments and strings, its prose.
+
+pub mod prose;
 
 use std::path::{Path, PathBuf};
 
 /// Folders that hold nothing written by hand.
 const FOLDERS_SKIPPED: &[&str] = &["target", ".git", "corpus", "artifacts"];
 
-/// All files written by hand below `folder`, sorted. `Cargo.lock` is no such file.
+/// Returns all files written by hand below `folder`, sorted; not `Cargo.lock`.
 ///
 /// # Panics
-/// When a folder can't be read.
+/// If a folder can't be read.
 #[must_use]
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -32,10 +34,10 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The Rust files below `folder`, with their text.
+/// Returns the Rust files below `folder`, with their text.
 ///
 /// # Panics
-/// When one isn't UTF-8.
+/// If one isn't UTF-8.
 #[must_use]
 pub fn rust_files(folder: &Path) -> Vec<(PathBuf, String)> {
     let rust = files(folder).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
@@ -46,7 +48,7 @@ pub fn rust_files(folder: &Path) -> Vec<(PathBuf, String)> {
     .collect()
 }
 
-/// Rust code with the insides of comments, strings and character literals blanked, line ends kept.
+/// Returns Rust code with comments, strings and character literals blanked, line ends kept.
 #[must_use]
 pub fn code_only(text: &str) -> String {
     let bytes = text.as_bytes();
@@ -65,7 +67,7 @@ pub fn code_only(text: &str) -> String {
     String::from_utf8_lossy(&code).into_owned()
 }
 
-/// Whether `word` stands in `code` as a word of its own.
+/// Returns whether `code` contains `word` as a word of its own.
 #[must_use]
 pub fn has_word(code: &str, word: &str) -> bool {
     code.match_indices(word).any(|(at, _)| {
@@ -79,7 +81,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Length of the comment, string or character literal that begins here; 0 if none does.
+/// Returns the length of the comment, string or character literal that starts here, or 0.
 fn opaque_len(rest: &[u8], in_word: bool) -> usize {
     let until = |end: &[u8], from: usize| {
         rest[from..].windows(end.len()).position(|window| window == end).map_or(rest.len(), |at| from + at + end.len())
