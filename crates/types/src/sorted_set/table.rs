@@ -1,30 +1,32 @@
-//! From a member to the number of its record: extendible hashing over small open-addressing segments.
+//! A table from members to record ids: extendible hashing over small open-addressing segments.
 //!
-//! A hash's top bits choose a word of the directory, hence a segment; the bits after the segment's own depth are the home slot.
-//! A slot has the record's number and one byte of its hash, so that a wrong record is hardly ever looked at. A full
-//! segment doubles up to [`SLOTS_MAX`] and then splits: an insertion moves at most one segment's slots. Directory, segments
-//! and slots are in the order of the hash, so a scan's cursor is a point in the hash's range and stays exact while segments
-//! grow, split and merge.
+//! The top bits of a hash choose a directory word and so a segment; the bits after the segment's
+//! own depth are the home slot. A slot holds the record's id and one byte of its hash, so that
+//! wrong records are hardly ever read. A full segment doubles up to [`SLOTS_MAX`] and then splits:
+//! an insertion moves the slots of at most one segment. Directory, segments and slots are in hash
+//! order, so a scan cursor is a point in the hash range and stays exact while segments grow, split
+//! and merge.
 
 /// Slots of the smallest segment.
 const SLOTS_MIN: usize = 16;
-/// Slots of a segment that splits instead of growing.
+/// Slots at which a segment splits instead of growing.
 const SLOTS_MAX: usize = 1024;
-/// Deepest directory: beyond, keys collide by the hundred in their hash's top bits, and a segment grows after all.
+/// Maximum directory depth. Beyond it, keys collide by the hundred in the top bits of their hash,
+/// and segments grow after all.
 const DEPTH_MAX: u32 = 26;
-/// Bits that a cursor leaves out: far below one slot of the deepest segment.
+/// Low hash bits that a cursor omits: far below one slot of the deepest segment.
 const CURSOR_SHIFT: u32 = 16;
-/// Two segments merge when both have fewer members than this together.
+/// Two segments merge if they have fewer members than this together.
 const MERGE_BELOW: usize = SLOTS_MAX / 4;
 
-/// A free slot.
+/// The tag of a free slot.
 const EMPTY: u8 = 0;
-/// A slot that was freed and that a search goes past.
-const DEAD: u8 = 1;
+/// The tag of a removed member's slot, which a search must pass.
+const TOMBSTONE: u8 = 1;
 /// The lowest tag of a member.
 const TAG_MIN: u8 = 2;
 
-/// The byte of a hash that its slot has: bits that choose neither segment nor slot.
+/// Returns the byte of a hash that its slot holds: bits that choose neither segment nor slot.
 #[inline]
 fn tag_of(hash: u64) -> u8 {
     (hash as u8).max(TAG_MIN)
@@ -32,17 +34,17 @@ fn tag_of(hash: u64) -> u8 {
 
 #[derive(Clone, Debug, Default)]
 struct Segment {
-    /// Top bits of the hash that all its members have in common.
+    /// Number of top hash bits that all its members share.
     depth: u32,
     len: u32,
-    dead: u32,
+    tombstones: u32,
     tags: Box<[u8]>,
     ids: Box<[u32]>,
 }
 
 impl Segment {
     fn new(depth: u32, slots: usize) -> Self {
-        Segment { depth, len: 0, dead: 0, tags: vec![EMPTY; slots].into(), ids: vec![0; slots].into() }
+        Segment { depth, len: 0, tombstones: 0, tags: vec![EMPTY; slots].into(), ids: vec![0; slots].into() }
     }
 
     fn slots(&self) -> usize {
@@ -53,9 +55,9 @@ impl Segment {
         self.slots() * (size_of::<u8>() + size_of::<u32>())
     }
 
-    /// Whether one member more would make searches long.
+    /// Returns whether one more member would make searches long.
     fn is_full(&self) -> bool {
-        (self.len + self.dead + 1) as usize * 16 > self.slots() * 13
+        (self.len + self.tombstones + 1) as usize * 16 > self.slots() * 13
     }
 
     #[inline]
@@ -67,7 +69,7 @@ impl Segment {
     fn find(&self, hash: u64, mut equals: impl FnMut(u32) -> bool) -> Option<usize> {
         let (mask, tag) = (self.slots() - 1, tag_of(hash));
         let mut at = self.home(hash);
-        // A segment is never full, so there is an end.
+        // Terminates: a segment always has empty slots.
         while self.tags[at] != EMPTY {
             if self.tags[at] == tag && equals(self.ids[at]) {
                 return Some(at);
@@ -77,14 +79,14 @@ impl Segment {
         None
     }
 
-    /// Adds a member that isn't there. It mustn't be full.
+    /// Adds a new member. The segment must not be full.
     fn insert(&mut self, hash: u64, id: u32) {
         let mask = self.slots() - 1;
         let mut at = self.home(hash);
         while self.tags[at] >= TAG_MIN {
             at = (at + 1) & mask;
         }
-        self.dead -= u32::from(self.tags[at] == DEAD);
+        self.tombstones -= u32::from(self.tags[at] == TOMBSTONE);
         self.tags[at] = tag_of(hash);
         self.ids[at] = id;
         self.len += 1;
@@ -95,32 +97,32 @@ impl Segment {
     }
 }
 
-/// See the head of this file. The caller knows the members: it says whether a record is the one searched for, and what its
-/// member's hash is.
+/// The table described at the head of this module. It stores ids only: the caller passes closures
+/// that compare a record and that hash its member.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     directory: Vec<u32>,
     depth: u32,
     segments: Vec<Segment>,
-    /// Segments that are no longer used.
+    /// Unused segments.
     free: Vec<u32>,
     /// Bytes of all slots.
     bytes: usize,
 }
 
 impl Table {
-    /// An empty table, with room for some members.
+    /// Returns an empty table with space for this many members.
     pub(super) fn new(members: usize) -> Self {
         let wanted = (members * 16 / 13 + 2).next_power_of_two();
         let slots = wanted.clamp(SLOTS_MIN, SLOTS_MAX);
-        // Twice a segment's slots and more: as many segments from the start, so that none is split on the way.
+        // Beyond one segment, start with as many as needed, so that none splits on the way.
         let depth = (wanted.max(slots) / slots).trailing_zeros().min(DEPTH_MAX);
         let segments: Vec<Segment> = (0..1usize << depth).map(|_| Segment::new(depth, slots)).collect();
         let bytes = segments.iter().map(Segment::bytes).sum();
         Table { directory: (0..1u32 << depth).collect(), depth, segments, free: Vec::new(), bytes }
     }
 
-    /// Bytes of heap. Constant time.
+    /// Returns the bytes of heap. Constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
             + self.segments.capacity() * size_of::<Segment>()
@@ -134,7 +136,7 @@ impl Table {
 
     #[inline]
     fn word_of(&self, hash: u64) -> usize {
-        // A shift by 64 isn't one: with a depth of 0 there is one word.
+        // A shift by 64 isn't defined; at depth 0 there is one word.
         hash.checked_shr(u64::BITS - self.depth).unwrap_or(0) as usize
     }
 
@@ -144,7 +146,7 @@ impl Table {
         segment.find(hash, equals).map(|at| segment.ids[at])
     }
 
-    /// Adds a member that isn't there.
+    /// Adds a new member.
     #[inline]
     pub(super) fn insert(&mut self, hash: u64, id: u32, hash_of: impl Fn(u32) -> u64) {
         while self.segments[self.segment_of(hash) as usize].is_full() {
@@ -154,15 +156,15 @@ impl Table {
         self.segments[segment as usize].insert(hash, id);
     }
 
-    /// Takes a member out; it must be there.
+    /// Removes a member, which must exist.
     pub(super) fn remove(&mut self, hash: u64, id: u32, hash_of: impl Fn(u32) -> u64) {
         let number = self.segment_of(hash);
         let segment = &mut self.segments[number as usize];
         let Some(at) = segment.find(hash, |found| found == id) else { return };
         let next = (at + 1) & (segment.slots() - 1);
         let is_last = segment.tags[next] == EMPTY;
-        segment.tags[at] = if is_last { EMPTY } else { DEAD };
-        segment.dead += u32::from(!is_last);
+        segment.tags[at] = if is_last { EMPTY } else { TOMBSTONE };
+        segment.tombstones += u32::from(!is_last);
         segment.len -= 1;
         let len = segment.len as usize;
         if segment.depth > 0 && len < MERGE_BELOW / 2 {
@@ -173,7 +175,7 @@ impl Table {
         }
     }
 
-    /// Gives the segment of a hash room for one more.
+    /// Makes space for one more member in the segment of a hash.
     #[cold]
     fn make_room(&mut self, hash: u64, hash_of: &impl Fn(u32) -> u64) {
         let number = self.segment_of(hash);
@@ -182,7 +184,7 @@ impl Table {
             (segment.len as usize, segment.slots(), segment.depth)
         };
         if len * 2 < slots {
-            // Most are dead: the same size does.
+            // Mostly tombstones: keep the size.
             self.rebuild(number, depth, slots, hash_of);
         } else if slots < SLOTS_MAX || depth == DEPTH_MAX {
             self.rebuild(number, depth, slots * 2, hash_of);
@@ -191,7 +193,7 @@ impl Table {
         }
     }
 
-    /// Puts a segment's members into slots anew.
+    /// Reinserts the members of a segment into a new one.
     fn rebuild(&mut self, number: u32, depth: u32, slots: usize, hash_of: &impl Fn(u32) -> u64) {
         let old = std::mem::replace(&mut self.segments[number as usize], Segment::new(depth, slots));
         let new = &mut self.segments[number as usize];
@@ -228,13 +230,13 @@ impl Table {
                 (self.segments.len() - 1) as u32
             }
         };
-        // The words of the old segment: their first, and how many.
+        // The directory words of the old segment: the first, and how many.
         let words = 1 << (self.depth - depth);
         let first = self.word_of(hash) & !(words - 1);
         self.directory[first + words / 2..first + words].fill(other);
     }
 
-    /// Joins a segment with the one it was split from, if both are nearly empty.
+    /// Merges a segment with its buddy if both are nearly empty.
     #[cold]
     fn merge(&mut self, number: u32, hash: u64, hash_of: &impl Fn(u32) -> u64) {
         let depth = self.segments[number as usize].depth;
@@ -257,8 +259,8 @@ impl Table {
         self.directory[start..start + 2 * words].fill(number);
     }
 
-    /// Goes on with a scan from a cursor (0: the beginning): visits members until `count` have been seen, or somewhat more.
-    /// Returns the cursor to go on from; 0: that was all.
+    /// Continues a scan from a cursor (0 starts): visits at least `count` members, or all that are
+    /// left. Returns the next cursor; 0 at the end.
     pub(super) fn scan(
         &self,
         cursor: u64,
@@ -272,7 +274,7 @@ impl Table {
             let segment = &self.segments[self.segment_of(point) as usize];
             let bits = segment.slots().trailing_zeros();
             let from = segment.home(point);
-            // As many slots as hold about what is still wanted.
+            // About as many slots as hold the members still wanted.
             let wanted = (count - seen).max(1) * segment.slots() / (segment.len as usize).max(1);
             let to = from.saturating_add(wanted.max(1)).min(segment.slots());
             let mut at = from;
@@ -290,14 +292,14 @@ impl Table {
                 }
                 at = (at + 1) & (segment.slots() - 1);
             }
-            // Where the slot `to` begins; the end of the last segment is the end of all.
-            let begins = point.checked_shr(u64::BITS - segment.depth).unwrap_or(0) << bits | to as u64;
-            let begins = if to == segment.slots() {
+            // The point where slot `to` starts; the end of the last segment ends the scan.
+            let next = point.checked_shr(u64::BITS - segment.depth).unwrap_or(0) << bits | to as u64;
+            let next = if to == segment.slots() {
                 (point.checked_shr(u64::BITS - segment.depth).unwrap_or(0) + 1) << bits
             } else {
-                begins
+                next
             };
-            point = begins.checked_shl(u64::BITS - bits - segment.depth).unwrap_or(0);
+            point = next.checked_shl(u64::BITS - bits - segment.depth).unwrap_or(0);
             if point == 0 || seen >= count {
                 return point >> CURSOR_SHIFT;
             }
@@ -312,7 +314,7 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// A table whose members are their records' numbers.
+    /// A table whose members are their own record ids.
     fn hash_of(id: u32) -> u64 {
         u64::from(id)
             .wrapping_add(7)
@@ -331,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_found_while_it_grows_and_shrinks() {
+    fn members_are_found_during_growth_and_shrinking() {
         let mut random = Random::announced("table");
         let (mut table, mut model) = (Table::new(0), HashMap::new());
         for target in [5_000u64, 100, 40_000, 300, 0, 900] {
@@ -349,11 +351,11 @@ mod tests {
             }
             check(&table, &model);
         }
-        assert!(table.bytes < 100_000, "slots are given back: {}", table.bytes);
+        assert!(table.bytes < 100_000, "slots are released: {}", table.bytes);
     }
 
     #[test]
-    fn a_scan_sees_what_stays() {
+    fn a_scan_visits_members_that_stay() {
         let mut random = Random::announced("table_scan");
         for _ in 0..40 {
             let (mut table, mut model) = (Table::new(0), HashMap::new());
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn without_changes_a_scan_sees_each_once_and_about_as_many_as_asked() {
+    fn without_changes_a_scan_visits_each_once() {
         let mut table = Table::new(10_000);
         for id in 0..10_000 {
             table.insert(hash_of(id), id, hash_of);

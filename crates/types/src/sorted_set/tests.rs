@@ -1,11 +1,11 @@
-//! A sorted set against a plain model, in both forms.
+//! Tests of a sorted set against a plain model, in both forms.
 
 use std::collections::BTreeMap;
 
 use super::*;
 use crate::testing::Random;
 
-/// A score as an order that `BTreeMap` understands.
+/// Maps a score to an integer of the same order, for `BTreeMap`.
 fn ordered(score: f64) -> i64 {
     let bits = score.to_bits() as i64;
     if bits < 0 { i64::MIN - bits } else { bits }
@@ -75,12 +75,12 @@ fn check(set: &SortedSet, model: &Model, random: &mut Random) {
 fn run(name: &str, limits: PackLimits, members: u64, steps: usize, check_every: u64) {
     let mut random = Random::announced(name);
     let (mut set, mut model) = (SortedSet::empty(), Model::default());
-    // Phases of growing and shrinking, so that nodes split, join and vanish.
+    // Phases of growing and shrinking, so that nodes split, merge and are freed.
     for step in 0..steps {
         let grows = (step * 6 / steps).is_multiple_of(2);
         let member = format!("member:{}", random.below(members)).into_bytes();
         if random.below(10) < if grows { 8 } else { 2 } {
-            // Few different scores, so that many are equal.
+            // Few distinct scores, so that many are equal.
             let score = (random.below(members) as f64 - members as f64 / 3.0).trunc() / 4.0;
             let known = model.scores.get(&member).copied();
             let added = set.add(&member, score, AddOptions::default(), limits);
@@ -132,13 +132,13 @@ fn members_in_order_fill_their_leaves() {
             model.set(member.as_bytes(), score);
         }
         check(&set, &model, &mut Random::announced("members_in_order"));
-        // 16 of record, 6 to 12 of table, 5 of tree.
+        // 16 bytes of record, 6 to 12 of table, 5 of tree.
         assert!(set.allocated_bytes() / 5_000 <= 36, "{}", set.allocated_bytes() / 5_000);
     }
 }
 
 #[test]
-fn options_decide() {
+fn options_restrict_changes() {
     let mut set = SortedSet::empty();
     let add = |set: &mut SortedSet, score: f64, options: AddOptions| set.add(b"m", score, options, PackLimits::DEFAULT);
     let none = AddOptions::default();
@@ -212,7 +212,7 @@ fn ranges_of_members() {
 }
 
 #[test]
-fn a_scan_sees_all() {
+fn a_scan_visits_all() {
     let mut set = SortedSet::empty();
     for index in 0..2_000 {
         set.add(format!("m{index}").as_bytes(), f64::from(index), AddOptions::default(), LARGE);

@@ -1,24 +1,27 @@
-//! The order of a large sorted set: a B+ tree of records' numbers with counts, by score and then by the members' bytes.
+//! The order of a large sorted set: a B+ tree of record ids with counts, by score and then by the
+//! bytes of the member.
 //!
-//! An inner node has for each child how many records are below it, and the score and number of the first: a search by score
-//! touches no record on its way down. A leaf has numbers only. Leaves are linked both ways.
+//! For each child, an inner node holds the number of records below it, and the score and id of the
+//! first: a search by score touches no record on its way down. A leaf holds ids only. Leaves are
+//! linked in both directions.
 
 use super::records::{NONE, Records};
 use super::slab::Slab;
 
-/// Numbers in a leaf.
+/// Ids per leaf.
 const LEAF: usize = 64;
-/// Children of an inner node.
+/// Children per inner node.
 const FAN: usize = 32;
-/// Numbers in a leaf that was built full: some room, so that the next insertion doesn't split it.
+/// Ids per leaf of a tree that is built whole: some space is left, so that the next insertion
+/// doesn't split it.
 const LEAF_BUILT: usize = 60;
-/// Children of an inner node that was built full.
+/// Children per inner node of a tree that is built whole.
 const FAN_BUILT: usize = 30;
-/// A leaf with fewer numbers than this is joined to a neighbour, where both fit into three quarters of one.
+/// A leaf with fewer ids than this merges with a neighbor if both fit into three quarters of one.
 const LEAF_LOW: usize = LEAF / 4;
 /// As [`LEAF_LOW`], for inner nodes.
 const FAN_LOW: usize = FAN / 4;
-/// Levels of inner nodes: 8 to the power of this many leaves is more than numbers count.
+/// Maximum number of levels of inner nodes: 8 to this power leaves exceed any number of ids.
 const LEVELS_MAX: usize = 12;
 
 #[derive(Clone, Debug)]
@@ -39,11 +42,11 @@ impl Leaf {
 struct Inner {
     len: u32,
     children: [u32; FAN],
-    /// Records below each child.
+    /// Number of records below each child.
     counts: [u32; FAN],
     /// Score of each child's first record.
     scores: [f64; FAN],
-    /// Number of each child's first record.
+    /// Id of each child's first record.
     firsts: [u32; FAN],
 }
 
@@ -99,7 +102,7 @@ impl Inner {
     }
 }
 
-/// What an inner node knows of a child.
+/// The data that an inner node holds about a child.
 #[derive(Clone, Copy, Debug)]
 struct Child {
     node: u32,
@@ -108,7 +111,7 @@ struct Child {
     first: u32,
 }
 
-/// The way down to a leaf: inner nodes and the index of the child taken in each.
+/// The path to a leaf: inner nodes, and the index of the child taken in each.
 #[derive(Clone, Copy)]
 struct Path {
     steps: [(u32, u32); LEVELS_MAX],
@@ -122,16 +125,16 @@ impl Path {
     }
 }
 
-/// A place in the order.
+/// A position in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     leaf: u32,
     at: u32,
-    /// How many are before it.
+    /// Number of records before it.
     pub(super) rank: usize,
 }
 
-/// See the head of this file.
+/// The tree described at the head of this module.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     leaves: Slab<Leaf, 6>,
@@ -149,7 +152,7 @@ impl Tree {
         Tree { leaves, inners: Slab::new(), root, levels: 0, len: 0 }
     }
 
-    /// The tree of numbers that are in order.
+    /// Builds a tree from ids in order.
     pub(super) fn build(ids: &[u32], records: &Records) -> Self {
         if ids.is_empty() {
             return Self::new();
@@ -188,17 +191,18 @@ impl Tree {
         self.len
     }
 
-    /// Bytes of heap. Constant time.
+    /// Returns the bytes of heap. Constant time.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.leaves.allocated_bytes() + self.inners.allocated_bytes()
     }
 
-    /// A copy without the room for growth.
+    /// Returns a copy without spare capacity.
     pub(super) fn copy(&self) -> Self {
         Tree { leaves: self.leaves.copy(), inners: self.inners.copy(), ..*self }
     }
 
-    /// The first place for which `before` (of score and number) doesn't hold; it holds for all before that and for none after.
+    /// Returns the first place for which `before` (of score and id) doesn't hold. It must hold for
+    /// a prefix of the order.
     #[inline]
     pub(super) fn partition(&self, before: impl Fn(f64, u32) -> bool, records: &Records) -> Place {
         let (_, mut place) = self.descend(before, records);
@@ -216,7 +220,7 @@ impl Tree {
         let (mut node, mut rank) = (self.root, 0);
         for _ in 0..self.levels {
             let inner = self.inners.get(node);
-            // The last child whose first record is before; the first child where none is.
+            // The last child whose first record is before; otherwise the first child.
             let (mut low, mut high) = (0, inner.len() - 1);
             while low < high {
                 let middle = (low + high).div_ceil(2);
@@ -234,7 +238,7 @@ impl Tree {
         (path, Place { leaf: node, at: at as u32, rank: rank + at })
     }
 
-    /// The place of a rank, below [`Tree::len`].
+    /// Returns the place of a rank below [`Tree::len`].
     pub(super) fn nth(&self, rank: usize) -> Place {
         self.descend_to(rank).1
     }
@@ -255,13 +259,13 @@ impl Tree {
         (path, Place { leaf: node, at: left as u32, rank })
     }
 
-    /// The number at a place, which isn't the end.
+    /// Returns the id at a place, which isn't the end.
     #[inline]
     pub(super) fn id(&self, place: Place) -> u32 {
         self.leaves.get(place.leaf).ids[place.at as usize]
     }
 
-    /// The place after another that isn't the end.
+    /// Returns the place after one that isn't the end.
     #[inline]
     pub(super) fn next(&self, mut place: Place) -> Place {
         let leaf = self.leaves.get(place.leaf);
@@ -274,7 +278,7 @@ impl Tree {
         place
     }
 
-    /// The place before another that isn't the first.
+    /// Returns the place before one that isn't the first.
     #[inline]
     pub(super) fn previous(&self, mut place: Place) -> Place {
         place.rank -= 1;
@@ -286,7 +290,7 @@ impl Tree {
         place
     }
 
-    /// Adds a record's number where its score and member belong.
+    /// Inserts a record's id by its score and member.
     pub(super) fn insert(&mut self, id: u32, records: &Records) {
         let (score, member) = (records.score(id), records.member(id));
         let before = |other: f64, other_id: u32| other < score || (other == score && records.member(other_id) < member);
@@ -298,14 +302,14 @@ impl Tree {
             leaf.ids.copy_within(at..leaf.len as usize, at + 1);
             leaf.ids[at] = id;
             leaf.len += 1;
-            self.grown(&path, (at == 0).then_some((score, id)));
+            self.count_insertion(&path, (at == 0).then_some((score, id)));
             return;
         }
         self.split_leaf(&path, place, id, records);
     }
 
-    /// Counts one record more on the way down; `first` is the leaf's new first record.
-    fn grown(&mut self, path: &Path, mut first: Option<(f64, u32)>) {
+    /// Counts one more record along a path; `first` is the leaf's new first record.
+    fn count_insertion(&mut self, path: &Path, mut first: Option<(f64, u32)>) {
         for &(node, index) in path.steps[..path.len].iter().rev() {
             let inner = self.inners.get_mut(node);
             inner.counts[index as usize] += 1;
@@ -317,8 +321,8 @@ impl Tree {
         }
     }
 
-    /// Adds a number to a full leaf, which becomes two. At either end of all the old one stays full: numbers that come in order
-    /// fill their leaves.
+    /// Inserts an id into a full leaf by splitting it. At either end of the tree the old leaf stays
+    /// full: ids inserted in order fill their leaves.
     fn split_leaf(&mut self, path: &Path, place: Place, id: u32, records: &Records) {
         let at = place.at as usize;
         let old = self.leaves.get(place.leaf).clone();
@@ -330,8 +334,8 @@ impl Tree {
         let mut right = Leaf { len: 0, previous: place.leaf, next: old.next, ids: [NONE; LEAF] };
         right.len = (LEAF - cut) as u32;
         right.ids[..LEAF - cut].copy_from_slice(&old.ids[cut..]);
-        let goes_right = at > cut || cut == LEAF;
-        if goes_right {
+        let is_right = at > cut || cut == LEAF;
+        if is_right {
             let at = at - cut;
             right.ids.copy_within(at..LEAF - cut, at + 1);
             right.ids[at] = id;
@@ -344,7 +348,7 @@ impl Tree {
         let left = self.leaves.get_mut(place.leaf);
         left.next = new;
         left.len = cut as u32;
-        if !goes_right {
+        if !is_right {
             left.ids.copy_within(at..cut, at + 1);
             left.ids[at] = id;
             left.len += 1;
@@ -364,7 +368,8 @@ impl Tree {
         Child { node, count: inner.total(), ..inner.child(0) }
     }
 
-    /// Puts two children in place of the one that a path takes on its level `depth - 1`, and tells the levels above.
+    /// Replaces the child that a path takes at level `depth - 1` by two, and updates the levels
+    /// above.
     fn replace_by_two(&mut self, path: &Path, depth: usize, one: Child, two: Child) {
         let Some(level) = depth.checked_sub(1) else {
             let mut root = Inner::empty();
@@ -398,7 +403,7 @@ impl Tree {
         self.replace_by_two(path, level, one, two);
     }
 
-    /// Tells the levels above `level` what the node there holds now.
+    /// Updates the levels above `level` after a change of the node there.
     fn refresh(&mut self, path: &Path, level: usize) {
         for above in (0..level).rev() {
             let child = self.inner_child(path.steps[above + 1].0);
@@ -407,19 +412,20 @@ impl Tree {
         }
     }
 
-    /// Takes the number of a record out that is there with this score.
+    /// Removes the id of a record, which must be in the tree with this score.
     pub(super) fn remove(&mut self, id: u32, records: &Records) {
         let (score, member) = (records.score(id), records.member(id));
         let before = |other: f64, other_id: u32| other < score || (other == score && records.member(other_id) < member);
         let (path, place) = self.descend(before, records);
-        // The first record of a leaf isn't before itself, so the way down led to the end of the leaf in front.
+        // The first record of a leaf isn't before itself, so the path led to the end of the
+        // previous leaf.
         let (path, place) =
             if place.at < self.leaves.get(place.leaf).len { (path, place) } else { self.descend_to(place.rank) };
-        debug_assert_eq!(self.id(place), id, "a record is where its score and member say");
+        debug_assert_eq!(self.id(place), id, "a record isn't where its score and member say");
         self.remove_at(&path, place, records);
     }
 
-    /// Takes the number of a rank out.
+    /// Removes the id of a rank and returns it.
     pub(super) fn remove_nth(&mut self, rank: usize, records: &Records) -> u32 {
         let (path, place) = self.descend_to(rank);
         let id = self.id(place);
@@ -445,13 +451,13 @@ impl Tree {
             first = first.filter(|_| index == 0);
         }
         if len < LEAF_LOW && path.len > 0 {
-            self.leaf_is_low(path, place.leaf, records);
+            self.merge_leaf(path, place.leaf, records);
         }
     }
 
-    /// Joins a leaf with few numbers to a neighbour below the same node, or drops it when it is empty.
+    /// Merges a small leaf with a neighbor under the same parent, or removes it if it is empty.
     #[cold]
-    fn leaf_is_low(&mut self, path: &Path, node: u32, records: &Records) {
+    fn merge_leaf(&mut self, path: &Path, node: u32, records: &Records) {
         let level = path.len - 1;
         let (parent, index) = path.steps[level];
         let (inner, index) = (self.inners.get(parent), index as usize);
@@ -467,11 +473,11 @@ impl Tree {
             _ => return,
         };
         let (one, two) = (inner.children[left], inner.children[left + 1]);
-        let gone = self.leaves.get(two).clone();
+        let removed = self.leaves.get(two).clone();
         let leaf = self.leaves.get_mut(one);
         let at = leaf.len as usize;
-        leaf.ids[at..at + gone.len as usize].copy_from_slice(gone.ids());
-        leaf.len += gone.len;
+        leaf.ids[at..at + removed.len as usize].copy_from_slice(removed.ids());
+        leaf.len += removed.len;
         self.unlink_leaf(two);
         let child = self.leaf_child(one, records);
         self.inners.get_mut(parent).set(left, child);
@@ -489,14 +495,15 @@ impl Tree {
         self.leaves.remove(node);
     }
 
-    /// Takes a child out of the node at a path's level, and joins or drops that node where few or none are left.
+    /// Removes a child from the node at a path's level; merges or removes that node if few or none
+    /// are left.
     fn drop_child(&mut self, path: &Path, level: usize, index: usize) {
         let (node, _) = path.steps[level];
         let inner = self.inners.get_mut(node);
         inner.remove(index);
         let len = inner.len();
         if level == 0 {
-            // A root with one child is one level too many.
+            // A root with a single child is one level too many.
             let mut root = node;
             while self.levels > 0 && self.inners.get(root).len() == 1 {
                 let child = self.inners.get(root).children[0];
@@ -515,15 +522,16 @@ impl Tree {
         }
         let child = self.inner_child(node);
         self.inners.get_mut(parent).set(at, child);
-        if len < FAN_LOW && self.join_inner(parent, at) {
-            let gone = self.right_of_joined(parent, at);
-            return self.drop_child(path, level - 1, gone);
+        if len < FAN_LOW && self.merge_inner(parent, at) {
+            let removed = self.free_emptied(parent, at);
+            return self.drop_child(path, level - 1, removed);
         }
         self.refresh(path, level - 1);
     }
 
-    /// Moves the children of one of two neighbours into the other, if few enough: the right one of them is empty then.
-    fn join_inner(&mut self, parent: u32, at: usize) -> bool {
+    /// Merges a node with a neighbor if they have few children: empties the right one into the
+    /// left.
+    fn merge_inner(&mut self, parent: u32, at: usize) -> bool {
         let above = self.inners.get(parent);
         let lens = |index: usize| self.inners.get(above.children[index]).len();
         let fits = |index: usize| lens(index) + lens(index + 1) <= FAN / 4 * 3;
@@ -533,22 +541,23 @@ impl Tree {
             _ => return false,
         };
         let (one, two) = (above.children[left], above.children[left + 1]);
-        let mut gone = self.inners.get(two).clone();
-        gone.move_to(0, self.inners.get_mut(one));
+        let mut removed = self.inners.get(two).clone();
+        removed.move_to(0, self.inners.get_mut(one));
         self.inners.get_mut(two).len = 0;
         let child = self.inner_child(one);
         self.inners.get_mut(parent).set(left, child);
         true
     }
 
-    /// Which child of `parent`, at or beside `at`, has been emptied by [`Tree::join_inner`]; frees it.
-    fn right_of_joined(&mut self, parent: u32, at: usize) -> usize {
+    /// Frees the child of `parent`, at or beside `at`, that [`Tree::merge_inner`] emptied. Returns
+    /// its index.
+    fn free_emptied(&mut self, parent: u32, at: usize) -> usize {
         let above = self.inners.get(parent);
         let is_empty = |index: &usize| self.inners.get(above.children[*index]).len() == 0;
-        let gone = [at, at + 1].into_iter().filter(|index| *index < above.len()).find(is_empty).unwrap_or(at);
-        let node = above.children[gone];
+        let removed = [at, at + 1].into_iter().filter(|index| *index < above.len()).find(is_empty).unwrap_or(at);
+        let node = above.children[removed];
         self.inners.remove(node);
-        gone
+        removed
     }
 
     /// Checks every node: order, counts, first records, links.
@@ -560,7 +569,7 @@ impl Tree {
         assert_eq!(count, self.len);
         assert_eq!(ids.len(), self.len);
         let key = |id: u32| (records.score(id), records.member(id));
-        assert!(ids.windows(2).all(|pair| key(pair[0]) < key(pair[1])), "in order");
+        assert!(ids.windows(2).all(|pair| key(pair[0]) < key(pair[1])), "ids are out of order");
         if last_leaf != NONE {
             assert_eq!(self.leaves.get(last_leaf).next, NONE);
         }
@@ -580,7 +589,7 @@ impl Tree {
             return leaf.len as usize;
         }
         let inner = self.inners.get(node);
-        assert!(inner.len() > usize::from(level == self.levels), "a root has two children at least");
+        assert!(inner.len() > usize::from(level == self.levels), "an inner node has too few children");
         let mut total = 0;
         for index in 0..inner.len() {
             let from = ids.len();

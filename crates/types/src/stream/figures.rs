@@ -1,33 +1,34 @@
-//! What a stream counts, and what can be told from it of a consumer group's progress.
+//! The counters of a stream, and the progress of its groups derived from them.
 
 use super::group::{ENTRIES_READ_UNKNOWN, Group};
 use super::id::StreamId;
 
-/// The figures of a stream.
+/// The counters of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Entries that are there.
+    /// Number of entries.
     pub length: u64,
-    /// Id of the first of them; 0-0 without any.
+    /// Id of the first entry; 0-0 without any.
     pub first_id: StreamId,
     /// The largest id that an entry ever had.
     pub last_id: StreamId,
     /// The largest id that `XDEL` removed.
     pub max_deleted_id: StreamId,
-    /// Entries that were ever added.
+    /// Number of entries ever added.
     pub entries_added: u64,
 }
 
 impl Figures {
-    /// Whether `XDEL` may have removed an entry of that id or a later one (Redis's `streamRangeHasTombstones`).
+    /// Returns whether `XDEL` may have removed an entry with this id or a later one (Redis's
+    /// `streamRangeHasTombstones`).
     fn has_tombstones_from(&self, start: StreamId) -> bool {
-        // Those before the first entry don't count.
+        // Deletions before the first entry don't count.
         let none = self.length == 0 || self.max_deleted_id == StreamId::MIN || self.first_id > self.max_deleted_id;
         !none && start <= self.max_deleted_id
     }
 
-    /// How many entries were added up to an id, if that can be told without counting
-    /// (Redis's `streamEstimateDistanceFromFirstEverEntry`).
+    /// Returns how many entries were added up to an id, if that is known without counting (Redis's
+    /// `streamEstimateDistanceFromFirstEverEntry`).
     pub(crate) fn entries_up_to(&self, id: StreamId) -> Option<u64> {
         if self.entries_added == 0 {
             return Some(0);
@@ -49,7 +50,7 @@ impl Figures {
         }
     }
 
-    /// `entries-read` of a group after it has read the entry of an id, which is beyond its last one.
+    /// Returns the `entries-read` of a group after it reads the entry of an id beyond its last one.
     #[inline]
     pub(super) fn entries_read_after(&self, group: &Group, id: StreamId) -> i64 {
         if group.entries_read != ENTRIES_READ_UNKNOWN && !self.has_tombstones_from(id) {
@@ -61,7 +62,7 @@ impl Figures {
         }
     }
 
-    /// Entries that a group has yet to read; `None`: it can't be told.
+    /// Returns how many entries a group has yet to read; `None` if unknown.
     pub fn lag(&self, group: &Group) -> Option<i64> {
         let added = self.entries_added as i64;
         if added == 0 {

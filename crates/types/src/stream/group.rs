@@ -1,24 +1,24 @@
-//! Consumer groups: who was given which entry, and hasn't acknowledged it.
+//! Consumer groups: which consumer has which entry pending.
 //!
-//! The pending entries of a group are kept once with all that is known of them, and once per consumer as ids only: a consumer
-//! finds its history, and a group its oldest entry, without looking at anybody else's.
+//! A group stores its pending entries once with all details, and once per consumer as ids only. A
+//! consumer finds its entries, and a group its oldest one, without visiting those of others.
 
 use super::id::StreamId;
 use super::ordered::{Keyed, Ordered};
 
-/// `entries-read` that isn't known (Redis's `SCG_INVALID_ENTRIES_READ`).
+/// An unknown `entries-read` (Redis's `SCG_INVALID_ENTRIES_READ`).
 pub const ENTRIES_READ_UNKNOWN: i64 = -1;
 
-/// A consumer's number in its group: it stays the same as long as there is the consumer.
+/// The number of a consumer in its group, stable while the consumer exists.
 pub(super) type ConsumerNumber = u32;
 
-/// A pending entry, as its group knows it.
+/// A pending entry in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nack {
     pub(super) id: StreamId,
-    /// When it was last delivered, unix time in ms.
+    /// Time of the last delivery, in Unix milliseconds.
     pub(super) delivered_ms: i64,
-    /// How often it was delivered.
+    /// Number of deliveries.
     pub(super) deliveries: u64,
     pub(super) consumer: ConsumerNumber,
 }
@@ -33,13 +33,13 @@ impl Keyed for Nack {
 /// A pending entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pending<'g> {
-    /// Id of the entry, which may be deleted meanwhile.
+    /// Id of the entry, which may have been deleted.
     pub id: StreamId,
-    /// Name of the consumer that has it.
+    /// Name of its consumer.
     pub consumer: &'g [u8],
-    /// When it was last delivered, unix time in ms.
+    /// Time of the last delivery, in Unix milliseconds.
     pub delivered_ms: i64,
-    /// How often it was delivered.
+    /// Number of deliveries.
     pub deliveries: u64,
 }
 
@@ -52,22 +52,22 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// When it last tried to do something, unix time in ms.
+    /// Returns the time of its last attempted operation, in Unix milliseconds.
     pub fn seen_ms(&self) -> i64 {
         self.seen_ms
     }
 
-    /// How many entries it has.
+    /// Returns the number of its pending entries.
     pub fn pending_len(&self) -> usize {
         self.pending.len()
     }
 
-    /// Ids of its entries, in order.
+    /// Iterates over the ids of its pending entries, in order.
     pub fn pending(&self) -> impl Iterator<Item = StreamId> {
         self.pending.iter().copied()
     }
@@ -79,14 +79,14 @@ pub struct Group {
     name: Box<[u8]>,
     pub(super) last_id: StreamId,
     pub(super) entries_read: i64,
-    /// Where the entry after `last_id` is or will be: the first id of its node, and the position in it. A hint: set when that was read,
-    /// forgotten when `last_id` is set otherwise.
+    /// A hint where the entry after `last_id` is or will be: the first id of its node, and the
+    /// position in it. Set when the group reads; cleared when `last_id` is set otherwise.
     pub(super) cursor: Option<(StreamId, usize)>,
     pub(super) pel: Ordered<Nack>,
     slots: Vec<Option<Consumer>>,
-    /// Numbers of the consumers, by name.
+    /// Numbers of the consumers, ordered by name.
     order: Vec<ConsumerNumber>,
-    /// Bytes of heap that the consumers' names and entries take.
+    /// Heap bytes of the consumers' names and pending entries.
     consumer_bytes: usize,
 }
 
@@ -104,40 +104,41 @@ impl Group {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Id of the entry that it delivered last.
+    /// Returns the id of the last delivered entry.
     pub fn last_id(&self) -> StreamId {
         self.last_id
     }
 
-    /// How many entries of the stream, from its very first, it has read; [`ENTRIES_READ_UNKNOWN`].
+    /// Returns how many entries of the stream, counted from the first ever added, it has read, or
+    /// [`ENTRIES_READ_UNKNOWN`].
     pub fn entries_read(&self) -> i64 {
         self.entries_read
     }
 
-    /// How many entries are pending.
+    /// Returns the number of pending entries.
     pub fn pending_len(&self) -> usize {
         self.pel.len()
     }
 
-    /// The pending entries of all consumers, from an id on.
+    /// Iterates over the pending entries of all consumers, from an id on.
     pub fn pending_from(&self, start: StreamId) -> impl Iterator<Item = Pending<'_>> {
         self.pel.iter_from(self.pel.ceil(start)).map(|nack| self.describe(nack))
     }
 
-    /// The last of the pending entries.
+    /// Returns the last pending entry.
     pub fn last_pending(&self) -> Option<Pending<'_>> {
         self.pel.last().map(|nack| self.describe(nack))
     }
 
-    /// The pending entries of a consumer of this group, from an id on.
+    /// Iterates over the pending entries of a consumer of this group, from an id on.
     pub fn pending_of<'g>(&'g self, consumer: &'g Consumer, start: StreamId) -> impl Iterator<Item = Pending<'g>> {
         let ids = consumer.pending.iter_from(consumer.pending.ceil(start));
-        // Each id of a consumer is one of the group.
+        // Each id of a consumer is also in the group.
         ids.filter_map(|&id| Some(self.describe(self.pel.get(self.pel.find(id)?))))
     }
 
@@ -146,22 +147,22 @@ impl Group {
         Pending { id, consumer: self.at(consumer).map_or(&[], Consumer::name), delivered_ms, deliveries }
     }
 
-    /// How many consumers there are.
+    /// Returns the number of consumers.
     pub fn consumers_len(&self) -> usize {
         self.order.len()
     }
 
-    /// The consumers, by name.
+    /// Iterates over the consumers, ordered by name.
     pub fn consumers(&self) -> impl Iterator<Item = &Consumer> {
         self.order.iter().filter_map(|&number| self.at(number))
     }
 
-    /// The consumer of a name.
+    /// Returns the consumer with a name.
     pub fn consumer(&self, name: &[u8]) -> Option<&Consumer> {
         self.at(self.number_of(name)?)
     }
 
-    /// Bytes of heap, names included.
+    /// Returns the bytes of heap, names included.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.name.len()
             + self.pel.allocated_bytes()
@@ -186,8 +187,9 @@ impl Group {
         self.search(name).ok().map(|at| self.order[at])
     }
 
-    /// The consumer of a name, created if need be, and whether it was. It was seen `now_ms`.
-    pub(super) fn seen(&mut self, name: &[u8], now_ms: i64) -> (ConsumerNumber, bool) {
+    /// Returns the consumer with a name, creating it if needed, and whether it was created. Sets
+    /// its time of last activity to `now_ms`.
+    pub(super) fn touch_consumer(&mut self, name: &[u8], now_ms: i64) -> (ConsumerNumber, bool) {
         match self.search(name) {
             Ok(at) => {
                 let number = self.order[at];
@@ -200,7 +202,7 @@ impl Group {
         }
     }
 
-    /// Adds a consumer. `false`: there is one of that name.
+    /// Creates a consumer. Returns `false` if the name exists.
     pub(super) fn create_consumer(&mut self, name: &[u8], now_ms: i64) -> bool {
         match self.search(name) {
             Ok(_) => false,
@@ -228,7 +230,7 @@ impl Group {
         number
     }
 
-    /// Removes a consumer with its pending entries; gives how many those were.
+    /// Removes a consumer with its pending entries. Returns how many those were.
     pub(super) fn remove_consumer(&mut self, name: &[u8]) -> Option<usize> {
         let at = self.search(name).ok()?;
         let number = self.order.remove(at);
@@ -242,7 +244,7 @@ impl Group {
         Some(consumer.pending.len())
     }
 
-    /// Changes the entries of a consumer, keeping the tally.
+    /// Changes the pending entries of a consumer, and updates the running sum.
     fn with_pending(&mut self, number: ConsumerNumber, change: impl FnOnce(&mut Ordered<StreamId>)) {
         let Some(consumer) = self.slots.get_mut(number as usize).and_then(Option::as_mut) else { return };
         let before = consumer.pending.allocated_bytes();
@@ -252,12 +254,12 @@ impl Group {
 
     fn add_to(&mut self, number: ConsumerNumber, id: StreamId) {
         self.with_pending(number, |pending| {
-            // An entry that is there already stays.
+            // The id may exist already.
             let _ = pending.insert(id);
         });
     }
 
-    fn take_from(&mut self, number: ConsumerNumber, id: StreamId) {
+    fn remove_from(&mut self, number: ConsumerNumber, id: StreamId) {
         self.with_pending(number, |pending| {
             if let Some(place) = pending.find(id) {
                 pending.remove(place);
@@ -265,24 +267,25 @@ impl Group {
         });
     }
 
-    /// Notes that an entry was delivered for the first time, or anew after the group was set back.
+    /// Records the first delivery of an entry, or one after the group was moved back (`XGROUP
+    /// SETID`).
     #[inline]
     pub(super) fn deliver(&mut self, id: StreamId, consumer: ConsumerNumber, now_ms: i64) {
         let nack = Nack { id, delivered_ms: now_ms, deliveries: 1, consumer };
         if let Err(place) = self.pel.insert(nack) {
             let former = std::mem::replace(self.pel.get_mut(place), nack).consumer;
-            self.take_from(former, id);
+            self.remove_from(former, id);
         }
         self.add_to(consumer, id);
     }
 
-    /// The pending entry of an id.
+    /// Returns the pending entry of an id.
     #[inline]
     pub(super) fn nack(&self, id: StreamId) -> Option<Nack> {
         Some(*self.pel.get(self.pel.find(id)?))
     }
 
-    /// Puts a pending entry in place of the one of that id, if there is one, with whatever consumer.
+    /// Stores a pending entry, replacing that of the same id and whatever consumer.
     pub(super) fn put(&mut self, nack: Nack) {
         let former = match self.pel.insert(nack) {
             Ok(()) => None,
@@ -290,22 +293,22 @@ impl Group {
         };
         if former != Some(nack.consumer) {
             if let Some(former) = former {
-                self.take_from(former, nack.id);
+                self.remove_from(former, nack.id);
             }
             self.add_to(nack.consumer, nack.id);
         }
     }
 
-    /// Removes a pending entry. `false`: there is none.
+    /// Removes a pending entry. Returns whether there was one.
     #[inline]
     pub(super) fn acknowledge(&mut self, id: StreamId) -> bool {
         let Some(place) = self.pel.find(id) else { return false };
         let nack = self.pel.remove(place);
-        self.take_from(nack.consumer, id);
+        self.remove_from(nack.consumer, id);
         true
     }
 
-    /// A consumer's pending entry from an id on.
+    /// Returns the first pending entry of a consumer from an id on.
     pub(super) fn next_of(&self, consumer: ConsumerNumber, from: StreamId) -> Option<StreamId> {
         let pending = &self.at(consumer)?.pending;
         pending.ceil(from).map(|place| *pending.get(place))

@@ -1,33 +1,33 @@
-//! The id of an entry: a time and a number.
+//! The id of an entry: a time and a sequence number.
 
 use pantala_base::number::{INTEGER_LEN_MAX, parse_i64, write_u64_before};
 
-/// Longest text of an id: two numbers and a dash.
+/// Maximum length of an id's text: two numbers and a dash.
 pub const ID_LEN_MAX: usize = 2 * INTEGER_LEN_MAX + 1;
-/// Longest text that is looked at: what is longer is no id, whatever it says.
+/// Texts longer than this are rejected unread.
 const PARSED_BYTES_MAX: usize = 127;
 
-/// The id of a stream's entry, ordered by time, then number.
+/// The id of a stream entry, ordered by time, then sequence number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId {
-    /// Unix time in ms, as a rule; any number in order.
+    /// Usually Unix time in milliseconds; any ascending number is valid.
     pub ms: u64,
-    /// Number among the entries of that time.
+    /// Sequence number within that time.
     pub seq: u64,
 }
 
-/// What an id that a client wrote leaves open.
+/// An id in `XADD`, with the parts that the server chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewId {
-    /// `*`: all.
+    /// `*`: the whole id.
     Auto,
-    /// `ms-*`: the number.
+    /// `ms-*`: the sequence number.
     AutoSeq(u64),
-    /// Nothing.
+    /// A complete id.
     Given(StreamId),
 }
 
-/// Room for the text of an id.
+/// A buffer for the text of an id.
 #[derive(Clone, Debug)]
 pub struct IdText {
     bytes: [u8; ID_LEN_MAX],
@@ -36,10 +36,10 @@ pub struct IdText {
 impl StreamId {
     /// `0-0`, which no entry has.
     pub const MIN: StreamId = StreamId { ms: 0, seq: 0 };
-    /// The last one.
+    /// The largest id.
     pub const MAX: StreamId = StreamId { ms: u64::MAX, seq: u64::MAX };
 
-    /// The id after this one.
+    /// Returns the next id; `None` after the largest.
     #[must_use]
     #[inline]
     pub fn next(self) -> Option<StreamId> {
@@ -49,7 +49,7 @@ impl StreamId {
         }
     }
 
-    /// The id before this one.
+    /// Returns the previous id; `None` before `0-0`.
     #[must_use]
     #[inline]
     pub fn previous(self) -> Option<StreamId> {
@@ -59,7 +59,8 @@ impl StreamId {
         }
     }
 
-    /// The id that a text is: `ms-seq`, or `ms` alone, whose number is then `missing_seq`. (`-` and `+` are the caller's affair.)
+    /// Parses `ms-seq`, or `ms` alone with `missing_seq` as the sequence number. The caller handles
+    /// `-` and `+`.
     #[must_use]
     pub fn parse(text: &[u8], missing_seq: u64) -> Option<StreamId> {
         if text.len() > PARSED_BYTES_MAX {
@@ -72,7 +73,7 @@ impl StreamId {
         }
     }
 
-    /// The text of an id.
+    /// Formats the id.
     #[inline]
     pub fn write(self, room: &mut IdText) -> &[u8] {
         let at = write_u64_before(&mut room.bytes, ID_LEN_MAX, self.seq) - 1;
@@ -89,7 +90,7 @@ impl std::fmt::Display for StreamId {
 }
 
 impl NewId {
-    /// The id that a text asks for.
+    /// Parses the id argument of `XADD`.
     #[must_use]
     #[inline]
     pub fn parse(text: &[u8]) -> Option<NewId> {
@@ -114,14 +115,14 @@ impl Default for IdText {
 }
 
 impl IdText {
-    /// Empty room.
+    /// Returns an empty buffer.
     #[inline]
     pub const fn new() -> Self {
         IdText { bytes: [0; ID_LEN_MAX] }
     }
 }
 
-/// What stands before the first zero byte: Redis reads ids as C strings.
+/// Returns the text before the first zero byte: Redis reads ids as C strings.
 fn c_string(text: &[u8]) -> &[u8] {
     text.split(|&byte| byte == 0).next().unwrap_or_default()
 }
@@ -133,8 +134,8 @@ fn split_at_dash(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// A number of 64 bits as Redis reads it: in strict form and not negative; or else whatever C's `strtoull` takes to its end, which
-/// is blanks before it, a sign (a minus wraps around), and zeros in front.
+/// Parses a 64-bit number as Redis does: in strict form and not negative, or otherwise as C's
+/// `strtoull`, which accepts leading blanks, a sign (a minus wraps around) and leading zeros.
 #[inline]
 fn parse_part(text: &[u8]) -> Option<u64> {
     match parse_i64(text) {
@@ -179,7 +180,7 @@ mod tests {
             ("0-0", Some(StreamId::MIN)),
             ("007-01", Some(id(7, 1))),
             (" +5-1", Some(id(5, 1))),
-            // As redis-server 7.0.15 reads it, by strtoull.
+            // As redis-server 7.0.15 reads it, through strtoull.
             ("1--03", Some(id(1, u64::MAX - 2))),
             ("1--3", None),
             ("-1-1", None),
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours() {
+    fn next_and_previous() {
         assert_eq!(id(1, u64::MAX).next(), Some(id(2, 0)));
         assert_eq!(id(2, 0).previous(), Some(id(1, u64::MAX)));
         assert_eq!(StreamId::MAX.next(), None);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn written_as_read() {
+    fn ids_round_trip() {
         let mut room = IdText::new();
         for id in [StreamId::MIN, StreamId::MAX, id(1_700_000_000_000, 12)] {
             assert_eq!(id.write(&mut room), id.to_string().as_bytes());

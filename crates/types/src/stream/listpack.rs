@@ -1,6 +1,8 @@
-//! A stream as `DUMP` and snapshots hold it: nodes as Redis's listpacks, then groups with their consumers.
+//! The form of a stream in `DUMP` payloads and snapshots: nodes as Redis's listpacks, then groups
+//! with their consumers.
 //!
-//! What comes from outside is checked whole before it is believed: a corrupt payload is an error, never a stream that isn't one.
+//! Input from outside is checked completely: a corrupt payload is an error, never an inconsistent
+//! stream.
 
 use super::Stream;
 use super::figures::Figures;
@@ -10,20 +12,20 @@ use super::node::{Node, listpack_entries, room_for};
 use super::ordered::Keyed;
 use crate::pack::{Element, PackRef, back_bytes, ends_with_length, write_entry};
 
-/// Header of a listpack: its bytes (4), its entries (2).
+/// Header of a listpack: its size in bytes (4), its number of entries (2).
 const HEADER_BYTES: usize = 6;
-/// Count of entries that says: count them.
+/// The number of entries of a listpack whose entries must be counted.
 const COUNT_UNKNOWN: u64 = u16::MAX as u64;
 const END: u8 = 0xff;
 
 const FLAG_DELETED: i64 = 1;
 const FLAG_SAME_FIELDS: i64 = 2;
 
-/// A payload is not that of a stream.
+/// The payload isn't that of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// A group that is being read from a payload: its pending entries have no consumers yet.
+/// A group read from a payload: its pending entries have no consumers yet.
 #[derive(Debug)]
 pub struct RestoredGroup {
     group: Group,
@@ -31,15 +33,17 @@ pub struct RestoredGroup {
 }
 
 impl Stream {
-    /// The nodes in order: each one's id, by which Redis keeps it, and its listpack.
+    /// Iterates over the nodes in order: the id under which Redis stores each, and its listpack.
     pub fn listpacks(&self) -> impl Iterator<Item = (StreamId, Vec<u8>)> {
         self.nodes.iter().map(|node| (node.first, listpack_of(node)))
     }
 
-    /// Adds a node of a payload behind the others, by its id and its listpack. The figures are for [`Stream::restore_figures`].
+    /// Appends a node of a payload, given its id and its listpack. [`Stream::restore_figures`] sets
+    /// the counters.
     ///
     /// # Errors
-    /// [`Corrupt`] when it isn't a listpack of a stream's entries with rising ids; the stream is to be dropped then.
+    /// [`Corrupt`] unless it is a listpack of stream entries with ascending ids; the stream must be
+    /// dropped then.
     pub fn restore_node(&mut self, first: StreamId, listpack: &[u8]) -> Result<(), Corrupt> {
         if self.nodes.last().is_some_and(|last| last.key() >= first) {
             return Err(Corrupt);
@@ -57,10 +61,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Sets the counters of a payload, once its nodes are there.
+    /// Sets the counters of a payload, after its nodes.
     ///
     /// # Errors
-    /// [`Corrupt`] when they don't fit the nodes.
+    /// [`Corrupt`] if they don't match the nodes.
     pub fn restore_figures(&mut self, figures: Figures) -> Result<(), Corrupt> {
         let last = self.last_entry_id();
         if figures.length != self.figures.length || last.is_some_and(|last| last > figures.last_id) {
@@ -73,7 +77,7 @@ impl Stream {
     /// Adds a group of a payload.
     ///
     /// # Errors
-    /// [`Corrupt`] when there is one of that name, or a pending entry has no consumer.
+    /// [`Corrupt`] if the name exists, or a pending entry has no consumer.
     pub fn restore_group(&mut self, restored: RestoredGroup) -> Result<(), Corrupt> {
         let RestoredGroup { group, orphans } = restored;
         if !orphans.is_empty() {
@@ -87,23 +91,23 @@ impl Stream {
 }
 
 impl RestoredGroup {
-    /// A group without pending entries and consumers.
+    /// Returns a group without pending entries and consumers.
     pub fn new(name: &[u8], last_id: StreamId, entries_read: i64) -> Self {
         RestoredGroup { group: Group::new(name, last_id, entries_read), orphans: std::collections::BTreeMap::new() }
     }
 
-    /// Adds a pending entry, whose consumer comes later.
+    /// Adds a pending entry; its consumer follows later.
     ///
     /// # Errors
-    /// [`Corrupt`] when there is one of that id.
+    /// [`Corrupt`] if the id is already pending.
     pub fn add_pending(&mut self, id: StreamId, delivered_ms: i64, deliveries: u64) -> Result<(), Corrupt> {
         if self.orphans.insert(id, (delivered_ms, deliveries)).is_some() { Err(Corrupt) } else { Ok(()) }
     }
 
-    /// Adds a consumer with the pending entries that are its.
+    /// Adds a consumer with its pending entries.
     ///
     /// # Errors
-    /// [`Corrupt`] when there is one of that name, or an entry isn't pending or another consumer's.
+    /// [`Corrupt`] if the name exists, or an entry isn't pending or has another consumer.
     pub fn add_consumer(
         &mut self,
         name: &[u8],
@@ -123,13 +127,13 @@ impl RestoredGroup {
 }
 
 impl Consumer {
-    /// Ids of its entries with room for them all, as a payload counts them before it lists them.
+    /// Returns the number of its pending entries, and their ids: a payload has the count first.
     pub fn pending_ids(&self) -> (usize, impl Iterator<Item = StreamId>) {
         (self.pending_len(), self.pending())
     }
 }
 
-/// The listpack that Redis would have of a node.
+/// Returns the listpack that Redis would have for a node.
 fn listpack_of(node: &Node) -> Vec<u8> {
     let mut out = Vec::with_capacity(node.listpack_len_bytes());
     let mut count = 0u64;
@@ -170,7 +174,7 @@ fn listpack_of(node: &Node) -> Vec<u8> {
     out
 }
 
-/// Reads a listpack that may be anything.
+/// A reader of an untrusted listpack.
 struct Source<'b> {
     bytes: &'b [u8],
     at: usize,
@@ -190,7 +194,8 @@ impl<'b> Source<'b> {
         self.at >= self.bytes.len()
     }
 
-    /// The next entry, checked: its encoding is one, it lies within the listpack, and the length at its end is its own.
+    /// Returns the next entry, checked: its encoding is valid, it lies within the listpack, and the
+    /// length at its end is its own.
     fn next(&mut self) -> Result<Element<'b>, Corrupt> {
         let rest = &self.bytes[self.at..];
         let head = match rest.first().ok_or(Corrupt)? {
@@ -221,13 +226,13 @@ impl<'b> Source<'b> {
         }
     }
 
-    /// A number of things of at least two bytes each, which therefore can't be more than the bytes.
+    /// Reads a count of items of at least two bytes each, which can't exceed the number of bytes.
     fn count(&mut self) -> Result<usize, Corrupt> {
         usize::try_from(self.int()?).ok().filter(|&count| count <= self.bytes.len()).ok_or(Corrupt)
     }
 }
 
-/// An element's bytes: an integer's are written out.
+/// Returns an element's bytes; an integer's are formatted.
 fn text_of<'b>(element: Element<'b>) -> std::borrow::Cow<'b, [u8]> {
     match element {
         Element::Bytes(bytes) => bytes.into(),
@@ -235,7 +240,7 @@ fn text_of<'b>(element: Element<'b>) -> std::borrow::Cow<'b, [u8]> {
     }
 }
 
-/// The node that a listpack is.
+/// Returns the node of a listpack.
 fn node_of(first: StreamId, listpack: &[u8]) -> Result<Node, Corrupt> {
     let mut source = Source::new(listpack)?;
     let live = u32::try_from(source.int()?).map_err(|_| Corrupt)?;
@@ -284,7 +289,7 @@ fn node_of(first: StreamId, listpack: &[u8]) -> Result<Node, Corrupt> {
     for place in deleted {
         node.delete(place);
     }
-    // A live entry's id is never above the last one's: ranges rely on it.
+    // A live entry's id never exceeds the node's last: ranges rely on it.
     let is_beyond = last_live.is_some_and(|last| last > node.last);
     if is_empty || is_beyond || (node.live, node.dead) != (live, dead) {
         return Err(Corrupt);

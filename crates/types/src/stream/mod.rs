@@ -1,36 +1,39 @@
 //! A stream: entries of fields and values, ordered by id, with consumer groups.
 //!
-//! # What it costs
+//! # Cost
 //!
-//! | what | bytes |
+//! | item | bytes |
 //! | --- | --- |
 //! | [`Stream`] | `size_of::<Stream>()`, below 200 |
 //! | node of up to 100 entries | 72, and one allocation of its entries |
-//! | entry whose fields are those of its node's first | 1 and, for each value, 1 and its bytes; an integer 1 to 9 (Redis: 9 and, for each value, 1 more) |
+//! | entry with the field names of its node's first | 1, and per value 1 and its bytes |
 //! | pending entry | 40 in its group and 16 in its consumer (Redis: about 100) |
-//! | consumer | 88, its name |
+//! | consumer | 88 and its name |
 //!
-//! | holds (`tests/sizes.rs`) | form | bytes of each |
+//! An integer value takes 1 to 9 bytes. Redis takes 9 bytes per entry and 1 more per value.
+//!
+//! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
 //! | 100,000 entries of two fields, 13 bytes of values | nodes of 100 | 15.8 |
-//! | 100,000 entries that a consumer has | pending | 57.6 |
+//! | 100,000 entries pending for a consumer | pending | 57.6 |
 //!
-//! Appending is constant time, as is trimming a node at the front; finding an id is two binary searches and a walk through at
-//! most one node. A group remembers where it read last, so that its next entry is found without the walk.
+//! Appending takes constant time, and so does trimming a node at the front. Finding an id takes two
+//! binary searches and a walk through at most one node. A group remembers where it read last, and
+//! finds its next entry without that walk.
 //!
 //! # Files
 //!
-//! | file | holds |
+//! | file | contents |
 //! | --- | --- |
 //! | `id` | ids and their texts |
 //! | `node` | the entries of one node |
 //! | `ordered` | sorted sequences: the nodes of a stream, the pending entries |
 //! | `group` | groups and consumers |
 //! | `reading` | ranges, and delivery to consumers |
-//! | `trim` | trimming and deleting |
-//! | `figures` | the counters, and what they tell of a group's lag |
-//! | `listpack` | the form that `DUMP` and snapshots have |
-//! | `radix` | how many nodes Redis's radix tree would have |
+//! | `trim` | trimming and deletion |
+//! | `figures` | the counters, and a group's lag derived from them |
+//! | `listpack` | the form in `DUMP` payloads and snapshots |
+//! | `radix` | the size of the radix tree that Redis would have |
 
 mod figures;
 mod group;
@@ -57,15 +60,16 @@ use crate::{Encoding, OutOfMemory, Value};
 use node::{Node, room_for};
 use ordered::Ordered;
 
-/// No node's listpack grows beyond this, whatever the settings say (Redis's `STREAM_LISTPACK_MAX_SIZE`); nor does an entry.
+/// Maximum size of a node's listpack, whatever the settings say, and of an entry (Redis's
+/// `STREAM_LISTPACK_MAX_SIZE`).
 const LISTPACK_BYTES_MAX: u64 = 1 << 30;
 
-/// How large a node may become.
+/// The limits of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// `stream-node-max-bytes`: of its listpack; 0: no limit of its own.
+    /// `stream-node-max-bytes`: maximum size of its listpack; 0: no limit of its own.
     pub bytes: u64,
-    /// `stream-node-max-entries`, deleted ones included; 0: no limit.
+    /// `stream-node-max-entries`: maximum number of entries, deleted ones included; 0: no limit.
     pub entries: u64,
 }
 
@@ -74,11 +78,11 @@ pub struct NodeLimits {
 pub enum AppendError {
     /// There is no id after the last.
     Exhausted,
-    /// The id isn't above all others.
+    /// The id isn't above the last one.
     NotAbove,
-    /// More than 1 GiB in one entry.
+    /// The entry exceeds 1 GiB.
     TooLarge,
-    /// The allocator refused.
+    /// The allocator failed.
     OutOfMemory,
 }
 
@@ -86,63 +90,64 @@ pub enum AppendError {
 #[derive(Debug, Default)]
 pub struct Stream {
     nodes: Ordered<Node>,
-    /// Bytes of the entries of all nodes.
+    /// Heap bytes of all nodes.
     node_bytes: usize,
     figures: Figures,
-    /// By name.
+    /// Ordered by name.
     groups: Vec<Group>,
-    /// Bytes of all that the groups point to.
+    /// Heap bytes of all groups.
     group_bytes: usize,
 }
 
 impl Stream {
-    /// The encoding that `OBJECT ENCODING` answers.
+    /// Returns the encoding that `OBJECT ENCODING` shows.
     pub fn encoding(&self) -> Encoding {
         Encoding::Stream
     }
 
-    /// Its counters.
+    /// Returns its counters.
     pub fn figures(&self) -> &Figures {
         &self.figures
     }
 
-    /// Entries that are there.
+    /// Returns the number of entries.
     pub fn length(&self) -> u64 {
         self.figures.length
     }
 
-    /// Whether it has no entries.
+    /// Returns whether it has no entries.
     pub fn has_no_entries(&self) -> bool {
         self.figures.length == 0
     }
 
-    /// Nodes, which are the keys of Redis's radix tree.
+    /// Returns the number of nodes, which are the keys of Redis's radix tree.
     pub fn nodes_len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Nodes that Redis's radix tree of these keys would have. Takes a look at every node of the stream.
+    /// Returns the number of nodes of the radix tree that Redis would have. Visits every node of
+    /// the stream.
     pub fn radix_nodes_len(&self) -> usize {
         radix::nodes(self.nodes.iter().map(|node| node.first))
     }
 
-    /// The groups, by name.
+    /// Returns the groups, ordered by name.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// The number of a group, valid until groups come or go.
+    /// Returns the number of a group, valid until groups are added or removed.
     #[inline]
     pub fn group_number(&self, name: &[u8]) -> Option<usize> {
         self.groups.binary_search_by(|group| group.name().cmp(name)).ok()
     }
 
-    /// The group of a name.
+    /// Returns the group with a name.
     pub fn group(&self, name: &[u8]) -> Option<&Group> {
         self.group_number(name).map(|number| &self.groups[number])
     }
 
-    /// The id that an entry would get.
+    /// Returns the id that a new entry would get.
     fn next_id(&self, wanted: NewId, now_ms: u64) -> Result<StreamId, AppendError> {
         let last = self.figures.last_id;
         if last == StreamId::MAX {
@@ -158,10 +163,10 @@ impl Stream {
         id.filter(|&id| id > last).ok_or(AppendError::NotAbove)
     }
 
-    /// Adds an entry at the end and gives its id. `now_ms` is unix time.
+    /// Appends an entry and returns its id. `now_ms` is Unix time.
     ///
     /// # Errors
-    /// See [`AppendError`]: nothing is changed.
+    /// [`AppendError`], with nothing changed.
     pub fn append<'f>(
         &mut self,
         wanted: NewId,
@@ -196,7 +201,7 @@ impl Stream {
         Ok(id)
     }
 
-    /// Adds a node with one entry.
+    /// Appends a node with one entry.
     fn append_node<'f>(
         &mut self,
         id: StreamId,
@@ -215,8 +220,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Removes a last node of nothing but deleted entries, of which the new one's id isn't above: `XSETID` has set the last id back.
-    /// So nodes are in the order of their entries, whatever was deleted.
+    /// Removes a last node that has only deleted entries if `id` isn't above its ids, which happens
+    /// after `XSETID` lowered the last id. This keeps nodes in the order of their entries.
     #[inline]
     fn drop_dead_tail(&mut self, id: StreamId) {
         if self.nodes.last().is_some_and(|tail| tail.live == 0 && tail.last >= id)
@@ -228,10 +233,11 @@ impl Stream {
 
     fn push_node(&mut self, node: Node) {
         let pushed = self.nodes.insert(node);
-        debug_assert!(pushed.is_ok(), "its id is above all others");
+        debug_assert!(pushed.is_ok(), "the id isn't above all others");
     }
 
-    /// `XSETID`: the last id, and, where given, the entries ever added and the largest id deleted.
+    /// Sets the last id and, if given, the number of entries ever added and the largest deleted id
+    /// (`XSETID`).
     pub fn set_id(&mut self, last_id: StreamId, entries_added: Option<u64>, max_deleted_id: Option<StreamId>) {
         self.figures.last_id = last_id;
         if let Some(added) = entries_added {
@@ -240,13 +246,13 @@ impl Stream {
         if let Some(id) = max_deleted_id {
             self.figures.max_deleted_id = id;
         }
-        // An id may come a second time now: what stood behind the first one's node says nothing of the second's.
+        // An id may now occur twice, so the remembered positions of the groups are no longer valid.
         for group in &mut self.groups {
             group.cursor = None;
         }
     }
 
-    /// Adds a group. `false`: there is one of that name.
+    /// Creates a group. Returns `false` if the name exists.
     pub fn create_group(&mut self, name: &[u8], last_id: StreamId, entries_read: i64) -> bool {
         let Err(at) = self.groups.binary_search_by(|group| group.name().cmp(name)) else { return false };
         let group = Group::new(name, last_id, entries_read);
@@ -255,7 +261,7 @@ impl Stream {
         true
     }
 
-    /// Removes a group. `false`: there is none of that name.
+    /// Removes a group. Returns whether it existed.
     pub fn destroy_group(&mut self, name: &[u8]) -> bool {
         let Some(number) = self.group_number(name) else { return false };
         let group = self.groups.remove(number);
@@ -263,7 +269,7 @@ impl Stream {
         true
     }
 
-    /// Sets what a group has read up to.
+    /// Sets the last id that a group has read.
     pub fn set_group_id(&mut self, group: usize, last_id: StreamId, entries_read: i64) {
         let group = &mut self.groups[group];
         group.last_id = last_id;
@@ -271,8 +277,8 @@ impl Stream {
         group.cursor = None;
     }
 
-    /// Lets a group have read up to an id, unless it has read further (`XCLAIM LASTID`), which
-    /// returns `false`.
+    /// Raises the last id that a group has read (`XCLAIM LASTID`). Returns `false`, with nothing
+    /// changed, if it has read further.
     pub fn raise_group_id(&mut self, group: usize, last_id: StreamId) -> bool {
         let group = &mut self.groups[group];
         let is_raised = last_id > group.last_id;
@@ -283,22 +289,23 @@ impl Stream {
         is_raised
     }
 
-    /// Adds a consumer. `false`: there is one of that name.
+    /// Creates a consumer. Returns `false` if the name exists.
     pub fn create_consumer(&mut self, group: usize, name: &[u8], now_ms: i64) -> bool {
         self.change_group(group, |_, _, group| group.create_consumer(name, now_ms))
     }
 
-    /// Removes a consumer with its pending entries, and gives their number; `None`: there is no such consumer.
+    /// Removes a consumer with its pending entries. Returns their number; `None` if there is no
+    /// such consumer.
     pub fn remove_consumer(&mut self, group: usize, name: &[u8]) -> Option<usize> {
         self.change_group(group, |_, _, group| group.remove_consumer(name))
     }
 
-    /// Removes a pending entry. `false`: there is none.
+    /// Removes a pending entry. Returns whether there was one.
     pub fn acknowledge(&mut self, group: usize, id: StreamId) -> bool {
         self.change_group(group, |_, _, group| group.acknowledge(id))
     }
 
-    /// Changes a group, keeping the tally.
+    /// Changes a group, and updates the running sum.
     #[inline]
     fn change_group<R>(&mut self, group: usize, change: impl FnOnce(&Ordered<Node>, &Figures, &mut Group) -> R) -> R {
         let group = &mut self.groups[group];
@@ -309,7 +316,7 @@ impl Stream {
     }
 }
 
-/// Whether an entry with so many bytes of data goes into the last node, by Redis's rule.
+/// Returns whether an entry with this many bytes of data fits in the last node, by Redis's rule.
 #[inline]
 fn has_room(tail: &Node, data_bytes: usize, limits: &NodeLimits) -> bool {
     let bytes_max = if limits.bytes == 0 { LISTPACK_BYTES_MAX } else { limits.bytes.min(LISTPACK_BYTES_MAX) };
@@ -327,7 +334,7 @@ impl PartialEq for Stream {
 impl Eq for Stream {}
 
 impl Clone for Stream {
-    /// A copy without room to spare.
+    /// Returns a copy without spare capacity.
     fn clone(&self) -> Self {
         let (nodes, groups) = (self.nodes.clone(), self.groups.clone());
         Stream {

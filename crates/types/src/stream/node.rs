@@ -1,42 +1,44 @@
-//! A node of a stream: up to `stream-node-max-entries` entries in one piece of memory.
+//! A node of a stream: up to `stream-node-max-entries` entries in one string of bytes.
 //!
-//! Redis keeps a node as a listpack: a master entry with the fields of the first one, and entries whose ids are differences from
-//! the master's. Here is the same content, denser: nothing is needed to walk backwards (a range in reverse walks its nodes
-//! forward first), and an id is the difference from the entry before, which in most streams fits the entry's first byte.
+//! Redis stores a node as a listpack: a master entry with the fields of the first one, and entries
+//! whose ids are differences from the master's. Here the same contents are denser. Nothing supports
+//! walking backwards (a reverse range walks each node forwards first), and an id is the difference
+//! from the previous entry, which in most streams fits in the entry's first byte.
 //!
 //! ```text
 //! names       count (varint), then that many elements
 //! entry       head: code of the id (6 bits), same fields (1 bit), deleted (1 bit)
-//!             what the code asks for (varints)
+//!             operands of the code (varints)
 //!             same fields:  values, as many as names
 //!             other fields: count (varint), then field, value, field, value …
 //! ```
 //!
-//! | code | id, after `ms-seq` | bytes behind the head |
+//! | code | id, after `ms-seq` | operands |
 //! | --- | --- | --- |
-//! | 0 to 29 | `ms-(seq + 1 + code)` | 0 |
-//! | 30 to 59 | `(ms + code - 29)-0` | 0 |
+//! | 0 to 29 | `ms-(seq + 1 + code)` | none |
+//! | 30 to 59 | `(ms + code - 29)-0` | none |
 //! | 60 | `ms-(seq + 1 + n)` | n |
 //! | 61 | `(ms + n)-0` | n |
 //! | 62 | `(ms + n)-m` | n and m |
 //!
-//! An element is encoded as in a pack, without the length at its end. An entry of Redis's costs 9 bytes and 2 per value beyond its data in
-//! most streams, here 1 byte and 1 per value.
+//! An element is encoded as in a pack, without the length at its end. In most streams an entry
+//! takes 1 byte and 1 per value beyond its data; in Redis 9 bytes and 2 per value.
 //!
-//! Ids rise from entry to entry, but for deleted ones: after `XSETID` has set a stream's last id back, an entry may follow a deleted one of
-//! a higher id. So whatever looks for an id passes deleted entries over. A live entry's id is never above its node's last.
+//! Ids ascend from entry to entry, except for deleted ones: after `XSETID` lowered the last id of a
+//! stream, an entry may follow a deleted one with a higher id. A search for an id therefore skips
+//! deleted entries. The id of a live entry never exceeds its node's last.
 //!
-//! Where a node ends is Redis's decision, since clients see it (`XTRIM ~`, `XINFO STREAM`): so a node knows how large its listpack
-//! would be.
+//! Node boundaries are those of Redis, since clients see them (`XTRIM ~`, `XINFO STREAM`): a node
+//! tracks the size that its listpack would have.
 
 use super::id::StreamId;
 use super::ordered::Keyed;
 use crate::OutOfMemory;
 use crate::pack::{Element, PackRef, back_bytes, integer_entry_bytes, write_body};
 
-/// Header (6) and end (1) of a listpack.
+/// Header (6) and end mark (1) of a listpack.
 const LISTPACK_FRAME_BYTES: usize = 7;
-/// Bytes of the listpack entries around an entry's data that are always of one size: its flags.
+/// Size of the listpack entry with an entry's flags.
 const FLAGS_ENTRY_BYTES: usize = 2;
 
 const DELETED: u8 = 1;
@@ -51,19 +53,19 @@ const CODE_BOTH: u8 = 62;
 /// A head and two varints.
 const ENTRY_HEAD_BYTES_MAX: usize = 1 + 2 * 10;
 
-/// See the head of this module.
+/// A node, as described at the head of this module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Redis's master id: that of the first entry there ever was in it.
+    /// Redis's master id: that of the first entry ever in the node.
     pub(super) first: StreamId,
     /// Id of the last entry, deleted or not.
     pub(super) last: StreamId,
     bytes: Vec<u8>,
-    /// Entries that are there.
+    /// Number of live entries.
     pub(super) live: u32,
-    /// Entries that are marked as deleted.
+    /// Number of entries marked as deleted.
     pub(super) dead: u32,
-    /// Bytes that the entries of its listpack would take, without the counts of entries in front.
+    /// Size of its listpack's entries in bytes, without the two counts at the front.
     listpack_bytes: u32,
 }
 
@@ -79,16 +81,16 @@ impl Keyed for Node {
 pub(super) struct Entry<'n> {
     pub(super) id: StreamId,
     pub(super) deleted: bool,
-    /// Where its head stands.
+    /// Position of its head.
     at: usize,
     pub(super) fields: Fields<'n>,
 }
 
-/// The fields of an entry with their values, in order.
+/// An iterator over the fields of an entry and their values, in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'n> {
     node: PackRef<'n>,
-    /// Next name, when the names are those of the node.
+    /// Position of the next name, if the names are those of the node.
     name_at: usize,
     at: usize,
     left: usize,
@@ -96,12 +98,12 @@ pub struct Fields<'n> {
 }
 
 impl Fields<'_> {
-    /// Fields that are yet to come.
+    /// Returns the number of remaining fields.
     pub fn len(&self) -> usize {
         self.left
     }
 
-    /// Whether there are none.
+    /// Returns whether no fields remain.
     pub fn is_empty(&self) -> bool {
         self.left == 0
     }
@@ -122,7 +124,7 @@ impl<'n> Iterator for Fields<'n> {
     }
 }
 
-/// Walks through the entries of a node.
+/// An iterator over the entries of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'n> {
     node: PackRef<'n>,
@@ -133,7 +135,8 @@ pub(super) struct Reader<'n> {
 }
 
 impl<'n> Reader<'n> {
-    /// From where the next entry stands, and the id of the one before it.
+    /// Starts at the position of an entry, given the id of the one before it; by default at the
+    /// first.
     fn new(node: &'n Node, at: Option<(usize, StreamId)>) -> Self {
         let (names, names_at) = read_varint(&node.bytes, 0);
         let pack = <PackRef<'_>>::new(&node.bytes);
@@ -145,14 +148,14 @@ impl<'n> Reader<'n> {
         Reader { node: pack, names, names_at, at, previous }
     }
 
-    /// Where the next entry stands.
+    /// Returns the position of the next entry.
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
-    /// Passes an entry's content over and gives where it begins, how many fields it has, and whether names are in it.
+    /// Skips an entry's contents. Returns where they start, and the number of fields.
     #[inline]
-    fn pass(&mut self, same: bool) -> (usize, usize) {
+    fn skip_contents(&mut self, same: bool) -> (usize, usize) {
         let count = if same {
             self.names
         } else {
@@ -193,22 +196,22 @@ impl<'n> Iterator for Reader<'n> {
         };
         self.previous = id;
         let same = head & SAME_FIELDS != 0;
-        let (start, left) = self.pass(same);
+        let (start, left) = self.skip_contents(same);
         let fields = Fields { node: self.node, name_at: self.names_at, at: start, left, same };
         Some(Entry { id, deleted: head & DELETED != 0, at, fields })
     }
 }
 
-/// What the first entry's id is told from, so that it is the smallest difference.
+/// Returns the id from which the first entry's is the smallest difference.
 fn before_first(first: StreamId) -> StreamId {
     StreamId { ms: first.ms, seq: first.seq.wrapping_sub(1) }
 }
 
 impl Node {
-    /// A node without entries, whose names will be those of `fields`.
+    /// Returns a node without entries, with these field names.
     ///
     /// # Errors
-    /// When the allocator refuses `room_bytes`.
+    /// If `room_bytes` can't be allocated.
     pub(super) fn new<'f>(
         first: StreamId,
         names: impl ExactSizeIterator<Item = &'f [u8]>,
@@ -225,10 +228,10 @@ impl Node {
         Ok(Node { first, last: before_first(first), bytes, live: 0, dead: 0, listpack_bytes })
     }
 
-    /// Adds an entry at the end. Its id is above all others.
+    /// Appends an entry. Its id is above all others.
     ///
     /// # Errors
-    /// When the allocator refuses `room_bytes`: nothing is changed.
+    /// If `room_bytes` can't be allocated: nothing is changed.
     pub(super) fn append<'f>(
         &mut self,
         id: StreamId,
@@ -261,7 +264,7 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the names of an entry are the node's.
+    /// Returns whether the names of an entry are the node's.
     fn has_names<'f>(&self, mut names: impl ExactSizeIterator<Item = &'f [u8]>) -> bool {
         let (count, mut at) = read_varint(&self.bytes, 0);
         let pack = <PackRef<'_>>::new(&self.bytes);
@@ -291,9 +294,9 @@ impl Node {
         }
     }
 
-    /// Gives back the room for growth: nothing is going to be added.
+    /// Releases spare capacity: nothing will be appended any more.
     pub(super) fn seal(&mut self) {
-        // Into memory of their own: an allocator may leave what has shrunk to half its size where it is.
+        // Copies: an allocator may keep a block of up to twice the size in place when it shrinks.
         let mut exact = Vec::new();
         if exact.try_reserve_exact(self.bytes.len()).is_ok() {
             exact.extend_from_slice(&self.bytes);
@@ -301,18 +304,18 @@ impl Node {
         }
     }
 
-    /// Bytes of heap it takes.
+    /// Returns its bytes of heap.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Bytes that its listpack would take in Redis.
+    /// Returns the size of its listpack in Redis, in bytes.
     pub(super) fn listpack_len_bytes(&self) -> usize {
         let counts = integer_entry_bytes(i64::from(self.live)) + integer_entry_bytes(i64::from(self.dead));
         LISTPACK_FRAME_BYTES + counts + self.listpack_bytes as usize
     }
 
-    /// Names of its first entry.
+    /// Returns the field names of its first entry.
     pub(super) fn names(&self) -> impl ExactSizeIterator<Item = Element<'_>> {
         let (count, mut at) = read_varint(&self.bytes, 0);
         let pack = <PackRef<'_>>::new(&self.bytes);
@@ -323,22 +326,23 @@ impl Node {
         })
     }
 
-    /// All entries, deleted ones included.
+    /// Iterates over all entries, deleted ones included.
     pub(super) fn entries(&self) -> Reader<'_> {
         Reader::new(self, None)
     }
 
-    /// The entries from a position on ([`Reader::position`]), where the one before it has the id `previous`.
+    /// Iterates over the entries from a position on ([`Reader::position`]), given the id of the one
+    /// before it.
     pub(super) fn entries_from(&self, position: usize, previous: StreamId) -> Reader<'_> {
         Reader::new(self, Some((position, previous)))
     }
 
-    /// Where the next entry will stand.
+    /// Returns the place of the next entry to be appended.
     pub(super) fn end_place(&self) -> EntryPlace {
         EntryPlace(self.bytes.len())
     }
 
-    /// Marks an entry of this node as deleted, which it isn't yet, by its place.
+    /// Marks a live entry of this node as deleted.
     pub(super) fn delete(&mut self, place: EntryPlace) {
         self.bytes[place.0] |= DELETED;
         self.live -= 1;
@@ -346,7 +350,7 @@ impl Node {
     }
 }
 
-/// Where an entry stands in its node.
+/// The position of an entry in its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntryPlace(usize);
 
@@ -356,13 +360,13 @@ impl Entry<'_> {
     }
 }
 
-/// How many entries of a listpack an entry of a stream takes, without the one that says so.
+/// Returns how many listpack entries a stream entry takes, without the one that holds this number.
 pub(super) fn listpack_entries(fields: usize, same: bool) -> i64 {
     // Flags and the two parts of the id.
     3 + if same { fields as i64 } else { 2 * fields as i64 + 1 }
 }
 
-/// Appends an element; gives the bytes that it takes in a listpack.
+/// Appends an element. Returns the bytes that it takes in a listpack.
 #[inline]
 fn write_element(text: &[u8], out: &mut Vec<u8>) -> usize {
     let start = out.len();
@@ -371,9 +375,10 @@ fn write_element(text: &[u8], out: &mut Vec<u8>) -> usize {
     body + back_bytes(body)
 }
 
-/// Bytes to make room for before an entry of that many arguments and bytes in them is added: its names may be written twice.
+/// Returns the bytes to reserve before an entry with this many arguments and argument bytes is
+/// appended: its names may be written twice.
 pub(super) fn room_for(arguments: usize, argument_bytes: usize) -> usize {
-    /// Longest head of an element, or a varint.
+    /// Maximum size of an element's head, or of a varint.
     const ELEMENT_HEAD_BYTES_MAX: usize = 10;
     ENTRY_HEAD_BYTES_MAX + (arguments + 1) * ELEMENT_HEAD_BYTES_MAX + argument_bytes
 }
@@ -386,7 +391,7 @@ fn write_varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// A number and where it ends.
+/// Reads a varint. Returns it and the position after it.
 #[inline]
 fn read_varint(bytes: &[u8], mut at: usize) -> (u64, usize) {
     let (mut value, mut shift) = (0, 0);

@@ -1,21 +1,23 @@
-//! A sorted sequence in chunks: nodes of a stream, pending entries of a group and of a consumer.
+//! A sorted sequence in chunks: the nodes of a stream, the pending entries of a group and of a
+//! consumer.
 //!
-//! What comes to a stream comes at its end, and what is trimmed or acknowledged goes mostly from its front; both are constant
-//! time here. A place in the middle is found by two binary searches, of which the first looks into no chunk, and a change there moves
-//! at most one chunk: about 20 ns. A tree would give the same bounds with more memory per item and two cache misses more.
+//! Streams append at the end, and trim and acknowledge mostly at the front; both take constant time
+//! here. Finding a place in the middle takes two binary searches, the first of which touches no
+//! chunk, and a change there moves at most one chunk: about 20 ns. A tree would have the same
+//! bounds with more memory per item and two more cache misses.
 
 use std::collections::VecDeque;
 
 use super::id::StreamId;
 
-/// Most items of a chunk.
+/// Maximum number of items in a chunk.
 const CHUNK_ITEMS_MAX: usize = 64;
-/// Two neighbours that hold no more than this together become one.
+/// Two adjacent chunks with at most this many items together are merged.
 const MERGED_ITEMS_MAX: usize = CHUNK_ITEMS_MAX / 2;
-/// The last chunk of an emptied sequence is kept when it has no more room than this: a queue is empty often.
+/// An emptied sequence keeps its last chunk up to this capacity: queues are often empty.
 const KEPT_ITEMS_MAX: usize = 16;
 
-/// An item that is ordered by a stream id of its own, which doesn't change.
+/// An item ordered by its own stream id, which doesn't change.
 pub(super) trait Keyed {
     fn key(&self) -> StreamId;
 }
@@ -27,27 +29,27 @@ impl Keyed for StreamId {
     }
 }
 
-/// Where an item stands; valid until the next change.
+/// The position of an item, valid until the next change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     chunk: usize,
     index: usize,
 }
 
-/// Items that follow one another.
+/// Consecutive items.
 #[derive(Clone, Debug)]
 struct Chunk<T> {
-    /// None of their keys is smaller, and all keys in the chunk before are.
+    /// At most all keys in this chunk, and above all keys in the chunk before.
     bound: StreamId,
     items: Vec<T>,
 }
 
-/// See the head of this module. No chunk is empty but for the only one.
+/// A sorted sequence, as described at the head of this module. Only a single chunk may be empty.
 #[derive(Debug)]
 pub(super) struct Ordered<T> {
     chunks: VecDeque<Chunk<T>>,
     len: usize,
-    /// Bytes of all chunks and of the table of chunks.
+    /// Heap bytes of all chunks and of their table.
     bytes: usize,
 }
 
@@ -62,7 +64,7 @@ impl<T: Keyed> Ordered<T> {
         self.len
     }
 
-    /// Bytes of heap, without what the items themselves point to.
+    /// Returns the bytes of heap, without the memory that items own.
     pub(super) fn allocated_bytes(&self) -> usize {
         self.bytes
     }
@@ -96,7 +98,7 @@ impl<T: Keyed> Ordered<T> {
         &self.chunks[place.chunk].items[place.index]
     }
 
-    /// The item at a place, to be changed in everything but its key.
+    /// Returns the item at a place, whose key must not be changed.
     #[inline]
     pub(super) fn get_mut(&mut self, place: Place) -> &mut T {
         &mut self.chunks[place.chunk].items[place.index]
@@ -120,7 +122,7 @@ impl<T: Keyed> Ordered<T> {
         Some(Place { chunk, index: self.chunks[chunk].items.len() - 1 })
     }
 
-    /// The last item whose key is at most `key`.
+    /// Returns the last item whose key is at most `key`.
     pub(super) fn floor(&self, key: StreamId) -> Option<Place> {
         if self.last()?.key() <= key {
             return self.last_place();
@@ -132,14 +134,15 @@ impl<T: Keyed> Ordered<T> {
         }
     }
 
-    /// Behind the items whose keys are at most `key`, in the last chunk that may have any. `None`: no chunk may.
+    /// Returns the place after the items whose keys are at most `key`, in the last chunk that may
+    /// have any. Returns `None` if no chunk may.
     #[inline]
     fn place_above(&self, key: StreamId) -> Option<Place> {
         let chunk = self.chunks.partition_point(|chunk| chunk.bound <= key).checked_sub(1)?;
         Some(Place { chunk, index: self.chunks[chunk].items.partition_point(|item| item.key() <= key) })
     }
 
-    /// The first item whose key is at least `key`.
+    /// Returns the first item whose key is at least `key`.
     pub(super) fn ceil(&self, key: StreamId) -> Option<Place> {
         if self.first()?.key() >= key {
             return self.first_place();
@@ -151,10 +154,10 @@ impl<T: Keyed> Ordered<T> {
         }
     }
 
-    /// The item of a key.
+    /// Returns the item with a key.
     #[inline]
     pub(super) fn find(&self, key: StreamId) -> Option<Place> {
-        // Queues ask for their oldest item most of the time.
+        // Fast path: queues mostly ask for their oldest item.
         let first = self.first()?.key();
         if first >= key {
             return if first == key { self.first_place() } else { None };
@@ -162,7 +165,7 @@ impl<T: Keyed> Ordered<T> {
         self.floor(key).filter(|&place| self.get(place).key() == key)
     }
 
-    /// All items from a place on.
+    /// Iterates over the items from a place on.
     pub(super) fn iter_from(&self, place: Option<Place>) -> impl Iterator<Item = &T> {
         let start = place.unwrap_or(Place { chunk: self.chunks.len(), index: 0 });
         let chunks = self.chunks.iter().enumerate().skip(start.chunk);
@@ -173,7 +176,7 @@ impl<T: Keyed> Ordered<T> {
         self.chunks.iter().flat_map(|chunk| &chunk.items)
     }
 
-    /// Adds an item. `Err`: there is one of that key already, there.
+    /// Adds an item. Returns the place of an existing item with this key as the error.
     #[inline]
     pub(super) fn insert(&mut self, item: T) -> Result<(), Place> {
         let key = item.key();
@@ -235,7 +238,7 @@ impl<T: Keyed> Ordered<T> {
         self.len += 1;
     }
 
-    /// Takes an item out.
+    /// Removes an item and returns it.
     pub(super) fn remove(&mut self, place: Place) -> T {
         let items = &mut self.chunks[place.chunk].items;
         let item = items.remove(place.index);
@@ -262,7 +265,7 @@ impl<T: Keyed> Ordered<T> {
         items
     }
 
-    /// Joins a small chunk with a neighbour that is small too, so that chunks don't stay behind nearly empty.
+    /// Merges a small chunk with a small neighbor, so that nearly empty chunks don't accumulate.
     fn merge(&mut self, at: usize) {
         let fits = |other: usize| {
             let len = |chunk: &Chunk<T>| chunk.items.len();
@@ -293,7 +296,7 @@ impl<T: Keyed + PartialEq> PartialEq for Ordered<T> {
 impl<T: Keyed + Eq> Eq for Ordered<T> {}
 
 impl<T: Keyed + Clone> Clone for Ordered<T> {
-    /// A copy without room to spare.
+    /// Returns a copy without spare capacity.
     fn clone(&self) -> Self {
         let mut copy = Ordered::default();
         let chunks: VecDeque<Chunk<T>> = self.chunks.iter().filter(|chunk| !chunk.items.is_empty()).cloned().collect();
@@ -347,7 +350,7 @@ mod tests {
                         }
                     }
                     1 => {
-                        // The oldest, as a queue is worked off.
+                        // The oldest, as a queue is consumed.
                         if let Some(place) = ordered.first_place() {
                             assert_eq!(Some(ordered.remove(place)), model.pop_first());
                         }

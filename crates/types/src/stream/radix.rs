@@ -1,36 +1,39 @@
-//! How many nodes Redis's radix tree of a stream's node ids would have (`XINFO STREAM`, `radix-tree-nodes`).
+//! The size of the radix tree that Redis would have for a stream's node ids (`XINFO STREAM`,
+//! `radix-tree-nodes`).
 //!
-//! Redis keeps the ids as keys of 16 bytes, big-endian, in a radix tree that compresses chains. So a tree of more than no keys has a
-//! leaf per key, a node per place where keys part, and a node for each chain of bytes between those.
+//! Redis stores the ids as keys of 16 bytes, big-endian, in a radix tree that compresses chains. A
+//! tree with keys has a leaf per key, a node per branch, and a node for each chain of bytes between
+//! these.
 
 use super::id::StreamId;
 
 const KEY_BYTES: u32 = 16;
 
-/// Nodes of the tree of `keys`, which rise. An empty tree is one node.
+/// Returns the number of nodes of the tree with these ascending keys. An empty tree has one node.
 pub(super) fn nodes(keys: impl Iterator<Item = StreamId>) -> usize {
-    // The places where keys part, from the root down to the last key's leaf, by their depth in bytes.
-    let mut parting: Vec<u32> = Vec::new();
+    // The depths in bytes of the branches from the root down to the last key's leaf.
+    let mut branches: Vec<u32> = Vec::new();
     let (mut leaves, mut inner, mut chains) = (0, 0, 0);
     let mut last: Option<u128> = None;
-    // A chain leads from a parting's byte, or the root, to the next parting or leaf, unless it is there at once.
+    // A chain leads from below a branch, or from the root, to the next branch or leaf, unless that
+    // follows directly.
     let chain = |from: Option<u32>, to: u32| usize::from(from.map_or(0, |depth| depth + 1) < to);
     for key in keys {
         let key = u128::from(key.ms) << 64 | u128::from(key.seq);
         if let Some(last) = last {
             let shared = (last ^ key).leading_zeros() / 8;
             let mut below = KEY_BYTES;
-            // What lies deeper than the place where this key parts is complete.
-            while let Some(&depth) = parting.last().filter(|&&depth| depth > shared) {
-                parting.pop();
+            // Branches deeper than the one of this key are complete.
+            while let Some(&depth) = branches.last().filter(|&&depth| depth > shared) {
+                branches.pop();
                 chains += chain(Some(depth), below);
                 below = depth;
             }
-            if parting.last() == Some(&shared) {
+            if branches.last() == Some(&shared) {
                 chains += chain(Some(shared), below);
             } else {
                 inner += 1;
-                parting.push(shared);
+                branches.push(shared);
                 chains += chain(Some(shared), below);
             }
         }
@@ -41,7 +44,7 @@ pub(super) fn nodes(keys: impl Iterator<Item = StreamId>) -> usize {
         return 1;
     }
     let mut below = KEY_BYTES;
-    while let Some(depth) = parting.pop() {
+    while let Some(depth) = branches.pop() {
         chains += chain(Some(depth), below);
         below = depth;
     }
@@ -56,9 +59,9 @@ mod tests {
         nodes(ids.iter().map(|&(ms, seq)| StreamId { ms, seq }))
     }
 
-    /// As `XINFO STREAM` of redis-server 7.0.15 shows them.
+    /// Counts from `XINFO STREAM` of redis-server 7.0.15.
     #[test]
-    fn as_redis_counts() {
+    fn counts_equal_those_of_redis() {
         assert_eq!(of(&[]), 1);
         assert_eq!(of(&[(1, 1)]), 2);
         assert_eq!(of(&[(1, 1), (1, 2)]), 4);
@@ -67,9 +70,9 @@ mod tests {
         assert_eq!(of(&[(1, 1), (1, 2), (2, 1), (2, 2), (300, 2)]), 13);
     }
 
-    /// Against a tree of bytes that is really built.
+    /// Compares with a tree that is actually built.
     #[test]
-    fn as_a_tree_of_bytes() {
+    fn counts_equal_those_of_a_built_tree() {
         let mut random = crate::testing::Random::announced("radix");
         for _ in 0..200 {
             let bits = 1 + random.below(30);
@@ -85,14 +88,15 @@ mod tests {
         }
     }
 
-    /// Nodes of the tree of keys that are alike up to `depth`; a chain begins where it may.
-    fn built(keys: &[[u8; 16]], depth: usize, begins: bool) -> usize {
+    /// Counts the nodes of the tree of keys that share `depth` bytes; a chain starts where `starts_chain`
+    /// is set.
+    fn built(keys: &[[u8; 16]], depth: usize, starts_chain: bool) -> usize {
         if depth == 16 {
             return 1;
         }
         let parts: Vec<&[[u8; 16]]> = keys.chunk_by(|a, b| a[depth] == b[depth]).collect();
         match parts.as_slice() {
-            [all] => usize::from(begins) + built(all, depth + 1, false),
+            [all] => usize::from(starts_chain) + built(all, depth + 1, false),
             parts => 1 + parts.iter().map(|part| built(part, depth + 1, true)).sum::<usize>(),
         }
     }

@@ -7,49 +7,49 @@ use super::id::StreamId;
 use super::node::{Entry, Fields, Node, Reader};
 use super::ordered::{Ordered, Place};
 
-/// What a delivery did.
+/// The outcome of a delivery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Entries delivered.
+    /// Number of entries delivered.
     pub entries: usize,
-    /// Whether the consumer was created for it.
+    /// Whether it created the consumer.
     pub created_consumer: bool,
 }
 
-/// How `XCLAIM` and `XAUTOCLAIM` claim.
+/// The options of `XCLAIM` and `XAUTOCLAIM`.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// Name of the consumer that gets the entries.
+    /// Name of the consumer that receives the entries.
     pub consumer: &'a [u8],
-    /// Only entries that were delivered at least so long ago, ms; 0: all.
+    /// Minimum time since the last delivery, in milliseconds; 0: any.
     pub min_idle_ms: i64,
-    /// When they count as delivered, unix time in ms.
+    /// The new time of the last delivery, in Unix milliseconds.
     pub delivered_ms: i64,
-    /// How often they count as delivered; `None`: once more.
+    /// The new number of deliveries; `None`: one more.
     pub deliveries: Option<u64>,
-    /// Entries that nobody has pending are claimed too.
+    /// Whether to claim entries that aren't pending.
     pub force: bool,
-    /// Only ids are wanted: they don't count as delivered once more.
+    /// Whether only ids are requested: that doesn't count as a delivery.
     pub just_id: bool,
-    /// Now, unix time in ms.
+    /// The current Unix time in milliseconds.
     pub now_ms: i64,
 }
 
-/// What `XAUTOCLAIM` did.
+/// The outcome of `XAUTOCLAIM`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AutoClaimed {
-    /// Where to go on: the first pending entry that wasn't looked at; 0-0 when there is none.
+    /// Where to continue: the first pending entry that wasn't examined; 0-0 if there is none.
     pub next: StreamId,
-    /// Entries claimed.
+    /// Number of entries claimed.
     pub claimed: usize,
-    /// Pending entries that are gone from the stream, and now from the group too.
+    /// Pending entries that were deleted from the stream, and are now removed from the group.
     pub deleted: Vec<StreamId>,
-    /// Whether the consumer was created for it.
+    /// Whether it created the consumer.
     pub created_consumer: bool,
 }
 
 impl Stream {
-    /// Shows the entries from `start` to `end`, both included, at most `count` of them; gives how many.
+    /// Visits at most `count` entries from `start` to `end`, both inclusive. Returns options many.
     pub fn range(
         &self,
         start: StreamId,
@@ -85,7 +85,7 @@ impl Stream {
     ) -> usize {
         let mut shown = 0;
         let mut at = self.nodes.floor(end).or_else(|| self.nodes.first_place());
-        // Nodes are read forward only: so the entries of one are collected first.
+        // Nodes are only readable forwards: collect the entries of one first.
         let mut entries: Vec<Entry<'_>> = Vec::new();
         while let Some(place) = at.filter(|_| shown < count) {
             let node = self.nodes.get(place);
@@ -104,33 +104,33 @@ impl Stream {
         shown
     }
 
-    /// Id of the first entry that is there.
+    /// Returns the id of the first entry.
     pub fn first_entry_id(&self) -> Option<StreamId> {
         let mut first = None;
         self.range(StreamId::MIN, StreamId::MAX, 1, |id, _| first = Some(id));
         first
     }
 
-    /// Id of the last entry that is there.
+    /// Returns the id of the last entry.
     pub fn last_entry_id(&self) -> Option<StreamId> {
         let mut last = None;
         self.range_reversed(StreamId::MIN, StreamId::MAX, 1, |id, _| last = Some(id));
         last
     }
 
-    /// Whether there is an entry of a higher id.
+    /// Returns whether there is an entry with a higher id.
     pub fn has_entries_after(&self, id: StreamId) -> bool {
-        // Most ask for what comes after the last one.
+        // Fast path: most readers wait at the last id.
         id < self.figures().last_id && id.next().is_some_and(|start| self.range(start, StreamId::MAX, 1, |_, _| ()) > 0)
     }
 
-    /// Whether there is an entry of that id.
+    /// Returns whether there is an entry with this id.
     pub fn contains(&self, id: StreamId) -> bool {
         find(&self.nodes, id).is_some()
     }
 
-    /// Delivers the entries that a group has not read yet to a consumer, which is created where there is anything to deliver.
-    /// They become pending unless `noack`.
+    /// Delivers unread entries of a group to a consumer, which is created if there are any. They
+    /// become pending unless `noack`.
     pub fn deliver(
         &mut self,
         group: usize,
@@ -151,7 +151,7 @@ impl Stream {
                     && let Some(entry) = entries.find(|entry| !entry.deleted && entry.id > last_id)
                 {
                     let number = *number.get_or_insert_with(|| {
-                        let (number, created) = group.seen(consumer, now_ms);
+                        let (number, created) = group.touch_consumer(consumer, now_ms);
                         delivered.created_consumer = created;
                         number
                     });
@@ -172,8 +172,8 @@ impl Stream {
         })
     }
 
-    /// Delivers a consumer's own pending entries once more, from `start` on; those that are gone from the stream come without
-    /// fields. The consumer is created if need be.
+    /// Delivers a consumer's own pending entries again, from `start` on; entries deleted from the
+    /// stream come without fields. Creates the consumer if needed.
     pub fn redeliver(
         &mut self,
         group: usize,
@@ -184,7 +184,7 @@ impl Stream {
         mut visit: impl FnMut(StreamId, Option<Fields<'_>>),
     ) -> Delivered {
         self.change_group(group, |nodes, _, group| {
-            let (number, created_consumer) = group.seen(consumer, now_ms);
+            let (number, created_consumer) = group.touch_consumer(consumer, now_ms);
             let mut delivered = Delivered { entries: 0, created_consumer };
             let mut from = Some(start);
             while delivered.entries < count
@@ -206,34 +206,35 @@ impl Stream {
         })
     }
 
-    /// Claims entries for a consumer (`XCLAIM`), showing those that were claimed, as they are pending
-    /// now, and without fields those that were pending but are gone from the stream, as they were.
-    /// `true`: the consumer was created for it.
+    /// Claims entries for a consumer (`XCLAIM`). Visits claimed entries with their new state, and,
+    /// without fields and with their former state, pending ones that were deleted from the stream.
+    /// Returns whether it created the consumer.
     pub fn claim(
         &mut self,
         group: usize,
         ids: &[StreamId],
-        how: &Claim<'_>,
+        options: &Claim<'_>,
         mut visit: impl FnMut(Pending<'_>, Option<Fields<'_>>),
     ) -> bool {
         self.change_group(group, |nodes, _, group| {
             let mut claimant = Claimant::default();
             for &id in ids {
-                claim_one(nodes, group, id, how, &mut claimant, &mut visit);
+                claim_one(nodes, group, id, options, &mut claimant, &mut visit);
             }
             claimant.created
         })
     }
 
-    /// Claims a group's pending entries from `start` on for a consumer (`XAUTOCLAIM`): at most `count`, those that are gone
-    /// included, out of at most `attempts`. Shows them as [`Stream::claim`] does.
+    /// Claims a group's pending entries from `start` on for a consumer (`XAUTOCLAIM`): at most
+    /// `count`, deleted ones included, out of at most `attempts`. Visits them as [`Stream::claim`]
+    /// does.
     pub fn claim_pending(
         &mut self,
         group: usize,
         start: StreamId,
         count: usize,
         attempts: usize,
-        how: &Claim<'_>,
+        options: &Claim<'_>,
         mut visit: impl FnMut(Pending<'_>, Option<Fields<'_>>),
     ) -> AutoClaimed {
         self.change_group(group, |nodes, _, group| {
@@ -248,9 +249,9 @@ impl Stream {
                     break;
                 }
                 let Some(id) = next(group, from) else { break };
-                match claim_one(nodes, group, id, how, &mut claimant, &mut visit) {
+                match claim_one(nodes, group, id, options, &mut claimant, &mut visit) {
                     Claimed::Yes => done.claimed += 1,
-                    Claimed::Gone => done.deleted.push(id),
+                    Claimed::Deleted => done.deleted.push(id),
                     Claimed::No => {}
                 }
                 from = id.next();
@@ -262,7 +263,7 @@ impl Stream {
     }
 }
 
-/// Where a group's next entry is looked for.
+/// Returns where to look for a group's next entry.
 #[inline]
 fn resume<'n>(nodes: &'n Ordered<Node>, group: &Group) -> Option<(Place, Reader<'n>)> {
     if let Some((first, position)) = group.cursor
@@ -275,22 +276,22 @@ fn resume<'n>(nodes: &'n Ordered<Node>, group: &Group) -> Option<(Place, Reader<
     Some((place, nodes.get(place).entries()))
 }
 
-/// Notes that a group has read an entry.
+/// Records that a group has read an entry.
 #[inline]
 fn advance(figures: &Figures, group: &mut Group, id: StreamId) {
     group.entries_read = figures.entries_read_after(group, id);
     group.last_id = id;
 }
 
-/// The entry of an id, unless it is deleted.
+/// Returns the entry with an id, unless it is deleted.
 fn find(nodes: &Ordered<Node>, id: StreamId) -> Option<Entry<'_>> {
     place_of(nodes, id).map(|(_, entry)| entry)
 }
 
-/// The entry of an id, unless it is deleted, and where its node is.
+/// Returns the entry with an id, unless it is deleted, and the place of its node.
 pub(super) fn place_of(nodes: &Ordered<Node>, id: StreamId) -> Option<(Place, Entry<'_>)> {
     let mut at = nodes.floor(id).or_else(|| nodes.first_place());
-    // Nearly always the first node that is looked at has it, or none: see the head of `node`.
+    // The first node nearly always decides; deleted entries can be out of order (see `node`).
     while let Some(place) = at {
         let node = nodes.get(place);
         if node.last >= id
@@ -303,7 +304,7 @@ pub(super) fn place_of(nodes: &Ordered<Node>, id: StreamId) -> Option<(Place, En
     None
 }
 
-/// The consumer that claims: looked up with the first entry that it gets.
+/// The claiming consumer, looked up when it receives its first entry.
 #[derive(Default)]
 struct Claimant {
     number: Option<ConsumerNumber>,
@@ -313,7 +314,7 @@ struct Claimant {
 enum Claimed {
     Yes,
     /// It was pending, but isn't in the stream.
-    Gone,
+    Deleted,
     No,
 }
 
@@ -321,7 +322,7 @@ fn claim_one(
     nodes: &Ordered<Node>,
     group: &mut Group,
     id: StreamId,
-    how: &Claim<'_>,
+    options: &Claim<'_>,
     claimant: &mut Claimant,
     visit: &mut impl FnMut(Pending<'_>, Option<Fields<'_>>),
 ) -> Claimed {
@@ -330,24 +331,24 @@ fn claim_one(
         let Some(nack) = pending else { return Claimed::No };
         visit(group.describe(&nack), None);
         group.acknowledge(id);
-        return Claimed::Gone;
+        return Claimed::Deleted;
     };
     let idle_enough =
-        |nack: Nack| how.min_idle_ms == 0 || how.now_ms.wrapping_sub(nack.delivered_ms) >= how.min_idle_ms;
+        |nack: Nack| options.min_idle_ms == 0 || options.now_ms.wrapping_sub(nack.delivered_ms) >= options.min_idle_ms;
     let deliveries = match pending {
         Some(nack) if idle_enough(nack) => nack.deliveries,
-        // A new one counts as delivered once before it is claimed.
-        None if how.force => 1,
+        // A new pending entry counts as delivered once before the claim.
+        None if options.force => 1,
         _ => return Claimed::No,
     };
-    let deliveries = how.deliveries.unwrap_or(if how.just_id { deliveries } else { deliveries.wrapping_add(1) });
+    let deliveries = options.deliveries.unwrap_or(if options.just_id { deliveries } else { deliveries.wrapping_add(1) });
     let number = *claimant.number.get_or_insert_with(|| {
-        let (number, created) = group.seen(how.consumer, how.now_ms);
+        let (number, created) = group.touch_consumer(options.consumer, options.now_ms);
         claimant.created = created;
         number
     });
-    let delivered_ms = how.delivered_ms;
+    let delivered_ms = options.delivered_ms;
     group.put(Nack { id, delivered_ms, deliveries, consumer: number });
-    visit(Pending { id, consumer: how.consumer, delivered_ms, deliveries }, Some(entry.fields));
+    visit(Pending { id, consumer: options.consumer, delivered_ms, deliveries }, Some(entry.fields));
     Claimed::Yes
 }

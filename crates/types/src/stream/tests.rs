@@ -35,7 +35,7 @@ fn ids(stream: &Stream) -> Vec<StreamId> {
     ids
 }
 
-/// What is tallied must be what is there.
+/// Checks the running sums against the allocations.
 fn check_tally(stream: &Stream) {
     assert_eq!(stream.node_bytes, stream.nodes.iter().map(Node::allocated_bytes).sum::<usize>());
     assert_eq!(stream.group_bytes, stream.groups.iter().map(Group::allocated_bytes).sum::<usize>());
@@ -82,7 +82,7 @@ fn random_id(random: &mut Random, last: StreamId) -> NewId {
     }
 }
 
-/// A stream against a map, through everything that changes entries.
+/// A stream against a map, through every change of entries.
 #[test]
 fn entries_agree_with_a_plain_model() {
     let mut random = Random::announced("stream entries");
@@ -166,9 +166,10 @@ fn compare_ranges(stream: &Stream, model: &BTreeMap<StreamId, Pairs>, random: &m
     }
 }
 
-/// Any change of groups keeps the entries of the group and of its consumers in step, and the tally exact.
+/// Any change of groups keeps the entries of groups and consumers consistent, and the running sum
+/// exact.
 #[test]
-fn groups_keep_in_step() {
+fn groups_and_consumers_stay_consistent() {
     let mut random = Random::announced("stream groups");
     for _ in 0..30 {
         let mut stream = Stream::default();
@@ -243,7 +244,7 @@ fn groups_keep_in_step() {
     }
 }
 
-/// A stream made again from what its accessors tell, as `RESTORE` does.
+/// Rebuilds a stream from the results of its accessors, as `RESTORE` does.
 fn restore(stream: &Stream) -> Result<Stream, Corrupt> {
     let mut restored = Stream::default();
     for (first, listpack) in stream.listpacks() {
@@ -264,7 +265,7 @@ fn restore(stream: &Stream) -> Result<Stream, Corrupt> {
 }
 
 #[test]
-fn listpacks_come_back_as_they_were() {
+fn listpacks_round_trip() {
     let mut random = Random::announced("stream listpacks");
     for _ in 0..50 {
         let mut stream = Stream::default();
@@ -284,9 +285,10 @@ fn listpacks_come_back_as_they_were() {
     }
 }
 
-/// The bytes that `DUMP` of redis-server 7.0.15 shows after `XADD s 5-1 f 1`, `XADD s 5-3 f hello`, `XADD s 7-0 g 2`, `XDEL s 5-1`.
+/// Bytes from `DUMP` of redis-server 7.0.15 after `XADD s 5-1 f 1`, `XADD s 5-3 f hello`, `XADD s
+/// 7-0 g 2`, `XDEL s 5-1`.
 #[test]
-fn a_listpack_is_redis_own() {
+fn a_listpack_equals_that_of_redis() {
     let mut stream = Stream::default();
     for (new, name, value) in [(id(5, 1), "f", "1"), (id(5, 3), "f", "hello"), (id(7, 0), "g", "2")] {
         let fields = vec![(name.as_bytes().to_vec(), value.as_bytes().to_vec())];
@@ -305,7 +307,7 @@ fn a_listpack_is_redis_own() {
 }
 
 #[test]
-fn corrupt_listpacks_are_refused() {
+fn corrupt_listpacks_are_rejected() {
     let mut random = Random::announced("corrupt listpacks");
     let mut stream = Stream::default();
     for _ in 0..20 {
@@ -316,7 +318,7 @@ fn corrupt_listpacks_are_refused() {
     let (first, whole) = stream.listpacks().next().unwrap();
     assert!(Stream::default().restore_node(first, &whole).is_ok());
     for len in 0..whole.len() {
-        assert!(Stream::default().restore_node(first, &whole[..len]).is_err(), "cut to {len}");
+        assert!(Stream::default().restore_node(first, &whole[..len]).is_err(), "truncated to {len}");
     }
     for _ in 0..20_000 {
         let mut bent = whole.clone();
@@ -332,12 +334,12 @@ fn corrupt_listpacks_are_refused() {
     }
     let mut twice = Stream::default();
     twice.restore_node(first, &whole).unwrap();
-    assert_eq!(twice.restore_node(first, &whole), Err(Corrupt), "ids must rise");
-    assert_eq!(twice.restore_figures(Figures::default()), Err(Corrupt), "the length lies");
+    assert_eq!(twice.restore_node(first, &whole), Err(Corrupt), "ids must ascend");
+    assert_eq!(twice.restore_figures(Figures::default()), Err(Corrupt), "the length is wrong");
 }
 
 #[test]
-fn an_id_may_come_again_after_xsetid() {
+fn an_id_may_repeat_after_xsetid() {
     let mut stream = Stream::default();
     simple(&mut stream, 1..4);
     stream.create_group(b"g", StreamId::MIN, 0);
@@ -352,9 +354,9 @@ fn an_id_may_come_again_after_xsetid() {
     assert_eq!(shown, [(id(1, 0), long)]);
 }
 
-/// `XSETID` may set the last id back behind deleted entries, which stay in their nodes.
+/// `XSETID` may lower the last id below those of deleted entries, which stay in their nodes.
 #[test]
-fn entries_behind_deleted_ones_of_higher_ids() {
+fn entries_after_deleted_ones_with_higher_ids() {
     let mut random = Random::announced("stream disorder");
     for _ in 0..300 {
         let limits = NodeLimits { bytes: 4096, entries: 1 + random.below(6) };
@@ -405,9 +407,9 @@ fn no_id_after_the_last() {
     assert_eq!(stream.range(StreamId::MAX, StreamId::MAX, 5, |_, _| ()), 1);
 }
 
-/// The head page's table.
+/// The costs in the table at the head of `mod.rs`.
 #[test]
-fn what_it_costs() {
+fn costs_in_bytes() {
     assert!(size_of::<Stream>() < 200, "{}", size_of::<Stream>());
     assert_eq!(size_of::<Node>(), 72);
     assert_eq!((size_of::<group::Nack>(), size_of::<Option<Consumer>>()), (40, 72));
@@ -420,9 +422,9 @@ fn what_it_costs() {
     assert!((300..=310).contains(&node), "{node}");
 }
 
-/// What `XTRIM` with `~` is propagated as: a deleted entry at the front counts, as in Redis.
+/// The propagated form of `XTRIM ~`: a deleted entry at the front counts, as in Redis.
 #[test]
-fn an_exact_trim_to_what_is_left_removes_nothing() {
+fn an_exact_trim_to_the_remaining_entries_removes_nothing() {
     let mut stream = Stream::default();
     let nothing = Trim::Id(StreamId::MIN);
     assert_eq!(stream.threshold_left(nothing), Trim::Id(StreamId::MAX));

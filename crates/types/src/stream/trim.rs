@@ -1,6 +1,7 @@
-//! Trimming at the front, and deleting anywhere.
+//! Trimming at the front, and deletion anywhere.
 //!
-//! Deleted entries are marked, and go with their node; as in Redis, whose nodes' limits they go on counting towards.
+//! Deleted entries are marked and freed with their node. As in Redis, they keep counting towards
+//! the limits of their node.
 
 use super::id::StreamId;
 use super::node::EntryPlace;
@@ -8,18 +9,18 @@ use super::ordered::Place;
 use super::reading::place_of;
 use super::{Stream, node::Node};
 
-/// What a stream is trimmed to.
+/// The target of a trim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
-    /// `MAXLEN`: so many entries.
+    /// `MAXLEN`: this many entries.
     Length(u64),
-    /// `MINID`: entries of this id or later.
+    /// `MINID`: entries with at least this id.
     Id(StreamId),
 }
 
 impl Stream {
-    /// Removes entries from the front and gives how many. With `approximate` only whole nodes go, and no more than `limit` entries
-    /// (0: no limit).
+    /// Removes entries from the front. Returns how many. With `approximate`, removes only whole
+    /// nodes, and at most `limit` entries (0: no limit).
     pub fn trim(&mut self, to: Trim, approximate: bool, limit: u64) -> u64 {
         let mut deleted = 0;
         while let Some(place) = self.nodes.first_place() {
@@ -31,11 +32,11 @@ impl Stream {
             if limit > 0 && deleted + live > limit {
                 break;
             }
-            let goes_whole = match to {
+            let is_whole = match to {
                 Trim::Length(most) => self.figures.length - live >= most,
                 Trim::Id(least) => node.last < least,
             };
-            if goes_whole {
+            if is_whole {
                 self.remove_node(place);
                 self.figures.length -= live;
                 deleted += live;
@@ -54,8 +55,9 @@ impl Stream {
         deleted
     }
 
-    /// Returns the threshold of an exact trim that leaves the entries that are there: their number,
-    /// or the first id, that of a deleted entry included; the last possible id where there is none.
+    /// Returns the threshold of an exact trim that keeps exactly the current entries: their number,
+    /// or the id of the first entry, deleted ones included; the largest possible id if there is
+    /// none.
     pub fn threshold_left(&self, to: Trim) -> Trim {
         match to {
             Trim::Length(_) => Trim::Length(self.figures.length),
@@ -87,13 +89,13 @@ impl Stream {
         doomed.len() as u64
     }
 
-    /// Deletes entries and gives how many there were.
+    /// Deletes entries. Returns how many existed.
     pub fn delete(&mut self, ids: &[StreamId]) -> u64 {
         let mut deleted = 0;
-        let mut first_went = false;
+        let mut first_deleted = false;
         for &id in ids {
             if self.delete_one(id) {
-                first_went |= id == self.figures.first_id;
+                first_deleted |= id == self.figures.first_id;
                 self.figures.max_deleted_id = self.figures.max_deleted_id.max(id);
                 deleted += 1;
             }
@@ -102,7 +104,7 @@ impl Stream {
             if deleted > 0 {
                 self.figures.first_id = StreamId::MIN;
             }
-        } else if first_went {
+        } else if first_deleted {
             self.find_first_id();
         }
         deleted
