@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn random_changes_agree_with_a_vector() {
-        let mut random = Random::announced("chunked");
+        let mut random = Random::with_printed_seed("chunked");
         let (mut array, mut model) = (Chunked::new(), Vec::new());
         for round in 0..12 {
             // Grows to several chunks and shrinks to nothing, in turn.

@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn ranges_cover_all_points_inside() {
-        let mut random = crate::testing::Random::announced("geo");
+        let mut random = crate::testing::Random::with_printed_seed("geo");
         let mut part = |max: f64| (random.below(2_000_001) as f64 / 1_000_000.0 - 1.0) * max;
         for _ in 0..3_000 {
             let center = Point { longitude: part(179.0), latitude: part(60.0) };

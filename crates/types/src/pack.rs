@@ -866,7 +866,7 @@ mod tests {
 
     #[test]
     fn random_changes_agree_with_a_plain_model() {
-        let mut random = Random::announced("pack");
+        let mut random = Random::with_printed_seed("pack");
         change_at_random::<TwoWay>(&mut random, |pack, model| {
             let backward: Vec<_> = pack.iter().rev().map(Element::to_vec).collect();
             assert!(backward.iter().eq(model.iter().rev()));

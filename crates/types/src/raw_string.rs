@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn random_changes_agree_with_a_plain_model() {
-        let mut random = Random::announced("raw_string");
+        let mut random = Random::with_printed_seed("raw_string");
         for _ in 0..500 {
             let mut model = random.bytes(0, 200);
             let mut string = RawString::try_from_slice(&model).unwrap();

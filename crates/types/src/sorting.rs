@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn sorted_and_stable() {
-        let mut random = Random::announced("sorting");
+        let mut random = Random::with_printed_seed("sorting");
         for _ in 0..500 {
             let mut items = numbers(&mut random);
             let mut model = items.clone();
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_sorted_part_equals_that_of_a_full_sort() {
-        let mut random = Random::announced("sorting a part");
+        let mut random = Random::with_printed_seed("sorting a part");
         for _ in 0..2_000 {
             let mut items = numbers(&mut random);
             let mut sorted = items.clone();
@@ -208,7 +208,7 @@ mod tests {
     /// An inconsistent order terminates and loses no element.
     #[test]
     fn inconsistent_comparisons_terminate() {
-        let mut random = Random::announced("contradictions");
+        let mut random = Random::with_printed_seed("contradictions");
         for _ in 0..2_000 {
             let mut items: Vec<usize> = (0..random.below(200) as usize).collect();
             let wanted = 0..items.len() / 3;

@@ -2,32 +2,33 @@
 //!
 //! ```text
 //! buckets   [u32; n]   index of the first entry, or none
-//! entries   [entry; n] hash (32 bits), index of the next entry of the bucket, item; dense, in no order
+//! entries   [entry; n] hash (32 bits), index of its next entry, item; dense, unordered
 //! ```
 //!
-//! # Growing
+//! # Growth
 //!
-//! Linear hashing: there are as many buckets as entries, one more with each insertion, and each new bucket takes its entries
-//! from one old one. No operation moves more than one bucket's entries, nothing is ever copied whole (both arrays are
-//! chunked), and there is no moment at which a second table stands beside the first. Removals take buckets back, two at a time,
-//! once there are two per entry.
+//! Linear hashing: there are as many buckets as entries. Each insertion adds one bucket, which
+//! takes its entries from one old bucket. No operation moves more than one bucket's entries,
+//! nothing is ever copied whole (both arrays are chunked), and there is never a second table beside
+//! the first. A removal frees up to two buckets once there are two per entry.
 //!
-//! # Scanning
+//! # Scans
 //!
-//! [`Table::scan`]'s cursor is a bucket's number with its bits counted backwards, as Redis's: an entry that is there from the
-//! first call to the last is seen at least once, however the table grows and shrinks meanwhile. The buckets of a table half
-//! way between two sizes are seen as Redis sees its two tables during a rehash: by those of the smaller size, each together with
-//! the one split from it.
+//! The cursor of [`Table::scan`] is a bucket number with its bits in reverse order, as in Redis: an
+//! entry that exists from the first call to the last is visited at least once, however the table
+//! grows and shrinks meanwhile. A table between two sizes is scanned as Redis scans its two tables
+//! during a rehash: by the buckets of the smaller size, each together with the one split from it.
 //!
-//! # What it costs
+//! # Cost
 //!
-//! | what | bytes |
+//! | part | bytes |
 //! | --- | --- |
 //! | entry of a word | 16 |
 //! | bucket | 4 |
-//! | room ahead | at most a quarter up to 16 Ki entries, one chunk beyond |
+//! | spare capacity | at most a quarter up to 16 Ki entries, one chunk beyond |
 //!
-//! So 20 to 25 bytes and the item's own memory, against a dictEntry of 24 (32 of jemalloc), 8 to 16 of bucket and an sds in Redis.
+//! In total 20 to 25 bytes and the item's own memory. Redis takes a dictEntry of 24 (32 in
+//! jemalloc), 8 to 16 of bucket and an sds.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -35,61 +36,63 @@ use pantala_dict::prefetch;
 
 use crate::chunked::Chunked;
 
-/// No entry.
+/// The index of no entry.
 const NONE: u32 = u32::MAX;
 /// Buckets of the smallest table.
 const BUCKETS_MIN: usize = 2;
-/// A removal takes buckets back when there are more of them than this many per entry.
+/// A removal frees buckets beyond this many per entry.
 const BUCKETS_PER_ENTRY_MAX: usize = 2;
-/// Most buckets taken back by one removal: as many as an entry may have, so that the bound holds all the way down.
+/// Maximum number of buckets freed by one removal: as many as an entry may have, so that the bound
+/// holds down to the smallest table.
 const BUCKETS_PER_REMOVAL: usize = 2;
 
-/// Tables of fewer entries aren't prefetched from: they are in the second-level cache, or soon will be.
+/// Smaller tables aren't prefetched: they are in the L2 cache, or soon will be.
 const PREFETCH_LEN_MIN: usize = 4096;
-/// Entries of a bucket that a prefetch goes along. Of those looked for, one in twenty is further behind.
+/// Entries of a bucket that a prefetch follows. One wanted entry in twenty is further behind.
 const PREFETCH_CHAIN_MAX: usize = 3;
 
-/// How many keys [`Table::prefetch`] takes at most: what they bring, four lines or so each, should still be in the first-level cache when
-/// it is looked at.
+/// Maximum number of keys per [`Table::prefetch`]: their lines, about four each, must still be in
+/// the L1 cache when they are used.
 pub const PREFETCH_KEYS_MAX: usize = 16;
 
-/// Most entries of a table.
+/// Maximum number of entries of a table.
 pub const ENTRIES_MAX: usize = NONE as usize;
 
-/// Whether so many entries more fit a table of `len`: to be asked before a command changes anything.
+/// Returns whether `more` entries fit in a table of `len`. Check it before a command changes
+/// anything.
 #[inline]
 pub fn has_room(len: usize, more: usize) -> bool {
     len.checked_add(more).is_some_and(|len| len <= ENTRIES_MAX)
 }
 
-/// The seed of tables made from now on.
+/// The seed of new tables.
 static SEED: AtomicU64 = AtomicU64::new(0x5eed_0f7a_b1e5_0000);
 
-/// Sets the seed of the hash function for tables made from now on: random and secret, so that nobody can aim for collisions. Each table keeps the
-/// one it was made with.
+/// Sets the seed of the hash function for new tables. It must be random and secret, so that clients
+/// can't aim for collisions. Existing tables keep their seed.
 pub fn set_seed(seed: u64) {
-    // Relaxed: nothing else is published with it.
+    // Relaxed: it publishes no other memory.
     SEED.store(seed, Relaxed);
 }
 
-/// The seed of tables made from now on.
+/// Returns the seed of new tables.
 #[inline]
 pub fn seed() -> u64 {
     SEED.load(Relaxed)
 }
 
-/// The hash of a key, in tables of that seed.
+/// Returns the hash of a key, in tables with this seed.
 #[inline]
 pub fn hash(seed: u64, key: &[u8]) -> u32 {
     pantala_dict::hash_key(seed, key) as u32
 }
 
-/// What a table holds.
+/// An item of a table.
 pub trait Item {
-    /// Bytes of heap that it takes.
+    /// Returns its bytes of heap.
     fn allocated_bytes(&self) -> usize;
 
-    /// Asks the processor for what it has on the heap.
+    /// Prefetches its heap memory.
     fn prefetch(&self) {}
 }
 
@@ -100,15 +103,15 @@ struct Entry<T> {
     item: T,
 }
 
-/// See the head of this module.
+/// The table described at the head of this module.
 ///
-/// An *index* is an entry's number, below [`Table::len`]: it stays valid until the next insertion or removal. A wrong one is a
-/// bug of the caller's: it panics or finds another entry.
+/// An *index* is an entry's number, below [`Table::len`]; it is valid until the next insertion or
+/// removal. A wrong one is a bug of the caller: it panics or gives another entry.
 #[derive(Clone, Debug)]
 pub struct Table<T> {
     buckets: Chunked<u32>,
     entries: Chunked<Entry<T>>,
-    /// All bits that a bucket's number may have: the number of buckets, rounded up to a power of two, less one.
+    /// A mask for bucket numbers: the number of buckets rounded up to a power of two, less one.
     mask: usize,
     /// Heap bytes of all items.
     item_bytes: usize,
@@ -116,12 +119,12 @@ pub struct Table<T> {
 }
 
 impl<T: Item> Table<T> {
-    /// An empty table with room for `len` entries, hashed by [`seed`].
+    /// Returns an empty table with space for `len` entries, with the current [`seed`].
     pub fn with_capacity(len: usize) -> Self {
         Self::with_seed(seed(), len)
     }
 
-    /// An empty table with room for `len` entries.
+    /// Returns an empty table with space for `len` entries.
     pub fn with_seed(seed: u64, len: usize) -> Self {
         let (mut buckets, mut entries) = (Chunked::new(), Chunked::new());
         let bucket_count = len.clamp(BUCKETS_MIN, ENTRIES_MAX);
@@ -133,45 +136,45 @@ impl<T: Item> Table<T> {
         Table { buckets, entries, mask: bucket_count.next_power_of_two() - 1, item_bytes: 0, seed }
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     #[inline]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The seed of its hashes.
+    /// Returns the seed of its hashes.
     #[inline]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The hash of a key in this table.
+    /// Returns the hash of a key in this table.
     #[inline]
     pub fn hash(&self, key: &[u8]) -> u32 {
         hash(self.seed, key)
     }
 
-    /// Bytes of heap, the items' included.
+    /// Returns the bytes of heap, items included.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
         self.buckets.allocated_bytes() + self.entries.allocated_bytes() + self.item_bytes
     }
 
-    /// The bucket of a hash.
+    /// Returns the bucket of a hash.
     #[inline]
     fn bucket_of(&self, hash: u32) -> usize {
         let bucket = hash as usize & self.mask;
-        // One that isn't there yet is still a part of the one it will be split from.
+        // A bucket that doesn't exist yet is still part of the one it will be split from.
         if bucket < self.buckets.len() { bucket } else { bucket & (self.mask >> 1) }
     }
 
-    /// The index of the entry with this hash of which `is` holds.
+    /// Returns the index of the entry with this hash for which `is` holds.
     #[inline]
     pub fn find(&self, hash: u32, mut is: impl FnMut(&T) -> bool) -> Option<usize> {
         let mut at = *self.buckets.get(self.bucket_of(hash));
@@ -185,8 +188,9 @@ impl<T: Item> Table<T> {
         None
     }
 
-    /// Asks the processor for all that finding these will read, so that their misses overlap: buckets first, then entries, then what the
-    /// entries point to. To be called with the hashes (the first [`PREFETCH_KEYS_MAX`] count) of what is going to be found next.
+    /// Prefetches what [`Table::find`] will read for these hashes, so that their cache misses
+    /// overlap: the buckets first, then the entries, then the items' memory. Only the first
+    /// [`PREFETCH_KEYS_MAX`] hashes count.
     pub fn prefetch(&self, hashes: impl Iterator<Item = u32>) {
         if self.len() < PREFETCH_LEN_MIN {
             return;
@@ -227,19 +231,19 @@ impl<T: Item> Table<T> {
         }
     }
 
-    /// The item at an index.
+    /// Returns the item at an index.
     #[inline]
     pub fn get(&self, index: usize) -> &T {
         &self.entries.get(index).item
     }
 
-    /// The hash at an index.
+    /// Returns the hash at an index.
     #[inline]
     pub fn hash_at(&self, index: usize) -> u32 {
         self.entries.get(index).hash
     }
 
-    /// Changes the item at an index, but not what it is found by.
+    /// Changes the item at an index, except its key.
     #[inline]
     pub fn change<R>(&mut self, index: usize, change: impl FnOnce(&mut T) -> R) -> R {
         let item = &mut self.entries.get_mut(index).item;
@@ -249,10 +253,10 @@ impl<T: Item> Table<T> {
         result
     }
 
-    /// Adds an item. None that equals it may be there, which isn't checked.
+    /// Adds an item. The caller ensures that no equal item exists.
     ///
     /// # Panics
-    /// When there are [`ENTRIES_MAX`] entries, 80 GiB of them: [`has_room`] tells before.
+    /// If there are [`ENTRIES_MAX`] entries already, 80 GiB of them: see [`has_room`].
     pub fn insert(&mut self, hash: u32, item: T) {
         let index = self.entries.len();
         assert!(index < ENTRIES_MAX, "a table holds at most {ENTRIES_MAX} entries");
@@ -265,7 +269,7 @@ impl<T: Item> Table<T> {
         self.entries.push(Entry { hash, next, item });
     }
 
-    /// Takes the entry at an index out. The last one comes to its place, and has its index then.
+    /// Removes the entry at an index. The last entry takes its place and its index.
     pub fn remove(&mut self, index: usize) -> Option<T> {
         if index >= self.len() {
             return None;
@@ -286,7 +290,7 @@ impl<T: Item> Table<T> {
         Some(removed)
     }
 
-    /// Lets whatever leads to the entry `from`, which has that hash, lead to `to`.
+    /// Redirects the link to entry `from`, which has this hash, to `to`.
     fn relink(&mut self, hash: u32, from: u32, to: u32) {
         let bucket = self.bucket_of(hash);
         let first = self.buckets.get_mut(bucket);
@@ -303,10 +307,10 @@ impl<T: Item> Table<T> {
             }
             at = entry.next;
         }
-        debug_assert!(false, "every entry is in the chain of its bucket");
+        debug_assert!(false, "an entry isn't in the chain of its bucket");
     }
 
-    /// Adds a bucket, with the entries that belong there.
+    /// Adds a bucket and moves its entries there.
     fn split(&mut self) {
         let new = self.buckets.len();
         if new > self.mask {
@@ -314,24 +318,24 @@ impl<T: Item> Table<T> {
         }
         let old = new & (self.mask >> 1);
         let mut at = *self.buckets.get(old);
-        let (mut stay, mut go) = (NONE, NONE);
+        let (mut kept, mut moved) = (NONE, NONE);
         while at != NONE {
             let entry = self.entries.get_mut(at as usize);
             let next = entry.next;
-            let chain = if entry.hash as usize & self.mask == new { &mut go } else { &mut stay };
+            let chain = if entry.hash as usize & self.mask == new { &mut moved } else { &mut kept };
             entry.next = std::mem::replace(chain, at);
             at = next;
         }
-        *self.buckets.get_mut(old) = stay;
-        self.buckets.push(go);
+        *self.buckets.get_mut(old) = kept;
+        self.buckets.push(moved);
     }
 
-    /// Takes the last bucket away; its entries go back to the one it was split from.
+    /// Removes the last bucket; its entries return to the one it was split from.
     fn merge(&mut self) {
         let Some(first) = self.buckets.pop() else { return };
         let old = self.buckets.len() & (self.mask >> 1);
         if self.buckets.len() == (self.mask >> 1) + 1 {
-            // A power of two: every bucket's number fits one bit less.
+            // A power of two: bucket numbers need one bit less.
             self.mask >>= 1;
         }
         if first == NONE {
@@ -349,7 +353,8 @@ impl<T: Item> Table<T> {
         }
     }
 
-    /// Goes on with a scan: shows the items of one bucket (or of two that were one), returns the next cursor. 0 begins and ends.
+    /// Continues a scan: visits the items of one bucket (and of the one split from it). Returns the
+    /// next cursor. 0 starts and ends a scan.
     pub fn scan(&self, cursor: u64, visit: &mut dyn FnMut(&T)) -> u64 {
         let len = self.buckets.len();
         let mask = if len > self.mask { self.mask } else { self.mask >> 1 };
@@ -358,7 +363,8 @@ impl<T: Item> Table<T> {
         if bucket + mask + 1 < len {
             self.visit_bucket(bucket + mask + 1, visit);
         }
-        // Adds one to the number's bits read backwards; those above the mask are set, so that the carry passes them.
+        // Add one to the bit-reversed number; the bits above the mask are set, so the carry passes
+        // them.
         (cursor | !(mask as u64)).reverse_bits().wrapping_add(1).reverse_bits()
     }
 
@@ -371,18 +377,18 @@ impl<T: Item> Table<T> {
         }
     }
 
-    /// All items, in no order.
+    /// Iterates over all items, unordered.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map(|entry| &entry.item)
     }
 
-    /// All items with their hashes, in no order.
+    /// Iterates over all items with their hashes, unordered.
     pub fn iter_hashed(&self) -> impl Iterator<Item = (u32, &T)> {
         self.entries.iter().map(|entry| (entry.hash, &entry.item))
     }
 }
 
-/// Whether they hold the same, for tables of the same seed; those of different seeds are different.
+/// Compares the items of two tables; tables with different seeds are never equal.
 impl<T: Item + PartialEq> PartialEq for Table<T> {
     fn eq(&self, other: &Self) -> bool {
         self.seed == other.seed

@@ -25,7 +25,7 @@ fn find(table: &Table<Text>, n: u64) -> Option<usize> {
     table.find(table.hash(&key(n)), |item| item.0 == key(n))
 }
 
-/// Every entry is reached from its own bucket, once, and the tallies are what a count gives.
+/// Checks that every entry is reached from its own bucket exactly once, and the running sums.
 fn check(table: &Table<Text>) {
     let mut reached = BTreeSet::new();
     for bucket in 0..table.buckets.len() {
@@ -45,14 +45,14 @@ fn check(table: &Table<Text>) {
 
 #[test]
 fn random_changes_agree_with_a_map() {
-    let mut random = Random::announced("table");
+    let mut random = Random::with_printed_seed("table");
     for capacity in [0, 1, 100] {
         let mut table = Table::with_seed(random.next(), capacity);
         let mut model = BTreeMap::<u64, ()>::new();
         for round in 0..8 {
             for step in 0..random.below(1500) {
                 let n = random.below(2000);
-                // Rounds that mostly add, and rounds that mostly remove.
+                // Some rounds mostly add, others mostly remove.
                 match (find(&table, n), model.contains_key(&n)) {
                     (Some(index), true) => {
                         assert_eq!(table.get(index).0, key(n));
@@ -82,7 +82,7 @@ fn random_changes_agree_with_a_map() {
         }
         check(&table);
         assert_eq!(table.remove(0), None);
-        // All but a few buckets went with the entries, a removal at a time.
+        // All but a few buckets were freed with the entries, some per removal.
         assert!(table.buckets.len() <= 2 * BUCKETS_MIN, "{} buckets", table.buckets.len());
     }
 }
@@ -98,10 +98,11 @@ fn an_item_may_change_its_size() {
     check(&table);
 }
 
-/// Redis's promise: what is there all the time is shown, however the table grows and shrinks between the calls.
+/// Redis's guarantee: an item that exists all the time is visited, however the table grows and
+/// shrinks between calls.
 #[test]
-fn a_scan_shows_what_is_there_from_its_beginning_to_its_end() {
-    let mut random = Random::announced("table_scan");
+fn a_scan_visits_items_that_exist_throughout() {
+    let mut random = Random::with_printed_seed("table_scan");
     for _ in 0..60 {
         let mut table = Table::with_seed(random.next(), 0);
         let (stay, most) = (random.below(300), random.below(3000));
@@ -117,7 +118,7 @@ fn a_scan_shows_what_is_there_from_its_beginning_to_its_end() {
                 seen.insert(item.0.clone());
             });
             steps += 1;
-            assert!(steps < 100_000, "a scan ends");
+            assert!(steps < 100_000, "the scan doesn't end");
             if cursor == 0 {
                 break;
             }
@@ -134,13 +135,13 @@ fn a_scan_shows_what_is_there_from_its_beginning_to_its_end() {
             }
         }
         for n in 0..stay {
-            assert!(seen.contains(&key(n)), "{n} of {stay} was never shown");
+            assert!(seen.contains(&key(n)), "{n} of {stay} was never visited");
         }
     }
 }
 
 #[test]
-fn a_scan_of_a_quiet_table_shows_each_item_once() {
+fn a_scan_of_an_unchanged_table_visits_each_item_once() {
     for len in [0, 1, 2, 3, 5, 100, 1000, 1023, 1024, 1025] {
         let mut table = Table::with_seed(7, 0);
         for n in 0..len {
@@ -157,7 +158,7 @@ fn a_scan_of_a_quiet_table_shows_each_item_once() {
     }
 }
 
-/// The arithmetic at the head of the module.
+/// The costs in the table at the head of the module.
 #[test]
 fn a_word_costs_twenty_to_twenty_five_bytes() {
     #[derive(Debug)]
@@ -178,7 +179,7 @@ fn a_word_costs_twenty_to_twenty_five_bytes() {
     }
 }
 
-/// No single insertion or removal moves more than the entries of one or two buckets: the longest chain bounds it.
+/// The longest chain bounds the entries that an insertion or removal moves.
 #[test]
 fn chains_stay_short() {
     let mut table = Table::with_seed(5, 0);
@@ -203,10 +204,11 @@ fn room_ends_at_the_bound() {
     assert!(!has_room(ENTRIES_MAX - 3, 4) && !has_room(ENTRIES_MAX, 1) && !has_room(1, usize::MAX));
 }
 
-/// A hint changes nothing and takes whatever it is given: what is there, what isn't, too much, at all lengths on the way of a table.
+/// A prefetch changes nothing and accepts any keys: existing ones, missing ones, too many, at all
+/// sizes of a table.
 #[test]
 fn prefetching_is_only_a_hint() {
-    let mut random = Random::announced("table prefetch");
+    let mut random = Random::with_printed_seed("table prefetch");
     let mut table = Table::with_capacity(0);
     let last = if cfg!(miri) { PREFETCH_LEN_MIN + 50 } else { 3 * PREFETCH_LEN_MIN };
     for n in 0..last as u64 {

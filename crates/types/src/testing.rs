@@ -1,4 +1,4 @@
-//! Randomness for tests: small, seeded, and announced so that a failure can be replayed.
+//! Randomness for tests: small, seeded, with the seed printed so that a failure can be replayed.
 
 /// A SplitMix64 generator. `PANTALA_SEED` replays a run.
 pub struct Random {
@@ -7,8 +7,8 @@ pub struct Random {
 
 #[allow(dead_code)] // The integration tests include this file too, and no test uses all of it.
 impl Random {
-    /// A generator with the seed of `PANTALA_SEED`, or a fresh one; prints which.
-    pub fn announced(test: &str) -> Random {
+    /// Returns a generator with the seed in `PANTALA_SEED`, or a new one, and prints it.
+    pub fn with_printed_seed(test: &str) -> Random {
         let seed = match std::env::var("PANTALA_SEED") {
             Ok(text) => text.parse().expect("PANTALA_SEED is a number"),
             Err(_) => {
@@ -20,7 +20,7 @@ impl Random {
         Random { state: seed }
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -29,40 +29,40 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number in `0..bound` (the tiny bias doesn't matter to a test).
+    /// Returns a number in `0..bound` (with a negligible bias).
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub fn between(&mut self, low: i64, high: i64) -> i64 {
         low.wrapping_add(self.below((high.wrapping_sub(low) as u64).saturating_add(1)) as i64)
     }
 
-    /// True once in `n`.
+    /// Returns true once in `n` calls on average.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
 
-    /// Random bytes, `low..=high` of them.
+    /// Returns `low..=high` random bytes.
     pub fn bytes(&mut self, low: usize, high: usize) -> Vec<u8> {
         let len = self.between(low as i64, high as i64);
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    /// `low..=high` characters out of `alphabet`.
+    /// Returns `low..=high` characters from `alphabet`.
     pub fn text(&mut self, alphabet: &[u8], low: usize, high: usize) -> Vec<u8> {
         let len = self.between(low as i64, high as i64);
         (0..len).map(|_| self.pick(alphabet)).collect()
     }
 }
 
-/// A text that is a floating-point number, or nearly one, of a kind that has a chance to be treated wrongly.
+/// Returns a text that is a floating-point number, or nearly one, biased towards corner cases.
 #[allow(dead_code)]
 pub fn float_text(random: &mut Random) -> Vec<u8> {
     let mut text = match random.below(16) {
@@ -124,12 +124,12 @@ pub fn float_text(random: &mut Random) -> Vec<u8> {
     text
 }
 
-/// 1 to `len_max` digits.
+/// Returns 1 to `len_max` digits.
 fn digits(random: &mut Random, len_max: usize) -> String {
     String::from_utf8(random.text(b"0123456789", 1, len_max)).expect("ASCII")
 }
 
-/// An exact multiple of a power of two, in decimal: what rounds without remainder, or exactly half way.
+/// Returns an exact multiple of a power of two in decimal, which rounds exactly or is a tie.
 fn binary_fraction(random: &mut Random) -> String {
     let bits = random.below(31);
     let numerator = random.next() >> random.below(64);
@@ -144,7 +144,7 @@ fn binary_fraction(random: &mut Random) -> String {
     text
 }
 
-/// An integer half way between two numbers of 64 bits, or one beside it.
+/// Returns an integer half way between two 64-bit significands, or one next to it.
 fn tie(random: &mut Random) -> String {
     let shift = 1 + random.below(50);
     let half = 1u128 << (shift - 1);

@@ -1,10 +1,11 @@
-//! Bytes on the heap behind a pointer of one word: their length stands in front of them.
+//! Bytes on the heap behind a pointer of one word: their length precedes them.
 //!
-//! A `Box<[u8]>` takes two words. Where millions of short strings hang in a table, the second one is what a quarter of the
-//! table's memory would be.
+//! A `Box<[u8]>` takes two words. In a table of millions of short strings the second one would be a
+//! quarter of the table's memory.
 //!
 //! ```text
-//! length      1 byte below 128, else 2 to 10: seven bits a byte, the lowest first, all but the last with their top bit set
+//! length      1 byte below 128, otherwise 2 to 10: seven bits per byte, the lowest first;
+//!             all but the last have their top bit set
 //! bytes
 //! ```
 #![allow(unsafe_code)]
@@ -13,25 +14,26 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 
-/// Every piece begins at an even address: whoever keeps the word may use its lowest bit for something else.
+/// Alignment of every block: an owner of the word may use its lowest bit as a tag.
 pub(crate) const ALIGN: usize = 2;
 
-/// Bytes of the longest length.
+/// Maximum size of a length, in bytes.
 pub(crate) const LEN_BYTES_MAX: usize = 10;
 
-/// See the head of this module.
+/// Bytes behind a thin pointer, laid out as described at the head of this module.
 pub struct ThinBytes {
-    /// Points at what `from_parts` allocated, a length and as many bytes, all written; nothing else points there.
+    /// Points to a block of `from_parts`: a length and as many initialized bytes. Owned.
     at: NonNull<u8>,
 }
 
-// SAFETY: a `ThinBytes` is the only owner of its memory, and shared references to it only read, as with `Box<[u8]>`.
+// SAFETY: a `ThinBytes` is the only owner of its memory, and shared references to it only read, as
+// with `Box<[u8]>`.
 unsafe impl Send for ThinBytes {}
 // SAFETY: as above.
 unsafe impl Sync for ThinBytes {}
 
 impl ThinBytes {
-    /// The concatenation of some strings.
+    /// Returns the concatenation of some strings.
     pub fn from_parts(parts: &[&[u8]]) -> Self {
         let len = parts.iter().map(|part| part.len()).sum();
         let mut head = [0; LEN_BYTES_MAX];
@@ -41,8 +43,8 @@ impl ThinBytes {
         let Some(at) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
         let mut end = at;
         for part in std::iter::once(&head[..head_len]).chain(parts.iter().copied()) {
-            // SAFETY: the pieces' lengths sum up to the size allocated, so each copy stays inside it, and `end` comes to lie
-            // at most one past its end; new memory overlaps no slice.
+            // SAFETY: the parts' lengths add up to the allocated size, so each copy stays inside
+            // it, and `end` ends at most one past it; new memory overlaps no slice.
             unsafe {
                 end.copy_from_nonoverlapping(NonNull::from(part).cast(), part.len());
                 end = end.add(part.len());
@@ -51,16 +53,16 @@ impl ThinBytes {
         ThinBytes { at }
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         let (len, head_len) = self.len();
-        // SAFETY: `from_parts` wrote a length and as many bytes after it; they live and don't change as long as `self` is
-        // borrowed.
+        // SAFETY: `from_parts` wrote a length and as many bytes after it; they live and don't
+        // change as long as `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.at.add(head_len).as_ptr(), len) }
     }
 
-    /// Its bytes, to be changed.
+    /// Returns the bytes, mutably.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let (len, head_len) = self.len();
@@ -68,20 +70,20 @@ impl ThinBytes {
         unsafe { std::slice::from_raw_parts_mut(self.at.add(head_len).as_ptr(), len) }
     }
 
-    /// Asks the processor for the line that it begins in.
+    /// Prefetches its first cache line.
     #[inline]
     pub(crate) fn prefetch(&self) {
         pantala_dict::prefetch(self.at.as_ptr());
     }
 
-    /// Bytes of heap it takes.
+    /// Returns its bytes of heap.
     #[inline]
     pub fn allocated_bytes(&self) -> usize {
         let (len, head_len) = self.len();
         len + head_len
     }
 
-    /// The word that it is. [`Self::from_raw`] makes it whole again; until then nobody frees it.
+    /// Returns the pointer without freeing the block. [`Self::from_raw`] restores the owner.
     #[inline]
     pub(crate) fn into_raw(self) -> NonNull<u8> {
         let at = self.at;
@@ -89,19 +91,20 @@ impl ThinBytes {
         at
     }
 
-    /// What [`Self::into_raw`] took apart.
+    /// Restores the owner of a pointer from [`Self::into_raw`].
     ///
     /// # Safety
-    /// `at` must have come from `into_raw`, and be given back once only while the result lives.
+    /// `at` came from `into_raw`, and no other owner of it is used while the result lives.
     #[inline]
     pub(crate) unsafe fn from_raw(at: NonNull<u8>) -> Self {
         ThinBytes { at }
     }
 
-    /// Length of its bytes, and of that length.
+    /// Returns the length of its bytes, and the size of that length.
     #[inline]
     fn len(&self) -> (usize, usize) {
-        // SAFETY: `from_parts` wrote a length here: at least a byte, and one more after each whose top bit is set.
+        // SAFETY: `from_parts` wrote a length here: at least a byte, and one more after each whose
+        // top bit is set.
         let mut byte = unsafe { self.at.read() };
         if byte < 0x80 {
             return (usize::from(byte), 1);
@@ -117,7 +120,7 @@ impl ThinBytes {
     }
 }
 
-/// Writes a length as the head of this module says; returns how many bytes it takes.
+/// Writes a length as described at the head of this module. Returns its size.
 #[inline]
 pub(crate) fn write_len(mut len: usize, out: &mut [u8; LEN_BYTES_MAX]) -> usize {
     let mut bytes = 0;
@@ -130,7 +133,7 @@ pub(crate) fn write_len(mut len: usize, out: &mut [u8; LEN_BYTES_MAX]) -> usize 
     bytes + 1
 }
 
-/// Reads a length that [`write_len`] wrote at the beginning of `bytes`; returns it and how many bytes it took.
+/// Reads a length at the start of `bytes`. Returns it and its size.
 #[inline]
 pub(crate) fn read_len(bytes: &[u8]) -> (usize, usize) {
     let (mut len, mut at) = (0, 0);
@@ -144,11 +147,12 @@ pub(crate) fn read_len(bytes: &[u8]) -> (usize, usize) {
     }
 }
 
-/// How `size` bytes are allocated.
+/// Returns the layout of a block of `size` bytes.
 #[inline]
 fn layout(size: usize) -> Layout {
-    // Slices are at most `isize::MAX` bytes long; several of them that exceed it together can't be in memory at once.
-    Layout::from_size_align(size, ALIGN).expect("strings in memory are shorter than the address space")
+    // Slices are at most `isize::MAX` bytes long; several that exceed it together can't be in
+    // memory at once.
+    Layout::from_size_align(size, ALIGN).expect("strings exceed the address space")
 }
 
 impl crate::table::Item for ThinBytes {
@@ -162,8 +166,8 @@ impl Drop for ThinBytes {
     #[inline]
     fn drop(&mut self) {
         let layout = layout(self.allocated_bytes());
-        // SAFETY: `from_parts` allocated it with this layout: the length that it wrote hasn't changed. Nothing owns it but
-        // `self`.
+        // SAFETY: `from_parts` allocated it with this layout, since its length hasn't changed, and
+        // `self` is its only owner.
         unsafe { dealloc(self.at.as_ptr(), layout) };
     }
 }
@@ -193,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_length_comes_back() {
+    fn any_length_round_trips() {
         for len in [0, 1, 2, 126, 127, 128, 129, 300, 16_383, 16_384, 70_000] {
             let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let (a, b) = bytes.split_at(len / 3);
@@ -213,7 +217,7 @@ mod tests {
                 *last ^= 0xff;
                 assert_ne!(thin.as_slice(), bytes);
             }
-            // SAFETY: taken apart in the same line.
+            // SAFETY: from `into_raw` in the same line.
             let thin = unsafe { ThinBytes::from_raw(thin.into_raw()) };
             assert_eq!(thin.as_slice().len(), len);
         }

@@ -1,11 +1,11 @@
-//! What a dictionary entry points at when its value doesn't fit inside the entry.
+//! The heap value of a dictionary entry, for values that don't fit inside it.
 
 use crate::collection::{Collection, PackedForm};
 use crate::{Encoding, Hash, List, OutOfMemory, RawString, Set, SortedSet, Stream};
 
 /// A value on the heap: the payload type of the dictionary.
 ///
-/// A string or a packed collection is here only when it is too large for its entry.
+/// A string or a packed collection is here only if it is too large for its entry.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Value {
     /// A string too large to live inside its dictionary entry.
@@ -23,11 +23,11 @@ pub enum Value {
 }
 
 impl Value {
-    /// The heap value that a packed collection becomes where it doesn't fit an entry.
+    /// Returns the heap value of a packed collection too large for an entry.
     #[must_use]
     pub fn from_packed(form: PackedForm, bytes: Vec<u8>) -> Value {
         fn value<C: Collection>(form: PackedForm, bytes: Vec<u8>) -> Value {
-            // Each form belongs to the type that is asked here.
+            // Never fails: each form belongs to the type requested here.
             C::from_packed(form, bytes).unwrap_or_else(|_| C::empty()).into_value()
         }
         match form {
@@ -38,7 +38,7 @@ impl Value {
         }
     }
 
-    /// The name that the `TYPE` command answers.
+    /// Returns the name that `TYPE` shows.
     #[must_use]
     pub fn type_name(&self) -> &'static str {
         match self {
@@ -51,8 +51,8 @@ impl Value {
         }
     }
 
-    /// The encoding that `OBJECT ENCODING` answers. A string on the heap is raw whatever its length: had it been short
-    /// and unchanged, it would be inside its entry.
+    /// Returns the encoding that `OBJECT ENCODING` shows. A string on the heap is raw whatever its
+    /// length: a short and unchanged one would be inside its entry.
     #[must_use]
     pub fn encoding(&self) -> Encoding {
         match self {
@@ -65,7 +65,8 @@ impl Value {
         }
     }
 
-    /// Bytes that this value holds on the heap, without its own `size_of` (which the dictionary's box holds). Constant time.
+    /// Returns its bytes of heap, without its own `size_of` (which the dictionary's box counts).
+    /// Constant time.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
         match self {
@@ -78,7 +79,7 @@ impl Value {
         }
     }
 
-    /// About how many pieces of memory it takes to be freed: what freeing it costs. Constant time.
+    /// Returns about how many heap blocks it has, a measure of the cost to free it. Constant time.
     #[must_use]
     pub fn pieces(&self) -> usize {
         match self {
@@ -92,8 +93,8 @@ impl Value {
         }
     }
 
-    /// Has what commands on these members or fields will read of a large set or hash brought near: see
-    /// [`Table::prefetch`](crate::table::Table::prefetch). Other types do nothing.
+    /// Prefetches what commands on these members or fields of a large set or hash will read: see
+    /// [`Table::prefetch`](crate::table::Table::prefetch). Does nothing for other types.
     pub fn prefetch<'m>(&self, members: impl Iterator<Item = &'m [u8]>) {
         match self {
             Value::Set(set) => set.view().prefetch(members),
@@ -102,10 +103,10 @@ impl Value {
         }
     }
 
-    /// A copy with buffers of exactly the needed size (COPY).
+    /// Returns a copy without spare capacity (`COPY`).
     ///
     /// # Errors
-    /// [`OutOfMemory`] when the allocator refuses.
+    /// [`OutOfMemory`] if the copy can't be allocated.
     pub fn try_clone(&self) -> Result<Value, OutOfMemory> {
         Ok(match self {
             Value::String(string) => Value::String(string.try_clone()?),
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(copy.allocated_bytes(), 101);
     }
 
-    /// The head page's arithmetic, and the dictionary's box: a change of size should be noticed.
+    /// Detects a change of the size that the documentation and the dictionary's box assume.
     #[test]
     fn value_is_four_words() {
         assert!(size_of::<Value>() <= 32, "{}", size_of::<Value>());

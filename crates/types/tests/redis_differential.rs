@@ -1,6 +1,6 @@
-//! Numbers, ranges, encodings and subsequences held against a real redis-server 7.0.
+//! Compares numbers, ranges, encodings and subsequences with a real redis-server 7.0.
 //!
-//! `PANTALA_SEED` replays a run, `PANTALA_TYPES_CASES` changes how many cases each test asks.
+//! `PANTALA_SEED` replays a run, `PANTALA_TYPES_CASES` sets the number of cases per test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -31,7 +31,7 @@ enum Reply {
 }
 
 impl Redis {
-    /// Starts one, or says loudly that it isn't installed (which fails under CI).
+    /// Starts a server. Returns `None` if redis-server isn't installed (and panics under CI).
     fn start() -> Option<Redis> {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
         let spawned = Command::new("redis-server")
@@ -50,7 +50,7 @@ impl Redis {
                 stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
                 return Some(Redis { process, input: BufReader::new(stream) });
             }
-            assert!(Instant::now() < deadline, "redis-server doesn't start");
+            assert!(Instant::now() < deadline, "redis-server didn't start");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -115,7 +115,7 @@ fn incrbyfloat() {
     let Some(mut redis) = Redis::start() else {
         return;
     };
-    let mut random = Random::announced("incrbyfloat");
+    let mut random = Random::with_printed_seed("incrbyfloat");
     let mut sums = 0;
     for _ in 0..cases(40_000) / BURST {
         let pairs: Vec<_> = (0..BURST).map(|_| (float_text(&mut random), float_text(&mut random))).collect();
@@ -133,7 +133,7 @@ fn incrbyfloat() {
             assert_eq!(replies[1], ours, "{:?} + {:?}", String::from_utf8_lossy(a), String::from_utf8_lossy(b));
         }
     }
-    assert!(sums > 0, "no case had a sum");
+    assert!(sums > 0, "no case had a valid sum");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn encodings_and_integers() {
     let Some(mut redis) = Redis::start() else {
         return;
     };
-    let mut random = Random::announced("encodings");
+    let mut random = Random::with_printed_seed("encodings");
     for _ in 0..cases(20_000) / BURST {
         let texts: Vec<_> = (0..BURST).map(|_| encoding_text(&mut random)).collect();
         let commands: Vec<_> =
@@ -173,7 +173,7 @@ fn ranges() {
     let Some(mut redis) = Redis::start() else {
         return;
     };
-    let mut random = Random::announced("ranges");
+    let mut random = Random::with_printed_seed("ranges");
     for _ in 0..cases(20_000) / BURST {
         let text = random.bytes(0, 12);
         let index = |random: &mut Random| match random.below(8) {
@@ -201,7 +201,7 @@ fn longest_common_subsequences() {
     let Some(mut redis) = Redis::start() else {
         return;
     };
-    let mut random = Random::announced("lcs");
+    let mut random = Random::with_printed_seed("lcs");
     for round in 0..cases(6_000) {
         let len_max = [8, 40, 150][round % 3];
         let alphabet = &b"abcdefgh"[..1 + random.below(8) as usize];
@@ -212,13 +212,13 @@ fn longest_common_subsequences() {
     }
 }
 
-/// `proto-max-bulk-len` is 1 MiB here: a table of 512 × 512 cells of 4 bytes is just allowed.
+/// `proto-max-bulk-len` is 1 MiB here: a table of 512 × 512 cells of 4 bytes just fits.
 #[test]
 fn lcs_at_the_limit_of_memory_and_one_past() {
     let Some(mut redis) = Redis::start() else {
         return;
     };
-    let mut random = Random::announced("lcs limit");
+    let mut random = Random::with_printed_seed("lcs limit");
     for (a_len, b_len) in [
         (511, 511),
         (511, 512),
@@ -245,12 +245,12 @@ fn check_lcs(redis: &mut Redis, a: &[u8], b: &[u8], minimum: usize) {
         command([b"LCS", b"a", b"b", b"LEN"]),
         command([b"LCS", b"a", b"b", b"IDX", b"WITHMATCHLEN", b"MINMATCHLEN", minimum_text.as_bytes()]),
     ]);
-    let refused = |e: lcs::LcsError| error(&e.to_string());
+    let lcs_error = |e: lcs::LcsError| error(&e.to_string());
     let integer = |n: usize| Reply::Integer(n as i64);
     let pair = |a: usize, b: usize| Reply::Array(vec![integer(a), integer(b)]);
-    assert_eq!(replies[2], lcs::lcs_string(a, b, LIMIT).map_or_else(refused, Reply::Text));
-    assert_eq!(replies[3], lcs::lcs_len(a, b, LIMIT).map_or_else(refused, integer));
-    let matches = lcs::lcs_matches(a, b, minimum, LIMIT).map_or_else(refused, |found| {
+    assert_eq!(replies[2], lcs::lcs_string(a, b, LIMIT).map_or_else(lcs_error, Reply::Text));
+    assert_eq!(replies[3], lcs::lcs_len(a, b, LIMIT).map_or_else(lcs_error, integer));
+    let matches = lcs::lcs_matches(a, b, minimum, LIMIT).map_or_else(lcs_error, |found| {
         let list = found
             .matches
             .iter()

@@ -1,7 +1,8 @@
-//! The size tables at the heads of the types' files: each row is measured here and must stand there as it is measured.
+//! Measures the size tables at the heads of the types' files: each row must agree.
 //!
-//! A value's bytes are those that it takes inside its dictionary entry, while it is packed and short, or else its [`Value`] and all that
-//! this points to. Key, entry and slot come on top, as for any value (`pantala-dict` tells of them).
+//! The bytes of a value are those inside its dictionary entry if it is packed and short, otherwise
+//! its [`Value`] and everything it points to. Key, entry and slot come on top, as for any value
+//! (see `pantala-dict`).
 
 use std::fmt::Write;
 
@@ -14,9 +15,9 @@ use pantala_types::{RawString, hyperloglog};
 
 const FEW: u64 = 20;
 const MANY: u64 = 100_000;
-/// Spreads consecutive numbers; prime.
+/// Scatters consecutive numbers; prime.
 const STEP: u64 = 7_919_317;
-/// By which part of it a figure may be off: it is rounded, and a table's seed is its own.
+/// Relative tolerance: written sizes are rounded, and a table's seed varies.
 const SLACK: f64 = 0.01;
 
 fn bytes_of<C: Collection>(value: C) -> usize {
@@ -32,21 +33,21 @@ fn on_heap(value: &Value) -> usize {
     size_of::<Value>() + value.allocated_bytes()
 }
 
-/// A row of a table: what the value holds, in which form, its bytes, and how many it holds of what.
+/// A row of a table: contents, form, bytes, and number of elements.
 struct Row(&'static str, &'static str, usize, u64);
 
-/// Holds the rows against the file's own, which they are to stand in as they are printed.
-fn hold(file: &str, source: &str, rows: &[Row]) {
+/// Checks that the file's own table has these rows.
+fn check_table(file: &str, source: &str, rows: &[Row]) {
     let mut wrong = String::new();
-    for Row(holds, form, bytes, count) in rows {
+    for Row(contents, form, bytes, count) in rows {
         let each = *bytes as f64 / *count as f64;
-        println!("{file}: | {holds} | {form} | {each:.3} |");
+        println!("{file}: | {contents} | {form} | {each:.3} |");
         let written = source.lines().find_map(|line| {
             let cells: Vec<&str> = line.strip_prefix("//! |")?.split('|').map(str::trim).collect();
-            (cells.len() > 2 && cells[..2] == [*holds, *form]).then(|| cells[2].parse::<f64>().ok())?
+            (cells.len() > 2 && cells[..2] == [*contents, *form]).then(|| cells[2].parse::<f64>().ok())?
         });
         if written.is_none_or(|written| (written - each).abs() > written * SLACK) {
-            let _ = writeln!(wrong, "//! | {holds} | {form} | {each:.3} |   and not {written:?}");
+            let _ = writeln!(wrong, "//! | {contents} | {form} | {each:.3} |   and not {written:?}");
         }
     }
     assert!(wrong.is_empty(), "{file} must have\n{wrong}");
@@ -57,14 +58,14 @@ fn strings() -> [Row; 2] {
     let mut appended = RawString::try_from_slice(&[b'x'; 10_000]).unwrap();
     appended.try_append(b"x").unwrap();
     [
-        Row("a string of 10,000 bytes", "as it was set", on_heap(&Value::String(exact)), 1),
+        Row("a string of 10,000 bytes", "after SET", on_heap(&Value::String(exact)), 1),
         Row("a string of 10,001 bytes", "after APPEND of one", on_heap(&Value::String(appended)), 1),
     ]
 }
 
 #[test]
-fn strings_take_what_their_file_says() {
-    hold("raw_string.rs", include_str!("../src/raw_string.rs"), &strings());
+fn strings_match_their_table() {
+    check_table("raw_string.rs", include_str!("../src/raw_string.rs"), &strings());
 }
 
 fn list(elements: u64) -> usize {
@@ -75,12 +76,12 @@ fn list(elements: u64) -> usize {
 }
 
 #[test]
-fn lists_take_what_their_file_says() {
+fn lists_match_their_table() {
     let rows = [
         Row("20 elements of 13 bytes", "packed", list(FEW), FEW),
         Row("100,000 elements of 13 bytes", "Quicklist", list(MANY), MANY),
     ];
-    hold("list/mod.rs", include_str!("../src/list/mod.rs"), &rows);
+    check_table("list/mod.rs", include_str!("../src/list/mod.rs"), &rows);
 }
 
 fn hash(fields: u64, times: bool) -> usize {
@@ -96,13 +97,13 @@ fn hash(fields: u64, times: bool) -> usize {
 }
 
 #[test]
-fn hashes_take_what_their_file_says() {
+fn hashes_match_their_table() {
     let rows = [
         Row("10 fields of 11 bytes with values of 11", "packed", hash(FEW / 2, false), FEW / 2),
         Row("100,000 fields of 11 bytes with values of 11", "Table", hash(MANY, false), MANY),
-        Row("100,000 fields of 11 bytes with values of 11", "Timed, all with a time", hash(MANY, true), MANY),
+        Row("100,000 fields of 11 bytes with values of 11", "Timed, all with a TTL", hash(MANY, true), MANY),
     ];
-    hold("hash/mod.rs", include_str!("../src/hash/mod.rs"), &rows);
+    check_table("hash/mod.rs", include_str!("../src/hash/mod.rs"), &rows);
 }
 
 fn set(members: u64, member: impl Fn(u64) -> String) -> usize {
@@ -112,7 +113,7 @@ fn set(members: u64, member: impl Fn(u64) -> String) -> usize {
 }
 
 #[test]
-fn sets_take_what_their_file_says() {
+fn sets_match_their_table() {
     let integer = |number: u64| (number * STEP % 1_000_000_007).to_string();
     let text = |number: u64| format!("element:{number:05}");
     let rows = [
@@ -121,7 +122,7 @@ fn sets_take_what_their_file_says() {
         Row("100,000 integers", "Table", set(MANY, integer), MANY),
         Row("100,000 members of 13 bytes", "Table", set(MANY, text), MANY),
     ];
-    hold("set/mod.rs", include_str!("../src/set/mod.rs"), &rows);
+    check_table("set/mod.rs", include_str!("../src/set/mod.rs"), &rows);
 }
 
 fn sorted_set(members: u64, score: impl Fn(u64) -> f64) -> usize {
@@ -134,26 +135,26 @@ fn sorted_set(members: u64, score: impl Fn(u64) -> f64) -> usize {
 }
 
 #[test]
-fn sorted_sets_take_what_their_file_says() {
+fn sorted_sets_match_their_table() {
     let score = |number: u64| (number * STEP % 1_000_003) as f64;
     let rows = [
         Row("20 members of 13 bytes, scores of 6 digits", "packed", sorted_set(FEW, score), FEW),
         Row("100,000 members of 13 bytes, scores of 6 digits", "LargeSet", sorted_set(MANY, score), MANY),
     ];
-    hold("sorted_set/mod.rs", include_str!("../src/sorted_set/mod.rs"), &rows);
+    check_table("sorted_set/mod.rs", include_str!("../src/sorted_set/mod.rs"), &rows);
 }
 
 #[test]
-fn places_take_what_their_file_says() {
+fn points_match_their_table() {
     let score = |number: u64| {
         let degrees = (number * STEP % 80_000) as f64 / 1000.0;
         Point { longitude: degrees + 1.0, latitude: degrees }.score()
     };
     let rows = [
-        Row("20 places of 13 bytes", "packed", sorted_set(FEW, score), FEW),
-        Row("100,000 places of 13 bytes", "LargeSet", sorted_set(MANY, score), MANY),
+        Row("20 points of 13 bytes", "packed", sorted_set(FEW, score), FEW),
+        Row("100,000 points of 13 bytes", "LargeSet", sorted_set(MANY, score), MANY),
     ];
-    hold("geo.rs", include_str!("../src/geo.rs"), &rows);
+    check_table("geo.rs", include_str!("../src/geo.rs"), &rows);
 }
 
 fn stream(groups: usize) -> usize {
@@ -172,13 +173,13 @@ fn stream(groups: usize) -> usize {
 }
 
 #[test]
-fn streams_take_what_their_file_says() {
+fn streams_match_their_table() {
     let (plain, pending) = (stream(0), stream(1));
     let rows = [
         Row("100,000 entries of two fields, 13 bytes of values", "nodes of 100", plain, MANY),
-        Row("100,000 entries that a consumer has", "pending", pending - plain, MANY),
+        Row("100,000 entries pending for a consumer", "pending", pending - plain, MANY),
     ];
-    hold("stream/mod.rs", include_str!("../src/stream/mod.rs"), &rows);
+    check_table("stream/mod.rs", include_str!("../src/stream/mod.rs"), &rows);
 }
 
 fn counter(elements: u64) -> usize {
@@ -190,15 +191,15 @@ fn counter(elements: u64) -> usize {
 }
 
 #[test]
-fn hyperloglogs_take_what_their_file_says() {
+fn hyperloglogs_match_their_table() {
     let rows = [Row("20 elements", "sparse", counter(FEW), 1), Row("100,000 elements", "dense", counter(MANY), 1)];
-    hold("hyperloglog/mod.rs", include_str!("../src/hyperloglog/mod.rs"), &rows);
+    check_table("hyperloglog/mod.rs", include_str!("../src/hyperloglog/mod.rs"), &rows);
 }
 
 #[test]
-fn bitmaps_take_what_their_file_says() {
+fn bitmaps_match_their_table() {
     let mut bits = RawString::try_from_slice(b"").unwrap();
     bits.try_set_range((MANY / 8) as usize - 1, b"\x01").unwrap();
     let rows = [Row("100,000 bits", "string", bits.len(), MANY)];
-    hold("bitmap/mod.rs", include_str!("../src/bitmap/mod.rs"), &rows);
+    check_table("bitmap/mod.rs", include_str!("../src/bitmap/mod.rs"), &rows);
 }

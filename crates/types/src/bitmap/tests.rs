@@ -20,7 +20,7 @@ fn bits_are_counted_from_the_top_of_each_byte() {
 /// Lengths on both sides of a block, a word and a byte; sparse, dense and random contents.
 #[test]
 fn counting_and_searching_agree_with_a_plain_model() {
-    let mut random = Random::announced("bitmap");
+    let mut random = Random::with_printed_seed("bitmap");
     for round in 0..300 {
         let mut bytes = random.bytes(1, 1200);
         match round % 3 {
@@ -61,7 +61,7 @@ fn combine(operation: Operation, sources: &[&[u8]]) -> RawString {
 
 #[test]
 fn combining_agrees_with_a_plain_model() {
-    let mut random = Random::announced("bitop");
+    let mut random = Random::with_printed_seed("bitop");
     for _ in 0..200 {
         let count = random.between(1, 5);
         let len_max = random.pick(&[10, 300, 3 * BLOCK_BYTES]);
@@ -100,7 +100,7 @@ fn field_types() {
 /// Each bit of every field matches the model, and no other bit changes.
 #[test]
 fn fields_agree_with_a_plain_model() {
-    let mut random = Random::announced("bitfield");
+    let mut random = Random::with_printed_seed("bitfield");
     for _ in 0..5_000 {
         let mut bytes = random.bytes(17, 24);
         let signed = random.one_in(2);

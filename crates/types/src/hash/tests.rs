@@ -27,7 +27,7 @@ fn contents(hash: &Hash) -> BTreeMap<Vec<u8>, Vec<u8>> {
 
 #[test]
 fn random_changes_agree_with_a_map() {
-    let mut random = Random::announced("hash");
+    let mut random = Random::with_printed_seed("hash");
     for _ in 0..300 {
         let (mut hash, mut model) = (Hash::empty(), BTreeMap::new());
         let fields = random.pick(&[3, 12, 60]);
@@ -91,7 +91,7 @@ fn a_command_is_checked_as_a_whole() {
 
 #[test]
 fn fields_expire_as_in_a_model() {
-    let mut random = Random::announced("timed hash");
+    let mut random = Random::with_printed_seed("timed hash");
     for _ in 0..200 {
         let (mut hash, mut model) = (Hash::empty(), BTreeMap::<Vec<u8>, (Vec<u8>, Option<i64>)>::new());
         let fields = random.pick(&[3, 30]);

@@ -5,8 +5,8 @@
 //! two:
 //!
 //! ```text
-//! HYLL   encoding   (3 unused)   cached count          registers
-//! 4      1          3            8, little-endian      dense: 16,384 × 6 bits; sparse: runs, see `sparse`
+//! HYLL   encoding   (3 unused)   cached count         registers
+//! 4      1          3            8, little-endian     dense: 16,384 × 6 bits; sparse: runs
 //! ```
 //!
 //! The top bit of the cached count marks it as stale. An element's hash selects a register (14

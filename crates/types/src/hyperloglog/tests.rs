@@ -39,7 +39,7 @@ const SEVEN: &str =
 /// values in dense form.
 #[test]
 fn sparse_and_dense_agree_with_a_plain_model() {
-    let mut random = Random::announced("hyperloglog");
+    let mut random = Random::with_printed_seed("hyperloglog");
     for _ in 0..20 {
         let mut string = empty().unwrap();
         let mut model = vec![0u8; REGISTERS];
@@ -83,7 +83,7 @@ fn limits_of_the_sparse_form() {
 
 #[test]
 fn merging() {
-    let mut random = Random::announced("hyperloglog merge");
+    let mut random = Random::with_printed_seed("hyperloglog merge");
     let mut strings: Vec<RawString> = (0..3).map(|_| empty().unwrap()).collect();
     let mut union = empty().unwrap();
     for (at, string) in strings.iter_mut().enumerate() {
@@ -140,7 +140,7 @@ fn invalid_and_corrupted_strings() {
 /// Arbitrary bytes after a valid header are counted, changed or rejected, never a panic.
 #[test]
 fn arbitrary_runs_do_not_panic() {
-    let mut random = Random::announced("hyperloglog runs");
+    let mut random = Random::with_printed_seed("hyperloglog runs");
     for _ in 0..3000 {
         let mut bytes = empty().unwrap().as_bytes()[..HEADER_BYTES].to_vec();
         bytes.extend(random.bytes(0, 60));
@@ -155,6 +155,6 @@ fn arbitrary_runs_do_not_panic() {
 
 #[test]
 fn the_self_test_passes() {
-    let seed = Random::announced("pfselftest").next();
+    let seed = Random::with_printed_seed("pfselftest").next();
     assert_eq!(self_test(seed, SPARSE_BYTES_MAX), Ok(()));
 }

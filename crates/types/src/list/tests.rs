@@ -129,7 +129,7 @@ fn random_change(random: &mut Random, list: &mut List, model: &mut Vec<Vec<u8>>,
 
 #[test]
 fn random_changes_agree_with_a_plain_model() {
-    let mut random = Random::announced("list");
+    let mut random = Random::with_printed_seed("list");
     for round in 0..120 {
         let setting = random.pick(&[-2, -2, -1, -5, 1, 3, 100]);
         let plain_depth = random.pick(&[0, 0, 1, 2]);

@@ -153,7 +153,7 @@ fn corpus_of_restore() {
     const BYTES_MAX: usize = 4096;
     let folder = std::path::PathBuf::from(std::env::var_os("PANTALA_FUZZ_CORPUS").expect("PANTALA_FUZZ_CORPUS is set"));
     std::fs::create_dir_all(&folder).unwrap();
-    let mut random = Random::announced("corpus of RESTORE");
+    let mut random = Random::with_printed_seed("corpus of RESTORE");
     let mut types = std::collections::BTreeSet::new();
     for number in 0..FILES {
         let value = random_value(&mut random);
@@ -168,7 +168,7 @@ fn corpus_of_restore() {
 
 #[test]
 fn what_is_written_reads_the_same() {
-    let mut random = Random::announced("rdb values");
+    let mut random = Random::with_printed_seed("rdb values");
     for _ in 0..400 {
         let value = random_value(&mut random);
         let bytes = dump(value_ref(&value), random.one_in(2));
@@ -190,7 +190,7 @@ fn what_is_written_reads_the_same() {
 /// Damaged in a few places; then read: an error, or a value that can be worked with.
 #[test]
 fn damage_never_panics() {
-    let mut random = Random::announced("rdb values, damaged");
+    let mut random = Random::with_printed_seed("rdb values, damaged");
     for _ in 0..400 {
         let value = random_value(&mut random);
         let good = dump(value_ref(&value), random.one_in(3));

@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn random_changes_agree_with_a_sorted_set() {
-        let mut random = Random::announced("intset");
+        let mut random = Random::with_printed_seed("intset");
         for _ in 0..100 {
             let (mut set, mut model) = (IntSet::new(), BTreeSet::new());
             let narrow = random.below(64);

@@ -35,7 +35,7 @@ fn build(random: &mut Random, intset_entries_max: usize) -> (Set, BTreeSet<Vec<u
 
 #[test]
 fn random_changes_agree_with_a_sorted_set() {
-    let mut random = Random::announced("set");
+    let mut random = Random::with_printed_seed("set");
     for _ in 0..300 {
         let entries_max = random.pick(&[0, 3, 512]);
         let (mut set, mut model) = build(&mut random, entries_max);
@@ -73,7 +73,7 @@ fn random_changes_agree_with_a_sorted_set() {
 
 #[test]
 fn algebra_agrees_with_sorted_sets() {
-    let mut random = Random::announced("set_algebra");
+    let mut random = Random::with_printed_seed("set_algebra");
     for _ in 0..400 {
         let max = random.pick(&[0, 10, 512]);
         let sets: Vec<_> = (0..1 + random.below(4))

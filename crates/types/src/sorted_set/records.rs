@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn records_keep_members_and_scores() {
-        let mut random = Random::announced("records");
+        let mut random = Random::with_printed_seed("records");
         let mut records = Records::new();
         let mut model: Vec<(u32, Vec<u8>, f64)> = Vec::new();
         for _ in 0..20_000 {

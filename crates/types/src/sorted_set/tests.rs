@@ -73,7 +73,7 @@ fn check(set: &SortedSet, model: &Model, random: &mut Random) {
 }
 
 fn run(name: &str, limits: PackLimits, members: u64, steps: usize, check_every: u64) {
-    let mut random = Random::announced(name);
+    let mut random = Random::with_printed_seed(name);
     let (mut set, mut model) = (SortedSet::empty(), Model::default());
     // Phases of growing and shrinking, so that nodes split, merge and are freed.
     for step in 0..steps {
@@ -131,7 +131,7 @@ fn members_in_order_fill_their_leaves() {
             set.add(member.as_bytes(), score, AddOptions::default(), PackLimits::DEFAULT);
             model.set(member.as_bytes(), score);
         }
-        check(&set, &model, &mut Random::announced("members_in_order"));
+        check(&set, &model, &mut Random::with_printed_seed("members_in_order"));
         // 16 bytes of record, 6 to 12 of table, 5 of tree.
         assert!(set.allocated_bytes() / 5_000 <= 36, "{}", set.allocated_bytes() / 5_000);
     }

@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn random_changes_agree_with_a_plain_model() {
-        let mut random = Random::announced("ordered");
+        let mut random = Random::with_printed_seed("ordered");
         for round in 0..60 {
             let (mut ordered, mut model) = (Ordered::default(), BTreeSet::<StreamId>::new());
             let span = 1 + random.below(2_000);

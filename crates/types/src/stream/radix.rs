@@ -73,7 +73,7 @@ mod tests {
     /// Compares with a tree that is actually built.
     #[test]
     fn counts_equal_those_of_a_built_tree() {
-        let mut random = crate::testing::Random::announced("radix");
+        let mut random = crate::testing::Random::with_printed_seed("radix");
         for _ in 0..200 {
             let bits = 1 + random.below(30);
             let span = 1 + random.below(1 << bits);

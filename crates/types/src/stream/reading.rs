@@ -341,7 +341,8 @@ fn claim_one(
         None if options.force => 1,
         _ => return Claimed::No,
     };
-    let deliveries = options.deliveries.unwrap_or(if options.just_id { deliveries } else { deliveries.wrapping_add(1) });
+    let deliveries =
+        options.deliveries.unwrap_or(if options.just_id { deliveries } else { deliveries.wrapping_add(1) });
     let number = *claimant.number.get_or_insert_with(|| {
         let (number, created) = group.touch_consumer(options.consumer, options.now_ms);
         claimant.created = created;

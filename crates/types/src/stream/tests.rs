@@ -85,7 +85,7 @@ fn random_id(random: &mut Random, last: StreamId) -> NewId {
 /// A stream against a map, through every change of entries.
 #[test]
 fn entries_agree_with_a_plain_model() {
-    let mut random = Random::announced("stream entries");
+    let mut random = Random::with_printed_seed("stream entries");
     for round in 0..40 {
         let limits = NodeLimits { bytes: random.pick(&[0, 100, 4096]), entries: random.pick(&[0, 1, 3, 100]) };
         let (mut stream, mut model) = (Stream::default(), BTreeMap::new());
@@ -170,7 +170,7 @@ fn compare_ranges(stream: &Stream, model: &BTreeMap<StreamId, Pairs>, random: &m
 /// exact.
 #[test]
 fn groups_and_consumers_stay_consistent() {
-    let mut random = Random::announced("stream groups");
+    let mut random = Random::with_printed_seed("stream groups");
     for _ in 0..30 {
         let mut stream = Stream::default();
         stream.create_group(b"g", StreamId::MIN, 0);
@@ -266,7 +266,7 @@ fn restore(stream: &Stream) -> Result<Stream, Corrupt> {
 
 #[test]
 fn listpacks_round_trip() {
-    let mut random = Random::announced("stream listpacks");
+    let mut random = Random::with_printed_seed("stream listpacks");
     for _ in 0..50 {
         let mut stream = Stream::default();
         for _ in 0..random.below(300) {
@@ -308,7 +308,7 @@ fn a_listpack_equals_that_of_redis() {
 
 #[test]
 fn corrupt_listpacks_are_rejected() {
-    let mut random = Random::announced("corrupt listpacks");
+    let mut random = Random::with_printed_seed("corrupt listpacks");
     let mut stream = Stream::default();
     for _ in 0..20 {
         let fields = random_pairs(&mut random);
@@ -357,7 +357,7 @@ fn an_id_may_repeat_after_xsetid() {
 /// `XSETID` may lower the last id below those of deleted entries, which stay in their nodes.
 #[test]
 fn entries_after_deleted_ones_with_higher_ids() {
-    let mut random = Random::announced("stream disorder");
+    let mut random = Random::with_printed_seed("stream disorder");
     for _ in 0..300 {
         let limits = NodeLimits { bytes: 4096, entries: 1 + random.below(6) };
         let (mut stream, mut model) = (Stream::default(), BTreeMap::new());
