@@ -1,4 +1,4 @@
-//! Why a value can't be read.
+//! The error of reading a value.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use crate::lzf::DecompressError;
 pub enum Error {
     /// The bytes end before the value does.
     Truncated,
-    /// They aren't a value; what is wrong.
+    /// The bytes are invalid, for this reason.
     Corrupt(&'static str),
-    /// The allocator refused.
+    /// The allocator failed.
     OutOfMemory,
 }
 

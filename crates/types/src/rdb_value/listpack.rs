@@ -1,25 +1,26 @@
-//! Listpacks: a header (bytes in all, 4; entries, 2), the entries of a pack, and an end.
+//! Listpacks: a header (total size, 4 bytes; number of entries, 2), the entries of a pack, and an
+//! end mark.
 
 use std::collections::HashSet;
 
 use super::Error;
 use crate::pack::{Pack, PackRef, check_entries};
 
-/// Bytes of the header.
+/// Size of the header, in bytes.
 const HEADER_BYTES: usize = 6;
-/// The last byte.
+/// The end mark.
 const END: u8 = 0xff;
-/// An entry count that says: count them.
+/// The number of entries of a listpack whose entries must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
-/// Up to so many fields are compared each with each.
+/// Up to this many fields are compared pairwise.
 const COMPARED_MAX: usize = 16;
 
-/// Bytes of a listpack beside its entries.
+/// Size of a listpack without its entries, in bytes.
 pub(super) const FRAME_BYTES: usize = HEADER_BYTES + 1;
 
 const CORRUPT: Error = Error::Corrupt("listpack");
 
-/// The pack of a listpack's entries, which may be none.
+/// Returns a pack with the entries of a listpack, which may have none.
 pub(super) fn read(bytes: &[u8]) -> Result<Pack, Error> {
     let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(CORRUPT)?;
     let Some((&END, entries)) = rest.split_last() else { return Err(CORRUPT) };
@@ -35,7 +36,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Pack, Error> {
     Ok(checked.into_pack()?)
 }
 
-/// The listpack of `count` entries of a pack.
+/// Returns the listpack with `count` entries of a pack.
 pub(super) fn of(entries: &[u8], count: usize) -> Vec<u8> {
     let total = entries.len() + FRAME_BYTES;
     let mut bytes = Vec::with_capacity(total);
@@ -46,7 +47,7 @@ pub(super) fn of(entries: &[u8], count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether a pack's entries come in pairs, the first of each pair different from all other first ones.
+/// Returns whether the entries are pairs with distinct first elements.
 pub(super) fn is_of_different_pairs(pack: PackRef<'_>) -> bool {
     let len = pack.len();
     if !len.is_multiple_of(2) {

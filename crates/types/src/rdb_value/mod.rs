@@ -1,24 +1,25 @@
-//! Values as RDB files and `DUMP` payloads hold them: version 10, that of Redis 7.0.
+//! Values in RDB files and `DUMP` payloads: version 10, that of Redis 7.0.
 //!
-//! A value is a byte that says how it is written ([`kind`]) and then its bytes; [`write`] and [`read`] are for the two together.
-//! Written is what Redis 7.0 writes for the encoding that it would have. Read are all forms that Redis 7.0 reads, those of
-//! versions back to 2.2 too, but for modules.
+//! A value is a byte with its type ([`kind`]), followed by its bytes; [`write`] and [`read`] handle
+//! both. Values are written as Redis 7.0 writes them in the encoding that it would have. All forms
+//! that Redis 7.0 reads are read, including those of versions back to 2.2, except modules.
 //!
-//! # Words
+//! # Terms
 //!
-//! | word | meaning |
+//! | term | meaning |
 //! | --- | --- |
-//! | length | 1, 2, 5 or 9 bytes, by its size; also what a count or an id is written as |
-//! | string | a length and bytes; or an integer of 1, 2 or 4 bytes; or LZF: two lengths and compressed bytes |
+//! | length | 1, 2, 5 or 9 bytes, depending on its value; also the form of counts and ids |
+//! | string | length and bytes; integer of 1, 2 or 4 bytes; or LZF: two lengths and bytes |
 //! | listpack, ziplist, zipmap, intset | several elements in one string |
-//! | payload | what `DUMP` answers: a value, the version (2 bytes), a CRC64 of all before it: [`payload`] |
+//! | payload | a value, the version (2 bytes), a CRC64 of both: [`payload`] |
 //!
-//! # What comes from outside is not believed
+//! # Untrusted input
 //!
-//! Everything that is read is checked before it becomes a value: every entry of every listpack, order and duplicates where
-//! the type has none, every length against the bytes that are there. Memory is taken only for bytes that are there; what LZF
-//! claims to expand to, only as far as it can, and up to [`Limits::string_bytes_max`]. Entries that Redis would have encoded
-//! otherwise (an integer as text) are encoded anew, for equal values must have equal bytes here.
+//! All input is checked before it becomes a value: every entry of every listpack, order and
+//! duplicates where the type has constraints, every length against the available bytes. Memory is
+//! only allocated for bytes that exist, and for LZF only up to its possible expansion and
+//! [`Limits::string_bytes_max`]. Entries with an encoding that Redis wouldn't use (an integer as
+//! text) are reencoded, because equal values must have equal bytes here.
 
 mod error;
 mod listpack;
@@ -49,7 +50,7 @@ pub use writer::Writer;
 /// The version that is written, and the newest that is read.
 pub const VERSION: u16 = 10;
 
-/// The byte in front of a value.
+/// The type byte in front of a value.
 pub mod kind {
     /// A string.
     pub const STRING: u8 = 0;
@@ -75,7 +76,7 @@ pub mod kind {
     pub const HASH_ZIPLIST: u8 = 13;
     /// A list in several ziplists.
     pub const LIST_QUICKLIST: u8 = 14;
-    /// A stream as Redis 5.0 and 6 wrote it: without what 7.0 counts.
+    /// A stream as written by Redis 5.0 and 6: without the counters of 7.0.
     pub const STREAM_LISTPACKS: u8 = 15;
     /// A hash in a listpack.
     pub const HASH_LISTPACK: u8 = 16;
@@ -87,18 +88,18 @@ pub mod kind {
     pub const STREAM_LISTPACKS_2: u8 = 19;
 }
 
-/// How a node of a list is written: one large element.
+/// Form of a list node: one large element.
 const NODE_PLAIN: u64 = 1;
-/// How a node of a list is written: a listpack.
+/// Form of a list node: a listpack.
 const NODE_PACKED: u64 = 2;
 
-/// Longest listpack that Redis makes, bytes.
+/// Maximum size of a listpack in Redis, in bytes.
 const LISTPACK_BYTES_MAX: usize = 1 << 30;
 
-/// A value, to be written.
+/// A value to write.
 #[derive(Clone, Copy, Debug)]
 pub enum ValueRef<'a> {
-    /// A string kept as an integer.
+    /// A string stored as an integer.
     Int(i64),
     /// Any other string.
     String(&'a [u8]),
@@ -106,7 +107,7 @@ pub enum ValueRef<'a> {
     List(ListView<'a>),
     /// A hash.
     Hash(HashView<'a>),
-    /// Of a hash what is there at a time, unix time in ms: fields whose time has come are left out.
+    /// A hash at a Unix time in milliseconds: without the fields expired by then.
     HashAt(HashView<'a>, i64),
     /// A set.
     Set(SetView<'a>),
@@ -116,7 +117,7 @@ pub enum ValueRef<'a> {
     Stream(&'a Stream),
 }
 
-/// A value that was read. Collections aren't empty, but for a stream.
+/// A value that was read. No collection but a stream is empty.
 #[derive(Debug, PartialEq)]
 pub enum Loaded<'a> {
     /// A string.
@@ -133,17 +134,17 @@ pub enum Loaded<'a> {
     Stream(Box<Stream>),
 }
 
-/// What a value that is read may be, by the settings: they choose its encoding, too.
+/// The settings that limit a value and choose its encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Longest string, bytes (`proto-max-bulk-len`): what is longer after decompression is refused.
+    /// Maximum length of a string after decompression, in bytes (`proto-max-bulk-len`).
     pub string_bytes_max: u64,
-    /// Of a list's nodes.
+    /// The limits of list nodes.
     pub list_node: NodeLimit,
-    /// Of packed hashes.
+    /// The limits of packed hashes.
     pub hash: HashLimits,
     /// `set-max-intset-entries`.
     pub set_intset_entries_max: usize,
-    /// Of packed sorted sets.
+    /// The limits of packed sorted sets.
     pub sorted_set: PackLimits,
 }

@@ -1,22 +1,22 @@
-//! The frame of a `DUMP` payload: a version and a checksum behind the value.
+//! The frame of a `DUMP` payload: a version and a checksum after the value.
 
 use pantala_base::crc64::crc64;
 
 use super::VERSION;
 
-/// Bytes of the version.
+/// Size of the version, in bytes.
 const VERSION_BYTES: usize = 2;
-/// Bytes of the checksum.
+/// Size of the checksum, in bytes.
 const CHECKSUM_BYTES: usize = 8;
 
-/// Adds version and checksum to a value.
+/// Appends version and checksum to a value.
 pub fn seal(payload: &mut Vec<u8>) {
     payload.extend_from_slice(&VERSION.to_le_bytes());
     let checksum = crc64(0, payload);
     payload.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// Whether the version is one that is read, and the checksum right.
+/// Returns whether the version is supported and the checksum correct.
 #[must_use]
 pub fn is_sealed(payload: &[u8]) -> bool {
     let Some((sealed, checksum)) = payload.split_last_chunk::<CHECKSUM_BYTES>() else { return false };

@@ -1,4 +1,4 @@
-//! Values out of bytes.
+//! Reading of values.
 
 use std::borrow::Cow;
 
@@ -12,10 +12,10 @@ use crate::set::{IntSet, Set};
 
 pub(super) const EMPTY: Error = Error::Corrupt("nothing in it");
 
-/// Reads a value, with the byte that says how it is written.
+/// Reads a value with its type byte.
 ///
 /// # Errors
-/// [`Error`]: it is cut off, corrupt, of a type that isn't known, empty, or there is no memory for it.
+/// [`Error`]: truncated, corrupt, of an unknown type, empty, or out of memory.
 pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, Error> {
     Ok(match reader.byte()? {
         kind::STRING => Loaded::String(reader.string()?),
@@ -39,13 +39,13 @@ pub fn read<'a>(reader: &mut Reader<'a>, limits: &Limits) -> Result<Loaded<'a>, 
     })
 }
 
-/// A string that may be an element of a collection.
+/// Reads a string that may be an element of a collection.
 pub(super) fn element<'a>(reader: &mut Reader<'a>) -> Result<Cow<'a, [u8]>, Error> {
     let bytes = reader.string()?;
     if bytes.len() > ELEMENT_BYTES_MAX { Err(Error::Corrupt("element too long")) } else { Ok(bytes) }
 }
 
-/// How many elements follow: at least one.
+/// Reads the number of elements, which must be at least one.
 pub(super) fn some(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize, Error> {
     match reader.count(bytes_min)? {
         0 => Err(EMPTY),
@@ -68,7 +68,7 @@ fn list_of_ziplist(reader: &mut Reader<'_>, limits: &Limits) -> Result<List, Err
     if list.is_empty() { Err(EMPTY) } else { Ok(list) }
 }
 
-/// `listpacks`: the newer form, whose nodes say what they are.
+/// Reads a list of nodes. `listpacks`: the newer form, whose nodes have a type.
 fn list_of_nodes(reader: &mut Reader<'_>, limits: &Limits, listpacks: bool) -> Result<List, Error> {
     let mut list = List::empty();
     for _ in 0..some(reader, if listpacks { 2 } else { 1 })? {
@@ -88,7 +88,7 @@ fn list_of_nodes(reader: &mut Reader<'_>, limits: &Limits, listpacks: bool) -> R
         };
         list.append(pack.as_ref(), limits.list_node);
     }
-    // Redis passes over empty nodes, too.
+    // Redis skips empty nodes, too.
     if list.is_empty() { Err(EMPTY) } else { Ok(list) }
 }
 

@@ -1,4 +1,4 @@
-//! Sorted sets out of bytes.
+//! Reading of sorted sets.
 
 use super::read::{EMPTY, element, some};
 use super::{Error, Limits, Reader, listpack};
@@ -6,18 +6,18 @@ use crate::double;
 use crate::pack::{Element, Pack};
 use crate::sorted_set::{Builder, SortedSet};
 
-/// Room is made for so many members before they are there.
+/// Maximum number of members to reserve space for before they are read.
 const ROOM_MEMBERS_MAX: usize = 1 << 16;
-/// Instead of the length of a score as text: not a number.
+/// In place of the length of a score in text form: NaN.
 const TEXT_NAN: u8 = 253;
-/// Instead of the length of a score as text: infinite.
+/// In place of the length of a score in text form: infinity.
 const TEXT_INFINITE: u8 = 254;
-/// Instead of the length of a score as text: infinite, below zero.
+/// In place of the length of a score in text form: minus infinity.
 const TEXT_MINUS_INFINITE: u8 = 255;
 
 const NOT_A_SCORE: Error = Error::Corrupt("score");
 
-/// A set that stands there member by member.
+/// Reads a set member by member.
 pub(super) fn of_members(
     reader: &mut Reader<'_>,
     limits: &Limits,
@@ -32,7 +32,7 @@ pub(super) fn of_members(
     Ok(members.set.finish(limits.sorted_set))
 }
 
-/// A score as text.
+/// Reads a score in text form.
 pub(super) fn text_score(reader: &mut Reader<'_>) -> Result<f64, Error> {
     match reader.byte()? {
         TEXT_NAN => Err(NOT_A_SCORE),
@@ -42,12 +42,13 @@ pub(super) fn text_score(reader: &mut Reader<'_>) -> Result<f64, Error> {
     }
 }
 
-/// A score as the eight bytes of a double.
+/// Reads a score as the eight bytes of a double.
 pub(super) fn binary_score(reader: &mut Reader<'_>) -> Result<f64, Error> {
     Ok(f64::from_le_bytes(reader.array()?))
 }
 
-/// A set of member, score, member, score …. Redis keeps one that has few members packed, however long these are.
+/// Returns the set with these members and scores. Redis keeps a set of few members packed, whatever
+/// their lengths.
 pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> {
     let entries = pack.as_ref();
     if entries.is_empty() {
@@ -71,11 +72,11 @@ pub(super) fn of_pack(pack: &Pack, limits: &Limits) -> Result<SortedSet, Error> 
 }
 
 fn score_of(text: &[u8]) -> Result<f64, Error> {
-    // To C the text ends at a NUL, and an empty one is no number.
+    // A C string ends at a NUL, and an empty one isn't a score.
     double::parse_as_c(text).filter(|_| text.first().is_some_and(|first| *first != 0)).ok_or(NOT_A_SCORE)
 }
 
-/// Members that are all different, and none of whose scores is not a number.
+/// A set under construction with distinct members, whose scores aren't NaN.
 struct Members {
     set: Builder,
 }

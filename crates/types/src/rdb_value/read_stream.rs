@@ -1,4 +1,4 @@
-//! Streams out of bytes.
+//! Reading of streams.
 
 use super::read::element;
 use super::{Error, Reader};
@@ -10,7 +10,7 @@ impl From<Corrupt> for Error {
     }
 }
 
-/// A stream. `counted`: the newer form, with what Redis 7.0 counts.
+/// Reads a stream. `counted`: the newer form, with the counters of Redis 7.0.
 pub(super) fn of_nodes(reader: &mut Reader<'_>, counted: bool) -> Result<Box<Stream>, Error> {
     let mut stream = Box::<Stream>::default();
     for _ in 0..reader.count(2)? {
@@ -23,7 +23,7 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, counted: bool) -> Result<Box<Str
         let (first_id, max_deleted_id) = (id(reader)?, id(reader)?);
         Figures { length, first_id, last_id, max_deleted_id, entries_added: reader.number()? }
     } else {
-        // Of a stream without entries, Redis 7.0 finds the greatest ID.
+        // For a stream without entries, Redis 7.0 finds the largest id.
         let first_id = stream.first_entry_id().unwrap_or(StreamId::MAX);
         Figures { length, first_id, last_id, max_deleted_id: StreamId::MIN, entries_added: length }
     };
@@ -34,12 +34,13 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, counted: bool) -> Result<Box<Str
     Ok(stream)
 }
 
-/// A group. `figures`: of a stream of the older form, which doesn't tell how many entries the group has read.
+/// Reads a group. `figures`: those of a stream in the older form, which lacks the number of entries
+/// that the group has read.
 fn group(reader: &mut Reader<'_>, figures: Option<&Figures>) -> Result<RestoredGroup, Error> {
     let (name, last_id) = (element(reader)?, id(reader)?);
     let entries_read = match figures {
         Some(figures) => figures.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
-        // Unknown is all bits.
+        // Unknown is all ones.
         None => reader.number()? as i64,
     };
     let mut group = RestoredGroup::new(&name, last_id, entries_read);
@@ -56,7 +57,7 @@ fn group(reader: &mut Reader<'_>, figures: Option<&Figures>) -> Result<RestoredG
     Ok(group)
 }
 
-/// Bytes of an id that isn't written as two numbers.
+/// Size of an id that isn't written as two numbers, in bytes.
 const RAW_ID_BYTES: usize = 16;
 
 fn id_of(bytes: [u8; RAW_ID_BYTES]) -> StreamId {
@@ -64,7 +65,7 @@ fn id_of(bytes: [u8; RAW_ID_BYTES]) -> StreamId {
     StreamId { ms: (whole >> 64) as u64, seq: whole as u64 }
 }
 
-/// An id as two numbers.
+/// Reads an id as two numbers.
 fn id(reader: &mut Reader<'_>) -> Result<StreamId, Error> {
     Ok(StreamId { ms: reader.number()?, seq: reader.number()? })
 }

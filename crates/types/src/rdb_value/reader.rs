@@ -1,4 +1,4 @@
-//! Lengths, strings and numbers out of bytes.
+//! Decoding of lengths, strings and numbers.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use super::Error;
 use super::writer::{ENC_INT8, ENC_INT16, ENC_INT32, ENC_LZF, LEN_14_BITS, LEN_32_BITS, LEN_64_BITS};
 use crate::lzf;
 
-/// Reads from bytes in memory. After an error it stands somewhere.
+/// A reader of bytes in memory. Its position after an error is unspecified.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -16,29 +16,30 @@ pub struct Reader<'a> {
     string_bytes_max: u64,
 }
 
-/// What stands at the beginning of a string.
+/// The head of a string.
 enum Head {
     Len(u64),
     Encoded(u8),
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the beginning of `bytes`. Longer strings than `string_bytes_max` are refused.
+    /// Returns a reader at the start of `bytes`. Strings longer than `string_bytes_max` are
+    /// rejected.
     pub fn new(bytes: &'a [u8], string_bytes_max: u64) -> Self {
         Reader { bytes, at: 0, string_bytes_max }
     }
 
-    /// How many bytes were read.
+    /// Returns the number of bytes read.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// How many bytes are left.
+    /// Returns the number of bytes left.
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -50,7 +51,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// The next `N` bytes.
+    /// Reads the next `N` bytes.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -61,7 +62,7 @@ impl<'a> Reader<'a> {
         Ok(*bytes)
     }
 
-    /// The next byte.
+    /// Reads the next byte.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -83,24 +84,24 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A length. What means an encoding in front of a string is read as a small length here, as Redis does.
+    /// Reads a length. As in Redis, the mark of an encoded string is read as a small length here.
     ///
     /// # Errors
-    /// [`Error::Truncated`], or [`Error::Corrupt`] when it begins as no length does.
+    /// [`Error::Truncated`], or [`Error::Corrupt`] if it isn't a length.
     #[inline]
     pub fn length(&mut self) -> Result<u64, Error> {
         match self.head()? {
-            // What Redis takes for an error of its own.
+            // Redis mistakes this length for its own error value.
             Head::Len(u64::MAX) => Err(Error::Corrupt("length")),
             Head::Len(len) => Ok(len),
             Head::Encoded(low) => Ok(u64::from(low)),
         }
     }
 
-    /// A number of 64 bits, written as a length.
+    /// Reads a 64-bit number in the form of a length.
     ///
     /// # Errors
-    /// As [`Self::length`], but that any number is one.
+    /// As [`Self::length`], except that every number is valid.
     pub fn number(&mut self) -> Result<u64, Error> {
         match self.head()? {
             Head::Len(number) => Ok(number),
@@ -108,19 +109,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A number of things that take at least `bytes_min` bytes each.
+    /// Reads the number of items of at least `bytes_min` bytes each.
     ///
     /// # Errors
-    /// As [`Self::length`]; and [`Error::Truncated`] when there can't be as many: nobody needs to make room for them.
+    /// As [`Self::length`]; and [`Error::Truncated`] if that many can't follow, so that no space is
+    /// reserved for them.
     pub fn count(&mut self, bytes_min: usize) -> Result<usize, Error> {
         let count = usize::try_from(self.length()?).map_err(|_| Error::Truncated)?;
         if count > self.remaining() / bytes_min { Err(Error::Truncated) } else { Ok(count) }
     }
 
-    /// A string.
+    /// Reads a string.
     ///
     /// # Errors
-    /// [`Error`]: cut off, corrupt, longer than allowed, or no memory for it.
+    /// [`Error`]: truncated, corrupt, too long, or out of memory.
     #[inline]
     pub fn string(&mut self) -> Result<Cow<'a, [u8]>, Error> {
         match self.head()? {
@@ -142,7 +144,7 @@ impl<'a> Reader<'a> {
         let (compressed_len, len) = (self.length()?, self.length()?);
         let compressed = self.take(compressed_len)?;
         if len == 0 {
-            // Redis takes its own failure to decompress for this length.
+            // Redis mistakes this length for a failure to decompress.
             return Ok(Vec::new());
         }
         self.check_len(len)?;

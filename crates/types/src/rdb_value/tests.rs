@@ -34,7 +34,7 @@ fn value_ref<'a>(loaded: &'a Loaded<'_>) -> ValueRef<'a> {
     }
 }
 
-/// What a value holds, in an order of its own where it has none.
+/// Returns the contents of a value, sorted if it is unordered.
 fn content(loaded: &Loaded<'_>) -> Vec<Vec<u8>> {
     let mut content = Vec::new();
     match loaded {
@@ -122,7 +122,7 @@ fn random_value(random: &mut Random) -> Loaded<'static> {
     }
 }
 
-/// A stream with a group, some of whose entries are pending and some deleted.
+/// Returns a stream with a group, some pending and some deleted entries.
 fn random_stream(random: &mut Random, count: u64) -> Box<Stream> {
     let mut stream = Box::<Stream>::default();
     let limits = NodeLimits { bytes: 4096, entries: 10 };
@@ -145,7 +145,8 @@ fn random_stream(random: &mut Random, count: u64) -> Box<Stream> {
     stream
 }
 
-/// Values for the fuzz target of `RESTORE` to begin with. Not kept in the repository: `.ci/run` and `.ci/nightly` make them.
+/// Writes the seed corpus for the fuzz target of `RESTORE`. Not kept in the repository: `.ci/run`
+/// and `.ci/nightly` create it.
 #[test]
 #[ignore = "writes files into the folder that PANTALA_FUZZ_CORPUS names"]
 fn corpus_of_restore() {
@@ -187,7 +188,7 @@ fn what_is_written_reads_the_same() {
     }
 }
 
-/// Damaged in a few places; then read: an error, or a value that can be worked with.
+/// Reading damaged values gives an error, or a value that works.
 #[test]
 fn damage_never_panics() {
     let mut random = Random::with_printed_seed("rdb values, damaged");
@@ -197,7 +198,7 @@ fn damage_never_panics() {
         for _ in 0..60 {
             let mut bytes = good.clone();
             for _ in 0..=random.below(3) {
-                // Heads are where lengths stand.
+                // Lengths are at the front.
                 let within = if random.one_in(2) { bytes.len().min(24) } else { bytes.len() };
                 let at = random.below(within as u64) as usize;
                 match random.below(4) {
@@ -216,7 +217,7 @@ fn damage_never_panics() {
     }
 }
 
-/// Bytes that redis-server 7.0.15 answered to DUMP, without their frame, and what they are.
+/// Replies of redis-server 7.0.15 to DUMP, without their frame, and their values.
 #[test]
 fn redis_s_bytes_are_read_and_written() {
     let long = [b"hello ".repeat(20), b"world".to_vec()].concat();
@@ -247,7 +248,7 @@ fn redis_s_bytes_are_read_and_written() {
     assert_eq!(content(&load(&compressed).unwrap()), [long]);
 }
 
-/// A ziplist as Redis wrote it; `odd`: with the long form of every length that has one.
+/// Returns a ziplist as Redis wrote it; `odd`: with the long form of every length that has one.
 fn ziplist(entries: &[(&[u8], &[u8])], odd: bool) -> Vec<u8> {
     let (mut body, mut before, mut last) = (Vec::new(), 0usize, 10);
     for (encoding, data) in entries {
@@ -316,7 +317,7 @@ fn ziplists_of_every_encoding() {
         let list = of_kind(kind::LIST_ZIPLIST, &bytes);
         let loaded = load(&list).unwrap();
         assert_eq!(content(&loaded), expected);
-        // Text that is an integer is one now: it is found.
+        // The text of an integer became an integer: a search finds it.
         let Loaded::List(list) = loaded else { panic!("a list") };
         assert!(list.view().position(crate::pack::Element::Int(17)).is_some());
         let mut nodes = vec![kind::LIST_QUICKLIST, 3];

@@ -1,4 +1,4 @@
-//! Values into bytes.
+//! Writing of values.
 
 use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 
@@ -10,7 +10,8 @@ use crate::set::SetView;
 use crate::sorted_set::SortedSetView;
 use crate::stream::{Group, Stream, StreamId};
 
-/// Writes a value as Redis 7.0 writes one of the encoding that `OBJECT ENCODING` shows, with the byte that says how.
+/// Writes a value with its type byte, as Redis 7.0 writes it in the encoding that `OBJECT ENCODING`
+/// shows.
 pub fn write(value: ValueRef<'_>, writer: &mut Writer<'_>) {
     match value {
         ValueRef::Int(value) => {
@@ -40,7 +41,7 @@ fn write_list(list: ListView<'_>, writer: &mut Writer<'_>) {
 
 fn write_run(run: Run<'_>, writer: &mut Writer<'_>) {
     let entries = &run.pack.as_bytes()[run.first..run.end];
-    // Only an element that is alone in its node is as large as that.
+    // Only a single element of a node can be this large.
     if run.len == 1 && entries.len() + listpack::FRAME_BYTES > LISTPACK_BYTES_MAX {
         writer.length(NODE_PLAIN);
         run.pack.get(run.first).with_bytes(|bytes| writer.string(bytes));
@@ -78,7 +79,7 @@ fn write_hash(hash: HashView<'_>, now_ms: i64, writer: &mut Writer<'_>) {
 fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
     if let SortedSetView::Packed(_) = set {
         writer.put(&[kind::ZSET_LISTPACK]);
-        // Scores that are not integers are text in a listpack, with Redis 7.0's 17 digits.
+        // Scores that aren't integers are text in a listpack, with the 17 digits of Redis 7.0.
         let mut pack = <Pack>::new();
         for (member, score) in set.iter() {
             member.with_bytes(|member| pack.push_back(member));
@@ -91,7 +92,7 @@ fn write_sorted_set(set: SortedSetView<'_>, writer: &mut Writer<'_>) {
     }
     writer.put(&[kind::ZSET_2]);
     writer.length(set.len() as u64);
-    // From the greatest on, as Redis does: a skip list is built fastest so.
+    // From the highest score down, as Redis does: the fastest order to build a skip list.
     for (member, score) in set.range(0..set.len(), true) {
         member.with_bytes(|member| writer.string(member));
         writer.put(&score.to_le_bytes());
@@ -141,7 +142,7 @@ fn write_id(id: StreamId, writer: &mut Writer<'_>) {
     writer.length(id.seq);
 }
 
-/// An id as Redis's radix trees have it.
+/// Returns an id in the form of the keys of Redis's radix trees.
 fn raw(id: StreamId) -> [u8; 16] {
     (u128::from(id.ms) << 64 | u128::from(id.seq)).to_be_bytes()
 }

@@ -1,34 +1,34 @@
-//! Lengths, strings and numbers into bytes.
+//! Encoding of lengths, strings and numbers.
 
 use pantala_base::number::Decimal;
 
 use crate::{lzf, parse_i64};
 
-/// First bits of a length of 14 bits. (One of 6 bits begins with zeros.)
+/// First bits of a 14-bit length. (Those of a 6-bit length are zeros.)
 pub(super) const LEN_14_BITS: u8 = 0x40;
-/// Before a length of 32 bits.
+/// The byte before a 32-bit length.
 pub(super) const LEN_32_BITS: u8 = 0x80;
-/// Before a length of 64 bits.
+/// The byte before a 64-bit length.
 pub(super) const LEN_64_BITS: u8 = 0x81;
 /// First bits of a string that isn't a length and bytes.
 const ENCODED: u8 = 0xc0;
-/// An integer of a byte.
+/// A string encoded as an integer of one byte.
 pub(super) const ENC_INT8: u8 = 0;
-/// An integer of two bytes.
+/// A string encoded as an integer of two bytes.
 pub(super) const ENC_INT16: u8 = 1;
-/// An integer of four bytes.
+/// A string encoded as an integer of four bytes.
 pub(super) const ENC_INT32: u8 = 2;
-/// Compressed bytes.
+/// A string encoded by LZF.
 pub(super) const ENC_LZF: u8 = 3;
 
-/// Longest text that may be an integer of 32 bits.
+/// Maximum length of the text of a 32-bit integer.
 const INTEGER_LEN_MAX: usize = 11;
 /// Strings up to this length are never compressed.
 const UNCOMPRESSED_BYTES_MAX: usize = 20;
-/// Compression must save so many bytes.
+/// Minimum saving of a compressed string, in bytes.
 const SAVED_BYTES_MIN: usize = 4;
 
-/// Adds to a vector.
+/// A writer that appends to a vector.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
@@ -36,18 +36,19 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer that adds to `out`. `compress`: long strings are compressed where it saves something (`rdbcompression`).
+    /// Returns a writer that appends to `out`. With `compress`, long strings are compressed if that
+    /// saves enough (`rdbcompression`).
     pub fn new(out: &'a mut Vec<u8>, compress: bool) -> Self {
         Writer { out, compress }
     }
 
-    /// Bytes as they are.
+    /// Appends raw bytes.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
 
-    /// A length, or another number.
+    /// Appends a length, or another number.
     #[inline]
     pub fn length(&mut self, length: u64) {
         match length {
@@ -64,7 +65,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A string.
+    /// Appends a string.
     #[inline]
     pub fn string(&mut self, bytes: &[u8]) {
         if bytes.len() <= INTEGER_LEN_MAX
@@ -76,7 +77,7 @@ impl<'a> Writer<'a> {
         self.bytes(bytes);
     }
 
-    /// A string that is the text of an integer.
+    /// Appends a string that is the text of an integer.
     #[inline]
     pub fn integer(&mut self, value: i64) {
         if !self.short_integer(value) {
@@ -84,7 +85,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A string that isn't an integer.
+    /// Appends a string that isn't an integer.
     fn bytes(&mut self, bytes: &[u8]) {
         if self.compress && bytes.len() > UNCOMPRESSED_BYTES_MAX && self.compressed(bytes) {
             return;
@@ -93,7 +94,7 @@ impl<'a> Writer<'a> {
         self.put(bytes);
     }
 
-    /// As an integer of up to 32 bits. `false`: it has more.
+    /// Appends an integer of up to 32 bits as such. Returns `false` if it is larger.
     fn short_integer(&mut self, value: i64) -> bool {
         let le = value.to_le_bytes();
         let (encoding, size) = match value {

@@ -1,16 +1,16 @@
-//! Ziplists, which Redis wrote before it had listpacks:
+//! Ziplists, the predecessor of listpacks in Redis:
 //!
 //! ```text
-//! bytes in all    4
+//! total size      4
 //! last entry      4: its position
-//! entries         2; 65,535: count them
-//! entry           length of the entry before it (1 byte below 254, or fe and 4), encoding, data
+//! entries         2: their number; 65,535: must be counted
+//! entry           size of the entry before it (1 byte below 254, or fe and 4), encoding, data
 //! end             ff
 //! ```
 //!
 //! | encoding | data |
 //! | --- | --- |
-//! | `00xxxxxx` | string of so many bytes |
+//! | `00xxxxxx` | string of x bytes |
 //! | `01xxxxxx` and 1 byte | string, the length big-endian |
 //! | `10------` and 4 bytes | string, the length big-endian |
 //! | `c0` `d0` `e0` `f0` `fe` | integer of 2, 4, 8, 3, 1 bytes |
@@ -19,18 +19,18 @@
 use super::Error;
 use crate::pack::{Element, Pack};
 
-/// Bytes of the header.
+/// Size of the header, in bytes.
 const HEADER_BYTES: usize = 10;
-/// The last byte.
+/// The end mark.
 const END: u8 = 0xff;
-/// An entry count that says: count them.
+/// The number of entries of a ziplist whose entries must be counted.
 const COUNT_UNKNOWN: u16 = u16::MAX;
-/// From here on the length of the entry before takes 5 bytes.
+/// From this size on, the size of the entry before takes 5 bytes.
 const LONG_LENGTH: u8 = 254;
 
-/// The pack of a ziplist's entries, which may be none.
+/// Returns a pack with the entries of a ziplist, which may have none.
 pub(super) fn read(bytes: &[u8]) -> Result<Pack, Error> {
-    // An entry takes hardly ever more bytes in a pack.
+    // An entry rarely takes more bytes in a pack.
     let mut pack = Pack::try_with_capacity(bytes.len())?;
     read_into(&mut pack, bytes).ok_or(Error::Corrupt("ziplist"))?;
     pack.shrink();
@@ -54,7 +54,7 @@ fn read_into(pack: &mut Pack, bytes: &[u8]) -> Option<()> {
         }
         before = Some((bytes.len() - 1 - rest.len(), entry.len));
         match entry.element {
-            // Text that is an integer becomes one.
+            // The text of an integer becomes an integer.
             Element::Bytes(text) => pack.push_back(text),
             element => pack.push_back_element(element),
         }
@@ -68,10 +68,10 @@ fn read_into(pack: &mut Pack, bytes: &[u8]) -> Option<()> {
 }
 
 struct Entry<'a> {
-    /// Bytes of the entry before it.
+    /// Size of the entry before it, in bytes.
     before: usize,
     element: Element<'a>,
-    /// Bytes of it all.
+    /// Size of this entry, in bytes.
     len: usize,
 }
 
@@ -87,7 +87,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The element that stands at the beginning, and its bytes with those of its encoding.
+/// Reads the element at the start of `bytes`. Returns it and its size with that of its encoding.
 fn element(bytes: &[u8]) -> Option<(Element<'_>, usize)> {
     let (&encoding, rest) = bytes.split_first()?;
     let string = |head: usize, len: usize| {

@@ -1,22 +1,22 @@
-//! Zipmaps, which small hashes were before Redis 2.6:
+//! Zipmaps, the form of small hashes before Redis 2.6:
 //!
 //! ```text
-//! fields    1 byte; 254: count them
+//! fields    1 byte: their number; 254: must be counted
 //! field     length (1 byte below 254, or fe and 4), bytes
-//! value     length, unused bytes behind it (1 byte), bytes, unused bytes
+//! value     length, number of unused bytes after it (1 byte), bytes, unused bytes
 //! end       ff
 //! ```
 
 use super::Error;
 
-/// From here on a length takes 5 bytes; as a count: count them.
+/// From here on a length takes 5 bytes; as a number of fields: must be counted.
 const LONG: u8 = 254;
-/// The last byte.
+/// The end mark.
 const END: u8 = 0xff;
 
 type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
 
-/// Fields and values, at least one of them.
+/// Returns the fields and values of a zipmap, at least one pair.
 pub(super) fn read(bytes: &[u8]) -> Result<Pairs<'_>, Error> {
     read_pairs(bytes).ok_or(Error::Corrupt("zipmap"))
 }
@@ -44,7 +44,7 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// A length in its shortest form.
+/// Reads a length in its shortest form.
 fn length(rest: &mut &[u8]) -> Option<usize> {
     let (&first, tail) = rest.split_first()?;
     if first < LONG {
