@@ -31,8 +31,8 @@ const ARENA_BYTES_MIN: usize = 1 << 30;
 const SMALL_BYTES: usize = 64 * 1024 * 1024;
 
 unsafe extern "C" {
-    /// mimalloc: frees the unused pages of the calling thread's heap; with `force`, returns all
-    /// unused memory to the kernel.
+    /// Frees the unused pages of the calling thread's heap; with `force`, returns all unused memory
+    /// to the kernel. Defined by mimalloc.
     fn mi_collect(force: bool);
 }
 
@@ -43,7 +43,7 @@ pub fn purge() {
     unsafe { mi_collect(true) };
 }
 
-/// Enables huge pages for mimalloc's arenas, beyond the first [`SMALL_BYTES`].
+/// Enables huge pages for mimalloc's arenas, beyond the first 64 MiB.
 ///
 /// Call it at the start of the process and again after memory has grown: mimalloc maps a GiB or
 /// more at a time. Reads `/proc/self/maps`, which takes some ten microseconds.

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Bit by bit, from the definition.
+    /// Computes the checksum bit by bit, from the definition.
     fn crc16_plain(bytes: &[u8]) -> u16 {
         bytes.iter().fold(0, |crc, &byte| {
             (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {

@@ -193,7 +193,7 @@ mod tests {
         assert!(!matches(&failing, &text, false));
     }
 
-    /// The definition: a star takes nothing, or one byte and is tried again.
+    /// Matches by the definition: a star takes nothing, or one byte and is tried again.
     fn plain(pattern: &[u8], text: &[u8], ignore_case: bool) -> bool {
         match (pattern, text) {
             ([], rest) => rest.is_empty(),

@@ -48,7 +48,7 @@ pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, usage: Usage) ->
     }
 }
 
-/// Miri can't make this system call: the global allocator stands in. Its blocks are recorded, so
+/// Allocates instead: Miri can't make this system call. The blocks are recorded, so
 /// that Miri's leak check finds them although dictionaries hold them as numbers only.
 #[cfg(miri)]
 pub(crate) fn map_forever(len_bytes: usize, align_bytes: usize, _usage: Usage) -> NonNull<u8> {

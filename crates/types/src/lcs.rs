@@ -280,7 +280,7 @@ mod tests {
 
     const LIMIT: u64 = 512 * 1024 * 1024;
 
-    /// The definition, cell by cell.
+    /// Computes the table cell by cell, from the definition.
     fn naive(a: &[u8], b: &[u8]) -> Matches {
         let mut table = vec![vec![0usize; b.len() + 1]; a.len() + 1];
         for i in 1..=a.len() {

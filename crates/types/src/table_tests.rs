@@ -1,3 +1,5 @@
+//! Tests of the table against a map.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;

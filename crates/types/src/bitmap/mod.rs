@@ -90,7 +90,7 @@ pub fn count_ones(bytes: &[u8]) -> u64 {
     total + tail.iter().map(|byte| u64::from(byte.count_ones())).sum::<u64>()
 }
 
-/// A full adder per bit: returns the sum and the carry of three.
+/// Returns the sum and the carry of three, by a full adder per bit.
 #[inline]
 fn add(a: [u64; LANES], b: [u64; LANES], c: [u64; LANES]) -> ([u64; LANES], [u64; LANES]) {
     let half: [u64; LANES] = std::array::from_fn(|lane| a[lane] ^ b[lane]);

@@ -1,3 +1,5 @@
+//! Tests of bitmaps against plain models.
+
 use super::*;
 use crate::testing::Random;
 

@@ -1,3 +1,5 @@
+//! Tests of hashes against maps, and of their limits and expiry times.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;

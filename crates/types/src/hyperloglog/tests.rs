@@ -1,3 +1,5 @@
+//! Tests of HyperLogLogs against a plain model and Redis's bytes.
+
 use super::*;
 use crate::testing::Random;
 

@@ -1,3 +1,5 @@
+//! Tests of lists against a plain model.
+
 use super::*;
 use crate::testing::Random;
 

@@ -1,3 +1,5 @@
+//! Tests of `LongDouble` against C's `long double`, `f64` and itself.
+
 use super::*;
 use crate::testing::{Random, float_text};
 

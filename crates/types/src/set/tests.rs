@@ -1,3 +1,5 @@
+//! Tests of sets against sorted sets of the standard library.
+
 use std::collections::BTreeSet;
 
 use super::*;

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// A table whose members are their own record ids.
+    /// Returns the hash of a record: in these tests members are their own record ids.
     fn hash_of(id: u32) -> u64 {
         u64::from(id)
             .wrapping_add(7)

@@ -1,3 +1,5 @@
+//! Tests of streams and groups against plain models, and of their listpacks.
+
 use std::collections::BTreeMap;
 
 use super::*;
