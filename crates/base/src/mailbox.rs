@@ -194,7 +194,8 @@ impl<T> Mailbox<T> {
     /// worker must not sleep then. The next [`send`] asks its caller to ring; [`receive`] ends the
     /// sleep.
     ///
-    /// [`send`]: Mailbox::send [`receive`]: Mailbox::receive
+    /// [`send`]: Mailbox::send
+    /// [`receive`]: Mailbox::receive
     pub fn try_sleep(&self) -> bool {
         // Relaxed: going to sleep publishes nothing, and the exchange on this one word decides
         // whether a message arrived before or after.

@@ -50,7 +50,7 @@ pub enum Hash {
     Timed(Box<Timed>),
 }
 
-/// A shared view of a [`Hash`].
+/// A shared view of a [`Hash`](enum@Hash).
 #[derive(Clone, Copy, Debug)]
 pub enum HashView<'a> {
     /// One string of bytes.

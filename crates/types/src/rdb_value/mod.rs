@@ -1,8 +1,8 @@
 //! Values in RDB files and `DUMP` payloads: version 10, that of Redis 7.0.
 //!
-//! A value is a byte with its type ([`kind`]), followed by its bytes; [`write`] and [`read`] handle
-//! both. Values are written as Redis 7.0 writes them in the encoding that it would have. All forms
-//! that Redis 7.0 reads are read, including those of versions back to 2.2, except modules.
+//! A value is a byte with its type ([`kind`]), followed by its bytes; [`write()`] and [`read()`]
+//! handle both. Values are written as Redis 7.0 writes them in the encoding that it would have. All
+//! forms that Redis 7.0 reads are read, including those of versions back to 2.2, except modules.
 //!
 //! # Terms
 //!
