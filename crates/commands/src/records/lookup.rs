@@ -10,8 +10,7 @@ use pantala_engine::command::Command;
 use super::COMMANDS;
 
 /// Number of table entries: a power of two, several times the number of commands, so that most
-/// names are
-/// found at the first probe.
+/// names are found at the first probe.
 const TABLE_LEN: usize = 1 << TABLE_BITS;
 const TABLE_BITS: u32 = 10;
 

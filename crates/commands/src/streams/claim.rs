@@ -33,8 +33,7 @@ struct Options {
 }
 
 /// `XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-ms] [RETRYCOUNT
-/// count] [FORCE] [JUSTID]
-/// [LASTID id]`.
+/// count] [FORCE] [JUSTID] [LASTID id]`.
 pub fn xclaim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let key = access.first_key(args, 1);
     access.db(&key).read(&key);

@@ -55,8 +55,8 @@ pub fn xread(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     read(access, args, false, reply);
 }
 
-/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK ms] [NOACK] STREAMS key [key ...] id [id
-/// ...]`.
+/// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK ms] [NOACK] STREAMS key [key ...]
+/// id [id ...]`.
 pub fn xreadgroup(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     read(access, args, true, reply);
 }
