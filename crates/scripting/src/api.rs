@@ -1,4 +1,4 @@
-//! The table `redis` that scripts have, and `math.random`.
+//! The Lua table `redis`, and `math.random`.
 
 use std::ffi::c_int;
 
@@ -29,7 +29,7 @@ lua_functions! {
     randomseed => math_randomseed;
 }
 
-/// What every script has.
+/// Functions for scripts and functions.
 const FUNCTIONS: [(&str, ffi::lua_CFunction); 8] = [
     ("call", call),
     ("pcall", pcall),
@@ -41,7 +41,7 @@ const FUNCTIONS: [(&str, ffi::lua_CFunction); 8] = [
     ("acl_check_cmd", acl_check_cmd),
 ];
 
-/// What libraries have of it, too, while they are loaded.
+/// Fields that libraries also have while they are loaded.
 const LOG_AND_VERSION: [(&str, f64); 5] = [
     ("LOG_DEBUG", 0.0),
     ("LOG_VERBOSE", 1.0),
@@ -53,16 +53,17 @@ const LOG_AND_VERSION: [(&str, f64); 5] = [
 const REPLICATION: [(&str, f64); 5] =
     [("REPL_NONE", 0.0), ("REPL_AOF", 1.0), ("REPL_SLAVE", 2.0), ("REPL_REPLICA", 2.0), ("REPL_ALL", REPL_MAX)];
 
-/// Most bytes of the arguments of one command: a string may stand among them thousands of times.
+/// Maximum size of the arguments of one command, in bytes: a script can pass the same string
+/// thousands of times.
 const ARGS_BYTES_MAX: usize = STATE_BYTES_MAX;
 
-/// Most bytes of a line for the log; what is longer is cut.
+/// Maximum length of a log line in bytes; longer ones are truncated.
 const LOG_BYTES_MAX: usize = 64 * 1024;
 
 const LEVEL_MAX: f64 = 3.0;
 const REPL_MAX: f64 = 3.0;
 
-/// Pushes the table as scripts of EVAL have it.
+/// Pushes the table for scripts.
 pub(crate) fn push(stack: Stack) {
     push_for_functions(stack);
     let own: [(&str, ffi::lua_CFunction); 3] =
@@ -73,7 +74,7 @@ pub(crate) fn push(stack: Stack) {
     }
 }
 
-/// Pushes the table as functions have it.
+/// Pushes the table for functions.
 pub(crate) fn push_for_functions(stack: Stack) {
     stack.new_table(0, FUNCTIONS.len() + LOG_AND_VERSION.len() + REPLICATION.len() + 5);
     for (name, function) in FUNCTIONS {
@@ -87,7 +88,7 @@ pub(crate) fn push_for_functions(stack: Stack) {
     push_log_and_version(stack);
 }
 
-/// Adds to the table on top what there is without a script that runs.
+/// Adds the fields that don't need a running script to the table on top.
 pub(crate) fn push_log_and_version(stack: Stack) {
     for (name, number) in LOG_AND_VERSION {
         stack.push_number(number);
@@ -99,7 +100,7 @@ pub(crate) fn push_log_and_version(stack: Stack) {
     stack.set_raw_field(-2, "REDIS_VERSION");
 }
 
-/// Puts Redis's generator in place of the C library's.
+/// Replaces the C library's random generator by Redis's.
 pub(crate) fn replace_random(stack: Stack) {
     stack.raw_field(ffi::LUA_GLOBALSINDEX, "math");
     for (name, function) in [("random", random as ffi::lua_CFunction), ("randomseed", randomseed)] {
@@ -109,15 +110,17 @@ pub(crate) fn replace_random(stack: Stack) {
     stack.pop(1);
 }
 
-/// The run that the function at hand belongs to.
+/// Returns the current run.
 pub(crate) fn running<'a>(stack: Stack) -> Option<&'a mut Run<'a>> {
     let run = stack.memory().run.get();
-    // SAFETY: the pointer is null but between `State::run`'s first and last step, where it points to a `Run` that lives through both and which nothing else refers
-    // to; one function at a time runs in a state, and it lets go of the reference before it returns.
+    // SAFETY: the pointer is null except while `State::call` runs Lua. Then it points to a `Run`
+    // that outlives that call and has no other references. Only one function at a time runs in a
+    // state, and it drops the reference before it returns.
     unsafe { run.cast::<Run<'a>>().as_mut() }
 }
 
-/// Copies the arguments of a command to the scratch buffers, and takes them off the stack. `Err` is the text of an error.
+/// Moves the arguments of a command from the stack to the scratch buffers. `Err` is the text of an
+/// error.
 fn take_args(stack: Stack, scratch: &mut Scratch) -> Result<(), &'static str> {
     let count = stack.top();
     scratch.bytes.clear();
@@ -231,7 +234,7 @@ fn redis_log(stack: Stack) -> Outcome {
     }
     match running(stack) {
         Some(run) => run.caller.log(level as u8, &text),
-        // A library that is being loaded has no caller.
+        // A library has no caller while it is loaded.
         None => crate::run::log(level as u8, &text),
     }
     Ok(0)
@@ -241,7 +244,7 @@ fn redis_sha1hex(stack: Stack) -> Outcome {
     if stack.top() != 1 {
         return Err(errors::raise(stack, "wrong number of arguments"));
     }
-    // What is no string has the name of no bytes, as in Redis.
+    // As in Redis, anything but a string hashes like the empty string.
     let sha = sha_of(stack.bytes(1).unwrap_or_default());
     stack.push_bytes(&sha);
     Ok(1)
@@ -304,7 +307,7 @@ fn redis_replicate_commands(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-/// There is no debugger, so nothing stops.
+/// There is no debugger, so this never stops.
 fn redis_breakpoint(stack: Stack) -> Outcome {
     stack.push_boolean(false);
     Ok(1)
@@ -349,7 +352,7 @@ fn math_randomseed(stack: Stack) -> Outcome {
     Ok(0)
 }
 
-/// A number as C's `int`, which it becomes by way of a `ptrdiff_t`.
+/// Converts a number to C's `int` by way of a `ptrdiff_t`, as Lua does.
 pub(crate) fn c_integer(number: f64) -> c_int {
     number as i64 as c_int
 }

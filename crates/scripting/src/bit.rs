@@ -1,4 +1,4 @@
-//! `bit`: operations on 32 bits, as the BitOp library that Redis has.
+//! The Lua library `bit`: operations on 32 bits, compatible with Redis's BitOp.
 
 use mlua_sys::lua51 as ffi;
 
@@ -39,10 +39,11 @@ pub(crate) fn push(stack: Stack) {
     stack.push_functions(&FUNCTIONS);
 }
 
-/// Digits of a whole number.
+/// Hexadecimal digits of a 32-bit number.
 const HEX_DIGITS: i32 = 8;
 
-/// An argument modulo 2^32, rounded to the nearest: adding this moves a double's integer part to its low bits.
+/// Returns an argument modulo 2^32, rounded to nearest. Adding `SHIFT` moves a double's integer
+/// part to its low bits.
 fn bits(stack: Stack, argument: i32) -> Result<u32, Raise> {
     const SHIFT: f64 = 6_755_399_441_055_744.0;
     Ok((stack.check_number(argument)? + SHIFT).to_bits() as u32)
@@ -63,7 +64,8 @@ fn not(stack: Stack) -> Outcome {
     give(stack, !bits)
 }
 
-/// From the last argument to the second, as in the library: of several wrong ones the error names the first or else the last.
+/// Joins the arguments, from the last to the second as BitOp does: if several are invalid, the
+/// error names the first argument, or otherwise the last invalid one.
 fn fold(stack: Stack, join: fn(u32, u32) -> u32) -> Outcome {
     let mut joined = bits(stack, 1)?;
     for argument in (2..=stack.top()).rev() {
@@ -115,7 +117,7 @@ fn swap(stack: Stack) -> Outcome {
     give(stack, bits.swap_bytes())
 }
 
-/// `tohex(number [, digits])`: so many of the lowest digits, in upper case where their number is negative.
+/// `tohex(number [, digits])`: the lowest digits; in upper case if `digits` is negative.
 fn to_hex(stack: Stack) -> Outcome {
     let number = bits(stack, 1)?;
     let digits = if stack.top() < 2 { HEX_DIGITS } else { bits(stack, 2)? as i32 };

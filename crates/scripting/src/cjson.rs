@@ -1,6 +1,7 @@
-//! `cjson`: JSON, as the library that Redis has (2.1.0). Reading is in [`parse`].
+//! The Lua library `cjson`: JSON, compatible with Redis's version 2.1.0. [`parse`] decodes.
 //!
-//! What a script sets here (depths, precision, sparse arrays) holds until it ends: in Redis it would hold for all scripts that come after.
+//! Settings (depths, precision, sparse arrays) last until the script ends. In Redis they would also
+//! apply to all later scripts.
 
 use mlua_sys::lua51 as ffi;
 
@@ -34,7 +35,7 @@ const FUNCTIONS: [(&str, ffi::lua_CFunction); 10] = [
     ("decode_invalid_numbers", decode_invalid_numbers),
 ];
 
-/// What is done with numbers that JSON doesn't have, when writing.
+/// How to encode numbers that JSON lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Invalid {
     Error,
@@ -42,7 +43,7 @@ enum Invalid {
     Null,
 }
 
-/// What a script may set.
+/// The settings of a script.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Config {
     converts_sparse: bool,
@@ -72,11 +73,11 @@ impl Default for Config {
     }
 }
 
-/// How deep tables may be, unless a script says otherwise.
+/// Default maximum depth of tables.
 const DEPTH: i32 = 1000;
-/// How deep they may be at all: reading and writing them goes down our own stack.
+/// Limit of the maximum depth: encoding and decoding recurse on the native stack.
 const DEPTH_MAX: i32 = 4000;
-/// Digits of a number at most.
+/// Maximum number of significant digits.
 const PRECISION_MAX: i32 = 14;
 
 /// Pushes the library.
@@ -96,7 +97,7 @@ fn new_library(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-/// Refuses more arguments than these.
+/// Returns an error if there are more than `count` arguments.
 fn at_most(stack: Stack, count: i32) -> Result<(), Raise> {
     if stack.top() > count {
         return Err(stack.argument_error(count + 1, "found too many arguments"));
@@ -134,7 +135,7 @@ fn set_switch(stack: Stack, argument: i32, to: &mut bool) -> Result<(), Raise> {
     Ok(())
 }
 
-/// Changes the settings by the arguments, of which there are `count` at most.
+/// Applies at most `count` arguments to the settings, and returns these.
 fn change(stack: Stack, count: i32, with: fn(Stack, &mut Config) -> Result<(), Raise>) -> Result<Config, Raise> {
     at_most(stack, count)?;
     let mut config = stack.memory().json.get();
@@ -237,7 +238,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes the value on top, which stays there.
+    /// Encodes the value on top, which stays there.
     fn value(&mut self, depth: i32) -> Result<(), Raise> {
         let stack = self.stack;
         if stack.memory().would_refuse(self.out.len()) {
@@ -255,7 +256,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The error for the value on top.
+    /// Returns the error for the value on top.
     fn refusal(&self, why: &str) -> Raise {
         let kind = self.stack.type_name(-1);
         self.stack.error(&format!("Cannot serialise {kind}: {why}"))
@@ -272,7 +273,7 @@ impl Writer {
         }
     }
 
-    /// How long the table on top is as an array; `None`: it is none.
+    /// Returns the length of the table on top as an array; `None` if it isn't one.
     fn array_len(&self) -> Result<Option<i32>, Raise> {
         let stack = self.stack;
         let (mut most, mut count) = (0.0, 0);
@@ -399,7 +400,7 @@ mod tests {
     use super::general;
 
     #[test]
-    fn numbers_are_those_of_printf() {
+    fn numbers_format_as_by_printf() {
         let shown = |number| String::from_utf8(general(number, 14)).expect("digits");
         assert_eq!(shown(1.0), "1");
         assert_eq!(shown(-0.1), "-0.1");

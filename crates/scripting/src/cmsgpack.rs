@@ -1,4 +1,4 @@
-//! `cmsgpack`: MessagePack, as the library that Redis has.
+//! The Lua library `cmsgpack`: MessagePack, compatible with Redis's.
 
 use mlua_sys::lua51 as ffi;
 
@@ -14,11 +14,11 @@ lua_functions! {
 const FUNCTIONS: [(&str, ffi::lua_CFunction); 4] =
     [("pack", pack), ("unpack", unpack), ("unpack_one", unpack_one), ("unpack_limit", unpack_limit)];
 
-/// Tables deeper than this are packed as nil.
+/// Deeper tables are encoded as nil.
 const PACK_DEPTH_MAX: u32 = 16;
-/// Deepest data that is unpacked.
+/// Maximum depth of decoded data.
 const UNPACK_DEPTH_MAX: u32 = 1000;
-/// Most values that one call gives.
+/// Maximum number of values returned by one call.
 const VALUES_MAX: usize = 7_900;
 
 /// Pushes the library.
@@ -36,7 +36,7 @@ pub(crate) fn push(stack: Stack) {
     }
 }
 
-/// `cmsgpack.pack(…)`: all values, one behind the other.
+/// `cmsgpack.pack(…)`: the encodings of all values, concatenated.
 fn pack_values(stack: Stack) -> Outcome {
     let count = stack.top();
     if count == 0 {
@@ -51,7 +51,7 @@ fn pack_values(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-/// Packs the value on top and takes it away.
+/// Encodes the value on top and pops it.
 fn encode(stack: Stack, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
     if stack.memory().would_refuse(out.len()) || !stack.room(6) {
         return Err(stack.error("not enough memory"));
@@ -75,7 +75,7 @@ fn encode(stack: Stack, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
     Ok(())
 }
 
-/// A kind and a length of 16 bits, or the kind after it and one of 32.
+/// Writes `kind` with a 16-bit length, or the next kind with a 32-bit length.
 fn sized(out: &mut Vec<u8>, kind: u8, len: usize) {
     match u16::try_from(len) {
         Ok(len) => {
@@ -104,7 +104,7 @@ fn encode_number(out: &mut Vec<u8>, number: f64) {
     }
 }
 
-/// In as few bytes as hold it.
+/// Encodes an integer in as few bytes as possible.
 fn encode_integer(out: &mut Vec<u8>, number: i64) {
     let bytes = number.to_be_bytes();
     let (kind, len) = match number {
@@ -122,7 +122,7 @@ fn encode_integer(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&bytes[8 - len..]);
 }
 
-/// Packs the table on top: as an array if its keys are those of one.
+/// Encodes the table on top: as an array if its keys are 1 to n.
 fn encode_table(stack: Stack, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
     let (mut count, mut largest, mut is_array) = (0usize, 0.0f64, true);
     stack.push_nil();
@@ -160,17 +160,17 @@ fn encode_table(stack: Stack, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise
     Ok(())
 }
 
-/// Why bytes can't be unpacked.
+/// Why bytes can't be decoded.
 enum Bad {
     Short,
     Format,
-    /// The state has no room for them.
+    /// The state is out of memory.
     Memory,
-    /// A map has a key that no table can have: Lua's own words.
+    /// A map has a key that isn't allowed in a table; Lua's error text.
     Key(&'static str),
 }
 
-/// What is left of the bytes.
+/// The remaining bytes.
 struct Input<'i> {
     rest: &'i [u8],
 }
@@ -192,7 +192,7 @@ impl<'i> Input<'i> {
     }
 }
 
-/// Pushes the next value.
+/// Decodes and pushes the next value.
 fn decode(stack: Stack, input: &mut Input<'_>, depth: u32) -> Result<(), Bad> {
     if depth > UNPACK_DEPTH_MAX || !stack.room(6) {
         return Err(Bad::Format);
@@ -209,7 +209,7 @@ fn decode(stack: Stack, input: &mut Input<'_>, depth: u32) -> Result<(), Bad> {
         0xca => stack.push_number(f64::from(f32::from_bits(input.number(4)? as u32))),
         0xcb => stack.push_number(f64::from_bits(input.number(8)?)),
         0xcc..=0xce => stack.push_number(input.number(1 << (kind - 0xcc))? as f64),
-        // The library reads it as a signed number.
+        // As in Redis's library, decoded as a signed number.
         0xcf => stack.push_number(input.signed(8)?),
         0xd0..=0xd3 => stack.push_number(input.signed(1 << (kind - 0xd0))?),
         0xa0..=0xbf => stack.push_bytes(input.take(usize::from(kind & 0x1f))?),
@@ -260,13 +260,13 @@ fn unpack_all(stack: Stack) -> Outcome {
     unpack_values(stack, 0, 0)
 }
 
-/// `cmsgpack.unpack_one(bytes [, offset])`: the offset behind it, and the value.
+/// `cmsgpack.unpack_one(bytes [, offset])`: the next offset, and the value.
 fn unpack_first(stack: Stack) -> Outcome {
     let offset = optional(stack, 2)?;
     unpack_values(stack, 1, offset)
 }
 
-/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: the offset behind them, and the values.
+/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: the next offset, and the values.
 fn unpack_some(stack: Stack) -> Outcome {
     let limit = stack.check_number(2)? as i64;
     let offset = optional(stack, 3)?;
@@ -280,7 +280,8 @@ fn optional(stack: Stack, argument: i32) -> Result<i64, Raise> {
     }
 }
 
-/// Neither limit nor offset: all values, and no offset behind them.
+/// Decodes up to `limit` values from `offset`, after the next offset. If both are 0: all values,
+/// without an offset.
 fn unpack_values(stack: Stack, limit: i64, offset: i64) -> Outcome {
     let bytes = stack.check_bytes(1)?;
     if limit < 0 || offset < 0 {
@@ -291,7 +292,7 @@ fn unpack_values(stack: Stack, limit: i64, offset: i64) -> Outcome {
         let text = format!("Start offset {offset} greater than input length {}.", bytes.len());
         return Err(stack.error(&text));
     };
-    // The bytes stay where they are, below what is unpacked.
+    // The input stays on the stack, below the decoded values.
     stack.set_top(1);
     let mut input = Input { rest };
     let is_all = limit == 0 && offset == 0;

@@ -1,4 +1,4 @@
-//! Replies of commands as Lua's values, and Lua's values as replies.
+//! Converts replies to Lua values and Lua values to replies.
 
 use std::ffi::c_int;
 
@@ -8,20 +8,22 @@ use pantala_resp::{Reply, Version};
 use crate::errors;
 use crate::lua::{Kind, Stack};
 
-/// Largest reply that a script's value becomes, bytes: a table that contains another one twice, and so on, has no bound of its own. Less in this crate's
-/// tests, which would have to fill it.
+/// Maximum size in bytes of a reply converted from a Lua value: a table that contains another one
+/// twice, and so on, grows exponentially. Smaller in this crate's tests, which fill it.
 pub(crate) const REPLY_BYTES_MAX: usize = if cfg!(test) { 64 * 1024 } else { 512 * 1024 * 1024 };
 
-/// Deepest reply that a script's value becomes.
+/// Maximum depth of a reply converted from a Lua value.
 const REPLY_DEPTH_MAX: u32 = 1000;
 
-/// What an element of an array takes at most while the array grows, and a field of a table, bytes.
+/// Maximum memory of an array element while the array grows, and of a table's field, in bytes.
 const ELEMENT_BYTES: usize = 32;
 const FIELD_BYTES: usize = 80;
 
-/// Pushes a reply that one of our commands has written. `false`: the state has no room for all of it, and nil was pushed.
+/// Pushes the reply of a command. Returns `false` and pushes nil if the state has no memory for all
+/// of it.
 ///
-/// Memory isn't refused meanwhile, since the reply is ours: so its bound is looked at here, from value to value.
+/// The allocator doesn't enforce the limit here, because an error must not unwind our frames: the
+/// limit is checked before every value instead.
 #[must_use]
 pub(crate) fn push_whole_reply(stack: Stack, reply: &[u8]) -> bool {
     let top = stack.top();
@@ -34,7 +36,8 @@ pub(crate) fn push_whole_reply(stack: Stack, reply: &[u8]) -> bool {
     is_whole
 }
 
-/// Pushes a reply, and gives what follows it. What is malformed, which no command writes, becomes nil.
+/// Pushes a reply and returns the bytes after it. Pushes nil for a malformed one, which no command
+/// writes.
 fn push_reply<'r>(stack: Stack, reply: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
     *is_whole &= !stack.memory().is_full();
     if !*is_whole {
@@ -93,7 +96,7 @@ fn push_reply<'r>(stack: Stack, reply: &'r [u8], is_whole: &mut bool) -> &'r [u8
     }
 }
 
-/// A reply that begins with its length.
+/// Pushes a reply that starts with its length.
 fn push_sized<'r>(stack: Stack, kind: u8, len: i64, rest: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
     let Ok(len) = usize::try_from(len) else {
         stack.push_boolean(false);
@@ -149,7 +152,7 @@ fn push_sized<'r>(stack: Stack, kind: u8, len: i64, rest: &'r [u8], is_whole: &m
             stack.set_raw_field(-2, "set");
             rest
         }
-        // An attribute is passed over.
+        // Attributes are skipped.
         b'|' => {
             let mut rest = rest;
             for _ in 0..2 * len {
@@ -176,7 +179,7 @@ fn push_tagged(stack: Stack, tag: &str, text: &[u8]) {
     stack.set_raw_field(-2, tag);
 }
 
-/// Sets a table's field from key and value on top, unless the key can't be one.
+/// Sets a field of a table from the key and value on top, unless the key isn't allowed.
 pub(crate) fn set_if_key(stack: Stack) {
     let is_key = match stack.kind(-2) {
         Kind::Nil | Kind::None => false,
@@ -186,8 +189,8 @@ pub(crate) fn set_if_key(stack: Stack) {
     if is_key { stack.raw_set(-3) } else { stack.pop(2) }
 }
 
-/// Answers the value on top of the stack and takes it away. `script` is the version that the script has set; whether the reply is an error that was
-/// counted already comes back.
+/// Writes the value on top of the stack as a reply and pops it. `script` is the protocol version
+/// set by the script. Returns whether the reply is an error that has already been counted.
 pub(crate) fn write(stack: Stack, script: Version, reply: &mut Reply<'_>) -> bool {
     let (begin, top) = (reply.position(), stack.top());
     let mut left = Left { end: begin.saturating_add(REPLY_BYTES_MAX), is_over: false };
@@ -201,10 +204,10 @@ pub(crate) fn write(stack: Stack, script: Version, reply: &mut Reply<'_>) -> boo
     is_counted
 }
 
-/// How far a reply may go.
+/// The remaining space of a reply.
 struct Left {
     end: usize,
-    /// It would have gone further, and is to be taken back.
+    /// The reply has exceeded `end` and will be discarded.
     is_over: bool,
 }
 
@@ -235,13 +238,14 @@ fn write_at(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, le
     is_counted
 }
 
-/// A number as C's cast makes it an integer on the machines that Redis runs on: what doesn't fit is the least one.
+/// Converts a number as a C cast does on Redis's platforms: a value out of range becomes the
+/// minimum.
 fn integer(number: f64) -> i64 {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     if (-LIMIT..LIMIT).contains(&number) { number as i64 } else { i64::MIN }
 }
 
-/// Answers the table on top of the stack, which stays there.
+/// Writes the table on top of the stack, which stays there.
 fn write_table(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) -> bool {
     let table = stack.top();
     let field = |name: &str, kind: Kind| {
@@ -296,7 +300,7 @@ fn write_table(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32,
     false
 }
 
-/// The elements up to the first nil.
+/// Writes the elements up to the first nil.
 fn write_array(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) {
     let table = stack.top();
     let mut len = 0;
@@ -309,7 +313,8 @@ fn write_array(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32,
         }
         len += 1;
     }
-    // Nothing changes the table meanwhile, so its length can come first: nothing is moved afterwards.
+    // Nothing changes the table in between, so the length can be written first, and nothing has to
+    // be moved.
     reply.array(len as usize);
     for index in 1..=len {
         if left.is_over {
@@ -320,7 +325,7 @@ fn write_array(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32,
     }
 }
 
-/// Answers a table of a text and its format; `false`: it is none, and is popped.
+/// Writes a table of a text and its format. Returns `false` and pops it if it isn't one.
 fn write_verbatim(stack: Stack, reply: &mut Reply<'_>) -> bool {
     stack.raw_field(-1, "format");
     stack.raw_field(-2, "string");
@@ -333,7 +338,7 @@ fn write_verbatim(stack: Stack, reply: &mut Reply<'_>) -> bool {
     false
 }
 
-/// As far as C sees a string.
+/// Returns the part before the first zero byte.
 fn c_string(text: &[u8]) -> &[u8] {
     text.split(|&byte| byte == 0).next().unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! Errors as scripts see them: a table with the text in `err`, and where it was raised in `source` and `line`.
+//! Errors as scripts see them: a table with the text in `err`, and the place in `source` and
+//! `line`.
 
 use std::ffi::{CStr, c_int};
 
@@ -6,10 +7,11 @@ use mlua_sys::lua51 as ffi;
 
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
 
-/// Set in an error that a command has answered: it is counted already.
+/// Field of an error that a command has replied: it has already been counted.
 pub(crate) const IS_COUNTED: &str = "ignore_error_stats_update";
 
-/// Pushes the table of an error. A text that begins with a dash has its code in front; any other gets `ERR`.
+/// Pushes an error table. A text that starts with a dash starts with its code; any other gets
+/// `ERR`.
 pub(crate) fn push(stack: Stack, text: &[u8]) {
     let (code, message) = match text.strip_prefix(b"-") {
         None => (&b"ERR"[..], text),
@@ -25,7 +27,7 @@ pub(crate) fn push(stack: Stack, text: &[u8]) {
     stack.set_raw_field(-2, "err");
 }
 
-/// Line ends at both ends are dropped, blanks aren't.
+/// Removes line ends, but not spaces, at both ends.
 trait Trimmed {
     fn without_line_ends(&self) -> &[u8];
 }
@@ -39,7 +41,7 @@ impl Trimmed for [u8] {
     }
 }
 
-/// An error with such a table.
+/// Pushes an error table and returns the request to raise it.
 pub(crate) fn raise(stack: Stack, text: &str) -> Raise {
     push(stack, text.as_bytes());
     Raise
@@ -49,7 +51,8 @@ lua_functions! {
     handle => handler;
 }
 
-/// Called with an error where it was raised: makes it a table that tells where that was.
+/// The handler of protected calls: converts an error to a table that contains the place where it
+/// was raised.
 fn handler(stack: Stack) -> Outcome {
     stack.set_top(1);
     if stack.kind(1) != Kind::Table {
@@ -65,10 +68,10 @@ fn handler(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-/// Where in a script something happens: the source, and the line in it.
+/// A place in a script: source and line.
 pub(crate) type Place = (Vec<u8>, c_int);
 
-/// Has the error on top tell where it was raised.
+/// Sets the place of the error table on top.
 pub(crate) fn set_place(stack: Stack, (source, line): &Place) {
     stack.push_bytes(source);
     stack.set_raw_field(-2, "source");
@@ -76,7 +79,7 @@ pub(crate) fn set_place(stack: Stack, (source, line): &Place) {
     stack.set_raw_field(-2, "line");
 }
 
-/// A value as `tostring` shows it, but for metamethods.
+/// Returns a value as `tostring` does, without metamethods.
 fn shown(stack: Stack, index: c_int) -> Vec<u8> {
     match stack.kind(index) {
         Kind::String | Kind::Number => {
@@ -91,9 +94,10 @@ fn shown(stack: Stack, index: c_int) -> Vec<u8> {
     }
 }
 
-/// Source and line of the function at a level, or of its caller where that is none of Lua's.
+/// Returns source and line of the function at a level, or of its caller if it is a C function.
 pub(crate) fn place(stack: Stack, level: c_int) -> Option<Place> {
-    // SAFETY: as for `Stack`; what `lua_getinfo` gives lives as long as the function that it tells of.
+    // SAFETY: as for `Stack`. The strings from `lua_getinfo` live as long as the function they
+    // describe.
     unsafe {
         let mut debug: ffi::lua_Debug = std::mem::zeroed();
         if ffi::lua_getstack(stack.raw(), level, &mut debug) == 0 {
@@ -110,16 +114,16 @@ pub(crate) fn place(stack: Stack, level: c_int) -> Option<Place> {
     }
 }
 
-/// What the error on top of the stack says.
+/// The contents of an error table.
 pub(crate) struct Told {
-    /// Its text, with its code.
+    /// The text with its code.
     pub(crate) text: Vec<u8>,
     /// Source and line.
     pub(crate) place: Option<(Vec<u8>, Vec<u8>)>,
     pub(crate) is_counted: bool,
 }
 
-/// Reads the table of an error.
+/// Reads an error table.
 pub(crate) fn read(stack: Stack, index: c_int) -> Told {
     let field = |name: &str| {
         stack.raw_field(index, name);

@@ -1,30 +1,34 @@
-//! Scripts and functions: Lua 5.1 as Redis has it.
+//! Scripts and functions: Lua 5.1 with Redis's API.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | state | a Lua state, of which each worker has two ([`State`]), for scripts and for functions, each made when it is first needed |
-//! | script | what `EVAL` and `SCRIPT LOAD` bring, known to all workers by its SHA-1 ([`Scripts`]) |
-//! | library | what `FUNCTION LOAD` brings: code that registers functions ([`Library`]), known to all workers in one table ([`Libraries`]) |
+//! | state | a Lua state ([`State`]); each worker has one for scripts and one for functions |
+//! | script | the text of `EVAL` or `SCRIPT LOAD`, shared under its SHA-1 ([`Scripts`]) |
+//! | library | the text of `FUNCTION LOAD`: code that registers functions ([`Libraries`]) |
 //! | caller | the server as a script sees it: runs the commands of `redis.call` ([`Caller`]) |
-//! | front | an empty table in front of one that scripts may read and not change ([`sandbox`]) |
-//! | abandoned | a run that has met a key whose shard it doesn't hold: undone, and run again with all shards |
+//! | front | an empty table that makes another one read-only for scripts ([`sandbox`]) |
+//! | abandoned | a run that met a key whose shard it doesn't hold: rolled back and rerun |
 //!
-//! # Who owns what
+//! # Ownership
 //!
-//! | what | owner | others |
-//! | --- | --- | --- |
-//! | [`State`] | its worker | nobody |
-//! | [`Scripts`] | the server | all workers: read at each `EVALSHA` that a worker hasn't compiled yet, locked for writing at `SCRIPT LOAD` and a new `EVAL` |
-//! | [`Libraries`] | the server | all workers: a table that is replaced whole, read at each `FCALL`; a worker runs a library's code once, when it first calls one of its functions |
-//! | [`Caller`] | the worker, for one run | the functions that the script calls |
+//! - A worker owns its [`State`]s, created on first use.
+//! - The server owns the [`Scripts`]. All workers share them: an `EVALSHA` of a script that the
+//!   worker hasn't compiled reads them, `SCRIPT LOAD` and a new `EVAL` write them.
+//! - The server owns the [`Libraries`], a table that is replaced as a whole and read by every
+//!   `FCALL`. A worker runs the code of a library once, before its first call of one of the
+//!   functions.
+//! - A [`Caller`] belongs to one run; the functions that the script calls borrow it.
 //!
-//! Which shards a script holds, and what becomes of keys that it didn't declare, is not known here: the caller sees to it.
+//! This crate knows nothing of shards: the caller decides which ones a script holds, and handles
+//! undeclared keys.
 //!
-//! # What it costs
+//! # Costs
 //!
-//! An idle worker has no state. One that has run a script: about 60 KiB, and what its compiled scripts take; functions have another of the same size. A run: two tables for `KEYS` and `ARGV`,
+//! An idle worker has no state. A state takes about 60 KiB plus its compiled scripts or loaded
+//! libraries. A run takes two tables for `KEYS` and `ARGV`, a protected call, and for each command
+//! a copy of its arguments and of its reply.
 //! a protected call, and for each command a copy of its arguments and one of its reply.
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -57,7 +61,7 @@ pub use state::{LOAD_TIME_MAX, State};
 /// Instructions of a script between two calls of [`Caller::interrupt`].
 pub const INTERRUPT_INSTRUCTIONS: i32 = 100_000;
 
-/// What `redis.REDIS_VERSION` says: the version whose behaviour scripts find.
+/// The version of Redis that scripts see in `redis.REDIS_VERSION`.
 const REDIS_VERSION: &str = "7.0.15";
-/// The same as a number, a byte for each part.
+/// The same as a number, one byte per part.
 const REDIS_VERSION_NUMBER: u32 = 7 << 16 | 15;

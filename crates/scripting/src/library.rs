@@ -1,5 +1,5 @@
-//! Libraries of functions that the server knows: shared by all workers as one table that is never changed, only replaced whole. So nobody
-//! ever sees half a library, or half of what `FUNCTION RESTORE` brings.
+//! Function libraries, shared by all workers as one immutable table that is replaced as a whole: no
+//! worker ever sees part of a library, or part of a `FUNCTION RESTORE`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,23 +9,23 @@ use pantala_resp::words_of;
 
 use crate::shebang::{self, Flags};
 
-/// What a name that isn't one is answered: of functions too, as in Redis.
+/// The error for an invalid name; as in Redis, also for functions.
 pub(crate) const WRONG_NAME: &str =
     "Library names can only contain letters, numbers, or underscores(_) and must be at least one character long";
 
-/// What an existing function of the same library is answered.
+/// The error for two functions of a library with the same name.
 pub(crate) const IN_LIBRARY: &str = "Function already exists in the library";
 
 /// A function of a library.
 #[derive(Debug)]
 pub struct Function {
-    /// Its name, as it was registered.
+    /// The name as registered.
     pub name: Box<[u8]>,
-    /// What it says of itself.
+    /// The description given on registration.
     pub description: Option<Box<[u8]>>,
-    /// What it may do.
+    /// The declared flags.
     pub flags: Flags,
-    /// It was seen to use keys that it hadn't declared.
+    /// Whether the function has used undeclared keys.
     is_wide: AtomicBool,
 }
 
@@ -34,12 +34,12 @@ impl Function {
         Function { name: name.into(), description: description.map(Box::from), flags, is_wide: AtomicBool::new(false) }
     }
 
-    /// Whether it is known to use keys that it doesn't declare.
+    /// Returns whether the function is known to use undeclared keys.
     pub fn is_wide(&self) -> bool {
         self.is_wide.load(Relaxed)
     }
 
-    /// Remembers that it uses keys that it doesn't declare.
+    /// Records that the function uses undeclared keys.
     pub fn set_wide(&self) {
         self.is_wide.store(true, Relaxed);
     }
@@ -48,19 +48,19 @@ impl Function {
 /// A library.
 #[derive(Debug)]
 pub struct Library {
-    /// Its number: no two that were ever loaded have the same.
+    /// Unique number of this load.
     pub id: u64,
-    /// Its name.
+    /// The name.
     pub name: Box<[u8]>,
-    /// All of its text.
+    /// The whole text.
     pub text: Arc<[u8]>,
-    /// What it has registered, in that order; at least one.
+    /// The registered functions, in order; at least one.
     pub functions: Vec<Function>,
     code_from: usize,
 }
 
 impl Library {
-    /// Its code, without the first line.
+    /// Returns the code, without the first line.
     pub fn code(&self) -> &[u8] {
         &self.text[self.code_from..]
     }
@@ -73,7 +73,7 @@ impl Library {
     }
 }
 
-/// What a library's text says before it has run.
+/// A parsed library that hasn't run.
 #[derive(Debug)]
 pub struct Draft {
     id: u64,
@@ -83,44 +83,44 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Reads the first line of a library.
+    /// Parses the first line of a library.
     ///
     /// # Errors
-    /// It isn't one: the error's text, without a code.
+    /// Returns the error text, without a code, if the line is invalid.
     pub fn new(text: &[u8]) -> Result<Self, Vec<u8>> {
-        // No two drafts are the same, though two may become libraries of one name.
+        // Every draft has its own number, even if two of them have the same name.
         static LAST_ID: AtomicU64 = AtomicU64::new(0);
         let (name, code_from) = first_line(text)?;
         Ok(Draft { id: LAST_ID.fetch_add(1, Relaxed) + 1, name: name.into(), text: text.into(), code_from })
     }
 
-    /// Its number.
+    /// Returns the number.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// Its code.
+    /// Returns the code.
     pub fn code(&self) -> &[u8] {
         &self.text[self.code_from..]
     }
 
-    /// The library, with what running it has registered.
+    /// Returns the library with its registered functions.
     pub fn with(self, functions: Vec<Function>) -> Library {
         Library { id: self.id, name: self.name, text: self.text, functions, code_from: self.code_from }
     }
 }
 
-/// Whether a library or a function may be called so.
+/// Returns whether a library or function may have this name.
 pub(crate) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
-/// The name in a library's first line, and where its code begins.
+/// Parses the first line. Returns the name and the start of the code.
 fn first_line(text: &[u8]) -> Result<(Vec<u8>, usize), Vec<u8>> {
     if !text.starts_with(b"#!") {
         return Err(b"Missing library metadata".to_vec());
@@ -151,49 +151,49 @@ fn first_line(text: &[u8]) -> Result<(Vec<u8>, usize), Vec<u8>> {
     Ok((name, line.len()))
 }
 
-/// What becomes of libraries that are there when others are added.
+/// How to treat existing libraries when others are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// They stay: one of the same name is an error.
+    /// Existing libraries stay; the same name is an error.
     Kept,
-    /// One of the same name goes.
+    /// An existing library with the same name is replaced.
     Replaced,
-    /// All go.
+    /// All existing libraries are removed.
     Flushed,
 }
 
-/// All libraries at one moment.
+/// An immutable table of all libraries.
 #[derive(Clone, Default)]
 pub struct Table {
-    /// By name.
+    /// Libraries by name.
     libraries: BTreeMap<Box<[u8]>, Arc<Library>>,
-    /// By name in lower case: the library, and which of its functions.
+    /// Functions by name in lower case: their library and index.
     functions: HashMap<Box<[u8]>, (Arc<Library>, usize)>,
     bytes: usize,
 }
 
 impl Table {
-    /// The libraries, by name.
+    /// Returns the libraries, sorted by name.
     pub fn libraries(&self) -> impl ExactSizeIterator<Item = &Arc<Library>> {
         self.libraries.values()
     }
 
-    /// The library of that name.
+    /// Returns the library with this name.
     pub fn library(&self, name: &[u8]) -> Option<&Arc<Library>> {
         self.libraries.get(name)
     }
 
-    /// The function of that name, in any case: its library, and which of its functions.
+    /// Returns the library and index of the function with this name, ignoring case.
     pub fn function(&self, name: &[u8]) -> Option<(Arc<Library>, usize)> {
         self.functions.get(name.to_ascii_lowercase().as_slice()).cloned()
     }
 
-    /// How many functions there are.
+    /// Returns the number of functions.
     pub fn functions(&self) -> usize {
         self.functions.len()
     }
 
-    /// Bytes that they take.
+    /// Returns the memory usage in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -201,7 +201,7 @@ impl Table {
     /// Adds a library.
     ///
     /// # Errors
-    /// One of its functions is another library's: the error's text.
+    /// Returns the error text if another library has a function with the same name.
     fn add(&mut self, library: Arc<Library>) -> Result<(), Vec<u8>> {
         for function in &library.functions {
             if self.functions.contains_key(function.name.to_ascii_lowercase().as_slice()) {
@@ -216,7 +216,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a library out; `false`: there is none of that name.
+    /// Removes a library; `false` if there is none with this name.
     fn remove(&mut self, name: &[u8]) -> bool {
         let Some(library) = self.libraries.remove(name) else { return false };
         self.functions.retain(|_, (of, _)| of.id != library.id);
@@ -225,31 +225,33 @@ impl Table {
     }
 }
 
-/// See the head of this module.
+/// All libraries of the server.
 #[derive(Default)]
 pub struct Libraries {
     table: RwLock<Arc<Table>>,
-    /// Counts the tables that there were: a state that has loaded under another count drops what isn't there any more.
+    /// Number of table replacements. A state loaded under another number drops the libraries that
+    /// no longer exist.
     generation: AtomicU64,
-    /// Held by who makes a new table.
+    /// Held while a new table is built.
     changing: Mutex<()>,
 }
 
 impl Libraries {
-    /// All libraries as of now.
+    /// Returns the current table.
     pub fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How often they have changed.
+    /// Returns the number of table replacements.
     pub fn generation(&self) -> u64 {
         self.generation.load(Relaxed)
     }
 
-    /// Adds libraries, all or none.
+    /// Adds all of these libraries, or none.
     ///
     /// # Errors
-    /// One of them, or a function of one, is there already: the error's text. `quote` stands around the name of a library.
+    /// Returns the error text if a library or a function already exists. `quote` surrounds the name
+    /// of a library.
     pub fn add(&self, added: &[Arc<Library>], existing: Existing, quote: &str) -> Result<(), Vec<u8>> {
         self.change(|table| {
             if existing == Existing::Flushed {
@@ -268,12 +270,12 @@ impl Libraries {
         })
     }
 
-    /// Takes a library out; `false`: there is none of that name.
+    /// Removes a library; `false` if there is none with this name.
     pub fn remove(&self, name: &[u8]) -> bool {
         self.change(|table| if table.remove(name) { Ok(()) } else { Err(Vec::new()) }).is_ok()
     }
 
-    /// Takes all libraries out.
+    /// Removes all libraries.
     pub fn flush(&self) {
         let _ = self.change(|table| {
             *table = Table::default();
@@ -281,7 +283,7 @@ impl Libraries {
         });
     }
 
-    /// Puts a changed table in place of the one that is there, unless the change fails.
+    /// Replaces the table by a changed copy, unless the change fails.
     fn change(&self, change: impl FnOnce(&mut Table) -> Result<(), Vec<u8>>) -> Result<(), Vec<u8>> {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut table = Table::clone(&self.table());
@@ -292,7 +294,7 @@ impl Libraries {
     }
 }
 
-/// The error for a library whose name is taken.
+/// Returns the error for a name that is taken.
 pub fn already_exists(name: &[u8], quote: &str) -> Vec<u8> {
     [b"Library ", quote.as_bytes(), name, quote.as_bytes(), b" already exists"].concat()
 }
@@ -302,18 +304,18 @@ mod tests {
     use super::*;
 
     fn library(name: &str, functions: &[&str]) -> Arc<Library> {
-        let draft = Draft::new(format!("#!lua name={name}\n").as_bytes()).expect("a right first line");
+        let draft = Draft::new(format!("#!lua name={name}\n").as_bytes()).expect("a valid first line");
         let of = |name: &&str| Function::new(name.as_bytes(), None, Flags::empty());
         Arc::new(draft.with(functions.iter().map(of).collect()))
     }
 
     fn error(text: &str) -> String {
-        String::from_utf8(Draft::new(text.as_bytes()).expect_err("wrong")).expect("text")
+        String::from_utf8(Draft::new(text.as_bytes()).expect_err("invalid")).expect("text")
     }
 
     #[test]
-    fn first_lines() {
-        let draft = Draft::new(b"#!LUA  NAME=a_1 \ncode").expect("right");
+    fn first_lines_are_parsed() {
+        let draft = Draft::new(b"#!LUA  NAME=a_1 \ncode").expect("valid");
         assert_eq!((draft.name(), draft.code()), (&b"a_1"[..], &b"\ncode"[..]));
         assert_eq!(error("return 1"), "Missing library metadata");
         assert_eq!(error("#!lua name=a"), "Invalid library metadata");
@@ -328,10 +330,10 @@ mod tests {
     }
 
     #[test]
-    fn all_are_added_or_none() {
+    fn libraries_are_added_all_or_none() {
         let libraries = Libraries::default();
-        libraries.add(&[library("a", &["f", "g"])], Existing::Kept, "'").expect("nothing there yet");
-        let (found, index) = libraries.table().function(b"G").expect("in any case");
+        libraries.add(&[library("a", &["f", "g"])], Existing::Kept, "'").expect("no conflict");
+        let (found, index) = libraries.table().function(b"G").expect("found ignoring case");
         assert_eq!((&*found.name, index, libraries.table().functions()), (&b"a"[..], 1, 2));
         let taken = libraries.add(&[library("b", &["h"]), library("c", &["F"])], Existing::Kept, "'");
         assert_eq!(taken, Err(b"Function F already exists".to_vec()));
@@ -340,12 +342,12 @@ mod tests {
             Err(b"Library 'a' already exists".to_vec())
         );
         assert_eq!((libraries.table().libraries().len(), libraries.generation()), (1, 1));
-        libraries.add(&[library("a", &["h"]), library("c", &["f"])], Existing::Replaced, "").expect("a goes");
+        libraries.add(&[library("a", &["h"]), library("c", &["f"])], Existing::Replaced, "").expect("a is replaced");
         assert!(libraries.table().function(b"g").is_none());
         let table = libraries.table();
         assert!(libraries.remove(b"a") && !libraries.remove(b"a"));
-        assert!(table.function(b"h").is_some(), "who has a table keeps it");
-        libraries.add(&[library("d", &["x"])], Existing::Flushed, "").expect("nothing there");
+        assert!(table.function(b"h").is_some(), "a table never changes");
+        libraries.add(&[library("d", &["x"])], Existing::Flushed, "").expect("no conflict");
         assert_eq!(libraries.table().libraries().len(), 1);
         libraries.flush();
         assert_eq!((libraries.table().functions(), libraries.table().bytes()), (0, 0));

@@ -1,20 +1,21 @@
-//! `math.random` as in Redis: the generator of `drand48`, so that a script draws the same numbers on every machine.
+//! `math.random` as in Redis: the generator of `drand48`, so that scripts draw the same numbers on
+//! every machine.
 
 /// Multiplier, increment and modulus of the sequence (POSIX).
 const MULTIPLIER: u64 = 0x5_DEEC_E66D;
 const INCREMENT: u64 = 0xB;
 const MASK: u64 = (1 << 48) - 1;
-/// The lower bits of a state made from a seed.
+/// The low bits of a state made from a seed.
 const SEED_TAIL: u64 = 0x330E;
 
-/// Draws are below this or equal.
+/// Maximum of [`Random::draw`].
 pub(crate) const DRAW_MAX: u32 = i32::MAX as u32;
 
 pub(crate) struct Random {
     state: u64,
 }
 
-/// The sequence of a state that no script has seeded, as in Redis.
+/// The seed of a new state, as in Redis.
 const FIRST_SEED: i32 = 0x1234_ABCD;
 
 impl Default for Random {
@@ -28,7 +29,7 @@ impl Random {
         Random { state: u64::from(seed as u32) << 16 | SEED_TAIL }
     }
 
-    /// The next of 31 bits.
+    /// Returns the next 31 bits.
     pub(crate) fn draw(&mut self) -> u32 {
         self.state = self.state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT) & MASK;
         (self.state >> 17) as u32
@@ -40,8 +41,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draws_are_those_of_lrand48() {
-        // From glibc: srand48(0), then three times lrand48().
+    fn draws_equal_lrand48() {
+        // Expected values from glibc: srand48(0), then lrand48() three times.
         let mut random = Random::new(0);
         assert_eq!([random.draw(), random.draw(), random.draw()], [366_850_414, 1_610_402_240, 206_956_554]);
     }

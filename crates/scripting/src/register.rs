@@ -1,7 +1,9 @@
-//! Loading a library of functions: its code runs once in a state and registers what it has (`redis.register_function`).
+//! Loads function libraries: runs a library's code once in a state, which registers its functions
+//! (`redis.register_function`).
 //!
-//! While it runs it sees a table of globals with nothing but a small `redis`: it can't call commands, draw numbers or ask for the time, so every worker that
-//! loads it later comes to the same functions.
+//! While it runs, its globals are a table with only a small `redis`. It can't call commands, draw
+//! random numbers or read the time, so that every worker that loads it later registers the same
+//! functions.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -13,11 +15,11 @@ use crate::lua::{Kind, Outcome, Stack, lua_functions};
 use crate::shebang::Flags;
 use crate::{api, errors, sandbox, stop};
 
-/// What a library that is being loaded has registered.
+/// The functions that a library has registered while it is loaded.
 pub(crate) struct Load {
     began: Instant,
     time_max: Duration,
-    /// With where in the registry each one is.
+    /// Functions with their references in the registry.
     registered: Vec<(Function, c_int)>,
 }
 
@@ -31,7 +33,7 @@ lua_functions! {
     register_function => redis_register_function;
 }
 
-/// Pushes the globals that a library finds while it is loaded.
+/// Pushes the globals of a library while it is loaded.
 pub(crate) fn push_globals(stack: Stack) {
     stack.new_table(0, 1);
     let globals = stack.top();
@@ -46,17 +48,18 @@ pub(crate) fn push_globals(stack: Stack) {
     sandbox::refuse_others(stack, globals);
 }
 
-/// Runs the function on top of the stack, a compiled library, which is taken off. Gives what it has registered.
+/// Runs the function on top of the stack, a compiled library, and pops it. Returns the registered
+/// functions.
 ///
 /// # Errors
-/// The text of the error. Nothing stays registered.
+/// Returns the error text; no function stays registered.
 pub(crate) fn run(stack: Stack, mut load: Load) -> Result<Vec<(Function, c_int)>, Vec<u8>> {
     stack.push_function(errors::handle);
     stack.insert(-2);
     let memory = stack.memory();
     memory.load.set(std::ptr::from_mut(&mut load));
-    // SAFETY: a protected call, with nothing of ours between it and what it may jump over. The hook and the function find `load`, which lives until it is taken away
-    // below.
+    // SAFETY: a protected call, without frames of ours between it and the code that may raise. The
+    // hook and the function use `load`, which lives until the pointer is cleared below.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCRESTART, 0);
         stop::watch(stack.raw());
@@ -83,31 +86,32 @@ pub(crate) fn run(stack: Stack, mut load: Load) -> Result<Vec<(Function, c_int)>
     })
 }
 
-/// Forgets a function.
+/// Releases a function.
 pub(crate) fn release(stack: Stack, reference: c_int) {
-    // SAFETY: as for `Stack`; the reference was made by `luaL_ref`.
+    // SAFETY: as for `Stack`; `luaL_ref` returned the reference.
     unsafe { ffi::luaL_unref(stack.raw(), ffi::LUA_REGISTRYINDEX, reference) };
 }
 
-/// The library that is being loaded.
+/// Returns the library that is being loaded.
 fn loading<'a>(stack: Stack) -> Option<&'a mut Load> {
-    // SAFETY: the pointer is null but while `run` calls the library, where it points to a `Load` that lives through the call and that nothing else refers to; one
-    // function at a time runs in a state, and it lets go of the reference before it returns.
+    // SAFETY: the pointer is null except while `run` calls the library. Then it points to a `Load`
+    // that outlives the call and has no other references. Only one function at a time runs in a
+    // state, and it drops the reference before it returns.
     unsafe { stack.memory().load.get().as_mut() }
 }
 
-/// Whether a library is being loaded, and has run for as long as it may.
+/// Returns whether a library is being loaded and has exceeded its time.
 pub(crate) fn is_late(stack: Stack) -> bool {
     loading(stack).is_some_and(|load| load.began.elapsed() > load.time_max)
 }
 
-/// What a call of `redis.register_function` asks for.
+/// The arguments of `redis.register_function`.
 #[derive(Default)]
 struct Asked {
     name: Option<Vec<u8>>,
     description: Option<Vec<u8>>,
     flags: Flags,
-    /// Where on the stack the function is.
+    /// Stack index of the function.
     callback: Option<c_int>,
 }
 
@@ -122,7 +126,8 @@ fn redis_register_function(stack: Stack) -> Outcome {
     };
     let checked = asked.and_then(|asked| {
         let (Some(name), Some(callback)) = (asked.name, asked.callback) else { return Err(IN_LIBRARY) };
-        // Redis tells "f" from "F" here, though not where functions are called: it doesn't survive a library that has both.
+        // Redis distinguishes "f" and "F" here but not when it calls them, and crashes on a library
+        // that has both.
         let is_same = |known: &(Function, c_int)| known.0.name.eq_ignore_ascii_case(&name);
         match () {
             () if !is_name(&name) => Err(WRONG_NAME),
@@ -142,9 +147,9 @@ fn redis_register_function(stack: Stack) -> Outcome {
     }
 }
 
-/// The bytes of a string or a number.
+/// Returns the bytes of a string or a number.
 fn text_at(stack: Stack, index: c_int) -> Option<Vec<u8>> {
-    // A copy, since a number becomes a string where it stands.
+    // Copy it, because the conversion would turn a number on the stack into a string.
     stack.push_copy(index);
     let text = stack.bytes(-1).map(<[u8]>::to_vec);
     stack.pop(1);
@@ -168,7 +173,7 @@ fn named_arguments(stack: Stack) -> Result<Asked, &'static str> {
         );
     }
     let mut asked = Asked::default();
-    // The place of the callback.
+    // The slot of the callback.
     stack.push_nil();
     stack.push_nil();
     while stack.next(1) {
@@ -207,7 +212,7 @@ fn named_arguments(stack: Stack) -> Result<Asked, &'static str> {
     }
 }
 
-/// The flags whose names are in the table on top.
+/// Returns the flags named in the table on top.
 fn flags_at(stack: Stack) -> Option<Flags> {
     let (table, mut flags) = (stack.top(), Flags::empty());
     for index in 1.. {

@@ -1,78 +1,81 @@
-//! One run of a script: what it has of the server, and how it ends.
+//! One run of a script: its access to the server, and its outcome.
 
 use pantala_resp::{ArgRange, Args, Version};
 
 use crate::errors::Place;
 use crate::random::Random;
 
-/// What became of a command that a script has called.
+/// The outcome of a command called by a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Called {
-    /// Its reply is in the buffer: an error too, if it was refused.
+    /// The reply, possibly an error, is in the buffer.
     Replied,
-    /// The script must not go on: what it did is undone, and it will be run again.
+    /// The script must stop: its changes are rolled back, and it will be rerun.
     Abandoned,
-    /// The script was killed before: the command has not run, and the script must not go on.
+    /// The script was killed before the command ran, and must stop.
     Killed,
 }
 
-/// Whether a script that has run for a while goes on.
+/// Whether a long-running script may continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// It does.
+    /// It may continue.
     Continue,
-    /// Somebody has sent `SCRIPT KILL` (or `FUNCTION KILL`).
+    /// A client has sent `SCRIPT KILL` or `FUNCTION KILL`.
     Kill,
 }
 
-/// The server, as a script sees it.
+/// The server as a script sees it.
 pub trait Caller {
-    /// Runs a command (at least one argument) and appends its reply in this version of the protocol.
+    /// Runs a command (at least one argument) and appends its reply in this protocol version.
     fn call(&mut self, args: &Args<'_>, version: Version, reply: &mut Vec<u8>) -> Called;
 
-    /// Whether the client may run a command; `None`: there is none of that name.
+    /// Returns whether the client may run a command; `None` if there is no such command.
     fn may_run(&mut self, args: &Args<'_>) -> Option<bool>;
 
-    /// A line for the log, by Redis's number of a level (0 debug to 3 warning).
+    /// Logs a line at a level in Redis's numbering, 0 (debug) to 3 (warning).
     fn log(&mut self, level: u8, text: &[u8]);
 
-    /// Called every [`crate::INTERRUPT_INSTRUCTIONS`] instructions of the script or of a coroutine, and every few times that it resumes one.
+    /// Called every [`crate::INTERRUPT_INSTRUCTIONS`] instructions of the script or of a coroutine,
+    /// and regularly when coroutines are resumed.
     fn interrupt(&mut self) -> Interrupt;
 
-    /// Called when the script has come to its end by itself. Whoever has killed it before has been told so: then it hasn't.
+    /// Called when the script has ended. `Interrupt::Kill`: a client was told that it had killed
+    /// the script, so it must count as killed.
     fn end(&mut self) -> Interrupt;
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// With a value or an error, which [`crate::State::answer`] tells.
+    /// It returned a value or raised an error, which [`crate::State::answer`] writes.
     Finished,
     /// It was abandoned ([`Called::Abandoned`]).
     Abandoned,
 }
 
-/// What the functions that a script calls find, by [`crate::memory::Memory::run`].
+/// The context of a run for the functions that it calls, found through
+/// [`crate::memory::Memory::run`].
 pub(crate) struct Run<'a> {
     pub(crate) caller: &'a mut dyn Caller,
     /// `redis.setresp`.
     pub(crate) version: Version,
     pub(crate) random: &'a mut Random,
-    /// It was abandoned, or killed: nothing of it goes on.
+    /// Set once the run was abandoned or killed: nothing more of it may run.
     pub(crate) stopped: Option<Stopped>,
-    /// Where it was when it was stopped, or went on last.
+    /// Place in the script where it was last stopped.
     pub(crate) stopped_at: Option<Place>,
     pub(crate) scratch: &'a mut Scratch,
 }
 
-/// Why a script is to end at once.
+/// Why a script must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
     Abandoned,
     Killed,
 }
 
-/// Buffers that live on from call to call.
+/// Buffers reused from call to call.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(crate) bytes: Vec<u8>,
@@ -80,7 +83,7 @@ pub(crate) struct Scratch {
     pub(crate) reply: Vec<u8>,
 }
 
-/// Bytes of a scratch buffer that are kept.
+/// Maximum size of a buffer that is kept, in bytes.
 const SCRATCH_BYTES_MAX: usize = 64 * 1024;
 
 impl Scratch {
@@ -97,7 +100,7 @@ impl Scratch {
     }
 }
 
-/// A line for the log, by Redis's number of a level (0 debug to 3 warning).
+/// Logs a line at a level in Redis's numbering, 0 (debug) to 3 (warning).
 pub fn log(level: u8, text: &[u8]) {
     let text = text.escape_ascii();
     match level {

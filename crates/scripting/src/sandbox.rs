@@ -1,12 +1,15 @@
-//! What a script may reach: Lua's harmless libraries and our own, none of which it can change.
+//! The environment of scripts: Lua's harmless libraries and our own, all read-only.
 //!
-//! Redis changes Lua itself, so that a table can be marked read-only. Here such a table is an empty one (a *front*), whose metatable
-//! leads reading to the real table, and writing to an error. A script never gets hold of the real table: what would pass a metatable by (`next`, `rawget`,
-//! `rawset`, `setmetatable`, `table.insert`, …) knows fronts and does as Redis does.
+//! Redis patches Lua so that tables can be read-only. Here a read-only table is an empty one (a
+//! *front*), whose metatable redirects reads to the real table and writes to an error. Scripts
+//! never get the real table: functions that bypass metatables (`next`, `rawget`, `rawset`,
+//! `setmetatable`, `table.insert`, …) are wrapped, recognize fronts and behave as in Redis.
 //!
-//! What stock Lua 5.1 has and Redis has mended is kept out in front of it: bytecode and endless nesting in `load`, which also runs without a garbage
-//! collection in between (CVE-2025-49844), `unpack` with its own arithmetic (CVE-2025-46817), long patterns, which Lua would follow down the thread's stack, metatables
-//! of strings (CVE-2025-46818), `newproxy` and with it finalizers (CVE-2024-46981), `getfenv`, `setfenv`. (`string.dump` stays, as in Redis: nothing takes what it gives.)
+//! The wrappers also shield flaws of stock Lua 5.1 that Redis has patched: bytecode and deep
+//! nesting in `load`, which also runs without garbage collection (CVE-2025-49844); the arithmetic
+//! of `unpack` (CVE-2025-46817); long patterns, for which Lua recurses on the native stack;
+//! metatables of strings (CVE-2025-46818); `newproxy` and thus finalizers (CVE-2024-46981);
+//! `getfenv` and `setfenv`. `string.dump` stays, as in Redis: nothing accepts its output.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,31 +18,32 @@ use mlua_sys::lua51 as ffi;
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_State, lua_functions};
 use crate::stop;
 
-/// What is raised by changing a table that is shared.
+/// The error for changes of a read-only table.
 pub(crate) const READONLY: &str = "Attempt to modify a readonly table";
 
-/// The name by which scripts find what makes an error a table.
+/// The global that scripts use to convert errors to tables.
 pub(crate) const ERROR_HANDLER: &str = "__redis__err__handler";
 
-/// Longest pattern of `string.find` and its like, bytes: Lua's matcher calls itself once for each of its items.
+/// Maximum length of a pattern of `string.find` and the like, in bytes: Lua's matcher recurses for
+/// every item.
 const PATTERN_BYTES_MAX: usize = 2048;
 
-/// Longest piece of code that is compiled, bytes: Lua's scanner counts in `int`.
+/// Maximum length of compiled code, in bytes: Lua's lexer counts in `int`.
 pub(crate) const CODE_BYTES_MAX: usize = 512 * 1024 * 1024;
 
-/// Most results of `unpack`: what a C stack of Lua may hold.
+/// Maximum number of results of `unpack`: the size of a Lua C stack.
 const UNPACKED_MAX: i64 = 7_999;
 
-/// Its address is the key under which a front's metatable has the real table.
+/// Its address is the key of the real table in a front's metatable.
 static FRONT: u8 = 0;
-/// Its address is the key under which the registry has what `getmetatable("")` answers.
+/// Its address is the key of the result of `getmetatable("")` in the registry.
 static STRING_METATABLE: u8 = 0;
 
 fn key(of: &'static u8) -> *mut c_void {
     std::ptr::from_ref(of).cast_mut().cast()
 }
 
-/// Libraries of Lua that scripts have.
+/// Lua's libraries for scripts.
 const OPEN: [(&std::ffi::CStr, ffi::lua_CFunction); 4] = [
     (c"", ffi::luaopen_base),
     (c"table", ffi::luaopen_table),
@@ -47,13 +51,13 @@ const OPEN: [(&std::ffi::CStr, ffi::lua_CFunction); 4] = [
     (c"math", ffi::luaopen_math),
 ];
 
-/// What Lua's libraries define and scripts don't have.
+/// Functions of Lua's libraries that scripts don't get.
 const REMOVED: [&str; 6] = ["dofile", "loadfile", "print", "newproxy", "getfenv", "setfenv"];
 
-/// The libraries, as tables of globals.
+/// Libraries that are tables in the globals.
 const LIBRARIES: [&str; 4] = ["string", "table", "math", "coroutine"];
 
-/// A global of ours, and what pushes it.
+/// A global of ours and the function that pushes it.
 pub(crate) type Own = (&'static str, fn(Stack));
 
 /// Fills the globals of a new state. Leaves the real table of globals on the stack.
@@ -61,7 +65,7 @@ pub(crate) fn fill(stack: Stack, own: &[Own]) {
     for (name, open) in OPEN {
         stack.push_function(open);
         stack.push_bytes(name.to_bytes());
-        // SAFETY: Lua's own libraries raise nothing on a new state, whose memory isn't refused.
+        // SAFETY: on a new state, Lua's libraries raise no errors; allocation doesn't fail.
         unsafe { ffi::lua_call(stack.raw(), 1, 0) };
     }
     stack.push_copy(ffi::LUA_GLOBALSINDEX);
@@ -91,11 +95,11 @@ pub(crate) fn fill(stack: Stack, own: &[Own]) {
     push_front(stack, globals);
     stack.push_copy(-1);
     stack.set_raw_field(globals, "_G");
-    // What is compiled from here on has the front for its globals.
+    // Code compiled from here on uses the front as its globals.
     stack.replace(ffi::LUA_GLOBALSINDEX);
 }
 
-/// Makes it an error to ask a table for what it hasn't.
+/// Makes reading a missing field of a table an error.
 pub(crate) fn refuse_others(stack: Stack, table: c_int) {
     stack.new_table(0, 1);
     stack.push_function(nonexistent);
@@ -103,7 +107,7 @@ pub(crate) fn refuse_others(stack: Stack, table: c_int) {
     stack.set_metatable(table);
 }
 
-/// Has reading of the globals lead to the table on top, which is taken off.
+/// Redirects reads of the globals to the table on top, and pops it.
 pub(crate) fn lead_globals_to_top(stack: Stack) {
     if stack.metatable(ffi::LUA_GLOBALSINDEX) {
         stack.insert(-2);
@@ -112,7 +116,7 @@ pub(crate) fn lead_globals_to_top(stack: Stack) {
     stack.pop(1);
 }
 
-/// Puts ours in place of Lua's.
+/// Replaces Lua's functions by ours.
 fn replace_functions(stack: Stack, globals: c_int) {
     let plain: [(&str, ffi::lua_CFunction); 5] = [
         ("pcall", protected_call),
@@ -125,7 +129,7 @@ fn replace_functions(stack: Stack, globals: c_int) {
         stack.push_function(function);
         stack.set_raw_field(globals, name);
     }
-    // These know what they stand for.
+    // These call the function they replace.
     for (name, function) in [
         ("next", next as ffi::lua_CFunction),
         ("rawget", next),
@@ -162,7 +166,7 @@ fn replace_functions(stack: Stack, globals: c_int) {
     stack.pop(1);
 }
 
-/// Replaces a function of a table by one of ours that has it as its first upvalue.
+/// Replaces a function of a table by one of ours, with the original as its first upvalue.
 fn wrap(stack: Stack, table: c_int, name: &str, function: ffi::lua_CFunction) {
     let table = if table < 0 { stack.top() + 1 + table } else { table };
     stack.raw_field(table, name);
@@ -170,7 +174,7 @@ fn wrap(stack: Stack, table: c_int, name: &str, function: ffi::lua_CFunction) {
     stack.set_raw_field(table, name);
 }
 
-/// What `getmetatable("")` answers: a front of the real metatable's like.
+/// Stores the result of `getmetatable("")`: a front of a table like the real metatable.
 fn note_string_metatable(stack: Stack) {
     stack.push_light_userdata(key(&STRING_METATABLE));
     stack.new_table(0, 1);
@@ -196,7 +200,7 @@ pub(crate) fn push_front(stack: Stack, index: c_int) {
     stack.set_metatable(-2);
 }
 
-/// Whether a value is a front; then the real table is pushed.
+/// Returns whether a value is a front; if so, pushes the real table.
 fn push_behind(stack: Stack, index: c_int) -> bool {
     if stack.kind(index) != Kind::Table || !stack.metatable(index) {
         return false;
@@ -223,7 +227,7 @@ fn refuse_change(stack: Stack) -> Outcome {
     Err(stack.error(READONLY))
 }
 
-/// A global that isn't there.
+/// Raises the error for a missing global.
 fn refuse_name(stack: Stack) -> Outcome {
     if stack.top() != 2 {
         return Err(stack.error("Wrong number of arguments to luaProtectedTableError"));
@@ -294,7 +298,7 @@ pub(crate) fn compile(stack: Stack, code: &[u8], name: &[u8]) -> Result<(), Rais
         stack.push_bytes(b"chunk is too long");
         return Err(Raise);
     }
-    // Names are C strings.
+    // Lua expects a C string.
     let mut name = name.split(|&byte| byte == 0).next().unwrap_or_default().to_vec();
     name.push(0);
     if code.first() == Some(&ffi::LUA_SIGNATURE[0]) {
@@ -302,8 +306,9 @@ pub(crate) fn compile(stack: Stack, code: &[u8], name: &[u8]) -> Result<(), Rais
         return Err(Raise);
     }
     let memory = stack.memory();
-    // SAFETY: as for `Stack`. Compiling is protected by Lua itself, so memory may be refused: nothing of ours lies between. The collector stands still, since the compiler
-    // leaves the chunk's name to it for a moment.
+    // SAFETY: as for `Stack`. Lua protects the compilation itself, so allocations may fail: there
+    // are no frames of ours in between. The garbage collector is stopped, because the compiler
+    // doesn't anchor the chunk's name for a moment.
     let status = unsafe {
         ffi::lua_gc(stack.raw(), ffi::LUA_GCSTOP, 0);
         memory.resume();
@@ -315,7 +320,8 @@ pub(crate) fn compile(stack: Stack, code: &[u8], name: &[u8]) -> Result<(), Rais
     if status == ffi::LUA_OK { Ok(()) } else { Err(Raise) }
 }
 
-/// `load(function [, name])`: calls the function for pieces until it gives none, then compiles them all.
+/// `load(function [, name])`: calls the function for pieces until it returns none, then compiles
+/// them.
 fn compile_pieces(stack: Stack) -> Outcome {
     if stack.kind(1) != Kind::Function {
         return Err(stack.type_error(1, "function"));
@@ -328,7 +334,7 @@ fn compile_pieces(stack: Stack) -> Outcome {
     loop {
         stack.push_copy(1);
         let memory = stack.memory();
-        // SAFETY: a protected call: what it raises stays there, so memory may be refused.
+        // SAFETY: a protected call catches all errors, so allocations may fail.
         let status = unsafe {
             memory.resume();
             let status = ffi::lua_pcall(stack.raw(), 0, 1, 0);
@@ -368,12 +374,14 @@ fn compile_pieces(stack: Stack) -> Outcome {
     Ok(compile_or_tell(stack, &code, name))
 }
 
-// The functions below call Lua's own, which may raise: their frames hold nothing that needs dropping.
+// The functions below call Lua's own, which may raise: their frames must not hold anything with a
+// destructor.
 
-/// Calls the function that the running one stands for, on its arguments.
+/// Calls the function that the running one replaces, with its arguments.
 ///
 /// # Safety
-/// Called by Lua as a function whose first upvalue is a C function that uses no upvalues.
+/// Lua must have called the running function, and its first upvalue must be a C function that uses
+/// no upvalues.
 unsafe fn original(state: *mut lua_State) -> c_int {
     // SAFETY: by the caller's promise.
     unsafe {
@@ -384,12 +392,14 @@ unsafe fn original(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Whether the first argument is a front, whose real table then takes its place if `behind`.
+/// Returns whether the first argument is a front. If so and `behind`, replaces it by the real
+/// table.
 ///
 /// # Safety
-/// Called by Lua.
+/// Lua must have called the running function.
 unsafe fn first_is_front(state: *mut lua_State, behind: bool) -> bool {
-    // SAFETY: what is used of the stack here raises nothing but an error of memory, for which no frame here holds anything; so suspension isn't needed.
+    // SAFETY: these stack operations raise only memory errors, and no frame here has a destructor,
+    // so the limit need not be suspended.
     let stack = unsafe { Stack::new(state) };
     let is_front = push_behind(stack, 1);
     if is_front {
@@ -398,7 +408,7 @@ unsafe fn first_is_front(state: *mut lua_State, behind: bool) -> bool {
     is_front
 }
 
-/// `next`, `rawget` and what else only reads: of a front, it reads what is behind.
+/// `next`, `rawget` and other functions that only read: a front is replaced by the real table.
 unsafe extern "C-unwind" fn next(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -407,7 +417,7 @@ unsafe extern "C-unwind" fn next(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `rawset`, `setmetatable`, `table.insert` and what else changes its first argument.
+/// `rawset`, `setmetatable`, `table.insert` and other functions that change their first argument.
 unsafe extern "C-unwind" fn guarded(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -419,7 +429,7 @@ unsafe extern "C-unwind" fn guarded(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `string.find` and its like.
+/// `string.find` and the like.
 unsafe extern "C-unwind" fn with_pattern(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -430,7 +440,8 @@ unsafe extern "C-unwind" fn with_pattern(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `string.rep(text, count)`: what no state can hold is refused at once, not after seconds of copying.
+/// `string.rep(text, count)`: fails at once if no state could hold the result, not after seconds of
+/// copying.
 unsafe extern "C-unwind" fn rep(state: *mut lua_State) -> c_int {
     const REFUSED: &str = "not enough memory";
     // SAFETY: called by Lua.
@@ -459,7 +470,8 @@ unsafe extern "C-unwind" fn pairs(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `pcall(function, …)`: of an error of `redis.call`, which is a table, the caller gets the text, as it was before there were such tables.
+/// `pcall(function, …)`: returns the text of a `redis.call` error instead of its table, for
+/// compatibility with older scripts.
 unsafe extern "C-unwind" fn protected_call(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua.
     unsafe {
@@ -509,7 +521,7 @@ unsafe extern "C-unwind" fn resume(state: *mut lua_State) -> c_int {
     }
 }
 
-/// `coroutine.wrap(function)`. Its upvalues are Lua's `create` and `resume`.
+/// `coroutine.wrap(function)`. The upvalues are Lua's `create` and `resume`.
 unsafe extern "C-unwind" fn wrap_coroutine(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; `create` leaves the coroutine on top.
     unsafe {
@@ -521,9 +533,11 @@ unsafe extern "C-unwind" fn wrap_coroutine(state: *mut lua_State) -> c_int {
     }
 }
 
-/// What `coroutine.wrap` gives: resumes the coroutine, and raises its error. Its upvalues are Lua's `resume` and the coroutine.
+/// The result of `coroutine.wrap`: resumes the coroutine and raises its errors. The upvalues are
+/// Lua's `resume` and the coroutine.
 unsafe extern "C-unwind" fn wrapped(state: *mut lua_State) -> c_int {
-    // SAFETY: called by Lua; `resume`, which wants the coroutine in front of the arguments, gives whether it went well, in front of the results.
+    // SAFETY: called by Lua. `resume` takes the coroutine before the arguments and returns a
+    // success flag before the results.
     unsafe {
         ffi::lua_pushvalue(state, ffi::lua_upvalueindex(2));
         ffi::lua_insert(state, 1);

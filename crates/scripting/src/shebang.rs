@@ -1,15 +1,16 @@
-//! The first line of a script, by which it tells what it may do: `#!lua flags=no-writes,allow-stale`.
+//! Parses the first line of a script, which declares its flags: `#!lua
+//! flags=no-writes,allow-stale`.
 
 use bitflags::bitflags;
 use pantala_resp::words_of;
 
 bitflags! {
-    /// What a script or function says of itself.
+    /// The flags of a script or function.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Flags: u8 {
         /// It doesn't write.
         const NO_WRITES = 1 << 0;
-        /// It may run when the server is out of memory.
+        /// It may run if the server is out of memory.
         const ALLOW_OOM = 1 << 1;
         /// It may run on a replica that has lost its primary.
         const ALLOW_STALE = 1 << 2;
@@ -17,38 +18,38 @@ bitflags! {
         const NO_CLUSTER = 1 << 3;
         /// It uses keys of several slots in a cluster.
         const ALLOW_CROSS_SLOT_KEYS = 1 << 4;
-        /// It says nothing: rules of old apply.
+        /// It declares nothing: the rules before Redis 7 apply.
         const COMPATIBLE = 1 << 7;
     }
 }
 
 impl Flags {
-    /// Their names, in the order of their bits.
+    /// The names of the flags, in the order of their bits.
     pub const NAMES: [&'static str; 5] =
         ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
 
-    /// Those that a script's text declares; `None`: its first line isn't for this server.
+    /// Returns the flags that a script declares; `None` if its shebang is invalid.
     pub fn of(body: &[u8]) -> Option<Self> {
         parse(body).ok().map(|(flags, _)| flags)
     }
 
-    /// The names of those that are set.
+    /// Returns the names of the set flags.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let is_set = move |(bit, _): &(usize, &str)| self.bits() & 1 << bit != 0;
         Self::NAMES.into_iter().enumerate().filter(is_set).map(|(_, name)| name)
     }
 
-    /// The flag of that name.
+    /// Returns the flag with this name.
     pub fn by_name(name: &[u8]) -> Option<Self> {
         let bit = Self::NAMES.iter().position(|known| known.as_bytes() == name)?;
         Some(Flags::from_bits_retain(1 << bit))
     }
 }
 
-/// What a script's first line says, and where its code begins.
+/// Parses the shebang of a script. Returns its flags and the start of the code.
 ///
 /// # Errors
-/// The line asks for what there isn't: the whole error reply.
+/// Returns the whole error reply if the shebang is invalid.
 pub fn parse(body: &[u8]) -> Result<(Flags, usize), Vec<u8>> {
     if !body.starts_with(b"#!") {
         return Ok((Flags::COMPATIBLE, 0));
@@ -76,13 +77,13 @@ pub fn parse(body: &[u8]) -> Result<(Flags, usize), Vec<u8>> {
     Ok((flags, line.len()))
 }
 
-/// The first line without its end; `None`: there is no end before the first NUL.
+/// Returns the first line without its end; `None` if there is none before the first NUL byte.
 pub(crate) fn first_line(text: &[u8]) -> Option<&[u8]> {
     let end = text.iter().position(|byte| matches!(byte, b'\n' | 0))?;
     (text[end] == b'\n').then(|| &text[..end])
 }
 
-/// What stands before the first NUL: all that C sees of a word, which can only have one as `\x00`.
+/// Returns the part before the first NUL byte. An unquoted word can only contain one as `\x00`.
 fn to_nul(word: &[u8]) -> &[u8] {
     word.split(|&byte| byte == 0).next().unwrap_or_default()
 }
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn first_lines() {
+    fn shebangs_are_parsed() {
         assert_eq!(shown("return 1"), "80 0");
         assert_eq!(shown("#!lua\nreturn 1"), "00 5");
         assert_eq!(shown("#!lua  flags=no-writes,allow-oom \nreturn 1"), "03 33");
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_of_first_lines() {
+    fn quoted_shebangs_are_parsed() {
         assert_eq!(shown("#!lua flags=\"no-writes\"\n"), "01 23");
         assert_eq!(shown("#!lua \"flags=no-writes\"\n"), "01 23");
         assert_eq!(shown("#!lua flags='allow-oom,no-writes'\n"), "03 33");

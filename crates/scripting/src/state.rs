@@ -1,4 +1,5 @@
-//! A worker's Lua state: made when it first runs a script, and then kept with what it has compiled.
+//! A worker's Lua state: created when the worker first runs a script, then kept with its compiled
+//! scripts.
 
 use std::ffi::c_int;
 use std::hash::BuildHasher;
@@ -18,19 +19,20 @@ use crate::register::{self, Load};
 use crate::run::{Caller, Ended, Interrupt, Run, Scratch, Stopped};
 use crate::{api, bit, cjson, cmsgpack, convert, errors, sandbox, stop, structs};
 
-/// A full collection that has freed so much, bytes, is followed by another.
+/// A full collection that freed at least this many bytes is repeated.
 const WORTH_COLLECTING_BYTES: usize = 256 * 1024;
 
-/// Runs between two steps of the garbage collector beyond those that allocation brings, and how large they are.
+/// Runs between two additional steps of the garbage collector, and the size of a step.
 const RUNS_PER_STEP: u32 = 50;
 
-/// Lua's own pace of the garbage collector, which a script may have changed.
+/// Lua's default speed of the garbage collector, which a script may have changed.
 const GC_PERCENT: c_int = 200;
 
-/// Scripts that a state keeps compiled. Beyond, it forgets them all: whoever makes a new script for every call has no use for the old ones.
+/// Maximum number of compiled scripts. At the limit all are dropped: a client that sends a new
+/// script with every call doesn't reuse the old ones.
 const COMPILED_MAX: usize = 4096;
 
-/// The libraries that aren't Lua's.
+/// Our own libraries, for scripts.
 const OWN: [sandbox::Own; 5] = [
     ("redis", api::push),
     ("bit", bit::push),
@@ -39,7 +41,7 @@ const OWN: [sandbox::Own; 5] = [
     ("struct", structs::push),
 ];
 
-/// The same for functions.
+/// Our own libraries, for functions.
 const OWN_OF_FUNCTIONS: [sandbox::Own; 5] = [
     ("redis", api::push_for_functions),
     ("bit", bit::push),
@@ -48,51 +50,52 @@ const OWN_OF_FUNCTIONS: [sandbox::Own; 5] = [
     ("struct", structs::push),
 ];
 
-/// Longest that `FUNCTION LOAD` lets a library run, as in Redis.
+/// Time limit of a library in `FUNCTION LOAD`, as in Redis.
 pub const LOAD_TIME_MAX: Duration = Duration::from_millis(500);
 
-/// The same where a library runs that another worker has loaded: it takes as long, unless the machine is busy with something else.
+/// Time limit of a library that another worker has loaded. It takes about as long again, unless the
+/// machine is busy.
 const LOAD_AGAIN_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// A script that a state has compiled.
+/// A compiled script.
 struct Compiled {
     script: Arc<Script>,
-    /// Where in the registry its function is.
+    /// Reference of its function in the registry.
     reference: c_int,
 }
 
-/// See the head of this module.
+/// A Lua state with its compiled scripts or loaded libraries.
 pub struct State {
     lua: *mut lua_State,
-    /// Where in the registry the real table of globals is.
+    /// Reference of the real table of globals in the registry.
     globals: c_int,
     compiled: HashMap<Sha, Compiled>,
-    /// The same scripts by their text, which is found sooner than its SHA-1.
+    /// The same scripts by their text, which is found faster than its SHA-1.
     by_text: HashTable<Arc<Script>>,
     text_hasher: DefaultHashBuilder,
-    /// Libraries that were loaded, by their number: where in the registry their functions are.
+    /// Loaded libraries by number: references of their functions in the registry.
     loaded: HashMap<u64, Vec<c_int>>,
-    /// What a library finds while it is loaded, in the registry; `None` in a state for scripts.
+    /// Reference of the globals for loading a library; `None` in a state for scripts.
     load_globals: Option<c_int>,
-    /// As of which [`Scripts::generation`] or [`Libraries::generation`].
+    /// The [`Scripts::generation`] or [`Libraries::generation`] of the contents.
     generation: u64,
     random: Random,
     scratch: Scratch,
     runs: u32,
-    /// How the last run ended, and the version that it had set.
+    /// Status of the last run, and the protocol version that it had set.
     status: c_int,
     version: Version,
-    /// Freed after the state, which allocates from it.
+    /// Freed after the Lua state, which allocates from it.
     memory: Box<Memory>,
 }
 
 impl State {
-    /// A new one for scripts.
+    /// Creates a state for scripts.
     pub fn new() -> Self {
         Self::with(&OWN, STATE_BYTES_MAX)
     }
 
-    /// A new one for functions.
+    /// Creates a state for functions.
     pub fn for_functions() -> Self {
         let mut state = Self::with(&OWN_OF_FUNCTIONS, STATE_BYTES_MAX);
         let stack = state.stack();
@@ -110,10 +113,10 @@ impl State {
     fn with(own: &[sandbox::Own], bytes_max: usize) -> Self {
         let memory = Memory::new(bytes_max);
         memory.suspend();
-        // SAFETY: the allocator gets what it needs, at an address that lives as long as the state.
+        // SAFETY: the allocator's context is at an address that lives as long as the state.
         let lua = unsafe { ffi::lua_newstate(allocate, std::ptr::from_ref(&*memory).cast_mut().cast()) };
-        assert!(!lua.is_null(), "memory isn't refused, so there is a state");
-        // SAFETY: made just now, and used by nobody else.
+        assert!(!lua.is_null(), "the memory limit is suspended");
+        // SAFETY: just created, so there are no other users.
         let stack = unsafe { Stack::new(lua) };
         sandbox::fill(stack, own);
         // SAFETY: the real table of globals is on top.
@@ -138,43 +141,43 @@ impl State {
         }
     }
 
-    /// Bytes that it takes.
+    /// Returns the memory usage in bytes.
     pub fn used_bytes(&self) -> usize {
         self.memory.used_bytes()
     }
 
-    /// The script of that name, if this state has compiled it and it wasn't forgotten since.
+    /// Returns the script with this SHA-1 if this state has compiled it since the last flush.
     pub fn find(&mut self, scripts: &Scripts, sha: &Sha) -> Option<Arc<Script>> {
         self.follow(scripts);
         self.compiled.get(sha).map(|compiled| Arc::clone(&compiled.script))
     }
 
-    /// The script of that text, likewise.
+    /// Returns the script with this text if this state has compiled it since the last flush.
     pub fn find_text(&mut self, scripts: &Scripts, text: &[u8]) -> Option<Arc<Script>> {
         self.follow(scripts);
         let hash = self.text_hasher.hash_one(text);
         self.by_text.find(hash, |script| script.body() == text).map(Arc::clone)
     }
 
-    /// Forgets what was forgotten since.
+    /// Drops everything if the scripts were flushed.
     fn follow(&mut self, scripts: &Scripts) {
         let generation = scripts.generation();
         if self.generation != generation {
-            // As in Redis a new one, so that the memory of what was forgotten is free at once.
+            // As in Redis, replace the whole state, so that its memory is freed at once.
             *self = State::new();
             self.generation = generation;
         }
     }
 
-    /// Whether what it has compiled was forgotten since.
+    /// Returns whether the scripts were flushed since this state compiled them.
     pub fn is_flushed(&self, scripts: &Scripts) -> bool {
         self.generation != scripts.generation()
     }
 
-    /// Compiles a script, unless it has.
+    /// Compiles a script, unless it is compiled already.
     ///
     /// # Errors
-    /// It is none of Lua: the whole error reply.
+    /// Returns the whole error reply if the script isn't valid Lua.
     pub fn compile(&mut self, script: &Arc<Script>) -> Result<(), Vec<u8>> {
         if self.compiled.contains_key(&script.sha) {
             return Ok(());
@@ -202,16 +205,16 @@ impl State {
         Ok(())
     }
 
-    /// Forgets what it has compiled.
+    /// Drops all compiled scripts.
     fn forget(&mut self) {
         self.by_text.clear();
         for (_, compiled) in self.compiled.drain() {
-            // SAFETY: the reference was made by `compile`.
+            // SAFETY: `compile` made the reference.
             unsafe { ffi::luaL_unref(self.lua, ffi::LUA_REGISTRYINDEX, compiled.reference) };
         }
     }
 
-    /// Drops the libraries that aren't there any more.
+    /// Drops the libraries that no longer exist.
     pub fn drop_old(&mut self, libraries: &Libraries) {
         let generation = libraries.generation();
         if self.generation == generation {
@@ -226,10 +229,11 @@ impl State {
         self.generation = generation;
     }
 
-    /// Runs the code of a library for the first time. What it has registered.
+    /// Runs the code of a library for the first time. Returns the registered functions.
     ///
     /// # Errors
-    /// It is none of Lua, or fails, or registers nothing: the error's text, without a code. Nothing stays of it.
+    /// Returns the error text, without a code, if the code isn't valid Lua, fails, or registers
+    /// nothing. Nothing of it stays loaded.
     pub fn load(&mut self, draft: &Draft) -> Result<Vec<Function>, Vec<u8>> {
         let functions = self.run_library(draft.id(), draft.code(), LOAD_TIME_MAX)?;
         if functions.is_empty() {
@@ -239,21 +243,21 @@ impl State {
         Ok(functions)
     }
 
-    /// Runs the code of a library that is known, unless this state has loaded it.
+    /// Runs the code of a known library, unless this state has loaded it.
     ///
     /// # Errors
-    /// There is no memory or time for it here: the error's text, without a code.
+    /// Returns the error text, without a code, if it runs out of memory or time.
     pub fn load_again(&mut self, library: &Library) -> Result<(), Vec<u8>> {
         if self.loaded.contains_key(&library.id) {
             return Ok(());
         }
         let functions = self.run_library(library.id, library.code(), LOAD_AGAIN_TIME_MAX)?;
-        // A library can't tell one worker from another, so it registers the same.
+        // A library can't distinguish workers, so it registers the same functions.
         debug_assert_eq!(functions.len(), library.functions.len());
         Ok(())
     }
 
-    /// Forgets what a library has registered.
+    /// Drops the functions of a library.
     pub fn forget_library(&mut self, id: u64) {
         let stack = self.stack();
         for reference in self.loaded.remove(&id).unwrap_or_default() {
@@ -286,7 +290,7 @@ impl State {
         Ok(functions)
     }
 
-    /// Runs a function of a library that it has loaded. What it gives is kept for [`State::answer`].
+    /// Runs a function of a loaded library. Its result is kept for [`State::answer`].
     pub fn run_function(
         &mut self,
         library: &Library,
@@ -300,7 +304,7 @@ impl State {
         stack.push_function(errors::handle);
         match self.loaded.get(&library.id).and_then(|references| references.get(index)) {
             Some(reference) => stack.raw_element(ffi::LUA_REGISTRYINDEX, *reference),
-            // Nobody runs what wasn't loaded: calling nil says so.
+            // Callers load the library first; otherwise calling nil raises an error.
             None => stack.push_nil(),
         }
         push_array(stack, keys);
@@ -308,14 +312,14 @@ impl State {
         self.call(2, caller)
     }
 
-    /// Runs a script that it has compiled. What it gives is kept for [`State::answer`].
+    /// Runs a compiled script. Its result is kept for [`State::answer`].
     pub fn run(&mut self, script: &Script, keys: &Args<'_>, args: &Args<'_>, caller: &mut dyn Caller) -> Ended {
         let stack = self.stack();
         stack.set_top(0);
         stack.push_function(errors::handle);
         match self.compiled.get(&script.sha) {
             Some(compiled) => stack.raw_element(ffi::LUA_REGISTRYINDEX, compiled.reference),
-            // Nobody runs what wasn't compiled: calling nil says so.
+            // Callers compile the script first; otherwise calling nil raises an error.
             None => stack.push_nil(),
         }
         stack.raw_element(ffi::LUA_REGISTRYINDEX, self.globals);
@@ -327,7 +331,8 @@ impl State {
         self.call(0, caller)
     }
 
-    /// Calls the function on the stack, above the handler of errors and below its arguments. Memory is suspended, and isn't when this returns.
+    /// Calls the function on the stack, above the error handler and below its arguments. The memory
+    /// limit is suspended on entry and enforced on return.
     fn call(&mut self, arguments: c_int, caller: &mut dyn Caller) -> Ended {
         let mut run = Run {
             caller,
@@ -339,7 +344,8 @@ impl State {
         };
         self.memory.json.set(cjson::Config::default());
         self.memory.run.set(std::ptr::from_mut(&mut run).cast());
-        // SAFETY: a protected call, with nothing of ours between it and what it may jump over. The hook finds the run, which lives until it is taken away below.
+        // SAFETY: a protected call, without frames of ours between it and the code that may raise.
+        // The hook uses the run, which lives until the pointer is cleared below.
         self.status = unsafe {
             ffi::lua_gc(self.lua, ffi::LUA_GCSETPAUSE, GC_PERCENT);
             ffi::lua_gc(self.lua, ffi::LUA_GCSETSTEPMUL, GC_PERCENT);
@@ -371,8 +377,8 @@ impl State {
         }
     }
 
-    /// Answers what the last run gave, and forgets it. `name` is how errors call the script. Gives whether the reply is an error that was counted when a
-    /// command answered it.
+    /// Writes the result of the last run and drops it. `name` is the script's name in errors.
+    /// Returns whether the reply is an error that was counted when a command replied it.
     pub fn answer(&mut self, name: &[u8], reply: &mut Reply<'_>) -> bool {
         let stack = self.stack();
         let is_counted = if self.status == ffi::LUA_OK {
@@ -386,15 +392,16 @@ impl State {
         is_counted
     }
 
-    /// Has the garbage collector do its share. A collector that a script has stopped goes on with its next step here, as in Redis. It isn't
-    /// restarted for each run: that would begin a new cycle with the run's first table, however little there is to be collected.
+    /// Runs the garbage collector for a while. If a script has stopped it, it resumes here with its
+    /// next step, as in Redis. It isn't restarted before every run: that would start a new cycle
+    /// with the run's first table, however little garbage there is.
     fn collect(&mut self, all: bool) {
         self.runs += 1;
-        // SAFETY: no script runs; there are no finalizers.
+        // SAFETY: no script is running, and there are no finalizers.
         unsafe {
             if all || self.memory.used_bytes() > STATE_BYTES_MAX / 4 {
                 ffi::lua_gc(self.lua, ffi::LUA_GCRESTART, 0);
-                // Each cycle halves the buffer in which Lua has joined strings.
+                // Each cycle halves Lua's buffer for concatenated strings.
                 loop {
                     let before = self.memory.used_bytes();
                     ffi::lua_gc(self.lua, ffi::LUA_GCCOLLECT, 0);
@@ -409,10 +416,11 @@ impl State {
         }
     }
 
-    /// Its stack, with memory suspended: who asks resumes it.
+    /// Returns the stack with the memory limit suspended; the caller resumes it.
     fn stack(&self) -> Stack {
         self.memory.suspend();
-        // SAFETY: `&self` is not shared between threads (it holds a raw pointer), and memory is suspended.
+        // SAFETY: `&self` isn't shared between threads (it holds a raw pointer), and the memory
+        // limit is suspended.
         unsafe { Stack::new(self.lua) }
     }
 }
@@ -425,7 +433,7 @@ impl Default for State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // SAFETY: made by `lua_newstate`; nothing uses it any more.
+        // SAFETY: created by `lua_newstate` and no longer in use.
         unsafe { ffi::lua_close(self.lua) };
     }
 }
@@ -438,9 +446,9 @@ fn push_array(stack: Stack, values: &Args<'_>) {
     }
 }
 
-/// Answers the error that a script has ended with. Gives whether it was counted already.
+/// Writes the error with which a script has ended. Returns whether it was counted already.
 fn tell(stack: Stack, name: &[u8], reply: &mut Reply<'_>) -> bool {
-    /// As much of a text as Redis repeats.
+    /// Bytes of a text quoted in the error, as in Redis.
     const SHOWN_BYTES_MAX: usize = 100;
     if stack.kind(-1) != Kind::Table {
         let text = stack.bytes(-1).unwrap_or(b"execution failure");
@@ -465,10 +473,10 @@ mod tests {
     use crate::run::Called;
     use pantala_resp::ArgRange;
 
-    /// Bound of the states here, bytes.
+    /// Memory limit of the states in the tests, in bytes.
     const BYTES_MAX: usize = 2 * 1024 * 1024;
 
-    /// Answers every command with these bytes, so many times, behind a head.
+    /// Replies to every command with `head`, then `count` times `each`.
     struct Answering<'a> {
         head: &'a str,
         each: &'a str,
@@ -497,11 +505,11 @@ mod tests {
         }
     }
 
-    /// What a script answers, and how much the state held when it ended.
+    /// Runs a script. Returns its reply and the state's memory at its end.
     fn run(text: &str, caller: &mut dyn Caller) -> (String, usize) {
         let mut state = State::with(&OWN, BYTES_MAX);
-        let script = Arc::new(Script::new(sha_of(text.as_bytes()), text.as_bytes()).expect("a script"));
-        state.compile(&script).expect("it is Lua");
+        let script = Arc::new(Script::new(sha_of(text.as_bytes()), text.as_bytes()).expect("valid shebang"));
+        state.compile(&script).expect("valid Lua");
         let none: [ArgRange; 0] = [];
         assert_eq!(state.run(&script, &Args::new(b"", &none), &Args::new(b"", &none), caller), Ended::Finished);
         let used_bytes = state.used_bytes();
@@ -510,10 +518,10 @@ mod tests {
         (String::from_utf8_lossy(&reply).into_owned(), used_bytes)
     }
 
-    /// A reply becomes several times as large in Lua, where memory isn't refused while it is read: the script meets an error, and the state no more
-    /// than its bound.
+    /// A reply becomes several times as large in Lua, and the allocator doesn't enforce the limit
+    /// while it is converted: the script gets an error, and the state stays within its limit.
     #[test]
-    fn replies_that_find_no_room_are_errors() {
+    fn replies_that_exceed_memory_are_errors() {
         let long = format!("${}\r\n{}\r\n", BYTES_MAX, "x".repeat(BYTES_MAX));
         for (head, each, count) in [
             ("*100000\r\n", "*0\r\n", 100_000),
@@ -535,9 +543,9 @@ mod tests {
         assert_eq!(reply, ":10000\r\n");
     }
 
-    /// The same for what is read from bytes.
+    /// The same for decoded data.
     #[test]
-    fn data_that_find_no_room_are_errors() {
+    fn data_that_exceed_memory_are_errors() {
         for text in [
             "return #cjson.decode('[' .. string.rep('[],', 50000) .. '1]')",
             "return #cmsgpack.unpack('\\221\\0\\0\\195\\80' .. string.rep('\\145\\1', 50000))",
@@ -548,9 +556,9 @@ mod tests {
         }
     }
 
-    /// As Redis answers it.
+    /// Expected replies are Redis's.
     #[test]
-    fn libraries_answer_as_those_of_redis() {
+    fn libraries_behave_as_in_redis() {
         for (text, answer) in [
             ("return {cmsgpack.unpack_limit('\\1\\2\\3', 0)}", "*3\r\n:1\r\n:2\r\n:3\r\n"),
             ("return {cmsgpack.unpack_limit('\\1\\2\\3', 0, 0)}", "*3\r\n:1\r\n:2\r\n:3\r\n"),
@@ -576,11 +584,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_has_its_bound() {
+    fn replies_are_bounded() {
         let none = &mut Answering { head: "", each: "", count: 0 };
         let nested = "local t = {string.rep('x', 1000)} for i = 1, 30 do t = {t, t} end return t";
         assert_eq!(run(nested, none).0, "-ERR the script's reply is too large\r\n");
-        // The bound is looked at before each value: a last one may begin there.
+        // The limit is checked before each value, so the last one may start at it.
         let elements = |count: usize| format!("local t = {{}} for i = 1, {count} do t[i] = 7 end return t");
         let whole = run(&elements(REPLY_BYTES_MAX / 4 - 8), none).0;
         assert!(whole.ends_with(":7\r\n"), "{}", whole.len());
@@ -588,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_of_a_command_have_their_bound() {
+    fn arguments_of_a_command_are_bounded() {
         let none = &mut Answering { head: "+OK\r\n", each: "", count: 1 };
         let call = |copies: u32| {
             format!(

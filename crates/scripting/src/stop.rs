@@ -1,15 +1,18 @@
-//! Ending a script that runs for too long, or that must not go on.
+//! Stops scripts that run for too long or must not continue.
 //!
-//! Lua calls a hook every so many instructions, which asks whether the script goes on. If not, it is *stopped*: it raises at once, and again at each
-//! instruction that it comes to nevertheless, because something has caught that.
+//! Lua calls a hook every few instructions, which asks the caller whether the script may continue.
+//! If not, the script is *stopped*: it raises an error at once, and again at every further
+//! instruction that it reaches by catching the error.
 //!
-//! An ordinary error won't do: Lua calls the handler of `xpcall` where an error is raised, and where that is the hook, without any hook: a handler that
-//! doesn't return would keep the worker for good. The one error for which no handler is called is that of memory, so a stopped script meets that
-//! ([`throw`]), and what its caller is told is made when it has ended.
+//! An ordinary error isn't enough. Lua calls the handler of `xpcall` at the point of the error, and
+//! if that is the hook, without any further hooks: a handler that doesn't return would occupy the
+//! worker forever. Lua calls no handler only for memory errors, so a stopped script gets one
+//! ([`throw`]); the caller's error is made after it has ended.
 //!
-//! What catches errors (`pcall`, `xpcall`, `coroutine.resume`) passes it on at once ([`pass_on`]). For coroutines this is not only faster: each counts
-//! its own instructions, so a script of many that each do little comes to its hooks rarely. For the same reason it asks every few times that one is
-//! resumed, too ([`look_sometimes`]).
+//! Functions that catch errors (`pcall`, `xpcall`, `coroutine.resume`) raise it again at once
+//! ([`pass_on`]). For coroutines this is also necessary: each has its own instruction count, so a
+//! script of many short coroutines rarely reaches its hooks. For the same reason it also asks at
+//! every few resumes ([`look_sometimes`]).
 
 use std::ffi::c_int;
 
@@ -20,29 +23,32 @@ use crate::memory::Memory;
 use crate::run::{Interrupt, Stopped};
 use crate::{INTERRUPT_INSTRUCTIONS, api, errors, register};
 
-/// Coroutines that are resumed between two looks at whether the script goes on. Before and behind each there are fewer instructions than
-/// [`INTERRUPT_INSTRUCTIONS`], so that it is looked at every few million of them (some 20 ms).
+/// Resumes of coroutines between two checks. Between two resumes there are fewer instructions than
+/// [`INTERRUPT_INSTRUCTIONS`], so the script is checked every few million instructions (about 20
+/// ms).
 const RESUMES_PER_LOOK: u32 = 16;
 
-/// What no allocation gets: more than a block may have, and not so much that Lua itself calls it too large, which would be an ordinary error.
+/// A size that no allocation can have: larger than any block, but small enough that Lua doesn't
+/// report it as too large, which would be an ordinary error.
 const BYTES_OF_NO_BLOCK: usize = isize::MAX as usize + 1;
 
-/// From here on, what runs in this state is looked at.
+/// Starts checking what runs in this state.
 ///
 /// # Safety
-/// The state lives, and nothing runs in it.
+/// The state must be alive, and nothing may be running in it.
 pub(crate) unsafe fn watch(state: *mut lua_State) {
-    // SAFETY: by the caller's promise. Coroutines get the hook from who creates them, so it is the same for scripts, functions and libraries.
+    // SAFETY: by the caller's promise. Coroutines inherit the hook of their creator, so it must be
+    // the same for scripts, functions and libraries.
     unsafe {
         Memory::of(state).is_stopped.set(false);
         ffi::lua_sethook(state, Some(hook), ffi::LUA_MASKCOUNT, INTERRUPT_INSTRUCTIONS);
     }
 }
 
-/// Ends what [`watch`] began.
+/// Stops checking.
 ///
 /// # Safety
-/// As there.
+/// As for [`watch`].
 pub(crate) unsafe fn unwatch(state: *mut lua_State) {
     // SAFETY: by the caller's promise.
     unsafe {
@@ -50,7 +56,7 @@ pub(crate) unsafe fn unwatch(state: *mut lua_State) {
     }
 }
 
-/// Stops a script for good.
+/// Stops a script permanently.
 pub(crate) fn stop(stack: Stack) -> Raise {
     stack.memory().is_stopped.set(true);
     // SAFETY: as for `Stack`.
@@ -61,17 +67,18 @@ pub(crate) fn stop(stack: Stack) -> Raise {
     Raise
 }
 
-/// Raises the error of memory.
+/// Raises a memory error.
 ///
 /// # Safety
-/// Called where Lua has called us; frames between hold nothing that needs dropping.
+/// Lua must have called us, and no frame in between may hold anything with a destructor.
 pub(crate) unsafe fn throw(state: *mut lua_State) -> c_int {
-    // SAFETY: by the caller's promise. `allocate` refuses this always, so it doesn't return.
+    // SAFETY: by the caller's promise. `allocate` always fails for this size, so this doesn't
+    // return.
     unsafe { ffi::lua_newuserdata(state, BYTES_OF_NO_BLOCK) };
-    unreachable!("no allocation gets that")
+    unreachable!("no allocation has this size")
 }
 
-/// Whether what runs goes on.
+/// Checks whether the script may continue; stops it otherwise.
 fn look(stack: Stack) -> Outcome {
     let memory = stack.memory();
     if !memory.is_stopped.get() {
@@ -92,7 +99,7 @@ fn look(stack: Stack) -> Outcome {
     Err(stop(stack))
 }
 
-/// Called by Lua every so many instructions.
+/// Called by Lua every few instructions.
 unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: called by Lua with its state; this frame holds nothing.
     unsafe {
@@ -100,7 +107,7 @@ unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) 
     }
 }
 
-/// Called where a coroutine is resumed.
+/// Called when a coroutine is resumed.
 ///
 /// # Safety
 /// As for [`throw`].
@@ -115,7 +122,7 @@ pub(crate) unsafe fn look_sometimes(state: *mut lua_State) {
     }
 }
 
-/// Called behind what catches errors: nothing keeps a stopped script from its end.
+/// Called after a function that catches errors, so that nothing keeps a stopped script alive.
 ///
 /// # Safety
 /// As for [`throw`].

@@ -1,4 +1,4 @@
-//! `struct`: values to and from bytes by a format, as the library that Redis has.
+//! The Lua library `struct`: packs values into bytes by a format, compatible with Redis's.
 
 use mlua_sys::lua51 as ffi;
 
@@ -12,11 +12,11 @@ lua_functions! {
 
 const FUNCTIONS: [(&str, ffi::lua_CFunction); 3] = [("pack", pack), ("unpack", unpack), ("size", size)];
 
-/// Largest integer, bytes.
+/// Maximum size of an integer in bytes.
 const INTEGER_BYTES_MAX: usize = 32;
-/// What `!` aligns to.
+/// Default alignment of `!`, in bytes.
 const ALIGN_BYTES: usize = 8;
-/// Most values that are unpacked.
+/// Maximum number of unpacked values.
 const VALUES_MAX: i32 = 7_900;
 
 /// Pushes the library.
@@ -24,7 +24,7 @@ pub(crate) fn push(stack: Stack) {
     stack.push_functions(&FUNCTIONS);
 }
 
-/// A format as it is read, and what it has set.
+/// A format while it is parsed, and its settings.
 struct Format<'f> {
     stack: Stack,
     rest: &'f [u8],
@@ -36,7 +36,7 @@ struct Format<'f> {
 struct Item {
     option: u8,
     size: usize,
-    /// Bytes in front of it.
+    /// Padding before the item, in bytes.
     padding: usize,
 }
 
@@ -47,7 +47,7 @@ impl<'f> Format<'f> {
         Ok(Format { stack, rest, is_little: cfg!(target_endian = "little"), align: 1 })
     }
 
-    /// A number in the format, or what stands for none.
+    /// Parses a number in the format; `default` if there is none.
     fn number(&mut self, default: usize) -> Result<usize, Raise> {
         let digits = self.rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if digits == 0 {
@@ -64,7 +64,8 @@ impl<'f> Format<'f> {
         Ok(number as usize)
     }
 
-    /// The next item, for a position in the bytes. What only sets something has size 0.
+    /// Returns the next item at a position in the data. An option that only changes a setting has
+    /// size 0.
     fn next(&mut self, position: usize) -> Result<Option<Item>, Raise> {
         let Some((&option, rest)) = self.rest.split_first() else { return Ok(None) };
         self.rest = rest;
@@ -93,7 +94,7 @@ impl<'f> Format<'f> {
         Ok(Some(Item { option, size, padding }))
     }
 
-    /// An option that only sets something.
+    /// Applies an option that only changes a setting.
     fn set(&mut self, option: u8) -> Result<(), Raise> {
         match option {
             b' ' => {}
@@ -114,7 +115,7 @@ impl<'f> Format<'f> {
         Ok(())
     }
 
-    /// Appends bytes that are given from the lowest.
+    /// Appends little-endian bytes in the current byte order.
     fn put(&self, out: &mut Vec<u8>, little: &[u8]) {
         let start = out.len();
         out.extend_from_slice(little);
@@ -123,7 +124,7 @@ impl<'f> Format<'f> {
         }
     }
 
-    /// The first 8 bytes from the lowest, of bytes as they stand in the data.
+    /// Returns the 8 least significant bytes, little-endian, of bytes in the current byte order.
     fn lowest(&self, bytes: &[u8]) -> [u8; 8] {
         let mut little = [0; 8];
         for (at, to) in little.iter_mut().enumerate().take(bytes.len()) {
@@ -140,7 +141,7 @@ fn is_integer(option: u8) -> bool {
 /// `struct.pack(format, …)`.
 fn pack_values(stack: Stack) -> Outcome {
     let mut format = Format::new(stack)?;
-    // The first argument that is missing is nil.
+    // A missing argument reads as nil.
     stack.push_nil();
     let (mut argument, mut position, mut out) = (2, 0, Vec::new());
     while let Some(Item { option, mut size, padding }) = format.next(position)? {
@@ -189,13 +190,13 @@ fn pack_values(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-/// `struct.unpack(format, bytes [, position])`: the values, and the position behind them.
+/// `struct.unpack(format, bytes [, position])`: the values, and the next position.
 fn unpack_values(stack: Stack) -> Outcome {
     let mut format = Format::new(stack)?;
     let data = stack.check_bytes(2)?;
     let mut position = 0;
     if !matches!(stack.kind(3), Kind::None | Kind::Nil) {
-        // One below zero lies beyond all data, as in C.
+        // As in C, a negative position is beyond all data.
         let from = signed_bits(stack.check_number(3)?) as usize;
         if from == 0 {
             return Err(stack.argument_error(3, "offset must be 1 or greater"));
@@ -235,7 +236,7 @@ fn unpack_values(stack: Stack) -> Outcome {
                     if values == 0 || !stack.is_numeric(-1) {
                         return Err(stack.error("format 'c0' needs a previous size"));
                     }
-                    // One below zero is too large for any data, as in C.
+                    // As in C, a negative size is too large for any data.
                     size = integer_bits(stack.number(-1)) as usize;
                     stack.pop(1);
                     values -= 1;
@@ -262,20 +263,21 @@ fn unpack_values(stack: Stack) -> Outcome {
     Ok(values + 1)
 }
 
-/// 2^63, the first number that isn't a signed integer.
+/// 2^63, the smallest positive number that isn't a signed integer.
 const SIGNED_END: f64 = 9_223_372_036_854_775_808.0;
 
-/// A number as a signed integer, as x86-64 converts it: what doesn't fit is the lowest.
+/// Converts a number to a signed integer as x86-64 does: a value out of range becomes the minimum.
 fn signed_bits(number: f64) -> i64 {
     if number < SIGNED_END { number as i64 } else { i64::MIN }
 }
 
-/// A number as an integer of either kind, as C converts it on x86-64: of those that don't fit the largest are 0.
+/// Converts a number to a signed or unsigned integer as C does on x86-64: a number that is too
+/// large becomes 0, one that is too small becomes 2^63.
 fn integer_bits(number: f64) -> u64 {
     if number >= SIGNED_END { signed_bits(number - SIGNED_END) as u64 ^ 1 << 63 } else { signed_bits(number) as u64 }
 }
 
-/// An integer of `size` bytes, of which the lowest 8 are here.
+/// Returns an integer of `size` bytes, given its 8 least significant ones.
 fn integer(little: [u8; 8], size: usize, is_signed: bool) -> f64 {
     let bits = u64::from_le_bytes(little);
     if !is_signed {

@@ -1,10 +1,10 @@
-//! JSON read into Lua's values.
+//! Decodes JSON to Lua values.
 
 use pantala_base::hexadecimal::{self, Hexadecimal};
 
 use crate::lua::{Raise, Stack};
 
-/// A token, and where it begins.
+/// A token and its position.
 struct Token<'t> {
     kind: Kind<'t>,
     at: usize,
@@ -26,7 +26,7 @@ enum Kind<'t> {
 }
 
 impl Kind<'_> {
-    /// The library's name of it.
+    /// Returns the name of the token in Redis's library.
     fn name(&self) -> &str {
         match self {
             Kind::ObjectBegin => "T_OBJ_BEGIN",
@@ -51,11 +51,11 @@ struct Parser<'p> {
     at: usize,
     depth: i32,
     depth_max: i32,
-    /// Numbers that JSON doesn't have are read.
+    /// Whether to accept numbers that JSON lacks.
     takes_invalid: bool,
 }
 
-/// Pushes what a text says.
+/// Decodes a text and pushes the value.
 pub(super) fn decode(stack: Stack, text: &[u8], depth_max: i32, takes_invalid: bool) -> Result<(), Raise> {
     if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
         return Err(stack.error("JSON parser does not support UTF-16 or UTF-32"));
@@ -179,7 +179,7 @@ impl Parser<'_> {
                     self.number()
                 }
             }
-            // As in C a NUL ends the text, whatever follows.
+            // As in C, a NUL byte ends the text.
             0 => Kind::End,
             _ if self.word(b"true") => Kind::Boolean(true),
             _ if self.word(b"false") => Kind::Boolean(false),
@@ -198,7 +198,7 @@ impl Parser<'_> {
         is_it
     }
 
-    /// Whether what stands here is a number to C, but not to JSON.
+    /// Returns whether there is a number here that C accepts but JSON doesn't.
     fn is_invalid_number(&self) -> bool {
         if self.peek(0) == b'+' {
             return true;
@@ -215,7 +215,7 @@ impl Parser<'_> {
         }
     }
 
-    /// As C's `strtod` reads it.
+    /// Parses a number as C's `strtod` does.
     fn number<'t>(&mut self) -> Kind<'t> {
         let rest = &self.text[self.at..];
         match strtod(rest) {
@@ -266,13 +266,13 @@ impl Parser<'_> {
         }
     }
 
-    /// Four digits behind the `u` at which we stand.
+    /// Parses the four hexadecimal digits at `at`.
     fn code_unit(&self, at: usize) -> Option<u32> {
         let digits = self.text.get(at..at + 4)?;
         digits.iter().try_fold(0, |code, &digit| Some(code << 4 | char::from(digit).to_digit(16)?))
     }
 
-    /// Reads a code point behind the backslash; its length there.
+    /// Parses the code point after a backslash. Returns its length.
     fn unicode(&self, text: &mut Vec<u8>) -> Option<usize> {
         let (mut code, mut len) = (self.code_unit(self.at + 1)?, 5);
         if code & 0xf800 == 0xd800 {
@@ -290,7 +290,8 @@ impl Parser<'_> {
     }
 }
 
-/// A number at the head of a text, and its length: decimal, hexadecimal, `inf` or `nan`.
+/// Parses the number at the start of a text: decimal, hexadecimal, `inf` or `nan`. Returns it and
+/// its length.
 fn strtod(text: &[u8]) -> Option<(f64, usize)> {
     let is_negative = text.first() == Some(&b'-');
     let sign = usize::from(is_negative || text.first() == Some(&b'+'));
@@ -335,7 +336,7 @@ fn strtod(text: &[u8]) -> Option<(f64, usize)> {
     Some((signed(number), sign + len))
 }
 
-/// The length of what may stand behind `nan`, in parentheses: letters, digits and underscores.
+/// Returns the length of the suffix of `nan`: letters, digits and underscores in parentheses.
 fn remark_len(text: &[u8]) -> usize {
     let Some(inside) = text.strip_prefix(b"(") else { return 0 };
     let len = inside.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
@@ -347,7 +348,7 @@ mod tests {
     use super::strtod;
 
     #[test]
-    fn hexadecimal_numbers_are_those_of_c() {
+    fn numbers_parse_as_by_strtod() {
         for (text, number, len) in [
             ("-0x1p3", -8.0, 6),
             ("0X1.8P+1,", 3.0, 8),
