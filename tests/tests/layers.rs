@@ -129,6 +129,62 @@ fn unsafe_stands_only_where_the_design_allows() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The lifetimes that a safe function returns and no argument binds, by the functions' names: the caller could take them for as
+/// long as it likes.
+fn unbound_lifetimes(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("fn ") {
+        let line = &code[code[..at].rfind('\n').map_or(0, |end| end + 1)..at];
+        let signature = code[at + "fn ".len()..].split(['{', ';']).next().unwrap_or_default();
+        let Some((name, rest)) = signature.split_once('<') else { continue };
+        let is_name = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        if !is_name || tidy::has_word(line, "unsafe") {
+            continue;
+        }
+        // Generic parameters end at the parenthesis of the arguments.
+        let Some((generics, rest)) = rest.split_once(">(") else { continue };
+        let Some((arguments, returned)) = rest.rsplit_once("->") else { continue };
+        for lifetime in generics.split(',').map(str::trim).filter(|parameter| parameter.starts_with('\'')) {
+            let uses = |text: &str| {
+                text.split(|c: char| !c.is_alphanumeric() && !"'_".contains(c)).any(|word| word == lifetime)
+            };
+            let is_in_a_bound = generics.matches(lifetime).count() > 1;
+            if uses(returned) && !uses(arguments) && !is_in_a_bound {
+                found.push(format!("{name}: {lifetime}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn safe_functions_bind_the_lifetimes_that_they_return() {
+    let mut wrong = Vec::new();
+    for name in UNSAFE_ALLOWED {
+        for (path, text) in tidy::rust_files(&workspace_root().join("crates").join(name).join("src")) {
+            let found = unbound_lifetimes(&tidy::code_only(&text));
+            wrong.extend(found.into_iter().map(|function| format!("{}: {function}", path.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The lifetimes above are found as text: this says which.
+#[test]
+fn unbound_lifetimes_are_found() {
+    for (code, found) in [
+        ("pub(crate) fn of<'a>(self) -> &'a [u8] {", vec!["of: 'a"]),
+        ("fn both<'a, 'b>(one: &'b u8) -> Two<'a, 'b> {", vec!["both: 'a"]),
+        ("unsafe fn of<'a>(self) -> &'a [u8] {", vec![]),
+        ("fn of<'a>(one: &'a [u8], other: &u8) -> Option<&'a [u8]> {", vec![]),
+        ("fn of<'a, T: Of<'a>>(one: T) -> &'a u8 {", vec![]),
+        ("fn of(&self) -> &u8 {", vec![]),
+        ("fn of<T>(one: T) -> &'static u8;", vec![]),
+    ] {
+        assert_eq!(unbound_lifetimes(code), found, "{code}");
+    }
+}
+
 #[test]
 fn every_package_takes_the_lints_of_the_workspace() {
     for package in metadata().workspace_packages() {

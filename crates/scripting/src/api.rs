@@ -63,8 +63,8 @@ const LOG_BYTES_MAX: usize = 64 * 1024;
 const LEVEL_MAX: f64 = 3.0;
 const REPL_MAX: f64 = 3.0;
 
-/// Pushes the table for scripts.
-pub(crate) fn push(stack: Stack) {
+/// Pushes the table as scripts of EVAL have it.
+pub(crate) fn push(stack: Stack<'_>) {
     push_for_functions(stack);
     let own: [(&str, ffi::lua_CFunction); 3] =
         [("breakpoint", breakpoint), ("debug", debug), ("replicate_commands", replicate_commands)];
@@ -74,8 +74,8 @@ pub(crate) fn push(stack: Stack) {
     }
 }
 
-/// Pushes the table for functions.
-pub(crate) fn push_for_functions(stack: Stack) {
+/// Pushes the table as functions have it.
+pub(crate) fn push_for_functions(stack: Stack<'_>) {
     stack.new_table(0, FUNCTIONS.len() + LOG_AND_VERSION.len() + REPLICATION.len() + 5);
     for (name, function) in FUNCTIONS {
         stack.push_function(function);
@@ -88,8 +88,8 @@ pub(crate) fn push_for_functions(stack: Stack) {
     push_log_and_version(stack);
 }
 
-/// Adds the fields that don't need a running script to the table on top.
-pub(crate) fn push_log_and_version(stack: Stack) {
+/// Adds to the table on top what there is without a script that runs.
+pub(crate) fn push_log_and_version(stack: Stack<'_>) {
     for (name, number) in LOG_AND_VERSION {
         stack.push_number(number);
         stack.set_raw_field(-2, name);
@@ -100,8 +100,8 @@ pub(crate) fn push_log_and_version(stack: Stack) {
     stack.set_raw_field(-2, "REDIS_VERSION");
 }
 
-/// Replaces the C library's random generator by Redis's.
-pub(crate) fn replace_random(stack: Stack) {
+/// Puts Redis's generator in place of the C library's.
+pub(crate) fn replace_random(stack: Stack<'_>) {
     stack.raw_field(ffi::LUA_GLOBALSINDEX, "math");
     for (name, function) in [("random", random as ffi::lua_CFunction), ("randomseed", randomseed)] {
         stack.push_function(function);
@@ -110,18 +110,20 @@ pub(crate) fn replace_random(stack: Stack) {
     stack.pop(1);
 }
 
-/// Returns the current run.
-pub(crate) fn running<'a>(stack: Stack) -> Option<&'a mut Run<'a>> {
+/// The run that the function at hand belongs to.
+///
+/// # Safety
+/// No reference that this gave before is used any more: a function that Lua has called asks once, and runs nothing of
+/// Lua's while it uses the reference.
+pub(crate) unsafe fn running<'s>(stack: Stack<'s>) -> Option<&'s mut Run<'s>> {
     let run = stack.memory().run.get();
-    // SAFETY: the pointer is null except while `State::call` runs Lua. Then it points to a `Run`
-    // that outlives that call and has no other references. Only one function at a time runs in a
-    // state, and it drops the reference before it returns.
-    unsafe { run.cast::<Run<'a>>().as_mut() }
+    // SAFETY: the pointer is null but between `State::run`'s first and last step, where it points to a `Run` that lives
+    // through both; nothing else refers to that, by the caller's promise.
+    unsafe { run.cast::<Run<'s>>().as_mut() }
 }
 
-/// Moves the arguments of a command from the stack to the scratch buffers. `Err` is the text of an
-/// error.
-fn take_args(stack: Stack, scratch: &mut Scratch) -> Result<(), &'static str> {
+/// Copies the arguments of a command to the scratch buffers, and takes them off the stack. `Err` is the text of an error.
+fn take_args(stack: Stack<'_>, scratch: &mut Scratch) -> Result<(), &'static str> {
     let count = stack.top();
     scratch.bytes.clear();
     scratch.ranges.clear();
@@ -129,7 +131,9 @@ fn take_args(stack: Stack, scratch: &mut Scratch) -> Result<(), &'static str> {
         return Err("Please specify at least one argument for this redis lib call");
     }
     let is_string = |index: &c_int| stack.kind(*index) == Kind::String;
-    let bytes: usize = (1..=count).filter(is_string).map(|index| stack.bytes(index).unwrap_or_default().len()).sum();
+    // SAFETY: arguments stay where they are until they are copied.
+    let bytes_at = |index| unsafe { stack.bytes(index) }.unwrap_or_default();
+    let bytes: usize = (1..=count).filter(is_string).map(|index| bytes_at(index).len()).sum();
     if bytes > ARGS_BYTES_MAX || scratch.bytes.try_reserve(bytes).is_err() {
         stack.set_top(0);
         return Err("Lua redis lib command arguments are too large");
@@ -141,7 +145,7 @@ fn take_args(stack: Stack, scratch: &mut Scratch) -> Result<(), &'static str> {
                 let mut room = [0; DOUBLE_LEN_MAX];
                 scratch.bytes.extend_from_slice(format_double(stack.number(index), &mut room));
             }
-            Kind::String => scratch.bytes.extend_from_slice(stack.bytes(index).unwrap_or_default()),
+            Kind::String => scratch.bytes.extend_from_slice(bytes_at(index)),
             _ => {
                 stack.set_top(0);
                 return Err("Lua redis lib command arguments must be strings or integers");
@@ -153,20 +157,21 @@ fn take_args(stack: Stack, scratch: &mut Scratch) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn redis_call(stack: Stack) -> Outcome {
+fn redis_call(stack: Stack<'_>) -> Outcome {
     call_command(stack, true)
 }
 
-fn redis_pcall(stack: Stack) -> Outcome {
+fn redis_pcall(stack: Stack<'_>) -> Outcome {
     call_command(stack, false)
 }
 
-fn call_command(stack: Stack, raises: bool) -> Outcome {
-    let Some(run) = running(stack) else {
+fn call_command(stack: Stack<'_>, raises: bool) -> Outcome {
+    // SAFETY: asked once, and no Lua runs before this returns.
+    let Some(run) = (unsafe { running(stack) }) else {
         return Err(errors::raise(stack, "redis.call/pcall can only be called inside a script invocation"));
     };
     if run.stopped.is_some() {
-        return Err(stop::stop(stack));
+        return Err(stop::stop(stack, Some(run)));
     }
     let scratch = &mut *run.scratch;
     if let Err(text) = take_args(stack, scratch) {
@@ -181,7 +186,7 @@ fn call_command(stack: Stack, raises: bool) -> Outcome {
         Called::Killed => Some(Stopped::Killed),
     };
     if run.stopped.is_some() {
-        return Err(stop::stop(stack));
+        return Err(stop::stop(stack, Some(run)));
     }
     let is_whole = convert::push_whole_reply(stack, &scratch.reply);
     let is_error = scratch.reply.first() == Some(&b'-');
@@ -192,8 +197,9 @@ fn call_command(stack: Stack, raises: bool) -> Outcome {
     if is_error && raises { Err(crate::lua::Raise) } else { Ok(1) }
 }
 
-fn redis_acl_check_cmd(stack: Stack) -> Outcome {
-    let Some(run) = running(stack) else {
+fn redis_acl_check_cmd(stack: Stack<'_>) -> Outcome {
+    // SAFETY: asked once, and no Lua runs before this returns.
+    let Some(run) = (unsafe { running(stack) }) else {
         return Err(errors::raise(stack, "redis.acl_check_cmd can only be called inside a script invocation"));
     };
     let scratch = &mut *run.scratch;
@@ -207,7 +213,7 @@ fn redis_acl_check_cmd(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-fn redis_log(stack: Stack) -> Outcome {
+fn redis_log(stack: Stack<'_>) -> Outcome {
     let count = stack.top();
     if count < 2 {
         return Err(errors::raise(stack, "redis.log() requires two arguments or more."));
@@ -221,7 +227,8 @@ fn redis_log(stack: Stack) -> Outcome {
     }
     let mut text = Vec::new();
     for index in 2..=count {
-        if let Some(part) = stack.bytes(index) {
+        // SAFETY: arguments stay where they are.
+        if let Some(part) = unsafe { stack.bytes(index) } {
             if index != 2 {
                 text.push(b' ');
             }
@@ -232,7 +239,8 @@ fn redis_log(stack: Stack) -> Outcome {
             break;
         }
     }
-    match running(stack) {
+    // SAFETY: asked once, and no Lua runs before this returns.
+    match unsafe { running(stack) } {
         Some(run) => run.caller.log(level as u8, &text),
         // A library has no caller while it is loaded.
         None => crate::run::log(level as u8, &text),
@@ -240,29 +248,29 @@ fn redis_log(stack: Stack) -> Outcome {
     Ok(0)
 }
 
-fn redis_sha1hex(stack: Stack) -> Outcome {
+fn redis_sha1hex(stack: Stack<'_>) -> Outcome {
     if stack.top() != 1 {
         return Err(errors::raise(stack, "wrong number of arguments"));
     }
-    // As in Redis, anything but a string hashes like the empty string.
-    let sha = sha_of(stack.bytes(1).unwrap_or_default());
+    // What is no string has the name of no bytes, as in Redis.
+    let sha = sha_of(&stack.copied(1).unwrap_or_default());
     stack.push_bytes(&sha);
     Ok(1)
 }
 
-fn redis_error_reply(stack: Stack) -> Outcome {
+fn redis_error_reply(stack: Stack<'_>) -> Outcome {
     if stack.top() != 1 || stack.kind(1) != Kind::String {
         errors::push(stack, b"wrong number or type of arguments");
         return Ok(1);
     }
-    let text = stack.bytes(1).unwrap_or_default();
+    let text = stack.copied(1).unwrap_or_default();
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
     let text = if text.starts_with(b"-") { text.to_vec() } else { [b"-", text].concat() };
     errors::push(stack, &text);
     Ok(1)
 }
 
-fn redis_status_reply(stack: Stack) -> Outcome {
+fn redis_status_reply(stack: Stack<'_>) -> Outcome {
     if stack.top() != 1 || stack.kind(1) != Kind::String {
         errors::push(stack, b"wrong number or type of arguments");
         return Ok(1);
@@ -273,8 +281,9 @@ fn redis_status_reply(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-fn redis_setresp(stack: Stack) -> Outcome {
-    let Some(run) = running(stack) else {
+fn redis_setresp(stack: Stack<'_>) -> Outcome {
+    // SAFETY: asked once, and no Lua runs before this returns.
+    let Some(run) = (unsafe { running(stack) }) else {
         return Err(errors::raise(stack, "redis.setresp can only be called inside a script invocation"));
     };
     if stack.top() != 1 {
@@ -288,8 +297,8 @@ fn redis_setresp(stack: Stack) -> Outcome {
     Ok(0)
 }
 
-fn redis_set_repl(stack: Stack) -> Outcome {
-    if running(stack).is_none() {
+fn redis_set_repl(stack: Stack<'_>) -> Outcome {
+    if stack.memory().run.get().is_null() {
         return Err(errors::raise(stack, "redis.set_repl can only be called inside a script invocation"));
     }
     if stack.top() != 1 {
@@ -302,23 +311,24 @@ fn redis_set_repl(stack: Stack) -> Outcome {
     Ok(0)
 }
 
-fn redis_replicate_commands(stack: Stack) -> Outcome {
+fn redis_replicate_commands(stack: Stack<'_>) -> Outcome {
     stack.push_boolean(true);
     Ok(1)
 }
 
-/// There is no debugger, so this never stops.
-fn redis_breakpoint(stack: Stack) -> Outcome {
+/// There is no debugger, so nothing stops.
+fn redis_breakpoint(stack: Stack<'_>) -> Outcome {
     stack.push_boolean(false);
     Ok(1)
 }
 
-fn redis_debug(_: Stack) -> Outcome {
+fn redis_debug(_: Stack<'_>) -> Outcome {
     Ok(0)
 }
 
-fn math_random(stack: Stack) -> Outcome {
-    let Some(run) = running(stack) else {
+fn math_random(stack: Stack<'_>) -> Outcome {
+    // SAFETY: asked once, and no Lua runs before this returns.
+    let Some(run) = (unsafe { running(stack) }) else {
         return Err(stack.error("math.random can only be called inside a script invocation"));
     };
     let unit = f64::from(run.random.draw() % DRAW_MAX) / f64::from(DRAW_MAX);
@@ -344,8 +354,9 @@ fn math_random(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-fn math_randomseed(stack: Stack) -> Outcome {
-    let Some(run) = running(stack) else {
+fn math_randomseed(stack: Stack<'_>) -> Outcome {
+    // SAFETY: asked once, and no Lua runs before this returns.
+    let Some(run) = (unsafe { running(stack) }) else {
         return Err(stack.error("math.randomseed can only be called inside a script invocation"));
     };
     *run.random = Random::new(c_integer(stack.check_number(1)?));

@@ -35,38 +35,36 @@ const FUNCTIONS: [(&str, ffi::lua_CFunction); 12] = [
 ];
 
 /// Pushes the library.
-pub(crate) fn push(stack: Stack) {
+pub(crate) fn push(stack: Stack<'_>) {
     stack.push_functions(&FUNCTIONS);
 }
 
 /// Hexadecimal digits of a 32-bit number.
 const HEX_DIGITS: i32 = 8;
 
-/// Returns an argument modulo 2^32, rounded to nearest. Adding `SHIFT` moves a double's integer
-/// part to its low bits.
-fn bits(stack: Stack, argument: i32) -> Result<u32, Raise> {
+/// An argument modulo 2^32, rounded to the nearest: adding this moves a double's integer part to its low bits.
+fn bits(stack: Stack<'_>, argument: i32) -> Result<u32, Raise> {
     const SHIFT: f64 = 6_755_399_441_055_744.0;
     Ok((stack.check_number(argument)? + SHIFT).to_bits() as u32)
 }
 
-fn give(stack: Stack, bits: u32) -> Outcome {
+fn give(stack: Stack<'_>, bits: u32) -> Outcome {
     stack.push_number(f64::from(bits as i32));
     Ok(1)
 }
 
-fn to_bit(stack: Stack) -> Outcome {
+fn to_bit(stack: Stack<'_>) -> Outcome {
     let bits = bits(stack, 1)?;
     give(stack, bits)
 }
 
-fn not(stack: Stack) -> Outcome {
+fn not(stack: Stack<'_>) -> Outcome {
     let bits = bits(stack, 1)?;
     give(stack, !bits)
 }
 
-/// Joins the arguments, from the last to the second as BitOp does: if several are invalid, the
-/// error names the first argument, or otherwise the last invalid one.
-fn fold(stack: Stack, join: fn(u32, u32) -> u32) -> Outcome {
+/// From the last argument to the second, as in the library: of several wrong ones the error names the first or else the last.
+fn fold(stack: Stack<'_>, join: fn(u32, u32) -> u32) -> Outcome {
     let mut joined = bits(stack, 1)?;
     for argument in (2..=stack.top()).rev() {
         joined = join(joined, bits(stack, argument)?);
@@ -74,51 +72,51 @@ fn fold(stack: Stack, join: fn(u32, u32) -> u32) -> Outcome {
     give(stack, joined)
 }
 
-fn and(stack: Stack) -> Outcome {
+fn and(stack: Stack<'_>) -> Outcome {
     fold(stack, |one, other| one & other)
 }
 
-fn or(stack: Stack) -> Outcome {
+fn or(stack: Stack<'_>) -> Outcome {
     fold(stack, |one, other| one | other)
 }
 
-fn xor(stack: Stack) -> Outcome {
+fn xor(stack: Stack<'_>) -> Outcome {
     fold(stack, |one, other| one ^ other)
 }
 
 /// Shifts by the low five bits of the second argument.
-fn shift(stack: Stack, shift: fn(u32, u32) -> u32) -> Outcome {
+fn shift(stack: Stack<'_>, shift: fn(u32, u32) -> u32) -> Outcome {
     let (number, by) = (bits(stack, 1)?, bits(stack, 2)? & 31);
     give(stack, shift(number, by))
 }
 
-fn shift_left(stack: Stack) -> Outcome {
+fn shift_left(stack: Stack<'_>) -> Outcome {
     shift(stack, |bits, by| bits << by)
 }
 
-fn shift_right(stack: Stack) -> Outcome {
+fn shift_right(stack: Stack<'_>) -> Outcome {
     shift(stack, |bits, by| bits >> by)
 }
 
-fn shift_right_signed(stack: Stack) -> Outcome {
+fn shift_right_signed(stack: Stack<'_>) -> Outcome {
     shift(stack, |bits, by| ((bits as i32) >> by) as u32)
 }
 
-fn rotate_left(stack: Stack) -> Outcome {
+fn rotate_left(stack: Stack<'_>) -> Outcome {
     shift(stack, u32::rotate_left)
 }
 
-fn rotate_right(stack: Stack) -> Outcome {
+fn rotate_right(stack: Stack<'_>) -> Outcome {
     shift(stack, u32::rotate_right)
 }
 
-fn swap(stack: Stack) -> Outcome {
+fn swap(stack: Stack<'_>) -> Outcome {
     let bits = bits(stack, 1)?;
     give(stack, bits.swap_bytes())
 }
 
-/// `tohex(number [, digits])`: the lowest digits; in upper case if `digits` is negative.
-fn to_hex(stack: Stack) -> Outcome {
+/// `tohex(number [, digits])`: so many of the lowest digits, in upper case where their number is negative.
+fn to_hex(stack: Stack<'_>) -> Outcome {
     let number = bits(stack, 1)?;
     let digits = if stack.top() < 2 { HEX_DIGITS } else { bits(stack, 2)? as i32 };
     let count = digits.unsigned_abs().min(HEX_DIGITS as u32) as usize;

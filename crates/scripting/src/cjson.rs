@@ -81,7 +81,7 @@ const DEPTH_MAX: i32 = 4000;
 const PRECISION_MAX: i32 = 14;
 
 /// Pushes the library.
-pub(crate) fn push(stack: Stack) {
+pub(crate) fn push(stack: Stack<'_>) {
     stack.push_functions(&FUNCTIONS);
     stack.push_light_userdata(std::ptr::null_mut());
     stack.set_raw_field(-2, "null");
@@ -92,13 +92,13 @@ pub(crate) fn push(stack: Stack) {
 }
 
 /// `cjson.new()`.
-fn new_library(stack: Stack) -> Outcome {
+fn new_library(stack: Stack<'_>) -> Outcome {
     push(stack);
     Ok(1)
 }
 
-/// Returns an error if there are more than `count` arguments.
-fn at_most(stack: Stack, count: i32) -> Result<(), Raise> {
+/// Refuses more arguments than these.
+fn at_most(stack: Stack<'_>, count: i32) -> Result<(), Raise> {
     if stack.top() > count {
         return Err(stack.argument_error(count + 1, "found too many arguments"));
     }
@@ -106,7 +106,7 @@ fn at_most(stack: Stack, count: i32) -> Result<(), Raise> {
 }
 
 /// Sets an integer from an argument, if there is one.
-fn set_integer(stack: Stack, argument: i32, to: &mut i32, least: i32, most: i32) -> Result<(), Raise> {
+fn set_integer(stack: Stack<'_>, argument: i32, to: &mut i32, least: i32, most: i32) -> Result<(), Raise> {
     if !matches!(stack.kind(argument), Kind::None | Kind::Nil) {
         let value = stack.check_number(argument)?;
         if !(f64::from(least)..=f64::from(most)).contains(&value) {
@@ -119,11 +119,12 @@ fn set_integer(stack: Stack, argument: i32, to: &mut i32, least: i32, most: i32)
 }
 
 /// Sets a switch from an argument, if there is one.
-fn set_switch(stack: Stack, argument: i32, to: &mut bool) -> Result<(), Raise> {
+fn set_switch(stack: Stack<'_>, argument: i32, to: &mut bool) -> Result<(), Raise> {
     match stack.kind(argument) {
         Kind::None | Kind::Nil => {}
         Kind::Boolean => *to = stack.boolean(argument),
-        _ => match stack.check_bytes(argument)? {
+        // SAFETY: arguments stay where they are.
+        _ => match unsafe { stack.check_bytes(argument)? } {
             b"on" => *to = true,
             b"off" => *to = false,
             other => {
@@ -135,8 +136,12 @@ fn set_switch(stack: Stack, argument: i32, to: &mut bool) -> Result<(), Raise> {
     Ok(())
 }
 
-/// Applies at most `count` arguments to the settings, and returns these.
-fn change(stack: Stack, count: i32, with: fn(Stack, &mut Config) -> Result<(), Raise>) -> Result<Config, Raise> {
+/// Changes the settings by the arguments, of which there are `count` at most.
+fn change(
+    stack: Stack<'_>,
+    count: i32,
+    with: fn(Stack<'_>, &mut Config) -> Result<(), Raise>,
+) -> Result<Config, Raise> {
     at_most(stack, count)?;
     let mut config = stack.memory().json.get();
     with(stack, &mut config)?;
@@ -144,7 +149,7 @@ fn change(stack: Stack, count: i32, with: fn(Stack, &mut Config) -> Result<(), R
     Ok(config)
 }
 
-fn set_sparse_array(stack: Stack) -> Outcome {
+fn set_sparse_array(stack: Stack<'_>) -> Outcome {
     let config = change(stack, 3, |stack, config| {
         set_switch(stack, 1, &mut config.converts_sparse)?;
         set_integer(stack, 2, &mut config.sparse_ratio, 0, i32::MAX)?;
@@ -156,33 +161,33 @@ fn set_sparse_array(stack: Stack) -> Outcome {
     Ok(3)
 }
 
-fn set_encode_depth(stack: Stack) -> Outcome {
+fn set_encode_depth(stack: Stack<'_>) -> Outcome {
     let config = change(stack, 1, |stack, config| set_integer(stack, 1, &mut config.encode_depth_max, 1, i32::MAX))?;
     stack.push_number(f64::from(config.encode_depth_max));
     Ok(1)
 }
 
-fn set_decode_depth(stack: Stack) -> Outcome {
+fn set_decode_depth(stack: Stack<'_>) -> Outcome {
     let config = change(stack, 1, |stack, config| set_integer(stack, 1, &mut config.decode_depth_max, 1, i32::MAX))?;
     stack.push_number(f64::from(config.decode_depth_max));
     Ok(1)
 }
 
-fn set_precision(stack: Stack) -> Outcome {
+fn set_precision(stack: Stack<'_>) -> Outcome {
     let config = change(stack, 1, |stack, config| set_integer(stack, 1, &mut config.precision, 1, PRECISION_MAX))?;
     stack.push_number(f64::from(config.precision));
     Ok(1)
 }
 
-fn set_keep_buffer(stack: Stack) -> Outcome {
+fn set_keep_buffer(stack: Stack<'_>) -> Outcome {
     let config = change(stack, 1, |stack, config| set_switch(stack, 1, &mut config.keeps_buffer))?;
     stack.push_boolean(config.keeps_buffer);
     Ok(1)
 }
 
-fn set_encode_invalid(stack: Stack) -> Outcome {
+fn set_encode_invalid(stack: Stack<'_>) -> Outcome {
     let config = change(stack, 1, |stack, config| {
-        if stack.kind(1) == Kind::String && stack.bytes(1) == Some(b"null") {
+        if stack.kind(1) == Kind::String && stack.copied(1).is_some_and(|text| text == b"null") {
             config.encode_invalid = Invalid::Null;
             return Ok(());
         }
@@ -201,25 +206,26 @@ fn set_encode_invalid(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-fn set_decode_invalid(stack: Stack) -> Outcome {
+fn set_decode_invalid(stack: Stack<'_>) -> Outcome {
     let config = change(stack, 1, |stack, config| set_switch(stack, 1, &mut config.decode_invalid))?;
     stack.push_boolean(config.decode_invalid);
     Ok(1)
 }
 
 /// `cjson.decode(text)`.
-fn decode_text(stack: Stack) -> Outcome {
+fn decode_text(stack: Stack<'_>) -> Outcome {
     if stack.top() != 1 {
         return Err(stack.argument_error(1, "expected 1 argument"));
     }
-    let text = stack.check_bytes(1)?;
+    // SAFETY: the argument stays where it is: what it says is pushed above it.
+    let text = unsafe { stack.check_bytes(1)? };
     let config = stack.memory().json.get();
     parse::decode(stack, text, config.decode_depth_max.min(DEPTH_MAX), config.decode_invalid)?;
     Ok(1)
 }
 
 /// `cjson.encode(value)`.
-fn encode_value(stack: Stack) -> Outcome {
+fn encode_value(stack: Stack<'_>) -> Outcome {
     if stack.top() != 1 {
         return Err(stack.argument_error(1, "expected 1 argument"));
     }
@@ -231,21 +237,22 @@ fn encode_value(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-struct Writer {
-    stack: Stack,
+struct Writer<'s> {
+    stack: Stack<'s>,
     config: Config,
     out: Vec<u8>,
 }
 
-impl Writer {
-    /// Encodes the value on top, which stays there.
+impl Writer<'_> {
+    /// Writes the value on top, which stays there.
     fn value(&mut self, depth: i32) -> Result<(), Raise> {
         let stack = self.stack;
         if stack.memory().would_refuse(self.out.len()) {
             return Err(stack.error("not enough memory"));
         }
         match stack.kind(-1) {
-            Kind::String => self.string(stack.bytes(-1).unwrap_or_default()),
+            // SAFETY: the value stays on top while its bytes are written.
+            Kind::String => self.string(unsafe { stack.bytes(-1) }.unwrap_or_default()),
             Kind::Number => self.number(stack.number(-1))?,
             Kind::Boolean => self.out.extend_from_slice(if stack.boolean(-1) { b"true" } else { b"false" }),
             Kind::Nil | Kind::None => self.out.extend_from_slice(b"null"),
@@ -326,7 +333,8 @@ impl Writer {
                     self.number(stack.number(-2))?;
                     self.out.push(b'"');
                 }
-                Kind::String => self.string(stack.bytes(-2).unwrap_or_default()),
+                // SAFETY: the key stays on the stack while its bytes are written.
+                Kind::String => self.string(unsafe { stack.bytes(-2) }.unwrap_or_default()),
                 _ => {
                     stack.pop(1);
                     return Err(self.refusal("table key must be a number or string"));

@@ -22,7 +22,7 @@ const UNPACK_DEPTH_MAX: u32 = 1000;
 const VALUES_MAX: usize = 7_900;
 
 /// Pushes the library.
-pub(crate) fn push(stack: Stack) {
+pub(crate) fn push(stack: Stack<'_>) {
     stack.push_functions(&FUNCTIONS);
     let texts = [
         ("_NAME", "cmsgpack"),
@@ -36,8 +36,8 @@ pub(crate) fn push(stack: Stack) {
     }
 }
 
-/// `cmsgpack.pack(…)`: the encodings of all values, concatenated.
-fn pack_values(stack: Stack) -> Outcome {
+/// `cmsgpack.pack(…)`: all values, one behind the other.
+fn pack_values(stack: Stack<'_>) -> Outcome {
     let count = stack.top();
     if count == 0 {
         return Err(stack.argument_error(0, "MessagePack pack needs input."));
@@ -51,14 +51,15 @@ fn pack_values(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-/// Encodes the value on top and pops it.
-fn encode(stack: Stack, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
+/// Packs the value on top and takes it away.
+fn encode(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
     if stack.memory().would_refuse(out.len()) || !stack.room(6) {
         return Err(stack.error("not enough memory"));
     }
     match stack.kind(-1) {
         Kind::String => {
-            let bytes = stack.bytes(-1).unwrap_or_default();
+            // SAFETY: the value stays on top while its bytes are copied.
+            let bytes = unsafe { stack.bytes(-1) }.unwrap_or_default();
             match bytes.len() {
                 len @ ..32 => out.push(0xa0 | len as u8),
                 len @ ..=0xff => out.extend([0xd9, len as u8]),
@@ -122,8 +123,8 @@ fn encode_integer(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(&bytes[8 - len..]);
 }
 
-/// Encodes the table on top: as an array if its keys are 1 to n.
-fn encode_table(stack: Stack, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
+/// Packs the table on top: as an array if its keys are those of one.
+fn encode_table(stack: Stack<'_>, out: &mut Vec<u8>, depth: u32) -> Result<(), Raise> {
     let (mut count, mut largest, mut is_array) = (0usize, 0.0f64, true);
     stack.push_nil();
     while stack.next(-2) {
@@ -192,8 +193,8 @@ impl<'i> Input<'i> {
     }
 }
 
-/// Decodes and pushes the next value.
-fn decode(stack: Stack, input: &mut Input<'_>, depth: u32) -> Result<(), Bad> {
+/// Pushes the next value.
+fn decode(stack: Stack<'_>, input: &mut Input<'_>, depth: u32) -> Result<(), Bad> {
     if depth > UNPACK_DEPTH_MAX || !stack.room(6) {
         return Err(Bad::Format);
     }
@@ -232,7 +233,7 @@ fn decode(stack: Stack, input: &mut Input<'_>, depth: u32) -> Result<(), Bad> {
     Ok(())
 }
 
-fn decode_array(stack: Stack, input: &mut Input<'_>, len: usize, depth: u32) -> Result<(), Bad> {
+fn decode_array(stack: Stack<'_>, input: &mut Input<'_>, len: usize, depth: u32) -> Result<(), Bad> {
     stack.new_table(len.min(input.rest.len()), 0);
     for index in 1..=len {
         decode(stack, input, depth + 1)?;
@@ -241,7 +242,7 @@ fn decode_array(stack: Stack, input: &mut Input<'_>, len: usize, depth: u32) -> 
     Ok(())
 }
 
-fn decode_map(stack: Stack, input: &mut Input<'_>, len: usize, depth: u32) -> Result<(), Bad> {
+fn decode_map(stack: Stack<'_>, input: &mut Input<'_>, len: usize, depth: u32) -> Result<(), Bad> {
     stack.new_table(0, len.min(input.rest.len()));
     for _ in 0..len {
         decode(stack, input, depth + 1)?;
@@ -256,34 +257,34 @@ fn decode_map(stack: Stack, input: &mut Input<'_>, len: usize, depth: u32) -> Re
 }
 
 /// `cmsgpack.unpack(bytes)`.
-fn unpack_all(stack: Stack) -> Outcome {
+fn unpack_all(stack: Stack<'_>) -> Outcome {
     unpack_values(stack, 0, 0)
 }
 
-/// `cmsgpack.unpack_one(bytes [, offset])`: the next offset, and the value.
-fn unpack_first(stack: Stack) -> Outcome {
+/// `cmsgpack.unpack_one(bytes [, offset])`: the offset behind it, and the value.
+fn unpack_first(stack: Stack<'_>) -> Outcome {
     let offset = optional(stack, 2)?;
     unpack_values(stack, 1, offset)
 }
 
-/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: the next offset, and the values.
-fn unpack_some(stack: Stack) -> Outcome {
+/// `cmsgpack.unpack_limit(bytes, limit [, offset])`: the offset behind them, and the values.
+fn unpack_some(stack: Stack<'_>) -> Outcome {
     let limit = stack.check_number(2)? as i64;
     let offset = optional(stack, 3)?;
     unpack_values(stack, limit, offset)
 }
 
-fn optional(stack: Stack, argument: i32) -> Result<i64, Raise> {
+fn optional(stack: Stack<'_>, argument: i32) -> Result<i64, Raise> {
     match stack.kind(argument) {
         Kind::None | Kind::Nil => Ok(0),
         _ => Ok(stack.check_number(argument)? as i64),
     }
 }
 
-/// Decodes up to `limit` values from `offset`, after the next offset. If both are 0: all values,
-/// without an offset.
-fn unpack_values(stack: Stack, limit: i64, offset: i64) -> Outcome {
-    let bytes = stack.check_bytes(1)?;
+/// Neither limit nor offset: all values, and no offset behind them.
+fn unpack_values(stack: Stack<'_>, limit: i64, offset: i64) -> Outcome {
+    // SAFETY: the argument stays where it is: what is unpacked is pushed above it.
+    let bytes = unsafe { stack.check_bytes(1)? };
     if limit < 0 || offset < 0 {
         let text = format!("Invalid request to unpack with offset of {offset} and limit of {}.", bytes.len());
         return Err(stack.error(&text));

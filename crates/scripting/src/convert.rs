@@ -25,7 +25,7 @@ const FIELD_BYTES: usize = 80;
 /// The allocator doesn't enforce the limit here, because an error must not unwind our frames: the
 /// limit is checked before every value instead.
 #[must_use]
-pub(crate) fn push_whole_reply(stack: Stack, reply: &[u8]) -> bool {
+pub(crate) fn push_whole_reply(stack: Stack<'_>, reply: &[u8]) -> bool {
     let top = stack.top();
     let mut is_whole = true;
     push_reply(stack, reply, &mut is_whole);
@@ -36,9 +36,8 @@ pub(crate) fn push_whole_reply(stack: Stack, reply: &[u8]) -> bool {
     is_whole
 }
 
-/// Pushes a reply and returns the bytes after it. Pushes nil for a malformed one, which no command
-/// writes.
-fn push_reply<'r>(stack: Stack, reply: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
+/// Pushes a reply, and gives what follows it. What is malformed, which no command writes, becomes nil.
+fn push_reply<'r>(stack: Stack<'_>, reply: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
     *is_whole &= !stack.memory().is_full();
     if !*is_whole {
         stack.push_nil();
@@ -96,8 +95,8 @@ fn push_reply<'r>(stack: Stack, reply: &'r [u8], is_whole: &mut bool) -> &'r [u8
     }
 }
 
-/// Pushes a reply that starts with its length.
-fn push_sized<'r>(stack: Stack, kind: u8, len: i64, rest: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
+/// A reply that begins with its length.
+fn push_sized<'r>(stack: Stack<'_>, kind: u8, len: i64, rest: &'r [u8], is_whole: &mut bool) -> &'r [u8] {
     let Ok(len) = usize::try_from(len) else {
         stack.push_boolean(false);
         return rest;
@@ -173,14 +172,14 @@ fn push_sized<'r>(stack: Stack, kind: u8, len: i64, rest: &'r [u8], is_whole: &m
     }
 }
 
-fn push_tagged(stack: Stack, tag: &str, text: &[u8]) {
+fn push_tagged(stack: Stack<'_>, tag: &str, text: &[u8]) {
     stack.new_table(0, 1);
     stack.push_bytes(text);
     stack.set_raw_field(-2, tag);
 }
 
-/// Sets a field of a table from the key and value on top, unless the key isn't allowed.
-pub(crate) fn set_if_key(stack: Stack) {
+/// Sets a table's field from key and value on top, unless the key can't be one.
+pub(crate) fn set_if_key(stack: Stack<'_>) {
     let is_key = match stack.kind(-2) {
         Kind::Nil | Kind::None => false,
         Kind::Number => !stack.number(-2).is_nan(),
@@ -189,9 +188,9 @@ pub(crate) fn set_if_key(stack: Stack) {
     if is_key { stack.raw_set(-3) } else { stack.pop(2) }
 }
 
-/// Writes the value on top of the stack as a reply and pops it. `script` is the protocol version
-/// set by the script. Returns whether the reply is an error that has already been counted.
-pub(crate) fn write(stack: Stack, script: Version, reply: &mut Reply<'_>) -> bool {
+/// Answers the value on top of the stack and takes it away. `script` is the version that the script has set; whether the reply is an error that was
+/// counted already comes back.
+pub(crate) fn write(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>) -> bool {
     let (begin, top) = (reply.position(), stack.top());
     let mut left = Left { end: begin.saturating_add(REPLY_BYTES_MAX), is_over: false };
     let is_counted = write_at(stack, script, reply, 0, &mut left);
@@ -211,7 +210,7 @@ struct Left {
     is_over: bool,
 }
 
-fn write_at(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) -> bool {
+fn write_at(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) -> bool {
     left.is_over |= reply.position() > left.end;
     if left.is_over {
         stack.pop(1);
@@ -224,7 +223,8 @@ fn write_at(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, le
     }
     let mut is_counted = false;
     match stack.kind(-1) {
-        Kind::String => reply.bulk(stack.bytes(-1).unwrap_or_default()),
+        // SAFETY: the value stays on top while its bytes are copied to the reply.
+        Kind::String => reply.bulk(unsafe { stack.bytes(-1) }.unwrap_or_default()),
         Kind::Number => reply.integer(integer(stack.number(-1))),
         Kind::Boolean => match (script, stack.boolean(-1)) {
             (Version::Resp2, true) => reply.integer(1),
@@ -245,8 +245,8 @@ fn integer(number: f64) -> i64 {
     if (-LIMIT..LIMIT).contains(&number) { number as i64 } else { i64::MIN }
 }
 
-/// Writes the table on top of the stack, which stays there.
-fn write_table(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) -> bool {
+/// Answers the table on top of the stack, which stays there.
+fn write_table(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) -> bool {
     let table = stack.top();
     let field = |name: &str, kind: Kind| {
         stack.raw_field(table, name);
@@ -263,14 +263,14 @@ fn write_table(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32,
         return told.is_counted;
     }
     if field("ok", Kind::String) {
-        let text: Vec<u8> = c_string(stack.bytes(-1).unwrap_or_default()).iter().map(one_line).collect();
+        let text: Vec<u8> = c_string(&stack.copied(-1).unwrap_or_default()).iter().map(one_line).collect();
         reply.raw(b"+");
         reply.raw(&text);
         reply.raw(b"\r\n");
     } else if field("double", Kind::Number) {
         reply.double(stack.number(-1));
     } else if field("big_number", Kind::String) {
-        let digits: Vec<u8> = stack.bytes(-1).unwrap_or_default().iter().map(one_line).collect();
+        let digits: Vec<u8> = stack.copied(-1).unwrap_or_default().iter().map(one_line).collect();
         reply.big_number(&digits);
     } else if field("verbatim_string", Kind::Table) && write_verbatim(stack, reply) {
     } else if field("map", Kind::Table) {
@@ -300,8 +300,8 @@ fn write_table(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32,
     false
 }
 
-/// Writes the elements up to the first nil.
-fn write_array(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) {
+/// The elements up to the first nil.
+fn write_array(stack: Stack<'_>, script: Version, reply: &mut Reply<'_>, depth: u32, left: &mut Left) {
     let table = stack.top();
     let mut len = 0;
     loop {
@@ -325,13 +325,14 @@ fn write_array(stack: Stack, script: Version, reply: &mut Reply<'_>, depth: u32,
     }
 }
 
-/// Writes a table of a text and its format. Returns `false` and pops it if it isn't one.
-fn write_verbatim(stack: Stack, reply: &mut Reply<'_>) -> bool {
+/// Answers a table of a text and its format; `false`: it is none, and is popped.
+fn write_verbatim(stack: Stack<'_>, reply: &mut Reply<'_>) -> bool {
     stack.raw_field(-1, "format");
     stack.raw_field(-2, "string");
     if stack.kind(-2) == Kind::String && stack.kind(-1) == Kind::String {
-        let format = String::from_utf8_lossy(stack.bytes(-2).unwrap_or_default());
-        reply.verbatim(&format, stack.bytes(-1).unwrap_or_default());
+        // SAFETY: both values stay on the stack while their bytes are copied to the reply.
+        let (format, text) = unsafe { (stack.bytes(-2).unwrap_or_default(), stack.bytes(-1).unwrap_or_default()) };
+        reply.verbatim(&String::from_utf8_lossy(format), text);
         return true;
     }
     stack.pop(3);

@@ -10,9 +10,8 @@ use crate::lua::{Kind, Outcome, Raise, Stack, lua_functions};
 /// Field of an error that a command has replied: it has already been counted.
 pub(crate) const IS_COUNTED: &str = "ignore_error_stats_update";
 
-/// Pushes an error table. A text that starts with a dash starts with its code; any other gets
-/// `ERR`.
-pub(crate) fn push(stack: Stack, text: &[u8]) {
+/// Pushes the table of an error. A text that begins with a dash has its code in front; any other gets `ERR`.
+pub(crate) fn push(stack: Stack<'_>, text: &[u8]) {
     let (code, message) = match text.strip_prefix(b"-") {
         None => (&b"ERR"[..], text),
         Some(rest) => match rest.iter().position(|&byte| byte == b' ') {
@@ -41,8 +40,8 @@ impl Trimmed for [u8] {
     }
 }
 
-/// Pushes an error table and returns the request to raise it.
-pub(crate) fn raise(stack: Stack, text: &str) -> Raise {
+/// An error with such a table.
+pub(crate) fn raise(stack: Stack<'_>, text: &str) -> Raise {
     push(stack, text.as_bytes());
     Raise
 }
@@ -51,9 +50,8 @@ lua_functions! {
     handle => handler;
 }
 
-/// The handler of protected calls: converts an error to a table that contains the place where it
-/// was raised.
-fn handler(stack: Stack) -> Outcome {
+/// Called with an error where it was raised: makes it a table that tells where that was.
+fn handler(stack: Stack<'_>) -> Outcome {
     stack.set_top(1);
     if stack.kind(1) != Kind::Table {
         let text = [b"ERR ", &*shown(stack, 1)].concat();
@@ -71,20 +69,20 @@ fn handler(stack: Stack) -> Outcome {
 /// A place in a script: source and line.
 pub(crate) type Place = (Vec<u8>, c_int);
 
-/// Sets the place of the error table on top.
-pub(crate) fn set_place(stack: Stack, (source, line): &Place) {
+/// Has the error on top tell where it was raised.
+pub(crate) fn set_place(stack: Stack<'_>, (source, line): &Place) {
     stack.push_bytes(source);
     stack.set_raw_field(-2, "source");
     stack.push_number(f64::from(*line));
     stack.set_raw_field(-2, "line");
 }
 
-/// Returns a value as `tostring` does, without metamethods.
-fn shown(stack: Stack, index: c_int) -> Vec<u8> {
+/// A value as `tostring` shows it, but for metamethods.
+fn shown(stack: Stack<'_>, index: c_int) -> Vec<u8> {
     match stack.kind(index) {
         Kind::String | Kind::Number => {
             stack.push_copy(index);
-            let text = stack.bytes(-1).unwrap_or_default().to_vec();
+            let text = stack.copied(-1).unwrap_or_default();
             stack.pop(1);
             text
         }
@@ -94,10 +92,9 @@ fn shown(stack: Stack, index: c_int) -> Vec<u8> {
     }
 }
 
-/// Returns source and line of the function at a level, or of its caller if it is a C function.
-pub(crate) fn place(stack: Stack, level: c_int) -> Option<Place> {
-    // SAFETY: as for `Stack`. The strings from `lua_getinfo` live as long as the function they
-    // describe.
+/// Source and line of the function at a level, or of its caller where that is none of Lua's.
+pub(crate) fn place(stack: Stack<'_>, level: c_int) -> Option<Place> {
+    // SAFETY: as for `Stack`; what `lua_getinfo` gives lives as long as the function that it tells of.
     unsafe {
         let mut debug: ffi::lua_Debug = std::mem::zeroed();
         if ffi::lua_getstack(stack.raw(), level, &mut debug) == 0 {
@@ -123,12 +120,12 @@ pub(crate) struct Told {
     pub(crate) is_counted: bool,
 }
 
-/// Reads an error table.
-pub(crate) fn read(stack: Stack, index: c_int) -> Told {
+/// Reads the table of an error.
+pub(crate) fn read(stack: Stack<'_>, index: c_int) -> Told {
     let field = |name: &str| {
         stack.raw_field(index, name);
         let text = match stack.kind(-1) {
-            Kind::String | Kind::Number => stack.bytes(-1).map(<[u8]>::to_vec),
+            Kind::String | Kind::Number => stack.copied(-1),
             _ => None,
         };
         stack.pop(1);

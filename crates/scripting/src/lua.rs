@@ -8,6 +8,7 @@
 //! not refused ([`crate::memory`]): the body gives the error to `enter` as a value, and `enter` raises it when the body has returned ([`crate::stop`] tells how, where the script was stopped).
 
 use std::ffi::{CStr, c_char, c_int};
+use std::marker::PhantomData;
 
 use mlua_sys::lua51 as ffi;
 
@@ -21,10 +22,12 @@ pub(crate) struct Raise;
 /// What a body gives: how many values it returns, or that it raises.
 pub(crate) type Outcome = Result<c_int, Raise>;
 
-/// A Lua stack, in a function that Lua has called or around a protected call. An index is that of the C API: from 1, or negative from the top.
+/// A Lua stack, in a function that Lua has called or around a protected call: for `'s`, while its state lives and memory is suspended. An index is that of
+/// the C API: from 1, or negative from the top.
 #[derive(Clone, Copy)]
-pub(crate) struct Stack {
+pub(crate) struct Stack<'s> {
     state: *mut lua_State,
+    used: PhantomData<&'s Memory>,
 }
 
 /// What a value is.
@@ -46,11 +49,11 @@ pub(crate) enum Kind {
 ///
 /// # Safety
 /// `state` is what Lua has called the function with, and the caller's frame holds nothing that needs dropping.
-pub(crate) unsafe fn enter(state: *mut lua_State, body: fn(Stack) -> Outcome) -> c_int {
+pub(crate) unsafe fn enter(state: *mut lua_State, body: fn(Stack<'_>) -> Outcome) -> c_int {
     // SAFETY: every state is made with a `Memory`.
     let memory = unsafe { Memory::of(state) };
     memory.suspend();
-    let outcome = body(Stack { state });
+    let outcome = body(Stack { state, used: PhantomData });
     memory.resume();
     match outcome {
         Ok(results) => results,
@@ -77,20 +80,20 @@ pub(crate) use lua_functions;
 // it); indexes are those of values which the caller has pushed or was given; `room` was asked for where more than Lua's minimum of 20 is pushed; memory is not
 // refused meanwhile, so none of these raises (see the head of this module).
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Stack {
+impl<'s> Stack<'s> {
     /// The stack of a state.
     ///
     /// # Safety
-    /// The state lives, no other thread uses it, and memory is suspended for as long as this is used.
+    /// During `'s` the state lives, no other thread uses it, and memory is suspended.
     pub(crate) unsafe fn new(state: *mut lua_State) -> Self {
-        Stack { state }
+        Stack { state, used: PhantomData }
     }
 
     pub(crate) fn raw(self) -> *mut lua_State {
         self.state
     }
 
-    pub(crate) fn memory<'a>(self) -> &'a Memory {
+    pub(crate) fn memory(self) -> &'s Memory {
         unsafe { Memory::of(self.state) }
     }
 
@@ -156,13 +159,22 @@ impl Stack {
         unsafe { ffi::lua_toboolean(self.state, index) != 0 }
     }
 
-    /// The bytes of a string, or of a number, which becomes a string where it stands; `None`: it is neither. They stay valid for as long as the value is on
-    /// the stack or in a table: the caller sees to it.
-    pub(crate) fn bytes<'a>(self, index: c_int) -> Option<&'a [u8]> {
+    /// The bytes of a string, or of a number, which becomes a string where it stands; `None`: it is neither.
+    ///
+    /// # Safety
+    /// While the bytes are used the value stays on the stack, or in a table that does: Lua may free a string that
+    /// nothing refers to.
+    pub(crate) unsafe fn bytes(self, index: c_int) -> Option<&'s [u8]> {
         let mut len = 0;
         let text = unsafe { ffi::lua_tolstring(self.state, index, &mut len) };
         // A string's bytes don't move while it lives.
         (!text.is_null()).then(|| unsafe { std::slice::from_raw_parts(text.cast::<u8>(), len) })
+    }
+
+    /// A copy of the bytes of a string, or of a number, which becomes a string where it stands; `None`: it is neither.
+    pub(crate) fn copied(self, index: c_int) -> Option<Vec<u8>> {
+        // The value is where it was when they are copied.
+        unsafe { self.bytes(index) }.map(<[u8]>::to_vec)
     }
 
     pub(crate) fn push_nil(self) {
@@ -296,8 +308,8 @@ impl Stack {
     /// As [`Stack::error`], for any bytes.
     pub(crate) fn error_bytes(self, text: &[u8]) -> Raise {
         self.push_where(1);
-        let place = self.bytes(-1).unwrap_or_default();
-        let whole = [place, text].concat();
+        let mut whole = self.copied(-1).unwrap_or_default();
+        whole.extend_from_slice(text);
         self.pop(1);
         self.push_bytes(&whole);
         Raise
@@ -326,8 +338,11 @@ impl Stack {
     }
 
     /// An argument that is to be a string (or a number).
-    pub(crate) fn check_bytes<'a>(self, argument: c_int) -> Result<&'a [u8], Raise> {
-        self.bytes(argument).ok_or_else(|| self.type_error(argument, "string"))
+    ///
+    /// # Safety
+    /// As for [`Stack::bytes`].
+    pub(crate) unsafe fn check_bytes(self, argument: c_int) -> Result<&'s [u8], Raise> {
+        unsafe { self.bytes(argument) }.ok_or_else(|| self.type_error(argument, "string"))
     }
 
     /// How the script calls the function that runs, and whether it is as a method.

@@ -85,6 +85,11 @@ impl Memory {
     }
 }
 
+/// The layout of a block; `None`: there can be none, since its size rounded up to the alignment is above `isize::MAX`.
+fn layout_of(bytes: usize) -> Option<Layout> {
+    Layout::from_size_align(bytes, ALIGN_BYTES).ok()
+}
+
 /// Lua's allocator.
 pub(crate) unsafe extern "C" fn allocate(
     memory: *mut c_void,
@@ -95,6 +100,7 @@ pub(crate) unsafe extern "C" fn allocate(
     // SAFETY: `memory` is what the state was made with; Lua says of each block truly how large it is, and never touches one that it has freed.
     unsafe {
         let memory = &*memory.cast::<Memory>();
+        // Of a block that exists: it was allocated with that layout.
         let layout = |bytes| Layout::from_size_align_unchecked(bytes, ALIGN_BYTES);
         if new_bytes == 0 {
             if !block.is_null() && old_bytes > 0 {
@@ -106,20 +112,17 @@ pub(crate) unsafe extern "C" fn allocate(
         let old_bytes = if block.is_null() { 0 } else { old_bytes };
         let grows = new_bytes > old_bytes;
         // Even where memory isn't refused: `stop::throw` relies on it.
-        if isize::try_from(new_bytes).is_err() {
-            return std::ptr::null_mut();
-        }
+        let Some(new_layout) = layout_of(new_bytes) else { return std::ptr::null_mut() };
         if grows && memory.suspended.get() == 0 && memory.would_refuse(new_bytes - old_bytes) {
             return std::ptr::null_mut();
         }
-        let new =
-            if old_bytes == 0 { alloc(layout(new_bytes)) } else { realloc(block.cast(), layout(old_bytes), new_bytes) };
+        let new = if old_bytes == 0 { alloc(new_layout) } else { realloc(block.cast(), layout(old_bytes), new_bytes) };
         if new.is_null() {
             // The system has none. Lua can say so to the script, but where our code relies on it that memory isn't refused, and where a block only shrinks.
             if grows && memory.suspended.get() == 0 {
                 return std::ptr::null_mut();
             }
-            handle_alloc_error(layout(new_bytes));
+            handle_alloc_error(new_layout);
         }
         memory.used_bytes.set(memory.used_bytes.get() + new_bytes - old_bytes);
         new.cast()
@@ -156,5 +159,27 @@ mod tests {
         let block = unsafe { super::allocate(hand, std::ptr::null_mut(), 0, isize::MAX as usize - 4096) };
         assert!(block.is_null());
         assert_eq!((memory.used_bytes(), unbounded.used_bytes()), (0, 0));
+    }
+
+    /// What has no layout is refused even where memory isn't, to a new block as to one that grows.
+    #[test]
+    fn a_block_without_a_layout_is_null() {
+        let most_bytes = isize::MAX as usize + 1 - ALIGN_BYTES;
+        assert!(layout_of(most_bytes).is_some() && layout_of(most_bytes + 1).is_none());
+        let memory = Memory::new(usize::MAX);
+        let hand = std::ptr::from_ref(&*memory).cast_mut().cast::<c_void>();
+        memory.suspend();
+        let allocate = |block, old_bytes, new_bytes| {
+            // SAFETY: blocks come from here, of the sizes that are told.
+            unsafe { allocate(hand, block, old_bytes, new_bytes) }
+        };
+        let block = allocate(std::ptr::null_mut(), 0, 100);
+        for bytes in [most_bytes + 1, isize::MAX as usize, isize::MAX as usize + 1, usize::MAX] {
+            assert!(allocate(std::ptr::null_mut(), 0, bytes).is_null(), "{bytes}");
+            assert!(allocate(block, 100, bytes).is_null(), "{bytes}: the block stays as it is");
+        }
+        assert_eq!(memory.used_bytes(), 100);
+        allocate(block, 100, 0);
+        assert_eq!(memory.used_bytes(), 0);
     }
 }

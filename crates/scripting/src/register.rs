@@ -33,8 +33,8 @@ lua_functions! {
     register_function => redis_register_function;
 }
 
-/// Pushes the globals of a library while it is loaded.
-pub(crate) fn push_globals(stack: Stack) {
+/// Pushes the globals that a library finds while it is loaded.
+pub(crate) fn push_globals(stack: Stack<'_>) {
     stack.new_table(0, 1);
     let globals = stack.top();
     stack.new_table(0, 8);
@@ -52,8 +52,8 @@ pub(crate) fn push_globals(stack: Stack) {
 /// functions.
 ///
 /// # Errors
-/// Returns the error text; no function stays registered.
-pub(crate) fn run(stack: Stack, mut load: Load) -> Result<Vec<(Function, c_int)>, Vec<u8>> {
+/// The text of the error. Nothing stays registered.
+pub(crate) fn run(stack: Stack<'_>, mut load: Load) -> Result<Vec<(Function, c_int)>, Vec<u8>> {
     stack.push_function(errors::handle);
     stack.insert(-2);
     let memory = stack.memory();
@@ -82,27 +82,31 @@ pub(crate) fn run(stack: Stack, mut load: Load) -> Result<Vec<(Function, c_int)>
     }
     Err(match stack.kind(-1) {
         Kind::Table => errors::read(stack, stack.top()).text,
-        _ => [b"ERR ", stack.bytes(-1).unwrap_or(b"execution failure")].concat(),
+        _ => [b"ERR ", &*stack.copied(-1).unwrap_or_else(|| b"execution failure".to_vec())].concat(),
     })
 }
 
-/// Releases a function.
-pub(crate) fn release(stack: Stack, reference: c_int) {
-    // SAFETY: as for `Stack`; `luaL_ref` returned the reference.
+/// Forgets a function.
+pub(crate) fn release(stack: Stack<'_>, reference: c_int) {
+    // SAFETY: as for `Stack`; the reference was made by `luaL_ref`.
     unsafe { ffi::luaL_unref(stack.raw(), ffi::LUA_REGISTRYINDEX, reference) };
 }
 
-/// Returns the library that is being loaded.
-fn loading<'a>(stack: Stack) -> Option<&'a mut Load> {
-    // SAFETY: the pointer is null except while `run` calls the library. Then it points to a `Load`
-    // that outlives the call and has no other references. Only one function at a time runs in a
-    // state, and it drops the reference before it returns.
+/// The library that is being loaded.
+///
+/// # Safety
+/// No reference that this gave before is used any more: a function that Lua has called asks once, and runs nothing of
+/// Lua's while it uses the reference.
+unsafe fn loading(stack: Stack<'_>) -> Option<&mut Load> {
+    // SAFETY: the pointer is null but while `run` calls the library, where it points to a `Load` that lives through the
+    // call; nothing else refers to that, by the caller's promise.
     unsafe { stack.memory().load.get().as_mut() }
 }
 
-/// Returns whether a library is being loaded and has exceeded its time.
-pub(crate) fn is_late(stack: Stack) -> bool {
-    loading(stack).is_some_and(|load| load.began.elapsed() > load.time_max)
+/// Whether a library is being loaded, and has run for as long as it may.
+pub(crate) fn is_late(stack: Stack<'_>) -> bool {
+    // SAFETY: called by the hook, which Lua calls while it runs the library and none of our functions.
+    unsafe { loading(stack) }.is_some_and(|load| load.began.elapsed() > load.time_max)
 }
 
 /// The arguments of `redis.register_function`.
@@ -115,8 +119,9 @@ struct Asked {
     callback: Option<c_int>,
 }
 
-fn redis_register_function(stack: Stack) -> Outcome {
-    let Some(load) = loading(stack) else {
+fn redis_register_function(stack: Stack<'_>) -> Outcome {
+    // SAFETY: asked once, and no Lua runs before this returns.
+    let Some(load) = (unsafe { loading(stack) }) else {
         return Err(errors::raise(stack, "redis.register_function can only be called on FUNCTION LOAD command"));
     };
     let asked = match stack.top() {
@@ -147,17 +152,17 @@ fn redis_register_function(stack: Stack) -> Outcome {
     }
 }
 
-/// Returns the bytes of a string or a number.
-fn text_at(stack: Stack, index: c_int) -> Option<Vec<u8>> {
-    // Copy it, because the conversion would turn a number on the stack into a string.
+/// The bytes of a string or a number.
+fn text_at(stack: Stack<'_>, index: c_int) -> Option<Vec<u8>> {
+    // A copy, since a number becomes a string where it stands.
     stack.push_copy(index);
-    let text = stack.bytes(-1).map(<[u8]>::to_vec);
+    let text = stack.copied(-1);
     stack.pop(1);
     text
 }
 
 /// `redis.register_function(name, callback)`.
-fn two_arguments(stack: Stack) -> Result<Asked, &'static str> {
+fn two_arguments(stack: Stack<'_>) -> Result<Asked, &'static str> {
     let name = text_at(stack, 1).ok_or("first argument to redis.register_function must be a string")?;
     if stack.kind(2) != Kind::Function {
         return Err("second argument to redis.register_function must be a function");
@@ -166,7 +171,7 @@ fn two_arguments(stack: Stack) -> Result<Asked, &'static str> {
 }
 
 /// `redis.register_function{function_name = …, callback = …, description = …, flags = …}`.
-fn named_arguments(stack: Stack) -> Result<Asked, &'static str> {
+fn named_arguments(stack: Stack<'_>) -> Result<Asked, &'static str> {
     if stack.kind(1) != Kind::Table {
         return Err(
             "calling redis.register_function with a single argument is only applicable to Lua table (representing named arguments).",
@@ -212,12 +217,12 @@ fn named_arguments(stack: Stack) -> Result<Asked, &'static str> {
     }
 }
 
-/// Returns the flags named in the table on top.
-fn flags_at(stack: Stack) -> Option<Flags> {
+/// The flags whose names are in the table on top.
+fn flags_at(stack: Stack<'_>) -> Option<Flags> {
     let (table, mut flags) = (stack.top(), Flags::empty());
     for index in 1.. {
         stack.raw_element(table, index);
-        let name = stack.bytes(-1).map(<[u8]>::to_ascii_lowercase);
+        let name = stack.copied(-1).map(|name| name.to_ascii_lowercase());
         let is_end = stack.kind(-1) == Kind::Nil;
         stack.pop(1);
         if is_end {

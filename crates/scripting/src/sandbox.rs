@@ -16,7 +16,7 @@ use std::ffi::{c_int, c_void};
 use mlua_sys::lua51 as ffi;
 
 use crate::lua::{Kind, Outcome, Raise, Stack, lua_State, lua_functions};
-use crate::stop;
+use crate::{api, stop};
 
 /// The error for changes of a read-only table.
 pub(crate) const READONLY: &str = "Attempt to modify a readonly table";
@@ -57,11 +57,11 @@ const REMOVED: [&str; 6] = ["dofile", "loadfile", "print", "newproxy", "getfenv"
 /// Libraries that are tables in the globals.
 const LIBRARIES: [&str; 4] = ["string", "table", "math", "coroutine"];
 
-/// A global of ours and the function that pushes it.
-pub(crate) type Own = (&'static str, fn(Stack));
+/// A global of ours, and what pushes it.
+pub(crate) type Own = (&'static str, fn(Stack<'_>));
 
 /// Fills the globals of a new state. Leaves the real table of globals on the stack.
-pub(crate) fn fill(stack: Stack, own: &[Own]) {
+pub(crate) fn fill(stack: Stack<'_>, own: &[Own]) {
     for (name, open) in OPEN {
         stack.push_function(open);
         stack.push_bytes(name.to_bytes());
@@ -99,16 +99,16 @@ pub(crate) fn fill(stack: Stack, own: &[Own]) {
     stack.replace(ffi::LUA_GLOBALSINDEX);
 }
 
-/// Makes reading a missing field of a table an error.
-pub(crate) fn refuse_others(stack: Stack, table: c_int) {
+/// Makes it an error to ask a table for what it hasn't.
+pub(crate) fn refuse_others(stack: Stack<'_>, table: c_int) {
     stack.new_table(0, 1);
     stack.push_function(nonexistent);
     stack.set_raw_field(-2, "__index");
     stack.set_metatable(table);
 }
 
-/// Redirects reads of the globals to the table on top, and pops it.
-pub(crate) fn lead_globals_to_top(stack: Stack) {
+/// Has reading of the globals lead to the table on top, which is taken off.
+pub(crate) fn lead_globals_to_top(stack: Stack<'_>) {
     if stack.metatable(ffi::LUA_GLOBALSINDEX) {
         stack.insert(-2);
         stack.set_raw_field(-2, "__index");
@@ -116,8 +116,8 @@ pub(crate) fn lead_globals_to_top(stack: Stack) {
     stack.pop(1);
 }
 
-/// Replaces Lua's functions by ours.
-fn replace_functions(stack: Stack, globals: c_int) {
+/// Puts ours in place of Lua's.
+fn replace_functions(stack: Stack<'_>, globals: c_int) {
     let plain: [(&str, ffi::lua_CFunction); 5] = [
         ("pcall", protected_call),
         ("load", load),
@@ -166,16 +166,16 @@ fn replace_functions(stack: Stack, globals: c_int) {
     stack.pop(1);
 }
 
-/// Replaces a function of a table by one of ours, with the original as its first upvalue.
-fn wrap(stack: Stack, table: c_int, name: &str, function: ffi::lua_CFunction) {
+/// Replaces a function of a table by one of ours that has it as its first upvalue.
+fn wrap(stack: Stack<'_>, table: c_int, name: &str, function: ffi::lua_CFunction) {
     let table = if table < 0 { stack.top() + 1 + table } else { table };
     stack.raw_field(table, name);
     stack.push_closure(function, 1);
     stack.set_raw_field(table, name);
 }
 
-/// Stores the result of `getmetatable("")`: a front of a table like the real metatable.
-fn note_string_metatable(stack: Stack) {
+/// What `getmetatable("")` answers: a front of the real metatable's like.
+fn note_string_metatable(stack: Stack<'_>) {
     stack.push_light_userdata(key(&STRING_METATABLE));
     stack.new_table(0, 1);
     push_front(stack, -3);
@@ -186,7 +186,7 @@ fn note_string_metatable(stack: Stack) {
 }
 
 /// Pushes a front of the table at `index`.
-pub(crate) fn push_front(stack: Stack, index: c_int) {
+pub(crate) fn push_front(stack: Stack<'_>, index: c_int) {
     let index = if index < 0 { stack.top() + 1 + index } else { index };
     stack.new_table(0, 0);
     stack.new_table(0, 3);
@@ -200,8 +200,8 @@ pub(crate) fn push_front(stack: Stack, index: c_int) {
     stack.set_metatable(-2);
 }
 
-/// Returns whether a value is a front; if so, pushes the real table.
-fn push_behind(stack: Stack, index: c_int) -> bool {
+/// Whether a value is a front; then the real table is pushed.
+fn push_behind(stack: Stack<'_>, index: c_int) -> bool {
     if stack.kind(index) != Kind::Table || !stack.metatable(index) {
         return false;
     }
@@ -223,16 +223,16 @@ lua_functions! {
     getmetatable => show_metatable;
 }
 
-fn refuse_change(stack: Stack) -> Outcome {
+fn refuse_change(stack: Stack<'_>) -> Outcome {
     Err(stack.error(READONLY))
 }
 
-/// Raises the error for a missing global.
-fn refuse_name(stack: Stack) -> Outcome {
+/// A global that isn't there.
+fn refuse_name(stack: Stack<'_>) -> Outcome {
     if stack.top() != 2 {
         return Err(stack.error("Wrong number of arguments to luaProtectedTableError"));
     }
-    match stack.bytes(2) {
+    match stack.copied(2) {
         Some(name) => {
             let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
             let text = [b"Script attempted to access nonexistent global variable '", name, b"'"].concat();
@@ -243,7 +243,7 @@ fn refuse_name(stack: Stack) -> Outcome {
 }
 
 /// `getmetatable(value)`.
-fn show_metatable(stack: Stack) -> Outcome {
+fn show_metatable(stack: Stack<'_>) -> Outcome {
     if stack.top() == 0 {
         return Err(stack.argument_error(1, "value expected"));
     }
@@ -272,16 +272,16 @@ fn show_metatable(stack: Stack) -> Outcome {
 }
 
 /// `loadstring(code [, name])`.
-fn compile_string(stack: Stack) -> Outcome {
-    let code = stack.check_bytes(1)?;
-    let name = match stack.kind(2) {
-        Kind::None | Kind::Nil => code,
-        _ => stack.check_bytes(2)?,
+fn compile_string(stack: Stack<'_>) -> Outcome {
+    // SAFETY: arguments stay where they are while they are compiled: results are pushed above them.
+    let (code, name) = unsafe {
+        let code = stack.check_bytes(1)?;
+        (code, if matches!(stack.kind(2), Kind::None | Kind::Nil) { code } else { stack.check_bytes(2)? })
     };
     Ok(compile_or_tell(stack, code, name))
 }
 
-fn compile_or_tell(stack: Stack, code: &[u8], name: &[u8]) -> c_int {
+fn compile_or_tell(stack: Stack<'_>, code: &[u8], name: &[u8]) -> c_int {
     match compile(stack, code, name) {
         Ok(()) => 1,
         Err(Raise) => {
@@ -293,7 +293,7 @@ fn compile_or_tell(stack: Stack, code: &[u8], name: &[u8]) -> c_int {
 }
 
 /// Compiles code and pushes its function, or the error.
-pub(crate) fn compile(stack: Stack, code: &[u8], name: &[u8]) -> Result<(), Raise> {
+pub(crate) fn compile(stack: Stack<'_>, code: &[u8], name: &[u8]) -> Result<(), Raise> {
     if code.len() > CODE_BYTES_MAX {
         stack.push_bytes(b"chunk is too long");
         return Err(Raise);
@@ -320,15 +320,15 @@ pub(crate) fn compile(stack: Stack, code: &[u8], name: &[u8]) -> Result<(), Rais
     if status == ffi::LUA_OK { Ok(()) } else { Err(Raise) }
 }
 
-/// `load(function [, name])`: calls the function for pieces until it returns none, then compiles
-/// them.
-fn compile_pieces(stack: Stack) -> Outcome {
+/// `load(function [, name])`: calls the function for pieces until it gives none, then compiles them all.
+fn compile_pieces(stack: Stack<'_>) -> Outcome {
     if stack.kind(1) != Kind::Function {
         return Err(stack.type_error(1, "function"));
     }
     let name = match stack.kind(2) {
         Kind::None | Kind::Nil => b"=(load)",
-        _ => stack.check_bytes(2)?,
+        // SAFETY: arguments stay where they are: what the function gives is pushed above them.
+        _ => unsafe { stack.check_bytes(2)? },
     };
     let mut code = Vec::new();
     loop {
@@ -342,7 +342,9 @@ fn compile_pieces(stack: Stack) -> Outcome {
             status
         };
         if memory.is_stopped.get() {
-            return Err(stop::stop(stack));
+            // SAFETY: no reference to the run is used here.
+            let run = unsafe { api::running(stack) };
+            return Err(stop::stop(stack, run));
         }
         if status != ffi::LUA_OK {
             stack.push_nil();
@@ -352,7 +354,8 @@ fn compile_pieces(stack: Stack) -> Outcome {
         match stack.kind(-1) {
             Kind::Nil => break,
             Kind::String | Kind::Number => {
-                let piece = stack.bytes(-1).unwrap_or_default();
+                // SAFETY: the piece stays on top until it is copied.
+                let piece = unsafe { stack.bytes(-1) }.unwrap_or_default();
                 if piece.is_empty() {
                     break;
                 }

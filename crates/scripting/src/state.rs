@@ -104,8 +104,9 @@ impl State {
         stack.set_raw_field(-2, sandbox::ERROR_HANDLER);
         register::push_globals(stack);
         // SAFETY: the table is on top.
-        state.load_globals = Some(unsafe { ffi::luaL_ref(state.lua, ffi::LUA_REGISTRYINDEX) });
+        let load_globals = unsafe { ffi::luaL_ref(state.lua, ffi::LUA_REGISTRYINDEX) };
         stack.set_top(0);
+        state.load_globals = Some(load_globals);
         state.memory.resume();
         state
     }
@@ -191,8 +192,8 @@ impl State {
             // SAFETY: the function is on top.
             Ok(()) => Ok(unsafe { ffi::luaL_ref(self.lua, ffi::LUA_REGISTRYINDEX) }),
             Err(Raise) => {
-                let why = stack.bytes(-1).unwrap_or_default();
-                Err([b"ERR Error compiling script (new function): ", why].concat())
+                let why = stack.copied(-1).unwrap_or_default();
+                Err([b"ERR Error compiling script (new function): ", &*why].concat())
             }
         };
         stack.set_top(0);
@@ -259,8 +260,9 @@ impl State {
 
     /// Drops the functions of a library.
     pub fn forget_library(&mut self, id: u64) {
+        let references = self.loaded.remove(&id).unwrap_or_default();
         let stack = self.stack();
-        for reference in self.loaded.remove(&id).unwrap_or_default() {
+        for reference in references {
             register::release(stack, reference);
         }
         self.memory.resume();
@@ -277,8 +279,8 @@ impl State {
             Ok(()) => register::run(stack, Load::new(time_max))
                 .map_err(|why| [b"Error registering functions: ", &*why].concat()),
             Err(Raise) => {
-                let why = stack.bytes(-1).unwrap_or_default();
-                Err([b"Error compiling function: ", why].concat())
+                let why = stack.copied(-1).unwrap_or_default();
+                Err([b"Error compiling function: ", &*why].concat())
             }
         };
         stack.raw_element(ffi::LUA_REGISTRYINDEX, self.globals);
@@ -416,8 +418,8 @@ impl State {
         }
     }
 
-    /// Returns the stack with the memory limit suspended; the caller resumes it.
-    fn stack(&self) -> Stack {
+    /// Its stack, with memory suspended: who asks resumes it.
+    fn stack(&self) -> Stack<'_> {
         self.memory.suspend();
         // SAFETY: `&self` isn't shared between threads (it holds a raw pointer), and the memory
         // limit is suspended.
@@ -438,7 +440,7 @@ impl Drop for State {
     }
 }
 
-fn push_array(stack: Stack, values: &Args<'_>) {
+fn push_array(stack: Stack<'_>, values: &Args<'_>) {
     stack.new_table(values.len(), 0);
     for (index, value) in values.iter().enumerate() {
         stack.push_bytes(value);
@@ -446,12 +448,12 @@ fn push_array(stack: Stack, values: &Args<'_>) {
     }
 }
 
-/// Writes the error with which a script has ended. Returns whether it was counted already.
-fn tell(stack: Stack, name: &[u8], reply: &mut Reply<'_>) -> bool {
-    /// Bytes of a text quoted in the error, as in Redis.
+/// Answers the error that a script has ended with. Gives whether it was counted already.
+fn tell(stack: Stack<'_>, name: &[u8], reply: &mut Reply<'_>) -> bool {
+    /// As much of a text as Redis repeats.
     const SHOWN_BYTES_MAX: usize = 100;
     if stack.kind(-1) != Kind::Table {
-        let text = stack.bytes(-1).unwrap_or(b"execution failure");
+        let text = stack.copied(-1).unwrap_or_else(|| b"execution failure".to_vec());
         let shown = &text[..text.len().min(SHOWN_BYTES_MAX)];
         reply.error_bytes(&[b"ERR Error running script ", name, b", ", shown].concat());
         return false;

@@ -20,7 +20,7 @@ use mlua_sys::lua51 as ffi;
 
 use crate::lua::{Outcome, Raise, Stack, enter, lua_State};
 use crate::memory::Memory;
-use crate::run::{Interrupt, Stopped};
+use crate::run::{Interrupt, Run, Stopped};
 use crate::{INTERRUPT_INSTRUCTIONS, api, errors, register};
 
 /// Resumes of coroutines between two checks. Between two resumes there are fewer instructions than
@@ -56,12 +56,12 @@ pub(crate) unsafe fn unwatch(state: *mut lua_State) {
     }
 }
 
-/// Stops a script permanently.
-pub(crate) fn stop(stack: Stack) -> Raise {
+/// Stops a script for good: that of this run, if it is one.
+pub(crate) fn stop(stack: Stack<'_>, run: Option<&mut Run<'_>>) -> Raise {
     stack.memory().is_stopped.set(true);
     // SAFETY: as for `Stack`.
     unsafe { ffi::lua_sethook(stack.raw(), Some(hook), ffi::LUA_MASKCOUNT, 1) };
-    if let (Some(run), Some(place)) = (api::running(stack), errors::place(stack, 0)) {
+    if let (Some(run), Some(place)) = (run, errors::place(stack, 0)) {
         run.stopped_at = Some(place);
     }
     Raise
@@ -78,11 +78,12 @@ pub(crate) unsafe fn throw(state: *mut lua_State) -> c_int {
     unreachable!("no allocation has this size")
 }
 
-/// Checks whether the script may continue; stops it otherwise.
-fn look(stack: Stack) -> Outcome {
-    let memory = stack.memory();
-    if !memory.is_stopped.get() {
-        let ends = match api::running(stack) {
+/// Whether what runs goes on.
+fn look(stack: Stack<'_>) -> Outcome {
+    // SAFETY: asked once, and no Lua runs before this returns.
+    let mut run = unsafe { api::running(stack) };
+    if !stack.memory().is_stopped.get() {
+        let ends = match &mut run {
             Some(run) => {
                 let is_killed = run.caller.interrupt() == Interrupt::Kill;
                 if is_killed {
@@ -96,7 +97,7 @@ fn look(stack: Stack) -> Outcome {
             return Ok(0);
         }
     }
-    Err(stop(stack))
+    Err(stop(stack, run))
 }
 
 /// Called by Lua every few instructions.
@@ -127,10 +128,10 @@ pub(crate) unsafe fn look_sometimes(state: *mut lua_State) {
 /// # Safety
 /// As for [`throw`].
 pub(crate) unsafe fn pass_on(state: *mut lua_State) {
-    // SAFETY: by the caller's promise.
+    // SAFETY: by the caller's promise; the run is asked for once, and no Lua runs before this returns.
     unsafe {
         if Memory::of(state).is_stopped.get() {
-            enter(state, |stack| Err(stop(stack)));
+            enter(state, |stack| Err(stop(stack, api::running(stack))));
         }
     }
 }

@@ -20,13 +20,13 @@ const ALIGN_BYTES: usize = 8;
 const VALUES_MAX: i32 = 7_900;
 
 /// Pushes the library.
-pub(crate) fn push(stack: Stack) {
+pub(crate) fn push(stack: Stack<'_>) {
     stack.push_functions(&FUNCTIONS);
 }
 
 /// A format while it is parsed, and its settings.
 struct Format<'f> {
-    stack: Stack,
+    stack: Stack<'f>,
     rest: &'f [u8],
     is_little: bool,
     align: usize,
@@ -41,8 +41,9 @@ struct Item {
 }
 
 impl<'f> Format<'f> {
-    fn new(stack: Stack) -> Result<Self, Raise> {
-        let rest: &'f [u8] = stack.check_bytes(1)?;
+    fn new(stack: Stack<'f>) -> Result<Self, Raise> {
+        // SAFETY: the first argument stays where it is while a format is read: what is pushed comes above the arguments.
+        let rest = unsafe { stack.check_bytes(1)? };
         let rest = rest.split(|&byte| byte == 0).next().unwrap_or_default();
         Ok(Format { stack, rest, is_little: cfg!(target_endian = "little"), align: 1 })
     }
@@ -139,7 +140,7 @@ fn is_integer(option: u8) -> bool {
 }
 
 /// `struct.pack(format, …)`.
-fn pack_values(stack: Stack) -> Outcome {
+fn pack_values(stack: Stack<'_>) -> Outcome {
     let mut format = Format::new(stack)?;
     // A missing argument reads as nil.
     stack.push_nil();
@@ -165,7 +166,8 @@ fn pack_values(stack: Stack) -> Outcome {
                 argument += 1;
             }
             b'c' | b's' => {
-                let bytes = stack.check_bytes(argument)?;
+                // SAFETY: arguments stay where they are.
+                let bytes = unsafe { stack.check_bytes(argument)? };
                 argument += 1;
                 if size == 0 {
                     size = bytes.len();
@@ -190,10 +192,11 @@ fn pack_values(stack: Stack) -> Outcome {
     Ok(1)
 }
 
-/// `struct.unpack(format, bytes [, position])`: the values, and the next position.
-fn unpack_values(stack: Stack) -> Outcome {
+/// `struct.unpack(format, bytes [, position])`: the values, and the position behind them.
+fn unpack_values(stack: Stack<'_>) -> Outcome {
     let mut format = Format::new(stack)?;
-    let data = stack.check_bytes(2)?;
+    // SAFETY: arguments stay where they are: what is pushed comes above them.
+    let data = unsafe { stack.check_bytes(2)? };
     let mut position = 0;
     if !matches!(stack.kind(3), Kind::None | Kind::Nil) {
         // As in C, a negative position is beyond all data.
@@ -288,7 +291,7 @@ fn integer(little: [u8; 8], size: usize, is_signed: bool) -> f64 {
 }
 
 /// `struct.size(format)`.
-fn size_of_format(stack: Stack) -> Outcome {
+fn size_of_format(stack: Stack<'_>) -> Outcome {
     let mut format = Format::new(stack)?;
     let mut position = 0;
     while let Some(Item { option, size, padding }) = format.next(position)? {

@@ -46,7 +46,7 @@ impl Kind<'_> {
 }
 
 struct Parser<'p> {
-    stack: Stack,
+    stack: Stack<'p>,
     text: &'p [u8],
     at: usize,
     depth: i32,
@@ -55,8 +55,8 @@ struct Parser<'p> {
     takes_invalid: bool,
 }
 
-/// Decodes a text and pushes the value.
-pub(super) fn decode(stack: Stack, text: &[u8], depth_max: i32, takes_invalid: bool) -> Result<(), Raise> {
+/// Pushes what a text says.
+pub(super) fn decode<'p>(stack: Stack<'p>, text: &'p [u8], depth_max: i32, takes_invalid: bool) -> Result<(), Raise> {
     if text.len() >= 2 && (text[0] == 0 || text[1] == 0) {
         return Err(stack.error("JSON parser does not support UTF-16 or UTF-32"));
     }
@@ -155,7 +155,7 @@ impl Parser<'_> {
         self.text.get(self.at + ahead).copied().unwrap_or(0)
     }
 
-    fn next<'t>(&mut self) -> Token<'t> {
+    fn next(&mut self) -> Token<'static> {
         while matches!(self.peek(0), b' ' | b'\t' | b'\n' | b'\r') {
             self.at += 1;
         }
@@ -215,8 +215,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Parses a number as C's `strtod` does.
-    fn number<'t>(&mut self) -> Kind<'t> {
+    /// As C's `strtod` reads it.
+    fn number(&mut self) -> Kind<'static> {
         let rest = &self.text[self.at..];
         match strtod(rest) {
             Some((number, len)) => {
@@ -227,7 +227,7 @@ impl Parser<'_> {
         }
     }
 
-    fn string<'t>(&mut self) -> Token<'t> {
+    fn string(&mut self) -> Token<'static> {
         let begin = self.at;
         self.at += 1;
         let mut text = Vec::new();
