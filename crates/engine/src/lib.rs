@@ -14,7 +14,7 @@
 //! | `events` | pub/sub, `MONITOR`, keyspace notifications, client-side caching; `SLOWLOG`, `LATENCY` |
 //! | `effect` | what a change of a key reaches: blocked clients, watches, the journal |
 //! | `store` | the databases of a shard, their changes, expiry, eviction, memory accounting, rollback |
-//! | `shard` | gates, requests, the executor: who runs what on which shard |
+//! | `shard` | gates, requests, the executor: which thread runs a command on a shard |
 //! | `session` | what a connection has agreed with the server, and what commands need of that |
 //!
 //! Three things would point the other way, and are inverted:
@@ -26,8 +26,8 @@
 //! | a rollback changes keys of shards that are held | the trait `store::undo::HeldShards` |
 //!
 //! A [`Keyspace`](keyspace::Keyspace) is a [`Store`] with gates and mailboxes; a store is what databases
-//! share, and has the [`Events`] of which others hear. Each dereferences to the next, so that a lower
-//! layer takes no more than it knows of.
+//! share, and has the [`Events`]: subscribers, monitors and settings. Each dereferences to the next, so
+//! that a lower layer takes no more than it knows of.
 //!
 //! # Words
 //!

@@ -1,4 +1,4 @@
-//! What a connection can listen to, and where what it hears is sent.
+//! What a connection can subscribe to, and where its messages are sent.
 
 /// What can be listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

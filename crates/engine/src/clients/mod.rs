@@ -1,4 +1,4 @@
-//! Clients: who sends commands, and what is kept of those that wait.
+//! Clients: what all workers see of them, and commands that wait.
 
 pub mod client;
 pub mod listener;

@@ -15,7 +15,7 @@ impl Watch {
         self.changed.load(Relaxed)
     }
 
-    /// Raises it.
+    /// Marks it: a watched key was changed.
     pub(crate) fn raise(&self) {
         self.changed.store(true, Relaxed);
     }

@@ -1,8 +1,8 @@
 //! What runs a command, and on which shards.
 //!
 //! A record names its handler, and a handler works with types of the layers above. These say which by
-//! a trait each, which [`Handlers`] implements: so a record knows nothing of what runs it, and a
-//! call costs no more than one through a pointer.
+//! a trait each, which [`Handlers`] implements. A record knows nothing of what runs it, and a call is
+//! one through a function pointer.
 
 use pantala_resp::{Args, Reply};
 

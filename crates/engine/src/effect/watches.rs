@@ -1,4 +1,4 @@
-//! The watches of one shard's keys (`WATCH`): whom a change of a key invalidates.
+//! The watches of one shard's keys (`WATCH`): which transactions a change of a key fails.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

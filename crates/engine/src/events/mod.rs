@@ -1,5 +1,5 @@
-//! What others hear of commands and changes: pub/sub, `MONITOR`, keyspace notifications, client-side
-//! caching; and what operators read afterwards: `SLOWLOG`, `LATENCY`.
+//! What other clients are sent about commands and changes: pub/sub, `MONITOR`, keyspace notifications,
+//! client-side caching; and what operators read afterwards: `SLOWLOG`, `LATENCY`.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use pubsub::{PubSub, Published};
 use slowlog::SlowLog;
 use tracking::Tracking;
 
-/// How messages reach the workers of those who listen. The messages that one thread sends to one
+/// How messages reach the workers of listeners. The messages that one thread sends to one
 /// worker arrive in order; sending never waits.
 pub trait Workers: Send + Sync {
-    /// Sends a published message to a worker, for its connections that listen.
+    /// Sends a published message to a worker, for its subscribers.
     fn publish(&self, worker: u32, published: Arc<Published>);
     /// Sends a command to a connection that sees every command (`MONITOR`).
     fn show(&self, monitor: Listener, line: Arc<[u8]>);
@@ -31,7 +31,7 @@ pub trait Workers: Send + Sync {
     fn send_effects(&self, follower: Listener, bytes: Arc<[u8]>);
 }
 
-/// Who hears of what, and the settings that say so: the same for all shards.
+/// Subscribers, monitors, clients that track, and the live settings: the same for all shards.
 pub struct Events {
     /// Live settings.
     pub tuning: Tuning,
@@ -45,7 +45,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Nobody listens. `count`: of the workers.
+    /// Returns events without a listener, of so many workers.
     pub(crate) fn new(workers: Arc<dyn Workers>, count: usize) -> Self {
         Events {
             tuning: Tuning::new(),
@@ -59,7 +59,7 @@ impl Events {
         }
     }
 
-    /// How to reach the workers of those who listen.
+    /// Returns the way to the workers of listeners.
     pub(crate) fn workers(&self) -> &Arc<dyn Workers> {
         &self.workers
     }

@@ -1,5 +1,5 @@
-//! What a blocking command asks and says while it runs. The queues, and how to write such a
-//! command: [`crate::effect::blocking`].
+//! What a blocking command asks of its [`Access`]. The queues, and how to write such a command:
+//! [`crate::effect::blocking`].
 
 use std::cell::Cell;
 

@@ -1,4 +1,4 @@
-//! The keys of a shard that have expired and nobody has met: what active expiry looks for.
+//! Active expiry within one shard: finds and deletes keys that have expired and no command looks up.
 //!
 //! Redis keeps a second table of the keys that have a time to live and samples it. Here a bit in each slot of the
 //! dictionary tells, so a walk over the slots (8 bytes a key, in order) finds them without touching other entries and

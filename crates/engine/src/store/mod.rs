@@ -32,15 +32,15 @@ use lazyfree::{Garbage, LazyFree};
 use memory::Memory;
 use state::{Database, DatabaseStats};
 
-/// What databases share whose shards they are in: where keys live, settings, statistics, and who
-/// hears of changes ([`Events`]).
+/// What the databases of all shards share: where keys live, statistics, memory accounting, and the
+/// [`Events`] with the settings.
 pub struct Store {
     layout: Layout,
     /// Figures by physical database times shards plus shard: zero, and not resident, for databases that were never used.
     figures: Box<[DatabaseStats]>,
     /// The home of each partition.
     homes: Box<[u32]>,
-    /// Where dictionaries are found for prefetching, in the same order as figures.
+    /// Where dictionaries are found for prefetching, in the same order.
     roots: Roots,
     /// Physical databases that were used in any shard.
     used: Box<[AtomicBool]>,
@@ -64,7 +64,7 @@ impl Deref for Store {
 }
 
 impl Store {
-    /// A store without databases.
+    /// Returns a store without databases.
     pub(crate) fn new(layout: Layout, workers: Arc<dyn Workers>) -> Self {
         let places = layout.databases as usize * layout.partitions as usize;
         Store {

@@ -1,5 +1,5 @@
-//! Requests: commands that wait for shards, in gates and backlogs, and how whoever releases a shard goes on with
-//! them.
+//! Requests: commands that wait for shards, in gates and backlogs. The owner that releases a shard grants it to the
+//! next of them.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};

@@ -63,7 +63,7 @@ impl Weights {
         }
     }
 
-    /// Takes up which shards have how many keys now.
+    /// Counts the keys of all shards anew.
     pub(crate) fn tell(&mut self, store: &Store, worker: u32, is_volatile: bool, now_ms: i64) {
         self.sums.clear();
         (self.others, self.is_volatile, self.told_ms) = (0, is_volatile, now_ms);
