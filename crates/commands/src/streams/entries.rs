@@ -104,11 +104,11 @@ pub fn xsetid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     }
     let key = access.first_key(args, 1);
     let done = change(&mut access.db(&key), &key, |stream| {
-        let figures = *stream.figures();
-        let has_entries = figures.length > 0;
+        let counters = *stream.counters();
+        let has_entries = counters.length > 0;
         let error = if stream.last_entry_id().is_some_and(|top| last_id < top) {
             Some("ERR The ID specified in XSETID is smaller than the target stream top item")
-        } else if has_entries && entries_added.is_some_and(|added| figures.length > added) {
+        } else if has_entries && entries_added.is_some_and(|added| counters.length > added) {
             Some("ERR The entries_added specified in XSETID is smaller than the target stream length")
         } else {
             None

@@ -26,7 +26,7 @@ pub fn xgroup_create(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply
     let valid_len = args.len() <= CREATE_ARGUMENTS_MAX;
     let create = |stream: &mut Stream| {
         let (true, Some(start)) = (valid_len, &start) else { return false };
-        stream.create_group(args.at(3), start.id(stream.figures().last_id), entries_read)
+        stream.create_group(args.at(3), start.id(stream.counters().last_id), entries_read)
     };
     let mut db = access.db(&key);
     let mut done = change(&mut db, &key, |stream| {
@@ -56,7 +56,7 @@ pub fn xgroup_setid(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<
     let valid_len = SETID_ARGUMENTS.contains(&args.len());
     let done = change_group(access, args, reply, &Event(EventClass::Stream, "xgroup-setid"), |stream, group| {
         let (true, Some(start)) = (valid_len, &start) else { return (false, ()) };
-        stream.set_group_id(group, start.id(stream.figures().last_id), entries_read);
+        stream.set_group_id(group, start.id(stream.counters().last_id), entries_read);
         (true, ())
     });
     match (done, start) {

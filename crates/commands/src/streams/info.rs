@@ -102,7 +102,7 @@ fn with_stream(
 
 /// Writes the first seven pairs of both forms of `XINFO STREAM`.
 fn write_overview(stream: &Stream, reply: &mut Reply<'_>) {
-    let figures = stream.figures();
+    let counters = stream.counters();
     let ids = |name: &str, id: StreamId, reply: &mut Reply<'_>| {
         reply.bulk(name.as_bytes());
         write_id(id, reply);
@@ -114,10 +114,10 @@ fn write_overview(stream: &Stream, reply: &mut Reply<'_>) {
     counts("length", stream.length() as i64, reply);
     counts("radix-tree-keys", stream.nodes_len() as i64, reply);
     counts("radix-tree-nodes", stream.radix_nodes_len() as i64, reply);
-    ids("last-generated-id", figures.last_id, reply);
-    ids("max-deleted-entry-id", figures.max_deleted_id, reply);
-    counts("entries-added", figures.entries_added as i64, reply);
-    ids("recorded-first-entry-id", figures.first_id, reply);
+    ids("last-generated-id", counters.last_id, reply);
+    ids("max-deleted-entry-id", counters.max_deleted_id, reply);
+    counts("entries-added", counters.entries_added as i64, reply);
+    ids("recorded-first-entry-id", counters.first_id, reply);
 }
 
 fn summarize(stream: &Stream, reply: &mut Reply<'_>) {
@@ -145,7 +145,7 @@ fn write_progress(stream: &Stream, group: &Group, reply: &mut Reply<'_>) {
         read => reply.integer(read),
     }
     reply.bulk(b"lag");
-    match stream.figures().lag(group) {
+    match stream.counters().lag(group) {
         Some(lag) => reply.integer(lag),
         None => reply.null(),
     }

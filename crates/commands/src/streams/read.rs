@@ -264,14 +264,14 @@ impl<'a> Options<'a> {
         let of_group = self.reader.is_some();
         let error = match c_string(argument) {
             b"$" if of_group => MEANINGLESS_LAST,
-            b"$" => return Some(stream.map_or(StreamId::MIN, |stream| stream.figures().last_id)),
+            b"$" => return Some(stream.map_or(StreamId::MIN, |stream| stream.counters().last_id)),
             b">" if of_group => return Some(NEW),
             b">" => NEW_OF_XREAD,
             // The last entry itself: from Redis 7.4.
             b"+" if !of_group => {
                 let last = stream.and_then(|stream| stream.last_entry_id());
                 return Some(last.and_then(StreamId::previous).unwrap_or(match stream {
-                    Some(stream) => stream.figures().last_id,
+                    Some(stream) => stream.counters().last_id,
                     None => StreamId::MIN,
                 }));
             }

@@ -2,7 +2,7 @@
 
 use super::read::element;
 use super::{Error, Reader};
-use crate::stream::{Corrupt, ENTRIES_READ_UNKNOWN, Figures, RestoredGroup, Stream, StreamId};
+use crate::stream::{Corrupt, Counters, ENTRIES_READ_UNKNOWN, RestoredGroup, Stream, StreamId};
 
 impl From<Corrupt> for Error {
     fn from(_: Corrupt) -> Self {
@@ -19,27 +19,27 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, counted: bool) -> Result<Box<Str
         stream.restore_node(id_of(key), &element(reader)?)?;
     }
     let (length, last_id) = (reader.number()?, id(reader)?);
-    let figures = if counted {
+    let counters = if counted {
         let (first_id, max_deleted_id) = (id(reader)?, id(reader)?);
-        Figures { length, first_id, last_id, max_deleted_id, entries_added: reader.number()? }
+        Counters { length, first_id, last_id, max_deleted_id, entries_added: reader.number()? }
     } else {
         // For a stream without entries, Redis 7.0 finds the largest id.
         let first_id = stream.first_entry_id().unwrap_or(StreamId::MAX);
-        Figures { length, first_id, last_id, max_deleted_id: StreamId::MIN, entries_added: length }
+        Counters { length, first_id, last_id, max_deleted_id: StreamId::MIN, entries_added: length }
     };
-    stream.restore_figures(figures)?;
+    stream.restore_counters(counters)?;
     for _ in 0..reader.count(5)? {
-        stream.restore_group(group(reader, (!counted).then_some(&figures))?)?;
+        stream.restore_group(group(reader, (!counted).then_some(&counters))?)?;
     }
     Ok(stream)
 }
 
-/// Reads a group. `figures`: those of a stream in the older form, which lacks the number of entries
+/// Reads a group. `counters`: those of a stream in the older form, which lacks the number of entries
 /// that the group has read.
-fn group(reader: &mut Reader<'_>, figures: Option<&Figures>) -> Result<RestoredGroup, Error> {
+fn group(reader: &mut Reader<'_>, counters: Option<&Counters>) -> Result<RestoredGroup, Error> {
     let (name, last_id) = (element(reader)?, id(reader)?);
-    let entries_read = match figures {
-        Some(figures) => figures.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
+    let entries_read = match counters {
+        Some(counters) => counters.entries_up_to(last_id).map_or(ENTRIES_READ_UNKNOWN, |count| count as i64),
         // Unknown is all ones.
         None => reader.number()? as i64,
     };

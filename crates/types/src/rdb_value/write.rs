@@ -106,12 +106,12 @@ fn write_stream(stream: &Stream, writer: &mut Writer<'_>) {
         writer.string(&raw(first));
         writer.string(&listpack);
     }
-    let figures = stream.figures();
-    writer.length(figures.length);
-    for id in [figures.last_id, figures.first_id, figures.max_deleted_id] {
+    let counters = stream.counters();
+    writer.length(counters.length);
+    for id in [counters.last_id, counters.first_id, counters.max_deleted_id] {
         write_id(id, writer);
     }
-    writer.length(figures.entries_added);
+    writer.length(counters.entries_added);
     writer.length(stream.groups().len() as u64);
     for group in stream.groups() {
         write_group(group, writer);

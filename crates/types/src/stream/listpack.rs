@@ -5,7 +5,7 @@
 //! stream.
 
 use super::Stream;
-use super::figures::Figures;
+use super::counters::Counters;
 use super::group::{Consumer, Group, Nack};
 use super::id::StreamId;
 use super::node::{Node, listpack_entries, room_for};
@@ -38,7 +38,7 @@ impl Stream {
         self.nodes.iter().map(|node| (node.first, listpack_of(node)))
     }
 
-    /// Appends a node of a payload, given its id and its listpack. [`Stream::restore_figures`] sets
+    /// Appends a node of a payload, given its id and its listpack. [`Stream::restore_counters`] sets
     /// the counters.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Stream {
         }
         node.seal();
         self.node_bytes += node.allocated_bytes();
-        self.figures.length += u64::from(node.live);
+        self.counters.length += u64::from(node.live);
         self.push_node(node);
         Ok(())
     }
@@ -65,12 +65,12 @@ impl Stream {
     ///
     /// # Errors
     /// [`Corrupt`] if they don't match the nodes.
-    pub fn restore_figures(&mut self, figures: Figures) -> Result<(), Corrupt> {
+    pub fn restore_counters(&mut self, counters: Counters) -> Result<(), Corrupt> {
         let last = self.last_entry_id();
-        if figures.length != self.figures.length || last.is_some_and(|last| last > figures.last_id) {
+        if counters.length != self.counters.length || last.is_some_and(|last| last > counters.last_id) {
             return Err(Corrupt);
         }
-        self.figures = figures;
+        self.counters = counters;
         Ok(())
     }
 

@@ -31,11 +31,11 @@
 //! | `group` | groups and consumers |
 //! | `reading` | ranges, and delivery to consumers |
 //! | `trim` | trimming and deletion |
-//! | `figures` | the counters, and a group's lag derived from them |
+//! | `counters` | the counters, and a group's lag derived from them |
 //! | `listpack` | the form in `DUMP` payloads and snapshots |
 //! | `radix` | the size of the radix tree that Redis would have |
 
-mod figures;
+mod counters;
 mod group;
 mod id;
 mod listpack;
@@ -47,7 +47,7 @@ mod reading;
 mod tests;
 mod trim;
 
-pub use figures::Figures;
+pub use counters::Counters;
 pub use group::{Consumer, ENTRIES_READ_UNKNOWN, Group, Pending};
 pub use id::{ID_LEN_MAX, IdText, NewId, StreamId};
 pub use listpack::{Corrupt, RestoredGroup};
@@ -92,7 +92,7 @@ pub struct Stream {
     nodes: Ordered<Node>,
     /// Heap bytes of all nodes.
     node_bytes: usize,
-    figures: Figures,
+    counters: Counters,
     /// Ordered by name.
     groups: Vec<Group>,
     /// Heap bytes of all groups.
@@ -106,18 +106,18 @@ impl Stream {
     }
 
     /// Returns its counters.
-    pub fn figures(&self) -> &Figures {
-        &self.figures
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Returns the number of entries.
     pub fn length(&self) -> u64 {
-        self.figures.length
+        self.counters.length
     }
 
     /// Returns whether it has no entries.
     pub fn has_no_entries(&self) -> bool {
-        self.figures.length == 0
+        self.counters.length == 0
     }
 
     /// Returns the number of nodes, which are the keys of Redis's radix tree.
@@ -149,7 +149,7 @@ impl Stream {
 
     /// Returns the id that a new entry would get.
     fn next_id(&self, wanted: NewId, now_ms: u64) -> Result<StreamId, AppendError> {
-        let last = self.figures.last_id;
+        let last = self.counters.last_id;
         if last == StreamId::MAX {
             return Err(AppendError::Exhausted);
         }
@@ -191,12 +191,12 @@ impl Stream {
             None => self.append_node(id, fields, room_bytes),
         };
         added.map_err(|_| AppendError::OutOfMemory)?;
-        let figures = &mut self.figures;
-        figures.length += 1;
-        figures.entries_added = figures.entries_added.wrapping_add(1);
-        figures.last_id = id;
-        if figures.length == 1 {
-            figures.first_id = id;
+        let counters = &mut self.counters;
+        counters.length += 1;
+        counters.entries_added = counters.entries_added.wrapping_add(1);
+        counters.last_id = id;
+        if counters.length == 1 {
+            counters.first_id = id;
         }
         Ok(id)
     }
@@ -239,12 +239,12 @@ impl Stream {
     /// Sets the last id and, if given, the number of entries ever added and the largest deleted id
     /// (`XSETID`).
     pub fn set_id(&mut self, last_id: StreamId, entries_added: Option<u64>, max_deleted_id: Option<StreamId>) {
-        self.figures.last_id = last_id;
+        self.counters.last_id = last_id;
         if let Some(added) = entries_added {
-            self.figures.entries_added = added;
+            self.counters.entries_added = added;
         }
         if let Some(id) = max_deleted_id {
-            self.figures.max_deleted_id = id;
+            self.counters.max_deleted_id = id;
         }
         // An id may now occur twice, so the remembered positions of the groups are no longer valid.
         for group in &mut self.groups {
@@ -307,10 +307,10 @@ impl Stream {
 
     /// Changes a group, and updates the running sum.
     #[inline]
-    fn change_group<R>(&mut self, group: usize, change: impl FnOnce(&Ordered<Node>, &Figures, &mut Group) -> R) -> R {
+    fn change_group<R>(&mut self, group: usize, change: impl FnOnce(&Ordered<Node>, &Counters, &mut Group) -> R) -> R {
         let group = &mut self.groups[group];
         let before = group.allocated_bytes();
-        let result = change(&self.nodes, &self.figures, group);
+        let result = change(&self.nodes, &self.counters, group);
         self.group_bytes = self.group_bytes + group.allocated_bytes() - before;
         result
     }
@@ -327,7 +327,7 @@ fn has_room(tail: &Node, data_bytes: usize, limits: &NodeLimits) -> bool {
 
 impl PartialEq for Stream {
     fn eq(&self, other: &Self) -> bool {
-        self.figures == other.figures && self.nodes == other.nodes && self.groups == other.groups
+        self.counters == other.counters && self.nodes == other.nodes && self.groups == other.groups
     }
 }
 
@@ -340,7 +340,7 @@ impl Clone for Stream {
         Stream {
             node_bytes: nodes.iter().map(Node::allocated_bytes).sum(),
             group_bytes: groups.iter().map(Group::allocated_bytes).sum(),
-            figures: self.figures,
+            counters: self.counters,
             nodes,
             groups,
         }

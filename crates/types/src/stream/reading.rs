@@ -1,7 +1,7 @@
 //! Ranges of a stream, and the delivery of its entries to consumers.
 
 use super::Stream;
-use super::figures::Figures;
+use super::counters::Counters;
 use super::group::{ConsumerNumber, Group, Nack, Pending};
 use super::id::StreamId;
 use super::node::{Entry, Fields, Node, Reader};
@@ -121,7 +121,8 @@ impl Stream {
     /// Returns whether there is an entry with a higher id.
     pub fn has_entries_after(&self, id: StreamId) -> bool {
         // Fast path: most readers wait at the last id.
-        id < self.figures().last_id && id.next().is_some_and(|start| self.range(start, StreamId::MAX, 1, |_, _| ()) > 0)
+        id < self.counters().last_id
+            && id.next().is_some_and(|start| self.range(start, StreamId::MAX, 1, |_, _| ()) > 0)
     }
 
     /// Returns whether there is an entry with this id.
@@ -140,7 +141,7 @@ impl Stream {
         noack: bool,
         mut visit: impl FnMut(StreamId, Fields<'_>),
     ) -> Delivered {
-        self.change_group(group, |nodes, figures, group| {
+        self.change_group(group, |nodes, counters, group| {
             let mut delivered = Delivered::default();
             let mut number = None;
             let last_id = group.last_id;
@@ -155,7 +156,7 @@ impl Stream {
                         delivered.created_consumer = created;
                         number
                     });
-                    advance(figures, group, entry.id);
+                    advance(counters, group, entry.id);
                     group.cursor = Some((node.first, entries.position()));
                     visit(entry.id, entry.fields);
                     if !noack {
@@ -278,8 +279,8 @@ fn resume<'n>(nodes: &'n Ordered<Node>, group: &Group) -> Option<(Place, Reader<
 
 /// Records that a group has read an entry.
 #[inline]
-fn advance(figures: &Figures, group: &mut Group, id: StreamId) {
-    group.entries_read = figures.entries_read_after(group, id);
+fn advance(counters: &Counters, group: &mut Group, id: StreamId) {
+    group.entries_read = counters.entries_read_after(group, id);
     group.last_id = id;
 }
 

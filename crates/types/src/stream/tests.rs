@@ -109,7 +109,7 @@ fn entries_agree_with_a_plain_model() {
                     }
                 }
                 2 if random.one_in(6) => {
-                    let least = id(random.below(1 + stream.figures().last_id.ms), random.below(3));
+                    let least = id(random.below(1 + stream.counters().last_id.ms), random.below(3));
                     let kept = model.split_off(&least);
                     assert_eq!(stream.trim(Trim::Id(least), false, 0), model.len() as u64);
                     model = kept;
@@ -124,7 +124,7 @@ fn entries_agree_with_a_plain_model() {
                 }
                 _ => {
                     let fields = random_pairs(&mut random);
-                    let last = stream.figures().last_id;
+                    let last = stream.counters().last_id;
                     let wanted = random_id(&mut random, last);
                     match add(&mut stream, wanted, &fields, &limits) {
                         Ok(new) => {
@@ -150,9 +150,9 @@ fn entries_agree_with_a_plain_model() {
 
 fn compare_ranges(stream: &Stream, model: &BTreeMap<StreamId, Pairs>, random: &mut Random) {
     assert_eq!(stream.length(), model.len() as u64);
-    assert_eq!(stream.figures().first_id, model.keys().next().copied().unwrap_or_default());
+    assert_eq!(stream.counters().first_id, model.keys().next().copied().unwrap_or_default());
     assert_eq!(stream.last_entry_id(), model.keys().next_back().copied());
-    let span = stream.figures().last_id.ms + 2;
+    let span = stream.counters().last_id.ms + 2;
     let (start, end) = (id(random.below(span), random.below(3)), id(random.below(span), random.below(3)));
     let count = 1 + random.below(50) as usize;
     for (start, end) in [(StreamId::MIN, StreamId::MAX), (start, end), (start, StreamId::MAX), (start, start)] {
@@ -179,7 +179,7 @@ fn groups_and_consumers_stay_consistent() {
         let names: [&[u8]; 3] = [b"one", b"two", b"a consumer of a longer name"];
         for now_ms in 0..600 {
             let consumer = random.pick(&names);
-            let some = id(random.below(1 + stream.figures().last_id.ms), 0);
+            let some = id(random.below(1 + stream.counters().last_id.ms), 0);
             let how = Claim {
                 consumer,
                 min_idle_ms: random.pick(&[0, 0, 50]),
@@ -191,7 +191,7 @@ fn groups_and_consumers_stay_consistent() {
             };
             match random.below(12) {
                 0..=3 => {
-                    let next = stream.figures().last_id.ms + 1;
+                    let next = stream.counters().last_id.ms + 1;
                     simple(&mut stream, next..next + 1 + random.below(5));
                 }
                 4 | 5 => {
@@ -252,7 +252,7 @@ fn restore(stream: &Stream) -> Result<Stream, Corrupt> {
     for (first, listpack) in stream.listpacks() {
         restored.restore_node(first, &listpack)?;
     }
-    restored.restore_figures(*stream.figures())?;
+    restored.restore_counters(*stream.counters())?;
     for group in stream.groups() {
         let mut copy = RestoredGroup::new(group.name(), group.last_id(), group.entries_read());
         for pending in group.pending_from(StreamId::MIN) {
@@ -273,10 +273,10 @@ fn listpacks_round_trip() {
         let mut stream = Stream::default();
         for _ in 0..random.below(300) {
             let fields = random_pairs(&mut random);
-            let wanted = random_id(&mut random, stream.figures().last_id);
+            let wanted = random_id(&mut random, stream.counters().last_id);
             let _ = add(&mut stream, wanted, &fields, &LIMITS);
             if random.one_in(4) {
-                let first = stream.figures().first_id;
+                let first = stream.counters().first_id;
                 stream.delete(&[first]);
             }
         }
@@ -314,7 +314,7 @@ fn corrupt_listpacks_are_rejected() {
     let mut stream = Stream::default();
     for _ in 0..20 {
         let fields = random_pairs(&mut random);
-        let wanted = random_id(&mut random, stream.figures().last_id);
+        let wanted = random_id(&mut random, stream.counters().last_id);
         let _ = add(&mut stream, wanted, &fields, &NodeLimits { bytes: 0, entries: 0 });
     }
     let (first, whole) = stream.listpacks().next().unwrap();
@@ -337,7 +337,7 @@ fn corrupt_listpacks_are_rejected() {
     let mut twice = Stream::default();
     twice.restore_node(first, &whole).unwrap();
     assert_eq!(twice.restore_node(first, &whole), Err(Corrupt), "ids must ascend");
-    assert_eq!(twice.restore_figures(Figures::default()), Err(Corrupt), "the length is wrong");
+    assert_eq!(twice.restore_counters(Counters::default()), Err(Corrupt), "the length is wrong");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn entries_after_deleted_ones_with_higher_ids() {
         let limits = NodeLimits { bytes: 4096, entries: 1 + random.below(6) };
         let (mut stream, mut model) = (Stream::default(), BTreeMap::new());
         for _ in 0..80 {
-            let last = stream.figures().last_id;
+            let last = stream.counters().last_id;
             match random.below(5) {
                 0 => {
                     let top = stream.last_entry_id().unwrap_or_default();

@@ -24,7 +24,7 @@ impl Stream {
     pub fn trim(&mut self, to: Trim, approximate: bool, limit: u64) -> u64 {
         let mut deleted = 0;
         while let Some(place) = self.nodes.first_place() {
-            if matches!(to, Trim::Length(most) if self.figures.length <= most) {
+            if matches!(to, Trim::Length(most) if self.counters.length <= most) {
                 break;
             }
             let node = self.nodes.get(place);
@@ -33,12 +33,12 @@ impl Stream {
                 break;
             }
             let is_whole = match to {
-                Trim::Length(most) => self.figures.length - live >= most,
+                Trim::Length(most) => self.counters.length - live >= most,
                 Trim::Id(least) => node.last < least,
             };
             if is_whole {
                 self.remove_node(place);
-                self.figures.length -= live;
+                self.counters.length -= live;
                 deleted += live;
                 continue;
             }
@@ -47,8 +47,8 @@ impl Stream {
             }
             break;
         }
-        if self.figures.length == 0 {
-            self.figures.first_id = StreamId::MIN;
+        if self.counters.length == 0 {
+            self.counters.first_id = StreamId::MIN;
         } else if deleted > 0 {
             self.find_first_id();
         }
@@ -60,7 +60,7 @@ impl Stream {
     /// none.
     pub fn threshold_left(&self, to: Trim) -> Trim {
         match to {
-            Trim::Length(_) => Trim::Length(self.figures.length),
+            Trim::Length(_) => Trim::Length(self.counters.length),
             Trim::Id(_) => {
                 let first = self.nodes.iter().find_map(|node| node.entries().next());
                 Trim::Id(first.map_or(StreamId::MAX, |entry| entry.id))
@@ -72,7 +72,7 @@ impl Stream {
     fn trim_node(&mut self, place: Place, to: Trim) -> u64 {
         let node = self.nodes.get_mut(place);
         let (excess, least) = match to {
-            Trim::Length(most) => (self.figures.length - most, StreamId::MAX),
+            Trim::Length(most) => (self.counters.length - most, StreamId::MAX),
             Trim::Id(least) => (u64::MAX, least),
         };
         let doomed: Vec<EntryPlace> = node
@@ -85,7 +85,7 @@ impl Stream {
         for &place in &doomed {
             node.delete(place);
         }
-        self.figures.length -= doomed.len() as u64;
+        self.counters.length -= doomed.len() as u64;
         doomed.len() as u64
     }
 
@@ -95,14 +95,14 @@ impl Stream {
         let mut first_deleted = false;
         for &id in ids {
             if self.delete_one(id) {
-                first_deleted |= id == self.figures.first_id;
-                self.figures.max_deleted_id = self.figures.max_deleted_id.max(id);
+                first_deleted |= id == self.counters.first_id;
+                self.counters.max_deleted_id = self.counters.max_deleted_id.max(id);
                 deleted += 1;
             }
         }
-        if self.figures.length == 0 {
+        if self.counters.length == 0 {
             if deleted > 0 {
-                self.figures.first_id = StreamId::MIN;
+                self.counters.first_id = StreamId::MIN;
             }
         } else if first_deleted {
             self.find_first_id();
@@ -119,7 +119,7 @@ impl Stream {
         } else {
             node.delete(entry);
         }
-        self.figures.length -= 1;
+        self.counters.length -= 1;
         true
     }
 
@@ -131,6 +131,6 @@ impl Stream {
     fn find_first_id(&mut self) {
         let mut first = StreamId::MIN;
         self.range(StreamId::MIN, StreamId::MAX, 1, |id, _| first = id);
-        self.figures.first_id = first;
+        self.counters.first_id = first;
     }
 }

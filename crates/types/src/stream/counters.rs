@@ -5,7 +5,7 @@ use super::id::StreamId;
 
 /// The counters of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct Counters {
     /// Number of entries.
     pub length: u64,
     /// Id of the first entry; 0-0 without any.
@@ -18,7 +18,7 @@ pub struct Figures {
     pub entries_added: u64,
 }
 
-impl Figures {
+impl Counters {
     /// Returns whether `XDEL` may have removed an entry with this id or a later one (Redis's
     /// `streamRangeHasTombstones`).
     fn has_tombstones_from(&self, start: StreamId) -> bool {
