@@ -135,14 +135,14 @@ pub fn object(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         idle_time_s(entry.access(), now_ms as u64),
     );
     if let Some(list) = entry.held().view::<List>() {
-        let figures = list.figures();
+        let stats = list.stats();
         // Like Redis, counts the frame of each node's listpack.
-        let bytes = figures.entry_bytes + figures.nodes * LISTPACK_FRAME_BYTES;
-        let average = list.len() as f64 / figures.nodes as f64;
-        let compresses = i32::from(figures.compresses);
+        let bytes = stats.entry_bytes + stats.nodes * LISTPACK_FRAME_BYTES;
+        let average = list.len() as f64 / stats.nodes as f64;
+        let compresses = i32::from(stats.compresses);
         line += &format!(
             " ql_nodes:{} ql_avg_node:{average:.2} ql_listpack_max:{fill} ql_compressed:{compresses} ql_uncompressed_size:{bytes}",
-            figures.nodes,
+            stats.nodes,
         );
     }
     reply.simple(&line);

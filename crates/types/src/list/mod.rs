@@ -23,7 +23,7 @@ mod view;
 pub use node::{ALONE_BYTES_DEFAULT, NodeLimit};
 pub use quicklist::{End, Quicklist};
 pub(crate) use view::Run;
-pub use view::{ListFigures, ListView, resolve, resolve_range};
+pub use view::{ListStats, ListView, resolve, resolve_range};
 
 use crate::collection::{Collection, INLINE_PACKED_BYTES_MAX, PackedForm};
 use crate::pack::{Element, Encoded, Pack, PackRef};

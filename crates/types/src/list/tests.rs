@@ -166,9 +166,9 @@ fn the_middle_of_a_list_is_compressed() {
             plain.push(end, element.as_bytes(), NodeLimit { plain_depth: 0, ..limit });
         }
         let check = |list: &List| {
-            let figures = list.view().figures();
-            assert!(figures.compresses);
-            assert_eq!(figures.compressed, figures.nodes.saturating_sub(2 * depth as usize));
+            let stats = list.view().stats();
+            assert!(stats.compresses);
+            assert_eq!(stats.compressed, stats.nodes.saturating_sub(2 * depth as usize));
             assert_eq!(list.allocated_bytes(), summed_bytes(list));
         };
         check(&list);

@@ -114,12 +114,12 @@ impl<'a> ListView<'a> {
     }
 
     /// Returns statistics of its memory (`DEBUG OBJECT`).
-    pub fn figures(self) -> ListFigures {
+    pub fn stats(self) -> ListStats {
         match self {
             ListView::Packed(pack) => {
-                ListFigures { nodes: 1, entry_bytes: pack.entries().len(), compresses: false, compressed: 0 }
+                ListStats { nodes: 1, entry_bytes: pack.entries().len(), compresses: false, compressed: 0 }
             }
-            ListView::Nodes(list) => ListFigures {
+            ListView::Nodes(list) => ListStats {
                 nodes: list.nodes().len(),
                 entry_bytes: list.nodes().iter().map(Node::entry_bytes).sum(),
                 compresses: list.compresses(),
@@ -180,7 +180,7 @@ pub fn resolve_range(start: i64, stop: i64, len: usize) -> (usize, usize) {
 
 /// Statistics of a list's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListFigures {
+pub struct ListStats {
     /// Blocks of memory.
     pub nodes: usize,
     /// Bytes of their entries, uncompressed.
