@@ -122,7 +122,7 @@ pub(crate) fn add_scores<'m>(
                     Some(score)
                 }
                 Added::Same(score) => Some(score),
-                Added::Left => None,
+                Added::Skipped => None,
                 Added::NotANumber => {
                     tally.not_a_number = true;
                     None

@@ -95,7 +95,7 @@ pub enum Added {
     /// The member had this score already.
     Same(f64),
     /// The options exclude the change.
-    Left,
+    Skipped,
     /// The sum is NaN; nothing was changed.
     NotANumber,
 }
@@ -267,7 +267,7 @@ impl SortedSet {
                     }
                     decided
                 }
-                None if options.xx => Added::Left,
+                None if options.xx => Added::Skipped,
                 None => {
                     self.insert(member, score, limits);
                     Added::New(score)
@@ -281,7 +281,7 @@ impl SortedSet {
                     }
                     decided
                 }
-                None if options.xx => Added::Left,
+                None if options.xx => Added::Skipped,
                 None => {
                     set.insert(member, score);
                     Added::New(score)
@@ -348,13 +348,13 @@ impl SortedSet {
 /// Returns the effect of a new score on an existing member.
 fn decide(before: f64, score: f64, options: AddOptions) -> Added {
     if options.nx {
-        return Added::Left;
+        return Added::Skipped;
     }
     let score = if options.incr { before + score } else { score };
     if score.is_nan() {
         Added::NotANumber
     } else if (options.lt && score >= before) || (options.gt && score <= before) {
-        Added::Left
+        Added::Skipped
     } else if score == before {
         Added::Same(score)
     } else {

@@ -142,11 +142,11 @@ fn options_restrict_changes() {
     let mut set = SortedSet::empty();
     let add = |set: &mut SortedSet, score: f64, options: AddOptions| set.add(b"m", score, options, PackLimits::DEFAULT);
     let none = AddOptions::default();
-    assert_eq!(add(&mut set, 1.0, AddOptions { xx: true, ..none }), Added::Left);
+    assert_eq!(add(&mut set, 1.0, AddOptions { xx: true, ..none }), Added::Skipped);
     assert!(set.is_empty());
     assert_eq!(add(&mut set, 1.0, AddOptions { gt: true, incr: true, ..none }), Added::New(1.0));
-    assert_eq!(add(&mut set, 5.0, AddOptions { nx: true, ..none }), Added::Left);
-    assert_eq!(add(&mut set, 0.5, AddOptions { gt: true, ..none }), Added::Left);
+    assert_eq!(add(&mut set, 5.0, AddOptions { nx: true, ..none }), Added::Skipped);
+    assert_eq!(add(&mut set, 0.5, AddOptions { gt: true, ..none }), Added::Skipped);
     assert_eq!(add(&mut set, 0.5, AddOptions { lt: true, ..none }), Added::Updated(0.5));
     assert_eq!(add(&mut set, 2.0, AddOptions { incr: true, ..none }), Added::Updated(2.5));
     assert_eq!(add(&mut set, f64::INFINITY, AddOptions { incr: true, ..none }), Added::Updated(f64::INFINITY));
