@@ -47,8 +47,8 @@ struct Trimming {
 
 impl Trimming {
     /// Returns the threshold to propagate and its index, if it differs from the client's.
-    fn threshold_left(&self, stream: &Stream) -> Option<(usize, Trim)> {
-        self.approximate.then(|| (self.at, stream.threshold_left(self.to)))
+    fn remaining_threshold(&self, stream: &Stream) -> Option<(usize, Trim)> {
+        self.approximate.then(|| (self.at, stream.remaining_threshold(self.to)))
     }
 }
 
@@ -87,7 +87,7 @@ pub fn xadd(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
             Some(how) if added.is_ok() => stream.trim(how.to, how.approximate, how.limit),
             _ => 0,
         };
-        let threshold = options.trimming.filter(|_| is_journaled).and_then(|how| how.threshold_left(stream));
+        let threshold = options.trimming.filter(|_| is_journaled).and_then(|how| how.remaining_threshold(stream));
         let change = Change::event(&Event(EventClass::Stream, "xadd"));
         let change = if trimmed > 0 { change.and(&Event(EventClass::Stream, "xtrim")) } else { change };
         (change.when(added.is_ok()), added.map(|id| (id, threshold)))
@@ -122,7 +122,8 @@ pub fn xtrim(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let is_journaled = access.is_journaled();
     let trimmed = access.db(&key).change_as(&key, Missing::Skip, |stream: &mut StreamBox| {
         let trimmed = stream.trim(how.to, how.approximate, how.limit);
-        let threshold = Some(how).filter(|_| is_journaled && trimmed > 0).and_then(|how| how.threshold_left(stream));
+        let threshold =
+            Some(how).filter(|_| is_journaled && trimmed > 0).and_then(|how| how.remaining_threshold(stream));
         (Change::event(&Event(EventClass::Stream, "xtrim")).when(trimmed > 0), (trimmed, threshold))
     });
     let Ok(trimmed) = trimmed else { return reply.error(errors::WRONG_TYPE) };

@@ -429,13 +429,13 @@ fn costs_in_bytes() {
 fn an_exact_trim_to_the_remaining_entries_removes_nothing() {
     let mut stream = Stream::default();
     let nothing = Trim::Id(StreamId::MIN);
-    assert_eq!(stream.threshold_left(nothing), Trim::Id(StreamId::MAX));
+    assert_eq!(stream.remaining_threshold(nothing), Trim::Id(StreamId::MAX));
     simple(&mut stream, 1..6);
     stream.delete(&[id(1, 0)]);
-    assert_eq!(stream.threshold_left(nothing), Trim::Id(id(1, 0)));
-    assert_eq!(stream.threshold_left(Trim::Length(0)), Trim::Length(4));
+    assert_eq!(stream.remaining_threshold(nothing), Trim::Id(id(1, 0)));
+    assert_eq!(stream.remaining_threshold(Trim::Length(0)), Trim::Length(4));
     for to in [nothing, Trim::Length(0)] {
-        let left = stream.threshold_left(to);
+        let left = stream.remaining_threshold(to);
         assert_eq!(stream.trim(left, false, 0), 0);
     }
 }

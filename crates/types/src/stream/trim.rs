@@ -58,7 +58,7 @@ impl Stream {
     /// Returns the threshold of an exact trim that keeps exactly the current entries: their number,
     /// or the id of the first entry, deleted ones included; the largest possible id if there is
     /// none.
-    pub fn threshold_left(&self, to: Trim) -> Trim {
+    pub fn remaining_threshold(&self, to: Trim) -> Trim {
         match to {
             Trim::Length(_) => Trim::Length(self.counters.length),
             Trim::Id(_) => {
