@@ -50,7 +50,7 @@ pub fn lrange(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
         Ok(Some(list)) => {
             let (first, count) = resolve_range(start, stop, list.len());
             reply.array(count);
-            list.show_count(first, false, count, |element| write_element(element, reply));
+            list.visit_count(first, false, count, |element| write_element(element, reply));
         }
     }
 }
@@ -189,7 +189,7 @@ impl Search {
         let len = list.len();
         let from = if self.backward { len.wrapping_sub(1) } else { 0 };
         let (mut place, mut matches) = (0, 0);
-        list.show_from(from, self.backward, |element| {
+        list.visit_from(from, self.backward, |element| {
             place += 1;
             if element == wanted {
                 matches += 1;

@@ -106,7 +106,7 @@ pub(super) fn pop_several(
             return (Change::none(), 0);
         }
         let from = if end == End::Left { 0 } else { len - 1 };
-        view.show_count(from, end == End::Right, count, |element| write_element(element, reply));
+        view.visit_count(from, end == End::Right, count, |element| write_element(element, reply));
         list.cut(end, count);
         (popped(end), count)
     })

@@ -40,7 +40,7 @@ fn check(list: &List, model: &[Vec<u8>], limit: NodeLimit) {
     assert_eq!(elements(list), model);
     let mut backward = Vec::new();
     if let Some(last) = model.len().checked_sub(1) {
-        list.view().show_count(last, true, usize::MAX, |element| backward.push(element.to_vec()));
+        list.view().visit_count(last, true, usize::MAX, |element| backward.push(element.to_vec()));
     }
     backward.reverse();
     assert_eq!(backward, model);

@@ -48,22 +48,22 @@ impl<'a> ListView<'a> {
         self.len() == 0
     }
 
-    /// Passes the element at an index to `show`; negative indexes count from the end, -1 being the
+    /// Passes the element at an index to `visit`; negative indexes count from the end, -1 being the
     /// last.
-    pub fn get<R>(self, index: i64, show: impl FnOnce(Element<'_>) -> R) -> Option<R> {
+    pub fn get<R>(self, index: i64, visit: impl FnOnce(Element<'_>) -> R) -> Option<R> {
         let (number, index) = self.locate(resolve(index, self.len())?)?;
-        self.with_run(number, |run| show(run.pack.get(nth(run.pack, run.first, run.end, run.len, index))))
+        self.with_run(number, |run| visit(run.pack.get(nth(run.pack, run.first, run.end, run.len, index))))
     }
 
-    /// Passes the elements from an index (from the front in both directions) on to `show`, towards
-    /// the end or, if `backward`, the front, until `show` breaks.
-    pub fn show_from(self, index: usize, backward: bool, mut show: impl FnMut(Element<'_>) -> ControlFlow<()>) {
+    /// Passes the elements from an index (from the front in both directions) on to `visit`, towards
+    /// the end or, if `backward`, the front, until `visit` breaks.
+    pub fn visit_from(self, index: usize, backward: bool, mut visit: impl FnMut(Element<'_>) -> ControlFlow<()>) {
         let Some((mut number, index)) = self.locate(index) else { return };
         let mut start = Some(index);
         loop {
             let flow = self.with_run(number, |run| {
                 let at = start.take().map(|index| nth(run.pack, run.first, run.end, run.len, index));
-                if backward { run.show_backward(at, &mut show) } else { run.show_forward(at, &mut show) }
+                if backward { run.visit_backward(at, &mut visit) } else { run.visit_forward(at, &mut visit) }
             });
             let next = if backward { number.checked_sub(1) } else { Some(number + 1) };
             match (flow, next) {
@@ -73,29 +73,29 @@ impl<'a> ListView<'a> {
         }
     }
 
-    /// Shows up to `count` elements from an index on, as [`ListView::show_from`].
+    /// Passes up to `count` elements from an index on to `visit`, as [`ListView::visit_from`].
     #[inline]
-    pub fn show_count(self, index: usize, backward: bool, count: usize, mut show: impl FnMut(Element<'_>)) {
+    pub fn visit_count(self, index: usize, backward: bool, count: usize, mut visit: impl FnMut(Element<'_>)) {
         let mut left = count;
         if left == 0 {
             return;
         }
-        self.show_from(index, backward, |element| {
-            show(element);
+        self.visit_from(index, backward, |element| {
+            visit(element);
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
     }
 
-    /// Passes all elements to `show`, in order.
-    pub fn for_each(self, show: impl FnMut(Element<'_>)) {
-        self.show_count(0, false, usize::MAX, show);
+    /// Passes all elements to `visit`, in order.
+    pub fn for_each(self, visit: impl FnMut(Element<'_>)) {
+        self.visit_count(0, false, usize::MAX, visit);
     }
 
     /// Returns whether all elements satisfy `is`; stops at the first that doesn't.
     pub fn all(self, mut is: impl FnMut(Element<'_>) -> bool) -> bool {
         let mut all = true;
-        self.show_from(0, false, |element| {
+        self.visit_from(0, false, |element| {
             all = is(element);
             if all { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
@@ -193,29 +193,29 @@ pub struct ListStats {
 
 impl Run<'_> {
     #[inline]
-    fn show_forward(
+    fn visit_forward(
         &self,
         at: Option<usize>,
-        show: &mut impl FnMut(Element<'_>) -> ControlFlow<()>,
+        visit: &mut impl FnMut(Element<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut at = at.unwrap_or(self.first);
         while at < self.end {
-            show(self.pack.get(at))?;
+            visit(self.pack.get(at))?;
             at = self.pack.next(at);
         }
         ControlFlow::Continue(())
     }
 
     #[inline]
-    fn show_backward(
+    fn visit_backward(
         &self,
         at: Option<usize>,
-        show: &mut impl FnMut(Element<'_>) -> ControlFlow<()>,
+        visit: &mut impl FnMut(Element<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut end = at.map_or(self.end, |at| self.pack.next(at));
         while end > self.first {
             end = self.pack.previous(end);
-            show(self.pack.get(end))?;
+            visit(self.pack.get(end))?;
         }
         ControlFlow::Continue(())
     }
