@@ -177,7 +177,7 @@ impl Tuning {
         NodeLimit {
             alone_bytes: self.list_alone_bytes.load(Relaxed) as usize,
             plain_depth: self.list_compress_depth.load(Relaxed),
-            ..NodeLimit::of_setting(self.list_max_listpack_size.load(Relaxed))
+            ..NodeLimit::from_setting(self.list_max_listpack_size.load(Relaxed))
         }
     }
 

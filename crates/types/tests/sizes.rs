@@ -70,8 +70,9 @@ fn strings_match_their_table() {
 
 fn list(elements: u64) -> usize {
     let mut list = List::empty();
-    (0..elements)
-        .for_each(|number| list.push(End::Right, format!("element:{number:05}").as_bytes(), NodeLimit::of_setting(-2)));
+    (0..elements).for_each(|number| {
+        list.push(End::Right, format!("element:{number:05}").as_bytes(), NodeLimit::from_setting(-2));
+    });
     bytes_of(list)
 }
 

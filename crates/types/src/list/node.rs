@@ -54,7 +54,7 @@ pub const ALONE_BYTES_DEFAULT: usize = 1 << 30;
 impl NodeLimit {
     /// Returns the limits for a value of `list-max-listpack-size`: -1 to -5 mean 4 to 64 KiB; a
     /// positive one means that many entries, and at most 8 KiB.
-    pub fn of_setting(setting: i32) -> Self {
+    pub fn from_setting(setting: i32) -> Self {
         let any = NodeLimit { bytes: 8192, entries: usize::MAX, alone_bytes: ALONE_BYTES_DEFAULT, plain_depth: 0 };
         match setting {
             ..0 => {

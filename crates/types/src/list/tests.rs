@@ -136,7 +136,7 @@ fn random_changes_agree_with_a_plain_model() {
         let setting = random.pick(&[-2, -2, -1, -5, 1, 3, 100]);
         let plain_depth = random.pick(&[0, 0, 1, 2]);
         let alone_bytes = random.pick(&[1, 60, ALONE_BYTES_DEFAULT, ALONE_BYTES_DEFAULT]);
-        let limit = NodeLimit { plain_depth, alone_bytes, ..NodeLimit::of_setting(setting) };
+        let limit = NodeLimit { plain_depth, alone_bytes, ..NodeLimit::from_setting(setting) };
         let (mut list, mut model) = (List::empty(), Vec::new());
         let changes = if round % 10 == 0 { 3000 } else { 300 };
         for change in 0..changes {
@@ -157,7 +157,7 @@ fn random_changes_agree_with_a_plain_model() {
 #[test]
 fn the_middle_of_a_list_is_compressed() {
     for depth in [1, 2, 5] {
-        let limit = NodeLimit { plain_depth: depth, ..NodeLimit::of_setting(-1) };
+        let limit = NodeLimit { plain_depth: depth, ..NodeLimit::from_setting(-1) };
         let (mut list, mut plain) = (List::empty(), List::empty());
         for number in 0..5000 {
             let end = if number % 3 == 0 { End::Left } else { End::Right };
@@ -203,7 +203,7 @@ fn the_middle_of_a_list_is_compressed() {
 /// A queue of constant length keeps its memory, in either direction.
 #[test]
 fn a_queue_keeps_its_memory() {
-    let limit = NodeLimit::of_setting(-2);
+    let limit = NodeLimit::from_setting(-2);
     for (push, pop) in [(End::Left, End::Right), (End::Right, End::Left), (End::Left, End::Left)] {
         let mut list = List::empty();
         for number in 0..1000 {
@@ -226,9 +226,9 @@ fn a_queue_keeps_its_memory() {
 
 #[test]
 fn limits_of_nodes() {
-    let bytes = |setting| NodeLimit::of_setting(setting).bytes;
+    let bytes = |setting| NodeLimit::from_setting(setting).bytes;
     assert_eq!([-1, -2, -3, -4, -5, -6, i32::MIN].map(bytes), [4096, 8192, 16384, 32768, 65536, 65536, 65536]);
-    let entries = |setting| NodeLimit::of_setting(setting).entries;
+    let entries = |setting| NodeLimit::from_setting(setting).entries;
     assert_eq!([0, 1, 7, 40_000].map(entries), [1, 1, 7, 32_768]);
 }
 
