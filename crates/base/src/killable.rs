@@ -3,8 +3,8 @@
 //!
 //! | bits | meaning | set by |
 //! | --- | --- | --- |
-//! | number | distinguishes runs | the runner, in [`Killable::begin`] |
-//! | mark | free for the runner's use | the runner, in [`Killable::begin`] |
+//! | number | distinguishes runs | the runner, in [`Killable::start`] |
+//! | mark | free for the runner's use | the runner, in [`Killable::start`] |
 //! | changed | the run has changed something | the runner, unless the run is killed |
 //! | killed | the run must change nothing and end | any thread, unless the run is changed |
 //! | runs | the run has started and not ended | the runner |
@@ -43,11 +43,11 @@ pub enum Kill {
 
 /// A snapshot of a run's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen(u64);
+pub struct Snapshot(u64);
 
-impl Seen {
+impl Snapshot {
     /// Returns whether the run had started and not ended.
-    pub fn runs(self) -> bool {
+    pub fn is_running(self) -> bool {
         self.0 & RUNS != 0
     }
 
@@ -56,7 +56,7 @@ impl Seen {
         self.0 & CHANGED != 0
     }
 
-    /// Returns the mark passed to [`Killable::begin`].
+    /// Returns the mark passed to [`Killable::start`].
     pub fn mark(self) -> bool {
         self.0 & MARK != 0
     }
@@ -69,8 +69,8 @@ impl Killable {
     }
 
     /// Starts the next run. Only the runner may call it. Earlier stores are visible to every thread
-    /// that sees this run ([`Killable::see`]).
-    pub fn begin(&self, mark: bool) {
+    /// that sees this run ([`Killable::snapshot`]).
+    pub fn start(&self, mark: bool) {
         // Relaxed: only the runner changes the number, and between runs nothing else in the word
         // matters.
         let number = (self.word.load(Ordering::Relaxed) >> NUMBER_SHIFT) + 1;
@@ -107,13 +107,13 @@ impl Killable {
     }
 
     /// Returns a snapshot of the run's state.
-    pub fn see(&self) -> Seen {
-        // Acquire: pairs with the release in `begin`.
-        Seen(self.word.load(Ordering::Acquire))
+    pub fn snapshot(&self) -> Snapshot {
+        // Acquire: pairs with the release in `start`.
+        Snapshot(self.word.load(Ordering::Acquire))
     }
 
     /// Kills the run that was seen, if it still runs and has changed nothing.
-    pub fn kill(&self, seen: Seen) -> Kill {
+    pub fn kill(&self, seen: Snapshot) -> Kill {
         let mut word = seen.0;
         loop {
             if word & RUNS == 0 || word >> NUMBER_SHIFT != seen.0 >> NUMBER_SHIFT {
@@ -143,36 +143,36 @@ mod tests {
     #[test]
     fn a_run_that_has_changed_something_is_not_killed() {
         let run = Killable::new();
-        assert!(!run.see().runs());
-        assert_eq!(run.kill(run.see()), Kill::Ended);
-        run.begin(true);
-        assert!(run.see().runs() && run.see().mark() && !run.see().has_changed());
-        let before = run.see();
+        assert!(!run.snapshot().is_running());
+        assert_eq!(run.kill(run.snapshot()), Kill::Ended);
+        run.start(true);
+        assert!(run.snapshot().is_running() && run.snapshot().mark() && !run.snapshot().has_changed());
+        let before = run.snapshot();
         assert!(run.change() && run.change());
-        assert_eq!((run.kill(before), run.kill(run.see())), (Kill::Changed, Kill::Changed));
+        assert_eq!((run.kill(before), run.kill(run.snapshot())), (Kill::Changed, Kill::Changed));
         assert!(!run.is_killed());
-        assert!(!run.end() && !run.see().runs());
+        assert!(!run.end() && !run.snapshot().is_running());
     }
 
     #[test]
     fn a_killed_run_changes_nothing() {
         let run = Killable::new();
-        run.begin(false);
-        assert_eq!((run.kill(run.see()), run.kill(run.see())), (Kill::Killed, Kill::Killed));
+        run.start(false);
+        assert_eq!((run.kill(run.snapshot()), run.kill(run.snapshot())), (Kill::Killed, Kill::Killed));
         assert!(run.is_killed());
-        assert!(!run.change() && !run.see().has_changed());
+        assert!(!run.change() && !run.snapshot().has_changed());
         assert!(run.end() && run.end());
-        assert_eq!(run.kill(run.see()), Kill::Ended);
+        assert_eq!(run.kill(run.snapshot()), Kill::Ended);
     }
 
     #[test]
     fn a_late_kill_spares_the_next_run() {
         let run = Killable::new();
-        run.begin(false);
-        let first = run.see();
+        run.start(false);
+        let first = run.snapshot();
         assert!(!run.end());
         assert_eq!(run.kill(first), Kill::Ended);
-        run.begin(false);
+        run.start(false);
         assert_eq!(run.kill(first), Kill::Ended);
         assert!(!run.is_killed());
         assert!(run.change());
@@ -191,12 +191,12 @@ mod loom_tests {
     fn a_run_is_killed_or_has_changed_something() {
         loom::model(|| {
             let run = Arc::new(Killable::new());
-            run.begin(false);
+            run.start(false);
             let killers: Vec<_> = (0..2)
                 .map(|_| {
                     let run = run.clone();
                     thread::spawn(move || {
-                        let seen = run.see();
+                        let seen = run.snapshot();
                         (seen.mark(), run.kill(seen) == Kill::Killed)
                     })
                 })
@@ -204,7 +204,7 @@ mod loom_tests {
             let mut killed = Vec::new();
             for mark in [false, true] {
                 if mark {
-                    run.begin(mark);
+                    run.start(mark);
                 }
                 let has_changed = run.change();
                 killed.push(run.end());

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pantala_base::killable::{Kill, Killable, Seen};
+use pantala_base::killable::{Kill, Killable, Snapshot};
 use pantala_engine::functions::{FunctionFacts, Functions, LibraryFacts, RestorePolicy, RunningFacts};
 use pantala_scripting::{
     Draft, Existing, Libraries, Library, Script, Scripts, State, already_exists, sha_from, sha_of,
@@ -105,7 +105,7 @@ impl Running {
     /// A script begins to run.
     pub fn begin(&self, kind: Kind, now_ms: i64) {
         self.since_ms.store(now_ms, Relaxed);
-        self.run.begin(kind == Kind::Function);
+        self.run.start(kind == Kind::Function);
     }
 
     /// It has run for too long: who it is.
@@ -131,20 +131,20 @@ impl Running {
 
     /// What it is.
     pub fn kind(&self) -> Kind {
-        kind_of(self.run.see())
+        kind_of(self.run.snapshot())
     }
 
     /// How long it has run, ms; `None`: none does.
     pub fn runs_ms(&self, now_ms: i64) -> Option<i64> {
-        self.run.see().runs().then(|| now_ms - self.since_ms.load(Relaxed))
+        self.run.snapshot().is_running().then(|| now_ms - self.since_ms.load(Relaxed))
     }
 
     /// Kills what it runs, if that is of a kind, has run for so long, and has not written. The error is that of `SCRIPT KILL`.
     fn kill(&self, kind: Kind, now_ms: i64, busy_ms: i64) -> Result<(), &'static str> {
-        let seen = self.run.see();
+        let seen = self.run.snapshot();
         // Where this is the time of a later run, the one that was seen has ended, and can't be killed.
         let runs_ms = now_ms - self.since_ms.load(Relaxed);
-        if !seen.runs() || runs_ms < busy_ms {
+        if !seen.is_running() || runs_ms < busy_ms {
             return Err(NOT_BUSY);
         }
         let of = kind_of(seen);
@@ -159,7 +159,7 @@ impl Running {
     }
 }
 
-fn kind_of(seen: Seen) -> Kind {
+fn kind_of(seen: Snapshot) -> Kind {
     if seen.mark() { Kind::Function } else { Kind::Script }
 }
 
