@@ -102,7 +102,7 @@ fn hashes_match_their_table() {
     let rows = [
         Row("10 fields of 11 bytes with values of 11", "packed", hash(FEW / 2, false), FEW / 2),
         Row("100,000 fields of 11 bytes with values of 11", "Table", hash(MANY, false), MANY),
-        Row("100,000 fields of 11 bytes with values of 11", "Timed, all with a TTL", hash(MANY, true), MANY),
+        Row("100,000 fields of 11 bytes with values of 11", "Expiring, all with a TTL", hash(MANY, true), MANY),
     ];
     check_table("hash/mod.rs", include_str!("../src/hash/mod.rs"), &rows);
 }

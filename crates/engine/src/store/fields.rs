@@ -116,7 +116,7 @@ impl Watched {
 
 /// Whether a heap value is a hash with fields that expire.
 pub(crate) fn is_timed(value: &Value) -> bool {
-    matches!(value, Value::Hash(Hash::Timed(_)))
+    matches!(value, Value::Hash(Hash::Expiring(_)))
 }
 
 /// Takes fields that are due out of some hashes of each database of a shard; returns how many.
@@ -150,7 +150,7 @@ impl Db<'_> {
         let is_journaled = tuning.is_journaled();
         let mut names = Vec::new();
         let result = self.change_as(key, missing, |hash: &mut Hash| {
-            if !matches!(hash, Hash::Timed(_)) {
+            if !matches!(hash, Hash::Expiring(_)) {
                 return work(hash);
             }
             let expired = fields.expire(hash, now_ms, |field| {

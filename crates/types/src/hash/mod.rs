@@ -4,22 +4,22 @@
 //! | --- | --- | --- |
 //! | packed | listpack | 2 + lengths |
 //! | [`Table`] | hashtable | 22 to 27 + lengths, rounded up by the allocator |
-//! | [`Timed`] | listpackex or hashtable | as one of the above, and see there |
+//! | [`ExpiringHash`] | listpackex or hashtable | as one of the above, and see there |
 //!
 //! A hash is packed up to `hash-max-listpack-entries` fields, none longer than
 //! `hash-max-listpack-value`, and lives inside its dictionary entry while it is short. Beyond a
 //! limit it becomes a table and never converts back, as in Redis. Fields with a TTL make it a
-//! [`Timed`] hash around either form.
+//! [`ExpiringHash`] hash around either form.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
 //! | 10 fields of 11 bytes with values of 11 | packed | 24.2 |
 //! | 100,000 fields of 11 bytes with values of 11 | Table | 44.5 |
-//! | 100,000 fields of 11 bytes with values of 11 | Timed, all with a TTL | 107.0 |
+//! | 100,000 fields of 11 bytes with values of 11 | Expiring, all with a TTL | 107.0 |
 
-mod timed;
+mod expiring;
 
-pub use timed::Timed;
+pub use expiring::ExpiringHash;
 
 use crate::collection::{Collection, PackedForm};
 use crate::pack::{Element, OneWay, Pack, PackRef};
@@ -47,7 +47,7 @@ pub enum Hash {
     /// A hash table, for any number of fields.
     Table(Box<Table<Pair>>),
     /// With fields that expire.
-    Timed(Box<Timed>),
+    Expiring(Box<ExpiringHash>),
 }
 
 /// A shared view of a [`Hash`](enum@Hash).
@@ -58,7 +58,7 @@ pub enum HashView<'a> {
     /// A hash table, for any number of fields.
     Table(&'a Table<Pair>),
     /// With fields that expire.
-    Timed(&'a Timed),
+    Expiring(&'a ExpiringHash),
 }
 
 impl<'a> HashView<'a> {
@@ -67,7 +67,7 @@ impl<'a> HashView<'a> {
         match self {
             HashView::Packed(_) => Encoding::Listpack,
             HashView::Table(_) => Encoding::Hashtable,
-            HashView::Timed(timed) => match timed.fields() {
+            HashView::Expiring(expiring) => match expiring.fields() {
                 HashView::Packed(_) => Encoding::ListpackEx,
                 _ => Encoding::Hashtable,
             },
@@ -80,7 +80,7 @@ impl<'a> HashView<'a> {
         match self {
             HashView::Packed(pack) => pack.len() / 2,
             HashView::Table(table) => table.len(),
-            HashView::Timed(timed) => timed.fields().len(),
+            HashView::Expiring(expiring) => expiring.fields().len(),
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a> HashView<'a> {
         match self {
             HashView::Packed(pack) => pack.find(field, pack.first(), 1).map(|at| pack.get(pack.next(at))),
             HashView::Table(table) => find(table, field).map(|index| Element::Bytes(table.get(index).value())),
-            HashView::Timed(timed) => timed.fields().get(field),
+            HashView::Expiring(expiring) => expiring.fields().get(field),
         }
     }
 
@@ -120,7 +120,7 @@ impl<'a> HashView<'a> {
         match self {
             HashView::Packed(pack) => pack.nth(index.checked_mul(2)?).map(|at| (pack.get(at), pack.get(pack.next(at)))),
             HashView::Table(table) => (index < table.len()).then(|| elements(table.get(index))),
-            HashView::Timed(timed) => timed.fields().nth(index),
+            HashView::Expiring(expiring) => expiring.fields().nth(index),
         }
     }
 
@@ -134,7 +134,7 @@ impl<'a> HashView<'a> {
                 }
             }
             HashView::Table(table) => table.iter().map(elements).for_each(|(field, value)| visit(field, value)),
-            HashView::Timed(_) => {}
+            HashView::Expiring(_) => {}
         }
     }
 
@@ -142,7 +142,7 @@ impl<'a> HashView<'a> {
     /// have passed.
     pub fn len_at(self, now_ms: i64) -> usize {
         match self {
-            HashView::Timed(timed) if timed.is_due(now_ms) => self.len() - timed.expired_len(now_ms),
+            HashView::Expiring(expiring) if expiring.is_due(now_ms) => self.len() - expiring.expired_len(now_ms),
             _ => self.len(),
         }
     }
@@ -164,7 +164,7 @@ impl<'a> HashView<'a> {
     #[inline]
     pub fn untimed(self) -> HashView<'a> {
         match self {
-            HashView::Timed(timed) => timed.fields(),
+            HashView::Expiring(expiring) => expiring.fields(),
             untimed => untimed,
         }
     }
@@ -173,7 +173,7 @@ impl<'a> HashView<'a> {
     /// removes them.
     #[inline]
     pub fn is_due(self, now_ms: i64) -> bool {
-        matches!(self, HashView::Timed(timed) if timed.is_due(now_ms))
+        matches!(self, HashView::Expiring(expiring) if expiring.is_due(now_ms))
     }
 
     /// Returns a copy without the expired fields.
@@ -184,7 +184,7 @@ impl<'a> HashView<'a> {
         let mut copy = match self {
             HashView::Packed(pack) => Hash::Packed(pack.to_pack()),
             HashView::Table(table) => Hash::Table(Box::new(table.clone())),
-            HashView::Timed(timed) => Hash::Timed(Box::new(timed.try_clone()?)),
+            HashView::Expiring(expiring) => Hash::Expiring(Box::new(expiring.try_clone()?)),
         };
         copy.expire(now_ms, usize::MAX, |_| {});
         Ok(copy)
@@ -192,13 +192,13 @@ impl<'a> HashView<'a> {
 
     /// Returns whether any field has an expiry time.
     pub fn has_times(self) -> bool {
-        matches!(self, HashView::Timed(timed) if timed.times_len() > 0)
+        matches!(self, HashView::Expiring(expiring) if expiring.times_len() > 0)
     }
 
     /// Returns the expiry time of a field in Unix milliseconds; `None` if it has none.
     pub fn time(self, field: &[u8]) -> Option<i64> {
         match self {
-            HashView::Timed(timed) => timed.time(field),
+            HashView::Expiring(expiring) => expiring.time(field),
             _ => None,
         }
     }
@@ -206,7 +206,7 @@ impl<'a> HashView<'a> {
     /// Continues a scan, as [`Table::scan`]; a packed hash is visited whole.
     pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>, Element<'_>)) -> u64 {
         match self.untimed() {
-            HashView::Packed(_) | HashView::Timed(_) => {
+            HashView::Packed(_) | HashView::Expiring(_) => {
                 self.for_each(visit);
                 0
             }
@@ -256,7 +256,7 @@ impl Hash {
     #[inline]
     fn untimed_mut(&mut self) -> &mut Hash {
         match self {
-            Hash::Timed(timed) => &mut timed.fields,
+            Hash::Expiring(expiring) => &mut expiring.fields,
             untimed => untimed,
         }
     }
@@ -264,8 +264,8 @@ impl Hash {
     /// Sets a field and removes its expiry time. Returns whether the field is new.
     #[inline]
     pub fn set(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
-        if let Hash::Timed(timed) = self {
-            timed.clear_time(field);
+        if let Hash::Expiring(expiring) = self {
+            expiring.clear_time(field);
         }
         self.update(field, value, limits)
     }
@@ -312,25 +312,25 @@ impl Hash {
                 }
                 false
             }
-            Hash::Timed(_) => false,
+            Hash::Expiring(_) => false,
         }
     }
 
     /// Sets the expiry time of an existing field, in Unix milliseconds.
     pub fn set_time(&mut self, field: &[u8], at_ms: i64) {
-        if !matches!(self, Hash::Timed(_)) {
+        if !matches!(self, Hash::Expiring(_)) {
             let fields = std::mem::replace(self, Hash::empty());
-            *self = Hash::Timed(Box::new(Timed::new(fields)));
+            *self = Hash::Expiring(Box::new(ExpiringHash::new(fields)));
         }
-        if let Hash::Timed(timed) = self {
-            timed.set_time(field, at_ms);
+        if let Hash::Expiring(expiring) = self {
+            expiring.set_time(field, at_ms);
         }
     }
 
     /// Removes the expiry time of a field. Returns whether it had one.
     pub fn clear_time(&mut self, field: &[u8]) -> bool {
         match self {
-            Hash::Timed(timed) => timed.clear_time(field),
+            Hash::Expiring(expiring) => expiring.clear_time(field),
             _ => false,
         }
     }
@@ -339,7 +339,7 @@ impl Hash {
     #[inline]
     pub fn expire(&mut self, now_ms: i64, most: usize, removed: impl FnMut(&[u8])) -> usize {
         match self {
-            Hash::Timed(timed) => timed.expire(now_ms, most, removed),
+            Hash::Expiring(expiring) => expiring.expire(now_ms, most, removed),
             _ => 0,
         }
     }
@@ -347,7 +347,7 @@ impl Hash {
     /// Removes a field if it is expired. Returns whether it was.
     pub fn expire_field(&mut self, field: &[u8], now_ms: i64) -> bool {
         match self {
-            Hash::Timed(timed) => timed.expire_field(field, now_ms),
+            Hash::Expiring(expiring) => expiring.expire_field(field, now_ms),
             _ => false,
         }
     }
@@ -366,9 +366,9 @@ impl Hash {
                 Some(index) => table.remove(index).is_some(),
                 None => false,
             },
-            Hash::Timed(timed) => {
-                timed.clear_time(field);
-                timed.fields.remove(field)
+            Hash::Expiring(expiring) => {
+                expiring.clear_time(field);
+                expiring.fields.remove(field)
             }
         }
     }
@@ -410,7 +410,7 @@ impl Collection for Hash {
         match self {
             Hash::Packed(pack) => HashView::Packed(pack.as_ref()),
             Hash::Table(table) => HashView::Table(table),
-            Hash::Timed(timed) => HashView::Timed(timed),
+            Hash::Expiring(expiring) => HashView::Expiring(expiring),
         }
     }
 
@@ -425,14 +425,14 @@ impl Collection for Hash {
     fn packed(&self) -> Option<(PackedForm, &[u8])> {
         match self {
             Hash::Packed(pack) => Some((PackedForm::Hash, pack.as_ref().as_bytes())),
-            Hash::Table(_) | Hash::Timed(_) => None,
+            Hash::Table(_) | Hash::Expiring(_) => None,
         }
     }
 
     fn into_packed(self) -> Option<Vec<u8>> {
         match self {
             Hash::Packed(pack) => Some(pack.into_vec()),
-            Hash::Table(_) | Hash::Timed(_) => None,
+            Hash::Table(_) | Hash::Expiring(_) => None,
         }
     }
 
@@ -440,7 +440,7 @@ impl Collection for Hash {
         match self {
             Hash::Packed(pack) => pack.as_ref().is_empty(),
             Hash::Table(table) => table.is_empty(),
-            Hash::Timed(timed) => timed.fields.is_empty(),
+            Hash::Expiring(expiring) => expiring.fields.is_empty(),
         }
     }
 
@@ -448,7 +448,7 @@ impl Collection for Hash {
         match self {
             Hash::Packed(pack) => pack.allocated_bytes(),
             Hash::Table(table) => size_of::<Table<Pair>>() + table.allocated_bytes(),
-            Hash::Timed(timed) => size_of::<Timed>() + timed.allocated_bytes(),
+            Hash::Expiring(expiring) => size_of::<ExpiringHash>() + expiring.allocated_bytes(),
         }
     }
 
@@ -456,7 +456,7 @@ impl Collection for Hash {
         Ok(match self {
             Hash::Packed(pack) => Hash::Packed(pack.as_ref().to_pack()),
             Hash::Table(table) => Hash::Table(table.clone()),
-            Hash::Timed(timed) => Hash::Timed(Box::new(timed.try_clone()?)),
+            Hash::Expiring(expiring) => Hash::Expiring(Box::new(expiring.try_clone()?)),
         })
     }
 }

@@ -93,7 +93,7 @@ fn a_command_is_checked_as_a_whole() {
 
 #[test]
 fn fields_expire_as_in_a_model() {
-    let mut random = Random::with_printed_seed("timed hash");
+    let mut random = Random::with_printed_seed("expiring hash");
     for _ in 0..200 {
         let (mut hash, mut model) = (Hash::empty(), BTreeMap::<Vec<u8>, (Vec<u8>, Option<i64>)>::new());
         let fields = random.pick(&[3, 30]);
@@ -148,8 +148,8 @@ fn fields_expire_as_in_a_model() {
             for (field, (_, time)) in &model {
                 assert_eq!(hash.view().time(field), *time);
             }
-            if let Hash::Timed(timed) = &hash {
-                assert_eq!(timed.times_len(), model.values().filter(|(_, time)| time.is_some()).count());
+            if let Hash::Expiring(expiring) = &hash {
+                assert_eq!(expiring.times_len(), model.values().filter(|(_, time)| time.is_some()).count());
                 // However often an expiry time changes, the number of stale entries stays bounded.
                 assert!(hash.allocated_bytes() < 60_000, "{}", hash.allocated_bytes());
             }

@@ -30,8 +30,8 @@ const STALE_MIN: usize = 16;
 
 /// The hash described at the head of this module.
 #[derive(Debug)]
-pub struct Timed {
-    /// Never itself `Timed`.
+pub struct ExpiringHash {
+    /// Never itself `ExpiringHash`.
     pub(super) fields: Hash,
     times: Table<Pair>,
     due: BinaryHeap<Reverse<(i64, u32)>>,
@@ -42,9 +42,9 @@ fn time_of(pair: &Pair) -> i64 {
     pair.value().try_into().map_or(i64::MAX, i64::from_le_bytes)
 }
 
-impl Timed {
+impl ExpiringHash {
     pub(super) fn new(fields: Hash) -> Self {
-        Timed { fields, times: Table::with_capacity(0), due: BinaryHeap::new() }
+        ExpiringHash { fields, times: Table::with_capacity(0), due: BinaryHeap::new() }
     }
 
     /// Returns the fields and values as a hash without expiry times.
@@ -132,15 +132,15 @@ impl Timed {
     }
 
     pub(super) fn try_clone(&self) -> Result<Self, crate::OutOfMemory> {
-        Ok(Timed { fields: self.fields.try_clone()?, times: self.times.clone(), due: self.due.clone() })
+        Ok(ExpiringHash { fields: self.fields.try_clone()?, times: self.times.clone(), due: self.due.clone() })
     }
 }
 
 /// Compares contents; stale heap entries don't count.
-impl PartialEq for Timed {
+impl PartialEq for ExpiringHash {
     fn eq(&self, other: &Self) -> bool {
         self.fields == other.fields && self.times == other.times
     }
 }
 
-impl Eq for Timed {}
+impl Eq for ExpiringHash {}
