@@ -91,7 +91,7 @@ fn hash(fields: u64, times: bool) -> usize {
         let (field, limits) = (format!("field:{number:05}"), HashLimits { entries_max: 512, value_bytes_max: 64 });
         hash.set(field.as_bytes(), format!("value:{number:05}").as_bytes(), limits);
         if times {
-            hash.set_time(field.as_bytes(), number as i64);
+            hash.set_expiry(field.as_bytes(), number as i64);
         }
     }
     bytes_of(hash)

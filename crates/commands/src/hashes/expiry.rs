@@ -162,14 +162,14 @@ fn set_expiry(hash: &mut Hash, field: &[u8], at_ms: i64, now_ms: i64, condition:
     if view.get(field).is_none() {
         return NO_FIELD;
     }
-    if !condition.allows(view.time(field), at_ms) {
+    if !condition.allows(view.expiry(field), at_ms) {
         return CONDITION_FAILED;
     }
     if at_ms <= now_ms {
         hash.remove(field);
         return DELETED;
     }
-    hash.set_time(field, at_ms);
+    hash.set_expiry(field, at_ms);
     DONE
 }
 
@@ -184,7 +184,7 @@ pub fn hpersist(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>)
         let persist = |index| {
             let field = args.at(index);
             match hash.view().get(field).is_some() {
-                true if hash.clear_time(field) => DONE,
+                true if hash.clear_expiry(field) => DONE,
                 true => NO_EXPIRY,
                 false => NO_FIELD,
             }
@@ -255,7 +255,7 @@ fn reply_expiries(access: &mut Access<'_>, args: &Args<'_>, unit: Unit, base: Ba
         reply.array(args.len() - first);
         for index in first..args.len() {
             let field = args.at(index);
-            reply.integer(match (hash.get(field), hash.time(field)) {
+            reply.integer(match (hash.get(field), hash.expiry(field)) {
                 (None, _) => NO_FIELD,
                 (_, None) => NO_EXPIRY,
                 (_, Some(at_ms)) => in_unit(at_ms, unit, base, now_ms),

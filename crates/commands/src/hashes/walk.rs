@@ -108,13 +108,7 @@ pub fn hrandfield(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
         return reply.error(errors::OUT_OF_RANGE);
     }
     let picks = Picks { count, with_values, reply_bytes_max: access.reply_bytes_max() };
-    with_view(
-        access,
-        args,
-        reply,
-        |reply| reply.array(0),
-        |hash, reply| picks.reply(hash.untimed(), &mut random, reply),
-    );
+    with_view(access, args, reply, |reply| reply.array(0), |hash, reply| picks.reply(hash.plain(), &mut random, reply));
 }
 
 /// The arguments of `HRANDFIELD` with a count.

@@ -63,7 +63,7 @@ impl<'a, 'b> Fields<'a, 'b> {
     fn expire(self, hash: &mut Hash, now_ms: i64, mut removed: impl FnMut(&[u8])) -> usize {
         let Fields::Named { args, first, step } = self else { return hash.expire(now_ms, usize::MAX, removed) };
         let mut expired = hash.expire(now_ms, DUE_PER_COMMAND, &mut removed);
-        if hash.view().is_due(now_ms) {
+        if hash.view().may_have_expired(now_ms) {
             for index in (first..args.len()).step_by(step) {
                 if hash.expire_field(args.at(index), now_ms) {
                     removed(args.at(index));
@@ -185,17 +185,17 @@ impl Db<'_> {
             let Some(hash) = entry.heap_mut().filter(|value| is_timed(value)).and_then(Hash::of_mut) else {
                 return false;
             };
-            if !hash.view().has_times() {
+            if !hash.view().has_expiring_fields() {
                 return false;
             }
-            if left == 0 || !hash.view().is_due(now_ms) {
+            if left == 0 || !hash.view().may_have_expired(now_ms) {
                 return true;
             }
             let before = hash.allocated_bytes();
             left -= hash.expire(now_ms, left, |field| waiters.field_expired(&store.tuning, db, key.bytes, field));
             figures.heap_bytes.sub(before as u64);
             figures.heap_bytes.add(hash.allocated_bytes() as u64);
-            let (is_gone, has_times) = (hash.is_empty(), hash.view().has_times());
+            let (is_gone, has_times) = (hash.is_empty(), hash.view().has_expiring_fields());
             if is_gone {
                 uncount(figures, &entry.remove());
             }

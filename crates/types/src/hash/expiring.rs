@@ -53,18 +53,18 @@ impl ExpiringHash {
     }
 
     /// Returns the expiry time of a field in Unix milliseconds; `None` if it has none.
-    pub fn time(&self, field: &[u8]) -> Option<i64> {
+    pub fn expiry(&self, field: &[u8]) -> Option<i64> {
         find(&self.times, field).map(|index| time_of(self.times.get(index)))
     }
 
     /// Returns the number of fields with an expiry time.
-    pub fn times_len(&self) -> usize {
+    pub fn expiring_len(&self) -> usize {
         self.times.len()
     }
 
     /// Returns whether there may be an expired field.
     #[inline]
-    pub(super) fn is_due(&self, now_ms: i64) -> bool {
+    pub(super) fn may_have_expired(&self, now_ms: i64) -> bool {
         self.due.peek().is_some_and(|Reverse((at, _))| *at <= now_ms)
     }
 
@@ -73,7 +73,7 @@ impl ExpiringHash {
         self.times.iter().filter(|pair| time_of(pair) <= now_ms).count()
     }
 
-    pub(super) fn set_time(&mut self, field: &[u8], at_ms: i64) {
+    pub(super) fn set_expiry(&mut self, field: &[u8], at_ms: i64) {
         let hash = self.times.hash(field);
         match find(&self.times, field) {
             Some(index) => self.times.change(index, |pair| pair.set_value(&at_ms.to_le_bytes())),
@@ -84,7 +84,7 @@ impl ExpiringHash {
     }
 
     /// Removes the expiry time of a field. Returns whether it had one.
-    pub(super) fn clear_time(&mut self, field: &[u8]) -> bool {
+    pub(super) fn clear_expiry(&mut self, field: &[u8]) -> bool {
         let Some(index) = find(&self.times, field) else { return false };
         self.times.remove(index);
         self.sweep();

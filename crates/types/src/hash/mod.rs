@@ -8,8 +8,8 @@
 //!
 //! A hash is packed up to `hash-max-listpack-entries` fields, none longer than
 //! `hash-max-listpack-value`, and lives inside its dictionary entry while it is short. Beyond a
-//! limit it becomes a table and never converts back, as in Redis. Fields with a TTL make it a
-//! [`ExpiringHash`] hash around either form.
+//! limit it becomes a table and never converts back, as in Redis. Fields with a TTL make it an
+//! [`ExpiringHash`] around either form.
 //!
 //! | contents (`tests/sizes.rs`) | form | bytes of each |
 //! | --- | --- | --- |
@@ -109,7 +109,7 @@ impl<'a> HashView<'a> {
     /// Prefetches the entries that [`Self::get`] will read, for several fields at once: see
     /// [`Table::prefetch`].
     pub fn prefetch<'f>(self, fields: impl Iterator<Item = &'f [u8]>) {
-        if let HashView::Table(table) = self.untimed() {
+        if let HashView::Table(table) = self.plain() {
             table.prefetch(fields.map(|field| table.hash(field)));
         }
     }
@@ -126,7 +126,7 @@ impl<'a> HashView<'a> {
 
     /// Visits all fields and values; those of a packed hash in insertion order.
     pub fn for_each(self, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
-        match self.untimed() {
+        match self.plain() {
             HashView::Packed(pack) => {
                 let mut entries = pack.iter();
                 while let (Some(field), Some(value)) = (entries.next(), entries.next()) {
@@ -142,18 +142,20 @@ impl<'a> HashView<'a> {
     /// have passed.
     pub fn len_at(self, now_ms: i64) -> usize {
         match self {
-            HashView::Expiring(expiring) if expiring.is_due(now_ms) => self.len() - expiring.expired_len(now_ms),
+            HashView::Expiring(expiring) if expiring.may_have_expired(now_ms) => {
+                self.len() - expiring.expired_len(now_ms)
+            }
             _ => self.len(),
         }
     }
 
     /// As [`Self::for_each`], without the fields expired at `now_ms`.
     pub fn for_each_at(self, now_ms: i64, mut visit: impl FnMut(Element<'a>, Element<'a>)) {
-        if !self.is_due(now_ms) {
+        if !self.may_have_expired(now_ms) {
             return self.for_each(visit);
         }
         self.for_each(|field, value| {
-            let time = field.with_bytes(|field| self.time(field));
+            let time = field.with_bytes(|field| self.expiry(field));
             if time.is_none_or(|at_ms| at_ms > now_ms) {
                 visit(field, value);
             }
@@ -162,25 +164,25 @@ impl<'a> HashView<'a> {
 
     /// Returns the same fields and values as a hash without expiry times.
     #[inline]
-    pub fn untimed(self) -> HashView<'a> {
+    pub fn plain(self) -> HashView<'a> {
         match self {
             HashView::Expiring(expiring) => expiring.fields(),
-            untimed => untimed,
+            plain => plain,
         }
     }
 
     /// Returns whether some fields may be expired, and so must be hidden until [`Hash::expire`]
     /// removes them.
     #[inline]
-    pub fn is_due(self, now_ms: i64) -> bool {
-        matches!(self, HashView::Expiring(expiring) if expiring.is_due(now_ms))
+    pub fn may_have_expired(self, now_ms: i64) -> bool {
+        matches!(self, HashView::Expiring(expiring) if expiring.may_have_expired(now_ms))
     }
 
     /// Returns a copy without the expired fields.
     ///
     /// # Errors
     /// [`OutOfMemory`] if the copy can't be allocated.
-    pub fn without_due(self, now_ms: i64) -> Result<Hash, OutOfMemory> {
+    pub fn without_expired(self, now_ms: i64) -> Result<Hash, OutOfMemory> {
         let mut copy = match self {
             HashView::Packed(pack) => Hash::Packed(pack.to_pack()),
             HashView::Table(table) => Hash::Table(Box::new(table.clone())),
@@ -191,21 +193,21 @@ impl<'a> HashView<'a> {
     }
 
     /// Returns whether any field has an expiry time.
-    pub fn has_times(self) -> bool {
-        matches!(self, HashView::Expiring(expiring) if expiring.times_len() > 0)
+    pub fn has_expiring_fields(self) -> bool {
+        matches!(self, HashView::Expiring(expiring) if expiring.expiring_len() > 0)
     }
 
     /// Returns the expiry time of a field in Unix milliseconds; `None` if it has none.
-    pub fn time(self, field: &[u8]) -> Option<i64> {
+    pub fn expiry(self, field: &[u8]) -> Option<i64> {
         match self {
-            HashView::Expiring(expiring) => expiring.time(field),
+            HashView::Expiring(expiring) => expiring.expiry(field),
             _ => None,
         }
     }
 
     /// Continues a scan, as [`Table::scan`]; a packed hash is visited whole.
     pub fn scan(self, cursor: u64, visit: &mut dyn FnMut(Element<'_>, Element<'_>)) -> u64 {
-        match self.untimed() {
+        match self.plain() {
             HashView::Packed(_) | HashView::Expiring(_) => {
                 self.for_each(visit);
                 0
@@ -242,22 +244,22 @@ impl Hash {
     /// Converts the hash to a table if fields and values of these lengths don't fit in a packed
     /// one. Call it with all lengths of a command before the first is set, as Redis does.
     pub fn prepare(&mut self, lengths: impl Iterator<Item = usize>, limits: HashLimits) {
-        let Hash::Packed(pack) = self.untimed_mut() else { return };
+        let Hash::Packed(pack) = self.plain_mut() else { return };
         let mut total = pack.as_ref().end();
         for len in lengths {
             total = total.saturating_add(len);
             if len > limits.value_bytes_max || total > PACKED_BYTES_MAX {
-                return self.untimed_mut().convert(0);
+                return self.plain_mut().convert(0);
             }
         }
     }
 
     /// Returns the hash without expiry times.
     #[inline]
-    fn untimed_mut(&mut self) -> &mut Hash {
+    fn plain_mut(&mut self) -> &mut Hash {
         match self {
             Hash::Expiring(expiring) => &mut expiring.fields,
-            untimed => untimed,
+            plain => plain,
         }
     }
 
@@ -265,7 +267,7 @@ impl Hash {
     #[inline]
     pub fn set(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
         if let Hash::Expiring(expiring) = self {
-            expiring.clear_time(field);
+            expiring.clear_expiry(field);
         }
         self.update(field, value, limits)
     }
@@ -273,11 +275,11 @@ impl Hash {
     /// Sets a field and keeps its expiry time. Returns whether the field is new.
     #[inline]
     pub fn update(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
-        self.untimed_mut().set_untimed(field, value, limits)
+        self.plain_mut().set_plain(field, value, limits)
     }
 
     #[inline]
-    fn set_untimed(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
+    fn set_plain(&mut self, field: &[u8], value: &[u8], limits: HashLimits) -> bool {
         if field.len() > limits.value_bytes_max || value.len() > limits.value_bytes_max {
             self.convert(1);
         }
@@ -317,20 +319,20 @@ impl Hash {
     }
 
     /// Sets the expiry time of an existing field, in Unix milliseconds.
-    pub fn set_time(&mut self, field: &[u8], at_ms: i64) {
+    pub fn set_expiry(&mut self, field: &[u8], at_ms: i64) {
         if !matches!(self, Hash::Expiring(_)) {
             let fields = std::mem::replace(self, Hash::empty());
             *self = Hash::Expiring(Box::new(ExpiringHash::new(fields)));
         }
         if let Hash::Expiring(expiring) = self {
-            expiring.set_time(field, at_ms);
+            expiring.set_expiry(field, at_ms);
         }
     }
 
     /// Removes the expiry time of a field. Returns whether it had one.
-    pub fn clear_time(&mut self, field: &[u8]) -> bool {
+    pub fn clear_expiry(&mut self, field: &[u8]) -> bool {
         match self {
-            Hash::Expiring(expiring) => expiring.clear_time(field),
+            Hash::Expiring(expiring) => expiring.clear_expiry(field),
             _ => false,
         }
     }
@@ -367,7 +369,7 @@ impl Hash {
                 None => false,
             },
             Hash::Expiring(expiring) => {
-                expiring.clear_time(field);
+                expiring.clear_expiry(field);
                 expiring.fields.remove(field)
             }
         }

@@ -112,13 +112,13 @@ fn fields_expire_as_in_a_model() {
                 2 => assert_eq!(hash.remove(&field), model.remove(&field).is_some()),
                 3 => {
                     let had = model.get_mut(&field).and_then(|(_, time)| time.take());
-                    assert_eq!(hash.clear_time(&field), had.is_some());
+                    assert_eq!(hash.clear_expiry(&field), had.is_some());
                 }
                 _ => {
                     if let Some((_, time)) = model.get_mut(&field) {
                         let at = now + random.between(1, 30);
                         *time = Some(at);
-                        hash.set_time(&field, at);
+                        hash.set_expiry(&field, at);
                     }
                 }
             }
@@ -127,7 +127,7 @@ fn fields_expire_as_in_a_model() {
                 .filter(|(_, (_, time))| time.is_some_and(|at| at <= now))
                 .map(|(field, _)| field.clone())
                 .collect();
-            assert!(over.is_empty() || hash.view().is_due(now));
+            assert!(over.is_empty() || hash.view().may_have_expired(now));
             let mut there = Vec::new();
             hash.view().for_each_at(now, |field, _| there.push(field.to_vec()));
             there.sort();
@@ -142,14 +142,14 @@ fn fields_expire_as_in_a_model() {
             let first = usize::from(named) + hash.expire(now, 1, |_| {});
             assert_eq!(first + hash.expire(now, usize::MAX, |_| {}), over.len());
             over.iter().for_each(|field| drop(model.remove(field)));
-            assert!(!hash.view().is_due(now));
+            assert!(!hash.view().may_have_expired(now));
             let values = model.iter().map(|(field, (value, _))| (field.clone(), value.clone())).collect();
             assert_eq!(contents(&hash), values);
             for (field, (_, time)) in &model {
-                assert_eq!(hash.view().time(field), *time);
+                assert_eq!(hash.view().expiry(field), *time);
             }
             if let Hash::Expiring(expiring) = &hash {
-                assert_eq!(expiring.times_len(), model.values().filter(|(_, time)| time.is_some()).count());
+                assert_eq!(expiring.expiring_len(), model.values().filter(|(_, time)| time.is_some()).count());
                 // However often an expiry time changes, the number of stale entries stays bounded.
                 assert!(hash.allocated_bytes() < 60_000, "{}", hash.allocated_bytes());
             }
@@ -162,10 +162,10 @@ fn fields_expire_as_in_a_model() {
 fn an_expiry_time_changes_the_encoding() {
     let mut hash = Hash::empty();
     hash.set(b"a", b"1", LIMITS);
-    hash.set_time(b"a", 100);
+    hash.set_expiry(b"a", 100);
     assert_eq!(hash.view().encoding(), Encoding::ListpackEx);
     hash.prepare([21].into_iter(), LIMITS);
     assert_eq!(hash.view().encoding(), Encoding::Hashtable);
-    assert_eq!(hash.view().time(b"a"), Some(100));
+    assert_eq!(hash.view().expiry(b"a"), Some(100));
     assert!(hash.packed().is_none());
 }

@@ -192,5 +192,5 @@ fn image(value: &Value) -> Option<Vec<u8>> {
 /// Returns whether a value is a hash with fields that expire.
 #[inline]
 fn has_times(value: &Value) -> bool {
-    matches!(value, Value::Hash(hash @ Hash::Expiring(_)) if hash.view().has_times())
+    matches!(value, Value::Hash(hash @ Hash::Expiring(_)) if hash.view().has_expiring_fields())
 }
