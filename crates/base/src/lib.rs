@@ -7,7 +7,7 @@
 //! | [`clock`] | injected time | system clocks: one vDSO call each |
 //! | [`counter`] | statistics with one writer | a load and a store per count; 16 bytes |
 //! | [`mod@crc16`] | checksum and slot of a key | about half a nanosecond per byte |
-//! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | a step per 8 bytes; 16 KiB of tables |
+//! | [`mod@crc64`] | checksum of `DUMP` payloads and RDB files | a step per 8 bytes; 16 KiB |
 //! | [`double`] | doubles as Redis 7.0 prints them | no allocation |
 //! | [`gauge`] | levels with one writer | a load and a store per change; 8 bytes |
 //! | [`glob`] | Redis's glob patterns | at most `pattern × text` steps, no allocation |

@@ -7,7 +7,6 @@
 //! # Terms
 //!
 //! | term | meaning |
-//! | term | meaning |
 //! | --- | --- |
 //! | value | the contents of a key: in its dictionary entry if small, otherwise a [`Value`] |
 //! | encoding | the form of a value, as named by `OBJECT ENCODING`: [`Encoding`] |

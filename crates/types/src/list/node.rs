@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Redis's node is a listpack, which moves all entries for a change at its front. Here a push or
-//! pop moves nothing at either end, at the price of two numbers per node: lists are mostly used as
-//! queues.
+//! pop moves nothing at either end, at the price of two numbers per node. That pays, because lists
+//! are mostly used as queues.
 //!
 //! A node far from both ends may be *compressed* (`list-compress-depth`): its bytes are then the
 //! length of its entries (4 bytes) and their LZF form. A change must decompress it first; a reader

@@ -34,8 +34,8 @@ pub(super) fn of_nodes(reader: &mut Reader<'_>, counted: bool) -> Result<Box<Str
     Ok(stream)
 }
 
-/// Reads a group. `counters`: those of a stream in the older form, which lacks the number of entries
-/// that the group has read.
+/// Reads a group. `counters`: those of a stream in the older form, which lacks the number of
+/// entries that the group has read.
 fn group(reader: &mut Reader<'_>, counters: Option<&Counters>) -> Result<RestoredGroup, Error> {
     let (name, last_id) = (element(reader)?, id(reader)?);
     let entries_read = match counters {

@@ -38,8 +38,8 @@ impl Stream {
         self.nodes.iter().map(|node| (node.first, listpack_of(node)))
     }
 
-    /// Appends a node of a payload, given its id and its listpack. [`Stream::restore_counters`] sets
-    /// the counters.
+    /// Appends a node of a payload, given its id and its listpack.
+    /// [`Stream::restore_counters`] sets the counters.
     ///
     /// # Errors
     /// [`Corrupt`] unless it is a listpack of stream entries with ascending ids; the stream must be

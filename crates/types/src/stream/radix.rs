@@ -88,8 +88,8 @@ mod tests {
         }
     }
 
-    /// Counts the nodes of the tree of keys that share `depth` bytes; a chain starts where `starts_chain`
-    /// is set.
+    /// Counts the nodes of the tree of keys that share `depth` bytes; with `starts_chain`, a chain
+    /// may start here.
     fn built(keys: &[[u8; 16]], depth: usize, starts_chain: bool) -> usize {
         if depth == 16 {
             return 1;

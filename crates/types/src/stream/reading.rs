@@ -49,7 +49,7 @@ pub struct AutoClaimed {
 }
 
 impl Stream {
-    /// Visits at most `count` entries from `start` to `end`, both inclusive. Returns options many.
+    /// Visits at most `count` entries from `start` to `end`, both inclusive. Returns how many.
     pub fn range(
         &self,
         start: StreamId,
