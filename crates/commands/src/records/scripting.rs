@@ -20,8 +20,8 @@ const WRITING_KEYS: &[&str] = &["RW", "access", "update"];
 const READING_KEYS: &[&str] = &["RO", "access"];
 
 /// The notes on keys of scripts that may write, and of those that only read.
-const WRITING_NOTE: &str = "We cannot tell how the keys will be used so we assume the worst, RW and UPDATE";
-const READING_NOTE: &str = "We cannot tell how the keys will be used so we assume the worst, RO and ACCESS";
+const WRITING_NOTE: &str = "The script decides how it uses the keys: RW and update is the upper bound";
+const READING_NOTE: &str = "The script decides how it uses the keys: RO and access is the upper bound";
 
 const fn runs(named: ScriptNamed, is_read_only: bool) -> Handler {
     Handler::Transaction(TransactionPart::Script(ScriptForm { named, is_read_only }))

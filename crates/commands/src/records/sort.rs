@@ -13,9 +13,8 @@ const fn unknown(flags: &'static [&'static str], notes: &'static str) -> KeySpec
 }
 
 const KEY: KeySpec = KeySpec::at(1, &["RO", "access"]);
-const PATTERNS: KeySpec =
-    unknown(&["RO", "access"], "Of BY and GET: which keys these name depends on the elements that are sorted");
-const DESTINATION: KeySpec = unknown(&["OW", "update"], "Of STORE, which may stand anywhere behind the key");
+const PATTERNS: KeySpec = unknown(&["RO", "access"], "The keys of BY and GET, which depend on the elements");
+const DESTINATION: KeySpec = unknown(&["OW", "update"], "The destination of STORE, anywhere after the key");
 
 const KEY_ARGUMENT: Argument = Argument::key("key", 0);
 const BY: Argument = Argument::pattern("pattern").of_keys(1).token("BY").optional();
