@@ -42,4 +42,4 @@ pub use inline::{UnbalancedQuotes, quote, split_line, words_of};
 pub use pantala_base::double::{DOUBLE_LEN_MAX, format_double};
 pub use parser::{Limits, Parser};
 pub use protocol_error::ProtocolError;
-pub use reply::{Deferred, Reply, Version, is_given_up};
+pub use reply::{Deferred, Reply, Version, is_aborted};

@@ -120,17 +120,17 @@ enum Failure {
     No,
     /// A bulk's memory couldn't be allocated.
     Memory,
-    /// The command aborted the reply ([`Reply::give_up`]).
+    /// The command aborted the reply ([`Reply::abort`]).
     TooLong,
 }
 
 /// The error that replaces an aborted reply.
 const TOO_LONG: &str = "ERR The reply is longer than client-output-buffer-limit allows";
 
-/// Returns whether `reply` is the encoded error of an aborted reply ([`Reply::give_up`]): the
+/// Returns whether `reply` is the encoded error of an aborted reply ([`Reply::abort`]): the
 /// caller closes the connection.
 #[inline]
-pub fn is_given_up(reply: &[u8]) -> bool {
+pub fn is_aborted(reply: &[u8]) -> bool {
     reply.strip_prefix(b"-").and_then(|error| error.strip_suffix(b"\r\n")) == Some(TOO_LONG.as_bytes())
 }
 
@@ -164,7 +164,7 @@ impl<'a> Reply<'a> {
     /// written so far. [`finish`](Reply::finish) writes an error instead, and the connection is
     /// closed.
     #[cold]
-    pub fn give_up(&mut self) {
+    pub fn abort(&mut self) {
         self.out.truncate(self.start);
         self.failure = Failure::TooLong;
     }

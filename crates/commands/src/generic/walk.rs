@@ -32,7 +32,7 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
                 }
             });
             if reply.position() > reply_bytes_max {
-                return reply.give_up();
+                return reply.abort();
             }
             if cursor == 0 {
                 break;

@@ -137,7 +137,7 @@ impl Picks {
                     self.write(field, value, reply);
                 }
                 if reply.position() > self.reply_bytes_max {
-                    return reply.give_up();
+                    return reply.abort();
                 }
             }
         } else if wanted >= len as u64 {

@@ -140,7 +140,7 @@ fn pick(set: SetView<'_>, count: i64, random: &mut Random, reply_bytes_max: usiz
                 write(member, reply);
             }
             if reply.position() > reply_bytes_max {
-                return reply.give_up();
+                return reply.abort();
             }
         }
     } else if wanted >= len as u64 {

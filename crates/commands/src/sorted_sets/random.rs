@@ -80,7 +80,7 @@ fn reply_repeated<'a>(
             reply.double(score);
         }
         if reply.position() > reply_bytes_max {
-            return reply.give_up();
+            return reply.abort();
         }
     }
 }

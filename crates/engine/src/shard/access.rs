@@ -47,7 +47,7 @@ impl<'a> Access<'a> {
         self.keyspace
     }
 
-    /// How long a reply may become, what waits before it in the same buffer included, bytes: who has made more of one gives it up ([`pantala_resp::Reply::give_up`]),
+    /// How long a reply may become, what waits before it in the same buffer included, bytes: who has made more of one gives it up ([`pantala_resp::Reply::abort`]),
     /// for its connection will be closed anyway. As in Redis a script may have any reply.
     pub fn reply_bytes_max(&self) -> usize {
         let max_bytes =

@@ -7,7 +7,7 @@ use pantala_engine::message::Message;
 use pantala_engine::pubsub::Published;
 use pantala_engine::request::Parcel;
 use pantala_engine::slowlog::Sender;
-use pantala_resp::is_given_up;
+use pantala_resp::is_aborted;
 use pantala_runtime::EventLoop;
 use pantala_session::output::PIECE_BYTES_MIN;
 use pantala_session::replies::replies_wanted;
@@ -151,7 +151,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             replies.extend(parcel.value.replies().map(|(step, reply)| (&parcel.value, step, reply)));
         }
         replies.sort_unstable_by_key(|(_, step, _)| step.sequence);
-        if replies.iter().any(|(.., reply)| is_given_up(reply)) && connection.session.reply_mode == ReplyMode::On {
+        if replies.iter().any(|(.., reply)| is_aborted(reply)) && connection.session.reply_mode == ReplyMode::On {
             return self.clients.close_over_limit(index);
         }
         let is_long =

@@ -18,7 +18,7 @@ use pantala_engine::request::Parcel;
 use pantala_engine::slowlog::Sender;
 use pantala_engine::transaction::{Queued, Transaction, discarded};
 use pantala_engine::tuning::WATCHING;
-use pantala_resp::{ArgRange, Args, Reply, is_given_up};
+use pantala_resp::{ArgRange, Args, Reply, is_aborted};
 use pantala_runtime::EventLoop;
 use pantala_session::replies::replies_wanted;
 
@@ -262,7 +262,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         self.clients.tally.begin_window();
         for (queued, ran, part) in exec.replies(reply) {
             if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
-                connection.session.close_after_reply |= is_given_up(part);
+                connection.session.close_after_reply |= is_aborted(part);
             }
             let outcome = self.clients.tally.outcome(queued.command, part);
             self.clients.tally.count(queued.command, outcome);
@@ -556,7 +556,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         }
         let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return };
         let reply = &connection.output[before..];
-        connection.session.close_after_reply |= is_given_up(reply);
+        connection.session.close_after_reply |= is_aborted(reply);
         let outcome = self.clients.tally.outcome(command, reply);
         self.clients.tally.count(command, outcome);
         if began.is_some() {

@@ -11,7 +11,7 @@ use pantala_engine::faults::{self, Fault};
 use pantala_engine::keyspace::Execution;
 use pantala_engine::routing::add_shards;
 use pantala_engine::tuning::WATCHING;
-use pantala_resp::{ArgRange, Args, Reply, is_given_up};
+use pantala_resp::{ArgRange, Args, Reply, is_aborted};
 use pantala_runtime::EventLoop;
 use pantala_session::access::{forbidden, is_restricted};
 use pantala_session::replies::{needs_settling, replies_wanted};
@@ -490,7 +490,7 @@ impl Windows {
         let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return };
         let reply = &connection.output[before..];
         let outcome = if reply.first() == Some(&b'-') {
-            if is_given_up(reply) && connection.session.reply_mode == ReplyMode::On {
+            if is_aborted(reply) && connection.session.reply_mode == ReplyMode::On {
                 d.clients.tally.count(command, Outcome::Ok);
                 return d.clients.close_over_limit(index);
             }

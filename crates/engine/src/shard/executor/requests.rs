@@ -237,7 +237,7 @@ impl Executor<'_> {
             // As where a connection's own worker runs its pipeline: what is behind the reply that was too much isn't run.
             if reply.len() as u64 > request.reply_bytes_max {
                 let mut given_up = Reply::new(&mut reply, request.session.version);
-                given_up.give_up();
+                given_up.abort();
                 given_up.finish();
                 step.reply_end = reply.len();
                 continue;
