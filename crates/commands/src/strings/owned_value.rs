@@ -19,7 +19,7 @@ static PSETEX_OWNED: Command = Command { handler: Handler::Keyed(psetex_owned), 
 /// Returns the variant of a command that takes ownership of its value, and the index of the value's
 /// argument; `None` if there is no such variant.
 #[must_use]
-pub fn taking_over(command: &Command) -> Option<(&'static Command, usize)> {
+pub fn owned_value_variant(command: &Command) -> Option<(&'static Command, usize)> {
     match command.full_name {
         "set" => Some((&SET_OWNED, 2)),
         "setnx" => Some((&SETNX_OWNED, 2)),

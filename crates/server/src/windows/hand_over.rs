@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use pantala_commands::strings::taking_over;
+use pantala_commands::strings::owned_value_variant;
 use pantala_engine::command::Command;
 use pantala_engine::executor::{Call, Ran};
 use pantala_engine::slowlog::{ARG_BYTES_MAX, Sender};
@@ -60,7 +60,7 @@ impl Windows {
         ranges: &[ArgRange],
     ) -> Option<Ran> {
         let What::Single(_, place) = entry.what else { return None };
-        let (command, index) = taking_over(command)?;
+        let (command, index) = owned_value_variant(command)?;
         let connection = d.clients.reactor.connections[entry.connection as usize].as_mut()?;
         let range = ranges.get(index)?.shifted(entry.begin);
         if range.len() < HANDED_BYTES_MIN || !connection.input.is_buffer_of(range, entry.end) {
