@@ -16,7 +16,7 @@ const UNIT: Argument = Argument::one_of("index_unit", &[Argument::word("byte", "
     .since("7.0.0")
     .optional();
 
-const UNIT_ADDED: &[(&str, &str)] = &[("7.0.0", "`BYTE` and `BIT` say what the range is counted in.")];
+const UNIT_ADDED: &[(&str, &str)] = &[("7.0.0", "Options `BYTE`, `BIT`")];
 
 pub(crate) const BITCOUNT: Command = Command {
     name: "bitcount",

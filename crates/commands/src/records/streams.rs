@@ -36,7 +36,7 @@ const START_ID: Argument = Argument::one_of("id", &[Argument::string("id"), Argu
 const STREAMS: Argument =
     Argument::block("streams", &[Argument::key("key", 0).multiple(), Argument::string("id").multiple()])
         .token("STREAMS");
-const TRIM_HISTORY: (&str, &str) = ("6.2.0", "Trims by `MINID` too; option `LIMIT`");
+const TRIM_HISTORY: (&str, &str) = ("6.2.0", "Options `MINID`, `LIMIT`");
 
 /// Key specification of the keys after `STREAMS`: the first half of the remaining arguments.
 const fn streams_from(from: i32) -> KeySpec {
