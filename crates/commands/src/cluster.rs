@@ -160,8 +160,8 @@ fn slot_of(argument: &[u8]) -> Option<u16> {
     parse_i64(argument).and_then(|slot| u16::try_from(slot).ok()).filter(|&slot| usize::from(slot) < SLOTS)
 }
 
-/// Route of `COUNTKEYSINSLOT` and `GETKEYSINSLOT`: the shard of the slot, or none if the slot is
-/// invalid.
+/// Appends the route of `COUNTKEYSINSLOT` and `GETKEYSINSLOT`: the shard of the slot, or none if
+/// the slot is invalid.
 pub fn slot_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     shards.extend(slot_of(args.at(2)).map(|slot| keyspace.shard_of_slot(slot)));
 }

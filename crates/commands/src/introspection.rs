@@ -8,17 +8,17 @@ use pantala_resp::{Args, Reply};
 use crate::command_docs::{write_docs, write_flags, write_info};
 use crate::records::COMMANDS;
 
-/// COMMAND: describes every command.
+/// `COMMAND`: describes every command.
 pub fn command(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     write_all_infos(context.host, reply);
 }
 
-/// COMMAND COUNT: doesn't count subcommands.
+/// `COMMAND COUNT`: doesn't count subcommands.
 pub fn count(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     reply.integer(all(context.host).count() as i64);
 }
 
-/// COMMAND INFO `[name ...]`: describes the named commands, with null for an unknown name; without
+/// `COMMAND INFO [name ...]`: describes the named commands, with null for an unknown name; without
 /// names, all.
 pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     if args.len() == 2 {
@@ -33,7 +33,7 @@ pub fn info(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// COMMAND DOCS `[name ...]`: documents the named commands, without unknown ones; without names,
+/// `COMMAND DOCS [name ...]`: documents the named commands, without unknown ones; without names,
 /// all.
 pub fn docs(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let host = context.host;
@@ -51,7 +51,7 @@ pub fn docs(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// COMMAND LIST `[FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`: the names of commands
+/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN pattern]`: the names of commands
 /// and subcommands.
 pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let host = context.host;
@@ -77,17 +77,17 @@ pub fn list(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     }
 }
 
-/// COMMAND GETKEYS `command [argument ...]`: the keys of that call.
+/// `COMMAND GETKEYS command [argument ...]`: the keys of that call.
 pub fn getkeys(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     write_keys(context.host, args, reply, false);
 }
 
-/// COMMAND GETKEYSANDFLAGS `command [argument ...]`: the keys of that call with their access flags.
+/// `COMMAND GETKEYSANDFLAGS command [argument ...]`: the keys of that call with their access flags.
 pub fn getkeysandflags(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     write_keys(context.host, args, reply, true);
 }
 
-/// COMMAND HELP.
+/// `COMMAND HELP`.
 pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
     crate::help::write(
         reply,

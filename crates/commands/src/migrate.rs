@@ -123,7 +123,7 @@ fn values_of(option: &[u8]) -> usize {
     if is_option(option, "AUTH2") { 2 } else { usize::from(is_option(option, "AUTH")) }
 }
 
-/// Route of `MIGRATE`: the shards of its keys. It isn't
+/// Appends the route of `MIGRATE`: the shards of its keys. It isn't
 /// [`Route::Keys`](pantala_engine::command::Route::Keys), because a script can't roll back what was
 /// sent to another server: with a custom route, the script takes all shards first.
 pub fn migrate_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {

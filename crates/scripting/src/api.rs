@@ -316,7 +316,7 @@ fn redis_replicate_commands(stack: Stack<'_>) -> Outcome {
     Ok(1)
 }
 
-/// There is no debugger, so nothing stops.
+/// Returns false: there is no debugger.
 fn redis_breakpoint(stack: Stack<'_>) -> Outcome {
     stack.push_boolean(false);
     Ok(1)

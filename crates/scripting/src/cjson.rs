@@ -383,7 +383,7 @@ impl Writer<'_> {
     }
 }
 
-/// C's `%.*g`.
+/// Formats a number as C's `%.*g` does.
 fn general(number: f64, precision: usize) -> Vec<u8> {
     if number == 0.0 {
         return if number.is_sign_negative() { b"-0".to_vec() } else { b"0".to_vec() };

@@ -50,7 +50,8 @@ lua_functions! {
     handle => handler;
 }
 
-/// Called with an error where it was raised: makes it a table that tells where that was.
+/// Converts an error to a table that contains the place where it was raised. The error handler of
+/// protected calls.
 fn handler(stack: Stack<'_>) -> Outcome {
     stack.set_top(1);
     if stack.kind(1) != Kind::Table {

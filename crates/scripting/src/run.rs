@@ -36,12 +36,12 @@ pub trait Caller {
     /// Logs a line at a level in Redis's numbering, 0 (debug) to 3 (warning).
     fn log(&mut self, level: u8, text: &[u8]);
 
-    /// Called every [`crate::INTERRUPT_INSTRUCTIONS`] instructions of the script or of a coroutine,
-    /// and regularly when coroutines are resumed.
+    /// Returns whether the script may continue. Called every [`crate::INTERRUPT_INSTRUCTIONS`]
+    /// instructions of the script or of a coroutine, and regularly when coroutines are resumed.
     fn interrupt(&mut self) -> Interrupt;
 
-    /// Called when the script has ended. `Interrupt::Kill`: a client was told that it had killed
-    /// the script, so it must count as killed.
+    /// Ends the run. Returns [`Interrupt::Kill`] if a client was told that it had killed the
+    /// script, which must then count as killed.
     fn end(&mut self) -> Interrupt;
 }
 

@@ -536,7 +536,7 @@ unsafe extern "C-unwind" fn wrap_coroutine(state: *mut lua_State) -> c_int {
     }
 }
 
-/// The result of `coroutine.wrap`: resumes the coroutine and raises its errors. The upvalues are
+/// Resumes the coroutine and raises its errors: the result of `coroutine.wrap`. The upvalues are
 /// Lua's `resume` and the coroutine.
 unsafe extern "C-unwind" fn wrapped(state: *mut lua_State) -> c_int {
     // SAFETY: called by Lua. `resume` takes the coroutine before the arguments and returns a

@@ -100,7 +100,7 @@ fn look(stack: Stack<'_>) -> Outcome {
     Err(stop(stack, run))
 }
 
-/// Called by Lua every few instructions.
+/// Checks the script. Lua calls this every few instructions.
 unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: called by Lua with its state; this frame holds nothing.
     unsafe {
@@ -108,7 +108,7 @@ unsafe extern "C-unwind" fn hook(state: *mut lua_State, _: *mut ffi::lua_Debug) 
     }
 }
 
-/// Called when a coroutine is resumed.
+/// Checks the script at every few resumes of a coroutine.
 ///
 /// # Safety
 /// As for [`throw`].
@@ -123,7 +123,8 @@ pub(crate) unsafe fn look_sometimes(state: *mut lua_State) {
     }
 }
 
-/// Called after a function that catches errors, so that nothing keeps a stopped script alive.
+/// Raises the error of a stopped script again. Runs after every function that catches errors, so
+/// that nothing keeps a stopped script alive.
 ///
 /// # Safety
 /// As for [`throw`].

@@ -86,8 +86,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Route of `SCAN`: the shards with keys from the cursor's onwards, until they have enough keys. At
-/// least one shard, even for an invalid call.
+/// Appends the route of `SCAN`: the shards with keys from the cursor's onwards, until they have
+/// enough keys. At least one shard, even for an invalid call.
 pub fn scan_route(keyspace: &Keyspace, session: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     let cursor = Cursor::parse(args.at(1)).unwrap_or(Cursor { shard: 0, position: 0 });
     let count = Options::parse(args).map_or(1, |options| options.count);

@@ -42,9 +42,9 @@ pub fn keys(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     reply.patch(array, found);
 }
 
-/// Route of `RANDOMKEY`: one shard, chosen with a probability proportional to its keys. If that
-/// shard has keys with an expiry, which may all have expired, also the following shards, so that an
-/// existing key is found.
+/// Appends the route of `RANDOMKEY`: one shard, chosen with a probability proportional to its keys.
+/// If that shard has keys with an expiry, which may all have expired, also the following shards, so
+/// that an existing key is found.
 pub fn randomkey_route(keyspace: &Keyspace, session: &SessionView, _: &Args<'_>, shards: &mut Vec<u32>) {
     let count = keyspace.partition_count();
     let total: u64 = (0..count).map(|shard| keyspace.shard_size(session.db, shard)).sum();

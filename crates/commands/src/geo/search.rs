@@ -60,8 +60,9 @@ pub fn geosearchstore(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Repl
     search(access, args, Kind::SearchStore, reply);
 }
 
-/// Route of a search that may store: the shards of its key and of every argument after `STORE` or
-/// `STOREDIST`. The key specifications locate only the first destination, but the last one counts.
+/// Appends the route of a search that may store: the shards of its key and of every argument after
+/// `STORE` or `STOREDIST`. The key specifications locate only the first destination, but the last
+/// one counts.
 pub fn georadius_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     shards.push(keyspace.place(args.at(1)).shard);
     for index in 2..args.len().saturating_sub(1) {

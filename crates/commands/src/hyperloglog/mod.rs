@@ -174,7 +174,7 @@ fn merged(access: &mut Access<'_>, args: &Args<'_>) -> Result<Union, Failure> {
     Ok(union)
 }
 
-/// Route of `PFMERGE`: the shards of all its arguments.
+/// Appends the route of `PFMERGE`: the shards of all its arguments.
 pub fn pfmerge_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     shards.extend(args.iter().skip(1).map(|key| keyspace.place(key).shard));
 }

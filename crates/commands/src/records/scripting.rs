@@ -11,7 +11,7 @@ pub(super) const COMMANDS: &[Command] = &[EVAL, EVAL_RO, EVALSHA, EVALSHA_RO, FC
 
 const SCRIPTING: Command = Command { group: "scripting", ..Command::BLANK };
 
-/// Key specification of a script's keys, whose number is an argument.
+/// Returns the key specification of a script's keys, whose number is an argument.
 const fn script_keys(flags: &'static [&'static str], notes: &'static str) -> KeySpec {
     KeySpec { notes, flags, begin: BeginSearch::Index(2), find: FindKeys::KeyNum { keynum: 0, first: 1, step: 1 } }
 }

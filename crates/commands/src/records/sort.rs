@@ -7,7 +7,7 @@ use super::{acl, flags};
 /// The commands of this file.
 pub(super) const COMMANDS: &[Command] = &[SORT, SORT_RO];
 
-/// Key specification of keys that depend on the arguments of the call.
+/// Returns the key specification of keys that depend on the arguments of the call.
 const fn unknown(flags: &'static [&'static str], notes: &'static str) -> KeySpec {
     KeySpec { notes, flags, begin: BeginSearch::Unknown, find: FindKeys::Unknown }
 }

@@ -38,7 +38,8 @@ const STREAMS: Argument =
         .token("STREAMS");
 const TRIM_HISTORY: (&str, &str) = ("6.2.0", "Options `MINID`, `LIMIT`");
 
-/// Key specification of the keys after `STREAMS`: the first half of the remaining arguments.
+/// Returns the key specification of the keys after `STREAMS`: the first half of the remaining
+/// arguments.
 const fn streams_from(from: i32) -> KeySpec {
     KeySpec {
         notes: "",

@@ -82,13 +82,13 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Route of `SORT`: all shards if patterns refer to keys; otherwise the shards of its key and
-/// destination.
+/// Appends the route of `SORT`: all shards if patterns refer to keys; otherwise the shards of its
+/// key and destination.
 pub fn sort_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     route(keyspace, args, false, shards);
 }
 
-/// Route of `SORT_RO`, like [`sort_route`].
+/// Appends the route of `SORT_RO`, like [`sort_route`].
 pub fn sort_ro_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     route(keyspace, args, true, shards);
 }

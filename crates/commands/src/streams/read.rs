@@ -61,13 +61,13 @@ pub fn xreadgroup(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_
     read(access, args, true, reply);
 }
 
-/// Route of `XREAD`. Its key specification doesn't suffice: a group or a consumer may be called
-/// STREAMS.
+/// Appends the route of `XREAD`. Its key specification doesn't suffice: a group or a consumer may
+/// be called STREAMS.
 pub fn read_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     choose_shards(keyspace, args, false, shards);
 }
 
-/// Route of `XREADGROUP`.
+/// Appends the route of `XREADGROUP`.
 pub fn readgroup_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shards: &mut Vec<u32>) {
     choose_shards(keyspace, args, true, shards);
 }
