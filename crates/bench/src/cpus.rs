@@ -1,10 +1,10 @@
-//! Sets of CPUs: reading them, and running on them.
+//! Sets of CPUs: parsing them, and running on them.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// CPUs by number, ascending, each once.
+/// CPUs by number, ascending, without repeats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct List(pub(crate) Vec<usize>);
 
@@ -15,7 +15,7 @@ impl std::fmt::Display for List {
     }
 }
 
-/// Reads `0,2-5`.
+/// Parses `0,2-5`.
 pub(crate) fn parse(text: &str) -> Result<List, String> {
     let wrong = || format!("'{text}' is no list of CPUs such as 0,2-5, each below {}", CpuSet::MAX_CPU);
     let number = |text: &str| text.parse::<usize>().ok().filter(|cpu| *cpu < CpuSet::MAX_CPU).ok_or_else(wrong);
@@ -33,7 +33,7 @@ pub(crate) fn parse(text: &str) -> Result<List, String> {
     Ok(List(cpus))
 }
 
-/// Lets the calling thread, and what it starts, run on `cpus` only.
+/// Restricts the calling thread, and the threads and processes that it starts, to `cpus`.
 pub(crate) fn run_on(cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu));
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_runs_where_it_is_told() {
+    fn a_thread_runs_on_its_cpus() {
         let first = allowed()[0];
         std::thread::spawn(move || {
             run_on(&[first]).unwrap();

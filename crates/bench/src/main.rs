@@ -1,13 +1,14 @@
-//! `pantala-bench`: tools to hold a server against its host.
+//! `pantala-bench`: a load generator, and tools around it.
 //!
 //! | tool | what |
 //! | --- | --- |
-//! | `load` | drives a server, in memtier_benchmark's words, and tells throughput and latency |
-//! | `compare` | starts servers on this host, drives them with the same load in turn, and writes a report |
-//! | `model` | from measured costs to a machine with many cores, by simulation |
-//! | `floor` | a responder that parses and answers but stores nothing, on the server's own event loops: what a server costs above it is the price of being a database |
+//! | `load` | drives a server and prints throughput and latency; memtier_benchmark's options |
+//! | `compare` | starts servers on this host, drives each with the same load in turn, writes a report |
+//! | `model` | predicts a machine with many cores from measured costs, by simulation |
+//! | `floor` | a responder that parses and replies but stores nothing, on the server's event loops |
 //!
-//! `docs/benchmarks.md` tells how what is measured, and what that leaves out.
+//! What a server costs above `floor` is the price of being a database. `docs/benchmarks.md`
+//! explains how each figure is measured, and what that leaves out.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +26,7 @@ use std::sync::atomic::AtomicBool;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-/// Tools to hold a server against its host.
+/// Load generator for Redis protocol servers, and comparisons of servers on this host.
 #[derive(Parser)]
 #[command(name = "pantala-bench", version)]
 struct Arguments {
@@ -35,13 +36,15 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Tool {
-    /// Drives a server and tells throughput and latency.
+    /// Drives a server and prints throughput and latency.
+    #[command(after_help = load::options::RESULTS)]
     Load(Box<load::options::Options>),
-    /// Starts servers on this host, drives them with the same load in turn, and writes a report.
+    /// Starts servers on this host, drives each with the same load in turn, and writes a report.
     Compare(Box<compare::Options>),
-    /// What a machine with many cores should do, simulated from measured costs.
+    /// Predicts a machine with many cores from measured costs, by simulation.
     Model(model::Options),
-    /// Answers GET with a fixed bulk and everything else with +OK, storing nothing; prints its CPU time per command at SIGTERM or SIGINT.
+    /// Replies to GET with a fixed value and to everything else with +OK, storing nothing; prints
+    /// its CPU time per command at SIGTERM or SIGINT.
     Floor(floor::Options),
 }
 
@@ -57,24 +60,25 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody may be left to read it.
+            // Stderr may be closed.
             let _ = writeln!(io::stderr(), "pantala-bench: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Set by the first of `signals`: whatever runs ends in order. With `then_at_once` the second one ends the process at once; without, it
-/// changes nothing, since servers that were started must be stopped.
+/// Returns a flag that the first of `signals` sets, so that a run ends in order. With
+/// `then_at_once` the second signal ends the process at once; without it changes nothing, since
+/// servers that were started must be stopped.
 fn stop_flag(signals: &[i32], then_at_once: bool) -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for &signal in signals {
-        // Who called `nohup` wants it to outlive the terminal.
+        // A process started by `nohup` is meant to outlive the terminal.
         if signal == SIGHUP && is_ignored(signal) {
             continue;
         }
         if then_at_once {
-            // In this order: while the flag is unset the first does nothing.
+            // Registered first: while the flag is unset it does nothing.
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
         }
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
@@ -82,7 +86,7 @@ fn stop_flag(signals: &[i32], then_at_once: bool) -> io::Result<Arc<AtomicBool>>
     Ok(stop)
 }
 
-/// Whether this process was started with `signal` ignored.
+/// Returns whether this process was started with `signal` ignored.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! Drives the real executable: a short comparison of real servers. What is asserted is structure, never speed.
+//! Drives the real executable: a short comparison of real servers. Asserts structure, never speed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Longest comparison here; it takes a few seconds.
+/// Maximum time of a comparison here; it takes a few seconds.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
-/// Whoever runs the tests may have signals ignored (`nohup` does); a comparison here has none.
+/// The tests may run with ignored signals (under `nohup`); a comparison here must not.
 fn compare(out: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_pantala-bench"));
@@ -39,14 +39,15 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Processes whose command line names `folder`, where the servers of a run keep their files.
+/// Returns processes whose command line names `folder`, where the servers of a run keep their
+/// files.
 fn processes_in(folder: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let work = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
-        // The run's own process names the folder, too, but doesn't work in it.
+        // The run's own process names the folder too, but doesn't work in it.
         if work.starts_with(&folder) {
             found.push(format!("{:?}: {}", entry.file_name(), text(&line).replace('\0', " ")));
         }
@@ -54,13 +55,13 @@ fn processes_in(folder: &Path) -> Vec<String> {
     found
 }
 
-/// `None`, loudly, where redis-server isn't installed; in CI that is a failure.
+/// Returns `None`, loudly, if redis-server isn't installed; in CI that is a failure.
 fn redis_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|folder| folder.join("redis-server")).find(|file| file.is_file());
     if found.is_none() {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "CI=true forbids to skip: redis-server is not installed");
-        // Past the capture of the test's output.
+        // Bypasses the capture of the test's output.
         let _ = writeln!(std::io::stderr(), "SKIPPED: redis-server is not installed");
     }
     found
@@ -70,7 +71,7 @@ fn assert_measured(row: &Value, rounds: usize) {
     assert_measured_of(row, rounds, 1_000);
 }
 
-/// `filled`: operations that made the data.
+/// `filled`: operations that loaded the data.
 fn assert_measured_of(row: &Value, rounds: usize, filled: u64) {
     assert!(row["invalid"].is_null() && row["skipped"].is_null(), "{row:#}");
     assert_eq!(row["rounds"].as_array().unwrap().len(), rounds);
@@ -139,12 +140,13 @@ fn two_redis_and_a_cluster_and_what_cannot_run() {
 fn a_peer_that_dies_says_so_and_the_others_finish() {
     let folder = tempfile::tempdir().unwrap();
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
-    // Three seconds: the keys are loaded by then, and the measurement is not over.
+    // Three seconds: by then the keys are loaded, and the measurement has not ended.
     let mortal = format!("mortal=sh -c '{bench} floor --threads 1 --port {{port}} & sleep 3; kill $!; exit 3'");
     let out = folder.path().join("out");
     let arguments = ["--peer", mortal.as_str(), "--peer", "floor", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut command = compare(&out, &arguments);
-    // Waiting for its turn costs it no time: the shell and its child are stopped, the sleep with them.
+    // Waiting for its turn costs it no time: the shell and its child are stopped, the sleep
+    // included.
     let output = wait(command.args(["--rounds", "1", "--test-time", "6"]).spawn().unwrap());
     assert!(!output.status.success());
     let results = results(&out);
@@ -158,7 +160,7 @@ fn a_peer_that_dies_says_so_and_the_others_finish() {
     assert!(std::fs::read_to_string(out.join("report.md")).unwrap().contains("INVALID"));
 }
 
-/// Waits until `seen`, while `child` runs.
+/// Waits until `seen` returns true, while `child` runs.
 fn until(child: &mut Child, what: &str, mut seen: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !seen() {
@@ -168,7 +170,8 @@ fn until(child: &mut Child, what: &str, mut seen: impl FnMut() -> bool) {
     }
 }
 
-/// Sends `signal` to `child`, and sees that nothing is left in `dir` and that it said so.
+/// Sends `signal` to `child`; checks that nothing is left in `dir` and that it reported the
+/// interruption.
 fn interrupted(child: Child, signal: Signal, dir: &Path) -> Output {
     let begin = Instant::now();
     kill_process(Pid::from_child(&child), signal).unwrap();
@@ -205,7 +208,7 @@ fn an_interruption_while_a_cluster_forms() {
     std::fs::create_dir(&dir).unwrap();
     let arguments = ["--peer", "redis-cluster:24", "--workload", "dragonfly-get1", "--scale", "0.001"];
     let mut child = compare(&out, &arguments).arg("--dir").arg(&dir).spawn().unwrap();
-    // Slots are given to a node when all answer; agreeing takes a second or more from there.
+    // Slots are assigned when all nodes reply; agreeing takes a second or more from then.
     let has_slots = |entry: &std::path::Path| {
         std::fs::read_to_string(entry.join("23/nodes.conf")).is_ok_and(|text| text.contains("-16383"))
     };
@@ -220,7 +223,7 @@ fn it_goes_on_without_its_terminal_under_nohup() {
     let folder = tempfile::tempdir().unwrap();
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
-    // As `nohup` does it.
+    // As `nohup` does.
     let script = "trap '' HUP; exec \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_pantala-bench"), "compare", "--out"]).arg(&out);
@@ -228,7 +231,7 @@ fn it_goes_on_without_its_terminal_under_nohup() {
     command.args(["--test-time", "1", "--dir"]).arg(&dir).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     until(&mut child, "a server", || !processes_in(&dir).is_empty());
-    // Nobody reads what it says.
+    // Its stderr is closed.
     drop(child.stderr.take());
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     let output = wait(child);
@@ -242,7 +245,8 @@ fn a_report_is_there_after_each_workload() {
     let (out, dir) = (folder.path().join("out"), folder.path().join("dir"));
     std::fs::create_dir(&dir).unwrap();
     let workloads = ["--workload", "dragonfly-get1", "--workload", "dragonfly-set1"];
-    // Time enough to see the first report while the second workload runs; the rate is one that the slowest machine keeps.
+    // Enough time to see the first report while the second workload runs, at a rate that the
+    // slowest machine keeps.
     let arguments = ["--peer", "floor", "--scale", "0.001", "--test-time", "4", "--rounds", "1"];
     let mut command = compare(&out, &arguments);
     command.args(workloads).args(["--rate-limiting", "200", "--dir"]).arg(&dir);
@@ -253,14 +257,14 @@ fn a_report_is_there_after_each_workload() {
     let measured = &results(&out)["workloads"][0];
     assert_measured(&measured["peers"][0], 1);
     let operations = measured["peers"][0]["rounds"][0]["load"]["operations"].as_u64().unwrap();
-    // What is due when a starved machine ends the round is not sent any more.
+    // Operations due when a starved machine ends the round are no longer sent.
     assert!((400..=804).contains(&operations), "{operations} at 200 a second in 4 s");
     assert!(measured["parameters"].as_str().unwrap().ends_with("pipeline 1, 200 operations/s"), "{measured:#}");
     interrupted(child, Signal::INT, &dir);
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn missing_programs_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let fails = |arguments: &[&str], told: &str| {
         let output = wait(compare(&folder.path().join("out"), arguments).spawn().unwrap());
@@ -268,7 +272,7 @@ fn what_is_missing_is_told() {
         assert!(!output.status.success() && errors.contains(told), "{arguments:?}: {errors}");
     };
     fails(&["--peer", "redis", "--redis-server", "/no/such"], "the package redis-server");
-    // Of those that `--port` takes.
+    // A port that `--port` accepts.
     let used = (20_000..=40_000).find_map(|port| std::net::TcpListener::bind(("127.0.0.1", port)).ok()).unwrap();
     let port = used.local_addr().unwrap().port();
     let told = format!("port {port} is in use");
@@ -277,7 +281,8 @@ fn what_is_missing_is_told() {
     assert!(text(&output.stderr).contains("the report can't be written: /dev/null/x"), "{}", text(&output.stderr));
 }
 
-/// The workloads on one key: redis-server answers each without an error, and a cluster isn't even started.
+/// The workloads on one key: redis-server runs each without an error, and a cluster isn't even
+/// started.
 #[test]
 fn collections_of_one_key() {
     const WORKLOADS: &[&str] =
@@ -304,10 +309,11 @@ fn collections_of_one_key() {
     }
 }
 
-/// The workloads whose rounds are so many operations, each held to have had its effect; and hand-overs.
+/// The workloads whose rounds are a number of operations, each checked for its effect; and
+/// hand-overs.
 #[test]
 fn counted_workloads() {
-    /// Name, operations that fill at a thousandth, and operations of a round.
+    /// Name, operations of the filling at a thousandth, and operations of a round.
     const WORKLOADS: &[(&str, u64, Option<u64>)] = &[
         ("xreadgroup", 1_000, Some(100)),
         ("xack", 1_000, Some(1_000)),
@@ -323,7 +329,7 @@ fn counted_workloads() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let bench = env!("CARGO_BIN_EXE_pantala-bench");
-    // It answers everything and stores nothing; compare doesn't know that it does.
+    // It replies to everything and stores nothing, unknown to compare.
     let hollow = format!("hollow={bench} floor --threads 1 --port {{port}}");
     let mut command = compare(&out, &["--peer", "redis", "--peer", "floor", "--peer", "redis-cluster:2"]);
     command.args(["--peer", &hollow, "--scale", "0.001", "--rounds", "2", "--test-time", "1"]);
@@ -343,11 +349,11 @@ fn counted_workloads() {
         assert_eq!(floor["skipped"], "stores nothing", "{floor:#}");
         assert!(cluster["skipped"].is_string(), "{cluster:#}");
         let why = hollow["invalid"].as_str().unwrap_or_else(|| panic!("{hollow:#}"));
-        assert!(why.contains("no number") || why.contains("was answered"), "{name}: {why}");
+        assert!(why.contains("not a number") || why.contains("unexpected reply"), "{name}: {why}");
     }
 }
 
-/// Collections that are weighed, not asked: a hundredth of them.
+/// Collections whose memory is measured: a hundredth of them.
 #[test]
 fn resident_memory() {
     const WORKLOADS: &[(&str, &str, u64)] = &[
@@ -392,14 +398,14 @@ fn resident_memory() {
         assert_eq!(ratio["against"], "redis");
         let of_itself = ratio["each_bytes"].as_f64().unwrap();
         assert!((0.8..1.25).contains(&of_itself), "{name}: {of_itself} of the same server's");
-        assert_eq!(cluster["skipped"], "the memory of one process is weighed");
+        assert_eq!(cluster["skipped"], "the memory of one process is measured");
         assert_eq!(floor["skipped"], "stores nothing");
         assert!(dead["invalid"].is_string() && dead["footprint"].is_null(), "{dead:#}");
         assert!(markdown.contains(&format!("{} {what} |", thousands(*count))), "{markdown}");
     }
 }
 
-/// As a report has it.
+/// Formats a number as a report does.
 fn thousands(number: u64) -> String {
     format!("{},{:03}", number / 1_000, number % 1_000)
 }

@@ -1,4 +1,5 @@
-//! Drives `pantala-bench load` against servers that follow a script: late, in pieces, with errors, redirected, gone.
+//! Drives `pantala-bench load` against scripted servers: late, in pieces, with errors, redirecting,
+//! closed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,16 +12,17 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Longest run here; each takes a second at most.
+/// Maximum time of a run here; each takes a second at most.
 const RUN_MAX: Duration = Duration::from_secs(60);
 
-/// What a scripted server does with one command: bytes to send, in these pieces; `None` closes the connection.
+/// Reply of a scripted server to one command: bytes to send, in these pieces; `None` closes the
+/// connection.
 type Script = dyn Fn(&[String], &Node) -> Option<Vec<Vec<u8>>> + Send + Sync;
 
 /// A server on a port of its own. Its threads end with their connections.
 struct Node {
     address: SocketAddr,
-    /// Every command of every connection, in the order of their arrival.
+    /// Every command of every connection, in order of arrival.
     seen: Mutex<Vec<Vec<String>>>,
     /// Between two pieces.
     pause: Duration,
@@ -72,7 +74,7 @@ impl Node {
     }
 }
 
-/// The first command in `bytes`, and its length.
+/// Returns the first command in `bytes`, and its length.
 fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     let mut at = 0;
     let mut line = |kind: u8| -> Option<usize> {
@@ -95,7 +97,7 @@ fn command(bytes: &[u8]) -> Option<(Vec<String>, usize)> {
     if at > bytes.len() {
         return None;
     }
-    // Again, now that all is there: the arguments themselves.
+    // A second pass, now that all bytes are there, for the arguments themselves.
     let mut rest = &bytes[..at];
     rest = &rest[rest.iter().position(|byte| *byte == b'\n').unwrap() + 1..];
     for len in ends {
@@ -110,14 +112,14 @@ fn whole(text: &str) -> Option<Vec<Vec<u8>>> {
     Some(vec![text.as_bytes().to_vec()])
 }
 
-/// The generator against `node`, on one thread; its result goes to `json`.
+/// Returns the generator against `node`, on one thread; its result goes to `json`.
 fn load_command(node: &Node, json: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pantala-bench"));
     command.args(["load", "--port", &node.port(), "--threads", "1", "--json-out-file"]).arg(json).args(arguments);
     command
 }
 
-/// Runs the generator against `node`. The result as JSON, and the output.
+/// Runs the generator against `node`. Returns the result as JSON, and the output.
 fn load(node: &Node, arguments: &[&str]) -> (Value, Output) {
     let json = tempfile::NamedTempFile::new().unwrap();
     let mut command = load_command(node, json.path(), arguments);
@@ -146,7 +148,7 @@ fn late_answers_in_pieces_of_a_byte() {
     assert_eq!((&result["operations"], &result["errors"]), (&Value::from(20), &Value::from(0)));
     assert_eq!((node.count("GET"), node.count("SET")), (10, 10));
     assert_eq!(result["commands"][1]["hits"], 10);
-    // A SET's answer takes five pauses; at a pipeline of 3 it waits for others', too.
+    // A SET's reply takes five pauses; at a pipeline of 3 it waits for others' too.
     assert!(result["latency"]["min_us"].as_f64().unwrap() >= 4_000.0, "{result:#}");
     assert_eq!(result["received_bytes"], 10 * 9 + 10 * 5);
 }
@@ -184,12 +186,13 @@ fn a_server_that_goes_or_never_answers() {
     let (result, output) = load(&node, &["--clients", "2", "--requests", "9", "--stall-time", "1", "--pipeline", "4"]);
     assert!(!output.status.success());
     assert_eq!((&result["operations"], &result["unanswered"]), (&0.into(), &8.into()));
-    assert!(result["error_texts"].to_string().contains("no answer for too long"), "{result:#}");
+    assert!(result["error_texts"].to_string().contains("no reply for too long"), "{result:#}");
 }
 
 #[test]
 fn a_rate_counts_from_when_an_operation_was_due() {
-    // The first answer takes 300 ms; what was due meanwhile has waited, though it was sent late.
+    // The first reply takes 300 ms; operations due meanwhile have waited, though they were sent
+    // late.
     let script = |_: &[String], node: &Node| {
         if node.count("GET") == 1 {
             thread::sleep(Duration::from_millis(300));
@@ -218,7 +221,8 @@ fn slots(lower: u16, upper: u16) -> String {
 fn moved_and_ask_are_followed() {
     let ports: Arc<Mutex<(u16, u16)>> = Arc::default();
     let known = Arc::clone(&ports);
-    // The lower half has moved to the second node, but for a slot that the first says to ASK the second for.
+    // The lower half has moved to the second node, except for a slot that the first redirects by
+    // ASK.
     let first = Node::start(
         Duration::ZERO,
         Arc::new(move |words: &[String], node: &Node| {
@@ -242,7 +246,7 @@ fn moved_and_ask_are_followed() {
     let redirections = result["redirections"].as_u64().unwrap();
     assert_eq!(first.count("GET") as u64, redirections);
     assert!(redirections > 10, "about half of the keys are in the lower half: {redirections}");
-    // One ASKING before each that was to be asked, immediately.
+    // One ASKING immediately before each request redirected by ASK.
     assert_eq!(second.count("ASKING"), first.count("GET") / 2);
     let seen = second.seen.lock().unwrap();
     assert!(seen.iter().zip(seen.iter().skip(1)).all(|(words, next)| words[0] != "ASKING" || next[0] == "GET"));
@@ -259,7 +263,7 @@ fn nodes_that_point_at_each_other_are_given_up() {
             match words[0].as_str() {
                 "CLUSTER" => whole(&slots(lower, upper)),
                 "ASKING" => whole("+OK\r\n"),
-                // The second of two directs by ASK.
+                // The second of two redirects by ASK.
                 _ if other == lower => whole(&format!("-ASK 1 127.0.0.1:{other}\r\n")),
                 _ => whole(&format!("-MOVED 1 127.0.0.1:{other}\r\n")),
             }
@@ -278,15 +282,15 @@ fn nodes_that_point_at_each_other_are_given_up() {
 
 #[test]
 fn a_node_that_refuses_connections_loses_operations_and_not_the_result() {
-    // A port where nobody listens: kept, so that nobody else gets it.
+    // A bound port where nobody listens.
     let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     closed.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     let closed_port = closed.local_addr().unwrap().as_socket().unwrap().port();
     for moved in [true, false] {
         let other: Arc<Mutex<u16>> = Arc::default();
         let known = Arc::clone(&other);
-        // At first everything is here. The tenth request has moved: to the refusing node, or to one that serves while the new table has the
-        // refusing one for the upper half.
+        // At first everything is here. The tenth request has moved: to the refusing node, or to one
+        // that serves while the new table has the refusing one for the upper half.
         let first = Node::start(
             Duration::ZERO,
             Arc::new(move |words: &[String], node: &Node| {
@@ -305,7 +309,8 @@ fn a_node_that_refuses_connections_loses_operations_and_not_the_result() {
             load(&first, &["--clients", "1", "--requests", "1000", "--ratio", "0:1", "--cluster-mode"]);
         assert!(!output.status.success(), "{moved}");
         assert!(result["operations"].as_u64().unwrap_or(0) >= 9, "{moved}: {result:#}");
-        // The request that the refusing node was to get, and the redirected one that had not been sent to the other yet.
+        // The request for the refusing node, and the redirected one that was not sent to the other
+        // yet.
         let unanswered = if moved { 1 } else { 2 };
         let lost = (&result["connections_lost"], &result["unanswered"]);
         assert_eq!(lost, (&1.into(), &unanswered.into()), "{moved}: {result:#}");
@@ -362,7 +367,7 @@ fn an_interruption_ends_it_in_order_and_with_an_error() {
         let output = child.wait_with_output().unwrap();
         assert!(begin.elapsed() < Duration::from_secs(40), "{signal:?}: it went on");
         assert_eq!(output.status.code(), Some(1), "{signal:?}: {output:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted before its end"), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted before the end"), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("operations in "), "{output:?}");
         let result: Value = serde_json::from_slice(&std::fs::read(json.path()).unwrap()).unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A Redis cluster out of processes that run already: slots shared out evenly, everybody acquainted, all content.
+//! Forms a Redis cluster of running processes: slots shared evenly, all nodes acquainted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,16 +9,18 @@ use std::time::{Duration, Instant};
 use pantala_base::limits::SLOTS;
 use pantala_resp::value::Value;
 
-use super::peers::{READY_LOOK, heed};
+use super::peers::{READY_LOOK, check_interrupted};
 use crate::load::control::{Control, Login, Target};
 
 /// How long the nodes may take to agree.
 const AGREED_MAX: Duration = Duration::from_secs(120);
 
-/// Of every node. With that short a timeout, in milliseconds, they talk much, and have soon heard of each other.
+/// Options of every node. With a timeout that short, in milliseconds, they gossip much and learn of
+/// each other soon.
 pub(super) const OPTIONS: &[&str] =
     &["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "5000"];
-/// Once they agree. A node that waited, stopped, for its turn must not be taken for dead; it also makes the nodes talk less, in their favour.
+/// Set once the nodes agree. A node that waits, stopped, for its turn must not be taken for failed;
+/// the nodes also gossip less, in their favour.
 const NODE_TIMEOUT_MS: &str = "3600000";
 
 /// Makes one cluster of the nodes at `addresses`, and waits until each says `cluster_state:ok`.
@@ -30,7 +32,7 @@ pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()
     for (index, node) in nodes.iter_mut().enumerate() {
         let (first, last) = slots_of(index, addresses.len());
         node.order(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()])?;
-        // Different from the start, as redis-cli does it: no two nodes have to settle theirs.
+        // Distinct from the start, as redis-cli does it: no two nodes have to settle theirs.
         node.order(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
     }
     for address in &addresses[1..] {
@@ -39,7 +41,7 @@ pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()
     let begin = Instant::now();
     for (node, address) in nodes.iter_mut().zip(addresses) {
         loop {
-            heed(stop)?;
+            check_interrupted(stop)?;
             let info = info(node)?;
             if is_agreed(&info, addresses.len()) {
                 break;
@@ -63,11 +65,11 @@ pub(super) fn form(addresses: &[SocketAddr], stop: &AtomicBool) -> io::Result<()
 fn info(node: &mut Control) -> io::Result<String> {
     match node.order(&["CLUSTER", "INFO"])? {
         Value::Bulk(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
-        _ => Err(io::Error::other("the answer to CLUSTER INFO isn't a text")),
+        _ => Err(io::Error::other("the reply to CLUSTER INFO is not a string")),
     }
 }
 
-/// Whether a node sees all slots served and knows all `nodes`.
+/// Returns whether a node sees all slots served and knows all `nodes`.
 fn is_agreed(info: &str, nodes: usize) -> bool {
     let says = |line: &str| info.lines().any(|other| other == line);
     says("cluster_state:ok")
@@ -76,7 +78,7 @@ fn is_agreed(info: &str, nodes: usize) -> bool {
         && says(&format!("cluster_size:{nodes}"))
 }
 
-/// First and last slot of node `index` of `nodes`.
+/// Returns the first and last slot of node `index` of `nodes`.
 fn slots_of(index: usize, nodes: usize) -> (usize, usize) {
     (index * SLOTS / nodes, (index + 1) * SLOTS / nodes - 1)
 }

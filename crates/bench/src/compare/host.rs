@@ -1,4 +1,4 @@
-//! What a report says of the host.
+//! The host, as a report describes it.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::process::stat_word;
 use super::results::Host;
 
-/// The host as it is now; `load_after` is still empty.
+/// Describes the host now; `load_after` is still empty.
 pub(super) fn look() -> Host {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let names = rustix::system::uname();
@@ -33,14 +33,15 @@ pub(super) fn look() -> Host {
     }
 }
 
-/// Variables by which git finds a repository without looking around.
+/// Variables that tell git where a repository is.
 const GIT_PLACES: [&str; 3] = ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"];
 
-/// What git says of the checkout around `folder`; `None` without git, or outside of one.
+/// Returns git's description of the checkout around `folder`; `None` without git, or outside of
+/// one.
 fn checkout(folder: &Path) -> Option<String> {
     let mut git = Command::new("git");
     git.arg("-C").arg(folder).args(["describe", "--always", "--dirty", "--abbrev=12"]).env("GIT_OPTIONAL_LOCKS", "0");
-    // A hook of git's has these, for a repository of its own.
+    // A git hook sets these, for a repository of its own.
     GIT_PLACES.iter().for_each(|name| _ = git.env_remove(name));
     let output =
         git.stdin(Stdio::null()).stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
@@ -48,7 +49,7 @@ fn checkout(folder: &Path) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Load of the last minute.
+/// Returns the load average of the last minute.
 pub(super) fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().unwrap_or("?").to_owned()
@@ -64,11 +65,11 @@ fn scheduling(stat: &str) -> String {
     }
 }
 
-/// `2026-11-21 19:04 UTC`
+/// Formats `2026-11-21 19:04 UTC`.
 fn date(now: std::time::SystemTime) -> String {
     let seconds = now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, minutes) = (seconds / 86_400, seconds / 60 % 1_440);
-    // Years that begin in March put the leap day at the end: then months have fixed first days.
+    // Years that start in March have the leap day at the end: months then have fixed first days.
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -103,7 +104,7 @@ mod tests {
             GIT_PLACES.iter().for_each(|name| _ = git.env_remove(name));
             git.output().is_ok_and(|output| output.status.success())
         };
-        // Where git is not installed there is nothing more to see.
+        // Without git there is nothing more to check.
         if git(&["init", "-q"]) && git(&["commit", "-q", "--allow-empty", "-m", "x"]) {
             assert_eq!(checkout(folder.path()).unwrap().len(), 12);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::options::Setup;
-use super::peers::{Absent, Ground, Peer, Ports, Spec, heed};
+use super::peers::{Absent, Ground, Peer, Ports, Spec, check_interrupted};
 use super::process::{Spent, Usage};
 use super::report::rate;
 use super::results::{PeerResult, Round, WorkloadResult};
@@ -20,18 +20,18 @@ use crate::load::plan::{Amount, CommandPlan, Plan};
 use crate::load::template::DATA;
 use crate::load::{self, Watch};
 
-/// Before the first round every peer is driven this long, unmeasured: buffers grow, connections' memory is there.
+/// Unmeasured load before the first round: buffers grow, and connections get their memory.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// A server that answers nothing for this long is given up.
+/// A server without a reply for this long fails.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// The same where a single command takes seconds.
+/// The same if a single command takes seconds.
 const LONG_STALL_MAX: Duration = Duration::from_secs(300);
-/// A rate counts as kept from this part of it on: the last answers come after the last second.
+/// Part of a rate from which it counts as kept: the last replies arrive after the last second.
 const RATE_KEPT: f64 = 0.97;
 /// Steps of a latency curve between one half of the distance to 100% and the next.
 const CURVE_TICKS_PER_HALF: u32 = 4;
 
-/// What stays the same over all workloads.
+/// What is common to all workloads.
 pub(super) struct Course<'a> {
     pub(super) setup: &'a Setup,
     pub(super) seconds: u64,
@@ -39,21 +39,22 @@ pub(super) struct Course<'a> {
     pub(super) stop: &'a Arc<AtomicBool>,
 }
 
-/// A peer with what is known of it so far.
+/// A peer and its results so far.
 struct Entrant {
     peer: Option<Peer>,
     result: PeerResult,
 }
 
 impl Course<'_> {
-    /// Measures `workload`. Peers that fail say so in their rows; an interruption leaves what is measured.
+    /// Measures `workload`. Failed peers say so in their rows; an interruption keeps what was
+    /// measured.
     pub(super) fn run(&self, workload: &Workload, ports: &mut Ports) -> WorkloadResult {
         let mut entrants: Vec<Entrant> =
             self.setup.peers.iter().map(|spec| self.enter(spec, workload, ports)).collect();
         let has_rounds = !matches!(workload.measured, Measured::Resident(..));
         for round in (0..=self.setup.rounds).filter(|_| has_rounds) {
             for entrant in &mut entrants {
-                if heed(self.stop).is_ok() {
+                if check_interrupted(self.stop).is_ok() {
                     self.turn(entrant, workload, round);
                 }
             }
@@ -69,16 +70,16 @@ impl Course<'_> {
         };
         result.summarize();
         result.peers.iter_mut().for_each(|peer| {
-            hold_latency(workload, peer);
-            hold_rate(self.setup.rate_per_s, peer);
+            check_latency(workload, peer);
+            check_rate(self.setup.rate_per_s, peer);
         });
         result
     }
 
-    /// Starts a peer, loads its keys, and lets it wait.
+    /// Starts a peer, loads its keys, and pauses it.
     fn enter(&self, spec: &Spec, workload: &Workload, ports: &mut Ports) -> Entrant {
         let mut result = PeerResult { name: spec.name.clone(), ..PeerResult::default() };
-        if heed(self.stop).is_err() {
+        if check_interrupted(self.stop).is_err() {
             result.skipped = Some("interrupted".into());
             return Entrant { peer: None, result };
         }
@@ -110,7 +111,7 @@ impl Course<'_> {
         result.notes.append(&mut peer.notes);
         let filled = match workload.measured {
             Measured::Resident(what, each) => {
-                self.fill_and_weigh(&peer, workload, what, each).map(|(keys, footprint)| {
+                self.fill_and_measure(&peer, workload, what, each).map(|(keys, footprint)| {
                     say(&format!("{}: {}: {:.1} bytes each", workload.name, spec.name, footprint.each_bytes));
                     result.footprint = Some(footprint);
                     keys
@@ -128,7 +129,7 @@ impl Course<'_> {
         Entrant { peer: Some(peer), result }
     }
 
-    /// One measurement; round 0 warms up.
+    /// Measures a peer once; round 0 warms up.
     fn turn(&self, entrant: &mut Entrant, workload: &Workload, round: u64) {
         let Entrant { peer: Some(peer), result } = entrant else { return };
         if result.invalid.is_some() {
@@ -146,7 +147,7 @@ impl Course<'_> {
         }
     }
 
-    /// What comes before the round, the round, and what comes after it.
+    /// Runs the steps before the round, the round, and the steps after it.
     fn drive(&self, peer: &Peer, result: &mut PeerResult, workload: &Workload, round: u64) -> io::Result<()> {
         self.take(peer, workload, workload.before)?;
         let mut plan = self.plan(peer, workload);
@@ -158,7 +159,7 @@ impl Course<'_> {
         let spent = account.spent;
         result.resident_peak_bytes = result.resident_peak_bytes.max(account.peak_bytes);
         let outcome = driven?;
-        heed(self.stop)?;
+        check_interrupted(self.stop)?;
         let trouble = outcome.trouble();
         if round > 0 {
             say_round(workload, &result.name, round, &outcome, &spent);
@@ -171,7 +172,7 @@ impl Course<'_> {
         after.map(|_| ()).map_err(|error| io::Error::new(error.kind(), format!("after it {error}")))
     }
 
-    /// How long a round is; round 0 warms up.
+    /// Returns the length of a round; round 0 warms up.
     fn amount(&self, workload: &Workload, round: u64) -> Amount {
         let keys = workload.keys_at(self.setup.scale);
         match workload.measured {
@@ -187,7 +188,7 @@ impl Course<'_> {
         let maximum = minimum + keys - 1;
         let clients = workload.clients_at(self.setup.scale, self.setup.threads, peer.nodes);
         let commands = workload.commands.iter().map(|command| {
-            // The table's patterns are tested.
+            // A test checks the table's patterns.
             let pattern = command.pattern.parse().unwrap_or(Pattern::Uniform);
             let name = command.text.split(' ').next().unwrap_or_default();
             CommandPlan::new(name, &expanded(command.text), pattern, command.weight)
@@ -221,7 +222,7 @@ impl Course<'_> {
         }
     }
 
-    /// What was driven, in a line.
+    /// Describes the load in a line.
     fn parameters(&self, workload: &Workload) -> String {
         let (scale, threads) = (self.setup.scale, workload.threads_of(self.setup.threads));
         let scaled = |what: &str, published: u64, used: u64| {
@@ -278,7 +279,7 @@ impl Course<'_> {
 }
 
 impl Entrant {
-    /// Stops the peer. What it was at its peak is part of the result.
+    /// Stops the peer. Its peak memory is part of the result.
     fn leave(self) -> PeerResult {
         let Self { peer, mut result } = self;
         if let Some(mut peer) = peer {
@@ -298,8 +299,9 @@ impl Entrant {
     }
 }
 
-/// Takes the server's CPU time between the first request and the last answer: connecting and closing are not the load's. And its memory on
-/// the way: a fork that rewrites a file is gone at the end.
+/// Measures the server's CPU time between the first request and the last reply (connecting and
+/// closing are not the load's) and its memory during the run: a fork that rewrites a file has ended
+/// by then.
 struct Account<'a> {
     peer: &'a Peer,
     before: Usage,
@@ -340,12 +342,12 @@ fn measured(round: u64, load: Outcome, spent: &Spent) -> Round {
     }
 }
 
-/// `1 thread`, `2 threads`
+/// Formats `1 thread`, `2 threads`.
 fn count_of(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The latencies of all rounds: quantile and microseconds.
+/// Returns the latencies of all rounds: quantile and microseconds.
 fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     let mut sum = crate::load::tally::histogram();
     // All have the same bounds: nothing can be out of range.
@@ -354,8 +356,8 @@ fn curve(rounds: &[Round]) -> Vec<(f64, f64)> {
     steps.map(|step| (step.quantile_iterated_to(), step.value_iterated_to() as f64 / 1e3)).collect()
 }
 
-/// Marks who was slower than the workload demands.
-fn hold_latency(workload: &Workload, peer: &mut PeerResult) {
+/// Marks a peer that was slower than the workload's limit.
+fn check_latency(workload: &Workload, peer: &mut PeerResult) {
     let (Some(max_us), Some(summary)) = (workload.latency_max_us, &peer.summary) else { return };
     if summary.p99_us <= max_us {
         peer.notes.push(format!("kept the latency of at most {max_us:.0} us that the workload demands, by p99"));
@@ -364,8 +366,8 @@ fn hold_latency(workload: &Workload, peer: &mut PeerResult) {
     }
 }
 
-/// Says who didn't come up to the rate that was asked for.
-fn hold_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
+/// Notes a peer that did not keep the rate.
+fn check_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
     let (Some(rate_per_s), Some(summary)) = (rate_per_s, &peer.summary) else { return };
     if summary.operations_per_s.min < rate_per_s as f64 * RATE_KEPT {
         peer.notes.push(format!(
@@ -374,9 +376,9 @@ fn hold_rate(rate_per_s: Option<u64>, peer: &mut PeerResult) {
     }
 }
 
-/// The death of a process explains the trouble, if there was one.
+/// Returns how a process died, which explains the trouble, or the trouble.
 fn death_or(peer: &mut Peer, trouble: &str) -> String {
-    // A process that was killed is gone some moments after its connections.
+    // A killed process disappears some moments after its connections.
     std::thread::sleep(Duration::from_millis(100));
     match peer.death() {
         Some(death) => format!("{trouble}; {death}"),
@@ -405,17 +407,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn demanded_latencies_are_held_against_p99() {
+    fn latency_limits_are_compared_with_p99() {
         use super::super::results::tests::{peer, round, workload};
         let mut result =
             workload(vec![peer("a", vec![round(1, 1.0, 1.0, 999.0)]), peer("b", vec![round(1, 1.0, 1.0, 1_001.0)])]);
         result.summarize();
         let enterprise = Workload::named("enterprise").unwrap();
-        result.peers.iter_mut().for_each(|peer| hold_latency(enterprise, peer));
+        result.peers.iter_mut().for_each(|peer| check_latency(enterprise, peer));
         assert!(result.peers[0].notes[0].starts_with("kept the latency"), "{result:#?}");
         assert_eq!((result.peers[0].latency_missed_us, result.peers[1].latency_missed_us), (None, Some(1_000.0)));
         result.peers[1].latency_missed_us = None;
-        hold_latency(Workload::named("flash").unwrap(), &mut result.peers[1]);
+        check_latency(Workload::named("flash").unwrap(), &mut result.peers[1]);
         assert_eq!((result.peers[1].latency_missed_us, result.peers[1].notes.len()), (None, 0));
     }
 
@@ -424,7 +426,7 @@ mod tests {
         const CHILD_BYTES: u64 = 40_000_000;
         let _alone = super::super::process::ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
-        // `tail` keeps that much until the pipe ends.
+        // `tail` holds that much until the pipe ends.
         let script =
             format!("(head -c {CHILD_BYTES} /dev/zero; sleep 5) | tail -c {CHILD_BYTES} > tail; exec sleep 600");
         let peer = Peer::of_shell(&script, dir.path());
@@ -443,14 +445,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_was_not_kept_is_told() {
+    fn a_missed_rate_is_reported() {
         use super::super::results::tests::{peer, round, workload};
         let rounds = vec![round(1, 1_000.0, 1.0, 1.0), round(2, 960.0, 1.0, 1.0)];
         let mut result = workload(vec![peer("a", rounds)]);
         result.summarize();
         let told = |rate_per_s| {
             let mut peer = PeerResult { summary: result.peers[0].summary.clone(), ..PeerResult::default() };
-            hold_rate(rate_per_s, &mut peer);
+            check_rate(rate_per_s, &mut peer);
             peer.notes.join("")
         };
         assert_eq!((told(None), told(Some(980))), (String::new(), String::new()));

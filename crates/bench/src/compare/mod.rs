@@ -1,22 +1,24 @@
-//! Head-to-head runs: servers on this host, driven with the same load in turn.
+//! Head-to-head runs: servers on this host, each driven with the same load in turn.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | peer | a server that is compared: one process, or the processes of a cluster ([`peers`]) |
-//! | workload | commands, keys, sizes and clients by a name ([`workloads`]) |
-//! | round | every peer is measured once, in turn. A ratio is taken between two peers *within* a round |
-//! | invalid | a row whose server answered errors, lost connections or died: it has no figures |
-//! | skipped | a row whose server can't do what the workload needs |
+//! | peer | a server to compare: one process, or the processes of a cluster ([`peers`]) |
+//! | workload | commands, keys, sizes and clients, by a name ([`workloads`]) |
+//! | round | every peer is measured once, in turn. A ratio of two peers is taken *within* a round |
+//! | invalid | a row with error replies, lost connections or a dead server: it has no figures |
+//! | skipped | a row whose server cannot do what the workload needs |
 //!
-//! For each workload all peers are started anew, loaded with the same keys, driven for a second unmeasured, and then measured; or what was loaded is weighed
-//! ([`resident`]). Who waits
-//! for its turn is stopped (SIGSTOP), so that forty idle processes cost the others nothing. CPU time is what the kernel counted for all
-//! threads of all processes of a peer, and of what these started, between the first request and the last answer.
+//! For each workload all peers are started, loaded with the same keys, driven for a second
+//! unmeasured, and then measured; or the memory of what was loaded is ([`resident`]). Peers that
+//! wait for their turn are stopped (SIGSTOP), so that forty idle processes cost the others nothing.
+//! CPU time is the kernel's count for all threads of all processes of a peer and of their children,
+//! between the first request and the last reply.
 //!
-//! Everything started is a [`process::Process`], which ends it when dropped: at the end, at an error, and after the first signal that asks for it; a
-//! panic kills it. Only when this process is killed itself (SIGKILL) its servers stay.
+//! Every started process is a [`process::Process`], which ends it when dropped: at the end, after
+//! an error, and after the first signal; a panic kills it. Only SIGKILL of this process leaves
+//! servers running.
 
 mod cluster;
 mod host;
@@ -41,18 +43,18 @@ pub(crate) use self::options::Options;
 use self::peers::Ports;
 use self::results::{Results, WorkloadResult};
 
-/// Every workload, and why the model of bigger machines says nothing of it, where it doesn't.
+/// Returns every workload, and why it is not modelled, if it is not.
 pub(crate) fn modelled_workloads() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     workloads::ALL.iter().map(|workload| (workload.name, workload.unmodelled()))
 }
 
-/// `pantala-bench compare`. Ends with an error when a row is invalid, or when it was interrupted.
+/// Runs `pantala-bench compare`. Fails if a row is invalid, and if the run was interrupted.
 pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
     if options.lists() {
         return list(&mut io::stdout().lock());
     }
     let setup = options.setup().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-    // First of all: a folder that can't be written is told before the run, not after it.
+    // First, so that an invalid folder fails before the run.
     report::prepare(&setup.out)?;
     process::kill_at_panic();
     let mut ports = Ports::new(options.port, &mut Random::from_entropy());
@@ -72,13 +74,13 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     for workload in &setup.workloads {
         if !stop.load(Ordering::Relaxed) {
             let result = course.run(workload, &mut ports);
-            // The report counts: that nobody reads the table any more is no reason to end.
+            // The report matters: a closed stdout does not end the run.
             let _ = report::print(&result, &mut io::stdout().lock());
             results.workloads.push(result);
         }
         results.interrupted = stop.load(Ordering::Relaxed);
         results.host.load_after = host::load();
-        // Each time: what was measured for hours shall be there whatever happens next.
+        // After each workload: hours of measurements must survive what comes next.
         report::write(&results, &setup.out)?;
     }
     let _ = writeln!(io::stdout(), "report in {}", setup.out.display());
@@ -94,7 +96,7 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
     }
 }
 
-/// Tells who watches, if anybody does: a terminal that is gone is no reason to end.
+/// Prints a line of progress, if stderr is still open.
 fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -103,7 +105,7 @@ fn invalid_rows(workloads: &[WorkloadResult]) -> usize {
     workloads.iter().flat_map(|workload| &workload.peers).filter(|peer| peer.invalid.is_some()).count()
 }
 
-/// Tells all workloads.
+/// Lists all workloads.
 fn list(out: &mut impl Write) -> io::Result<()> {
     for workload in workloads::ALL {
         writeln!(

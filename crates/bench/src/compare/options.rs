@@ -1,4 +1,4 @@
-//! The options of `pantala-bench compare`, and what they come to.
+//! The options of `pantala-bench compare`, checked.
 
 use std::path::{Path, PathBuf};
 
@@ -9,58 +9,62 @@ use super::peers::{Kind, Spec};
 use super::workloads::Workload;
 use crate::cpus::List;
 
-/// Most processes of a cluster, and shards of Pantala in a comparison.
+/// Maximum processes of a cluster, and shards of Pantala.
 const SHARDS_MAX: u64 = 1024;
-/// Most rounds.
+/// Maximum rounds.
 const ROUNDS_MAX: u64 = 1000;
-/// Longest measurement of one peer in one round.
+/// Maximum seconds of one measurement.
 const SECONDS_MAX: u64 = 3600;
 /// Largest scale.
 pub(super) const SCALE_MAX: f64 = 100.0;
 /// Highest rate, in operations per second.
 const RATE_MAX: u64 = 1_000_000_000;
-/// Most peers in one comparison.
+/// Maximum peers in one comparison.
 const PEERS_MAX: usize = 32;
 
-/// Of the head-to-head run.
+/// Options of a comparison.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// A server to compare, again for each: redis, redis-cluster (of --shards processes), redis-cluster:N,
-    /// pantala, floor, or 'name=command with {port} and {dir}' [default: redis-cluster and pantala]
+    /// A server to compare; repeat for each: redis, redis-cluster (of --shards processes),
+    /// redis-cluster:N, pantala, floor, or 'name=command with {port} and {dir}' [default:
+    /// redis-cluster and pantala]
     #[arg(long)]
     peer: Vec<String>,
-    /// A peer that the tables hold all others against, by its name, again for each; results.json has the ratios of every two [default: the first]
+    /// Name of a peer to compute the tables' ratios to; repeat for several. results.json has the
+    /// ratios of every pair [default: the first peer]
     #[arg(long, value_name = "NAME")]
     against: Vec<String>,
     /// Shards of Pantala, and processes of the Redis cluster
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=SHARDS_MAX))]
     shards: u64,
-    /// A named workload, again for each (`--workload list` tells them) [default: the four of Dragonfly]
+    /// A named workload; repeat for several. `--workload list` lists them [default: the four of
+    /// Dragonfly]
     #[arg(long)]
     workload: Vec<String>,
-    /// Rounds; in each every peer is measured once, in turn. Workloads memory-… have none: they are filled once
+    /// Rounds, in each of which every peer is measured once, in turn. Workloads memory-… have none:
+    /// they are filled once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=ROUNDS_MAX))]
     rounds: u64,
-    /// Seconds of one measurement, of workloads that don't end by themselves
+    /// Seconds of one measurement, for workloads without an end of their own
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     pub(super) test_time: u64,
-    /// Operations per second of all clients together, the same for every peer; latency then counts from the time an operation was due
-    /// [default: as many as they can]
+    /// Operations per second of all clients together, the same for every peer; latency then counts
+    /// from the time when an operation was due [default: as many as they can]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=RATE_MAX))]
     rate_limiting: Option<u64>,
-    /// Part of the workload's keys (and of its connections, where those are its point) that is used
+    /// Part of the workload's keys to use (and of its connections, for workloads about connections)
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// CPUs of the servers (0,2-3) [default: any]
     #[arg(long, value_parser = crate::cpus::parse)]
     server_cpus: Option<List>,
-    /// CPUs of the load generator, a thread on each [default: any, one thread for each CPU]
+    /// CPUs of the load generator, one thread on each [default: any, one thread for each CPU]
     #[arg(long, value_parser = crate::cpus::parse)]
     client_cpus: Option<List>,
-    /// Folder for report.html, report.md and results.json; made if need be
+    /// Folder for report.html, report.md and results.json; created if missing
     #[arg(long, default_value = "pantala-compare")]
     out: PathBuf,
-    /// Where the servers keep their files while they run [default: the folder for temporary files]
+    /// Folder for the servers' files while they run [default: the folder for temporary files]
     #[arg(long)]
     dir: Option<PathBuf>,
     /// First port to use; a port in use is then an error [default: free ones]
@@ -81,7 +85,7 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) peers: Vec<Spec>,
-    /// Names of peers; empty: the first that takes part.
+    /// Names of peers; empty: the first one that takes part.
     pub(super) against: Vec<String>,
     pub(super) workloads: Vec<&'static Workload>,
     pub(super) rounds: u64,
@@ -97,7 +101,7 @@ pub(super) struct Setup {
 }
 
 impl Options {
-    /// Whether the workloads are only to be told.
+    /// Returns whether to list the workloads only.
     pub(super) fn lists(&self) -> bool {
         self.workload.iter().any(|name| name == "list")
     }
@@ -161,7 +165,7 @@ impl Options {
         Ok(Spec { name: text.to_owned(), kind })
     }
 
-    /// `redis-cluster:N`, or `name=command`.
+    /// Parses `redis-cluster:N`, or `name=command`.
     fn other_spec(&self, text: &str) -> Result<Spec, String> {
         if let Some(nodes) = text.strip_prefix("redis-cluster:") {
             let nodes = nodes.parse().ok().filter(|nodes| (1..=SHARDS_MAX).contains(nodes));
@@ -208,7 +212,8 @@ impl Options {
     }
 }
 
-/// The executable `name`: the one `given`, else in the folder `first`, else on the search path.
+/// Returns the executable `name`: the `given` one; otherwise in the folder `first`, or on the
+/// search path.
 fn program(given: Option<&Path>, name: &str, first: Option<PathBuf>) -> Option<PathBuf> {
     if let Some(path) = given {
         return std::path::absolute(path).ok().filter(|path| path.is_file());
@@ -248,8 +253,8 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_told() {
-        for (options, told) in [
+    fn wrong_options_are_reported() {
+        for (options, expected) in [
             ("--peer|nobody", "name=command"),
             ("--peer|x=server", "{port}"),
             ("--peer|x=server '{port}", "quotes"),
@@ -267,7 +272,7 @@ mod tests {
             ("--peer|floor|--server-cpus|x", "'x'"),
         ] {
             let error = setup(options).unwrap_err();
-            assert!(error.contains(told), "{options}: {error}");
+            assert!(error.contains(expected), "{options}: {error}");
         }
     }
 }

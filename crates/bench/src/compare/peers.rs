@@ -1,4 +1,4 @@
-//! What is compared: how each is started, and when it is ready.
+//! Peers: how each is started, and when it is ready.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -18,9 +18,9 @@ use super::process::{Process, Spent, Usage, resident_bytes};
 use super::workloads::{Clients, Measured, Needs, Workload};
 use crate::load::control::{Control, Login, Target};
 
-/// How long a server may take until it answers.
+/// Maximum time until a server replies.
 const READY_MAX: Duration = Duration::from_secs(60);
-/// Between two looks whether it does.
+/// Interval of checks whether it does.
 pub(super) const READY_LOOK: Duration = Duration::from_millis(20);
 /// Between a Redis cluster node's port and that of its bus.
 const BUS_OFFSET: u16 = 10_000;
@@ -28,10 +28,10 @@ const BUS_OFFSET: u16 = 10_000;
 const PORT_FIRST: u16 = 20_001;
 /// Bases to draw from.
 const PORT_BASES: u64 = 1_200;
-/// Most connections beside those of a workload.
+/// Maximum connections besides those of a workload.
 const CONNECTIONS_SPARE: u32 = 100;
 
-/// A peer as it was asked for.
+/// A peer as the options describe it.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
     pub(super) name: String,
@@ -65,7 +65,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) struct Ports {
     next: u16,
-    /// The user named the first: one in use is an error, not passed over.
+    /// The user named the first one: a port in use is an error, not skipped.
     given: bool,
     claims: Vec<UnixListener>,
 }
@@ -76,7 +76,7 @@ impl Ports {
         Self { next, given: given.is_some(), claims: Vec::new() }
     }
 
-    /// A port that nobody listens on; for a cluster's node with the one of its bus.
+    /// Returns a port that nobody listens on; for a cluster's node together with that of its bus.
     pub(super) fn take(&mut self, with_bus: bool) -> io::Result<u16> {
         loop {
             let port = self.next;
@@ -136,10 +136,10 @@ pub(super) struct Peer {
     _dir: TempDir,
 }
 
-/// Why a peer doesn't take part in a workload.
+/// Why a peer takes no part in a workload.
 #[derive(Debug)]
 pub(super) enum Absent {
-    /// It can't do that at all.
+    /// It cannot run the workload.
     Skipped(String),
     Failed(io::Error),
 }
@@ -150,7 +150,7 @@ impl From<io::Error> for Absent {
     }
 }
 
-/// What starting needs besides the peer itself.
+/// What a start needs besides the peer itself.
 pub(super) struct Ground<'a> {
     pub(super) dir: &'a Path,
     pub(super) cpus: &'a [usize],
@@ -167,7 +167,7 @@ impl Peer {
     ) -> Result<Self, Absent> {
         let nodes = match spec.kind {
             Kind::RedisCluster { .. } if matches!(workload.measured, Measured::Resident(..)) => {
-                return Err(Absent::Skipped("the memory of one process is weighed".into()));
+                return Err(Absent::Skipped("the memory of one process is measured".into()));
             }
             Kind::RedisCluster { .. } if workload.needs == Needs::SeveralSlots => {
                 return Err(Absent::Skipped("a Redis cluster runs no command on keys of several slots".into()));
@@ -221,7 +221,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Looks whether it can do what `workload` needs.
+    /// Checks that it can do what `workload` needs.
     fn suit(&mut self, workload: &Workload) -> Result<(), Absent> {
         let mut control = Control::open(&Target::Tcp(self.addresses[0]), &Login::default())?;
         match workload.needs {
@@ -229,7 +229,7 @@ impl Peer {
                 let answer = control.ask(&["CLUSTER", "SLOTS"])?;
                 self.cluster_mode = matches!(&answer, Value::Array(ranges) if !ranges.is_empty());
                 if !self.cluster_mode {
-                    self.notes.push("no answer to CLUSTER SLOTS: driven without cluster mode".into());
+                    self.notes.push("no reply to CLUSTER SLOTS: driven without cluster mode".into());
                 }
             }
             Needs::AppendOnlyFile => {
@@ -244,7 +244,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A shell that runs `script` in `dir`, which serves nobody.
+    /// A shell that runs `script` in `dir`; it serves no clients.
     #[cfg(test)]
     pub(super) fn of_shell(script: &str, dir: &Path) -> Self {
         let words = ["sh".to_owned(), "-c".to_owned(), script.to_owned()];
@@ -260,16 +260,16 @@ impl Peer {
         }
     }
 
-    /// Lets all its processes wait, or go on: what isn't measured shall cost nothing.
+    /// Stops or continues all its processes: a peer that is not measured must cost nothing.
     pub(super) fn pause(&self, pause: bool) {
         self.processes.iter().for_each(|process| process.pause(pause));
     }
 
-    /// How one of its processes ended, and what that said last.
+    /// Returns how one of its processes ended, with its last output.
     pub(super) fn death(&mut self) -> Option<String> {
         self.processes.iter_mut().find_map(|process| {
             let status = process.ended()?;
-            Some(format!("a process ended ({status}): {}", process.last_words()))
+            Some(format!("a process ended ({status}): {}", process.last_output()))
         })
     }
 
@@ -285,12 +285,12 @@ impl Peer {
         self.usage().since(before)
     }
 
-    /// Resident bytes of all its processes: now, and at the peak of each.
+    /// Returns resident bytes of all its processes: now, and at the peak of each.
     pub(super) fn resident_bytes(&self) -> (u64, u64) {
         resident_bytes(&self.ids())
     }
 
-    /// Ends all its processes: all are asked first, then waited for.
+    /// Ends all its processes: first signals all, then waits for all.
     pub(super) fn stop(mut self) {
         self.processes.iter_mut().for_each(Process::terminate);
         self.processes.iter_mut().for_each(Process::finish);
@@ -298,7 +298,7 @@ impl Peer {
 }
 
 impl Spec {
-    /// The command of one process.
+    /// Returns the command line of one process.
     fn words(&self, workload: &Workload, port: u16, home: &Path) -> io::Result<Vec<String>> {
         let port = port.to_string();
         let home = home.display().to_string();
@@ -348,29 +348,29 @@ impl Spec {
     }
 }
 
-/// An interruption of what takes its time.
-pub(super) fn heed(stop: &AtomicBool) -> io::Result<()> {
+/// Fails if `stop` is set.
+pub(super) fn check_interrupted(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Ordering::Relaxed) {
         return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
     }
     Ok(())
 }
 
-/// Waits until the server answers PING, other than that it is still loading.
+/// Waits until the server replies to PING, and not that it is loading.
 fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) -> io::Result<()> {
     let begin = Instant::now();
     loop {
-        heed(stop)?;
+        check_interrupted(stop)?;
         let answer =
             Control::open(&Target::Tcp(address), &Login::default()).and_then(|mut control| control.ask(&["PING"]));
-        // Asked after the answer: whoever answered on this port, it wasn't a process that is gone.
+        // Checked after the reply: if our process has ended, another one replied on this port.
         if let Some(status) = process.ended() {
-            return Err(io::Error::other(format!("ended at its start ({status}): {}", process.last_words())));
+            return Err(io::Error::other(format!("ended at its start ({status}): {}", process.last_output())));
         }
         match answer {
             Ok(Value::Error(text)) if text.starts_with(b"LOADING") => {}
             Ok(Value::Error(text)) => {
-                return Err(io::Error::other(format!("answers PING with '{}'", text.escape_ascii())));
+                return Err(io::Error::other(format!("replied '{}' to PING", text.escape_ascii())));
             }
             Ok(_) => return Ok(()),
             Err(_) => {}
@@ -378,14 +378,14 @@ fn until_ready(process: &mut Process, address: SocketAddr, stop: &AtomicBool) ->
         if begin.elapsed() > READY_MAX {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("didn't answer for {} s: {}", READY_MAX.as_secs(), process.last_words()),
+                format!("didn't reply for {} s: {}", READY_MAX.as_secs(), process.last_output()),
             ));
         }
         thread::sleep(READY_LOOK);
     }
 }
 
-/// What INFO says of the version; empty where it says nothing.
+/// Returns the version in INFO; empty if there is none.
 fn version(address: SocketAddr) -> String {
     let answer = Control::open(&Target::Tcp(address), &Login::default())
         .and_then(|mut control| control.ask(&["INFO", "server"]));
@@ -406,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_used_port_is_passed_over_or_told() {
+    fn a_used_port_is_skipped_or_reported() {
         let holder = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = holder.local_addr().unwrap().port();
         let ports = |next, given| Ports { next, given, claims: Vec::new() };

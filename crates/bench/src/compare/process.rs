@@ -1,4 +1,4 @@
-//! Processes that a comparison starts: on their CPUs, watched through `/proc`, stopped by their ids.
+//! Processes that a comparison starts: bound to CPUs, watched through `/proc`, signalled by id.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -13,23 +13,24 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How long a server may take to end after SIGTERM; then it is killed.
+/// Maximum time between SIGTERM and the end of a server; then it is killed.
 const END_MAX: Duration = Duration::from_secs(10);
-/// Between two looks whether it has ended.
+/// Interval of checks whether it has ended.
 const END_LOOK: Duration = Duration::from_millis(10);
-/// Of what a server printed last, this much is told when it fails.
+/// Bytes of a server's last output that are shown when it fails.
 const LOG_TAIL_BYTES: usize = 600;
 /// The kernel's unit of times in `/proc/PID/stat`, the same on every Linux that Rust runs on.
 const TICK_NS: u64 = 10_000_000;
 
-/// Looks at [`RUNNING`] that a panic takes while another thread has it.
+/// Attempts of a panic to lock [`RUNNING`] while another thread has it.
 const PANIC_LOOKS_MAX: u32 = 1000;
 
-/// Groups of all processes that run here, by their first process's id: a panic ends them ([`kill_at_panic`]).
+/// Process groups that run here, by the id of their first process: a panic kills them
+/// ([`kill_at_panic`]).
 static RUNNING: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
-/// From now on a panic kills all processes that were started. Nothing is dropped then in a release build, which aborts; and who waits for its
-/// turn, stopped, would stay for ever.
+/// From now on a panic kills all started processes. A release build aborts without dropping
+/// anything, and stopped processes would remain for ever.
 pub(super) fn kill_at_panic() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -42,9 +43,10 @@ fn kill_all() {
     for _ in 0..PANIC_LOOKS_MAX {
         let running = match RUNNING.try_lock() {
             Ok(running) => running,
-            // A set of numbers is sound whatever happened.
+            // A set of numbers is valid whatever happened.
             Err(TryLockError::Poisoned(running)) => running.into_inner(),
-            // Another thread enters or leaves a process: a moment's work. It can't be the one that panics.
+            // Another thread adds or removes a process, which takes a moment. It cannot be the one
+            // that panics.
             Err(TryLockError::WouldBlock) => {
                 thread::sleep(Duration::from_millis(1));
                 continue;
@@ -57,7 +59,7 @@ fn kill_all() {
     }
 }
 
-/// A server's process, and whatever that starts. Killed when dropped.
+/// A server's process and its children. Killed when dropped.
 pub(super) struct Process {
     child: Child,
     log: PathBuf,
@@ -65,7 +67,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts `words` in the folder `dir`, on `cpus` (everywhere, where that is empty). What it prints goes to `log` in there.
+    /// Starts `words` in the folder `dir`, on `cpus` (empty: everywhere). Its output goes to `log`
+    /// there.
     pub(super) fn start(words: &[String], dir: &Path, cpus: &[usize]) -> io::Result<Self> {
         let told = |what: &Path, error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", what.display()));
         let log = dir.join("log");
@@ -73,10 +76,11 @@ impl Process {
         let errors = output.try_clone()?;
         let (program, arguments) = words.split_first().ok_or_else(|| io::Error::other("an empty command"))?;
         let mut command = Command::new(program);
-        // A group of its own: a Ctrl-C on the terminal is for us, who then stop it in order.
+        // Its own group: a Ctrl-C on the terminal is for us, who then stop it in order.
         command.args(arguments).current_dir(dir).process_group(0);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        // A child runs where the thread that starts it may run: a thread of its own, so that nothing else is bound.
+        // A child inherits the CPUs of the thread that starts it: a separate thread, so that
+        // nothing else is bound.
         let child = thread::scope(|scope| {
             let start = || {
                 if !cpus.is_empty() {
@@ -94,21 +98,21 @@ impl Process {
         self.child.id()
     }
 
-    /// How it ended, if it has.
+    /// Returns how it ended, if it has.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         if self.ended.is_none()
             && let Ok(Some(status)) = self.child.try_wait()
         {
             self.ended = Some(status);
-            // What it started goes with it.
+            // Kills its children too.
             self.signal(Signal::KILL);
             self.leave();
         }
         self.ended
     }
 
-    /// What it printed last, on one line.
-    pub(super) fn last_words(&self) -> String {
+    /// Returns its last output, on one line.
+    pub(super) fn last_output(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_BYTES)..]).into_owned();
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -119,7 +123,7 @@ impl Process {
         }
     }
 
-    /// Lets it wait without running, or go on.
+    /// Stops or continues it.
     pub(super) fn pause(&self, pause: bool) {
         if self.ended.is_none() {
             self.signal(if pause { Signal::STOP } else { Signal::CONT });
@@ -127,11 +131,11 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        // Of a group that is gone nobody is left to get it.
+        // Fails if the group has ended, which does not matter.
         let _ = kill_process_group(Pid::from_child(&self.child), signal);
     }
 
-    /// Asks it to end; [`Process::finish`] waits for that.
+    /// Sends SIGTERM; [`Process::finish`] waits for the end.
     pub(super) fn terminate(&mut self) {
         if self.ended().is_none() {
             self.signal(Signal::TERM);
@@ -139,7 +143,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end, and brings that about when it takes too long.
+    /// Waits for its end, and kills it if that takes too long.
     pub(super) fn finish(&mut self) {
         let begin = Instant::now();
         while self.ended().is_none() && begin.elapsed() < END_MAX {
@@ -156,7 +160,7 @@ impl Process {
         }
     }
 
-    /// Its id may soon be another's.
+    /// Its id may soon belong to another process.
     fn leave(&self) {
         RUNNING.lock().unwrap_or_else(PoisonError::into_inner).remove(&Pid::from_child(&self.child).as_raw_pid());
     }
@@ -168,16 +172,16 @@ impl Drop for Process {
     }
 }
 
-/// CPU time of a set of processes and all that they started, at one time.
+/// CPU time of a set of processes and their descendants at one time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Usage {
     /// By process and thread: time on a CPU, and time ready to run without one.
     threads: BTreeMap<(u32, u32), (u64, u64)>,
-    /// Of children that have ended.
+    /// CPU time of children that have ended.
     reaped_ns: u64,
 }
 
-/// What happened between two [`Usage`]s.
+/// Difference of two [`Usage`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Spent {
     pub(super) cpu_s: f64,
@@ -190,7 +194,8 @@ pub(super) struct Spent {
 }
 
 impl Usage {
-    /// Of the processes `roots` and their descendants. A process that is gone counts as nothing.
+    /// Reads the processes `roots` and their descendants. A process that has ended counts as
+    /// nothing.
     pub(super) fn now(roots: &[u32]) -> Self {
         let mut usage = Self::default();
         for pid in family(roots) {
@@ -223,7 +228,8 @@ impl Usage {
     }
 }
 
-/// In nanoseconds: on a CPU, and waiting for one. Without the scheduler's statistics only the first, in ticks.
+/// Returns nanoseconds on a CPU and waiting for one. Without scheduler statistics only the former,
+/// in ticks.
 fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")) {
         let mut words = text.split_whitespace().map(str::parse);
@@ -235,12 +241,13 @@ fn thread_times(pid: u32, thread: u32) -> Option<(u64, u64)> {
     Some(((stat_field(&stat, 14) + stat_field(&stat, 15)) * TICK_NS, 0))
 }
 
-/// Field `number` (from 1, as in proc(5)) of a `stat` line, as a number; 0 where there is none.
+/// Returns field `number` (from 1, as in proc(5)) of a `stat` line as a number; 0 if there is none.
 fn stat_field(stat: &str, number: usize) -> u64 {
     stat_word(stat, number).parse().unwrap_or_default()
 }
 
-/// The same as a word. The second field, in parentheses, may hold anything: it counts from behind that.
+/// Returns the same as a word. The second field, in parentheses, may contain anything: counting
+/// starts after it.
 pub(super) fn stat_word(stat: &str, number: usize) -> &str {
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     behind.split_whitespace().nth(number.saturating_sub(3)).unwrap_or_default()
@@ -251,7 +258,7 @@ fn numbers_in(folder: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// `roots` and all that descend from them.
+/// Returns `roots` and all their descendants.
 fn family(roots: &[u32]) -> Vec<u32> {
     let mut found = roots.to_vec();
     let mut at = 0;
@@ -265,7 +272,7 @@ fn family(roots: &[u32]) -> Vec<u32> {
     found
 }
 
-/// Resident bytes of `roots` and their descendants: now, and at the peak of each.
+/// Returns resident bytes of `roots` and their descendants: now, and at the peak of each.
 pub(super) fn resident_bytes(roots: &[u32]) -> (u64, u64) {
     let of = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -279,7 +286,7 @@ fn status_bytes(status: &str, name: &str) -> u64 {
     line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default() * 1024
 }
 
-/// Held by each test that starts a process: the panic of one ends the processes of all.
+/// Held by each test that starts a process: a panic in one test kills the processes of all.
 #[cfg(test)]
 pub(super) static ALONE: Mutex<()> = Mutex::new(());
 
@@ -321,7 +328,7 @@ mod tests {
         process.pause(true);
         kill_at_panic();
         let panicked = thread::spawn(|| panic!("on purpose")).join();
-        // Back to what was there before.
+        // Restores the former hook.
         let _ = panic::take_hook();
         assert!(panicked.is_err());
         let begin = Instant::now();
@@ -345,7 +352,7 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(60), "the shell's child uses no CPU");
             thread::sleep(Duration::from_millis(5));
         }
-        assert_eq!(process.last_words(), "started");
+        assert_eq!(process.last_output(), "started");
         assert!(resident_bytes(&[process.id()]).0 > 0);
         let group = family(&[process.id()]);
         assert!(group.len() >= 2, "{group:?}");
@@ -353,7 +360,7 @@ mod tests {
         process.terminate();
         process.finish();
         assert!(process.ended().is_some());
-        // The child has no parent left that could wait for it here: gone, or about to be.
+        // Nothing reaps the orphaned child here: it has ended, or is a zombie.
         let alive = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"));
         let begin = Instant::now();
         while group.iter().any(alive) {
@@ -363,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_told() {
+    fn a_missing_program_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let error = Process::start(&words("/no/such/program -x"), dir.path(), &[]).err().unwrap();
         assert!(error.to_string().starts_with("/no/such/program: "), "{error}");

@@ -1,32 +1,32 @@
-//! What a comparison found: what goes into `results.json`, and what is computed from it.
+//! Results of a comparison: the contents of `results.json`, and what is computed from them.
 
 use serde::Serialize;
 
 use crate::load::outcome::Outcome;
 
-/// A thread that was on a CPU, or waited for one, this much of the time always had something to do.
+/// A thread on a CPU, or waiting for one, for this part of the time always had something to do.
 const BUSY: f64 = 0.9;
 
-/// All of one comparison.
+/// Results of one comparison.
 #[derive(Debug, Serialize)]
 pub(super) struct Results {
     pub(super) host: Host,
-    /// As it was called.
+    /// The command line.
     pub(super) command: Vec<String>,
     pub(super) server_cpus: Vec<usize>,
     pub(super) client_cpus: Vec<usize>,
     pub(super) client_threads: u32,
     pub(super) seconds: u64,
     pub(super) rounds: u64,
-    /// As many should be measured.
+    /// Number of workloads to measure.
     pub(super) workloads_planned: usize,
     pub(super) workloads: Vec<WorkloadResult>,
-    /// Stopped before its end.
+    /// Stopped before the end.
     pub(super) interrupted: bool,
 }
 
 impl Results {
-    /// What a reader must know first: that something is missing.
+    /// Returns what a reader must know first: that something is missing.
     pub(super) fn incomplete(&self) -> Option<String> {
         let (measured, planned) = (self.workloads.len(), self.workloads_planned);
         if self.interrupted {
@@ -43,14 +43,14 @@ pub(super) struct Host {
     pub(super) cpus: usize,
     pub(super) memory_bytes: u64,
     pub(super) kernel: String,
-    /// The class that everything ran in.
+    /// Scheduling class of all processes.
     pub(super) scheduling: String,
     pub(super) began: String,
-    /// Load of the last minute, before and after.
+    /// Load average of the last minute, before and after.
     pub(super) load_before: String,
     pub(super) load_after: String,
     pub(super) tool: String,
-    /// Of the git checkout that the tool lies in, if it does in one: commit, and whether files differ from it.
+    /// Git checkout around the tool, if there is one: commit, and whether files differ from it.
     pub(super) checkout: Option<String>,
 }
 
@@ -60,10 +60,10 @@ pub(super) struct WorkloadResult {
     pub(super) name: String,
     pub(super) source: String,
     pub(super) ours: String,
-    /// What was driven, and what the scale left of the published.
+    /// The load, and the part of the published size that the scale left.
     pub(super) parameters: String,
     pub(super) scale: f64,
-    /// Peers that the others are held against in the reports, by name.
+    /// Names of the peers that the reports compute ratios to.
     pub(super) against: Vec<String>,
     pub(super) peers: Vec<PeerResult>,
 }
@@ -72,25 +72,25 @@ pub(super) struct WorkloadResult {
 pub(super) struct PeerResult {
     pub(super) name: String,
     pub(super) version: String,
-    /// Of its first process.
+    /// Command line of its first process.
     pub(super) command: Vec<String>,
     pub(super) processes: u32,
     pub(super) cluster_mode: bool,
     pub(super) clients: u32,
-    /// Operations on their way at most: clients × nodes that each is connected to × pipeline.
+    /// Maximum operations in flight: clients × nodes that each is connected to × pipeline.
     pub(super) in_flight_max: u64,
     pub(super) notes: Vec<String>,
     /// Why it was not measured.
     pub(super) skipped: Option<String>,
-    /// Why its figures are worth nothing.
+    /// Why its figures are void.
     pub(super) invalid: Option<String>,
-    /// The latency that the workload demands, in microseconds, where p99 is above it.
+    /// The workload's latency limit in microseconds, if p99 is above it.
     pub(super) latency_missed_us: Option<f64>,
     pub(super) loaded_keys: u64,
     /// With the keys loaded, before the first round.
     pub(super) resident_loaded_bytes: u64,
     pub(super) resident_peak_bytes: u64,
-    /// Of collections that were only to be there.
+    /// Memory of collections, for workloads that measure it.
     pub(super) footprint: Option<Footprint>,
     pub(super) rounds: Vec<Round>,
     pub(super) summary: Option<Summary>,
@@ -98,13 +98,13 @@ pub(super) struct PeerResult {
     pub(super) percentiles: Vec<(f64, f64)>,
 }
 
-/// What collections take of resident memory.
+/// Resident memory of collections.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Footprint {
     /// What was counted.
     pub(super) what: &'static str,
     pub(super) count: u64,
-    /// After requests like the filling's that were refused.
+    /// After rejected requests like the filling's.
     pub(super) before_bytes: u64,
     pub(super) each_bytes: f64,
     /// To every other measured peer.
@@ -131,23 +131,24 @@ pub(super) struct Round {
     /// From 1.
     pub(super) round: u64,
     pub(super) server_cpu_s: f64,
-    /// The server's threads were ready to run and had no CPU.
+    /// Time that the server's threads were ready to run without a CPU.
     pub(super) server_wait_s: f64,
-    /// Of the server's busiest thread, as a part of the time.
+    /// CPU time of the server's busiest thread, as a part of the time.
     pub(super) server_busy_max: f64,
-    /// Of the server's thread that was on a CPU or waited for one for longest, as a part of the time.
+    /// CPU and waiting time of the server's thread with most of both, as a part of the time.
     pub(super) server_wanting_max: f64,
     pub(super) server_cpu_us_per_operation: f64,
     pub(super) hit_rate: Option<f64>,
     pub(super) load: Outcome,
 }
 
-/// Who had something to do all the time. Waiting for a CPU counts as much as being on one: on shared CPUs each keeps the other from them.
+/// Which side always had something to do. Waiting for a CPU counts like being on one: on shared
+/// CPUs each side delays the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     /// A thread of the generator, none of the server.
     Generator,
-    /// One of each, and they kept each other from the CPUs.
+    /// A thread of each, competing for the CPUs.
     Both,
     Other,
 }
@@ -171,7 +172,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// Summarizes values; `None` without any.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -181,7 +182,7 @@ impl Spread {
     }
 }
 
-/// A valid peer's rounds in few figures.
+/// Summary of a valid peer's rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Summary {
     pub(super) operations_per_s: Spread,
@@ -190,24 +191,24 @@ pub(super) struct Summary {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
     pub(super) p99_9_us: f64,
-    /// Of all rounds.
+    /// Over all rounds.
     pub(super) max_us: f64,
     pub(super) hit_rate: Option<f64>,
     /// The load generator's own CPU time; median.
     pub(super) generator_us_per_operation: f64,
-    /// Of its thread that was on a CPU or waited for one for longest, as a part of the time; median.
+    /// CPU and waiting time of its thread with most of both, as a part of the time; median.
     pub(super) generator_wanting: f64,
     /// Rounds in which the generator was the limit.
     pub(super) generator_limited: usize,
-    /// Rounds in which generator and server both had something to do all the time.
+    /// Rounds in which generator and server both always had something to do.
     pub(super) both_limited: usize,
-    /// Of the server's wish for CPU, this part was not given: what else ran there.
+    /// Part of the CPU time that the server wanted and did not get.
     pub(super) server_starved: f64,
     /// To every other measured peer.
     pub(super) ratios: Vec<Ratios>,
 }
 
-/// Of a peer to another, each within a round.
+/// Ratios of a peer to another, each within a round.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Ratios {
     /// The other's name.
@@ -218,7 +219,8 @@ pub(super) struct Ratios {
 }
 
 impl WorkloadResult {
-    /// Computes what follows from the rounds. Where nobody is named to be held against, it is the first peer that takes part.
+    /// Computes summaries and ratios. If no peer to compare with is named, it is the first one that
+    /// takes part.
     pub(super) fn summarize(&mut self) {
         if self.against.is_empty() {
             self.against = self
@@ -246,16 +248,16 @@ impl PeerResult {
         is_sound && (!self.rounds.is_empty() || self.footprint.is_some())
     }
 
-    /// What its collections take, where that is what was measured.
-    pub(super) fn weighed(&self) -> Option<&Footprint> {
+    /// Returns the memory of its collections, if that was measured.
+    pub(super) fn measured_footprint(&self) -> Option<&Footprint> {
         self.footprint.as_ref().filter(|_| self.is_measured())
     }
 
     fn footprint_ratios(&self, all: &[Self]) -> Vec<FootprintRatio> {
-        let Some(own) = self.weighed() else { return Vec::new() };
+        let Some(own) = self.measured_footprint() else { return Vec::new() };
         let others = all.iter().filter(|other| other.name != self.name);
         let ratio = |other: &Self| {
-            let each_bytes = own.each_bytes / other.weighed()?.each_bytes;
+            let each_bytes = own.each_bytes / other.measured_footprint()?.each_bytes;
             each_bytes.is_finite().then(|| FootprintRatio { against: other.name.clone(), each_bytes })
         };
         others.filter_map(ratio).collect()
@@ -286,7 +288,7 @@ impl PeerResult {
         })
     }
 
-    /// Rounds with that limit.
+    /// Returns the number of rounds with that limit.
     fn limited(&self, limit: Limit) -> usize {
         self.rounds.iter().filter(|round| round.limit() == limit).count()
     }
@@ -409,26 +411,31 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn footprints_are_held_against_each_other() {
-        let weighed = |name: &str, loaded_bytes| {
+    fn footprints_have_ratios() {
+        let measured_footprint = |name: &str, loaded_bytes| {
             let footprint = Some(Footprint::new("sets", 10, 1_000, loaded_bytes));
             PeerResult { footprint, ..peer(name, Vec::new()) }
         };
-        let mut broken = weighed("broken", 9_000);
+        let mut broken = measured_footprint("broken", 9_000);
         broken.invalid = Some("errors".into());
-        let mut workload = workload(vec![broken, weighed("a", 3_000), weighed("b", 2_500), weighed("none", 1_000)]);
+        let mut workload = workload(vec![
+            broken,
+            measured_footprint("a", 3_000),
+            measured_footprint("b", 2_500),
+            measured_footprint("none", 1_000),
+        ]);
         workload.summarize();
         let [broken, a, b, _] = workload.peers.as_slice() else { panic!() };
         assert!(!broken.is_measured() && broken.footprint.as_ref().unwrap().ratios.is_empty());
         assert!(a.is_measured() && a.summary.is_none());
         let ratios = |peer: &PeerResult| -> Vec<(String, f64)> {
-            let ratios = &peer.weighed().unwrap().ratios;
+            let ratios = &peer.measured_footprint().unwrap().ratios;
             ratios.iter().map(|ratio| (ratio.against.clone(), ratio.each_bytes)).collect()
         };
-        assert_eq!(a.weighed().unwrap().each_bytes, 200.0);
+        assert_eq!(a.measured_footprint().unwrap().each_bytes, 200.0);
         // A ratio to nothing is none.
         assert_eq!(ratios(b), [("a".to_owned(), 0.75)]);
-        // It could grow smaller: that is no reason to fail.
+        // Memory may shrink: that is no failure.
         assert_eq!(Footprint::new("sets", 10, 1_000, 900).each_bytes, -10.0);
     }
 

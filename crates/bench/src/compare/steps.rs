@@ -1,4 +1,4 @@
-//! What is done beside the rounds: data made, put back, counted.
+//! Steps beside the rounds: filling, resetting, counting.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use pantala_resp::value::Value;
 
 use super::measure::Course;
-use super::peers::{Peer, heed};
+use super::peers::{Peer, check_interrupted};
 use super::workloads::{Step, Workload, expanded};
 use crate::load;
 use crate::load::control::{Control, Login, Target};
@@ -19,7 +19,7 @@ const FILL_CLIENTS: u32 = 10;
 const FILL_PIPELINE: u32 = 30;
 
 impl Course<'_> {
-    /// Does `steps`, one after the other. Returns how many operations filled something.
+    /// Runs `steps` in order. Returns how many operations filled something.
     pub(super) fn take(&self, peer: &Peer, workload: &Workload, steps: &[Step]) -> io::Result<u64> {
         let keys = workload.keys_at(self.setup.scale);
         let mut operations = 0;
@@ -38,14 +38,14 @@ impl Course<'_> {
                 Step::Once(text) => {
                     ask(peer.addresses[0], text)?;
                 }
-                Step::Count(text, each) => hold_count(peer, text, keys * each)?,
+                Step::Count(text, each) => check_count(peer, text, keys * each)?,
             }
-            heed(self.stop)?;
+            check_interrupted(self.stop)?;
         }
         Ok(operations)
     }
 
-    /// A plan that does `text` for each number.
+    /// Returns a plan that does `text` for each number.
     pub(super) fn filling(&self, peer: &Peer, workload: &Workload, text: &str) -> Plan {
         Plan {
             commands: vec![CommandPlan::new("fill", &expanded(text), Pattern::Parallel, 1)],
@@ -58,10 +58,10 @@ impl Course<'_> {
         }
     }
 
-    /// Runs a plan to its end; returns its operations.
+    /// Runs a plan until its end; returns its operations.
     pub(super) fn fill(&self, plan: &Plan) -> io::Result<u64> {
         let outcome = load::run(plan, self.stop, &mut ())?;
-        heed(self.stop)?;
+        check_interrupted(self.stop)?;
         match outcome.trouble() {
             Some(trouble) => Err(io::Error::other(trouble)),
             None => Ok(outcome.operations),
@@ -69,17 +69,17 @@ impl Course<'_> {
     }
 }
 
-/// One command to a server that answers no error.
+/// Sends one command; an error reply is a failure.
 fn ask(address: SocketAddr, text: &str) -> io::Result<Value> {
     Control::open(&Target::Tcp(address), &Login::default())?.order(&text.split(' ').collect::<Vec<_>>())
 }
 
-/// Sees that all nodes together answer `expected`: what was done has had its effect, each time.
-fn hold_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
+/// Checks that all nodes together reply `expected`, so each operation had its effect.
+fn check_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     let mut sum = 0;
     for address in &peer.addresses {
         let answer = ask(*address, text)?;
-        sum += count_in(&answer).ok_or_else(|| io::Error::other(format!("{text} says {answer:?}, no number")))?;
+        sum += count_in(&answer).ok_or_else(|| io::Error::other(format!("{text} replied {answer:?}, not a number")))?;
     }
     if i128::from(sum) != i128::from(expected) {
         return Err(io::Error::other(format!("{text} says {sum}, not {expected}")));
@@ -87,7 +87,7 @@ fn hold_count(peer: &Peer, text: &str, expected: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// An answer's number, or its first element's.
+/// Returns a reply's number, or that of its first element.
 fn count_in(answer: &Value) -> Option<i64> {
     match answer {
         Value::Integer(count) => Some(*count),

@@ -19,26 +19,26 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use responder::Responder;
 
-/// Connections that wait to be accepted.
+/// Length of the listen backlog.
 const BACKLOG: i32 = 511;
-/// Most bytes of the fixed reply.
+/// Maximum bytes of the fixed reply.
 const REPLY_BYTES_MAX: u64 = 512 << 20;
-/// Most threads.
+/// Maximum threads.
 const THREADS_MAX: u64 = 1024;
 
-/// Of the floor responder.
+/// Options of the floor responder.
 #[derive(Args)]
 pub(crate) struct Options {
     /// TCP port on 127.0.0.1
     #[arg(long)]
     port: u16,
-    /// auto, io_uring or epoll
+    /// Event loop: auto, io_uring or epoll
     #[arg(long, default_value = "auto")]
     io_backend: Choice,
-    /// Bytes of the value that every GET answers
+    /// Bytes of the value in the reply to GET
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(0..=REPLY_BYTES_MAX))]
     reply_size: u64,
-    /// Event loops, each on a thread of its own
+    /// Event loops, each on its own thread
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX))]
     threads: u64,
 }
@@ -58,7 +58,8 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
 
 fn serve<L: EventLoop>(options: &Options, backend: Backend, reason: &str) -> io::Result<()> {
     let shared = Arc::new(Shared { stop: AtomicBool::new(false), commands: AtomicU64::new(0) });
-    // Before the threads, which inherit the handlers' effects, and before clients could be told that it is ready.
+    // Before the threads, which inherit the signal mask, and before clients can know that it is
+    // ready.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let mut threads = Vec::new();
     let mut doorbells = Vec::new();
@@ -100,7 +101,7 @@ fn report(commands: u64) {
     );
 }
 
-/// A listener of its own per thread: the kernel spreads connections over them.
+/// Returns a listener for one thread: the kernel distributes connections over them.
 fn listen(port: u16) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

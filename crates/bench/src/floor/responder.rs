@@ -1,4 +1,4 @@
-//! One event loop that answers.
+//! One event loop that replies.
 
 use std::io;
 use std::mem;
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pantala_resp::{ArgRange, Args, Limits, Parser};
 use pantala_runtime::{ConnId, Event, EventLoop};
 
-/// Answer to CONFIG GET, which redis-benchmark asks for `save` and `appendonly` and prints.
+/// Reply to CONFIG GET, which redis-benchmark sends for `save` and `appendonly` and prints.
 const CONFIG_REPLY: &[u8] = b"*2\r\n$4\r\nsave\r\n$0\r\n\r\n";
-/// Room for output that an idle connection keeps.
+/// Capacity of output that an idle connection keeps.
 const OUTPUT_KEPT_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Default)]
@@ -17,22 +17,22 @@ struct Connection {
     /// `None` between a close and the position's next use.
     conn: Option<ConnId>,
     parser: Parser,
-    /// The beginning of a command whose end has not come.
+    /// Start of a command that has not arrived completely.
     partial: Vec<u8>,
     output: Vec<u8>,
-    /// Vectors that sends gave back.
+    /// A vector returned by a finished send, for the next output.
     spare: Option<Vec<u8>>,
     sending: bool,
-    /// In the list of those with output.
+    /// In the list of connections with output.
     listed: bool,
-    /// To be closed once the output is sent.
+    /// Closed once the output is sent.
     ending: bool,
 }
 
 pub(super) struct Responder<L> {
     event_loop: L,
     connections: Vec<Connection>,
-    /// Connections with output, or an end, made in this turn.
+    /// Connections that got output, or ended, in this turn.
     touched: Vec<ConnId>,
     get_reply: Vec<u8>,
     ranges: Vec<ArgRange>,
@@ -54,12 +54,12 @@ impl<L: EventLoop> Responder<L> {
         }
     }
 
-    /// Commands answered so far.
+    /// Returns the number of commands replied to so far.
     pub(super) fn commands(&self) -> u64 {
         self.commands
     }
 
-    /// Answers until `stop` is set and the loop's doorbell rings.
+    /// Replies to commands until `stop` is set and the loop's doorbell rings.
     pub(super) fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let mut events = Vec::new();
         while !stop.load(Ordering::SeqCst) {
@@ -75,7 +75,8 @@ impl<L: EventLoop> Responder<L> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Accepted { socket, .. } => {
-                // Refused only when descriptors or memory are used up: the client sees its connection closed.
+                // Fails only if descriptors or memory are exhausted: the client's connection is
+                // closed.
                 if let Ok(conn) = self.event_loop.add(socket) {
                     if self.connections.len() <= conn.index() {
                         self.connections.resize_with(conn.index() + 1, Connection::default);
@@ -126,7 +127,7 @@ impl<L: EventLoop> Responder<L> {
         }
     }
 
-    /// The turn's end: one send per connection.
+    /// Ends the turn: one send per connection.
     fn send_all(&mut self) {
         let mut touched = mem::take(&mut self.touched);
         for conn in touched.drain(..) {
@@ -152,7 +153,7 @@ impl<L: EventLoop> Responder<L> {
     }
 }
 
-/// The parts of a responder that answering needs.
+/// The parts of a responder that replying needs.
 struct Replier<'a> {
     get_reply: &'a [u8],
     ranges: &'a mut Vec<ArgRange>,
@@ -160,7 +161,7 @@ struct Replier<'a> {
 }
 
 impl Replier<'_> {
-    /// Answers the complete commands in `bytes`, behind the partial one from before.
+    /// Replies to the complete commands in `bytes`, after the partial one from before.
     fn take(mut self, connection: &mut Connection, bytes: &mut [u8]) {
         if connection.partial.is_empty() {
             let used_bytes = self.answer_all(connection, bytes);
@@ -174,7 +175,7 @@ impl Replier<'_> {
         connection.partial = partial;
     }
 
-    /// Returns how many bytes were commands.
+    /// Replies to commands; returns how many bytes they had.
     fn answer_all(&mut self, connection: &mut Connection, bytes: &mut [u8]) -> usize {
         let limits = Limits::default();
         let mut used_bytes = 0;

@@ -1,4 +1,5 @@
-//! A client: what it asks for, and when. Its connections (one, or one per node) are the driver's.
+//! A client: which operations it draws, and when. Its connections (one, or one per node) belong to
+//! the driver.
 
 use std::collections::VecDeque;
 
@@ -8,16 +9,16 @@ use super::keys::Keys;
 use super::plan::Plan;
 use super::schedule::Schedule;
 
-/// An operation that has not been sent, or has to be sent again.
+/// An operation that has not been sent, or has to be resent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
-    /// Position among the commands.
+    /// Index of its command.
     pub(super) command: u16,
-    /// Its first key's number.
+    /// Number of its first key.
     pub(super) key: u64,
-    /// Since when its latency counts; `None`: from the send.
+    /// Start of its latency; `None`: its send.
     pub(super) since_ns: Option<u64>,
-    /// Behind an ASKING.
+    /// Sent after an ASKING.
     pub(super) asking: bool,
     /// Redirections that it has followed.
     pub(super) hops: u8,
@@ -30,18 +31,19 @@ pub(super) struct Client {
     pub(super) keys: Vec<Keys>,
     weights: Vec<u32>,
     command: usize,
-    /// Operations of `command` until it is the next one's turn.
+    /// Operations of `command` before the next one's turn.
     command_left: u32,
-    /// Operations not yet drawn; `None`: until the time is over.
+    /// Operations not yet drawn; `None`: until the time ends.
     left: Option<u64>,
     schedule: Option<Schedule>,
     /// In the driver's list of due times.
     pub(super) scheduled: bool,
-    /// Drawn for a node whose queue is full: everything waits for it, so that no node gets more than its part.
+    /// Drawn for a node whose queue is full: all else waits for it, so that no node gets more than
+    /// its part.
     pub(super) held: Option<(Operation, usize)>,
-    /// By node: its connection, once it has one.
+    /// Index of its connection, by node, once it has one.
     pub(super) connections: Vec<Option<usize>>,
-    /// By node: operations drawn by another node's connection.
+    /// Operations drawn by another node's connection, by node.
     pub(super) queues: Vec<VecDeque<Operation>>,
 }
 
@@ -54,7 +56,7 @@ pub(super) enum Next {
 }
 
 impl Client {
-    /// Client `index` of all clients of the run, which began at `start_ns`.
+    /// Creates client `index` of all clients of the run, which started at `start_ns`.
     pub(super) fn new(plan: &Plan, index: u64, start_ns: u64) -> Self {
         let seed = if plan.distinct_client_seed { plan.seed.wrapping_add(index) } else { plan.seed };
         let keys = plan.commands.iter().map(|c| Keys::new(c.pattern, &plan.range, index, u64::from(plan.clients)));
@@ -100,12 +102,13 @@ impl Client {
         Next::Operation(Operation { command: self.command as u16, key, since_ns, asking: false, hops: 0 })
     }
 
-    /// Whether it has drawn everything.
+    /// Returns whether it has drawn everything.
     pub(super) fn is_done(&self) -> bool {
         self.left == Some(0) && self.held.is_none()
     }
 
-    /// Draws nothing more, and sends nothing that waits; returns how many requests had been sent and redirected, and go unanswered now.
+    /// Stops drawing and sending; returns how many requests were sent and redirected, and will have
+    /// no reply.
     pub(super) fn stop(&mut self) -> u64 {
         self.left = Some(0);
         self.held = None;

@@ -1,4 +1,4 @@
-//! Which node serves which slot, and what a redirection says.
+//! Which node serves which slot, and parsing of redirections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,42 +8,42 @@ use pantala_resp::value::Value;
 
 use super::control::{Control, Login, Target, resolve};
 
-/// Most nodes that are followed.
+/// Maximum nodes.
 const NODES_MAX: usize = 4096;
 
 /// The slots of a cluster as one thread knows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Topology {
     pub(crate) nodes: Vec<SocketAddr>,
-    /// Slot to position in `nodes`.
+    /// Slot to index in `nodes`.
     slots: Box<[u16]>,
 }
 
-/// Where an error reply sends its request.
+/// Where an error reply redirects its request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Redirection {
     pub(crate) slot: u16,
     pub(crate) address: SocketAddr,
-    /// Only this request, behind an ASKING.
+    /// For this request only, after an ASKING.
     pub(crate) once: bool,
 }
 
 impl Topology {
-    /// Asks the server at `contact`: CLUSTER SLOTS, and where it doesn't know that, CLUSTER SHARDS.
+    /// Asks the server at `contact` by CLUSTER SLOTS or, if it does not know that, CLUSTER SHARDS.
     pub(crate) fn ask(contact: SocketAddr, login: &Login) -> io::Result<Self> {
         let mut control = Control::open(&Target::Tcp(contact), login)?;
         let mut parts = parse_slots(&control.ask(&["CLUSTER", "SLOTS"])?);
         if parts.is_none() {
             parts = parse_shards(&control.order(&["CLUSTER", "SHARDS"])?);
         }
-        let parts = parts.ok_or_else(|| invalid("the server's answer to CLUSTER SLOTS and SHARDS isn't understood"))?;
+        let parts = parts.ok_or_else(|| invalid("can't parse the server's reply to CLUSTER SLOTS and SHARDS"))?;
         Self::from_parts(&parts, contact)
     }
 
     fn from_parts(parts: &[Part], contact: SocketAddr) -> io::Result<Self> {
         let mut topology = Self { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS].into() };
         for part in parts {
-            // An empty host stands for the one that was asked.
+            // An empty host stands for the server that was asked.
             let address = match part.host.as_str() {
                 "" | "?" => SocketAddr::new(contact.ip(), part.port),
                 host => resolve(host, part.port)?,
@@ -61,7 +61,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Position of the node at `address`, new or known.
+    /// Returns the index of the node at `address`, and adds it if it is new.
     pub(crate) fn node(&mut self, address: SocketAddr) -> Option<usize> {
         if let Some(node) = self.nodes.iter().position(|known| *known == address) {
             return Some(node);
@@ -76,12 +76,12 @@ impl Topology {
         usize::from(self.slots[usize::from(slot)])
     }
 
-    /// One slot has moved.
+    /// Assigns one slot that has moved.
     pub(crate) fn assign(&mut self, slot: u16, node: usize) {
         self.slots[usize::from(slot)] = node as u16;
     }
 
-    /// Takes over the slots of `newer`. Nodes keep their positions, so that connections stay valid.
+    /// Adopts the slots of `newer`. Nodes keep their indexes, so connections remain valid.
     pub(crate) fn update(&mut self, newer: &Topology) {
         for (slot, node) in newer.slots.iter().enumerate() {
             if let Some(node) = self.node(newer.nodes[usize::from(*node)]) {
@@ -91,7 +91,7 @@ impl Topology {
     }
 }
 
-/// Reads `MOVED 12 host:port` and `ASK 12 host:port`. An empty host stands for `contact`'s.
+/// Parses `MOVED 12 host:port` and `ASK 12 host:port`. An empty host stands for `contact`'s.
 pub(crate) fn redirection(text: &[u8], contact: SocketAddr) -> Option<Redirection> {
     let text = std::str::from_utf8(text).ok()?;
     let mut words = text.split(' ');
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_told() {
+    fn gaps_are_reported() {
         let answer = value("*1 *3 :0 :16382 *2 $0  :7001 ");
         let error = Topology::from_parts(&parse_slots(&answer).unwrap(), contact()).unwrap_err();
         assert!(error.to_string().starts_with("1 slots"), "{error}");

@@ -1,4 +1,4 @@
-//! One connection: what waits to be sent, and which answers it expects.
+//! One connection: unsent output, and the replies that it expects.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use super::scan::{Reply, Scanner};
 use super::tally::Tally;
 use super::template::Template;
 
-/// In place of a command: the answer to ASKING.
+/// In place of a command: the reply to ASKING.
 const ASKING: u16 = u16::MAX;
 
-/// Equal requests in a row that wait for their answers.
+/// Consecutive equal requests without a reply.
 #[derive(Debug)]
 struct Sent {
     command: u16,
@@ -27,28 +27,28 @@ struct Sent {
 
 pub(super) struct Connection {
     pub(super) socket: Socket,
-    /// Position of its client in its thread, and of its node.
+    /// Index of its client in its thread, and of its node.
     pub(super) client: usize,
     pub(super) node: usize,
-    /// Where it leads, in cluster mode.
+    /// The node's address, in cluster mode.
     pub(super) address: Option<SocketAddr>,
     pub(super) scanner: Scanner,
     pub(super) out: Vec<u8>,
-    /// Bytes of `out` that are sent. Only a full socket buffer leaves some.
+    /// Bytes of `out` already sent. Only a full socket buffer leaves a rest.
     pub(super) out_sent: usize,
     sent: VecDeque<Sent>,
-    /// Operations without an answer.
+    /// Operations without a reply.
     pub(super) in_flight: u32,
-    /// In the driver's list of those to be filled.
+    /// In the driver's list of connections to fill.
     pub(super) listed: bool,
     pub(super) open: bool,
-    /// Replies seen of the front operation, where it has several.
+    /// Replies of the front operation so far, if it has several.
     replies_seen: u32,
-    /// One of them was an error.
+    /// One of these replies was an error.
     failed: bool,
 }
 
-/// An operation to be sent again elsewhere.
+/// An operation to resend elsewhere.
 pub(super) type Redirected = (Redirection, Operation);
 
 impl Connection {
@@ -61,7 +61,7 @@ impl Connection {
             scanner: Scanner::default(),
             out: Vec::new(),
             out_sent: 0,
-            // Grows by itself where every request is an entry of its own.
+            // Grows if every request is an entry of its own.
             sent: VecDeque::with_capacity(pipeline.min(64) as usize + 1),
             in_flight: 0,
             listed: false,
@@ -71,13 +71,13 @@ impl Connection {
         }
     }
 
-    /// A request was written to `out`.
+    /// Notes a request that was written to `out`.
     #[inline]
     pub(super) fn expect(&mut self, operation: &Operation, now_ns: u64) {
         let (command, since_ns) = (operation.command, operation.since_ns.unwrap_or(now_ns));
         self.in_flight += 1;
         match self.sent.back_mut() {
-            // In cluster mode a redirection needs the key of each.
+            // In cluster mode a redirection needs each operation's key.
             Some(last) if self.address.is_none() && (last.command, last.since_ns) == (command, since_ns) => {
                 last.count += 1;
             }
@@ -85,12 +85,13 @@ impl Connection {
         }
     }
 
-    /// An ASKING was written to `out`.
+    /// Notes an ASKING that was written to `out`.
     pub(super) fn expect_asking(&mut self) {
         self.sent.push_back(Sent { command: ASKING, since_ns: 0, key: 0, count: 1, hops: 0 });
     }
 
-    /// Takes bytes from the server. Returns how many operations are off the connection, or why it can't go on.
+    /// Parses bytes from the server. Returns how many operations have left the connection, or why
+    /// it failed.
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -112,12 +113,12 @@ impl Connection {
             return Err(format!("not a reply: '{}'", no_reply.0.escape_ascii()));
         }
         if unexpected {
-            return Err("an answer to no request".into());
+            return Err("a reply to no request".into());
         }
         Ok(before - self.in_flight)
     }
 
-    /// One reply. False when nothing was asked.
+    /// Handles one reply. Returns false if no request is open.
     #[inline]
     fn answer(
         &mut self,

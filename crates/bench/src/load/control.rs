@@ -1,4 +1,4 @@
-//! A blocking connection for everything that isn't load: handshakes, topology, questions between runs.
+//! A blocking connection for everything besides load: handshakes, topology, queries between runs.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// Longest wait for a connection, or for the answer to a question.
+/// Timeout of a connection, and of a reply.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Tcp(SocketAddr),
@@ -31,13 +31,13 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// The first address of `host`.
+/// Returns the first address of `host`.
 pub(crate) fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
     let unknown = || io::Error::new(io::ErrorKind::NotFound, format!("'{host}' has no address"));
     (host, port).to_socket_addrs().map_err(|_| unknown())?.next().ok_or_else(unknown)
 }
 
-/// Password, and user where it isn't the default one; database.
+/// Password, user if it is not `default`, and database.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -77,7 +77,7 @@ impl Control {
         }
     }
 
-    /// Sends one command and waits for its answer. An error reply is an answer.
+    /// Sends one command and returns its reply, which may be an error reply.
     pub(crate) fn ask(&mut self, words: &[&str]) -> io::Result<Value> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -105,21 +105,22 @@ impl Control {
         }
     }
 
-    /// `ask`, where an error reply is a failure.
+    /// As `ask`, but an error reply is a failure.
     pub(crate) fn order(&mut self, words: &[&str]) -> io::Result<Value> {
         let answer = self.ask(words)?;
         self.accepted(words.first().unwrap_or(&""), &answer)?;
         Ok(answer)
     }
 
-    /// The socket, non-blocking, for a connection of the load.
+    /// Returns the socket, non-blocking, for a connection of the load.
     pub(crate) fn into_socket(self) -> io::Result<Socket> {
         self.socket.set_nonblocking(true)?;
         Ok(self.socket)
     }
 }
 
-/// A signal is no failure. With a time limit on the socket a stop of this process interrupts, too, without any handler.
+/// Retries after a signal. With a timeout on the socket, a stop of this process interrupts the call
+/// too, without any handler.
 fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {

@@ -1,31 +1,32 @@
-//! Values, times to live, random numbers.
+//! Values, TTLs and random numbers.
 
 use pantala_base::Random;
 
 use super::template::write_number;
 
-/// Random bytes that values are cut from, beyond the longest value: far more than any cache line, little beside a cache.
+/// Random bytes besides the longest value, to cut values from: far more than a cache line, little
+/// compared with a cache.
 const POOL_EXTRA_BYTES: usize = 64 * 1024;
 
-/// Lengths of values, evenly distributed.
+/// Lengths of values, uniformly distributed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) minimum: u64,
-    /// Included.
+    /// Inclusive.
     pub(crate) maximum: u64,
 }
 
-/// What values are made of. Shared by all clients of a thread.
+/// The source of values. Shared by all clients of a thread.
 #[derive(Debug)]
 pub(crate) struct Data {
     sizes: Sizes,
     expiry_seconds: (u64, u64),
-    /// Least and greatest of a random number.
+    /// Least and greatest random number.
     numbers: (u64, u64),
-    /// `x` throughout, or random.
+    /// All `x`, or random.
     pool: Vec<u8>,
     random: bool,
-    /// A whole argument, where all values are equal: one copy.
+    /// A whole argument, if all values are equal: one copy.
     whole: Option<Vec<u8>>,
 }
 
@@ -59,12 +60,12 @@ impl Data {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// A time to live in seconds.
+    /// Returns a TTL in seconds.
     pub(super) fn expiry(&self, random: &mut Random) -> u64 {
         between(self.expiry_seconds.0, self.expiry_seconds.1, random)
     }
 
-    /// A random number.
+    /// Returns a random number.
     pub(super) fn number(&self, random: &mut Random) -> u64 {
         between(self.numbers.0, self.numbers.1, random)
     }

@@ -1,7 +1,8 @@
 //! One thread of the load: its clients, their connections, an epoll loop.
 //!
-//! A turn waits for readable connections; each is read once, its answers are counted, its pipeline is filled up again and sent: two
-//! calls to the kernel for all operations that a read answers. Nothing is allocated per operation.
+//! A turn waits for readable connections. Each is read once, its replies are counted, and its
+//! pipeline is refilled and sent: two system calls for all operations whose replies one read
+//! returns. Nothing is allocated per operation.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,22 +31,23 @@ use super::template::Template;
 const READ_BYTES: usize = 256 * 1024;
 /// Events taken at once.
 const EVENTS: usize = 256;
-/// How often counts are published, and limits looked at.
+/// How often counts are published and limits checked.
 pub(super) const PUBLISH_NS: u64 = 200_000_000;
-/// At the end of the time: longest wait for answers still on their way.
+/// At the end of the time: maximum wait for replies to requests in flight.
 const DRAIN_NS: u64 = 5_000_000_000;
 /// Operations drawn ahead for a node, by each client.
 const QUEUE_MAX: usize = 16 * 1024;
-/// Least time between two questions for the cluster's slots.
+/// Minimum time between two queries of the cluster's slots.
 const REFRESH_NS: u64 = 1_000_000_000;
-/// Redirections in a row that one operation follows: nodes that point at each other would keep it for ever.
+/// Consecutive redirections that one operation follows: nodes that redirect to each other would
+/// keep it for ever.
 const HOPS_MAX: u8 = 16;
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
 pub(super) struct Driver<'a> {
     plan: &'a Plan,
     shared: &'a Shared,
-    /// Position of this thread.
+    /// Index of this thread.
     thread: usize,
     clock: Instant,
     epoll: OwnedFd,
@@ -55,32 +57,33 @@ pub(super) struct Driver<'a> {
     connections: Vec<Connection>,
     topology: Option<Topology>,
     tally: Tally,
-    /// Connections to be filled.
+    /// Connections to fill.
     ready: Vec<usize>,
-    /// When a client's next operation is due.
+    /// Due times of the clients' next operations.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     redirected: Vec<Redirected>,
     buffer: Vec<u8>,
     scratch: Vec<u8>,
-    /// Requests without an answer, of all connections.
+    /// Requests without a reply, of all connections.
     in_flight: u64,
     stopping: bool,
     deadline_ns: u64,
     last_answer_ns: u64,
-    /// When requests were last sent with none on their way: before that the server had no reason to answer.
+    /// When requests were last sent with none in flight: before that the server had nothing to
+    /// reply to.
     asked_ns: u64,
     next_publish_ns: u64,
     next_refresh_ns: u64,
 }
 
-/// What a thread did.
+/// Result of a thread.
 pub(super) struct Driven {
     pub(super) tally: Tally,
-    /// From the beginning to the last answer.
+    /// From the start to the last reply.
     pub(super) elapsed_ns: u64,
     /// Stopped from outside.
     pub(super) interrupted: bool,
-    /// Still open: closing them is no part of the load.
+    /// Still open: closing them is not part of the load.
     pub(super) sockets: Vec<Socket>,
 }
 
@@ -158,7 +161,7 @@ impl<'a> Driver<'a> {
         self.clock.elapsed().as_nanos() as u64
     }
 
-    /// Runs the load to its end.
+    /// Runs the load until its end.
     pub(super) fn run(mut self) -> io::Result<Driven> {
         let start_ns = self.now_ns();
         if let Amount::Time(time) = self.plan.amount {
@@ -180,7 +183,8 @@ impl<'a> Driver<'a> {
                     self.send(index);
                 }
                 self.list(index);
-                // While others wait to be read this one's next requests go out: the server shall not run dry.
+                // Sends this connection's next requests before others are read, so that the server
+                // does not run dry.
                 self.fill_ready();
             }
         }
@@ -192,7 +196,7 @@ impl<'a> Driver<'a> {
         Ok(Driven { tally: self.tally, elapsed_ns, interrupted, sockets })
     }
 
-    /// Everything begins now: clients were made before all were connected.
+    /// Sets the start to now: clients were created before all were connected.
     fn restart(&mut self, start_ns: u64) {
         for (position, client) in self.clients.iter_mut().enumerate() {
             let index = (self.thread + position * self.plan.threads as usize) as u64;
@@ -207,7 +211,7 @@ impl<'a> Driver<'a> {
         (0..self.connections.len()).for_each(|index| self.list(index));
     }
 
-    /// Looks at limits and the clock. True when the run is over.
+    /// Checks limits and the clock. Returns whether the run has ended.
     fn turn_ends(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.next_publish_ns {
             self.publish();
@@ -215,13 +219,13 @@ impl<'a> Driver<'a> {
         }
         let silent_since_ns = self.last_answer_ns.max(self.asked_ns);
         if self.in_flight > 0 && now_ns.saturating_sub(silent_since_ns) > self.plan.stall_max.as_nanos() as u64 {
-            self.tally.error(b"no answer for too long: given up");
+            self.tally.error(b"no reply for too long");
             return true;
         }
         if !self.stopping && (now_ns >= self.deadline_ns || self.shared.stop.load(Ordering::Relaxed)) {
             self.stopping = true;
             for client in &mut self.clients {
-                // What was redirected at the last moment is no failure: time is over.
+                // Requests redirected at the last moment are no failure: the time has ended.
                 client.stop();
             }
             self.due.clear();
@@ -239,7 +243,7 @@ impl<'a> Driver<'a> {
         self.shared.publish(&mut self.tally);
     }
 
-    /// Waits for events: until something else is due.
+    /// Waits for events, until something else is due.
     fn wait(&mut self, now_ns: u64, events: &mut Vec<epoll::Event>) -> io::Result<()> {
         let mut until_ns = self.next_publish_ns.min(if self.stopping { u64::MAX } else { self.deadline_ns });
         if let Some(Reverse((due_ns, _))) = self.due.peek() {
@@ -249,7 +253,7 @@ impl<'a> Driver<'a> {
         let mut timeout =
             Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as i64 };
         if self.plan.rate_per_s.is_some() && wait_ns > 0 {
-            // epoll_wait counts in milliseconds: poll, on the epoll descriptor, in nanoseconds.
+            // epoll_wait counts in milliseconds; poll, on the epoll descriptor, in nanoseconds.
             let waited = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timeout));
             ignore_interrupt(waited.map(|_| ()))?;
             timeout = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -283,7 +287,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Reads what has come, and counts it.
+    /// Reads replies and counts them.
     fn read(&mut self, index: usize) {
         while self.connections[index].open {
             let connection = &mut self.connections[index];
@@ -308,7 +312,7 @@ impl<'a> Driver<'a> {
             if !self.redirected.is_empty() {
                 self.redirect(self.connections[index].client);
             }
-            // A short read has emptied the socket: what comes later makes a new event.
+            // A short read has emptied the socket: later bytes make a new event.
             if read_bytes < READ_BYTES {
                 return;
             }
@@ -323,21 +327,23 @@ impl<'a> Driver<'a> {
         let in_flight = u64::from(std::mem::take(&mut connection.in_flight));
         self.in_flight -= in_flight;
         let (client, node) = (connection.client, connection.node);
-        // Gone from the kernel's list with its last descriptor, which stays open until the end: take it out now.
+        // The kernel removes it with its last descriptor, which stays open until the end: remove it
+        // now.
         let _ = epoll::delete(&self.epoll, &connection.socket);
         let client = &mut self.clients[client];
         client.connections[node] = None;
-        // A client without its node can't keep its shares: it ends, and the run counts as failed.
+        // A client that lost a node cannot keep its distribution: it ends, and the run counts as
+        // failed.
         let redirected = client.stop() + self.redirected.drain(..).len() as u64;
         self.tally.lost(why, in_flight + redirected);
     }
 
-    /// Sends redirected operations to where they were directed.
+    /// Sends redirected operations to their new nodes.
     fn redirect(&mut self, client: usize) {
         let mut redirected = std::mem::take(&mut self.redirected);
         for (redirection, operation) in redirected.drain(..) {
             if operation.hops > HOPS_MAX {
-                self.tally.error(format!("redirected more than {HOPS_MAX} times in a row: given up").as_bytes());
+                self.tally.error(format!("redirected more than {HOPS_MAX} times in a row").as_bytes());
                 continue;
             }
             self.tally.redirections += 1;
@@ -355,8 +361,8 @@ impl<'a> Driver<'a> {
         self.refresh();
     }
 
-    /// A slot has moved, others may have: asks for all of them, at most once in a while. It holds this thread up for a
-    /// millisecond or so.
+    /// Asks for all slots after one has moved, at most once in a while. That delays this thread by
+    /// a millisecond or so.
     fn refresh(&mut self) {
         let now_ns = self.now_ns();
         if now_ns < self.next_refresh_ns {
@@ -364,7 +370,7 @@ impl<'a> Driver<'a> {
         }
         self.next_refresh_ns = now_ns + REFRESH_NS;
         if let (Target::Tcp(address), Some(topology)) = (&self.plan.target, &mut self.topology) {
-            // Half-way through a change the answer may have gaps: then redirections go on telling.
+            // During a migration the reply may have gaps: redirections then continue.
             if let Ok(newer) = Topology::ask(*address, &self.plan.login) {
                 topology.update(&newer);
             }
@@ -379,8 +385,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The client's connection to a node, opened where it has none. Where that fails its operation is lost, and the client ends: as with a
-    /// connection that breaks.
+    /// Returns the client's connection to a node, and opens it if there is none. If that fails the
+    /// operation is lost and the client ends, as with a broken connection.
     fn connection_to(&mut self, client: usize, node: usize) -> Option<usize> {
         let known = self.clients[client].connections.get(node).copied().flatten();
         known.or_else(|| {
@@ -425,13 +431,14 @@ impl<'a> Driver<'a> {
             self.in_flight += 1;
         }
         let connection = &self.connections[index];
-        // With some of it unsent the socket is full: its event sends on.
+        // Unsent bytes mean a full socket: its event continues the send.
         if !connection.out.is_empty() && connection.out_sent == 0 {
             self.send(index);
         }
     }
 
-    /// The next operation for a connection: its queue's, or drawn by its client. What is drawn for other nodes goes to theirs.
+    /// Returns the next operation for a connection: from its queue, or drawn by its client.
+    /// Operations drawn for other nodes go to their queues.
     fn next(&mut self, index: usize, now_ns: u64) -> Option<Operation> {
         let (client_index, node) = (self.connections[index].client, self.connections[index].node);
         if self.topology.is_none() {
@@ -440,7 +447,7 @@ impl<'a> Driver<'a> {
         loop {
             let client = &mut self.clients[client_index];
             if let Some(operation) = client.queues[node].pop_front() {
-                // Everyone waits for this queue to have room.
+                // All connections of the client wait until this queue has room.
                 let held_here = client.held.as_ref().is_some_and(|(_, held_node)| *held_node == node);
                 if held_here && let Some((held, _)) = client.held.take() {
                     client.queues[node].push_back(held);
@@ -485,7 +492,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Sends as much as the socket takes.
+    /// Sends as much as the socket accepts.
     fn send(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         while connection.open && connection.out_sent < connection.out.len() {

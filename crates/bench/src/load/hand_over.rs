@@ -1,8 +1,10 @@
-//! Hand-overs: clients that wait in BLPOP on one list, and one more that pushes as fast as they take.
+//! Hand-overs: clients that block in BLPOP on one list, and one more that pushes as fast as they
+//! take.
 //!
-//! It pushes a batch in one write, an element by each RPUSH, and the next when every element of it has arrived, at whichever client. Who got one asks for the
-//! next at once. So a hand-over is a push, the element's way to who waits longest, and that client's next BLPOP. Elements are numbers, each pushed once: one that
-//! is lost, or comes twice, ends the run as a failure.
+//! It pushes a batch in one write, an element with each RPUSH, and the next batch when every
+//! element has arrived, at whichever client. A client that got one blocks again at once. So a
+//! hand-over is a push, the delivery to the client that has waited longest, and that client's next
+//! BLPOP. Elements are numbers, each pushed once: one that is lost or arrives twice fails the run.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -22,14 +24,14 @@ use super::plan::{Amount, Plan};
 use super::shared::Shared;
 use super::tally::Tally;
 
-/// The list that all wait on.
+/// The list that all block on.
 const LIST: &str = "queue";
 const WAIT: &[u8] = b"*3\r\n$5\r\nBLPOP\r\n$5\r\nqueue\r\n$1\r\n0\r\n";
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
 /// Events taken at once.
 const EVENTS: usize = 256;
-/// With nothing to be read, the clock and the flag that stops are looked at so often.
+/// How often the clock and the stop flag are checked with nothing to read.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 pub(super) struct HandOver<'a> {
@@ -37,7 +39,7 @@ pub(super) struct HandOver<'a> {
     shared: &'a Shared,
     clock: Instant,
     epoll: OwnedFd,
-    /// Those that wait, and behind them the one that pushes.
+    /// The blocked clients, then the one that pushes.
     clients: Vec<Client>,
     tally: Tally,
     /// The next element.
@@ -49,23 +51,23 @@ pub(super) struct HandOver<'a> {
 
 struct Client {
     socket: Socket,
-    /// The beginning of a reply.
+    /// Start of a reply.
     received: Vec<u8>,
 }
 
-/// Elements on their way.
+/// Elements in flight.
 struct Batch {
     first: u64,
     missing: Vec<bool>,
     missing_count: usize,
-    /// RPUSHes without an answer.
+    /// RPUSHes without a reply.
     unanswered: usize,
     since_ns: u64,
 }
 
-/// Why a run can't go on.
+/// Why a run ends early.
 enum End {
-    /// Somebody asked for that.
+    /// The stop flag was set.
     Stopped,
     Trouble(String),
 }
@@ -77,7 +79,7 @@ fn trouble<T>(why: impl Into<String>) -> Result<T, End> {
 }
 
 impl<'a> HandOver<'a> {
-    /// Connects all clients of the run; when it returns they wait.
+    /// Connects all clients of the run; when it returns they are blocked.
     pub(super) fn connect(plan: &'a Plan, shared: &'a Shared, clock: Instant) -> io::Result<Self> {
         let mut hand_over = Self {
             plan,
@@ -88,7 +90,7 @@ impl<'a> HandOver<'a> {
             tally: Tally::new(plan.commands.len()),
             next: 0,
             last_answer_ns: 0,
-            // What goes around first is nobody's sample.
+            // The first time around is not sampled.
             next_publish_ns: u64::MAX,
             room: vec![0; READ_BYTES],
         };
@@ -98,7 +100,7 @@ impl<'a> HandOver<'a> {
             epoll::add(&hand_over.epoll, &socket, epoll::EventData::new_u64(index as u64), epoll::EventFlags::IN)?;
             hand_over.clients.push(Client { socket, received: Vec::new() });
         }
-        // That they wait is only known of those who got an element: once around, unmeasured.
+        // Only a client that got an element is known to be blocked: once around, unmeasured.
         if let Err(End::Trouble(why)) = hand_over.once_around() {
             return Err(io::Error::other(why));
         }
@@ -106,14 +108,14 @@ impl<'a> HandOver<'a> {
         Ok(hand_over)
     }
 
-    /// All begin to wait, and as many elements as there are clients are handed over.
+    /// Blocks all clients, and hands over as many elements as there are clients.
     fn once_around(&mut self) -> Step {
         let waiting = self.clients.len() - 1;
         (0..waiting).try_for_each(|index| self.send(index, WAIT))?;
         (0..waiting.div_ceil(self.plan.pipeline as usize)).try_for_each(|_| self.batch())
     }
 
-    /// Hands over until the time is over.
+    /// Hands over until the time ends.
     pub(super) fn run(mut self) -> io::Result<Driven> {
         let Amount::Time(time) = self.plan.amount else { return Err(io::Error::other("hand-overs last for a time")) };
         let start_ns = self.now_ns();
@@ -141,7 +143,7 @@ impl<'a> HandOver<'a> {
         self.clock.elapsed().as_nanos() as u64
     }
 
-    /// Pushes a batch and sees each of its elements arrive once.
+    /// Pushes a batch and checks that each of its elements arrives once.
     fn batch(&mut self) -> Step {
         let count = self.plan.pipeline as usize;
         let mut batch = Batch {
@@ -167,14 +169,14 @@ impl<'a> HandOver<'a> {
         Ok(())
     }
 
-    /// Looks at the clock and the limits.
+    /// Checks the clock and the limits.
     fn look(&mut self) -> Step {
         if self.shared.stop.load(Ordering::Relaxed) {
             return Err(End::Stopped);
         }
         let now_ns = self.now_ns();
         if now_ns - self.last_answer_ns > self.plan.stall_max.as_nanos() as u64 {
-            return trouble("no answer for too long: given up");
+            return trouble("no reply for too long");
         }
         if now_ns >= self.next_publish_ns {
             self.shared.publish(&mut self.tally);
@@ -189,7 +191,7 @@ impl<'a> HandOver<'a> {
         let read_bytes = match rustix::net::recv(&client.socket, &mut self.room[..], RecvFlags::empty()) {
             Ok((_, 0)) => return trouble("the server closed the connection"),
             Ok((_, read_bytes)) => read_bytes,
-            // As long as there is something to read there are events.
+            // While there is something to read there are events.
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
             Err(error) => return trouble(format!("connection failed: {error}")),
         };
@@ -214,11 +216,12 @@ impl<'a> HandOver<'a> {
         match arrived {
             0 => Ok(()),
             1 => self.send(index, WAIT),
-            _ => trouble("two answers to one BLPOP"),
+            _ => trouble("two replies to one BLPOP"),
         }
     }
 
-    /// Sends all of `bytes`: nothing else is on its way on that connection, so there is room for them.
+    /// Sends all of `bytes`: nothing else is in flight on that connection, so there is room for
+    /// them.
     fn send(&mut self, index: usize, bytes: &[u8]) -> Step {
         loop {
             match rustix::net::send(&self.clients[index].socket, bytes, SendFlags::NOSIGNAL) {
@@ -235,18 +238,18 @@ impl<'a> HandOver<'a> {
 }
 
 impl Batch {
-    /// The answer to an RPUSH.
+    /// Handles the reply to an RPUSH.
     fn answer(&mut self, reply: &Value) -> Step {
         match reply {
             Value::Integer(_) if self.unanswered > 0 => {
                 self.unanswered -= 1;
                 Ok(())
             }
-            _ => trouble(format!("RPUSH was answered {reply:?}")),
+            _ => trouble(format!("unexpected reply to RPUSH: {reply:?}")),
         }
     }
 
-    /// The answer to a BLPOP.
+    /// Handles the reply to a BLPOP.
     fn arrive(&mut self, reply: &Value) -> Step {
         let element = match reply {
             Value::Array(pair) => match pair.as_slice() {
@@ -256,7 +259,7 @@ impl Batch {
             _ => None,
         };
         let number = element.and_then(|element| std::str::from_utf8(element).ok()?.parse::<u64>().ok());
-        let Some(number) = number else { return trouble(format!("BLPOP was answered {reply:?}")) };
+        let Some(number) = number else { return trouble(format!("unexpected reply to BLPOP: {reply:?}")) };
         let at = number.checked_sub(self.first).map_or(usize::MAX, |at| at as usize);
         match self.missing.get_mut(at) {
             Some(missing) if *missing => *missing = false,
@@ -267,7 +270,7 @@ impl Batch {
     }
 }
 
-/// The request that pushes an element.
+/// Returns the request that pushes an element.
 fn push(element: u64) -> String {
     let digits = element.to_string();
     format!("*3\r\n$5\r\nRPUSH\r\n${}\r\n{LIST}\r\n${}\r\n{digits}\r\n", LIST.len(), digits.len())
@@ -288,7 +291,7 @@ mod tests {
     use super::super::outcome::tests::plan as base;
     use super::*;
 
-    /// This element is the one that a server gets wrong: not among those that go around before.
+    /// The element that a faulty server gets wrong: after those of the first time around.
     const WRONG: u64 = 100;
 
     #[derive(Clone, Copy, PartialEq)]
@@ -296,14 +299,14 @@ mod tests {
         Sound,
         /// Hands [`WRONG`] to two clients.
         Twice,
-        /// Forgets it.
+        /// Drops it.
         Loses,
-        /// Has another list's element instead.
+        /// Delivers another list's element instead.
         Other,
         Errs,
     }
 
-    /// What waits and what is there, of one list.
+    /// Waiters and elements of one list.
     #[derive(Default)]
     struct List {
         waiting: VecDeque<TcpStream>,
@@ -311,7 +314,7 @@ mod tests {
     }
 
     impl List {
-        /// Gives elements to those who wait, as long as there are both.
+        /// Delivers elements to waiters while there are both.
         fn serve(&mut self, server: Server) {
             while !self.waiting.is_empty() && !self.elements.is_empty() {
                 let element = self.elements.pop_front().unwrap();
@@ -324,7 +327,7 @@ mod tests {
                 for _ in 0..times {
                     let mut client = self.waiting.pop_front().unwrap();
                     let reply = format!("*2\r\n$5\r\n{list}\r\n${}\r\n{element}\r\n", element.len());
-                    // In two pieces; the client may be gone.
+                    // In two pieces; the client may have disconnected.
                     let _ = client
                         .write_all(&reply.as_bytes()[..9])
                         .and_then(|()| client.write_all(&reply.as_bytes()[9..]));
@@ -402,12 +405,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_gets_wrong_is_told() {
+    fn faults_of_the_server_are_reported() {
         for (server, told) in [
             (Server::Twice, "element 100 arrived, which was not on its way"),
-            (Server::Loses, "no answer for too long"),
-            (Server::Other, "BLPOP was answered Array"),
-            (Server::Errs, "RPUSH was answered Error"),
+            (Server::Loses, "no reply for too long"),
+            (Server::Other, "unexpected reply to BLPOP: Array"),
+            (Server::Errs, "unexpected reply to RPUSH: Error"),
         ] {
             let trouble = run(server, 20, 8).trouble().unwrap();
             assert!(trouble.starts_with("1 error replies") && trouble.contains(told), "{trouble}");

@@ -1,4 +1,5 @@
-//! Which key comes next: the patterns of memtier_benchmark, on numbers. What a key looks like is the template's matter.
+//! Which key comes next: the patterns of memtier_benchmark, on numbers. The template makes keys of
+//! them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +11,11 @@ use pantala_base::Random;
 pub(crate) enum Pattern {
     /// Every key equally likely.
     Uniform,
-    /// One after the other; each client walks the whole range.
+    /// Ascending; each client walks the whole range.
     Sequential,
-    /// One after the other; each client has its own part of the range.
+    /// Ascending; each client has its own part of the range.
     Parallel,
-    /// A bell around the median.
+    /// A normal distribution around the median.
     Gaussian,
     /// Zipf's law: the lowest key is the most popular.
     Zipf,
@@ -47,16 +48,17 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Widest deviation of the Gaussian pattern, in ranges: nearly uniform by then. The wider, the more draws fall outside.
+/// Maximum deviation of the Gaussian pattern, in ranges: nearly uniform by then. The wider it is,
+/// the more draws fall outside.
 pub(crate) const STDDEV_RANGES_MAX: f64 = 10.0;
 
-/// The keys that a run may use, and the shapes of its distributions.
+/// The keys that a run may use, and the parameters of its distributions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
     pub(crate) minimum: u64,
-    /// Included; not below `minimum`.
+    /// Inclusive; not below `minimum`.
     pub(crate) maximum: u64,
-    /// Not outside of the keys.
+    /// Within the range.
     pub(crate) median: f64,
     /// Above zero, at most [`STDDEV_RANGES_MAX`] times the number of keys.
     pub(crate) stddev: f64,
@@ -65,13 +67,13 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// Keys in the range.
+    /// Returns the number of keys in the range.
     pub(crate) fn count(&self) -> u64 {
         self.maximum - self.minimum + 1
     }
 
-    /// First and last key of part `index` of `parts`; the last part takes what is left over. Parts beyond the number of keys
-    /// share the last key.
+    /// Returns the first and last key of part `index` of `parts`; the last part has the remainder.
+    /// Parts beyond the number of keys share the last key.
     pub(crate) fn part(&self, index: u64, parts: u64) -> (u64, u64) {
         let each = (self.count() / parts).max(1);
         let first = self.minimum.saturating_add(index.saturating_mul(each)).min(self.maximum);
@@ -90,7 +92,7 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// Keys of client `client` of `clients`.
+    /// Creates the keys of client `client` of `clients`.
     pub(crate) fn new(pattern: Pattern, range: &Range, client: u64, clients: u64) -> Self {
         match pattern {
             Pattern::Uniform => Self::Uniform { minimum: range.minimum, count: range.count() },
@@ -104,7 +106,7 @@ impl Keys {
         }
     }
 
-    /// The next key, between the range's minimum and maximum.
+    /// Returns the next key, within the range.
     #[inline]
     pub(crate) fn draw(&mut self, random: &mut Random) -> u64 {
         match self {
@@ -121,10 +123,10 @@ impl Keys {
                     now
                 });
                 let key = (range.median + deviation * range.stddev).round();
-                // What falls outside is drawn anew: clamping would pile it up on the two ends. With `STDDEV_RANGES_MAX` one in fifty falls
-                // inside at the least, where the median is an end.
+                // A number outside is drawn again: clamping would pile it up on the two ends. With
+                // `STDDEV_RANGES_MAX` at least one in fifty falls inside, if the median is an end.
                 if key >= range.minimum as f64 && key <= range.maximum as f64 {
-                    // Beyond 2^53 a rounded end may lie outside.
+                    // Above 2^53 a rounded end may be outside.
                     return (key as u64).clamp(range.minimum, range.maximum);
                 }
             },
@@ -133,7 +135,7 @@ impl Keys {
     }
 }
 
-/// Two independent standard normal numbers (Marsaglia's polar method).
+/// Returns two independent standard normal numbers (Marsaglia's polar method).
 fn normal_pair(random: &mut Random) -> (f64, f64) {
     loop {
         let (x, y) = (2.0 * random.unit() - 1.0, 2.0 * random.unit() - 1.0);
@@ -145,17 +147,17 @@ fn normal_pair(random: &mut Random) -> (f64, f64) {
     }
 }
 
-/// Ranks `1..=count` with probability proportional to `rank^-exponent`, by rejection-inversion (Hörmann and Derflinger, 1996):
-/// constant time and no table, whatever the number of keys.
+/// Ranks `1..=count` with probability proportional to `rank^-exponent`, by rejection-inversion
+/// (Hörmann and Derflinger, 1996): constant time and no table, for any number of keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     count: f64,
     exponent: f64,
     /// Integral of the hat up to one half beyond the last rank.
     area_end: f64,
-    /// The same at the beginning, less the first rank's own column.
+    /// The same at the start, less the first rank's own column.
     area_begin: f64,
-    /// A rank this near below its point is accepted without a further look.
+    /// A rank this near below its point is accepted without a further check.
     sure: f64,
 }
 
@@ -172,7 +174,7 @@ impl Zipf {
         (-self.exponent * x.ln()).exp()
     }
 
-    /// Antiderivative of `x^-exponent`, zero at 1; steady where the exponent is near 1.
+    /// Returns the antiderivative of `x^-exponent`, zero at 1; stable for exponents near 1.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         let t = (1.0 - self.exponent) * log;
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn uniform_is_even() {
-        // 100 keys, 10,000 each expected; six standard deviations (100) either way.
+        // 100 keys, 10,000 expected of each; six standard deviations (100) either way.
         assert!(counts(Pattern::Uniform, &range(5, 104), 1_000_000).iter().all(|&n| (9_400..10_600).contains(&n)));
     }
 
@@ -255,7 +257,7 @@ mod tests {
             }
             assert_eq!(covered, (minimum..=maximum).collect::<Vec<_>>(), "{parts} parts");
         }
-        // More clients than keys: no part leaves the range.
+        // With more clients than keys no part leaves the range.
         assert!((0..9).all(|index| range(1, 4).part(index, 9) <= (4, 4)));
     }
 
@@ -292,7 +294,7 @@ mod tests {
             let counts = counts(Pattern::Gaussian, &range, 50_000);
             assert!(counts.iter().all(|&n| n > 0), "{minimum} to {maximum}: {counts:?}");
         }
-        // Where numbers are further apart than one.
+        // Floats here are more than one apart.
         let range = Range { minimum: u64::MAX - 1_000, maximum: u64::MAX - 1, median: 2f64.powi(64), ..range(0, 999) };
         let mut keys = Keys::new(Pattern::Gaussian, &range, 0, 1);
         let mut random = Random::from_seed(1);

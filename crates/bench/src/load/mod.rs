@@ -4,18 +4,20 @@
 //!
 //! | word | meaning |
 //! | --- | --- |
-//! | plan | a load, checked: target, clients, commands, keys, amount ([`plan::Plan`]) |
+//! | plan | a checked load: target, clients, commands, keys, amount ([`plan::Plan`]) |
 //! | operation | what is counted and timed: one request, or several that belong together |
-//! | client | draws operations; has one connection, or in cluster mode one to every node |
-//! | pipeline | requests that a *connection* has on their way at most; refilled as answers come |
-//! | due | with a rate: when an operation should be sent, whatever the server does. Latency counts from then |
+//! | client | draws operations; has one connection, in cluster mode one to every node |
+//! | pipeline | maximum requests in flight on a *connection*; refilled as replies arrive |
+//! | due | with a rate: when an operation should be sent. Latency counts from then |
 //!
-//! Each thread owns its clients, connections and counts, and publishes the counts some times a second; nothing else is shared.
+//! Each thread owns its clients, connections and counts, and publishes the counts some times a
+//! second; nothing else is shared.
 //!
 //! # What it costs
 //!
-//! Per read of a connection: `recv`, `send`, two looks at the clock; `epoll_wait` for all connections that are readable together. Per operation: a
-//! key, a few copies, and a count. Nothing is allocated per operation. `docs/benchmarks.md` has the figures.
+//! Per read of a connection: `recv`, `send`, two clock readings; one `epoll_wait` for all
+//! connections that are readable together. Per operation: a key, a few copies, and a count. Nothing
+//! is allocated per operation. `docs/benchmarks.md` has the figures.
 
 mod client;
 pub(crate) mod cluster;
@@ -56,17 +58,18 @@ use self::progress::Progress;
 use self::shared::Shared;
 use self::tally::Tally;
 
-/// How often the watcher looks whether the threads have ended.
+/// How often the watcher checks whether the threads have ended.
 const WATCH: Duration = Duration::from_millis(20);
 /// How often it takes a sample.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// File descriptors beside the connections.
+/// File descriptors besides the connections.
 const DESCRIPTORS_SPARE: u64 = 100;
 
-/// `pantala-bench load`. Ends with an error when the server answered any, and when it was interrupted.
+/// Runs `pantala-bench load`. Fails if the server replied any error, and if the run was
+/// interrupted.
 pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> {
     let plan = options.plan().map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, why))?;
-    // Opened first: a path that can't be written is told before the run, not after it.
+    // Opened first, so that an invalid path fails before the run.
     let json = options.json_out_file.as_ref().map(|path| create(path)).transpose()?;
     let hdr = options.hdr_file.as_ref().map(|path| create(path)).transpose()?;
     let mut progress = Progress::new(plan.requests());
@@ -82,30 +85,31 @@ pub(crate) fn main(options: &Options, stop: &Arc<AtomicBool>) -> io::Result<()> 
         outcome.write_percentiles(&mut file)?;
         file.flush()?;
     }
-    // Behind the files, which are there also where nobody reads the table any more.
+    // After the files, which must be complete even if stdout is closed.
     outcome.write_table(&mut io::stdout().lock())?;
     match outcome.trouble() {
         Some(why) => Err(io::Error::other(why)),
         None if outcome.interrupted => Err(io::Error::new(
             io::ErrorKind::Interrupted,
-            "interrupted before its end: the figures are those until then",
+            "interrupted before the end: the results are those until then",
         )),
         None => Ok(()),
     }
 }
 
-/// What `--json-out-file` holds.
+/// Contents of `--json-out-file`.
 #[derive(Serialize)]
 struct Report<'a> {
-    /// As it was called.
+    /// The command line.
     command: Vec<String>,
-    /// What that came to, defaults included.
+    /// The load that it describes, defaults included.
     load: serde_json::Value,
     #[serde(flatten)]
     outcome: &'a Outcome,
 }
 
-/// The words of a command line, with stars in place of the secret, which may stand alone or behind its option's name.
+/// Returns the words of a command line, with stars in place of the secret, which may be a word of
+/// its own or follow its option's name.
 fn without_secret(words: impl Iterator<Item = String>, secret: Option<&str>) -> Vec<String> {
     let Some(secret) = secret.filter(|secret| !secret.is_empty()) else { return words.collect() };
     let hide = |word: String| match word.strip_suffix(secret) {
@@ -120,22 +124,22 @@ fn create(path: &std::path::Path) -> io::Result<BufWriter<File>> {
     file.map(BufWriter::new).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// Who looks on while a load runs.
+/// Observes a running load.
 pub(crate) trait Watch {
     /// All clients are connected, nothing is sent yet.
     fn begins(&mut self) {}
 
-    /// About every second; `operations` so far.
+    /// Called about every second; `operations` is the number so far.
     fn sample(&mut self, _sample: &Sample, _operations: u64) {}
 
-    /// The last answer is there, all connections are still open.
+    /// The last reply has arrived; all connections are still open.
     fn ends(&mut self) {}
 }
 
-/// Nobody looks on.
+/// No observer.
 impl Watch for () {}
 
-/// Runs a load to its end, or until `stop` is set.
+/// Runs a load until its end, or until `stop` is set.
 pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn Watch) -> io::Result<Outcome> {
     allow_descriptors(plan)?;
     let shared = Shared::new(Arc::clone(stop));
@@ -173,10 +177,10 @@ pub(crate) fn run(plan: &Plan, stop: &Arc<AtomicBool>, watch: &mut dyn Watch) ->
     })
 }
 
-/// How the threads begin: all together, or none.
+/// How the threads start: all together, or none.
 struct Start {
     clock: Instant,
-    /// Every thread has connected its clients, or failed to; the watcher too waits here.
+    /// Every thread has connected its clients, or failed to; the watcher waits here too.
     connected: Barrier,
     /// The watcher has seen that.
     go: Barrier,
@@ -190,14 +194,14 @@ impl Start {
     }
 }
 
-/// `None`: another thread couldn't connect.
+/// Runs one thread; `None` if another thread could not connect.
 fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::Result<Option<(Driven, ThreadCost)>> {
     let prepare = || {
         if !plan.cpus.is_empty() {
             crate::cpus::run_on(&[plan.cpus[index % plan.cpus.len()]])?;
         }
         if plan.rate_per_s.is_some() {
-            // The kernel may let a timer be late by 50 us, which would count as latency.
+            // The kernel may delay timers by 50 µs by default, which would count as latency.
             rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
         }
         connect(plan, shared, index, start.clock)
@@ -222,7 +226,7 @@ fn run_thread(plan: &Plan, shared: &Shared, index: usize, start: &Start) -> io::
     Ok(Some((driven, cost)))
 }
 
-/// What a thread does once all are connected.
+/// The run of a thread, once all are connected.
 type Run<'a> = Box<dyn FnOnce() -> io::Result<Driven> + 'a>;
 
 /// Connects the clients of thread `index`.
@@ -240,7 +244,7 @@ fn thread_cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// How long this thread was ready to run and had no CPU; 0 where the kernel doesn't tell.
+/// Returns how long this thread was ready to run without a CPU; 0 if the kernel does not report it.
 fn thread_wait_s() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok()).unwrap_or_default() / 1e9
@@ -272,8 +276,8 @@ fn watch_threads(shared: &Shared, watch: &mut dyn Watch, ended: impl Fn() -> boo
     samples
 }
 
-/// Lets this process have a descriptor for each connection, or says why it can't. A cluster's nodes are not known yet: their
-/// connections fail one by one where the limit is too low.
+/// Raises this process's descriptor limit to one for each connection, or says why it can't. The
+/// nodes of a cluster are not known yet: their connections fail one by one if the limit is too low.
 fn allow_descriptors(plan: &Plan) -> io::Result<()> {
     let needed = u64::from(plan.clients) + DESCRIPTORS_SPARE;
     let limit = getrlimit(Resource::Nofile);

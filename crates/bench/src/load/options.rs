@@ -1,4 +1,4 @@
-//! The options of `pantala-bench load`, in memtier_benchmark's words.
+//! The options of `pantala-bench load`, named as in memtier_benchmark.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,22 +12,31 @@ use super::keys::{Pattern, Range, STDDEV_RANGES_MAX};
 use super::plan::{Amount, CommandPlan, Plan};
 use super::template::{DATA, EXPIRY, KEY, find};
 
-/// Most threads.
+/// Maximum threads.
 const THREADS_MAX: u32 = 1024;
-/// Most clients of all threads.
+/// Maximum clients of all threads.
 const CLIENTS_MAX: u64 = 1_000_000;
-/// Deepest pipeline.
+/// Maximum pipeline depth.
 const PIPELINE_MAX: u32 = 1_000_000;
-/// Longest value, in bytes.
+/// Maximum bytes of a value.
 const DATA_BYTES_MAX: u64 = 512 << 20;
-/// Most operations in a row of one command.
+/// Maximum consecutive operations of one command.
 const WEIGHT_MAX: u32 = 1_000_000_000;
-/// Most commands in one load.
+/// Maximum commands in one load.
 const COMMANDS_MAX: usize = 64;
-/// A server that answers nothing for this long is given up, in seconds.
+/// Seconds without a reply after which a run fails.
 const STALL_SECONDS: u64 = 30;
 
-/// Of the load generator.
+/// What the output means, shown below the options.
+pub(crate) const RESULTS: &str = "\
+Results:
+  Only requests with a reply that is no error count as operations. If requests fail, the rates are
+  lower than what was sent: a table of zeros means that no request succeeded, not that the server
+  was slow. The last line then has the number of error replies, requests without a reply and lost
+  connections, with some of the errors' texts, and the exit code is 1.
+  hits/s and misses/s count GETs and other reads of one key: load the keys first (--ratio 1:0).";
+
+/// Options of the load generator.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Host name or address
@@ -45,35 +54,36 @@ pub(crate) struct Options {
     /// Clients per thread
     #[arg(short, long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     clients: u32,
-    /// Requests that a connection has on their way at most
+    /// Maximum requests in flight on a connection
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(PIPELINE_MAX)))]
     pipeline: u32,
-    /// SETs to GETs [default: 1:10]
+    /// SETs for each number of GETs [default: 1:10]
     #[arg(long, value_name = "SET:GET", value_parser = pair_of::<u32>, conflicts_with = "command")]
     ratio: Option<(u32, u32)>,
     /// Bytes of a value
     #[arg(short, long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(0..=DATA_BYTES_MAX))]
     data_size: u64,
-    /// Bytes of a value, evenly from MIN to MAX
+    /// Bytes of a value, uniform from MIN to MAX
     #[arg(long, value_name = "MIN-MAX", value_parser = range_of, conflicts_with = "data_size")]
     data_size_range: Option<(u64, u64)>,
     /// Values of random bytes instead of x
     #[arg(short = 'R', long)]
     random_data: bool,
-    /// What a key begins with
+    /// Prefix of every key
     #[arg(long, default_value = "memtier-")]
     key_prefix: String,
-    /// Lowest number of a key
+    /// Least key number
     #[arg(long, default_value_t = 0)]
     key_minimum: u64,
-    /// Highest number of a key
+    /// Greatest key number
     #[arg(long, default_value_t = 10_000_000)]
     key_maximum: u64,
-    /// Patterns of SETs and GETs: R uniform, S sequential, P sequential with a part of the keys for each client, G Gaussian, Z Zipf
-    /// [default: R:R]
+    /// Key patterns of SETs and GETs [default: R:R]: R uniform, S sequential, P sequential over a
+    /// part of the keys for each client, G Gaussian, Z Zipf
     #[arg(long, value_name = "SET:GET", value_parser = pair_of::<Pattern>, conflicts_with = "command")]
     key_pattern: Option<(Pattern, Pattern)>,
-    /// Standard deviation of pattern G, at most ten times the number of keys [default: a sixth of the range]
+    /// Standard deviation of pattern G, at most ten times the number of keys [default: a sixth of
+    /// the range]
     #[arg(long)]
     key_stddev: Option<f64>,
     /// Median of pattern G [default: the middle of the range]
@@ -82,21 +92,24 @@ pub(crate) struct Options {
     /// Exponent of pattern Z [default: 1]
     #[arg(long)]
     zipf_exp: Option<f64>,
-    /// Requests of each client, or `allkeys`: as many as the range has keys; with pattern P everywhere as many as the client's part has
-    /// [default: 10000]
+    /// Requests of each client, or `allkeys`: the number of keys in the range, or in the client's
+    /// part if every pattern is P [default: 10000]
     #[arg(short = 'n', long, value_name = "N|allkeys", conflicts_with = "test_time")]
     requests: Option<String>,
     /// Seconds to run, instead of a number of requests
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     test_time: Option<u64>,
-    /// Operations per second of each client; latency then counts from the time an operation was due. memtier_benchmark counts by connection, of
-    /// which a client has one to every node in cluster mode
+    /// Operations per second of each client; latency then counts from the time when an operation
+    /// was due. (memtier_benchmark's rate is of each connection, of which a client has one to every
+    /// node in cluster mode.)
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     rate_limiting: Option<u64>,
-    /// Follow the cluster's slots: each client has a connection to every node, each with its own pipeline
+    /// Follow the cluster's slots: each client has a connection to every node, each with its own
+    /// pipeline
     #[arg(long)]
     cluster_mode: bool,
-    /// Another sequence of random keys for every client
+    /// Give each client its own sequence of random keys. Use it for figures to quote: with one
+    /// sequence all clients ask for the same keys at the same time, which flatters every server
     #[arg(long)]
     distinct_client_seed: bool,
     /// Seed of everything random
@@ -108,35 +121,48 @@ pub(crate) struct Options {
     /// Database
     #[arg(long, default_value_t = 0)]
     select_db: u32,
-    /// A command instead of SET and GET, with __key__, __same_key__ (the one before, once more), __random__ (a number between --key-minimum and
-    /// --key-maximum, whatever the pattern), __data__ and __expiry__; again for further ones. A word `;` begins another request of the same operation
-    #[arg(long)]
+    /// A command to send instead of SET and GET; repeat the option for several, which take turns
+    ///
+    /// Placeholders are replaced in each operation:
+    ///
+    ///   __key__       the next key of the command's pattern
+    ///   __same_key__  the last key once more
+    ///   __random__    a number from --key-minimum to --key-maximum
+    ///   __data__      a value of --data-size bytes
+    ///   __expiry__    seconds from --expiry-range
+    ///
+    /// 1. A cache: --command 'SET __key__ __data__ EX __expiry__' --command 'GET __key__'
+    ///    --expiry-range 60-3600
+    /// 2. Nine reads for each write: add --command-ratio 1 --command-ratio 9
+    /// 3. A word ; starts another request of the same operation, which is timed and counted as one:
+    ///    --command 'MULTI ; INCR __key__ ; EXEC'
+    #[arg(long, verbatim_doc_comment)]
     command: Vec<String>,
-    /// Operations in a row of the command at the same position
+    /// Consecutive operations of the command in the same position before the next one's turn
     #[arg(long, requires = "command", value_parser = clap::value_parser!(u32).range(1..=i64::from(WEIGHT_MAX)))]
     command_ratio: Vec<u32>,
-    /// Key pattern of the command at the same position
+    /// Key pattern of the command in the same position
     #[arg(long, requires = "command")]
     command_key_pattern: Vec<Pattern>,
-    /// Seconds to live of what is SET, and of __expiry__ in a command, evenly from MIN to MAX
+    /// TTL in seconds of each SET, and value of __expiry__ in a command, uniform from MIN to MAX
     #[arg(long, value_name = "MIN-MAX", value_parser = range_of)]
     expiry_range: Option<(u64, u64)>,
-    /// Give up when the server answers nothing for this many seconds
+    /// Fail if the server does not reply for this many seconds
     #[arg(long, default_value_t = STALL_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     stall_time: u64,
-    /// CPUs for the threads, in turn (0,2-3)
+    /// CPUs to pin the threads to, in turn (0,2-3)
     #[arg(long, value_parser = crate::cpus::parse)]
     cpus: Option<crate::cpus::List>,
-    /// Results as JSON
+    /// File for results as JSON
     #[arg(long)]
     pub(super) json_out_file: Option<PathBuf>,
-    /// Latency percentiles in HdrHistogram's text format, in milliseconds
+    /// File for latency percentiles in HdrHistogram's text format, in milliseconds
     #[arg(long)]
     pub(super) hdr_file: Option<PathBuf>,
 }
 
 impl Options {
-    /// What the options come to, or what is wrong with them.
+    /// Returns the plan that the options describe, or what is wrong with them.
     pub(super) fn plan(&self) -> Result<Plan, String> {
         let clients = u64::from(self.threads) * u64::from(self.clients);
         if clients > CLIENTS_MAX {
@@ -151,7 +177,7 @@ impl Options {
             return Err("--expiry-range: a time to live is at least 1 second".into());
         }
         let commands = self.commands()?;
-        self.refuse_unused(&commands)?;
+        self.reject_unused(&commands)?;
         let plan = Plan {
             target: match &self.unix_socket {
                 Some(path) => Target::Unix(path.clone()),
@@ -180,8 +206,8 @@ impl Options {
         Ok(plan)
     }
 
-    /// An option that would change nothing is a mistake.
-    fn refuse_unused(&self, commands: &[CommandPlan]) -> Result<(), String> {
+    /// Rejects an option without effect.
+    fn reject_unused(&self, commands: &[CommandPlan]) -> Result<(), String> {
         let draws = |pattern| commands.iter().any(|command| command.pattern == pattern);
         let mut words = commands.iter().flat_map(|command| &command.words);
         let expires = words.any(|word| find(word, EXPIRY.as_bytes()).is_some());
@@ -297,7 +323,7 @@ impl Options {
     }
 }
 
-/// `A:B`
+/// Parses `A:B`.
 fn pair_of<T: std::str::FromStr>(text: &str) -> Result<(T, T), String>
 where
     T::Err: std::fmt::Display,
@@ -307,7 +333,7 @@ where
     Ok((read(first)?, read(second)?))
 }
 
-/// `MIN-MAX`
+/// Parses `MIN-MAX`.
 fn range_of(text: &str) -> Result<(u64, u64), String> {
     let wrong = || format!("'{text}' isn't of the form MIN-MAX with MIN not above MAX");
     let (minimum, maximum) = text.split_once('-').ok_or_else(wrong)?;
@@ -347,8 +373,8 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_told() {
-        for (options, told) in [
+    fn wrong_options_are_reported() {
+        for (options, expected) in [
             ("--ratio|0:0", "nothing to do"),
             ("--ratio|1", "A:B"),
             ("--key-pattern|R:X", "no key pattern"),
@@ -392,7 +418,7 @@ mod tests {
             } else {
                 Line::try_parse_from(line).unwrap().options.plan().unwrap_err()
             };
-            assert!(error.contains(told), "{options}: {error}");
+            assert!(error.contains(expected), "{options}: {error}");
         }
     }
 
@@ -421,7 +447,7 @@ mod tests {
         }
     }
 
-    /// The keys that each client asks for.
+    /// Returns the keys that each client asks for.
     fn keys_of_clients(plan: &Plan) -> Vec<Vec<u64>> {
         let draw_all = |client| {
             let mut client = Client::new(plan, client, 0);
@@ -459,7 +485,7 @@ mod tests {
             (plan.amount, plan.clients) = (Amount::Shared(all), clients);
             assert_eq!((plan.requests(), keys_of_clients(&plan).concat().len()), (Some(all), all as usize));
         }
-        // With other patterns beside it P has no part of the requests for itself.
+        // Beside another pattern, P has no part of the requests for itself.
         assert_eq!(plan("--requests|allkeys|--key-maximum|99|--key-pattern|P:R").unwrap().requests_of(3), Some(100));
         assert_eq!(plan("--test-time|3").unwrap().requests(), None);
     }

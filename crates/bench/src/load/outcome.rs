@@ -1,4 +1,4 @@
-//! What a load came to.
+//! The result of a load.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -43,7 +43,7 @@ impl Latency {
     }
 }
 
-/// Of one command.
+/// Result of one command.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CommandOutcome {
     pub(crate) name: String,
@@ -64,31 +64,31 @@ pub(crate) struct Sample {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
-    /// From the first request to the last answer.
+    /// From the first request to the last reply.
     pub(crate) elapsed_s: f64,
-    /// Answered without an error.
+    /// Replied to without an error.
     pub(crate) operations: u64,
     pub(crate) operations_per_s: f64,
     pub(crate) latency: Latency,
     pub(crate) commands: Vec<CommandOutcome>,
-    /// Error replies, redirections that were followed apart.
+    /// Error replies; followed redirections are counted apart.
     pub(crate) errors: u64,
-    /// Requests without an answer.
+    /// Requests without a reply.
     pub(crate) unanswered: u64,
     pub(crate) connections_lost: u64,
-    /// Some of the errors' texts, with their numbers.
+    /// Some of the errors' texts, with their counts.
     pub(crate) error_texts: BTreeMap<String, u64>,
-    /// Requests sent again because of MOVED or ASK.
+    /// Requests resent because of MOVED or ASK.
     pub(crate) redirections: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
     /// CPU time of the generator's threads while they ran the load.
     pub(crate) generator_cpu_s: f64,
-    /// How long they were ready to run and had no CPU.
+    /// How long they were ready to run without a CPU.
     pub(crate) generator_wait_s: f64,
-    /// Of the busiest of them, as a part of the elapsed time.
+    /// CPU time of the busiest of them, as a part of the elapsed time.
     pub(crate) generator_busy_max: f64,
-    /// Of the one that was on a CPU or waited for one for longest, the same.
+    /// CPU and waiting time of the thread that has most of both, as a part of the elapsed time.
     pub(crate) generator_wanting_max: f64,
     /// Stopped before its end.
     pub(crate) interrupted: bool,
@@ -97,7 +97,7 @@ pub(crate) struct Outcome {
     pub(crate) latency_ns: Histogram<u64>,
 }
 
-/// Of one thread, beside its tally.
+/// Cost of one thread, beside its tally.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ThreadCost {
     pub(super) cpu_s: f64,
@@ -153,26 +153,26 @@ impl Outcome {
         }
     }
 
-    /// Of nothing.
+    /// Returns the result of no load.
     #[cfg(test)]
     pub(crate) fn empty() -> Self {
         Self::new(&tests::plan(&[]), &Tally::new(0), &[], false, Vec::new())
     }
 
-    /// Reads that found something, as a part of all reads.
+    /// Returns the part of reads that found a value.
     pub(crate) fn hit_rate(&self) -> Option<f64> {
         let (hits, misses) = self.commands.iter().fold((0, 0), |(hits, misses), c| (hits + c.hits, misses + c.misses));
         (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64)
     }
 
-    /// What makes its figures worthless, in one line.
+    /// Returns one line about failed requests, if there are any: the result is then no measurement.
     pub(crate) fn trouble(&self) -> Option<String> {
         if self.errors + self.unanswered + self.connections_lost == 0 {
             return None;
         }
         let texts: Vec<String> = self.error_texts.iter().map(|(text, count)| format!("{count} × {text}")).collect();
         Some(format!(
-            "{} error replies, {} requests unanswered, {} connections lost: {}",
+            "{} error replies, {} requests without a reply, {} connections lost: {}",
             self.errors,
             self.unanswered,
             self.connections_lost,
@@ -180,12 +180,12 @@ impl Outcome {
         ))
     }
 
-    /// CPU time of the generator per operation.
+    /// Returns the CPU time of the generator per operation.
     pub(crate) fn generator_us_per_operation(&self) -> f64 {
         self.generator_cpu_s * 1e6 / self.operations.max(1) as f64
     }
 
-    /// A table, as `load` prints it.
+    /// Writes the table that `load` prints.
     pub(super) fn write_table(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(
             out,
@@ -203,7 +203,7 @@ impl Outcome {
         }
         writeln!(
             out,
-            "{} operations in {:.3} s; {:.1} MB/s out, {:.1} MB/s in; generator {:.3} us of CPU per operation, busiest thread {:.0}% busy ({:.0}% with its waits for a CPU)",
+            "{} operations in {:.3} s; {:.1} MB/s out, {:.1} MB/s in; generator: {:.3} us of CPU per operation, busiest thread {:.0}% busy ({:.0}% with waits for a CPU)",
             self.operations,
             self.elapsed_s,
             self.sent_bytes as f64 / 1e6 / self.elapsed_s,
@@ -218,13 +218,16 @@ impl Outcome {
         if self.redirections > 0 {
             writeln!(out, "{} redirections followed", self.redirections)?;
         }
+        if self.operations == 0 {
+            writeln!(out, "no request succeeded: the zeros above are not measurements")?;
+        }
         if self.interrupted {
-            writeln!(out, "interrupted before its end")?;
+            writeln!(out, "interrupted before the end")?;
         }
         Ok(())
     }
 
-    /// Percentiles in HdrHistogram's text format, in milliseconds.
+    /// Writes percentiles in HdrHistogram's text format, in milliseconds.
     pub(super) fn write_percentiles(&self, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "{:>12} {:>14} {:>10} {:>14}\n", "Value", "Percentile", "TotalCount", "1/(1-Percentile)")?;
         let latency_ns = &self.latency_ns;
@@ -285,7 +288,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Latencies in milliseconds of each command.
+    /// Returns a tally with these latencies of each command, in milliseconds.
     fn tally(latencies_ms: &[&[u64]]) -> Tally {
         let mut tally = Tally::new(latencies_ms.len());
         for (command, latencies) in latencies_ms.iter().enumerate() {
@@ -313,7 +316,7 @@ pub(super) mod tests {
         near(outcome.generator_cpu_s, 1.1);
         near(outcome.generator_wait_s, 1.0);
         near(outcome.generator_us_per_operation(), 275_000.0);
-        // The second thread: 0.6 of 1.5 s on a CPU, and 0.9 s without one that it wanted.
+        // The second thread: 0.6 of 1.5 s on a CPU, 0.9 s ready without one.
         near(outcome.generator_busy_max, 0.4);
         near(outcome.generator_wanting_max, 1.0);
         near(outcome.latency.mean_us, 4_000.0);
@@ -346,8 +349,8 @@ pub(super) mod tests {
         assert_eq!(told(|tally| tally.redirections = 3), None, "redirections are followed");
         assert_eq!(told(|tally| tally.misses[0] = 3), None);
         let text = told(|tally| tally.error(b"ERR no")).unwrap();
-        assert_eq!(text, "1 error replies, 0 requests unanswered, 0 connections lost: 1 × ERR no");
-        assert!(told(|tally| tally.unanswered = 2).unwrap().contains("2 requests unanswered"));
+        assert_eq!(text, "1 error replies, 0 requests without a reply, 0 connections lost: 1 × ERR no");
+        assert!(told(|tally| tally.unanswered = 2).unwrap().contains("2 requests without a reply"));
         assert!(told(|tally| tally.lost("gone", 0)).unwrap().ends_with("1 connections lost: 1 × gone"));
     }
 
@@ -374,7 +377,8 @@ pub(super) mod tests {
         assert!(last.len() == 3 && (last[1], last[2]) == (1.0, 1_000.0), "{last:?}");
         assert!(mean.starts_with("#[Mean    =      500.") && mean.contains(", StdDeviation   =      288."), "{mean}");
         assert!(max.starts_with("#[Max     =     1000.") && max.ends_with(", Total count    =         1000]"), "{max}");
-        // 1 ns to 100 s with three digits: 2048 values below 2^11, and as many up to each power of two until 2^37.
+        // 1 ns to 100 s with three digits: 2048 values below 2^11, and as many up to each power of
+        // two until 2^37.
         assert_eq!(*buckets, "#[Buckets =           27, SubBuckets     =         2048]");
     }
 }

@@ -1,4 +1,4 @@
-//! A load, checked: what options or a named workload come to.
+//! A checked load: the meaning of options, or of a named workload.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::template::Template;
 /// One command of a load.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandPlan {
-    /// As reports call it.
+    /// Its name in reports.
     pub(crate) name: String,
     /// With placeholders.
     pub(crate) words: Vec<Vec<u8>>,
     pub(crate) pattern: Pattern,
-    /// Operations of it in a row before it is the next command's turn.
+    /// Consecutive operations before the next command's turn.
     pub(crate) weight: u32,
 }
 
 impl CommandPlan {
-    /// `text` split at spaces.
+    /// Creates a plan from `text`, split at spaces.
     pub(crate) fn new(name: &str, text: &str, pattern: Pattern, weight: u32) -> Self {
         let words = text.split_whitespace().map(|word| word.as_bytes().to_vec()).collect();
         Self { name: name.to_owned(), words, pattern, weight }
@@ -34,7 +34,8 @@ impl CommandPlan {
 pub(crate) enum Amount {
     /// Operations of each client.
     Requests(u64),
-    /// Of each client as many as the range has keys; where all commands give each client its own part of the keys, as many as that has.
+    /// As many operations of each client as the range has keys; or as the client's part has, if
+    /// every command gives each client its own part.
     AllKeys,
     /// Operations of all clients together.
     Shared(u64),
@@ -48,10 +49,11 @@ pub(crate) struct Plan {
     pub(crate) threads: u32,
     /// Of all threads.
     pub(crate) clients: u32,
-    /// Requests that a connection has on their way at most.
+    /// Maximum requests in flight on a connection.
     pub(crate) pipeline: u32,
     pub(crate) commands: Vec<CommandPlan>,
-    /// In place of the commands: the clients wait on a list, and one more pushes `pipeline` elements at a time. On one thread, for a time.
+    /// Replaces the commands: the clients block on a list, and one more pushes `pipeline` elements
+    /// at a time. On one thread, for a time.
     pub(crate) hand_over: bool,
     pub(crate) prefix: String,
     pub(crate) range: Range,
@@ -64,14 +66,14 @@ pub(crate) struct Plan {
     pub(crate) cluster: bool,
     pub(crate) distinct_client_seed: bool,
     pub(crate) seed: u64,
-    /// CPUs that the threads run on, in turn; empty leaves it to the kernel.
+    /// CPUs that the threads run on, in turn; empty: the kernel chooses.
     pub(crate) cpus: Vec<usize>,
-    /// Without any answer for this long, the server counts as dead.
+    /// Without a reply for this long the run fails.
     pub(crate) stall_max: Duration,
 }
 
 impl Plan {
-    /// The commands' templates, in their order.
+    /// Returns the commands' templates, in their order.
     pub(crate) fn templates(&self) -> Result<Vec<Template>, String> {
         let compile = |command: &CommandPlan| {
             let template = Template::compile(&command.words, self.prefix.as_bytes())
@@ -87,7 +89,7 @@ impl Plan {
         self.commands.iter().map(compile).collect()
     }
 
-    /// Operations of client `client`; `None` where time decides.
+    /// Returns the operations of client `client`; `None` if time decides.
     pub(crate) fn requests_of(&self, client: u64) -> Option<u64> {
         match self.amount {
             Amount::Requests(requests) => Some(requests),
@@ -102,7 +104,7 @@ impl Plan {
                     return Some(keys);
                 }
                 if keys < clients {
-                    // A key each, for who gets one.
+                    // One key for each of the first clients.
                     return Some(u64::from(client < keys));
                 }
                 let (first, last) = self.range.part(client, clients);
@@ -111,12 +113,12 @@ impl Plan {
         }
     }
 
-    /// Operations of the whole run, where that is known.
+    /// Returns the operations of the whole run, if known.
     pub(super) fn requests(&self) -> Option<u64> {
         (0..u64::from(self.clients)).try_fold(0u64, |sum, client| Some(sum.saturating_add(self.requests_of(client)?)))
     }
 
-    /// What it came to, for whoever reads a result later. Without the password.
+    /// Describes the plan for readers of a result, without the password.
     pub(super) fn described(&self) -> Value {
         let commands: Vec<Value> = self
             .commands

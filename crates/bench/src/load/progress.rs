@@ -1,4 +1,4 @@
-//! How far a run is: one line that changes on a terminal, a line every few seconds elsewhere.
+//! Progress of a run: one line that changes on a terminal, otherwise a line every few seconds.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use super::Watch;
 use super::outcome::Sample;
 
-/// Between two lines where they stay.
+/// Interval of lines that stay.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct Progress {
@@ -20,7 +20,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of `total` operations, where that is known.
+    /// Shows progress of `total` operations, if known.
     pub(super) fn new(total: Option<u64>) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
@@ -31,7 +31,7 @@ impl Progress {
         Self { bar, total, begin: now, last_line: now }
     }
 
-    /// What there is to say after `elapsed`.
+    /// Returns the line after `elapsed`.
     fn line(&self, sample: &Sample, operations: u64, elapsed: Duration) -> String {
         let average = operations as f64 / elapsed.as_secs_f64().max(1e-9);
         let part = self
@@ -43,7 +43,7 @@ impl Progress {
         )
     }
 
-    /// Whether a line that stays is due at `now`; the next one is due some time after that.
+    /// Returns whether a line that stays is due at `now`, and schedules the next.
     fn is_line_due(&mut self, now: Instant) -> bool {
         let due = now.duration_since(self.last_line) >= LINE_EVERY;
         if due {
@@ -65,7 +65,7 @@ impl Watch for Progress {
         if let Some(bar) = &self.bar {
             bar.set_message(line);
         } else if self.is_line_due(Instant::now()) {
-            // Nobody may be left to read it.
+            // Stderr may be closed.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }

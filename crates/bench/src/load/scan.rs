@@ -1,8 +1,10 @@
-//! Cuts replies from a stream without keeping them: only what kind each was, and the text of errors.
+//! Splits a stream into replies without keeping them: only the kind of each, and the text of
+//! errors.
 //!
-//! Resumable at any byte. A bulk's bytes are skipped, not looked at; nested replies are a count of what is still to come.
+//! Resumable at any byte. The bytes of a bulk are skipped; nested replies are a count of what is
+//! still missing.
 
-/// Longest line that is kept while it is incomplete: an error's text beyond it is cut.
+/// Maximum bytes kept of an incomplete line: a longer error text is cut.
 const LINE_KEPT_BYTES_MAX: usize = 1024;
 
 /// A complete reply.
@@ -15,30 +17,31 @@ pub(crate) enum Reply<'a> {
     Error(&'a [u8]),
 }
 
-/// The bytes are no reply.
+/// The bytes are not a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoReply(pub(crate) u8);
 
 #[derive(Debug, Default)]
 pub(crate) struct Scanner {
-    /// Replies still missing until the outermost is complete, the one begun included; 0 between replies.
+    /// Replies missing until the outermost is complete, the current one included; 0 between
+    /// replies.
     missing: u64,
-    /// Bytes of a bulk, with its line end, that are still to be skipped.
+    /// Bytes of a bulk, with its line end, still to skip.
     skip_bytes: u64,
-    /// Beginning of a line that ends in the next bytes.
+    /// Start of a line that ends in the next bytes.
     line: Vec<u8>,
     /// Text of the first error inside an aggregate.
     nested_error: Option<Vec<u8>>,
     /// The outermost reply is null.
     null: bool,
-    /// The outermost reply answers no command.
+    /// The outermost reply is a push and answers no command.
     push: bool,
     /// The bulk being skipped is an error's text: its first bytes are kept in `line`.
     error_bulk: bool,
 }
 
 impl Scanner {
-    /// Reads `bytes` and tells every reply that is complete.
+    /// Parses `bytes` and reports every complete reply.
     #[inline]
     pub(crate) fn scan(&mut self, mut bytes: &[u8], mut each: impl FnMut(Reply<'_>)) -> Result<(), NoReply> {
         while !bytes.is_empty() {
@@ -74,7 +77,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// `line` is a whole line but for its `\n`.
+    /// Handles a whole line, without its `\n`.
     #[inline]
     fn header(&mut self, line: &[u8], each: &mut impl FnMut(Reply<'_>)) -> Result<(), NoReply> {
         let text = line.strip_suffix(b"\r").unwrap_or(line);
@@ -115,7 +118,8 @@ impl Scanner {
                 self.null = outermost && count.is_none();
                 self.push |= outermost && kind == b'>';
                 let count = count.unwrap_or(0).saturating_mul(if matches!(kind, b'%' | b'|') { 2 } else { 1 });
-                // What an attribute describes comes after it: the attribute itself is nothing that was missing.
+                // The reply that an attribute describes follows it: the attribute itself was not
+                // missing.
                 self.missing = self.missing.saturating_add(count + u64::from(kind == b'|'));
                 self.complete(each);
             }
@@ -133,7 +137,7 @@ impl Scanner {
         self.complete(each);
     }
 
-    /// One of the missing replies is there.
+    /// Counts one of the missing replies as complete.
     #[inline]
     fn complete(&mut self, each: &mut impl FnMut(Reply<'_>)) {
         self.missing -= 1;
@@ -148,13 +152,13 @@ impl Scanner {
     }
 }
 
-/// Where the line's `\n` is. Headers are a few bytes: a plain loop beats a call.
+/// Returns the position of the line's `\n`. Headers are a few bytes: a plain loop beats a call.
 #[inline]
 fn line_end(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n')
 }
 
-/// The length in a header; `None` where it is -1.
+/// Parses the length in a header; `None` for -1.
 #[inline]
 fn length(text: &[u8]) -> Result<Option<u64>, NoReply> {
     if text == b"-1" {
@@ -194,7 +198,7 @@ mod tests {
         seen
     }
 
-    /// Every kind of reply, with what is to be seen of it.
+    /// Every kind of reply, with what is reported of it.
     const STREAM: &[(&[u8], &str)] = &[
         (b"+OK\r\n", "value"),
         (b"$5\r\na\r\nbc\r\n", "value"),
@@ -228,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn an_error_after_an_error_is_told_too() {
+    fn consecutive_errors_are_all_reported() {
         assert_eq!(seen(&[b"*1\r\n-A\r\n+OK\r\n-B\r\n"]), ["A", "value", "B"]);
     }
 
     #[test]
-    fn no_reply_is_told() {
+    fn invalid_replies_are_rejected() {
         for bytes in [&b"HTTP/1.1 400\r\n"[..], b"\r\n", b"$x\r\n", b"$\r\n", b"*99999999999999999999\r\n"] {
             assert!(Scanner::default().scan(bytes, |_| ()).is_err(), "{}", bytes.escape_ascii());
         }

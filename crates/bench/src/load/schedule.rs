@@ -1,32 +1,35 @@
-//! When a client's operations are due.
+//! Due times of a client's operations.
 //!
-//! With `--rate-limiting` an operation's time is given before the run begins: they are due at even intervals, the clients in turn. A server that stalls does not postpone it, so its latency counts from then (no coordinated omission).
+//! With `--rate-limiting` the time of each operation is fixed before the run: at even intervals,
+//! the clients in turn. A stalled server does not postpone it, so latency counts from then (no
+//! coordinated omission).
 
-/// The due times of one client. Copies nothing, counts on.
+/// The due times of one client.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     begin_ns: u64,
-    /// Of all clients.
+    /// Rate of all clients together.
     rate_per_s: u64,
     clients: u64,
-    /// Among the operations of all clients.
+    /// Number of the next operation among those of all clients.
     number: u64,
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 impl Schedule {
-    /// Of client `client` of `clients` that send `rate_per_s` (not zero) operations a second together.
+    /// Creates the schedule of client `client` of `clients`, which together send `rate_per_s` (not
+    /// zero) operations a second.
     pub(crate) fn new(start_ns: u64, rate_per_s: u64, client: u64, clients: u64) -> Self {
         Self { begin_ns: start_ns, rate_per_s, clients, number: client }
     }
 
-    /// When the next operation is due. No error adds up: it is computed from the beginning.
+    /// Returns when the next operation is due. Computed from the start, so that no error adds up.
     pub(crate) fn due_ns(&self) -> u64 {
         self.begin_ns + (u128::from(self.number) * u128::from(SECOND_NS) / u128::from(self.rate_per_s)) as u64
     }
 
-    /// The due operation is on its way.
+    /// Moves on to the next operation.
     pub(crate) fn advance(&mut self) {
         self.number += self.clients;
     }

@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-/// Longest latency that is told apart, in nanoseconds; longer ones count as this.
+/// Maximum latency that is distinguished, in nanoseconds; longer ones count as this.
 pub(crate) const LATENCY_MAX_NS: u64 = 100_000_000_000;
 /// Significant digits of a latency.
 const DIGITS: u8 = 3;
-/// Different error texts that are kept; further ones are only counted.
+/// Maximum error texts that are kept; further ones are only counted.
 const ERROR_TEXTS_MAX: usize = 16;
-/// Longest part of an error's text that is kept.
+/// Maximum bytes that are kept of an error's text.
 const ERROR_TEXT_BYTES_MAX: usize = 120;
 
-/// Values that such a histogram tells apart between two powers of two and below: what `DIGITS` needs.
+/// Values that such a histogram distinguishes between two powers of two and below: what `DIGITS`
+/// needs.
 pub(crate) const SUB_BUCKETS: u64 = (2 * 10u64.pow(DIGITS as u32)).next_power_of_two();
 
-/// An empty histogram of latencies in nanoseconds.
+/// Returns an empty histogram of latencies in nanoseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
     // Constants within the crate's documented range.
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS).expect("the bounds are valid")
@@ -24,23 +25,23 @@ pub(crate) fn histogram() -> Histogram<u64> {
 
 /// Counts of one thread, or the sum of several.
 pub(crate) struct Tally {
-    /// By command, what was recorded since the last [`Tally::settle`].
+    /// By command, recorded since the last [`Tally::settle`].
     recent: Vec<Histogram<u64>>,
-    /// By command, all before that.
+    /// By command, recorded before that.
     pub(crate) latency_ns: Vec<Histogram<u64>>,
     pub(crate) hits: Vec<u64>,
     pub(crate) misses: Vec<u64>,
     /// Error replies, not counted as operations.
     pub(crate) errors: u64,
     pub(crate) error_texts: BTreeMap<String, u64>,
-    /// Requests sent again to another node.
+    /// Requests resent to another node.
     pub(crate) redirections: u64,
-    /// Requests whose answer never came.
+    /// Requests that never got a reply.
     pub(crate) unanswered: u64,
     pub(crate) connections_lost: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// Equal latencies in a row, not yet recorded: command, since when, how many.
+    /// Consecutive equal latencies not yet recorded: command, start, count.
     run: (u16, u64, u64),
 }
 
@@ -62,8 +63,8 @@ impl Tally {
         }
     }
 
-    /// An operation begun at `since_ns` was answered at `now_ns`. The answers of one read share their end, and mostly their
-    /// beginning: they become one record.
+    /// Records an operation started at `since_ns` whose reply arrived at `now_ns`. The replies of
+    /// one read share their end, and mostly their start: they become one record.
     #[inline]
     pub(crate) fn record(&mut self, command: u16, since_ns: u64, now_ns: u64) {
         if (self.run.0, self.run.1) == (command, since_ns) {
@@ -74,7 +75,7 @@ impl Tally {
         }
     }
 
-    /// At the end of a read, before its time passes.
+    /// Records the pending run: at the end of a read, before its time passes.
     #[inline]
     pub(crate) fn record_run(&mut self, now_ns: u64) {
         let (command, since_ns, count) = self.run;
@@ -85,7 +86,8 @@ impl Tally {
         }
     }
 
-    /// Moves what is recent to the whole, adding it to `interval`. Returns the operations moved.
+    /// Moves recent latencies into the whole, and adds them to `interval`. Returns the number of
+    /// operations moved.
     pub(crate) fn settle(&mut self, interval: &mut Histogram<u64>) -> u64 {
         let mut moved = 0;
         for (recent, all) in self.recent.iter_mut().zip(&mut self.latency_ns) {
@@ -98,7 +100,7 @@ impl Tally {
         moved
     }
 
-    /// Counts an error; a sample of the texts is kept.
+    /// Counts an error, and keeps a sample of the texts.
     pub(crate) fn error(&mut self, text: &[u8]) {
         self.errors += 1;
         let text = String::from_utf8_lossy(&text[..text.len().min(ERROR_TEXT_BYTES_MAX)]);
@@ -109,7 +111,7 @@ impl Tally {
         }
     }
 
-    /// A connection ended that should not have, with `unanswered` requests on their way.
+    /// Counts a connection that broke, with `unanswered` requests in flight.
     pub(crate) fn lost(&mut self, why: &str, unanswered: u64) {
         self.connections_lost += 1;
         self.unanswered += unanswered;

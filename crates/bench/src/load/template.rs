@@ -1,8 +1,9 @@
 //! Requests as templates: compiled once, written by copying.
 //!
-//! An operation is one request or several (separated by the word `;`), each in RESP's form already but for what changes: a key's
-//! digits and its length, a value, a time to live. A key's argument is one copy of `$len\r\nprefix`, which only depends on how
-//! many digits follow, the digits, and one copy of what stands behind.
+//! An operation is one request or several (separated by the word `;`), each already encoded in RESP
+//! except for what varies: a key's digits and their number, a value, a TTL. Writing a key's
+//! argument is one copy of `$len\r\nprefix`, which depends only on the number of digits, the
+//! digits, and one copy of what follows.
 
 use pantala_base::number::{INTEGER_LEN_MAX, digits_u64, write_u64_before};
 use pantala_base::{Random, key_slot};
@@ -11,13 +12,14 @@ use super::data::Data;
 
 /// Placeholder of a key in `--command`.
 pub(crate) const KEY: &str = "__key__";
-/// Placeholder of the key that was written last, once more: a number that is in two arguments.
+/// Placeholder of the last written key, once more: a number used in two arguments.
 pub(crate) const SAME_KEY: &str = "__same_key__";
 /// Placeholder of a value in `--command`.
 pub(crate) const DATA: &str = "__data__";
-/// Placeholder of a time to live in seconds, from `--expiry-range`.
+/// Placeholder of a TTL in seconds, from `--expiry-range`.
 pub(crate) const EXPIRY: &str = "__expiry__";
-/// Placeholder of a random number between the lowest and the highest of a key, whatever the command's pattern, without the prefix.
+/// Placeholder of a random number from the least to the greatest key, whatever the command's
+/// pattern, without the prefix.
 pub(crate) const RANDOM: &str = "__random__";
 /// The word between two requests of one operation.
 pub(crate) const SEPARATOR: &str = ";";
@@ -32,18 +34,19 @@ pub(crate) struct Template {
     pub(crate) keys: u32,
     /// A null reply is a miss, any other a hit.
     pub(crate) reads: bool,
-    /// What stands around the first key in its argument: with the key it decides the slot.
+    /// What surrounds the first key in its argument: with the key it decides the slot.
     around_key: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 #[derive(Debug)]
 enum Piece {
     Fixed(Box<[u8]>),
-    /// By the number of digits: header and what stands before them. Then what follows, with its line end.
+    /// By the number of digits: header and what precedes them. Then what follows, with its line
+    /// end.
     Key {
         heads: Box<[Box<[u8]>; INTEGER_LEN_MAX + 1]>,
         tail: Box<[u8]>,
-        /// It is the key before, not a further one.
+        /// Repeats the last key instead of drawing one.
         is_same: bool,
     },
     Data {
@@ -156,7 +159,8 @@ impl Template {
         }
     }
 
-    /// The slot of the operation on `key`; `None` for one without keys. `scratch` is room to write the key in.
+    /// Returns the slot of the operation on `key`; `None` for one without keys. `scratch` is room
+    /// to write the key in.
     pub(crate) fn slot(&self, key: u64, scratch: &mut Vec<u8>) -> Option<u16> {
         let (before, after) = self.around_key.as_ref()?;
         scratch.clear();
@@ -175,12 +179,12 @@ pub(super) fn write_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&room[at..]);
 }
 
-/// Where `name` begins in `text`.
+/// Returns the position of `name` in `text`.
 pub(super) fn find(text: &[u8], name: &[u8]) -> Option<usize> {
     text.windows(name.len()).position(|window| window == name)
 }
 
-/// Commands that read one key and answer null when it isn't there.
+/// Returns whether a command reads one key and replies null if it is missing.
 fn is_read(name: &[u8]) -> bool {
     ["get", "getex", "getdel", "hget", "lindex", "zscore"].iter().any(|read| name.eq_ignore_ascii_case(read.as_bytes()))
 }
@@ -235,7 +239,7 @@ mod tests {
     fn a_key_is_written_again() {
         let zadd = "*4\r\n$4\r\nZADD\r\n$1\r\nz\r\n$5\r\nkey:7\r\n$6\r\nmkey:7\r\n";
         assert_eq!(written("ZADD z __key__ m__same_key__", 7), zadd);
-        // The one before, whichever that is.
+        // The last one, whichever that is.
         let twice = written("MSET __key__ __same_key__ __key__ __same_key__", 7);
         assert_eq!(twice.matches("key:7").count(), 2, "{twice}");
         assert_eq!(twice.matches("key:8").count(), 2, "{twice}");
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_commands_are_told() {
+    fn wrong_commands_are_rejected() {
         assert!(Template::compile(&words("SET __key__ __key____data__"), b"").unwrap_err().contains("placeholder"));
         assert!(Template::compile(&words("SET __key____key__ x"), b"").unwrap_err().contains("placeholder"));
         assert!(Template::compile(&[], b"").is_err());

@@ -1,4 +1,4 @@
-//! What was measured, and what is assumed: the model's input.
+//! The model's input: measured, fitted and assumed costs.
 
 use std::io;
 use std::path::Path;
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use super::lines::{self, Row};
 
-/// How each figure's source begins, so that nothing assumed passes for measured.
+/// Start of each figure's source, so that nothing assumed passes for measured.
 const KINDS: [&str; 3] = ["measured: ", "fitted: ", "assumed: "];
-/// Values up to this size are in the engine's own time.
+/// Values up to this size are part of the engine's measured time.
 const VALUE_BYTES_OF_ENGINE: f64 = 64.0;
 
-/// All of it: `costs.json` beside this file.
+/// All costs: `costs.json` beside this file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Costs {
     pub(super) host: String,
     pub(super) engine: Engine,
     pub(super) line: Line,
-    /// How long a worker tries to take a shard that is held before it leaves a request there, ns.
+    /// How long a worker spins at a held shard before it leaves a request there, ns.
     pub(super) spin_ns: Input,
-    /// A byte of a value beyond the engine's, copied while the shard is held, ns.
+    /// Copy of a byte above the engine's value size with the shard held, ns.
     pub(super) copy_ns_per_byte: Input,
     pub(super) message: Message,
     pub(super) owner: Owner,
@@ -31,7 +31,7 @@ pub(super) struct Costs {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Input {
     pub(super) value: f64,
-    /// Begins with one of [`KINDS`].
+    /// Starts with one of [`KINDS`].
     pub(super) source: String,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Input {
 pub(super) struct Engine {
     /// One operation on one worker, ns.
     pub(super) operation_ns: Input,
-    /// Of that, with the shard held, ns.
+    /// The part of it with the shard held, ns.
     pub(super) held_ns: Input,
     /// Two workers' throughput to one's.
     pub(super) ratios: Vec<Ratio>,
@@ -53,13 +53,13 @@ pub(super) struct Ratio {
     pub(super) keys: String,
     pub(super) shards: u32,
     pub(super) ratio: f64,
-    /// The model's own constants come from this row: that it agrees says nothing.
+    /// The model's constants were fitted to this row: that it agrees proves nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) fitted: bool,
 }
 
 impl Ratio {
-    /// The exponent of its keys; 0: uniform.
+    /// Returns the exponent of its keys; 0: uniform.
     pub(super) fn exponent(&self) -> f64 {
         self.keys.strip_prefix("zipf ").and_then(|text| text.parse().ok()).unwrap_or(0.0)
     }
@@ -68,26 +68,28 @@ impl Ratio {
 /// A cache line that another core wrote last.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Line {
-    /// How long it takes between the cores of the host that was measured, ns.
+    /// Transfer time between the cores of the measured host, ns.
     pub(super) here_ns: Input,
-    /// The same on the machine that is spoken of, ns.
+    /// Transfer time on the modelled machine, ns.
     pub(super) there_ns: Input,
-    /// The part of that which a prefetch hides, 0 to 1: of the gate's line and of a key's entry, which are fetched while the command before runs.
+    /// The part that a prefetch hides, 0 to 1: of the gate's line and of a key's entry, which are
+    /// fetched while the command before runs.
     pub(super) hidden: Input,
-    /// What a worker finds again in its own cache, bytes: an entry that is used again within as much is a line from another core when that one wrote it.
+    /// Bytes that remain in a worker's own cache: an entry that is used again within that many
+    /// bytes is a line from another core if that core wrote it.
     pub(super) own_cache_bytes: Input,
 }
 
-/// A request left for whoever holds a shard, and its answer.
+/// A request left at a held shard, and its reply.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Message {
-    /// Making it and reading its answer, ns.
+    /// Creating it and reading its reply, ns.
     pub(super) request_ns: Input,
-    /// Lines from core to core that wait one for the other, on each side.
+    /// Lines from core to core that depend on each other, on each side.
     pub(super) lines: Input,
 }
 
-/// `--execution owner` as it was measured, sockets and clients included.
+/// `--execution owner` as measured, sockets and clients included.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Owner {
     pub(super) source: String,
@@ -116,7 +118,7 @@ pub(super) struct OwnerRow {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Load {
     pub(super) name: String,
-    /// CPU of the server per operation, µs; none: it isn't modelled, and `source` says why.
+    /// CPU of the server per operation, µs; none if it is not modelled, for the reason in `source`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cpu_us: Option<f64>,
     pub(super) source: String,
@@ -127,7 +129,7 @@ pub(super) struct Load {
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub(super) keys_per_operation: u32,
     pub(super) value_bytes: f64,
-    /// Over the network per operation, both ways.
+    /// Bytes over the network per operation, both ways.
     pub(super) bytes: f64,
     pub(super) commands: Vec<Share>,
 }
@@ -154,7 +156,8 @@ fn is_zero(figure: &f64) -> bool {
     *figure == 0.0
 }
 
-/// What the commands of a workload write that another worker may have written last, mean of each key of an operation.
+/// What the commands of a workload write that another worker may have written last; means for each
+/// key of an operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Written {
     /// Lines of the shard.
@@ -166,7 +169,7 @@ pub(super) struct Written {
 }
 
 impl Load {
-    /// Of its commands, as the table has them.
+    /// Returns what its commands write, by the table.
     pub(super) fn written(&self, rows: &[Row]) -> Written {
         let all: f64 = self.commands.iter().map(|share| share.weight).sum();
         let mut written = Written { shard: 0.0, writes: 0.0, entry: lines::of_entry(self.value_bytes) };
@@ -178,7 +181,7 @@ impl Load {
         written
     }
 
-    /// How long each key of an operation holds its shard, ns.
+    /// Returns how long each key of an operation holds its shard, ns.
     pub(super) fn held_ns(&self, costs: &Costs) -> f64 {
         let copied = (self.value_bytes - VALUE_BYTES_OF_ENGINE).max(0.0);
         costs.engine.held_ns.value + copied * costs.copy_ns_per_byte.value
@@ -186,19 +189,19 @@ impl Load {
 }
 
 impl Costs {
-    /// Those that are built in.
+    /// Returns the built-in costs.
     pub(super) fn built_in() -> io::Result<Self> {
         Self::parse(include_str!("costs.json"))
     }
 
-    /// Those of a file.
+    /// Reads the costs from a file.
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         Self::parse(&text)
     }
 
-    /// Into a file, as [`Costs::read`] reads them.
+    /// Writes the costs to a file for [`Costs::read`].
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
         let text = serde_json::to_string_pretty(self)?;
         std::fs::write(path, text + "\n")
@@ -251,12 +254,12 @@ impl Costs {
         Ok(costs)
     }
 
-    /// The workload of that name.
+    /// Returns the workload of that name.
     pub(super) fn load(&self, name: &str) -> Option<&Load> {
         self.workloads.iter().find(|load| load.name == name)
     }
 
-    /// Every single figure that belongs to no workload, with its name.
+    /// Returns every figure that belongs to no workload, with its name.
     pub(super) fn inputs(&self) -> [(&'static str, &Input); 10] {
         let Costs { engine, line, message, .. } = self;
         [
@@ -268,7 +271,7 @@ impl Costs {
             ("what a worker finds in its cache, bytes", &line.own_cache_bytes),
             ("spinning before a request is left, ns", &self.spin_ns),
             ("a byte copied with the shard held, ns", &self.copy_ns_per_byte),
-            ("a request and its answer, ns", &message.request_ns),
+            ("a request and its reply, ns", &message.request_ns),
             ("lines of it in a row, on each side", &message.lines),
         ]
     }
@@ -321,7 +324,7 @@ mod tests {
         costs.write(&path).unwrap();
         let back = Costs::read(&path).unwrap();
         assert_eq!(serde_json::to_string(&back).unwrap(), serde_json::to_string(&costs).unwrap());
-        // The file in the repository is in that form, so that a new one shows what has changed and nothing else.
+        // The file in the repository has that form, so a new one shows only what has changed.
         Costs::built_in().unwrap().write(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), include_str!("costs.json"));
         assert!(costs.write(&folder.path().join("no/such")).is_err());

@@ -1,5 +1,5 @@
-//! The universal scalability law (Gunther): N workers have the capacity `N / (1 + σ (N − 1) + κ N (N − 1))` of one, σ being what they wait
-//! for each other and κ what they tell each other.
+//! The universal scalability law (Gunther): N workers have the capacity
+//! `N / (1 + σ (N − 1) + κ N (N − 1))` of one. σ is contention, κ the cost of coherence.
 
 /// σ and κ.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,8 +9,9 @@ pub(super) struct Law {
 }
 
 impl Law {
-    /// The law nearest to capacities at numbers of workers (each relative to one's): least squares of `(N / C − 1) / (N − 1)`, which is linear in
-    /// both parameters. Where that gives a negative one, it is 0: capacities above N are noise. With one point only σ is known.
+    /// Fits the law to capacities at numbers of workers (each relative to one's): least squares of
+    /// `(N / C − 1) / (N − 1)`, which is linear in both parameters. A negative parameter becomes 0:
+    /// capacities above N are noise. One point only determines σ.
     pub(super) fn fit(points: &[(u32, f64)]) -> Self {
         let lines: Vec<(f64, f64)> = points
             .iter()
@@ -37,13 +38,13 @@ impl Law {
         Law { contention: mean_y.max(0.0), coherence: 0.0 }
     }
 
-    /// Capacity of so many workers, relative to one's.
+    /// Returns the capacity of so many workers, relative to one's.
     pub(super) fn capacity(&self, workers: u32) -> f64 {
         let workers = f64::from(workers);
         workers / (1.0 + self.contention * (workers - 1.0) + self.coherence * workers * (workers - 1.0))
     }
 
-    /// The number of workers beyond which more of them are slower; `None`: there is none.
+    /// Returns the number of workers above which more are slower, if there is one.
     pub(super) fn peak(&self) -> Option<f64> {
         (self.coherence > 0.0).then(|| ((1.0 - self.contention).max(0.0) / self.coherence).sqrt())
     }

@@ -1,10 +1,13 @@
-//! Cache lines that a command writes and another worker may have written last, on its way through a shard that is free.
+//! Cache lines that a command writes and another worker may have written last, if its shard is
+//! free.
 
-/// The table, a line each: command, lines of its shard, what is written of its key's entry (`-`, `1` line or `all`), how that is known, which they are.
+/// The table, one row in each line: command, lines of its shard, what is written of its key's entry
+/// (`-`, `1` line or `all`), how that is known, which lines.
 ///
-/// Rows that are `counted` are held by `crates/commands/tests/written_lines.rs`, which compares the process's memory before and after a command.
+/// `crates/commands/tests/written_lines.rs` checks the `counted` rows: it compares the process's
+/// memory before and after a command.
 const TABLE: &str = include_str!("lines.txt");
-/// Bytes of an entry beside its value: head, lengths, a key of 16 bytes.
+/// Bytes of an entry besides its value: head, lengths, a key of 16 bytes.
 const ENTRY_HEAD_BYTES: f64 = 24.0;
 const LINE_BYTES: f64 = 64.0;
 
@@ -20,18 +23,18 @@ pub(super) enum Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) command: &'static str,
-    /// Lines of the shard, its gate's among them.
+    /// Lines of the shard, its gate's included.
     pub(super) shard: f64,
     pub(super) entry: Entry,
-    /// `counted` or `read`: by the test, or off the code.
+    /// `counted` by the test or `read` off the code.
     pub(super) known: &'static str,
     pub(super) which: &'static str,
 }
 
-/// All rows.
+/// Returns all rows.
 ///
 /// # Panics
-/// When the table that is built in isn't one: a test reads it.
+/// If the built-in table is malformed, which a test rules out.
 pub(super) fn rows() -> Vec<Row> {
     TABLE.lines().map(|line| row(line).unwrap_or_else(|| panic!("lines.txt: {line}"))).collect()
 }
@@ -49,13 +52,13 @@ fn row(line: &'static str) -> Option<Row> {
     Some(Row { command, shard: shard.parse().ok()?, entry, known, which })
 }
 
-/// Lines of an entry whose value has so many bytes.
+/// Returns the lines of an entry with so many bytes of value.
 pub(super) fn of_entry(value_bytes: f64) -> f64 {
     ((ENTRY_HEAD_BYTES + value_bytes) / LINE_BYTES).ceil()
 }
 
 impl Row {
-    /// Lines that are written of an entry whose value has so many bytes.
+    /// Returns the lines written of an entry with so many bytes of value.
     pub(super) fn entry_lines(&self, value_bytes: f64) -> f64 {
         match self.entry {
             Entry::Nothing => 0.0,

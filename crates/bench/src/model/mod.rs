@@ -1,4 +1,4 @@
-//! `model`: what a machine with many cores should do, from what this one was measured to cost.
+//! `model`: predicts a machine with many cores from the costs measured on this one.
 //!
 //! | file | what |
 //! | --- | --- |
@@ -6,10 +6,10 @@
 //! | `lines` | the cache lines that a command writes (`lines.txt`) |
 //! | `report` | CPU per operation from a run of `compare` |
 //! | `simulate` | workers and shards with gates, event by event |
-//! | `law` | the universal scalability law, fitted to what the simulation gives |
-//! | `tables` | what is printed |
+//! | `law` | the universal scalability law, fitted to the simulation |
+//! | `tables` | output |
 //!
-//! `docs/scaling.md` tells what it says, and how far it can be believed.
+//! `docs/scaling.md` has the results, and how far to believe them.
 
 mod costs;
 mod law;
@@ -28,29 +28,31 @@ use simulate::{Policy, Scene, simulate};
 
 /// Operations of a simulation.
 const OPERATIONS: u64 = if cfg!(test) { 50_000 } else { 400_000 };
-/// Most workers and shards.
+/// Maximum workers and shards.
 const WORKERS_MAX: i64 = simulate::WORKERS_MAX as i64;
 const SHARDS_MAX: i64 = pantala_base::limits::SHARDS_MAX as i64;
 
-/// Of the model.
+/// Options of the model.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Workers, a core each
+    /// Workers, one core each
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=WORKERS_MAX))]
     workers: u32,
     /// Shards
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=SHARDS_MAX))]
     shards: u32,
-    /// JSON with the costs [default: those measured, docs/scaling.md]
+    /// JSON file with the costs [default: the measured ones, docs/scaling.md]
     #[arg(long)]
     costs: Option<PathBuf>,
-    /// results.json of `compare`, run on the host in question with `--workers 1`: the CPU time per operation of its peer `pantala`
+    /// results.json of a run of `compare` with `--workers 1` on the host in question: the CPU time
+    /// per operation of its peer `pantala`
     #[arg(long)]
     report: Option<PathBuf>,
-    /// Write the costs, with what was taken from --report, as a file for --costs
+    /// Write the costs, with those of --report, to a file for --costs
     #[arg(long)]
     write_costs: Option<PathBuf>,
-    /// Nanoseconds that a cache line takes from core to core on the machine in question [default: that of the costs]
+    /// Nanoseconds that a cache line takes from core to core on the machine in question [default:
+    /// that of the costs]
     #[arg(long)]
     line_ns: Option<f64>,
     /// Seed of the simulation
@@ -82,7 +84,7 @@ pub(crate) fn run(options: &Options) -> io::Result<()> {
     tables::print(&mut out, &costs, options)
 }
 
-/// The engine without sockets, as it was measured: GET and SET in turn, with small values.
+/// Returns the engine without sockets, as measured: GET and SET in turn, with small values.
 fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
     const VALUE_BYTES: f64 = 64.0;
     const KEYS: u64 = 1_000_000;
@@ -107,15 +109,15 @@ fn engine_scene(costs: &Costs, row: &Ratio, workers: u32) -> Scene {
     }
 }
 
-/// How many operations on other keys leave a key's entry in a worker's cache.
+/// Returns after how many operations on other keys an entry is still in a worker's cache.
 fn kept_operations(costs: &Costs, value_bytes: f64) -> f64 {
     const LINE_BYTES: f64 = 64.0;
-    // Each brings its entry, the bucket, and as much again as it reads and answers.
+    // Each brings its entry, the bucket, and as much again for request and reply.
     let each_bytes = (2.0 * lines::of_entry(value_bytes) + 1.0) * LINE_BYTES;
     costs.line.own_cache_bytes.value / each_bytes
 }
 
-/// A workload with so much CPU per operation, with lines that take so long.
+/// Returns a workload with this CPU per operation and this transfer time of lines.
 fn load_scene(
     costs: &Costs,
     load: &Load,
@@ -126,7 +128,8 @@ fn load_scene(
     policy: Policy,
 ) -> Scene {
     let held_ns = load.held_ns(costs);
-    // What a key costs with its shard held is the engine's and its copy's; the rest of the measured time is outside.
+    // With the shard held: the engine's time and the copy. The rest of the measured time is
+    // outside.
     let outside_ns = (cpu_us * 1000.0 - held_ns * f64::from(load.keys_per_operation)).max(0.0);
     Scene {
         workers,
@@ -147,19 +150,19 @@ fn load_scene(
     }
 }
 
-/// Two workers' throughput to one's, as the model has it.
+/// Returns the model's ratio of two workers' throughput to one's.
 fn predicted(costs: &Costs, row: &Ratio, seed: u64) -> f64 {
     let rate = |workers| simulate(&engine_scene(costs, row, workers), OPERATIONS, seed).operations_per_s;
     rate(2) / rate(1)
 }
 
-/// `owner` to `inline`, as the model has it: CPU per operation, and throughput where the clients are on the same cores. `None`: no
-/// such workload.
+/// Returns the model's ratio of `owner` to `inline`: CPU per operation, and throughput with the
+/// clients on the same cores. `None`: no such workload.
 fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64)> {
     let load = costs.load(&row.workload)?;
     let (cpu_us, line_ns) = (row.inline_us, costs.line.here_ns.value);
     let costs::Owner { workers, shards, .. } = costs.owner;
-    // All workers are always busy, so what an operation takes is their time by its rate.
+    // All workers are always busy, so an operation takes their time divided by its rate.
     let each_us = |policy| {
         let scene = load_scene(costs, load, cpu_us, line_ns, workers, shards, policy);
         f64::from(workers) * 1e6 / simulate(&scene, OPERATIONS, seed).operations_per_s
@@ -172,7 +175,8 @@ fn predicted_owner(costs: &Costs, row: &OwnerRow, seed: u64) -> Option<(f64, f64
 mod tests {
     use super::*;
 
-    /// The rows that the constants were fitted to must agree, or `costs.json` is not what it says; those of other numbers of shards are the test.
+    /// The rows that the constants were fitted to must agree, or `costs.json` is wrong; the other
+    /// rows are the test.
     #[test]
     fn the_model_agrees_with_what_was_measured() {
         let costs = Costs::built_in().unwrap();
@@ -189,7 +193,7 @@ mod tests {
         }
     }
 
-    /// With messages that cost nothing an owner would be as good as anyone: the comparison can fail.
+    /// With free messages an owner would be as fast: the comparison can fail.
     #[test]
     fn messages_are_what_owners_pay_for() {
         let mut costs = Costs::built_in().unwrap();

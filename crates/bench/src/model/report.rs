@@ -1,4 +1,4 @@
-//! What a run of `compare` measured, as the model's input.
+//! Results of `compare` as the model's input.
 
 use std::io;
 use std::path::Path;
@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use super::costs::Costs;
 
-/// The peer that counts.
+/// Name of the peer to read.
 const PEER: &str = "pantala";
 
-/// What is read of `results.json`.
+/// The part of `results.json` that is read.
 #[derive(Deserialize)]
 struct Report {
     host: Host,
@@ -52,12 +52,12 @@ struct Spread {
     max: f64,
 }
 
-/// What became of the workloads of a report.
+/// Which workloads of a report were used.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// Their names.
+    /// Names.
     pub(super) modelled: Vec<String>,
-    /// Their names, and why not.
+    /// Names, and why not.
     pub(super) unmodelled: Vec<String>,
 }
 
@@ -72,8 +72,8 @@ impl Costs {
     /// Takes the CPU time per operation of the peer `pantala` from a `results.json` of `compare`.
     ///
     /// # Errors
-    /// No such file, or one of something else; a peer `pantala` that had more than one worker, whose time has the cost of
-    /// meeting others in it, which the model adds.
+    /// If there is no such file, or it has another content; if the peer `pantala` had more than one
+    /// worker, since its times then include contention, which the model adds.
     pub(super) fn take_report(&mut self, path: &Path) -> io::Result<Taken> {
         let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
         let text = std::fs::read(path)
@@ -104,7 +104,7 @@ impl Costs {
             taken.modelled.push(name);
         }
         if taken.modelled.is_empty() {
-            return Err(wrong(format!("no workload with figures of a peer called '{PEER}'")));
+            return Err(wrong(format!("no workload with results of a peer called '{PEER}'")));
         }
         Ok(taken)
     }

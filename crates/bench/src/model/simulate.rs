@@ -1,19 +1,23 @@
-//! The simulation: workers that take shards, one event for each time that a worker comes to a gate.
+//! The simulation: workers that take shards; an event is a worker's arrival at a gate.
 //!
-//! A worker is always busy: it works on an operation outside of any shard, comes to the operation's shard, works on it, and goes on. Where the
-//! shard is held, it spins for a while; if it is held still, the worker leaves a request, which the holder runs before it frees the shard,
-//! and goes on with other connections. What a connection waits for its answer bounds how far a worker may run ahead ([`AHEAD_NS`]). With
-//! [`Policy::Owner`] every operation on a shard of another home is such a request.
+//! A worker is always busy: it works on an operation outside of any shard, takes the operation's
+//! shard, works on it, and continues. If the shard is held, it spins for a while; if it is still
+//! held, the worker leaves a request, which the holder runs before it releases the shard, and
+//! continues with other connections. Since connections wait for their replies, a worker runs ahead
+//! by at most [`AHEAD_NS`]. With [`Policy::Owner`] every operation on a shard of another home is
+//! such a request.
 //!
-//! What goes from core to core: the lines of a shard that a command writes, when another worker had the shard last; and the lines of a key's entry, when
-//! another worker has written it since this one used it (or has it in its cache, and this one writes it). Of entries that counts only where
-//! the key comes back so soon that a single worker would find it in its cache: else it comes from memory, with one worker as with many, and is in
-//! the time that one worker was measured to take.
+//! Lines move from core to core: the lines of a shard that a command writes, if another worker had
+//! the shard last; and the lines of a key's entry, if another worker has written it since this one
+//! used it (or has it in its cache, and this one writes it). Entries count only if the key is used
+//! again so soon that a single worker would find it in its cache. Otherwise it comes from memory,
+//! with one worker as with many, and is part of the measured time of one worker.
 //!
-//! A command of several keys reserves all its shards from the moment when it comes to the first, also those that it would reach later: a lower bound.
-//! [`Policy::Owner`] is for commands of one key.
+//! A command on several keys reserves all its shards from its arrival at the first, also those that
+//! it would reach later: a lower bound. [`Policy::Owner`] supports commands of one key only.
 //!
-//! Left out: that a holder passes a shard to its home after 64 requests, workers that sleep, memory bandwidth, the kernel's own locks.
+//! Left out: passing a shard to its home after 64 requests, sleeping workers, memory bandwidth, the
+//! kernel's own locks.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -24,15 +28,16 @@ use pantala_base::{Random, key_slot};
 use super::costs::Written;
 use crate::load::keys::{Keys, Pattern, Range};
 
-/// How far a worker may run ahead of its oldest answer, ns: as long as it takes to run what its other connections have sent.
+/// How far a worker may run ahead of its oldest pending reply, ns: the time to run what its other
+/// connections have sent.
 const AHEAD_NS: f64 = 100_000.0;
-/// Most workers.
+/// Maximum workers.
 pub(super) const WORKERS_MAX: usize = 1024;
 
-/// Who runs commands.
+/// Which worker runs a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// Whoever has parsed them.
+    /// The worker that parsed it.
     Inline,
     /// The shard's home.
     Owner,
@@ -52,13 +57,14 @@ pub(super) struct Scene {
     pub(super) outside_ns: f64,
     /// Work on each of its keys with the shard held, ns.
     pub(super) held_ns: f64,
-    /// What a command writes, for each of its keys.
+    /// Lines that a command writes, for each of its keys.
     pub(super) written: Written,
-    /// An entry that is used again after more operations than these isn't in anybody's cache.
+    /// An entry used again after more operations than this is in nobody's cache.
     pub(super) kept_operations: f64,
     /// A line that another core wrote last, ns.
     pub(super) line_ns: f64,
-    /// The part of that which is hidden, of the gate's line and the entry's, when nobody waits for the shard.
+    /// The part of that which is hidden, of the gate's line and the entry's, if nobody waits for
+    /// the shard.
     pub(super) hidden: f64,
     pub(super) spin_ns: f64,
     pub(super) request_ns: f64,
@@ -66,20 +72,21 @@ pub(super) struct Scene {
     pub(super) request_lines: f64,
 }
 
-/// What came of it.
+/// Result of a simulation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) operations_per_s: f64,
-    /// Parts of all workers' time: lines that came from other cores, waiting for gates and answers, requests for others.
+    /// Parts of all workers' time: lines from other cores, waiting for gates and replies, requests
+    /// of others.
     pub(super) lines: f64,
     pub(super) waiting: f64,
     pub(super) requests: f64,
-    /// Operations that met a shard that another worker had last, and those that left a request.
+    /// Part of the operations that found a shard another worker had last, and that left a request.
     pub(super) moved: f64,
     pub(super) parked: f64,
-    /// Lines that came from other cores, requests' included, mean of an operation.
+    /// Lines from other cores, requests' included; mean of an operation.
     pub(super) fetched: f64,
-    /// How much of the time the most wanted shard is held.
+    /// Part of the time that the busiest shard is held.
     pub(super) hottest: f64,
 }
 
@@ -90,7 +97,7 @@ struct Shard {
     held_ns: f64,
 }
 
-/// A key that an operation wants.
+/// A key that an operation uses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Wanted {
     shard: u32,
@@ -98,11 +105,11 @@ struct Wanted {
     writes: bool,
 }
 
-/// Who has a key's entry in its cache as it is now.
+/// Which workers have the current entry of a key in their caches.
 struct Entry {
-    /// Which operation used it last.
+    /// The operation that used it last.
     at: u64,
-    /// The workers, a bit each.
+    /// The workers, one bit each.
     holders: [u64; WORKERS_MAX / 64],
 }
 
@@ -112,9 +119,9 @@ struct Simulation<'s> {
     entries: HashMap<u64, Entry>,
     /// Operations so far.
     done: u64,
-    /// What a worker has done for others and not spent yet, ns.
+    /// Time that a worker has worked for others and not yet spent, ns.
     debt: Vec<f64>,
-    /// With [`Policy::Owner`]: until when a home has work from others.
+    /// With [`Policy::Owner`]: when a home has finished the work of others.
     home_busy: Vec<f64>,
     outcome: Outcome,
 }
@@ -159,7 +166,7 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
     let (mut now, mut wanted) = (0.0, Vec::new());
     while simulation.done < operations {
         let Some(Reverse((Time(at), worker))) = arrivals.pop() else { break };
-        // What it has done for others since it set out comes first.
+        // First it spends the time that it has worked for others meanwhile.
         let debt = std::mem::take(&mut simulation.debt[worker as usize]);
         if debt > 0.0 {
             arrivals.push(Reverse((Time(at + debt), worker)));
@@ -175,7 +182,7 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
         }
         wanted.sort_unstable();
         let next = simulation.operation(at, worker, &wanted);
-        // Not always as long, or workers would walk in step and never meet.
+        // Varied, or workers would run in lockstep and never meet.
         let outside_ns = scene.outside_ns * (0.5 + random.unit());
         arrivals.push(Reverse((Time(next + outside_ns), worker)));
         simulation.done += 1;
@@ -184,14 +191,14 @@ pub(super) fn simulate(scene: &Scene, operations: u64, seed: u64) -> Outcome {
 }
 
 impl Simulation<'_> {
-    /// An operation comes to its keys (by shard, ascending); when its worker is free again.
+    /// Runs an operation on its keys (ascending by shard); returns when its worker is free again.
     fn operation(&mut self, at: f64, worker: u32, wanted: &[Wanted]) -> f64 {
         let scene = self.scene;
         let held_ns = scene.held_ns * f64::from(scene.keys_per_operation);
         if scene.policy == Policy::Owner {
             return self.at_home(at, worker, wanted, held_ns);
         }
-        // Taken one after the other; those that it has stay its own while it waits for the next.
+        // Taken one after the other; it keeps those that it has while it waits for the next.
         let (mut ready, mut last) = (at, worker);
         for keys in wanted.chunk_by(|a, b| a.shard == b.shard) {
             let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
@@ -201,7 +208,8 @@ impl Simulation<'_> {
         }
         let waited = ready - at;
         let is_left = waited > scene.spin_ns;
-        // The last holder runs what is left at a shard; what it is behind with by then, it has to do before it goes on.
+        // The last holder runs the requests left at a shard; the time is added before its next
+        // operation.
         let runner = if is_left { last } else { worker };
         let line_ns = self.lines(at, runner, wanted);
         if !is_left {
@@ -219,7 +227,8 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    /// Has `runner` use keys (by shard, ascending) from `at` on: the time that lines of other cores take it.
+    /// Lets `runner` use keys (ascending by shard) from `at` on; returns the time for lines of
+    /// other cores.
     fn lines(&mut self, at: f64, runner: u32, wanted: &[Wanted]) -> f64 {
         let scene = self.scene;
         let (mut ready, mut fetched, mut line_ns, mut moved) = (at, 0.0, 0.0, false);
@@ -227,18 +236,19 @@ impl Simulation<'_> {
             let Shard { free_at, last: holder, .. } = self.shards[keys[0].shard as usize];
             let waits = free_at > ready;
             ready = ready.max(free_at);
-            // Nothing hides the way of a line that somebody waits for.
+            // Nothing hides the transfer of a line that a worker waits for.
             let shown = if waits { 1.0 } else { 1.0 - scene.hidden };
             if holder != runner && holder != u32::MAX {
                 moved = true;
-                // The gate's line is fetched ahead, the others of the shard aren't; several keys of one shard write the same ones.
+                // The gate's line is prefetched, the shard's others are not; several keys of one
+                // shard write the same ones.
                 fetched += scene.written.shard;
                 line_ns += scene.line_ns * (shown + scene.written.shard - 1.0);
             }
             for wanted in keys {
                 let lines = self.entry_lines(runner, wanted);
                 fetched += lines;
-                // Fetched ahead with the bucket; another key's holder doesn't take them away again.
+                // Prefetched with the bucket; a holder of another key does not invalidate them.
                 line_ns += scene.line_ns * (1.0 - scene.hidden) * lines;
             }
         }
@@ -247,14 +257,15 @@ impl Simulation<'_> {
         line_ns
     }
 
-    /// Lines of a key's entry that come from another core, or that another has to give up, when `worker` uses it.
+    /// Returns the lines of a key's entry that come from another core, or that another core loses,
+    /// if `worker` uses it.
     fn entry_lines(&mut self, worker: u32, wanted: &Wanted) -> f64 {
         let Scene { written, kept_operations, keys, zipf, .. } = *self.scene;
-        // Uniform keys come back after as many operations as there are keys.
+        // Uniform keys are used again after as many operations as there are keys.
         if written.writes == 0.0 || (zipf == 0.0 && keys as f64 > kept_operations) {
             return 0.0;
         }
-        // Those that nobody has any more need no place here either.
+        // Entries in nobody's cache are dropped here too.
         if self.done.is_multiple_of(kept_operations as u64 + 1) {
             let done = self.done;
             self.entries.retain(|_, entry| (done - entry.at) as f64 <= kept_operations);
@@ -297,7 +308,7 @@ impl Simulation<'_> {
         self.asked(at, end, message_ns)
     }
 
-    /// A request was left at `at` and is answered at `end`: when the asker goes on.
+    /// Handles a request left at `at` with a reply at `end`; returns when the sender continues.
     fn asked(&mut self, at: f64, end: f64, message_ns: f64) -> f64 {
         let sent = at + self.scene.request_ns + message_ns;
         let next = sent.max(end - AHEAD_NS);
@@ -374,18 +385,18 @@ mod tests {
         assert_eq!((outcome.moved, outcome.parked, outcome.waiting, outcome.lines), (0.0, 0.0, 0.0, 0.0));
     }
 
-    /// Workers that hardly ever meet are as many times as fast; one gate lets no more through than its work allows.
+    /// Workers that rarely meet scale with their number; one gate bounds the rest by its work.
     #[test]
     fn workers_add_up_until_a_gate_is_full() {
         assert_near(rate(&scene(8, 16_384)), 8e6, 0.01);
         assert_near(rate(&scene(64, 1)), 1e7, 0.01);
         assert!(simulate(&scene(64, 1), 100_000, 1).hottest > 0.99);
-        // Two that meet at one gate for a tenth of their time lose little, and something.
+        // Two that meet at one gate for a tenth of their time lose a little.
         let two = rate(&scene(2, 1));
         assert!((1.96e6..2e6).contains(&two), "{two}");
     }
 
-    /// A shard of many was last with another worker as often as there are others.
+    /// Another worker had one of many shards last as often as there are other workers.
     #[test]
     fn shards_move_as_often_as_there_are_others() {
         for workers in [2, 4, 10] {
@@ -410,13 +421,14 @@ mod tests {
         assert_near(outcome.fetched, 2.5, 0.02);
     }
 
-    /// Two workers on one key, nearly in turn: most operations find the other's entry, if it was written.
+    /// Two workers on one key, nearly in turn: most operations find the other's entry, if it was
+    /// written.
     #[test]
     fn entries_come_from_who_has_written_them() {
         let fetched = |writes: f64, keys: u64, kept_operations: f64| {
             let mut scene = scene(2, 16_384);
             (scene.keys, scene.zipf, scene.kept_operations) = (keys, 1.0, kept_operations);
-            // So many lines of the entry that the shard's don't matter.
+            // Enough lines of the entry to make the shard's negligible.
             scene.written = Written { shard: 0.0, writes, entry: 100.0 };
             (scene.line_ns, scene.hidden) = (1.0, 1.0);
             simulate(&scene, 200_000, 1).fetched
@@ -424,16 +436,17 @@ mod tests {
         assert_eq!(fetched(0.0, 1, 1000.0), 0.0, "nobody writes");
         let written = fetched(1.0, 1, 1000.0);
         assert!((50.0..100.0).contains(&written), "{written}");
-        // A tenth of writes: they come when the other has used it since, and the other's next read does.
+        // A tenth of writes: each needs a transfer if the other has used it since, and so does the
+        // other's next read.
         let mixed = fetched(0.1, 1, 1000.0);
         assert!((8.0..20.0).contains(&mixed), "{mixed}");
         assert_eq!(fetched(1.0, 1, 0.0), 0.0, "nobody has it in a cache");
-        // Of many keys those count that come back in time.
+        // Of many keys only those count that are used again in time.
         let many = fetched(1.0, 1_000_000, 1000.0);
         assert!((1.0..35.0).contains(&many), "{many}");
     }
 
-    /// The same operations, written instead of read, cost more exactly where workers have keys in common.
+    /// The same operations as writes instead of reads cost more exactly if workers share keys.
     #[test]
     fn a_set_costs_more_than_a_get_on_keys_that_are_wanted_often() {
         let rate_of = |writes: f64, zipf: f64| {
@@ -448,7 +461,7 @@ mod tests {
         assert!(set < get * 0.95, "{set} {get}");
     }
 
-    /// A holder that works for others is slower by that work, and no operation is lost: the same work in other hands.
+    /// A holder that works for others is slower by that work, and no operation is lost.
     #[test]
     fn requests_are_work_for_the_holder() {
         let mut full = scene(64, 1);
@@ -457,7 +470,7 @@ mod tests {
         assert!(outcome.parked > 0.9, "{outcome:?}");
         assert_near(outcome.operations_per_s, 1e7, 0.02);
         (full.line_ns, full.request_lines) = (50.0, 2.0);
-        // With the lines of each request the gate lets half of them through.
+        // With the lines of each request the gate passes half of them.
         assert_near(rate(&full), 5e6, 0.05);
     }
 
@@ -471,7 +484,8 @@ mod tests {
         assert_near(rate(&scene), 4e6 / 1.225, 0.03);
     }
 
-    /// The most popular key of Zipf's law with exponent 1.2 has nearly a fifth of all operations: its gate is what bounds them.
+    /// The most popular key of Zipf's law with exponent 1.2 has nearly a fifth of all operations:
+    /// its gate bounds them.
     #[test]
     fn a_hot_key_bounds_all() {
         let mut hot = scene(64, 16_384);

@@ -1,4 +1,4 @@
-//! What `model` prints: the lines, the errors, the workloads, the assumptions.
+//! Output of `model`: lines, errors, workloads, assumptions.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use super::{OPERATIONS, Options, load_scene, predicted, predicted_owner};
 
 /// Numbers of workers whose capacities the law is fitted to.
 const FITTED: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// A gate that is held this much of the time is what bounds the rest.
+/// A gate held for this part of the time is the bottleneck.
 const FULL: f64 = 0.9;
 /// Parts of the workers' time below this are no bottleneck.
 const NOTABLE: f64 = 0.02;
@@ -79,7 +79,7 @@ fn print_owner_errors(out: &mut impl Write, costs: &Costs, seed: u64) -> io::Res
     )
 }
 
-/// What takes most from a linear growth.
+/// Returns what costs most of linear scaling.
 fn bottleneck(outcome: &Outcome) -> String {
     if outcome.hottest >= FULL {
         return format!("the gate of the hottest shard, held {:.0}% of the time", outcome.hottest * 100.0);
@@ -124,7 +124,7 @@ fn print_workloads(out: &mut impl Write, costs: &Costs, options: &Options) -> io
     )
 }
 
-/// The workloads of `compare` that more workers don't change, by the reason.
+/// Prints the workloads of `compare` that more workers do not change, by reason.
 fn print_unmodelled(out: &mut impl Write) -> io::Result<()> {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, why) in crate::compare::modelled_workloads() {
@@ -143,7 +143,7 @@ fn print_workload(out: &mut impl Write, costs: &Costs, options: &Options, load: 
     };
     let one = run(1, Policy::Inline).operations_per_s;
     let all = run(workers, Policy::Inline);
-    // The simulation has a home work on its own shards only, one after the other.
+    // In the simulation a home works on its own shards only, one after the other.
     let owner = match load.keys_per_operation {
         1 => format!("{:.2}", run(workers, Policy::Owner).operations_per_s / 1e6),
         _ => "-".to_owned(),
@@ -196,7 +196,7 @@ fn print_assumptions(out: &mut impl Write, costs: &Costs) -> io::Result<()> {
         "- a command of several keys reserves all its shards from its first one on: a lower bound for mset10 and transactions"
     )?;
     writeln!(out, "- flash's keys as uniform: which shard a key falls into doesn't depend on how often it is wanted")?;
-    writeln!(out, "- the kernel's network path, memory and network card grow with the cores; nobody sleeps")
+    writeln!(out, "- the kernel's network path, memory and network card scale with the cores; no worker sleeps")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `report.html`: one file, nothing fetched.
+//! `report.html`: one file that loads nothing.
 
 use std::io;
 

@@ -45,7 +45,7 @@ fn section(text: &mut String, workload: &WorkloadResult) {
     text.push('\n');
 }
 
-/// What must not be overlooked.
+/// Emphasizes what must not be overlooked.
 fn emphasized(text: &str) -> String {
     if is_bad(text) { format!("**{text}**") } else { text.to_owned() }
 }

@@ -10,12 +10,12 @@ use std::path::Path;
 
 use super::results::{PeerResult, Ratios, Results, Spread, Summary, WorkloadResult};
 
-/// Heading of a column of figures, and what a peer has in it.
+/// Heading of a column, and its cell for a peer.
 type Column = (&'static str, fn(&PeerResult, &Summary) -> String);
-/// The same of a column of ratios.
+/// The same for a column of ratios.
 type RatioColumn = (&'static str, fn(&Ratios) -> &Spread);
 
-/// The first table has these behind the peer's name.
+/// Columns of the first table, after the peer's name.
 const COLUMNS: &[Column] = &[
     ("ops/s", |_, s| rate(s.operations_per_s.median)),
     ("min–max", |_, s| format!("{}–{}", rate(s.operations_per_s.min), rate(s.operations_per_s.max))),
@@ -32,31 +32,31 @@ const COLUMNS: &[Column] = &[
     ("gen busy", |_, s| format!("{:.0}%", s.generator_wanting * 100.0)),
 ];
 
-/// The second table has these behind the two peers' names.
+/// Columns of the second table, after the names of both peers.
 const RATIO_COLUMNS: &[RatioColumn] = &[
     ("× ops/s", |ratios| &ratios.operations_per_s),
     ("× CPU/op", |ratios| &ratios.cpu_us_per_operation),
     ("× p99", |ratios| &ratios.p99_us),
 ];
 
-/// In the row of a peer that was slower than the workload allows.
+/// In the row of a peer above the workload's latency limit.
 const MISSED: &str = "MISSED";
 /// In the remark on a peer without figures.
 const INVALID: &str = "INVALID";
 
-/// What the figures mean, below every report.
+/// How to read the tables; below every report.
 const READING: &[&str] = &[
     "Rows are medians over the rounds; max is of all rounds. The ratios (×) of two peers are taken within each round: median (least–greatest).",
-    "In flight are operations on their way at most: clients × nodes that each is connected to × pipeline. Who has more on their way has longer queues: latencies of rows that differ in this compare at a fixed rate only (--rate-limiting).",
-    "gen is the load generator: its CPU time per operation, and how much of the time its busiest thread was on a CPU or waited for one. What servers and generator share, both have less of.",
-    "CPU is user and system time of all threads of all processes of a peer, and of what these started, between the first request and the last answer.",
-    "MB are resident memory, summed over a peer's processes (pages that these share count once in each): with the keys loaded before the first round, and at each process's peak.",
-    "Of memory-… workloads bytes are resident memory two seconds after the filling, less what it was after 25,000 requests like the filling's that were refused (before), by what was filled.",
-    "Clients and servers share this host and talk over loopback: no network is measured, and where they share CPUs, throughput depends on the generator's cost too.",
+    "In flight is the maximum number of pending operations: clients × nodes that each is connected to × pipeline. More of them make longer queues: compare latencies of rows that differ in it at a fixed rate only (--rate-limiting).",
+    "gen is the load generator: its CPU time per operation, and the part of the time that its busiest thread was on a CPU or waited for one. CPUs that servers and generator share limit both.",
+    "CPU is user and system time of all threads of all processes of a peer and of their children, between the first request and the last reply.",
+    "MB are resident memory, summed over a peer's processes (shared pages count once in each): with the keys loaded before the first round, and at each process's peak.",
+    "Bytes of memory-… workloads are resident memory two seconds after the filling, less that after 25,000 requests like the filling's that were rejected (before), divided by the number of collections, members or entries.",
+    "Clients and servers share this host and use loopback: no network is measured, and if they share CPUs, throughput depends on the generator's cost too.",
     "A row with errors, lost connections or a process that ended has no figures.",
 ];
 
-/// Makes the folder, and sees that it can be written.
+/// Creates the folder, and checks that it can be written.
 pub(super) fn prepare(out: &Path) -> io::Result<()> {
     fs::create_dir_all(out).map_err(|error| told(out, &error))?;
     put(&out.join("results.json"), b"{}\n")
@@ -78,7 +78,7 @@ fn told(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("the report can't be written: {}: {error}", path.display()))
 }
 
-/// One workload's table, for a terminal.
+/// Prints one workload's tables for a terminal.
 pub(super) fn print(result: &WorkloadResult, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{}: {}", result.name, result.parameters)?;
     for Table { head, rows } in tables(result) {
@@ -99,13 +99,13 @@ pub(super) fn print(result: &WorkloadResult, out: &mut impl Write) -> io::Result
     out.flush()
 }
 
-/// A head of column names, and rows of as many cells; the first column is text.
+/// Column names, and rows of as many cells; the first column is text.
 struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
-/// The figures of who has some, and behind them the ratios, where there are any.
+/// Returns the table of measured peers and, if there are any, of ratios.
 fn tables(workload: &WorkloadResult) -> Vec<Table> {
     if workload.peers.iter().any(|peer| peer.footprint.is_some()) {
         return footprints(workload);
@@ -133,10 +133,10 @@ fn tables(workload: &WorkloadResult) -> Vec<Table> {
     tables
 }
 
-/// The same of a workload that weighs collections.
+/// Returns the tables of a workload that measures memory.
 fn footprints(workload: &WorkloadResult) -> Vec<Table> {
-    let weighed = || workload.peers.iter().filter_map(|peer| Some((peer, peer.weighed()?)));
-    let figures = weighed().map(|(peer, footprint)| {
+    let measured_footprint = || workload.peers.iter().filter_map(|peer| Some((peer, peer.measured_footprint()?)));
+    let figures = measured_footprint().map(|(peer, footprint)| {
         vec![
             peer.name.clone(),
             format!("{:.1}", footprint.each_bytes),
@@ -150,7 +150,7 @@ fn footprints(workload: &WorkloadResult) -> Vec<Table> {
     let mut tables = vec![Table { head, rows: figures.collect() }];
     let mut ratios = Vec::new();
     for against in &workload.against {
-        for (peer, footprint) in weighed() {
+        for (peer, footprint) in measured_footprint() {
             let of_it = footprint.ratios.iter().filter(|ratio| ratio.against == *against);
             ratios.extend(
                 of_it.map(|ratio| vec![format!("{} / {against}", peer.name), format!("{:.3}", ratio.each_bytes)]),
@@ -163,7 +163,7 @@ fn footprints(workload: &WorkloadResult) -> Vec<Table> {
     tables
 }
 
-/// With a word, where the workload demands less.
+/// Formats p99, with a mark if it is above the workload's limit.
 fn p99(peer: &PeerResult, summary: &Summary) -> String {
     let time = microseconds(summary.p99_us);
     match peer.latency_missed_us {
@@ -172,12 +172,12 @@ fn p99(peer: &PeerResult, summary: &Summary) -> String {
     }
 }
 
-/// Whether a cell or remark says what makes its row's figures worth less, or nothing.
+/// Returns whether a cell or remark says that its row's figures are void or limited.
 fn is_bad(text: &str) -> bool {
     text.contains(MISSED) || text.contains(INVALID)
 }
 
-/// What has to be known beside a workload's tables.
+/// Returns remarks on a workload's tables.
 fn remarks(workload: &WorkloadResult) -> Vec<String> {
     let figureless = |name: &&String| workload.peers.iter().any(|peer| peer.name == **name && !peer.is_measured());
     let no_ratios = workload.against.iter().filter(figureless);
@@ -185,7 +185,7 @@ fn remarks(workload: &WorkloadResult) -> Vec<String> {
     workload.peers.iter().flat_map(peer_remarks).chain(no_ratios).collect()
 }
 
-/// What has to be known beside a peer's figures, or instead of them.
+/// Returns remarks on a peer's figures, or in their place.
 fn peer_remarks(peer: &PeerResult) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(why) = &peer.invalid {
@@ -231,12 +231,12 @@ fn peer_remarks(peer: &PeerResult) -> Vec<String> {
     remarks
 }
 
-/// `12,345`, and `0.31` of what takes seconds.
+/// Formats `12,345`, and `0.31` for operations that take seconds.
 pub(super) fn rate(per_s: f64) -> String {
     if per_s < 10.0 { format!("{per_s:.2}") } else { thousands(per_s) }
 }
 
-/// `12,345`
+/// Formats `12,345`.
 fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -257,12 +257,12 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.0}", bytes as f64 / 1e6)
 }
 
-/// `0.45 (0.41–0.50)`
+/// Formats `0.45 (0.41–0.50)`.
 fn spread(spread: &Spread) -> String {
     format!("{:.2} ({:.2}–{:.2})", spread.median, spread.min, spread.max)
 }
 
-/// The host in words and figures.
+/// Describes the host.
 fn host_lines(results: &Results) -> Vec<(&'static str, String)> {
     let host = &results.host;
     let cpus =
@@ -283,7 +283,7 @@ fn host_lines(results: &Results) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Every command that ran: workload, peer, version, processes, command.
+/// Returns every command that ran: workload, peer, version, processes, command.
 fn commands(results: &Results) -> impl Iterator<Item = [String; 5]> {
     results.workloads.iter().flat_map(|workload| {
         workload.peers.iter().filter(|peer| !peer.command.is_empty()).map(|peer| {
@@ -298,7 +298,7 @@ fn commands(results: &Results) -> impl Iterator<Item = [String; 5]> {
     })
 }
 
-/// The words as a shell reads them.
+/// Quotes the words for a shell.
 fn for_shell(words: &[String]) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte);
     let quoted = words.iter().map(|word| {
@@ -402,7 +402,7 @@ mod tests {
         ] {
             assert!(html.contains(told), "{told}");
         }
-        // Self-contained: nothing is fetched. The name of SVG's namespace is no address.
+        // Self-contained: nothing is loaded. The name of SVG's namespace is no address.
         assert!(!html.replace("http://www.w3.org/2000/svg", "").contains("http"), "something outside is named");
         let markdown = text("report.md");
         for told in [
@@ -428,13 +428,13 @@ mod tests {
     #[test]
     fn footprints_have_tables_of_their_own() {
         use super::super::results::Footprint;
-        let weighed = |name: &str, loaded_bytes| {
+        let measured_footprint = |name: &str, loaded_bytes| {
             let footprint = Some(Footprint::new("sorted sets", 10_000, 2_000_000, loaded_bytes));
             PeerResult { footprint, resident_loaded_bytes: loaded_bytes, ..peer(name, Vec::new()) }
         };
         let mut broken = peer("c", Vec::new());
         broken.invalid = Some("errors".into());
-        let mut result = workload(vec![weighed("a", 7_000_000), weighed("b", 5_000_000), broken]);
+        let mut result = workload(vec![measured_footprint("a", 7_000_000), measured_footprint("b", 5_000_000), broken]);
         result.against = vec!["a".into(), "c".into()];
         result.summarize();
         let [figures, ratios] = tables(&result).try_into().unwrap_or_else(|_| panic!("not two"));
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_the_limit_is_told() {
+    fn the_limiting_side_is_reported() {
         let mut one = peer("one", vec![round(1, 1.0, 1.5, 1.0), round(2, 1.0, 1.5, 1.0)]);
         one.rounds[0].load.generator_wanting_max = 0.97;
         one.rounds[1].load.generator_wanting_max = 0.97;
@@ -463,11 +463,11 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_told() {
+    fn a_folder_that_cannot_be_created_is_reported() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = prepare(&file.path().join("x")).unwrap_err();
         assert!(error.to_string().contains("can't be written"), "{error}");
-        // No room on disk.
+        // A full disk.
         let error = put(Path::new("/dev/full"), b"x").unwrap_err();
         assert!(error.to_string().contains("/dev/full"), "{error}");
     }

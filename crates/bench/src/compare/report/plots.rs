@@ -10,14 +10,14 @@ use super::{megabytes, microseconds, thousands};
 
 /// Width of a plot, in its own units.
 const WIDTH: u32 = 620;
-/// Height of a bar with its text, and of all the rest of a bar plot.
+/// Height of a bar with its text, and of the rest of a bar plot.
 const BAR_HEIGHT: u32 = 52;
 const BARS_AROUND_HEIGHT: u32 = 90;
 const CURVES_HEIGHT: u32 = 320;
 const FONT: &str = "sans-serif";
 const TITLE_SIZE: i32 = 17;
 const TEXT_SIZE: i32 = 13;
-/// Told apart by people who don't see all colours, too.
+/// Distinguishable without full colour vision.
 const COLORS: &[RGBColor] = &[
     RGBColor(230, 159, 0),
     RGBColor(0, 114, 178),
@@ -27,22 +27,22 @@ const COLORS: &[RGBColor] = &[
     RGBColor(86, 180, 233),
     RGBColor(110, 110, 110),
 ];
-/// Nines up to which the curves go: 99.999%.
+/// Nines at the end of the curves: 99.999%.
 const NINES_MAX: f64 = 5.0;
 
 /// One bar.
 struct Bar {
-    /// Position among the peers, which gives the colour.
+    /// Index among the peers, which determines the colour.
     peer: usize,
     text: String,
     value: f64,
     /// Least and greatest.
     whisker: Option<(f64, f64)>,
-    /// A lighter part behind the value.
+    /// Length of a lighter bar behind the value.
     behind: f64,
 }
 
-/// All plots of a workload; none where nothing was measured.
+/// Returns all plots of a workload; none if nothing was measured.
 pub(super) fn of(workload: &WorkloadResult) -> io::Result<Vec<String>> {
     let measured: Vec<(usize, &PeerResult, &Summary)> = workload
         .peers
@@ -96,18 +96,18 @@ pub(super) fn of(workload: &WorkloadResult) -> io::Result<Vec<String>> {
     drawn().map_err(|error| undrawn(&*error))
 }
 
-/// What collections take, where that was measured.
+/// Plots the memory of collections, if it was measured.
 fn footprints(workload: &WorkloadResult) -> io::Result<Vec<String>> {
     let bar = |(at, peer): (usize, &PeerResult)| {
-        let each_bytes = peer.weighed()?.each_bytes;
+        let each_bytes = peer.measured_footprint()?.each_bytes;
         let text = format!("{}: {each_bytes:.1}", peer.name);
         Some(Bar { peer: at, text, value: each_bytes.max(0.0), whisker: None, behind: 0.0 })
     };
-    let weighed: Vec<Bar> = workload.peers.iter().enumerate().filter_map(bar).collect();
-    if weighed.is_empty() {
+    let measured_footprint: Vec<Bar> = workload.peers.iter().enumerate().filter_map(bar).collect();
+    if measured_footprint.is_empty() {
         return Ok(Vec::new());
     }
-    Ok(vec![bars("Resident bytes each", &weighed).map_err(|error| undrawn(&*error))?])
+    Ok(vec![bars("Resident bytes each", &measured_footprint).map_err(|error| undrawn(&*error))?])
 }
 
 fn undrawn(error: &dyn Error) -> io::Error {
@@ -118,7 +118,7 @@ fn color(peer: usize) -> RGBColor {
     COLORS[peer % COLORS.len()]
 }
 
-/// Each bar has its text above it.
+/// Draws bars, each with its text above it.
 fn bars(title: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
     let greatest = |bar: &Bar| bar.value.max(bar.behind).max(bar.whisker.map_or(0.0, |whisker| whisker.1));
     let end = bars.iter().map(greatest).fold(f64::MIN_POSITIVE, f64::max) * 1.04;
@@ -167,7 +167,7 @@ fn bars(title: &str, bars: &[Bar]) -> Result<String, Box<dyn Error>> {
     Ok(svg)
 }
 
-/// Latency over the percentiles, both on logarithmic scales: the tail is what is looked for.
+/// Draws latency over percentiles, both logarithmic: the tail is what matters.
 fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<String, Box<dyn Error>> {
     let points = |peer: &PeerResult| -> Vec<(f64, f64)> {
         let nines = |quantile: f64| -(1.0 - quantile).max(1e-12).log10();
@@ -215,7 +215,7 @@ fn curves(title: &str, peers: &[(usize, &PeerResult, &Summary)]) -> Result<Strin
     Ok(svg)
 }
 
-/// Of an axis of amounts.
+/// Formats a label on an axis of amounts.
 fn label(value: f64) -> String {
     if value >= 10.0 {
         return thousands(value);
@@ -224,7 +224,7 @@ fn label(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `1` is 90%, `2` is 99%.
+/// Formats `1` as 90%, `2` as 99%.
 fn percentile(nines: f64) -> String {
     let digits = (nines.round() as usize).saturating_sub(2);
     if nines < 0.5 { "0%".to_owned() } else { format!("{:.digits$}%", 100.0 * (1.0 - 10f64.powf(-nines))) }

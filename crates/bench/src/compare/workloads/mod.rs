@@ -1,25 +1,27 @@
-//! The named workloads: published ones with their parameters, and ours (`table`).
+//! The named workloads: published ones with their parameters, and our own (`table`).
 
 mod table;
 
+use std::fmt;
+
 pub(crate) use self::table::ALL;
 
-/// Which commands with which weights, keys, sizes and clients. What its source leaves open says so in `ours`.
+/// Commands with weights, keys, sizes and clients. `ours` says how gaps in the source are filled.
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     /// Where the parameters were published; empty for our own.
     pub(crate) source: &'static str,
-    /// What the source leaves open, and what is taken here.
+    /// Our choices where the source leaves something open.
     pub(crate) ours: &'static str,
     pub(crate) commands: &'static [Command],
     pub(crate) measured: Measured,
-    /// What makes the data.
+    /// Steps that load the data.
     pub(crate) fill: &'static [Step],
-    /// What comes before each round, and after it: not measured.
+    /// Steps before and after each round, unmeasured.
     pub(crate) before: &'static [Step],
     pub(crate) after: &'static [Step],
-    /// Numbers, of which keys or members are made.
+    /// Numbers, from which keys or members are made.
     pub(crate) keys: u64,
     pub(crate) key_prefix: &'static str,
     pub(crate) key_minimum: u64,
@@ -28,13 +30,13 @@ pub(crate) struct Workload {
     pub(crate) pipeline: u32,
     pub(crate) zipf_exponent: f64,
     pub(crate) needs: Needs,
-    /// The latency that it was published with as its condition, in microseconds; held against p99.
+    /// Latency limit of the published workload, in microseconds; compared with p99.
     pub(crate) latency_max_us: Option<f64>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Command {
-    /// As [`expanded`] reads it.
+    /// Expanded by [`expanded`].
     pub(crate) text: &'static str,
     /// As in `--key-pattern`.
     pub(crate) pattern: &'static str,
@@ -44,37 +46,39 @@ pub(crate) struct Command {
 /// What is measured, and how long a round is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measured {
-    /// The commands, for as long as `--test-time` says.
+    /// The commands, for `--test-time`.
     Time,
-    /// The commands, an operation for each number; they have pattern `P`.
+    /// The commands, one operation for each number; they have pattern `P`.
     EachNumber,
-    /// The commands, an operation for so many numbers.
+    /// The commands, one operation for this many numbers.
     EveryNumbers(u64),
-    /// The commands, so many operations.
+    /// The commands, this many operations.
     Operations(u64),
-    /// Elements on their way to clients that wait, for as long as `--test-time` says.
+    /// Hand-overs of elements to blocked clients, for `--test-time`.
     HandOvers,
-    /// What the filling leaves resident: how many of these for each number. There are no rounds.
+    /// Resident memory after the filling: of what, and how many for each number. There are no
+    /// rounds.
     Resident(&'static str, u64),
 }
 
-/// A part of what is done beside what is measured. Texts are as [`expanded`] reads them.
+/// A step besides what is measured. Texts are expanded by [`expanded`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// An operation for each number, by many clients.
+    /// One operation for each number, by many clients.
     Each(&'static str),
     /// The same by one client, one number after the other.
     InOrder(&'static str),
-    /// An operation for so many numbers, by many clients.
+    /// One operation for this many numbers, by many clients.
     Every(u64, &'static str),
     /// One command.
     Once(&'static str),
-    /// A command that must answer so much for each number, as an integer or as the first element of an array. In a cluster the nodes together.
+    /// A command that must reply this much for each number, as an integer or as the first element
+    /// of an array; in a cluster all nodes together.
     Count(&'static str, u64),
 }
 
 impl Step {
-    /// What is sent.
+    /// Returns the command.
     pub(crate) fn text(&self) -> &'static str {
         match self {
             Self::Each(text) | Self::InOrder(text) | Self::Every(_, text) | Self::Once(text) | Self::Count(text, _) => {
@@ -89,28 +93,39 @@ pub(crate) enum Clients {
     /// On one thread.
     One,
     PerThread(u32),
-    /// Of all threads.
+    /// On all threads together.
     Total(u32),
-    /// Connections of all threads, in a cluster divided by its nodes; scaled.
+    /// Connections of all threads, divided by the nodes of a cluster; scaled.
     Connections(u32),
 }
 
-/// What a peer must be capable of.
+impl fmt::Display for Clients {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Clients::One => out.write_str("1 client"),
+            Clients::PerThread(clients) => write!(out, "{clients} clients per thread"),
+            Clients::Total(clients) => write!(out, "{clients} clients"),
+            Clients::Connections(connections) => write!(out, "{connections} connections"),
+        }
+    }
+}
+
+/// What a peer must support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
     Nothing,
-    /// Cluster mode is used where a peer has it.
+    /// Cluster mode, if the peer has it.
     ClusterMode,
     /// An append-only file, synchronized every second.
     AppendOnlyFile,
     /// Commands on keys of several slots: no Redis cluster.
     SeveralSlots,
-    /// All commands on one key, whose members are the numbers: more processes would have nothing to do.
+    /// All commands use one key, whose members are the numbers: more processes would be idle.
     OneKey,
 }
 
 impl Workload {
-    /// The one called `name`.
+    /// Returns the workload called `name`.
     pub(crate) fn named(name: &str) -> Result<&'static Workload, String> {
         ALL.iter().find(|workload| workload.name == name).ok_or_else(|| {
             let names: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
@@ -118,17 +133,18 @@ impl Workload {
         })
     }
 
-    /// Keys at `scale`.
+    /// Returns the number of keys at `scale`.
     pub(crate) fn keys_at(&self, scale: f64) -> u64 {
         ((self.keys as f64 * scale).round() as u64).max(1)
     }
 
-    /// Of `threads`, those that drive it.
+    /// Returns how many of `threads` drive it.
     pub(crate) fn threads_of(&self, threads: u32) -> u32 {
         if self.clients == Clients::One || self.measured == Measured::HandOvers { 1 } else { threads }
     }
 
-    /// Clients of all its threads, of `threads`, at `scale`, against a peer of `nodes` nodes that are each connected to.
+    /// Returns the clients of all its threads, at `scale`, against a peer with `nodes` nodes that
+    /// each client connects to.
     pub(crate) fn clients_at(&self, scale: f64, threads: u32, nodes: u32) -> u32 {
         let threads = self.threads_of(threads);
         match self.clients {
@@ -142,32 +158,33 @@ impl Workload {
         }
     }
 
-    /// Operations that a connection has on its way, of `clients`. Elements that are pushed together find somebody who waits.
+    /// Returns the operations in flight of a connection, with `clients`. Elements pushed together
+    /// must find blocked clients.
     pub(crate) fn pipeline_of(&self, clients: u32) -> u32 {
         if self.measured == Measured::HandOvers { self.pipeline.min(clients / 2).max(1) } else { self.pipeline }
     }
 
-    /// Whether a server that answers everything and stores nothing would be found out.
+    /// Returns whether a server that replies to everything and stores nothing would be detected.
     pub(crate) fn is_counted(&self) -> bool {
         let mut steps = self.fill.iter().chain(self.before).chain(self.after);
         steps.any(|step| matches!(step, Step::Count(..)))
     }
 
-    /// Its size in a few words.
+    /// Describes its size.
     pub(crate) fn shape(&self) -> String {
         let Self { keys, data_bytes, pipeline, clients, .. } = self;
         match self.measured {
             Measured::Resident(what, each) => format!("{} {what}", keys * each),
-            _ => format!("{keys} keys, {data_bytes} bytes, pipeline {pipeline}, {clients:?}"),
+            _ => format!("{keys} keys, {data_bytes} bytes, pipeline {pipeline}, {clients}"),
         }
     }
 
-    /// Whether operations can be sent at a rate.
+    /// Returns whether operations can be sent at a rate.
     pub(crate) fn has_rate(&self) -> bool {
         !matches!(self.measured, Measured::HandOvers | Measured::Resident(..))
     }
 
-    /// Why the model of bigger machines says nothing of it, where it doesn't.
+    /// Returns why it is not modelled, if it is not.
     pub(crate) fn unmodelled(&self) -> Option<&'static str> {
         match (self.measured, self.needs) {
             (Measured::Resident(..), _) => Some("memory, without a load"),
@@ -178,7 +195,8 @@ impl Workload {
     }
 }
 
-/// What a text stands for: `[3 a{at} b]` is what stands between three times, with `{at}` as 00, 01, 02. A `;` with nothing behind it is none.
+/// Expands a text: `[3 a{at} b]` repeats `a{at} b` three times, with `{at}` as 00, 01, 02. A
+/// trailing `;` is dropped.
 pub(crate) fn expanded(text: &str) -> String {
     let group = text.split_once('[').and_then(|(before, behind)| {
         let (group, after) = behind.split_once(']')?;
@@ -246,7 +264,7 @@ mod tests {
         }
     }
 
-    /// The first key of a command, repeated or not.
+    /// Returns the first key of a command, repeated or not.
     fn key_of(text: &'static str) -> &'static str {
         let words: Vec<&str> = text.split(' ').skip(usize::from(text.starts_with('['))).collect();
         if words[0] == "XREADGROUP" { words[words.len() - 2] } else { words[1] }
@@ -262,7 +280,7 @@ mod tests {
         assert_eq!(expanded("SET [x 1]"), "SET [x 1]");
     }
 
-    /// With any number of shards above one: a shard is a range of slots.
+    /// For any number of shards above one: a shard is a range of slots.
     #[test]
     fn unions_are_of_different_shards() {
         use pantala_base::{key_slot, limits::SLOTS};
@@ -272,6 +290,14 @@ mod tests {
             let [second, first] = [words[0], words[1]].map(|word| usize::from(key_slot(word.as_bytes())));
             assert!(second < SLOTS / 2 && first >= SLOTS / 2, "{first} {second}");
         }
+    }
+
+    #[test]
+    fn shapes_are_words() {
+        let shape = |name: &str| Workload::named(name).unwrap().shape();
+        assert_eq!(shape("dragonfly-get30"), "1000000 keys, 256 bytes, pipeline 30, 30 clients per thread");
+        assert_eq!(shape("sunionstore"), "500000 keys, 256 bytes, pipeline 1, 1 client");
+        assert!(ALL.iter().all(|workload| !workload.shape().contains('(')));
     }
 
     #[test]

@@ -15,7 +15,7 @@ const fn parallel(text: &'static str) -> Command {
     Command { text, pattern: "P", weight: 1 }
 }
 
-/// What most have; the records below say what differs.
+/// Common values, which the records below override.
 const BASE: Workload = Workload {
     name: "",
     source: "",
@@ -67,12 +67,12 @@ const SCORED: Workload = Workload {
 };
 const XADD: &str = "XADD stream * sensor __key__ reading __data__";
 const READ_TEN: &str = "XREADGROUP GROUP group consumer COUNT 10 STREAMS stream >";
-/// The group's entries that are read and not acknowledged.
+/// Number of entries delivered and not acknowledged.
 const PENDING: &str = "XPENDING stream group";
-/// One that has read nothing.
+/// A group that has read nothing.
 const NEW_GROUP: &[Step] = &[Once("XGROUP DESTROY stream group"), Once("XGROUP CREATE stream group 0")];
 
-/// A command over two collections of a million, whose keys lie in different halves of the slots.
+/// A command over two collections of a million, whose keys are in different halves of the slots.
 const UNION: Workload = Workload {
     measured: Measured::Operations(5),
     keys: 500_000,
@@ -81,10 +81,10 @@ const UNION: Workload = Workload {
     needs: Needs::SeveralSlots,
     ..BASE
 };
-/// Many collections, or one of many members, that nobody asks for anything.
+/// Many collections, or one of many members, without any load.
 const MEMORY: Workload = Workload { key_prefix: "", ..BASE };
 
-/// All of them.
+/// All workloads.
 pub(crate) const ALL: &[Workload] = &[
     Workload { name: "dragonfly-get1", commands: &[uniform(GET, 1)], ..DRAGONFLY },
     Workload { name: "dragonfly-get30", commands: &[uniform(GET, 1)], pipeline: 30, ..DRAGONFLY },
@@ -96,7 +96,7 @@ pub(crate) const ALL: &[Workload] = &[
         ours: "the order, one SET and four GETs in turn; pipeline 1",
         commands: &[uniform(SET, 1), uniform(GET, 4)],
         keys: 3_000_000,
-        // Ten digits behind six bytes, at every scale.
+        // Ten digits after six bytes, at every scale.
         key_prefix: "cache-",
         key_minimum: 1_000_000_000,
         data_bytes: 512,
@@ -148,7 +148,7 @@ pub(crate) const ALL: &[Workload] = &[
     },
     Workload {
         name: "transactions",
-        ours: "MULTI, SET of 4 uniform keys over all slots, EXEC: one operation; 4 of them on their way per client",
+        ours: "MULTI, SET of 4 uniform keys over all slots, EXEC: one operation; 4 of them in flight per client",
         commands: &[uniform("MULTI ; [4 SET __key__ __data__ ;] EXEC", 1)],
         pipeline: 4,
         needs: Needs::SeveralSlots,
@@ -180,7 +180,7 @@ pub(crate) const ALL: &[Workload] = &[
     },
     Workload {
         name: "many-connections",
-        ours: "10,000 connections (in a cluster shared out among its nodes), one SET and nine GETs in turn, pipeline 1, 100,000 keys",
+        ours: "10,000 connections (in a cluster divided among its nodes), one SET and nine GETs in turn, pipeline 1, 100,000 keys",
         commands: &[uniform(SET, 1), uniform(GET, 9)],
         keys: 100_000,
         clients: Clients::Connections(10_000),
@@ -218,7 +218,7 @@ pub(crate) const ALL: &[Workload] = &[
     Workload { name: "hset", commands: &[uniform("HSET hash field:__key__ __data__", 1)], ..HASH },
     Workload { name: "hget", commands: &[uniform("HGET hash field:__key__", 1)], ..HASH },
     Workload { name: "lpush", commands: &[uniform("LPUSH list element:__key__", 1)], ..LIST },
-    // By itself RPOP would find an empty list soon.
+    // RPOP alone would soon find an empty list.
     Workload {
         name: "lpush-rpop",
         commands: &[uniform("LPUSH list element:__key__", 1), uniform("RPOP list", 1)],
@@ -258,14 +258,14 @@ pub(crate) const ALL: &[Workload] = &[
     },
     Workload {
         name: "xadd-xreadgroup-xack",
-        ours: "1 M entries in each round, each added to a stream, read by a group of one consumer, and acknowledged: one operation; one client, 16 of them on their way",
+        ours: "1 M entries in each round, each added to a stream, read by a group of one consumer, and acknowledged: one operation; one client, 16 of them in flight",
         commands: &[parallel(
             "XADD stream __key__-1 sensor __same_key__ reading __data__ ; XREADGROUP GROUP group consumer COUNT 1 STREAMS stream > ; XACK stream group __same_key__-1",
         )],
         measured: Measured::EachNumber,
         fill: &[],
         before: &[Once("DEL stream"), Once("XGROUP CREATE stream group 0 MKSTREAM")],
-        // What was read and isn't pending was acknowledged.
+        // Delivered and not pending means acknowledged.
         after: &[Count("EVAL return(redis.call('XINFO','GROUPS','stream')[1][10]) 0", 1), Count(PENDING, 0)],
         clients: Clients::One,
         ..COLLECTION
@@ -287,7 +287,7 @@ pub(crate) const ALL: &[Workload] = &[
         commands: &[uniform("SUNIONSTORE union first second", 1)],
         fill: &[Each("SADD first __key__ -__same_key__"), Each("SADD second __key__ -9__same_key__")],
         after: &[Count("SCARD union", 3)],
-        // So that none with a minus is another's with -9, at any scale.
+        // At any scale no number after `-` equals another after `-9`.
         key_minimum: 1_000_000,
         ..UNION
     },
@@ -304,7 +304,7 @@ pub(crate) const ALL: &[Workload] = &[
     },
     Workload {
         name: "blpop",
-        ours: "1,000 clients wait on one list; another pushes 64 elements in one write, and the next when all have arrived. An operation is a push, the element's way to who waits longest, and that client's next BLPOP; one thread",
+        ours: "1,000 clients block on one list; another pushes 64 elements in one write, and the next when all have arrived. An operation is a push, the delivery to the client that has waited longest, and that client's next BLPOP; one thread",
         commands: &[uniform("BLPOP queue 0", 1)],
         measured: Measured::HandOvers,
         fill: &[],
