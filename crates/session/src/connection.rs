@@ -129,6 +129,7 @@ impl<C: Lent, S> Connection<C, S> {
 
     /// Gives it the output buffer for what comes next: behind a piece one of the length that the pieces
     /// call for, otherwise one of those kept for reuse.
+    #[inline]
     pub fn renew_output(&mut self, spare: &mut Vec<Vec<u8>>) {
         if self.ahead.gives_buffer() {
             self.output = self.ahead.next_buffer();
@@ -203,6 +204,7 @@ impl<C: Lent, S> Connection<C, S> {
         client.output_bytes.store((self.pending_bytes() + answered_bytes) as u64, Relaxed);
         client.output_pieces.store(self.pieces() as u64, Relaxed);
         client.shared_bytes.store(self.shared_bytes() as u64, Relaxed);
-        client.overhead_bytes.store(session.overhead_bytes() as u64, Relaxed);
+        let overhead_bytes = session.overhead_bytes() + self.input.held_bytes();
+        client.overhead_bytes.store(overhead_bytes as u64, Relaxed);
     }
 }

@@ -10,7 +10,7 @@
 //! all of it, which is the rule), or in the connection's own (`rest`), never both.
 
 use pantala_base::{Lender, Lent};
-use pantala_resp::{ArgRange, Args, Limits, Parser, ProtocolError};
+use pantala_resp::{ArgRange, Limits, Parser, ProtocolError};
 
 /// A connection's own buffer above this capacity is freed when it is empty: ten thousand idle connections must not
 /// each keep the room of their largest request.
@@ -27,13 +27,63 @@ pub struct Parsed {
     pub is_inline: bool,
 }
 
-/// A command that was parsed and hasn't run: it is to be parsed again.
+/// A command that was parsed and hasn't run.
 #[derive(Clone, Copy, Debug)]
 pub struct Unrun<'w> {
     /// Where it stands.
     pub parsed: Parsed,
     /// Where its arguments stand, relative to its first byte.
     pub ranges: &'w [ArgRange],
+}
+
+/// Commands that were parsed and may not run yet, in order. There is always one that is left.
+#[derive(Default)]
+struct Held {
+    /// Each with the number of its arguments.
+    commands: Vec<(Parsed, usize)>,
+    /// The arguments of all of them.
+    ranges: Vec<ArgRange>,
+    /// Commands and arguments before these were taken.
+    next: (usize, usize),
+    /// How far the bytes have moved towards the beginning since the commands were parsed.
+    moved: usize,
+}
+
+impl Held {
+    fn push(&mut self, parsed: Parsed, ranges: &[ArgRange]) {
+        self.commands.push((parsed, ranges.len()));
+        self.ranges.extend_from_slice(ranges);
+    }
+
+    fn append(&mut self, mut behind: Held) {
+        while !behind.is_empty() {
+            let (parsed, ranges) = behind.take();
+            self.push(parsed, ranges);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.next.0 == self.commands.len()
+    }
+
+    /// Position of the first byte of the next one.
+    fn begin(&self) -> usize {
+        self.commands[self.next.0].0.begin - self.moved
+    }
+
+    /// Position behind the last byte of the last one.
+    fn end(&self) -> usize {
+        self.commands[self.commands.len() - 1].0.end - self.moved
+    }
+
+    /// Takes the next one, with its arguments.
+    fn take(&mut self) -> (Parsed, &[ArgRange]) {
+        let (command, first_arg) = self.next;
+        let (Parsed { begin, end, is_inline }, args) = self.commands[command];
+        self.next = (command + 1, first_arg + args);
+        let parsed = Parsed { begin: begin - self.moved, end: end - self.moved, is_inline };
+        (parsed, &self.ranges[first_arg..first_arg + args])
+    }
 }
 
 /// See the head of this module. `C`: chunks of the event loop's memory.
@@ -45,21 +95,30 @@ pub struct Input<C> {
     parsed: usize,
     /// Bytes that came after the parser had last asked for more.
     unseen: usize,
+    /// Commands between `start` and `parsed` that no window has.
+    held: Option<Box<Held>>,
 }
 
 impl<C> Default for Input<C> {
     fn default() -> Self {
-        Input { parser: Parser::default(), chunk: None, rest: Vec::new(), start: 0, parsed: 0, unseen: 0 }
+        Input { parser: Parser::default(), chunk: None, rest: Vec::new(), start: 0, parsed: 0, unseen: 0, held: None }
     }
 }
 
 impl<C: Lent> Input<C> {
     /// Takes a chunk. It stays where it is when nothing else waits; otherwise its bytes go behind what waits.
+    #[inline]
     pub fn receive<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         if self.chunk.is_none() && self.rest.is_empty() {
             self.chunk = Some(chunk);
-            return;
+        } else {
+            self.receive_behind(memory, chunk);
         }
+    }
+
+    /// As [`Input::receive`], behind what waits.
+    #[inline(never)]
+    fn receive_behind<M: Lender<Chunk = C>>(&mut self, memory: &mut M, chunk: C) {
         self.keep(memory);
         let bytes = memory.bytes(&chunk);
         // A large bulk has announced its length: grow no further than its end. Trust that only as far
@@ -78,24 +137,46 @@ impl<C: Lent> Input<C> {
         memory.release(chunk);
     }
 
-    /// Moves what is left of the chunk, if there is one, into the connection's own memory. To be called at the end of each turn.
-    pub fn keep<M: Lender<Chunk = C>>(&mut self, memory: &mut M) {
-        if let Some(chunk) = self.chunk.take() {
-            debug_assert!(self.rest.is_empty());
+    /// Moves what is left of the chunk, if there is one, into the connection's own memory. To be called at the end of each
+    /// turn. Returns whether there was a chunk and nothing is left of it: then nothing is left at all.
+    #[inline]
+    pub fn keep<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
+        let Some(chunk) = self.chunk.take() else { return false };
+        debug_assert!(self.rest.is_empty());
+        let is_done = self.start == chunk.len_bytes();
+        if is_done {
+            debug_assert!(self.parsed == self.start && self.held.is_none());
+            (self.start, self.parsed) = (0, 0);
+        } else {
             self.rest.extend_from_slice(&memory.bytes(&chunk)[self.start..]);
-            memory.release(chunk);
-            self.parsed -= self.start;
-            self.start = 0;
+            self.move_to_start();
         }
+        memory.release(chunk);
+        is_done
     }
 
-    /// Parses the next command; appends where its arguments stand, relative to the command's first byte.
+    /// The bytes have moved so that the first one not done is the first of all.
+    #[inline]
+    fn move_to_start(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.moved += self.start;
+        }
+        self.parsed -= self.start;
+        self.start = 0;
+    }
+
+    /// Returns the next command: the first of those held back, otherwise the one that is parsed next.
+    /// Appends where its arguments stand, relative to the command's first byte.
+    #[inline(always)]
     pub fn parse<M: Lender<Chunk = C>>(
         &mut self,
         memory: &mut M,
         args: &mut Vec<ArgRange>,
         limits: &Limits,
     ) -> Result<Option<Parsed>, ProtocolError> {
+        if self.held.is_some() {
+            return Ok(self.take_held(args));
+        }
         let bytes = match &self.chunk {
             Some(chunk) => memory.bytes_mut(chunk),
             None => &mut self.rest,
@@ -137,37 +218,38 @@ impl<C: Lent> Input<C> {
         self.start = end;
     }
 
-    /// Forgets commands that were parsed and haven't run, all of them: they will be parsed again. `unrun` may have some
-    /// among them that have run. Calls after the first change nothing.
-    pub fn rewind<'w, M: Lender<Chunk = C>>(&mut self, memory: &mut M, unrun: impl Iterator<Item = Unrun<'w>> + Clone) {
-        if self.parsed == self.start {
-            return;
-        }
-        let start = self.start;
-        let unrun = unrun.filter(|command| command.parsed.end > start);
-        if unrun.clone().any(|command| command.parsed.is_inline) {
-            // Removing quotes has changed the bytes of a line, which can't be read as a line again: written as arrays,
-            // all of them can.
-            let mut rewritten = Vec::new();
-            let bytes = self.bytes(memory);
-            for Unrun { parsed: Parsed { begin, end, .. }, ranges } in unrun {
-                let args = Args::new(&bytes[begin..end], ranges);
-                rewritten.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
-                for arg in args.iter() {
-                    rewritten.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-                    rewritten.extend_from_slice(arg);
-                    rewritten.extend_from_slice(b"\r\n");
-                }
+    /// Holds back commands that were parsed and may not run yet: [`Input::parse`] returns them before
+    /// all others, without parsing them again. `unrun` may contain commands that have run, or that are
+    /// held back already: these are left out.
+    pub fn hold_back<'w>(&mut self, unrun: impl Iterator<Item = Unrun<'w>>) {
+        let held = self.held.take();
+        let (begin, end) = held.as_ref().map_or((usize::MAX, usize::MAX), |held| (held.begin(), held.end()));
+        let (mut all, mut behind) = (Held::default(), Held::default());
+        for Unrun { parsed, ranges } in unrun.filter(|command| command.parsed.end > self.start) {
+            if parsed.begin < begin {
+                all.push(parsed, ranges);
+            } else if parsed.begin >= end {
+                behind.push(parsed, ranges);
             }
-            rewritten.extend_from_slice(&bytes[self.parsed..]);
-            if let Some(chunk) = self.chunk.take() {
-                memory.release(chunk);
-            }
-            self.rest = rewritten;
-            self.start = 0;
         }
-        self.parsed = self.start;
-        self.parser.reset();
+        all.append(held.map(|held| *held).unwrap_or_default());
+        all.append(behind);
+        if !all.is_empty() {
+            self.held = Some(Box::new(all));
+        }
+    }
+
+    /// Takes the first of the commands that are held back.
+    #[cold]
+    #[inline(never)]
+    fn take_held(&mut self, args: &mut Vec<ArgRange>) -> Option<Parsed> {
+        let held = self.held.as_mut()?;
+        let (parsed, ranges) = held.take();
+        args.extend_from_slice(ranges);
+        if held.is_empty() {
+            self.held = None;
+        }
+        Some(parsed)
     }
 
     /// Whether a range of the bytes, of a command that ends at `end` and is the last one received,
@@ -180,6 +262,7 @@ impl<C: Lent> Input<C> {
 
     /// Hands that range over in this buffer. Nothing is left here: all that was received is done.
     pub fn hand_over(&mut self, range: ArgRange) -> Vec<u8> {
+        debug_assert!(self.held.is_none(), "nothing is behind the last command");
         let mut rest = std::mem::take(&mut self.rest);
         rest.truncate(range.start() + range.len());
         rest.drain(..range.start());
@@ -192,10 +275,21 @@ impl<C: Lent> Input<C> {
         self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes) - self.start
     }
 
-    /// Bytes received that are no whole argument yet: what Redis calls the query buffer.
+    /// Bytes received that are no whole argument yet, and those from the first held-back command on:
+    /// what Redis calls the query buffer.
     pub fn query_buffer_bytes(&self) -> usize {
         let end = self.chunk.as_ref().map_or(self.rest.len(), Lent::len_bytes);
-        end - self.parsed - self.parser.split_bytes().min(end - self.parsed)
+        match &self.held {
+            Some(held) => end - held.begin(),
+            None => end - self.parsed - self.parser.split_bytes().min(end - self.parsed),
+        }
+    }
+
+    /// Bytes of memory that held-back commands take beside their own bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.held.as_ref().map_or(0, |held| {
+            held.commands.capacity() * size_of::<(Parsed, usize)>() + held.ranges.capacity() * size_of::<ArgRange>()
+        })
     }
 
     /// Room behind what was received, in the buffer where it lies, bytes.
@@ -225,8 +319,7 @@ impl<C: Lent> Input<C> {
         } else {
             self.rest.drain(..self.start);
         }
-        self.parsed -= self.start;
-        self.start = 0;
+        self.move_to_start();
     }
 
     /// Releases everything.

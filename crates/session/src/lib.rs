@@ -23,8 +23,9 @@
 //!
 //! The owner gives chunks to [`input::Input::receive`], takes commands from [`connection::Connection::parse`] until there is
 //! none, runs them and notes each with [`input::Input::done`]; their replies are appended to `output`. Commands that were
-//! parsed and may not run yet go back with [`input::Input::rewind`]. Then it asks [`end_input`](connection::Connection::end_input)
-//! whether to go on receiving, [`take_send`](connection::Connection::take_send) for what to send, and
+//! parsed and may not run yet are held back by [`input::Input::hold_back`]: `parse` returns them
+//! first in a later turn. Then it asks [`end_input`](connection::Connection::end_input) whether to go on receiving,
+//! [`take_send`](connection::Connection::take_send) for what to send, and
 //! [`fate`](connection::Connection::fate) whether the connection has ended.
 //!
 //! # Seams

@@ -37,6 +37,12 @@ impl Memory {
         Piece { at: self.pieces.len() - 1, len: bytes.len() }
     }
 
+    /// Overwrites all bytes in lent memory for which `is_one` holds.
+    pub fn overwrite(&mut self, is_one: impl Fn(u8) -> bool, with: u8) {
+        let lent = self.pieces.iter_mut().flatten().flatten();
+        lent.filter(|byte| is_one(**byte)).for_each(|byte| *byte = with);
+    }
+
     /// Whether all that was lent is back.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -128,7 +134,7 @@ pub fn drive(stream: &[u8], choose: &mut dyn FnMut(usize) -> usize) -> Outcome {
     outcome
 }
 
-/// Parses what there is, runs some of it, and has the rest parsed again. Returns whether nothing is left to be run.
+/// Parses what there is, runs some of it, and holds the rest back. Returns whether nothing is left to be run.
 fn turn(
     connection: &mut Connection<Piece, ()>,
     memory: &mut Memory,
@@ -160,7 +166,7 @@ fn turn(
     }
     if runs < window.len() {
         let unrun = window.iter().map(|(parsed, at)| Unrun { parsed: *parsed, ranges: &ranges[at.clone()] });
-        connection.input.rewind(memory, unrun);
+        connection.input.hold_back(unrun);
         return false;
     }
     if error.is_some() {

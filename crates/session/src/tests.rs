@@ -5,9 +5,10 @@ use std::sync::atomic::AtomicU64;
 
 use pantala_base::{Outgoing, Random, SharedBytes};
 use pantala_engine::client::ReplyMode;
+use pantala_resp::{ArgRange, Args};
 
 use crate::connection::State;
-use crate::input::WAITING_BYTES_MAX;
+use crate::input::{Parsed, Unrun, WAITING_BYTES_MAX};
 use crate::output::{PIECE_BYTES, PIECE_BYTES_MIN};
 use crate::testing::{Memory, connection, drive};
 use crate::turn::{Fate, Sends};
@@ -75,6 +76,43 @@ fn commands_and_replies_do_not_depend_on_how_the_bytes_were_cut() {
         }
     }
     assert!(errors > 0 && errors < STREAMS);
+}
+
+/// Their headers are overwritten in between, so that to parse them again would fail.
+#[test]
+fn commands_that_are_held_back_are_parsed_once() {
+    const STREAM: &[u8] = b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$1\r\na\r\nSET \"b\" c\r\n";
+    let (mut memory, mut connection) = (Memory::default(), connection());
+    let chunk = memory.lend(STREAM);
+    connection.input.receive(&mut memory, chunk);
+    let mut ran = Vec::new();
+    let mut left_bytes = STREAM.len();
+    for turn in 0..3 {
+        let mut window: Vec<(Parsed, Vec<ArgRange>)> = Vec::new();
+        let mut ranges = Vec::new();
+        while let Some(parsed) = connection.parse(&mut memory, &mut ranges, 100).expect("commands") {
+            window.push((parsed, std::mem::take(&mut ranges)));
+        }
+        assert_eq!(window.len(), 3 - turn);
+        if turn == 0 {
+            memory.overwrite(|byte| matches!(byte, b'*' | b'$'), b'!');
+        }
+        let (parsed, ranges) = &window[0];
+        let args = Args::new(&connection.input.bytes(&memory)[parsed.begin..parsed.end], ranges);
+        ran.push(args.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" "));
+        left_bytes -= parsed.end - parsed.begin;
+        connection.input.done(parsed.end);
+        // The second call changes nothing.
+        for _ in 0..2 {
+            let unrun = window.iter().map(|(parsed, ranges)| Unrun { parsed: *parsed, ranges });
+            connection.input.hold_back(unrun);
+        }
+        assert_eq!(connection.input.query_buffer_bytes(), left_bytes);
+        assert_eq!(connection.input.held_bytes() > 0, left_bytes > 0);
+        connection.end_input(&mut memory);
+    }
+    assert_eq!(ran, ["PING", "ECHO a", "SET b c"]);
+    assert_eq!(connection.parse(&mut memory, &mut Vec::new(), 100), Ok(None));
 }
 
 /// Output of all kinds, in order, whatever is in flight meanwhile.

@@ -41,7 +41,9 @@ impl<C: Lent, S> Connection<C, S> {
     /// sent is enough for now, and its peer can wait.
     #[inline]
     pub fn end_input<M: Lender<Chunk = C>>(&mut self, memory: &mut M) -> bool {
-        self.input.keep(memory);
+        if self.input.keep(memory) {
+            return false;
+        }
         self.input.compact();
         // An incomplete command must go on arriving; a complete one can wait in the kernel. But not while the connection may wait
         // for ever: behind bytes that aren't received its end wouldn't be seen (`parse` has the bound then).
@@ -95,6 +97,10 @@ impl<C: Lent, S> Connection<C, S> {
     /// Whether it goes on, when a turn has ended.
     #[inline]
     pub fn fate(&self) -> Fate {
+        // Nearly every connection at nearly every turn's end.
+        if self.state == State::Open && !self.eof {
+            return Fate::Stays;
+        }
         let ends = match self.state {
             State::Closing => true,
             // All that came before the end was run: what is left can't become a command any more.

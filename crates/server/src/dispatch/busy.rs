@@ -6,8 +6,10 @@
 //! * The connection that runs the script is *frozen*: nothing of it is parsed, sent, closed or written to; what comes for it waits in [`Deferred`]
 //!   until the script has ended and the worker is back at its loop, or another script begins to be busy before that. What is to be sent to it waits there up to its hard output limit:
 //!   beyond, nothing more is kept and it is closed instead. (The soft limit, and `maxmemory-clients`, look at it again when its script has ended.)
-//! * The window that the script stands in is given up: what is behind the script in it is parsed again, that of other connections in the turn
-//!   within, that of the script's own when it has ended. So no position in any input is held across a turn within, but that of the frozen one.
+//! * The window that the script stands in is given up: what is behind the script in it is held back
+//!   ([`pantala_session::Input::hold_back`]) and runs later, that of other connections in the turn
+//!   within, that of the script's own when it has ended. So no window has a position in any input
+//!   across a turn within, but that of the frozen one.
 //! * No script runs in a turn within (it gets `-BUSY`), so the Lua state isn't entered again; and the hook is called between instructions of Lua,
 //!   never in the midst of a command, so the executor isn't either.
 //! * The periodic work of a turn within is that of any turn, but for the frozen connection and the Lua states, which it passes over.
@@ -33,7 +35,7 @@ pub struct Suspended {
     pub window: Window,
     /// Which of its commands runs.
     pub at: usize,
-    /// The commands behind that one aren't to be run: they were or will be parsed again.
+    /// The commands behind that one aren't to be run: they are, or will be, held back.
     pub is_given_up: bool,
 }
 
@@ -44,11 +46,11 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some(suspended) = self.suspended.last_mut() {
             suspended.is_given_up = true;
             let reactor = &mut self.clients.reactor;
-            for (at, entry) in suspended.window.entries.iter().enumerate() {
+            for (at, entry) in suspended.window.first_of_each() {
                 if entry.connection != index
                     && let Some(connection) = &mut reactor.connections[entry.connection as usize]
                 {
-                    connection.input.rewind(&mut reactor.io, suspended.window.of_connection(entry.connection, at));
+                    connection.input.hold_back(suspended.window.of_connection(entry.connection, at));
                 }
             }
         }

@@ -86,8 +86,17 @@ impl Window {
         &self.ranges[entry.first_arg as usize..(entry.first_arg + entry.args) as usize]
     }
 
+    /// The first entry of each connection, with its index: neighbours are of one connection mostly,
+    /// so the others are passed over cheaply. One that isn't among neighbours comes again.
+    #[inline]
+    pub fn first_of_each(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        let mut last = None;
+        let is_first = move |(_, entry): &(usize, &Entry)| last.replace(entry.connection) != Some(entry.connection);
+        self.entries.iter().enumerate().filter(is_first)
+    }
+
     /// The commands of a connection from the entry at `from` on: those that are any.
-    pub fn of_connection(&self, connection: u32, from: usize) -> impl Iterator<Item = Unrun<'_>> + Clone {
+    pub fn of_connection(&self, connection: u32, from: usize) -> impl Iterator<Item = Unrun<'_>> {
         let is_its = move |entry: &&Entry| entry.connection == connection && !matches!(entry.what, What::Broken(_));
         self.entries[from..].iter().filter(is_its).map(|entry| {
             let Entry { begin, end, is_inline, .. } = *entry;

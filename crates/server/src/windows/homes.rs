@@ -55,7 +55,7 @@ impl Windows {
     ) -> usize {
         let entries = &window.entries[at..];
         let Some(connection) = &mut d.clients.reactor.connections[entries[0].connection as usize] else { return 0 };
-        // Those behind one that waits in this window are parsed again when it has run.
+        // Those behind one that waits in this window are held back until it has run.
         if connection.state != State::Open || !connection.waits.has_waited {
             return 0;
         }

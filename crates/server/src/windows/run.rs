@@ -227,14 +227,7 @@ impl Windows {
             d.clients.tally.end_window(all_took);
             self.end_watch(d, &window, began, all_took);
         }
-        // What was parsed behind a command that had to wait is parsed again when it has its answer.
-        for (at, entry) in window.entries.iter().enumerate() {
-            if let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize]
-                && connection.state != State::Open
-            {
-                connection.input.rewind(&mut d.clients.reactor.io, window.of_connection(entry.connection, at));
-            }
-        }
+        hold_back(d, &window);
         window.clear();
         self.window = window;
         all_took
@@ -521,6 +514,18 @@ impl Windows {
         }
         if d.clients.limits.alarm.is_reached(connection) {
             d.clients.yield_at_piece(index, before);
+        }
+    }
+}
+
+/// Has commands that were parsed behind one that has to wait run when it has its answer.
+#[inline]
+fn hold_back<L: EventLoop>(d: &mut Dispatcher<'_, L>, window: &Window) {
+    for (at, entry) in window.first_of_each() {
+        if let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize]
+            && connection.state != State::Open
+        {
+            connection.input.hold_back(window.of_connection(entry.connection, at));
         }
     }
 }

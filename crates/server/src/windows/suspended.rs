@@ -28,11 +28,10 @@ impl Windows {
             return Some(window);
         }
         let is_own = |later: &Entry| later.connection == entry.connection;
-        if let Some(next) = window.entries[at + 1..].iter().position(is_own)
+        if window.entries[at + 1..].iter().any(is_own)
             && let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize]
         {
-            let later = window.of_connection(entry.connection, at + 1 + next);
-            connection.input.rewind(&mut d.clients.reactor.io, later);
+            connection.input.hold_back(window.of_connection(entry.connection, at + 1));
             d.clients.reactor.make_ready(entry.connection);
         }
         None
