@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
-"""What other clients get done beside scripts: those that declare their keys, and those that hold all shards.
+"""Throughput of clients beside scripts: with declared keys, and with all partitions held.
 
     python3 benches/beside_scripts.py --rounds 3 \\
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --workers 2 --shards 40'
 
-One process GETs small keys over --clients connections, --pipeline in one write; another calls a script over --script-clients connections, one call
-at a time each. Loads:
+One process GETs small keys over --clients connections, --pipeline in one write; another calls a
+script over --script-clients connections, one call at a time each. Loads:
 
 - none: no script.
 - declared: three commands on two random keys that the script declares.
-- copied: the same beside a write to a declared value of --copied-bytes, which Pantala copies before.
-- large: the same with a value of --large-bytes, for which Pantala takes all shards.
-- undeclared: as declared, but the script is told numbers and makes the keys itself.
-- undeclared long: the same with a loop of --spin rounds before.
-- declared long: declared, with that loop.
+- copied: the same and a write to a declared value of --copied-bytes, which Pantala copies first.
+- large: the same with a value of --large-bytes, for which Pantala takes all partitions.
+- undeclared: as declared, but the script gets numbers and builds the keys itself.
+- undeclared long: the same after a loop of --spin rounds.
+- declared long: as declared, after that loop.
 
-Of each: GETs a second, their ratio to the same peer's without a script, and calls of the script a second; medians over rounds, which are interleaved.
-{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+Prints GETs a second, their ratio to the same peer's without a script, and script calls a second;
+medians over interleaved rounds. {port} is replaced by a free port. Everything started is stopped
+again, on Ctrl-C too. Python's standard library suffices.
 """
 
 import multiprocessing
@@ -83,7 +84,7 @@ LOADS = ["none", "declared", "copied", "large", "undeclared", "declared long", "
 
 
 def run_load(port, clients, commands, answer_bytes, per_write, pipe):
-    """In a process of its own: sends commands when told to, over each connection when it has its answers, until told to stop; how many were answered."""
+    """Sends commands in a separate process from a start signal to a stop signal, each connection after its replies; returns the number of replies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     poll = select.epoll()
     missing = {}
@@ -118,13 +119,13 @@ def run_load(port, clients, commands, answer_bytes, per_write, pipe):
 
 
 class Load:
-    """A load that runs in a process of its own."""
+    """A load in a separate process."""
 
     def __init__(self, port, *about):
         self.pipe, there = multiprocessing.Pipe()
         self.process = multiprocessing.Process(target=run_load, args=(port, *about, there), daemon=True)
         self.process.start()
-        # Of this end only the process has a copy now: should it die, who waits for it is told.
+        # Only the process has this end now: if it dies, reading the other end fails.
         there.close()
         self.pipe.recv()
 
@@ -150,7 +151,7 @@ def fill(port, arguments):
 
 
 def measure(port, load, arguments):
-    """GETs and calls of the script a second."""
+    """Returns GETs and script calls a second."""
     answer_bytes = len(b"$%d\r\n" % len(VALUE)) + len(VALUE) + 2
     writes = [
         b"".join(encode("GET", f"key:{random.randrange(arguments.keyspace)}") for _ in range(arguments.pipeline)) for _ in range(500)

@@ -2,9 +2,9 @@
 """CPU time per operation of servers that speak RESP, head to head.
 
 Each round starts every peer in turn, pinned to one set of CPUs, drives it with redis-benchmark
-pinned to another, and stops it. Rounds are interleaved (peer A, peer B, peer A, ...), so that whatever
-else the host does hits all alike. The CPU time is the whole process's, all threads, user and system, read from its
-own clock in nanoseconds before and after each run.
+pinned to another, and stops it. Rounds are interleaved (peer A, peer B, peer A, ...), so that other
+load on the host affects all alike. CPU time is that of the whole process, all threads, user and
+system, read from its own clock in nanoseconds before and after each run.
 
     python3 benches/cpu_per_op.py --rounds 5 --pipeline 1,30 --test get,set --data-size 256 \\
         --clients 50 --requests 300000 \\
@@ -37,7 +37,7 @@ def parse_arguments():
         "--keyspace",
         type=int,
         default=1_000_000,
-        help="keys in use; few of them stay in the CPU's caches and flatter every server with a store",
+        help="keys in use; a few would stay in the CPU's caches and flatter every server with a store",
     )
     parser.add_argument("--server-cpus", default="0", help="taskset list for the server")
     parser.add_argument("--client-cpus", default="1", help="taskset list for redis-benchmark")
@@ -46,7 +46,7 @@ def parse_arguments():
 
 
 def drive(arguments, port, test, pipeline, requests):
-    """One run of redis-benchmark; returns its operations per second."""
+    """Runs redis-benchmark once; returns its operations per second."""
     command = [
         "taskset", "-c", arguments.client_cpus, "redis-benchmark", "-h", "127.0.0.1", "-p", str(port),
         "-t", test, "-n", str(requests), "-c", str(arguments.clients), "-P", str(pipeline),
@@ -62,7 +62,7 @@ def drive(arguments, port, test, pipeline, requests):
 
 
 def measure(arguments):
-    """(test, pipeline, peer) -> list of (CPU microseconds per operation, operations per second)."""
+    """Returns (test, pipeline, peer) -> list of (CPU microseconds per operation, operations per second)."""
     results = {}
     tests = arguments.test.split(",")
     pipelines = [int(depth) for depth in arguments.pipeline.split(",")]
@@ -70,7 +70,7 @@ def measure(arguments):
         for name, command in arguments.peer:
             with peers.Server(name, command, arguments.server_cpus) as server:
                 server.wait_ready()
-                # Random keys, three times as many as there are: 95% exist then. It warms both sides, too.
+                # Three times as many random keys as there are: 95% exist then. It warms both sides, too.
                 drive(arguments, server.port, "set", 30, max(3 * arguments.keyspace, 50_000))
                 for test in tests:
                     for pipeline in pipelines:

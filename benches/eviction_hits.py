@@ -5,13 +5,15 @@
         --peer 'redis=redis-server --port {port} --save "" --maxmemory 100mb' \\
         --peer 'pantala=target/release/pantala --port {port} --maxmemory 100mb'
 
-A client reads through the cache: it GETs keys that it draws by Zipf's law (--exponent), --pipeline at a time, and SETs those that
-were missing, --bytes bytes each. The first --warm-up requests aren't counted. Peers get the same requests, those
-of --seeds seeds in turn, each with a new server. For each policy and peer: the hit rate, the number of keys that
-are left, used_memory and resident memory at the end, each the median of all seeds (least to greatest), and the
-share of requests that go to as many of the most popular keys: the best that any policy could reach.
+A client reads through the cache: it GETs keys drawn by Zipf's law (--exponent), --pipeline at a
+time, and SETs missing ones, --bytes bytes each. The first --warm-up requests are not counted. All
+peers get the same requests, those of --seeds seeds in turn, each with a new server. Prints for each
+policy and peer the hit rate, the number of keys left, used_memory and resident memory at the end,
+each the median of all seeds (least to greatest), and the share of requests for as many of the most
+popular keys: the best that any policy could reach.
 
-{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
+standard library suffices.
 """
 
 import itertools
@@ -30,15 +32,15 @@ def parse_arguments():
     parser.add_argument("--keys", type=int, default=30_000)
     parser.add_argument("--bytes", type=int, default=10_000, help="of each value")
     parser.add_argument("--exponent", type=float, default=0.99)
-    parser.add_argument("--requests", type=int, default=300_000, help="that are counted")
-    parser.add_argument("--warm-up", type=int, default=100_000, help="requests before that")
+    parser.add_argument("--requests", type=int, default=300_000, help="number of counted requests")
+    parser.add_argument("--warm-up", type=int, default=100_000, help="requests before these")
     parser.add_argument("--pipeline", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
     return peers.parse(parser)
 
 
 class Zipf:
-    """Ranks of keys, the first being the most popular."""
+    """Draws ranks of keys; the first is the most popular."""
 
     def __init__(self, keys, exponent):
         self.sums = list(itertools.accumulate(rank**-exponent for rank in range(1, keys + 1)))
@@ -47,12 +49,12 @@ class Zipf:
         return source.choices(range(len(self.sums)), cum_weights=self.sums, k=count)
 
     def share(self, keys):
-        """The share of requests that go to so many of the most popular keys."""
+        """Returns the share of requests for this many of the most popular keys."""
         return self.sums[min(keys, len(self.sums)) - 1] / self.sums[-1] if keys else 0.0
 
 
 def bulk(replies):
-    """Whether a value came, which is skipped."""
+    """Skips a reply; returns whether it had a value."""
     length = int(reply_line(replies)[1:])
     if length >= 0:
         replies.read(length + 2)
@@ -60,7 +62,7 @@ def bulk(replies):
 
 
 def read_through(client, replies, batches, names, value):
-    """Runs requests, a batch at a time, and returns the number of hits."""
+    """Runs requests in batches; returns the number of hits."""
     hits = 0
     for batch in batches:
         client.sendall(b"".join(encode("GET", names[rank]) for rank in batch))
@@ -75,7 +77,7 @@ def read_through(client, replies, batches, names, value):
 
 
 def batched(ranks, count):
-    """Ranks, so many at a time."""
+    """Yields ranks in batches."""
     return [ranks[at : at + count] for at in range(0, len(ranks), count)]
 
 
@@ -87,7 +89,7 @@ def info(client, replies):
 
 
 def measure(peer, policy, seed, zipf, arguments):
-    """Hit rate, keys at the end, and memory in MB."""
+    """Returns the hit rate, the keys left, and memory in MB."""
     source = random.Random(seed)
     names = [f"key:{number:08}" for number in range(arguments.keys)]
     source.shuffle(names)

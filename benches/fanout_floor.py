@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The least that a fan-out can cost: a peer for isolation_costs.py that only has the kernel send.
+"""The minimum cost of a fan-out: a peer for isolation_costs.py that only lets the kernel send.
 
-It answers PING, SUBSCRIBE and PUBLISH, whatever the channel, by one plain send(2) to each subscriber for all messages that came
-in one read. Its system time is what the kernel takes for that; its user time is Python's, and no floor of anything.
+It replies to PING, SUBSCRIBE and PUBLISH on any channel, with one plain send(2) to each subscriber for
+all messages of one read. Its system time is the kernel's cost of that; its user time is Python's and
+no floor of anything.
 
     python3 benches/fanout_floor.py --port 7000
 """
@@ -17,11 +18,11 @@ LISTENERS_MAX = 4096
 
 
 def commands(received):
-    """The commands that were received, each in one piece, as lists of words."""
+    """Yields the received commands as lists of words; each must arrive in one piece."""
     words = received.split(b"\r\n")
     at = 0
     while at < len(words) - 1:
-        # PING comes as a line of its own.
+        # PING is an inline command.
         count = int(words[at][1:]) if words[at].startswith(b"*") else 0
         yield words[at + 2 : at + 2 + 2 * count : 2] or [words[at]]
         at += 1 + 2 * count

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Holds `pantala-bench load` against redis-benchmark: the same keys on the same redis-server, in interleaved rounds.
+"""Compares `pantala-bench load` with redis-benchmark: the same keys on one redis-server, in rounds.
 
-The server runs on CPU 0, the generators on CPU 1. Beside throughput, latency and the server's CPU time per operation it prints how many
-operations the server found in one read: whether a generator keeps its pipelines whole. At the end: ratios to redis-benchmark within a
-round, median (least-greatest).
+The server runs on CPU 0, the generators on CPU 1. Prints throughput, latency, the server's CPU time
+per operation, and the operations in one read of the server, which shows whether a generator keeps its
+pipelines whole; at the end ratios to redis-benchmark within a round, median (least-greatest).
 
     chrt -f 5 python3 benches/generator_agreement.py --rounds 4
 
-`load` runs three times: as it is, where all clients draw the same sequence of keys (as in memtier_benchmark); with
---distinct-client-seed; and so at the rate that redis-benchmark had just reached, since latencies of who drives more are those of a
-longer queue. redis-benchmark itself can't be held to a rate. At a rate, latency counts from when an operation was due.
-Python's standard library suffices; everything started is stopped.
+`load` runs three times: with its defaults, where all clients draw the same sequence of keys (as in
+memtier_benchmark); with --distinct-client-seed; and with that at the rate that redis-benchmark has
+just reached, since a generator that drives more makes a longer queue. redis-benchmark has no rate
+option. At a rate, latency counts from when an operation was due. Everything started is stopped.
+Python's standard library suffices.
 """
 
 import argparse
@@ -78,7 +79,7 @@ def fill(bench, port):
 
 
 def one_round(arguments, port, pid, pipeline, requests, seen):
-    """Runs each generator once, and keeps what it found in `seen`."""
+    """Runs each generator once, and adds its results to `seen`."""
     read = ["--ratio", "0:1", "--pipeline", str(pipeline), "-n", str(requests // CLIENTS)]
     distinct = [*read, "--distinct-client-seed"]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What transactions and messages cost: CPU time per operation of servers that speak RESP, head to head.
+"""CPU time per transaction, script call and message of servers that speak RESP, head to head.
 
     python3 benches/isolation_costs.py --rounds 5 \\
         --peer 'redis=redis-server --port {port} --save "" --appendonly no' \\
@@ -7,16 +7,19 @@
 
 Loads, each from this process, pinned to one set of CPUs while the server has another:
 
-- transactions: each client sends MULTI, 4 SETs of random keys and EXEC in one write, waits for all six replies, and again. One operation
-  is one transaction.
+- transactions: each client sends MULTI, 4 SETs of random keys and EXEC in one write, waits for all
+  six replies, and repeats. One operation is one transaction.
 - sets: the same 4 SETs in one write without MULTI and EXEC. One operation is one such write.
-- scripts: EVAL of three commands on two random keys that it declares. One operation is one call.
-- jobs: EVALSHA of nine commands that carry a job through a queue of which it is told the prefix, as BullMQ's do: no key is declared. One
-  operation is one call.
-- publish: one client publishes to --subscribers others, --publish-pipeline messages of --message-size bytes in one write. One operation is one message delivered to
-  one subscriber. In "lockstep" it goes on when all subscribers have got what it has published, else when it has its answers, as clients do: it is a process of its own then.
+- scripts: EVAL of three commands on two declared random keys. One operation is one call.
+- jobs: EVALSHA of nine commands that carry a job through a queue, with the queue's prefix as its only
+  argument, as BullMQ's scripts: no key is declared. One operation is one call.
+- publish: one client publishes to --subscribers others, --publish-pipeline messages of --message-size
+  bytes in one write. One operation is one message delivered to one subscriber. In "lockstep" it
+  continues when all subscribers have received everything; otherwise when it has its replies, as
+  clients do, from a separate process.
 
-Of scripts and jobs --script-pipeline calls stand in one write. Rounds are interleaved as in cpu_per_op.py; ratios are to the first peer in the same round, medians over rounds.
+Scripts and jobs are sent --script-pipeline calls in one write. Rounds are interleaved as in
+cpu_per_op.py; ratios are to the first peer in the same round, medians over rounds.
 """
 
 import hashlib
@@ -37,7 +40,7 @@ redis.call('INCR', KEYS[2])
 return redis.call('GET', KEYS[1])
 """
 
-# Replies how many words the job's hash has.
+# Replies the number of words of the job's hash.
 JOB_SCRIPT = """
 local prefix, name, data, time = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local id = redis.call('INCR', prefix .. 'id')
@@ -72,7 +75,7 @@ def parse_arguments():
 
 
 class Spent:
-    """CPU time of a server, and the kernel's part of it."""
+    """Returns the CPU time of a server, and the kernel's part of it."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -115,7 +118,7 @@ def job(_, value):
 
 
 def run_writes(arguments, server, make, pipeline=1):
-    """Each client sends what `make` gives so many times in one write and waits for the answer; CPU microseconds of one of them, in all and the kernel's."""
+    """Each client repeatedly sends a batch from `make` in one write and waits for the replies; returns CPU microseconds per operation, in all and the kernel's."""
     value = b"x" * arguments.data_size
     ones = [make(arguments, value) for _ in range(5000)]
     prepared = [b"".join(write for write, _ in ones[at : at + pipeline]) for at in range(0, len(ones) - pipeline, pipeline)]
@@ -126,7 +129,7 @@ def run_writes(arguments, server, make, pipeline=1):
     turns = max(arguments.operations // len(clients) // pipeline, 1)
     at = 0
     spent = Spent(server.process.pid)
-    # A tenth more, first, to warm both sides.
+    # A tenth more first, to warm both sides.
     for turn in range(-(turns // 10) - 1, turns):
         if turn == 0:
             spent.begin()
@@ -142,7 +145,7 @@ def run_writes(arguments, server, make, pipeline=1):
 
 
 class Audience:
-    """Subscribers of one channel, and what they have to get."""
+    """Subscribers of one channel, and the messages that they expect."""
 
     def __init__(self, arguments, server):
         subscribe = encode(b"SUBSCRIBE", b"news")
@@ -158,7 +161,7 @@ class Audience:
         self.message_bytes = arguments.subscribers * len(encode(b"message", b"news", message_of(arguments)))
 
     def hear(self, messages):
-        """Receives so many messages as each subscriber."""
+        """Receives this many messages on each subscriber."""
         missing = messages * self.message_bytes
         while missing > 0:
             for number, _ in self.poll.poll(10):
@@ -208,7 +211,7 @@ def run_publish(arguments, server, pipeline, is_lockstep):
 
 
 def runs(arguments):
-    """Name and function of each load."""
+    """Returns name and function of each load."""
     for load in arguments.load.split(","):
         if load == "publish":
             for depth in map(int, arguments.publish_pipeline.split(",")):
@@ -227,7 +230,7 @@ def runs(arguments):
 
 
 def measure(arguments):
-    """(load, peer) -> CPU microseconds per operation, in all and the kernel's, by round."""
+    """Returns (load, peer) -> CPU microseconds per operation, in all and the kernel's, by round."""
     results = {}
     for round_number in range(arguments.rounds):
         for name, command in arguments.peer:

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Pipelines of GETs whose replies are long together, and what another client notices of them.
+"""Pipelines of GETs with long replies, and the delay of another client.
 
     python3 benches/large_pipelines.py --rounds 5 \\
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --workers 1'
 
-For each load and peer, medians of the rounds with their least and greatest, and the ratios to the first peer in the same rounds: seconds from the
-first byte sent to the last one received, the longest GET of another client in milliseconds meanwhile (it asks every half millisecond, from a
-process of its own), and, in the rows `unread`, the longest such GET while the pipeline runs for a client that doesn't read, resident memory by
-the bytes of its replies, and the longest GET in the second after that client has gone. In each round a peer has a server of its own.
+Prints for each load and peer medians of the rounds (least-greatest), and ratios to the first peer in
+the same rounds: seconds from the first byte sent to the last one received, and the longest GET of
+another client meanwhile, in milliseconds (one every half millisecond, from a separate process). Rows
+`unread` are of a client that does not read: the longest GET while its pipeline runs, resident memory
+divided by the bytes of its replies, and the longest GET in the second after it disconnects. Each
+round starts a new server for each peer.
 
-{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
+standard library suffices.
 """
 
 import multiprocessing
@@ -47,7 +50,7 @@ def probe(port, going, worst_s):
 
 
 class Probe:
-    """A client that asks again and again, and how long it waited at most, in seconds."""
+    """A client that sends GETs repeatedly, and its longest wait in seconds."""
 
     def __init__(self, port):
         self.going, self.worst_s = multiprocessing.Value("i", 1), multiprocessing.Value("d", 0.0)
@@ -78,7 +81,7 @@ def prepare(server, value_bytes):
 
 
 def read(server, count, value_bytes):
-    """Seconds that the pipeline takes, and the longest GET meanwhile, in milliseconds."""
+    """Returns the seconds of the pipeline, and the longest GET meanwhile, in milliseconds."""
     client, other = prepare(server, value_bytes), Probe(server.port)
     time.sleep(0.3)
     other.take_ms()
@@ -98,7 +101,7 @@ def read(server, count, value_bytes):
 
 
 def leave(server, count, value_bytes):
-    """The longest GET while the pipeline runs, memory by its replies, and the longest GET when its client has gone."""
+    """Returns the longest GET while the pipeline runs, memory per byte of its replies, and the longest GET after its client has disconnected."""
     client, other = prepare(server, value_bytes), Probe(server.port)
     asking, done = server.connect(), b":1\r\n"
     time.sleep(0.3)
@@ -110,7 +113,7 @@ def leave(server, count, value_bytes):
         if asking.recv(len(done)) == done:
             break
         time.sleep(0.002)
-    # The answer to a question that waited may be counted a moment later.
+    # The reply to a delayed GET may be counted a moment later.
     time.sleep(0.1)
     running_ms = other.take_ms()
     memory = (resident_bytes(server) - before) / (count * value_bytes)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Resident memory per key of servers that speak RESP.
 
-Each peer is started alone, filled, asked of the kernel (VmRSS in /proc/PID/status, before and after), and
+Each peer is started alone, filled, measured (VmRSS in /proc/PID/status, before and after), and
 stopped; then the next. Two fillings, each in a server of its own:
 
 * populate: DEBUG POPULATE of --keys pairs key:N / value:N;
 * values: --value-keys keys of 16 bytes with values of --value-size bytes, by pipelined SET.
 
-Before the first reading a server gets the second filling's traffic as GETs of keys that it doesn't have: what its
-connections and workers take for buffers is not a key's. "started with" says what it takes then.
+Before the first reading a server gets the second filling's traffic as GETs of missing keys, so that
+buffers of connections and workers do not count as keys. "started with" is its memory then.
 
     python3 benches/memory_per_key.py \\
         --peer 'redis=redis-server --port {port} --save "" --enable-debug-command yes' \\
@@ -23,7 +23,7 @@ import time
 import peers
 from peers import reply_line
 
-# What a server gives back after the filling (buffers, a rehash's old table) is not what its keys take.
+# Memory that a server frees after the filling (buffers, a rehash's old table) is not its keys'.
 SETTLE_S = 2
 SETS_PER_BATCH = 1000
 WARM_UP_BATCHES = 50
@@ -47,13 +47,13 @@ def resident_bytes(pid):
 
 
 def ask(replies, connection, command):
-    """A command whose reply is one line; returns it without its line end."""
+    """Sends a command whose reply is one line; returns it without its line end."""
     connection.sendall(command + b"\r\n")
     return reply_line(replies)
 
 
 def warm_up(arguments, connection, replies):
-    """Traffic of the size of the second filling's that stores nothing."""
+    """Sends traffic of the second filling's size that stores nothing."""
     key = b"x" * (KEY_BYTES + arguments.value_size)
     batch = b"*2\r\n$3\r\nGET\r\n$%d\r\n%s\r\n" % (len(key), key) * SETS_PER_BATCH
     for _ in range(WARM_UP_BATCHES):
@@ -91,7 +91,7 @@ def set_values(arguments, connection, replies):
 
 
 def measure(arguments, name, command, fill):
-    """Resident bytes per key: all, and beyond key and value; and resident bytes at the start."""
+    """Returns resident bytes per key, in all and besides key and value, and resident bytes at the start."""
     with (
         peers.Server(name, command) as server,
         server.connect() as connection,

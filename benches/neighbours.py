@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""What others notice of a command over millions of elements.
+"""Delay of other clients by a command over millions of elements.
 
     python3 benches/neighbours.py \\
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --workers 2 --shards 40'
 
-One connection runs a long command on keys of one shard (KEYS, SORT BY and FLUSHALL: on all); --probes others meanwhile GET a small key that lives in another
-shard (the other half of the slots), each every two milliseconds. For each command: how long it took its client, how many of the
-probing connections stood still for at least half of that time (those that share a worker with the client), and of all the others
-together the median, 99th percentile and longest time of a GET, in milliseconds. The first line of a peer is without a command.
+One connection runs a long command on keys of one partition (KEYS, SORT BY and FLUSHALL: of all);
+--probes others GET a small key of another partition (in the other half of the slots), each every two
+milliseconds. Prints for each command its time, how many probing connections waited for at least half
+of that (those that share a worker with its client), and of all the others together the median, 99th
+percentile and longest GET in milliseconds. The first line of a peer is without a command.
 
-{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
+standard library suffices.
 """
 
 import multiprocessing
@@ -25,7 +27,7 @@ SLOTS = 16384
 PROBE_EVERY_S = 0.002
 IDLE_S = 2.0
 PER_BATCH = 1000
-# A GET that waits less than this waits for no command.
+# A shorter GET did not wait for a command.
 STALL_MIN_MS = 5.0
 
 
@@ -45,7 +47,7 @@ def slot(key):
     return crc % SLOTS
 
 
-# A hash tag of either half of the slots.
+# A hash tag in each half of the slots.
 LOW = next(tag for tag in map(str, range(1000)) if slot(tag.encode()) < SLOTS // 4)
 HIGH = next(tag for tag in map(str, range(1000)) if slot(tag.encode()) > SLOTS - SLOTS // 4)
 PROBE = f"{{{HIGH}}}small"
@@ -55,7 +57,7 @@ def name(kind, number=0):
     return f"{{{LOW}}}{kind}:{number}"
 
 
-# Title, and its words.
+# Title and arguments.
 COMMANDS = [
     ("SUNION of two sets", ("SUNION", name("set", 0), name("set", 1))),
     ("ZRANGE of everything", ("ZRANGE", name("zset"), 0, -1)),
@@ -66,13 +68,13 @@ COMMANDS = [
     ("DEL of a set", ("DEL", name("stored"))),
     ("DEL of a sorted set", ("DEL", name("zset"))),
     ("UNLINK of a set", ("UNLINK", name("set", 0))),
-    # Last: of a million keys, a set and a list, nothing is left.
+    # Last: it deletes the million keys, the set and the list.
     ("FLUSHALL", ("FLUSHALL",)),
 ]
 
 
 def fill(port, members):
-    """The large collections, and as many keys."""
+    """Creates the large collections, and as many keys."""
     with connect(port) as client, client.makefile("rb") as replies:
         for start in range(0, members, PER_BATCH):
             numbers = range(start, start + PER_BATCH)
@@ -91,13 +93,13 @@ def fill(port, members):
 
 
 def run_command(port, words, pipe):
-    """In a process of its own: sends the command when told to, reads all of the reply, tells when it began and ended."""
+    """Sends the command in a separate process after a start signal, reads the whole reply, reports start and end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with connect(port) as client:
         pipe.send("ready")
         pipe.recv()
         start = time.monotonic()
-        # The end of the reply to the second is the end of all.
+        # The reply to the second command ends all.
         client.sendall(encode(*words) + encode("ECHO", "the end of it"))
         tail = b""
         first = None
@@ -112,7 +114,7 @@ def run_command(port, words, pipe):
 
 
 class Probes:
-    """Connections that each GET the small key again and again."""
+    """Connections that each GET the small key repeatedly."""
 
     def __init__(self, port, count):
         self.selector = selectors.DefaultSelector()
@@ -125,7 +127,7 @@ class Probes:
         self.sent = [None] * count
 
     def run(self, is_over):
-        """Until it is over and all answers are there: per connection pairs of the time a GET was sent and how long it took."""
+        """Runs until the command has ended and all replies have arrived; returns (send time, duration) of each GET, by connection."""
         taken = [[] for _ in self.clients]
         request = encode("GET", PROBE)
         while True:

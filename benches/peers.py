@@ -1,7 +1,7 @@
-"""What the scripts of this folder share: peers and their servers, RESP, and how a script begins and ends.
+"""Shared by the scripts of this folder: peers and their servers, RESP, start and end of a script.
 
-A peer is a server by name and command (`--peer NAME=COMMAND`), where {port} stands for a free port. Everything started is
-stopped again, on Ctrl-C and SIGTERM too.
+A peer is a server with a name and a command (`--peer NAME=COMMAND`), where {port} stands for a free
+port. Everything started is stopped again, on Ctrl-C and SIGTERM too.
 """
 
 import argparse
@@ -23,14 +23,14 @@ REPLY_WAIT_S = 300
 
 
 def parser(about):
-    """A parser of a script's arguments, --peer among them; `about` is the script's own documentation."""
+    """Returns a parser of a script's arguments, --peer included; `about` is the script's documentation."""
     made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--peer", action="append", required=True, metavar="NAME=COMMAND")
     return made
 
 
 def parse(made):
-    """The arguments, each peer as its name and its command."""
+    """Parses the arguments; each peer becomes its name and its command."""
     arguments = made.parse_args()
     arguments.peer = [peer.split("=", 1) for peer in arguments.peer]
     if any(len(peer) != 2 for peer in arguments.peer):
@@ -60,12 +60,12 @@ def free_port():
 
 
 def process_cpu_s(pid):
-    """All threads of the process, the ended ones too: the kernel numbers a process's clock so."""
+    """Returns the clock of a process as the kernel numbers it: all threads, ended ones too."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def process_system_s(pid):
-    """What of that the kernel took, to a hundredth of a second."""
+    """Returns the system part of that, to a hundredth of a second."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
         return int(stat.read().rsplit(")", 1)[1].split()[12]) / os.sysconf("SC_CLK_TCK")
 
@@ -97,7 +97,7 @@ class Server:
         self.connect().close()
 
     def connect(self):
-        """A connection, as soon as the server answers."""
+        """Returns a connection as soon as the server replies."""
         deadline = time.monotonic() + START_WAIT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
@@ -125,20 +125,20 @@ class Server:
 
 
 def connect(port):
-    """A connection without delays, on which a reply is waited for as long as the slowest may take."""
+    """Returns a connection without Nagle's delay, whose timeout allows for the slowest reply."""
     client = socket.create_connection(("127.0.0.1", port), timeout=REPLY_WAIT_S)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return client
 
 
 def encode(*words):
-    """A command as it is sent; words are bytes, or whatever has a text."""
+    """Encodes a command; words are bytes, or anything with a text."""
     words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
 def reply_line(replies):
-    """A line of a reply, without its end; an error is raised."""
+    """Reads a line of a reply, without its end; raises an error reply."""
     line = replies.readline()
     if not line.endswith(b"\r\n"):
         raise RuntimeError("the server closed the connection")
@@ -148,7 +148,7 @@ def reply_line(replies):
 
 
 def receive(client, length):
-    """Exactly so many bytes, which must be replies without an error."""
+    """Reads exactly this many bytes, which must be replies without an error."""
     got = b""
     while len(got) < length:
         part = client.recv(length - len(got))
@@ -161,12 +161,12 @@ def receive(client, length):
 
 
 def spread(figures, digits=3):
-    """The median of figures, and their least and greatest."""
+    """Returns the median of values, and their least and greatest."""
     low, high = min(figures), max(figures)
     return f"{statistics.median(figures):.{digits}f}", f"({low:.{digits}f}-{high:.{digits}f})"
 
 
 def columns(figures, base, digits=3):
-    """Figures of rounds as a table has them, and their ratios to those of the first peer in the same rounds."""
+    """Formats the values of rounds, and their ratios to the first peer's in the same rounds."""
     (middle, around), (ratio, ratio_around) = spread(figures, digits), spread([a / b for a, b in zip(figures, base)])
     return f"{middle:>9} {around:>17} {ratio:>7} {ratio_around:>15}"

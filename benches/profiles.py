@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Where the server's CPU time goes in each named workload: `perf` beside one server, one round of each.
+"""CPU time of the server by function in each named workload: `perf` on one server, one round each.
 
-    python3 benches/profiles.py --server 'target/release/pantala --port {port} --save "" --workers 1 --shards 40' transactions mset10
+    python3 benches/profiles.py transactions mset10 \\
+        --server 'target/release/pantala --port {port} --save "" --workers 1 --shards 40'
 
-Without names: all workloads but `aof`. Prints for each the kernel's share of the samples and the server's own functions with the largest shares
-(of all samples). The server runs on CPU 0, the generator on CPU 1. Keys are loaded while perf looks on already, so a test takes
-much longer than that (--test-time, --scale). Needs perf (Debian: linux-perf); software clock, no hardware counters.
+Without names: all workloads but `aof`. Prints for each the kernel's share of the samples, and the
+server's functions with the largest shares (of all samples). The server runs on CPU 0, the generator
+on CPU 1. perf also records the loading of keys, so run a test for much longer than that (--test-time,
+--scale). Needs perf (Debian: linux-perf); software clock, no hardware counters.
 """
 
 import argparse
@@ -34,7 +36,7 @@ def samples(data):
 
 
 def short(name):
-    """A function's name without its crates' and types' paths."""
+    """Returns a function's name without the paths of crates and types."""
     name = name.strip()
     return "::".join(part for part in name.replace("<", " ").replace(">", " ").split()[-1].split("::")[-2:])
 

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""What an operation costs by stage: the kernel, the parser, the gate, ...
+"""Cost of an operation by stage: the kernel, the parser, the gate, ...
 
     python3 benches/stages.py --peer 'pantala=target/release/pantala --port {port} --workers 1 --shards 40'
 
-Two measurements for each of GET and SET at pipeline 1 and 30. The server on a CPU of its own, driven by redis-benchmark: CPU time per
-operation, in the kernel and outside. And under callgrind, driven by this script: instructions per operation by function, counted in a
-short run and in a longer one, so that the difference is free of start and end. Each function belongs to a stage (FUNCTIONS and FILES
-below); what belongs to none is the row `unassigned`. The time outside the kernel is shared out in proportion to instructions: a stage
-that waits for memory (find, copy) takes more than its share, one that computes (parse) less.
+Two measurements for each of GET and SET at pipeline 1 and 30. First, the server on a CPU of its own,
+driven by redis-benchmark: CPU time per operation, in the kernel and outside. Second, under callgrind,
+driven by this script: instructions per operation by function, counted in a short run and a longer one,
+so that the difference is free of start and end. Each function belongs to a stage (FUNCTIONS and FILES
+below), or to the row `unassigned`. Time outside the kernel is divided in proportion to instructions:
+a stage that waits for memory (find, copy) takes more than its share, one that computes (parse) less.
 
-callgrind knows no io_uring, so the event loop's instructions are those of epoll, whatever the first measurement ran on. Needs
-valgrind, redis-benchmark, and a build that keeps its function names (`cargo build --release`). Instructions are the same on a busy
-host; times aren't. Everything started is stopped again, on Ctrl-C too. Python's standard library suffices.
+callgrind does not know io_uring, so the event loop's instructions are those of epoll, whatever the
+first measurement ran on. Needs valgrind, redis-benchmark, and a build that keeps its function names
+(`cargo build --release`). Instructions are the same on a busy host, times are not. Everything started
+is stopped again, on Ctrl-C too. Python's standard library suffices.
 """
 
 import argparse
@@ -32,7 +34,7 @@ VALUE_BYTES = 256
 GET_REPLY_BYTES = len(b"$256\r\n") + VALUE_BYTES + len(b"\r\n")
 SET_REPLY_BYTES = len(b"+OK\r\n")
 
-# In the order of the table. The kernel is measured apart.
+# In the order of the table. The kernel is measured separately.
 STAGES = {
     "loop": "event loop: poll, receive, send",
     "parse": "parse RESP",
@@ -45,8 +47,9 @@ STAGES = {
     "unassigned": "assigned to no stage",
 }
 
-# A function's name decides; the first match counts. "" leaves it to the file that the code (inlined into that function) comes from, and
-# what no file decides is `window`. A function that isn't here is left to its files, too, and is unassigned if they decide nothing.
+# A function's stage by its name; the first match counts. "" means by the file of the code (inlined
+# into that function), or `window` if no file matches. A function that is not here also goes by its
+# files, and is unassigned if none matches.
 FUNCTIONS = [
     (r"worker::run::.*(run_entry|run_ready|run_window|note_plain)", ""),
     (r"pantala_resp::parser", "parse"),
@@ -68,7 +71,7 @@ FILES = [
     (r"server/src/stats|(clients|windows)/slow|engine/src/events/latency|std/src/time|time\.rs", "figures"),
     (r"crates/runtime/|io-uring|crates/session/|server/src/reactor|clients/events", "loop"),
 ]
-# What works for whoever calls it: copies, comparisons, memory. Counted where it is called.
+# Helpers, counted with their callers: copies, comparisons, memory.
 BORROWED = re.compile(r"^(__?mem|memcpy|memmove|memset|memcmp|bcmp|__bcmp|_?mi_|malloc|free|calloc|realloc|__rust|__rdl|__rg)|GlobalAlloc")
 
 
@@ -79,13 +82,13 @@ def parse_arguments():
     parser.add_argument("--rounds", type=int, default=3, help="of the measurement of CPU time; medians count")
     parser.add_argument("--requests", type=int, default=100_000, help="operations of a round at pipeline 1; ten times as many at 30")
     parser.add_argument("--keyspace", type=int, default=1_000_000, help="keys of the measurement of CPU time")
-    parser.add_argument("--functions", type=int, default=0, metavar="N", help="show the N dearest functions of each stage too")
+    parser.add_argument("--functions", type=int, default=0, metavar="N", help="also show the N most expensive functions of each stage")
     parser.add_argument("--server-cpus", default="0")
     parser.add_argument("--client-cpus", default="1")
     arguments = peers.parse(parser)
     if len(arguments.peer) != 1:
         parser.error("one --peer")
-    # What cpu_per_op's driver wants to know besides.
+    # Further settings of cpu_per_op's driver.
     arguments.clients, arguments.data_size, arguments.client_threads = 50, VALUE_BYTES, 0
     return arguments
 
@@ -110,7 +113,7 @@ def stage_of_file(file):
 
 
 def read_profile(lines):
-    """(function, file) -> instructions, of a file that callgrind wrote; borrowed functions counted with their callers."""
+    """Returns (function, file) -> instructions of a callgrind file; helpers are counted with their callers."""
     names = {"file": {}, "function": {}}
     costs = collections.Counter()
     file = function = callee = ""
@@ -154,7 +157,7 @@ def request(test, number):
 
 
 def profile(command, test, pipeline, operations):
-    """What a server takes from its start to its end with so many operations between."""
+    """Returns a server's instructions from start to end with this many operations."""
     with tempfile.NamedTemporaryFile() as out:
         under = f"valgrind --tool=callgrind --callgrind-out-file={out.name} {command} --io-backend epoll --hz 1 --pin-threads no"
         with peers.Server("callgrind", under) as server:
@@ -175,7 +178,7 @@ def profile(command, test, pipeline, operations):
 
 
 def instructions(arguments, test, pipeline):
-    """(function, file) -> instructions per operation."""
+    """Returns (function, file) -> instructions per operation."""
     command, count = arguments.peer[0][1], arguments.operations
     longer = profile(command, test, pipeline, 3 * count)
     longer.subtract(profile(command, test, pipeline, count))
@@ -183,7 +186,7 @@ def instructions(arguments, test, pipeline):
 
 
 def cpu_ns(arguments):
-    """(test, pipeline) -> rounds of (all, kernel's) CPU time per operation."""
+    """Returns (test, pipeline) -> rounds of (all, kernel's) CPU time per operation."""
     results = collections.defaultdict(list)
     name, command = arguments.peer[0]
     for _ in range(arguments.rounds):

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""What client-side caching costs the others: GET and SET of keys that 10,000 clients track, against the same without tracking.
+"""Cost of client-side caching: GET and SET of keys that 10,000 clients track, and without tracking.
 
-    python3 benches/tracking.py --peer 'pantala=target/release/pantala --port {port} --workers 2 --maxclients 15000'
+    python3 benches/tracking.py \\
+        --peer 'pantala=target/release/pantala --port {port} --workers 2 --maxclients 15000'
 
-10,000 connections stay open in both phases. In the second one each of them tracks and has read ten of the keys, and reads those
-that it was told of anew before each measurement, so that all keys are tracked when it begins. redis-benchmark makes the load: GET
-and SET of random keys, without pipelining and with `--pipeline`. Prints the throughput of both phases and their ratio within a
-round, one server per peer and round. {port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too.
-Python's standard library suffices.
+10,000 connections stay open in both phases. In the second one each of them tracks and has read ten of
+the keys, and rereads invalidated ones before each measurement, so that all keys are tracked when it
+starts. redis-benchmark sends GET and SET of random keys, without pipelining and with `--pipeline`.
+Prints the throughput of both phases and their ratio within a round, one server per peer and round.
+{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
+standard library suffices.
 """
 
 import re
@@ -21,7 +23,7 @@ from peers import connect, encode
 KEYS_EACH = 10
 AT_ONCE = 500
 REPLY_BYTES_MAX = 1 << 16
-# Of redis-benchmark's keys, which have twelve digits.
+# redis-benchmark's keys have twelve digits.
 KEY = "key:%012d"
 
 
@@ -37,14 +39,14 @@ def parse_arguments():
 
 
 class Readers:
-    """The connections that track, or only stand there."""
+    """Connections that track, or are idle."""
 
     def __init__(self, port, count):
         self.sockets = [connect(port) for _ in range(count)]
         self.ask(lambda _: encode("HELLO", "3"), b"modules\r\n*0\r\n")
 
     def ask(self, request, end):
-        """Asks all, many at a time, and takes what each gets up to the end of the answer."""
+        """Sends a command on all connections, many at a time; returns what each receives until its reply."""
         for first in range(0, len(self.sockets), AT_ONCE):
             some = range(first, min(first + AT_ONCE, len(self.sockets)))
             for number in some:
@@ -61,7 +63,7 @@ class Readers:
         self.ask(lambda _: encode("CLIENT", "TRACKING", "ON"), b"+OK\r\n")
 
     def read(self):
-        """Has each read its keys, and takes what it was told."""
+        """Lets each connection read its keys, and collects its invalidations."""
         keys_of = lambda number: [KEY % (number * KEYS_EACH + key) for key in range(KEYS_EACH)]
         self.ask(lambda number: encode("MGET", *keys_of(number)) + encode("ECHO", "end"), b"$3\r\nend\r\n")
 
@@ -71,7 +73,7 @@ class Readers:
 
 
 def throughput(arguments, port, test, pipeline):
-    """Operations a second, by redis-benchmark."""
+    """Returns operations a second, by redis-benchmark."""
     requests = arguments.requests * (10 if pipeline > 1 and test == "get" else 1)
     words = ["redis-benchmark", "-p", port, "-t", test, "-P", pipeline, "-c", arguments.clients, "-n", requests]
     words += ["-r", arguments.readers * KEYS_EACH, "-d", 64, "-q"]
@@ -80,7 +82,7 @@ def throughput(arguments, port, test, pipeline):
 
 
 def round_of(arguments, name, server_command):
-    """(test, pipeline) -> (operations a second without tracking, with it)."""
+    """Returns (test, pipeline) -> (operations a second without tracking, with it)."""
     figures = {}
     with peers.Server(name, server_command, arguments.server_cpus) as server:
         server.wait_ready()
@@ -98,7 +100,7 @@ def round_of(arguments, name, server_command):
 
 def main():
     arguments = parse_arguments()
-    # A descriptor for each connection.
+    # One descriptor for each connection.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     results = {name: [] for name, _ in arguments.peer}
     for _ in range(arguments.rounds):

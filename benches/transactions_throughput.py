@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""What isolation costs under contention: transactions of four SETs, against the same SETs alone.
+"""Cost of isolation under contention: transactions of four SETs, and the same SETs alone.
 
     python3 benches/transactions_throughput.py \\
         --peer 'io_uring=target/release/pantala --port {port} --workers 2 --shards 40' \\
         --peer 'epoll=target/release/pantala --port {port} --workers 2 --shards 40 --io-backend epoll'
 
-Many clients send `MULTI`, four SETs of random keys and `EXEC`, or the four SETs, several such groups in flight for each; pantala-bench
-makes the load, on the server's CPUs. Prints groups a second and CPU of the server's process per group, for both, and the ratios
-of transactions to SETs within a round; one server per peer, rounds interleaved. {port} is replaced by a free port. Everything
-started is stopped again, on Ctrl-C too. Python's standard library suffices.
+Many clients send `MULTI`, four SETs of random keys and `EXEC`, or the four SETs, several such groups in
+flight for each; pantala-bench generates the load, on the server's CPUs. Prints groups a second and CPU
+of the server's process per group, for both, and the ratios of transactions to SETs within a round; one
+server per peer, interleaved rounds. {port} is replaced by a free port. Everything started is stopped
+again, on Ctrl-C too. Python's standard library suffices.
 """
 
 import json
@@ -35,7 +36,7 @@ def parse_arguments():
 
 
 def measure(arguments, server, load):
-    """Groups a second, and microseconds of CPU for each."""
+    """Returns groups a second, and microseconds of CPU for each."""
     with tempfile.NamedTemporaryFile() as result:
         words = [arguments.load, "load", "-p", server.port, "-t", arguments.threads]
         words += ["-c", arguments.clients // arguments.threads, "--pipeline", arguments.pipeline]

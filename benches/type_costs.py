@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Collections head to head: CPU time per operation, of one large collection and of many small ones, driven by redis-benchmark.
+"""CPU time per operation on one large collection and on many small ones, by redis-benchmark.
 
     python3 benches/type_costs.py \\
         --peer 'redis=redis-server --port {port} --save ""' \\
         --peer 'pantala=target/release/pantala --port {port} --workers 1'
 
-Prints microseconds of the server's process, all threads, per operation; one server per peer and round, rounds interleaved, ratios to the first
-peer within a round. The load generator of pantala-bench drives one collection, streams, unions and memory: `pantala-bench compare --workload list`.
+Prints microseconds of the server's process, all threads, per operation; one server per peer and round,
+interleaved rounds, ratios to the first peer within a round. pantala-bench has workloads on one
+collection, streams, unions and memory: `pantala-bench compare --workload list`.
 
---only takes parts of titles, by semicolon: the rows to run. To add a row, add it to CPU. {port} is replaced by a free port. Everything started is
-stopped again, on Ctrl-C too. Python's standard library suffices.
+--only selects rows by parts of their titles, separated by semicolons. To add a row, add it to CPU.
+{port} is replaced by a free port. Everything started is stopped again, on Ctrl-C too. Python's
+standard library suffices.
 """
 
 import os
@@ -20,8 +22,9 @@ import sys
 import peers
 from peers import process_cpu_s
 
-# Title, operations per round, and a command of redis-benchmark: {r} is a random number below a million, {k} below 100,000. Rows run in this order in
-# one server, and find what the ones before them left. Rows with "fill" are not measured.
+# Title, operations per round, and a command of redis-benchmark: {r} is a random number below a
+# million, {k} below 100,000. Rows run in this order in one server, on the data of the rows before.
+# Rows with "fill" are not measured.
 CPU = [
     ("fill", 3_000_000, "HSET hash field:{r} value:{r}"),
     ("HSET, one hash of 1 M", 1_000_000, "HSET hash field:{r} value:{r}"),
@@ -69,7 +72,7 @@ def wanted(arguments, title):
 def drive(arguments, port, operations, command):
     """Runs a command by redis-benchmark."""
     keyspace = 100_000 if "{k}" in command else 1_000_000
-    # One random number below the keyspace: with {k} the members come from as few.
+    # One random number below the keyspace: with {k} it also bounds the members.
     words = [word.replace("{k}", "__rand_int__").replace("{r}", "__rand_int__") for word in command.split()]
     line = [
         "taskset", "-c", arguments.client_cpus, "redis-benchmark", "-h", "127.0.0.1", "-p", str(port), "-q",
@@ -81,7 +84,7 @@ def drive(arguments, port, operations, command):
 
 
 def groups(arguments):
-    """CPU's rows, each filling with the measured ones after it, if any of those is wanted."""
+    """Returns CPU's rows, each filling with the measured ones after it, if any of these is selected."""
     found, group, is_fill = [], [], False
     for row in CPU:
         if row[0] == "fill":

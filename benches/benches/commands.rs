@@ -1,4 +1,4 @@
-//! Finding a command's record by its name.
+//! Lookup of a command's record by name.
 
 use std::hint::black_box;
 

@@ -1,8 +1,8 @@
 //! The dictionary against hashbrown: find one by one and batched, insert with growth.
 //!
-//! `cargo bench -p pantala-benches --bench dict`; the size of 20 million, which takes 5 GB, only with
-//! `PANTALA_BENCH_LARGE=1`. For the ratios of the table, taken in interleaved rounds, and for bytes per key see
-//! `cargo run --release -p pantala-dict --example figures`.
+//! `cargo bench -p pantala-benches --bench dict`; the size of 20 million, which takes 5 GB, only
+//! with `PANTALA_BENCH_LARGE=1`. `cargo run --release -p pantala-dict --example figures` prints the
+//! ratios of docs/benchmarks.md, from interleaved rounds, and bytes per key.
 
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
@@ -14,7 +14,7 @@ use pantala_dict::{Dict, Entry, NewPayload, hash_key};
 const SEED: u64 = 0x0dd0_5eed_1234_5678;
 /// Keys found per iteration: enough to leave the caches at the larger sizes.
 const FINDS: usize = 4096;
-/// Different sets of keys to find, so that a set isn't warm when its turn comes again.
+/// Sets of keys to find: enough that a set is cold when its turn comes again.
 const SETS: usize = 64;
 
 fn sizes() -> Vec<usize> {
@@ -113,7 +113,7 @@ fn finds(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Filling from empty: every growth and split is in it.
+/// Fills from empty, with every growth and split.
 fn growth(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("dict_fill");
     group.sample_size(10);
@@ -139,7 +139,7 @@ fn growth(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Insert and remove in a dictionary of a given size, without growth.
+/// Inserts and removes in a dictionary of a given size, without growth.
 fn turnover(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("dict_turnover");
     group.throughput(Throughput::Elements(1));

@@ -1,11 +1,14 @@
-//! Two workers against one on the engine without sockets: issue 2's row, interleaved rounds, ratios.
+//! Two workers against one on the engine without sockets: interleaved rounds, ratios.
 //!
-//! `cargo run --release -p pantala-benches --example engine_scaling [-- SHARDS ...]`, by default 1, 4, 16, 40 and 64.
+//! `cargo run --release -p pantala-benches --example engine_scaling [-- SHARDS ...]`, by default 1,
+//! 4, 16, 40 and 64.
 //!
-//! `host limit` is the same ratio for two workers that share nothing: each has a keyspace of its own with half of the keys. Times
-//! are the slowest worker's CPU time, so that what else the host runs spoils less; `by the clock` is the ratio of wall times. `line`
-//! is how long a written cache line takes from core to core, before and after the row: on a virtual host it changes with where the
-//! hypervisor puts the cores, and nothing else decides the ratio as much. On a busy host prefix `chrt -f 5`.
+//! `host limit` is the same ratio for two workers that share nothing: each has a keyspace of its
+//! own with half of the keys. Times are the slowest worker's CPU time, so that other load on the
+//! host disturbs less; `by the clock` is the ratio of wall times. `line` is the transfer time of a
+//! written cache line from core to core, before and after the row: on a virtual host it changes
+//! with the placement of the cores, and nothing else affects the ratio as much. On a busy host
+//! prefix `chrt -f 5`.
 
 use pantala_benches::{Elapsed, Keys, Load, Prepared, line_transfer, run_apart, with_idle_cores_held};
 use pantala_engine::keyspace::Execution;
@@ -14,7 +17,7 @@ const ROUNDS: usize = 7;
 const OPERATIONS: usize = 2_000_000;
 const KEYS: usize = 1_000_000;
 
-/// One round: a worker alone, two on one keyspace, two on a keyspace each.
+/// One round: one worker, two on one keyspace, two on a keyspace each.
 struct Round {
     alone: Elapsed,
     together: Elapsed,

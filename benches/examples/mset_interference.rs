@@ -1,14 +1,18 @@
-//! Single-key throughput beside a client that runs MSET over all shards without pause: issue 2's row.
+//! Single-key throughput beside a client that runs MSET over all shards without pause.
 //!
-//! Starts a server, loads it, and then alternates rounds of two phases: GET and SET of single keys alone, and the same while one
-//! client runs `MSET` of 100 keys spread over all shards back to back and another checks with `MGET` that it never sees
-//! values of two different MSETs. Prints the ratio of the two throughputs in the same round.
+//! Starts a server, loads it, and alternates two phases: GET and SET of single keys alone, and the
+//! same while one client runs `MSET` of 100 keys over all shards back to back and another checks
+//! with `MGET` that it never sees values of two different MSETs. Prints the ratio of the two
+//! throughputs within a round.
 //!
-//! `cargo run --release -p pantala-benches --example mset_interference [-- --server PATH --port N --shards N --workers N
-//! --execution inline|owner --rounds N --seconds N --connections N --pipeline N --check-every-us N --unatomic]`
+//! ```text
+//! cargo run --release -p pantala-benches --example mset_interference [-- --server PATH --port N
+//!     --shards N --workers N --execution inline|owner --rounds N --seconds N --connections N
+//!     --pipeline N --check-every-us N --unatomic]
+//! ```
 //!
-//! `--unatomic` sends the 100 writes as pipelined SETs instead: then the checker *must* find violations, which shows that it can.
-//! Exit status: 0 when all went well, 1 for a violation or an error.
+//! `--unatomic` sends the 100 writes as pipelined SETs instead: then the checker *must* find
+//! violations, which shows that it can. Exit status: 0 on success, 1 for a violation or an error.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -26,7 +30,7 @@ const MSET_KEYS: usize = 100;
 const VALUE_BYTES: usize = 64;
 const SEED: u64 = 0x5eed;
 const START_WAIT: Duration = Duration::from_secs(10);
-/// A reply that takes longer means that the server hangs: an error, not an endless wait.
+/// Timeout of a reply, so that a hanging server is an error.
 const REPLY_WAIT: Duration = Duration::from_secs(10);
 
 type Fallible<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -115,7 +119,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself, which the measurement has told already.
+        // It may have ended by itself, which the measurement has reported.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -146,7 +150,8 @@ impl Connection {
         }
     }
 
-    /// Sends what was pushed and waits for `replies` replies, none of which may be an error. They stay in `input`.
+    /// Sends the pending commands and waits for `replies` replies, none of which may be an error.
+    /// They stay in `input`.
     fn exchange(&mut self, replies: usize) -> Fallible<()> {
         self.stream.write_all(&self.output)?;
         self.output.clear();
@@ -181,8 +186,7 @@ fn single_key(index: u64) -> Vec<u8> {
     format!("key:{index:012}").into_bytes()
 }
 
-/// Keys for MSET: as many in each shard as in any other, or one more. The shard of a slot is told in docs/architecture.md: each
-/// has a contiguous range of slots.
+/// Returns keys for MSET, spread evenly over the shards. A shard is a contiguous range of slots.
 fn spread_keys(shards: u32) -> Vec<Vec<u8>> {
     let shard = |key: &[u8]| usize::from(key_slot(key)) * shards as usize / SLOTS;
     let mut left = vec![0; shards as usize];
@@ -201,7 +205,7 @@ fn spread_keys(shards: u32) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What the clients of a phase have in common.
+/// Shared by the clients of a phase.
 struct Phase<'a> {
     settings: &'a Settings,
     many: &'a [Vec<u8>],
@@ -218,7 +222,7 @@ impl Phase<'_> {
         !self.stop.load(Relaxed)
     }
 
-    /// GET and SET of single keys, 1:1, pipelined.
+    /// Runs GET and SET of single keys, 1:1, pipelined.
     fn run_singles(&self, mut connection: Connection, mut random: Random) -> Fallible<()> {
         let value = [b'v'; VALUE_BYTES];
         while self.runs() {
@@ -236,7 +240,7 @@ impl Phase<'_> {
         Ok(())
     }
 
-    /// MSET of all keys to one value, and another, and another.
+    /// Runs MSET of all keys to one value, then another, and so on.
     fn run_msets(&self, mut connection: Connection) -> Fallible<()> {
         let mut count = 0;
         while self.runs() {
@@ -291,7 +295,7 @@ fn load(settings: &Settings, many: &[Vec<u8>]) -> Fallible<()> {
     write_many(&mut connection, many, 0, false)
 }
 
-/// One phase's figures.
+/// Results of one phase.
 struct Figures {
     per_second: f64,
     msets_per_second: f64,
@@ -328,7 +332,7 @@ fn run_phase(settings: &Settings, many: &[Vec<u8>], round: usize, with_msets: bo
         for thread in threads {
             thread.join().map_err(|_| "a client thread panicked")??;
         }
-        // To the last reply: operations are counted when they are answered.
+        // Until the last reply: operations are counted when their replies arrive.
         Ok(began.elapsed())
     })?;
     let per_second = |count: &AtomicU64| count.load(Relaxed) as f64 / elapsed.as_secs_f64();
@@ -340,7 +344,7 @@ fn run_phase(settings: &Settings, many: &[Vec<u8>], round: usize, with_msets: bo
     })
 }
 
-/// Least, middle and most.
+/// Returns least, median and greatest.
 fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[0], values[values.len() / 2], values[values.len() - 1])

@@ -1,4 +1,4 @@
-//! What the benches share: a load on the engine without sockets.
+//! Shared by the benches: a load on the engine without sockets.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -19,12 +19,12 @@ use rustix::time::{ClockId, clock_gettime};
 /// Commands that a worker prefetches together, as the server's window does.
 const WINDOW: usize = 32;
 
-/// How keys are chosen.
+/// Distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Keys {
-    /// Each as likely as any other.
+    /// Every key equally likely.
     Uniform,
-    /// Zipf's law with this exponent: rank r is chosen with a probability proportional to r^-exponent.
+    /// Zipf's law with this exponent: rank r has a probability proportional to r^-exponent.
     Zipf(f64),
 }
 
@@ -37,17 +37,17 @@ pub struct Load {
     pub shards: u32,
     /// Keys, all of which exist.
     pub keys: usize,
-    /// How they are chosen.
+    /// Their distribution.
     pub distribution: Keys,
-    /// Of 100 operations, how many are SET; the rest is GET.
+    /// Percentage of SETs; the rest are GETs.
     pub sets_percent: u32,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// Who runs commands.
+    /// Which worker runs commands.
     pub execution: Execution,
 }
 
-/// A keyspace with its keys in place.
+/// A filled keyspace.
 pub struct Prepared {
     load: Load,
     keyspace: Keyspace,
@@ -63,12 +63,12 @@ fn session() -> SessionView {
     SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false, in_script: false }
 }
 
-/// Commands as a worker finds them: their bytes one behind the other, and where each argument stands.
+/// Commands as a worker finds them: their bytes in sequence, and the range of each argument.
 #[derive(Default)]
 struct Stream {
     bytes: Vec<u8>,
     ranges: Vec<ArgRange>,
-    /// Where each command ends, in `bytes` and in `ranges`.
+    /// End of each command, in `bytes` and in `ranges`.
     ends: Vec<(usize, usize)>,
 }
 
@@ -82,7 +82,7 @@ impl Stream {
         self.ends.push((self.bytes.len(), self.ranges.len()));
     }
 
-    /// Where the first `commands` commands end.
+    /// Returns where the first `commands` commands end.
     fn end(&self, commands: usize) -> (usize, usize) {
         commands.checked_sub(1).map_or((0, 0), |last| self.ends[last])
     }
@@ -110,7 +110,7 @@ impl<'k> Lane<'k> {
         Lane { keyspace, executor: Executor::new(keyspace, worker), worker, reply: Vec::new() }
     }
 
-    /// Sees to messages; returns how many answers came.
+    /// Handles messages; returns the number of replies.
     fn messages(&mut self) -> usize {
         self.executor.go_on();
         let mut answers = 0;
@@ -133,7 +133,7 @@ impl<'k> Lane<'k> {
         }
     }
 
-    /// Runs a window of commands, all to their end.
+    /// Runs a window of commands to completion.
     fn window(&mut self, stream: &Stream, commands: Range<usize>) {
         let get = pantala_commands::lookup(b"get").expect("GET is built");
         let set = pantala_commands::lookup(b"set").expect("SET is built");
@@ -168,7 +168,7 @@ impl<'k> Lane<'k> {
             }
         }
         black_box(&self.reply);
-        // As a connection does: nothing more until the answers are there.
+        // As a connection does: continues only with all replies.
         while waiting > 0 {
             waiting -= self.messages();
         }
@@ -201,17 +201,18 @@ impl Prepared {
         Prepared { load, keyspace }
     }
 
-    /// Runs `operations` on each worker and tells how long that took, from the common start to the last worker's end.
+    /// Runs `operations` on each worker; returns the time from the common start to the last
+    /// worker's end.
     pub fn run(&self, operations: usize) -> Duration {
         self.run_timed(operations).wall
     }
 
-    /// As [`Prepared::run`], with the time that the workers really ran.
+    /// Runs as [`Prepared::run`], and returns the workers' CPU time too.
     pub fn run_timed(&self, operations: usize) -> Elapsed {
         race(&(0..self.load.workers).map(|worker| (self, worker)).collect::<Vec<_>>(), operations)
     }
 
-    /// The operations of a worker, made before the clock runs.
+    /// Returns the operations of a worker, created before the clock runs.
     fn commands(&self, lane: usize, operations: usize) -> Stream {
         let mut random = Random::from_seed(SEED ^ (lane as u64 + 1));
         let zipf = match self.load.distribution {
@@ -235,14 +236,15 @@ impl Prepared {
     }
 }
 
-/// Runs `operations` on one worker of each keyspace, all at the same time, each on a core of its own: what the host gives to
-/// workers that share nothing.
+/// Runs `operations` on one worker of each keyspace, all at the same time, each on a core of its
+/// own: the host's limit for workers that share nothing.
 pub fn run_apart(keyspaces: &[Prepared], operations: usize) -> Elapsed {
     race(&keyspaces.iter().map(|keyspace| (keyspace, 0)).collect::<Vec<_>>(), operations)
 }
 
-/// Runs `work` while a thread on each core but the first does nothing, awake: where this process has priority, no other
-/// process then spoils the memory that the first core works on. A run on one worker meets the same conditions so as one on all.
+/// Runs `work` while threads keep all cores but the first awake and idle: with priority, no other
+/// process then disturbs the memory of the first core, and a run on one worker meets the same
+/// conditions as one on all.
 pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -261,8 +263,9 @@ pub fn with_idle_cores_held<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// How long a cache line that one core has written takes to another that waits for it, mean of many: what a shard costs beyond its
-/// work when cores take it in turn. It differs tenfold between hosts, and on a virtual one from minute to minute.
+/// Measures the transfer time of a cache line that one core has written to another that waits for
+/// it; mean of many. That is what a shard costs besides its work if cores take it in turn. It
+/// differs tenfold between hosts, and on a virtual one from minute to minute.
 pub fn line_transfer() -> Duration {
     const TRANSFERS: usize = 200_000;
     let turn = CachePadded::new(AtomicUsize::new(0));
@@ -352,7 +355,8 @@ impl Zipf {
     fn sample(&self, random: &mut Random) -> usize {
         let total = self.cumulative.last().copied().unwrap_or(1.0);
         let at = random.unit() * total;
-        // Ranks are scattered over the key numbers, so that neighbours in rank are no neighbours in memory.
+        // Ranks are scattered over the key numbers, so that neighbours in rank are no neighbours in
+        // memory.
         let rank = self.cumulative.partition_point(|&sum| sum < at);
         (rank.wrapping_mul(0x9e37_79b1)) % self.cumulative.len()
     }
@@ -362,7 +366,7 @@ impl Zipf {
 fn pin(worker: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(worker % cores());
-    // Without it the figures are noisier, not wrong.
+    // Without it the results are noisier, not wrong.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
