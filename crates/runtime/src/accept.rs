@@ -19,16 +19,16 @@ use crate::ACCEPT_REST_MS;
 use crate::event::{Event, ListenerId};
 use crate::slots::{Slots, Token};
 
-/// The longest wait that is handed to the kernel; nobody sees it end.
+/// The longest wait that is passed to the kernel; it never ends in practice.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Most connections accepted from one listener in one turn.
+/// Maximum connections accepted from one listener in one turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
 /// Marks a report that is about a listener: above the highest bit of a generation (see
 /// `GENERATION_MAX`).
 const LISTENER_BIT: u64 = 1 << 63;
 
-/// The listeners of one loop. All methods that take an epoll instance are to be given the same one.
+/// The listeners of one loop. All methods with an epoll instance must get the same one.
 pub(crate) struct Listeners {
     slots: Slots<Listener>,
     /// When the first resting listener accepts again.
@@ -37,9 +37,9 @@ pub(crate) struct Listeners {
 
 struct Listener {
     socket: OwnedFd,
-    /// By the caller's wish.
+    /// Paused by the caller.
     paused: bool,
-    /// The host was out of something: tried again at this time.
+    /// The host was out of descriptors or memory: retried at this time.
     resting_until: Option<Instant>,
     watched: bool,
 }
@@ -55,10 +55,10 @@ impl Listeners {
         Listeners { slots: Slots::new(), rest_until: None }
     }
 
-    /// Takes a listening socket over and watches it.
+    /// Takes ownership of a listening socket and watches it.
     ///
     /// # Errors
-    /// The socket can't be made non-blocking.
+    /// If the socket can't be made non-blocking.
     pub(crate) fn add(&mut self, epoll: &OwnedFd, socket: OwnedFd) -> io::Result<ListenerId> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let token = self.slots.insert(Listener { socket, paused: false, resting_until: None, watched: false });
@@ -66,7 +66,7 @@ impl Listeners {
         Ok(ListenerId(token))
     }
 
-    /// Closes the loop's copy of a listening socket; nothing if it was removed before.
+    /// Closes the loop's copy of a listening socket; does nothing if it was removed before.
     pub(crate) fn remove(&mut self, epoll: &OwnedFd, listener: ListenerId) {
         self.set_paused(epoll, listener, true);
         self.slots.remove(listener.0);
@@ -80,7 +80,7 @@ impl Listeners {
         }
     }
 
-    /// Whether an epoll report with this data is about a listener.
+    /// Returns whether an epoll report with this data is about a listener.
     pub(crate) fn is_about_listener(data: u64) -> bool {
         data & LISTENER_BIT != 0
     }
@@ -102,14 +102,15 @@ impl Listeners {
                     self.watch(epoll, token);
                     return false;
                 }
-                // The connection is gone already, or a signal came: the next one may be fine.
+                // The connection has been closed already, or a signal came: the next one may be
+                // fine.
                 Err(_) => {}
             }
         }
         true
     }
 
-    /// How long a wait may last before a rest ends, if any does before `timeout`.
+    /// Returns the maximum time of a wait: until the first rest ends, or `timeout`.
     #[inline]
     pub(crate) fn shorten(&self, timeout: Option<Duration>) -> Option<Duration> {
         match self.rest_until {
@@ -124,7 +125,7 @@ impl Listeners {
         Some(timeout.map_or(rest, |timeout| timeout.min(rest)))
     }
 
-    /// Ends the rests that are over.
+    /// Ends the rests whose time has come.
     #[inline]
     pub(crate) fn end_rests(&mut self, epoll: &OwnedFd) {
         if let Some(until) = self.rest_until {
@@ -152,7 +153,7 @@ impl Listeners {
         }
     }
 
-    /// Begins a rest.
+    /// Starts a rest.
     fn rest(&mut self, token: Token) {
         let until = Instant::now() + Duration::from_millis(ACCEPT_REST_MS);
         if let Some(listener) = self.slots.value_mut(token) {
@@ -161,8 +162,8 @@ impl Listeners {
         }
     }
 
-    /// Watches the listener, or doesn't, as its state asks. A failure leaves it unwatched until the
-    /// rest ends.
+    /// Watches or unwatches the listener, according to its state. A failure leaves it unwatched
+    /// until the rest ends.
     fn watch(&mut self, epoll: &OwnedFd, token: Token) {
         let Some(listener) = self.slots.value_mut(token) else {
             return;
@@ -171,7 +172,7 @@ impl Listeners {
         if wanted == listener.watched {
             return;
         }
-        // EPOLLEXCLUSIVE can't be modified: add and delete.
+        // EPOLLEXCLUSIVE can't be modified: add or delete.
         if wanted {
             let data = epoll::EventData::new_u64(token.to_bits() | LISTENER_BIT);
             let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
@@ -185,7 +186,7 @@ impl Listeners {
     }
 }
 
-/// Whether an accept failed because something is used up, so that trying again at once would spin:
+/// Returns whether an accept failed because of exhaustion, so that an immediate retry would spin:
 /// the waiting connection keeps the listener ready.
 fn is_exhaustion(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)

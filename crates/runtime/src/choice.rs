@@ -1,4 +1,4 @@
-//! Which backend a server runs on, and why.
+//! Chooses a server's backend, with the reason.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Doorbell, Event, EventLoop, Lender, UringLoop};
 
-/// How long the trial of io_uring may take; it takes less than a millisecond.
+/// Maximum time of the trial of io_uring; it takes less than a millisecond.
 const TRY_OUT_WAIT: Duration = Duration::from_secs(1);
 
 /// A backend of the event loop.
@@ -29,7 +29,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// What the operator asks for: `--io-backend auto|io_uring|epoll`.
+/// The operator's choice: `--io-backend auto|io_uring|epoll`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Choice {
     /// io_uring if the kernel allows it, epoll otherwise.
@@ -54,11 +54,11 @@ impl FromStr for Choice {
     }
 }
 
-/// Environment variable that makes [`probe`] refuse io_uring with the variable's text as the reason: for tests of
-/// the automatic choice, and for operators who can't change the command line.
+/// Environment variable that makes [`probe`] reject io_uring with the variable's text as the
+/// reason: for tests of the automatic choice, and for operators who can't change the command line.
 pub const REFUSE_ENV: &str = "PANTALA_REFUSE_IO_URING";
 
-/// Whether io_uring can be set up here with everything [`crate::EventLoop`] needs of it.
+/// Checks that io_uring works here, with everything that [`crate::EventLoop`] needs of it.
 ///
 /// # Errors
 /// The reason why not, as a phrase for the log.
@@ -67,7 +67,7 @@ pub fn probe() -> Result<(), String> {
         return Err(format!("refused by {REFUSE_ENV}={}", reason.display()));
     }
     try_out().map_err(|error| match error.kind() {
-        // The three ways a kernel without it, an administrator and a seccomp profile say so.
+        // How a kernel without it, an administrator, and a seccomp profile reject it.
         io::ErrorKind::Unsupported => "this kernel has no io_uring (ENOSYS)".to_owned(),
         io::ErrorKind::PermissionDenied => {
             "not permitted (EPERM): a seccomp profile, or kernel.io_uring_disabled".to_owned()
@@ -79,8 +79,9 @@ pub fn probe() -> Result<(), String> {
     })
 }
 
-/// Sends a byte through a loop: the one proof that set-up, buffer ring, multishot receive and waiting all work, which
-/// flags and version numbers are not, since a filter may forbid any of the three system calls.
+/// Sends a byte through a loop. Only that proves that set-up, buffer ring, multishot receive and
+/// waiting all work: a filter may forbid any of the three system calls, whatever flags and version
+/// numbers say.
 fn try_out() -> io::Result<()> {
     let mut event_loop = UringLoop::new(Doorbell::new()?)?;
     let (here, mut there) = UnixStream::pair()?;
@@ -106,10 +107,10 @@ fn try_out() -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, "a receive on trial was never completed"))
 }
 
-/// The backend for `choice`, and the reason in words for the log.
+/// Returns the backend for `choice`, and the reason for the log.
 ///
 /// # Errors
-/// io_uring was asked for and can't be had.
+/// If io_uring was asked for and can't be used.
 pub fn choose(choice: Choice) -> io::Result<(Backend, String)> {
     match choice {
         Choice::Epoll => Ok((Backend::Epoll, "asked for".to_owned())),

@@ -8,18 +8,19 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// Wakes one loop's `poll` from any thread: a Linux eventfd.
 ///
-/// A ring while the loop is awake makes its next `poll` report [`crate::Event::Woken`], so none is lost. Each ring costs a system call
-/// (about half a microsecond, more when it really wakes a thread): ring only for a sleeping worker.
+/// A ring while the loop is awake makes its next `poll` report [`crate::Event::Woken`], so none is
+/// lost. Each ring costs a system call (about half a microsecond, more if it really wakes a
+/// thread): ring only for a sleeping worker.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
     descriptor: Arc<OwnedFd>,
 }
 
 impl Doorbell {
-    /// A doorbell for a loop to be created.
+    /// Creates a doorbell for one loop.
     ///
     /// # Errors
-    /// No descriptor or memory is left.
+    /// If no descriptor or memory is left.
     pub fn new() -> io::Result<Doorbell> {
         let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Doorbell { descriptor: Arc::new(descriptor) })
@@ -27,8 +28,8 @@ impl Doorbell {
 
     /// Rings. Async-signal-safe: one `write` to a descriptor that doesn't block.
     pub fn ring(&self) {
-        // The one possible failure is a counter of 2^64 - 2 unread rings (the loops never read it: they
-        // are told of each write, and the counter takes centuries to fill). Even then the loop has been told.
+        // Fails only with 2^64 - 2 unread rings: the loops never read the counter, which takes
+        // centuries to fill, and are notified of each write. Even then the loop has been notified.
         let _ = rustix::io::write(&*self.descriptor, &1_u64.to_ne_bytes());
     }
 

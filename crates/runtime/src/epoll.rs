@@ -1,8 +1,9 @@
 //! The backend that works everywhere: epoll readiness, then `recv` and `send`.
 //!
-//! Connections are watched edge-triggered: the kernel then doesn't look at each of them again in every wait to find it drained. The duty
-//! that comes with it: after an edge, a connection stays in `ready` until a receive has found less than it had room for (the queue
-//! was empty then; what comes later makes a new edge). Of listeners see `accept.rs`.
+//! Connections are watched edge-triggered, so the kernel does not check each drained one in every
+//! wait. In return a connection stays in `ready` after an edge until a receive finds less than it
+//! had room for: its queue was empty then, and later bytes make a new edge. For listeners see
+//! `accept.rs`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,7 +22,7 @@ use crate::pool::Pool;
 use crate::slots::{Slots, Token};
 use crate::{Backend, Doorbell, SEND_BYTES_MAX};
 
-/// Most readiness reports taken in one turn.
+/// Maximum readiness reports taken in one turn.
 const REPORTS_MAX: usize = 512;
 /// The report of the doorbell: no token has an index this high.
 const DOORBELL_DATA: u64 = u64::MAX;
@@ -33,9 +34,9 @@ pub struct EpollLoop {
     listeners: Listeners,
     connections: Slots<Connection>,
     pool: Pool,
-    /// Connections that have, or may have, bytes to receive and were reported already.
+    /// Connections that have, or may have, bytes to receive, already reported.
     ready: VecDeque<Token>,
-    /// Connections that found no buffer: all chunks were in the caller's hands.
+    /// Connections that found no buffer: the caller held all chunks.
     starved: Vec<Token>,
     /// Connections with bytes to send and, as far as is known, room for them.
     unsent: Vec<Token>,
@@ -44,13 +45,13 @@ pub struct EpollLoop {
 
 struct Connection {
     socket: OwnedFd,
-    /// The caller wants no bytes for now.
+    /// The caller has paused receiving.
     paused: bool,
-    /// An edge was reported and not yet used up.
+    /// An edge was reported and not used up yet.
     readable: bool,
     /// In `ready` or `starved`.
     listed: bool,
-    /// The peer is known to have ended: a short receive doesn't mean that nothing more can be received.
+    /// The peer has ended: a short receive doesn't mean that nothing more can be received.
     hung_up: bool,
     /// `Eof` or `Failed` was reported.
     ended: bool,
@@ -68,7 +69,8 @@ struct Sending {
 impl EpollLoop {
     fn flags(blocked: bool) -> epoll::EventFlags {
         let receive = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        // Room is asked for only while a send waits for it: unix sockets report it after every read of the peer.
+        // Room is watched only while a send waits for it: Unix sockets report it after every read
+        // of the peer.
         if blocked { receive | epoll::EventFlags::OUT } else { receive }
     }
 
@@ -81,7 +83,7 @@ impl EpollLoop {
         self.unsent.push(conn.0);
     }
 
-    /// Sends what can be sent. True if an event is among the results that ends a wait.
+    /// Sends what can be sent. Returns whether one of the results is an event that ends a wait.
     fn flush(&mut self, events: &mut Vec<Event>) -> bool {
         let mut ends_wait = false;
         let mut unsent = mem::take(&mut self.unsent);
@@ -117,7 +119,7 @@ impl EpollLoop {
         ends_wait
     }
 
-    /// One receive for each connection that was left ready.
+    /// Receives once on each connection that was left ready.
     fn receive_ready(&mut self, events: &mut Vec<Event>) {
         for _ in 0..self.ready.len() {
             if let Some(token) = self.ready.pop_front() {
@@ -129,7 +131,7 @@ impl EpollLoop {
         }
     }
 
-    /// One receive. The connection is listed again if there may be more.
+    /// Receives once. The connection is listed again if there may be more.
     fn receive(&mut self, token: Token, events: &mut Vec<Event>) {
         let Some(connection) = self.connections.value_mut(token) else {
             return;
@@ -180,7 +182,7 @@ impl EpollLoop {
             return;
         }
         if Listeners::is_about_listener(data) {
-            // Watched level-triggered: what is left is reported again.
+            // Watched level-triggered: remaining connections are reported again.
             self.listeners.accept(&self.epoll, data, events);
             return;
         }
@@ -208,7 +210,7 @@ impl EpollLoop {
 
     fn wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         let timeout = timeout.map(|timeout| {
-            // Longer than a century is for ever, and in range everywhere.
+            // More than a century is for ever, and in range everywhere.
             Timespec::try_from(timeout.min(WAIT_MAX)).expect("a century fits")
         });
         let mut reports = mem::take(&mut self.reports);
@@ -273,7 +275,7 @@ impl Lender for EpollLoop {
 
     fn release(&mut self, chunk: Chunk) {
         self.pool.release(&chunk);
-        // Still listed: they change from one list to the other.
+        // Still listed: they move from one list to the other.
         self.ready.extend(self.starved.drain(..));
     }
 }
@@ -337,7 +339,7 @@ impl EventLoop for EpollLoop {
         });
         let connection = self.connections.value(token).expect("just inserted");
         let data = epoll::EventData::new_u64(token.to_bits());
-        // What came before is reported as an edge, too.
+        // Bytes from before are reported as an edge, too.
         if let Err(error) = epoll::add(&self.epoll, &connection.socket, data, Self::flags(false)) {
             self.connections.remove(token);
             return Err(error.into());
@@ -383,7 +385,8 @@ impl EventLoop for EpollLoop {
     }
 
     fn close(&mut self, conn: ConnId) {
-        // The last descriptor's close takes it out of epoll, but a forked child's copy would keep it there.
+        // Closing the last descriptor removes it from epoll, but a forked child's copy would keep
+        // it there.
         if let Some(connection) = self.connections.remove(conn.0) {
             let _ = epoll::delete(&self.epoll, &connection.socket);
         }

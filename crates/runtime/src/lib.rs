@@ -1,8 +1,11 @@
-//! Event loops for Pantala's workers: one trait, [`EventLoop`], and two real backends behind it.
+//! Event loops for Pantala's workers: one trait, [`EventLoop`], and two backends.
+//!
+//! The server's workers and `pantala-bench floor` use it. A loop belongs to the thread that created
+//! it; only its [`Doorbell`] may be used from other threads.
 //!
 //! # Words
 //!
-//! - **loop**: everything one worker thread waits for: listeners, connections, its doorbell. Made by the thread that uses it.
+//! - **loop**: everything one worker thread waits for: listeners, connections, its doorbell.
 //! - **turn**: one [`EventLoop::poll`], the handling of its events, and the sends that follow.
 //! - **chunk**: received bytes in memory that the loop lends until [`EventLoop::release`].
 //! - **doorbell**: wakes a loop from another thread ([`Doorbell`], an eventfd).
@@ -13,20 +16,21 @@
 //! | --- | --- |
 //! | a socket | the loop, from `add`/`add_listener` to `close`/`remove_listener`; an accepted one the receiver of `Event::Accepted` |
 //! | memory of received bytes | the loop, always; the caller holds a [`Chunk`] and may read and change its bytes until it releases it |
-//! | the buffer of a send | the loop, from `send` to the `Sent` event, because the kernel may be reading it. A connection that is closed, or a loop that is dropped, in between keeps it until the kernel is done |
-//! | bytes that many sends share ([`SharedBytes`]) | nobody alone: each send has its part of them as long as it would have its buffer |
+//! | the buffer of a send | the loop, from `send` to the `Sent` event, because the kernel may be reading it. If the connection is closed or the loop dropped in between, it is kept until the kernel is done |
+//! | bytes that many sends share ([`SharedBytes`]) | all of these sends together: each keeps its reference for as long as it would keep its buffer |
 //!
 //! # Backends
 //!
-//! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends go to the
-//! kernel in the very system call that waits for the next events. [`EpollLoop`]: edge-triggered
-//! readiness, one `recv` per readable connection and turn into a pool of packed buffers, one `send`
-//! per connection and turn. [`choose`] tells which one the kernel allows.
+//! [`UringLoop`]: multishot receive into a ring of provided buffers; the turn's sends are submitted
+//! by the system call that waits for the next events. [`EpollLoop`]: edge-triggered readiness, one
+//! `recv` per readable connection and turn into a pool of packed buffers, one `send` per connection
+//! and turn. [`choose`] picks one that the kernel allows.
 //!
 //! # What it costs
 //!
-//! Per connection: about 100 bytes here and the kernel's socket. Buffers: bounded per loop (epoll 128 MB, io_uring 64 MB, reached only when
-//! chunks are held), 1 MB in ordinary use. CPU per operation against a server without a store: `docs/decisions/0003-networking.md`.
+//! Per connection: about 100 bytes here and the kernel's socket. Buffers: bounded per loop (epoll
+//! 128 MB, io_uring 64 MB, reached only if chunks are held), 1 MB in ordinary use. CPU per
+//! operation against a server without a store: `docs/decisions/0003-networking.md`.
 
 mod accept;
 mod choice;
@@ -44,12 +48,14 @@ pub use event::{Chunk, ConnId, Event, EventLoop, ListenerId};
 pub use pantala_base::{Lender, Lent, Outgoing, SharedBytes};
 pub use uring::UringLoop;
 
-/// Most bytes of one [`Chunk`].
+/// Maximum bytes of one [`Chunk`].
 pub const RECEIVE_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a listener rests, in milliseconds, after the process or the host ran out of descriptors or memory.
+/// How long a listener rests, in milliseconds, after the process or the host ran out of descriptors
+/// or memory.
 pub const ACCEPT_REST_MS: u64 = 100;
 
-/// Most bytes given to the kernel at once by a send: a fast reader of a huge reply shares the worker with others. A value of 1 MiB goes at once with its header, and
-/// with what is before it.
+/// Maximum bytes given to the kernel at once by a send, so that a fast reader of a huge reply
+/// shares the worker with others. A value of 1 MiB fits with its header and short replies before
+/// it.
 const SEND_BYTES_MAX: usize = (1024 + 128) * 1024;

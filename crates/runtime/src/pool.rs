@@ -1,26 +1,27 @@
 //! Receive buffers of the epoll backend.
 //!
-//! Small receives are packed one behind another into the *current* buffer, which starts from its beginning again
-//! whenever all its chunks were given back. A turn over 50 connections with 300 bytes each so touches 16 KB that
-//! stay in the first-level cache, not the beginnings of 50 buffers that compete for the same cache sets.
+//! Small receives are packed one after the other into the *current* buffer, which is refilled from
+//! its start when all its chunks were released. So a turn over 50 connections with 300 bytes each
+//! touches 16 KB that stay in the first-level cache, not the starts of 50 buffers that compete for
+//! the same cache sets.
 
 use crate::{Chunk, RECEIVE_BYTES_MAX};
 
 /// Bytes of one buffer.
 pub(crate) const BUFFER_BYTES: usize = 64 * 1024;
-/// A receive is offered at least this much room.
+/// Minimum room offered to a receive.
 const ROOM_BYTES_MIN: usize = 16 * 1024;
-/// Buffers of one loop at most: 128 MB, reached only when chunks are held, not released in the turn.
+/// Maximum buffers of one loop: 128 MB, reached only if chunks are held after the turn.
 pub(crate) const BUFFERS_MAX: usize = 2048;
-/// Memory of free buffers beyond this number goes back to the allocator.
+/// Free buffers above this number return their memory to the allocator.
 const FREE_BUFFERS_MAX: usize = 16;
 
 struct Buffer {
-    /// Empty when its memory was given back.
+    /// Empty if its memory was returned.
     bytes: Box<[u8]>,
-    /// Bytes in use at the beginning.
+    /// Bytes in use at the start.
     filled: usize,
-    /// Chunks in the hands of the caller.
+    /// Chunks that the caller holds.
     lent: u32,
 }
 
@@ -38,7 +39,7 @@ impl Pool {
         Pool { buffers: Vec::new(), free: Vec::new(), hollow: Vec::new(), current: None }
     }
 
-    /// Room for a receive; `None` when the caller holds all buffers.
+    /// Returns room for a receive; `None` if the caller holds all buffers.
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         let current = self.current_with_room()?;
         let buffer = &mut self.buffers[current as usize];
@@ -51,7 +52,7 @@ impl Pool {
             if BUFFER_BYTES - filled >= ROOM_BYTES_MIN {
                 return Some(current);
             }
-            // Left to its chunks: the last release makes it free. (Something is lent, or it would be empty.)
+            // Its last chunk's release makes it free. (A chunk is lent, or it would be empty.)
             self.current = None;
         }
         let next = self.free.pop().or_else(|| self.refill()).or_else(|| self.grow())?;
@@ -73,7 +74,7 @@ impl Pool {
         u32::try_from(self.buffers.len() - 1).ok()
     }
 
-    /// Lends the first `len_bytes` of the room just asked for.
+    /// Lends the first `len_bytes` of the room last returned.
     pub(crate) fn lend(&mut self, len_bytes: usize) -> Chunk {
         let current = self.current.expect("room was asked for");
         let buffer = &mut self.buffers[current as usize];
@@ -94,7 +95,7 @@ impl Pool {
         &self.buffers[chunk.buffer as usize].bytes[start..start + chunk.len()]
     }
 
-    /// Bytes of its buffer that nothing was received into.
+    /// Returns the bytes after a chunk that nothing was received into.
     pub(crate) fn room_behind(&self, chunk: &Chunk) -> usize {
         BUFFER_BYTES - self.buffers[chunk.buffer as usize].filled
     }

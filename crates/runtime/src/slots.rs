@@ -1,6 +1,7 @@
-//! A table of values with reusable positions and tokens that are not reused.
+//! A table of values with reusable positions and unique tokens.
 
-/// Generations wrap here: tokens travel through the kernel beside a few bits that tell what they are about.
+/// Generations wrap here: tokens pass through the kernel beside a few bits that say what they are
+/// about.
 pub(crate) const GENERATION_MAX: u32 = (1 << 24) - 1;
 
 /// Names a value of a [`Slots`]: its position, and how often the position was used before.
@@ -11,12 +12,12 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// As one number, whose highest 8 bits are 0: what epoll keeps for a descriptor.
+    /// Returns one number, whose highest 8 bits are 0: the data of an epoll registration.
     pub(crate) fn to_bits(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    /// The inverse of [`to_bits`](Self::to_bits).
+    /// Returns the inverse of [`to_bits`](Self::to_bits).
     pub(crate) fn from_bits(bits: u64) -> Token {
         Token { index: bits as u32, generation: (bits >> 32) as u32 }
     }
@@ -27,7 +28,7 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// The table. Positions that are free are reused last-in first-out, so that the table stays small and warm.
+/// The table. Free positions are reused last-in first-out, so the table stays small and warm.
 pub(crate) struct Slots<T> {
     slots: Vec<Slot<T>>,
     free: Vec<u32>,
@@ -74,7 +75,7 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    /// All values and their tokens.
+    /// Returns all values and their tokens.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Token, &mut T)> {
         self.slots.iter_mut().zip(0..).filter_map(|(slot, index)| {
             let generation = slot.generation;

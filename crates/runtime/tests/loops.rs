@@ -1,4 +1,5 @@
-//! Both backends, the same test bodies: an echo server on one loop, driven by ordinary blocking sockets.
+//! An echo server on one loop, driven by ordinary blocking sockets; the same test bodies on both
+//! backends.
 
 mod support;
 
@@ -45,7 +46,8 @@ fn serves_two_thousand_connections<L: EventLoop>() {
     raise_descriptor_limit();
     let server = EchoServer::<L>::on_tcp();
     let mut clients: Vec<TcpStream> = (0..CONNECTIONS).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
-    // All at once, so that a turn has more readiness, and needs more buffers, than fit its first arrays.
+    // All at once, so that a turn has more readiness, and needs more buffers, than its first arrays
+    // hold.
     for round in 0..3 {
         for (number, client) in clients.iter_mut().enumerate() {
             client.write_all(format!("{round}:{number:06}").as_bytes()).unwrap();
@@ -75,14 +77,14 @@ fn rings_from_other_threads<L: EventLoop>() {
     const THREADS: usize = 4;
     const RINGS: usize = 200;
     let doorbell = Doorbell::new().unwrap();
-    // Before the loop is there, and while it is awake: neither is lost.
+    // Before the loop exists, and while it is awake: neither is lost.
     doorbell.ring();
     let mut event_loop = L::new(doorbell).unwrap();
     let woken = |event: Event| matches!(event, Event::Woken);
     poll_until(&mut event_loop, woken);
     event_loop.doorbell().ring();
     poll_until(&mut event_loop, woken);
-    // Each ring answered before the next: a lost one would be a timeout.
+    // Each ring is answered before the next: a lost one would be a timeout.
     let (ask, asked) = mpsc::channel();
     let ringers: Vec<_> = (0..THREADS)
         .map(|_| {
@@ -145,7 +147,7 @@ fn pauses_and_resumes_receiving<L: EventLoop>() {
         assert!(events.is_empty(), "received while paused: {events:?}");
         event_loop.resume_receive(conn);
         if round % 2 == 0 {
-            // Twice, and over a pause that has not taken effect yet.
+            // Twice, and during a pause that has not taken effect yet.
             event_loop.pause_receive(conn);
             event_loop.resume_receive(conn);
             event_loop.resume_receive(conn);
@@ -238,7 +240,8 @@ fn sends_and_receives_hundreds_of_megabytes<L: EventLoop>() {
                     result.unwrap();
                     sent = true;
                 }
-                // The peer has read and written everything, and is gone before its `Sent` was seen.
+                // The peer has read and written everything, and has closed before its `Sent` was
+                // seen.
                 Event::Eof { .. } => assert_eq!(received, LEN_BYTES),
                 other => panic!("{other:?}"),
             }
@@ -267,7 +270,7 @@ fn a_quiet_send_does_not_end_a_wait<L: EventLoop>() {
     event_loop.poll(Some(PATIENCE), &mut events).unwrap();
     assert!(begin.elapsed() < PATIENCE / 2);
     assert!(matches!(events.pop(), Some(Event::Sent { result: Ok(()), .. })));
-    // As does an ordinary one.
+    // So does an ordinary one.
     event_loop.send(conn, b"loud".to_vec());
     let begin = Instant::now();
     event_loop.poll(Some(PATIENCE), &mut events).unwrap();
@@ -287,7 +290,7 @@ fn keeps_to_its_timeout<L: EventLoop>() {
         assert!(waited < wait + Duration::from_secs(2), "{waited:?} instead of {wait:?}");
         assert!(events.is_empty());
     }
-    // No end at all, but for the bell; and a duration that no kernel structure holds.
+    // Only the bell ends it; and a duration that no kernel structure holds.
     for timeout in [None, Some(Duration::MAX)] {
         let rung = Arc::new(AtomicBool::new(false));
         let (doorbell, flag) = (event_loop.doorbell(), Arc::clone(&rung));
@@ -305,7 +308,8 @@ fn keeps_to_its_timeout<L: EventLoop>() {
     }
 }
 
-/// More sends and receives in one turn than either backend's queues hold: all are reported, none twice.
+/// More sends and receives in one turn than either backend's queues hold: all are reported, none
+/// twice.
 fn carries_more_than_the_queues_hold<L: EventLoop>() {
     const PAIRS: usize = 3000;
     raise_descriptor_limit();

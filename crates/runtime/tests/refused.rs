@@ -4,11 +4,12 @@ use std::thread;
 
 use pantala_runtime::{Backend, Choice, REFUSE_ENV, choose, probe};
 
-/// Makes the system call `number` fail with `errno` in the calling thread, for ever, as a container's seccomp profile does.
+/// Makes the system call `number` fail with `errno` in the calling thread, for ever, as a
+/// container's seccomp profile does.
 fn forbid(number: libc::c_long, errno: i32) {
     let operation = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut filter = [
-        // The call's number is the first word of what a filter sees.
+        // The call's number is the first word of a filter's input.
         operation(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         operation(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number as u32, 0, 1),
         operation(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
@@ -23,7 +24,8 @@ fn forbid(number: libc::c_long, errno: i32) {
     assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The reasons of `probe` and the results of `choose` in a thread where the call is forbidden.
+/// Checks the reasons of `probe` and the results of `choose` in a thread where the call is
+/// forbidden.
 fn refused(number: libc::c_long, errno: i32, expected: &'static str) {
     thread::spawn(move || {
         forbid(number, errno);

@@ -1,4 +1,5 @@
-//! Both backends, the same test bodies: peers that misbehave, closes and drops in the middle, exhaustion.
+//! Misbehaving peers, closes and drops in the middle, exhaustion; the same test bodies on both
+//! backends.
 
 mod support;
 
@@ -45,7 +46,8 @@ fn reports_a_reset<L: EventLoop>() {
     assert!(event_loop.socket(conn).is_none());
 }
 
-/// A send that nobody reads stays in flight, ends no wait, and completes when the peer reads after all.
+/// A send that nobody reads stays in flight, ends no wait, and completes when the peer reads after
+/// all.
 fn waits_for_a_peer_that_never_reads<L: EventLoop>() {
     const LEN_BYTES: usize = 32 << 20;
     let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
@@ -85,7 +87,7 @@ fn closes_with_a_send_in_flight<L: EventLoop>() {
     event_loop.poll(Some(Duration::from_millis(20)), &mut events).unwrap();
     event_loop.close(conn);
     event_loop.close(conn);
-    // A connection that takes the place meanwhile has nothing to do with the old one's completions.
+    // A connection that reuses the position has nothing to do with the old one's completions.
     let (here, mut other) = tcp_pair();
     let second = event_loop.add(here.into()).unwrap();
     assert_ne!(second, conn);
@@ -99,7 +101,7 @@ fn closes_with_a_send_in_flight<L: EventLoop>() {
     });
     event_loop.poll(Some(Duration::from_millis(20)), &mut events).unwrap();
     assert!(events.is_empty(), "{events:?}");
-    // The peer sees the end: what was in the kernel's buffers, then the close.
+    // The peer sees the end: the contents of the kernel's buffers, then the close.
     there.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut rest = Vec::new();
     let _ = there.read_to_end(&mut rest);
@@ -162,7 +164,7 @@ fn recovers_when_all_buffers_were_held<L: EventLoop>() {
     });
     let mut events = Vec::new();
     let mut held: Vec<Chunk> = Vec::new();
-    // Hold everything until nothing comes any more: the bound is reached.
+    // Holds everything until nothing arrives any more: the bound is reached.
     let mut last = Instant::now();
     while last.elapsed() < Duration::from_millis(300) {
         event_loop.poll(Some(Duration::from_millis(50)), &mut events).unwrap();
@@ -244,7 +246,8 @@ fn is_dropped_with_operations_in_flight<L: EventLoop>() {
     }
 }
 
-/// A peer that doesn't read has a quiet send in flight: another connection's single request is seen all the same.
+/// A peer that doesn't read has a quiet send in flight: another connection's single request is
+/// still seen.
 fn a_blocked_quiet_send_holds_nobody_up<L: EventLoop>() {
     let mut event_loop = L::new(Doorbell::new().unwrap()).unwrap();
     let (here, _deaf) = tcp_pair();

@@ -1,8 +1,9 @@
 //! Receive buffers that the kernel picks from: a ring of provided buffers.
 //!
-//! A buffer is in one of three hands. *Kernel's*: it is in the ring, and the kernel may write to it. *Lent*: a completion named it,
-//! the caller holds a chunk of it. In between, *ours*, only inside a function here. The kernel takes a buffer out of the ring
-//! before it writes to it, and names it in exactly one completion, so the hands never overlap.
+//! A buffer has one of three owners. *Kernel*: it is in the ring, and the kernel may write to it.
+//! *Caller*: a completion named it, and the caller holds a chunk of it. *This module*: only inside
+//! a function here, in between. The kernel removes a buffer from the ring before it writes to it,
+//! and names it in exactly one completion, so ownership never overlaps.
 
 use std::alloc::{self, Layout};
 use std::io;
@@ -17,17 +18,20 @@ use crate::Chunk;
 
 /// Bytes of one buffer.
 pub(super) const BUFFER_BYTES: usize = 16 * 1024;
-/// Distance of the buffers' beginnings. Not a power of two: a turn reads the first few hundred bytes of many buffers, and at a
-/// distance of 16 KB these would all compete for the same few sets of the first- and second-level caches.
+/// Distance between buffers. Not a power of two: a turn reads the first few hundred bytes of many
+/// buffers, which at a distance of 16 KB would compete for the same few sets of the first- and
+/// second-level caches.
 const BUFFER_STRIDE_BYTES: usize = BUFFER_BYTES + 5 * 64;
-/// Buffers of one loop at the beginning (1 MB), and as many again until all have one that starved without, up to [`BUFFERS_MAX`].
+/// Initial buffers of one loop (1 MB). The number doubles while receives starve, up to
+/// [`BUFFERS_MAX`].
 pub(super) const BUFFERS_MIN: u16 = 64;
-/// Buffers of one loop at most: 64 MB. A power of two, as the kernel asks.
+/// Maximum buffers of one loop: 64 MB. A power of two, as the kernel requires.
 pub(super) const BUFFERS_MAX: u16 = 4096;
 /// The one group of buffers in a loop's ring.
 pub(super) const GROUP: u16 = 0;
 
-/// Numbers lenders from 1; 0 is the epoll backend. (Relaxed: only the number matters, not what others did before.)
+/// Numbers lenders from 1; 0 is the epoll backend. (Relaxed: only the number matters, not its order
+/// with other memory.)
 static LENDERS: AtomicU32 = AtomicU32::new(1);
 
 const PAGE_BYTES: usize = 4096;
@@ -39,15 +43,16 @@ pub(super) struct Buffers {
     ring: NonNull<BufRingEntry>,
     /// Where the next entry goes, modulo 2^16.
     tail: u16,
-    /// Tells this loop's chunks from those of others, which would name memory that is not lent here.
+    /// Distinguishes this loop's chunks from those of others, which would name memory that is not
+    /// lent here.
     lender: u32,
-    /// Buffers in the kernel's hands, with those in completions not yet seen.
+    /// Buffers owned by the kernel, with those in completions not yet seen.
     provided: u16,
-    /// Buffers at most; below [`BUFFERS_MAX`] in tests only.
+    /// Maximum buffers; below [`BUFFERS_MAX`] in tests only.
     pub(super) bound: usize,
-    /// Beginning of each buffer, by its number.
+    /// Start of each buffer, by its number.
     starts: Vec<NonNull<u8>>,
-    /// Mappings to give back, with their bytes.
+    /// Mappings to unmap, with their bytes.
     slabs: Vec<(NonNull<u8>, usize)>,
 }
 
@@ -57,8 +62,9 @@ impl Buffers {
         Layout::from_size_align(bytes, PAGE_BYTES).expect("a small constant size")
     }
 
-    /// Buffers registered with the ring of `submitter`, which must be gone (or have them unregistered, or be leaked together with them)
-    /// before they are dropped: see [`super::UringLoop`]'s `Drop`.
+    /// Creates buffers registered with the ring of `submitter`, which must be closed (or have them
+    /// unregistered, or be leaked together with them) before they are dropped: see
+    /// [`super::UringLoop`]'s `Drop`.
     pub(super) fn new(submitter: &Submitter<'_>) -> io::Result<Self> {
         // SAFETY: the layout's size is not zero.
         let memory = unsafe { alloc::alloc_zeroed(Self::ring_layout()) };
@@ -72,31 +78,33 @@ impl Buffers {
             starts: Vec::new(),
             slabs: Vec::new(),
         };
-        // SAFETY: the address is page-aligned and has room for BUFFERS_MAX entries; it stays allocated until `buffers`
-        // is dropped, which by this function's contract is after the kernel's use of it.
+        // SAFETY: the address is page-aligned and has room for BUFFERS_MAX entries; it stays
+        // allocated until `buffers` is dropped, which by this function's contract is after the
+        // kernel's use of it.
         unsafe { submitter.register_buf_ring_with_flags(ring.as_ptr() as u64, BUFFERS_MAX, GROUP, 0) }?;
-        // Where memory is refused, whoever starves asks again.
+        // If memory is refused, the first starved receive retries.
         buffers.grow();
         Ok(buffers)
     }
 
-    /// How many receives that start now may find a buffer.
+    /// Returns how many receives that start now may find a buffer.
     pub(super) fn provided(&self) -> usize {
         self.provided.into()
     }
 
-    /// Doubles the number of buffers. False if the bound is reached or memory is refused.
+    /// Doubles the number of buffers. Returns false if the bound is reached or memory is refused.
     pub(super) fn grow(&mut self) -> bool {
         let present = self.starts.len();
         let count = present.max(BUFFERS_MIN.into()).min(self.bound - present);
         if count == 0 {
             return false;
         }
-        // From the kernel and not from the allocator: chunks are handed out as initialized bytes, so the memory must be zeroed, and pages
-        // that no receive touches must cost nothing. Most receives touch the first of a buffer's four or five.
+        // From the kernel, not the allocator: chunks are lent as initialized bytes, so the memory
+        // must be zeroed, and pages that no receive touches must cost nothing. Most receives touch
+        // the first of a buffer's four or five.
         let bytes = count * BUFFER_STRIDE_BYTES;
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: a new mapping, wherever the kernel likes, touches nothing that is there.
+        // SAFETY: a new mapping, at an address that the kernel chooses, touches no existing one.
         let Ok(slab) = (unsafe { mm::mmap_anonymous(ptr::null_mut(), bytes, access, flags) }) else { return false };
         let Some(slab) = NonNull::new(slab.cast::<u8>()) else { return false };
         self.slabs.push((slab, bytes));
@@ -110,14 +118,15 @@ impl Buffers {
         true
     }
 
-    /// Puts a buffer that is nobody else's into the ring.
+    /// Puts a buffer that has no other owner into the ring.
     fn provide(&mut self, number: u16) {
         let start = self.starts[usize::from(number)];
         assert!(self.provided < BUFFERS_MAX, "a buffer was released twice");
-        // SAFETY: the index is below BUFFERS_MAX, so the entry lies inside the ring. The kernel reads only entries between
-        // its head and the tail; there are at most as many buffers as entries and this one is not among them,
-        // so this entry is outside that range and nobody else accesses it. The first entry's last two bytes are the tail, which the
-        // setters below don't touch: they write address, length and number only.
+        // SAFETY: the index is below BUFFERS_MAX, so the entry lies inside the ring. The kernel
+        // reads only entries between its head and the tail; there are at most as many buffers as
+        // entries and this one is not among them, so this entry is outside that range and nothing
+        // else accesses it. The first entry's last two bytes are the tail, which the setters below
+        // don't touch: they write address, length and number only.
         unsafe {
             let entry = &mut *self.ring.as_ptr().add(usize::from(self.tail & MASK));
             entry.set_addr(start.as_ptr() as u64);
@@ -126,16 +135,18 @@ impl Buffers {
         }
         self.tail = self.tail.wrapping_add(1);
         self.provided += 1;
-        // SAFETY: `tail` computes the address of a field of the first entry, which is initialized (zeroed memory). It is aligned for a
-        // u16, lives as long as the ring, and from registration on is written by us alone and read by the kernel
-        // atomically. Release: the kernel, which loads it with acquire, sees the entry's fields.
+        // SAFETY: `tail` computes the address of a field of the first entry, which is initialized
+        // (zeroed memory). It is aligned for a u16, lives as long as the ring, and from
+        // registration on only we write it; the kernel reads it atomically. Release: the kernel,
+        // which loads it with acquire, sees the entry's fields.
         unsafe {
             let tail = BufRingEntry::tail(self.ring.as_ptr());
             AtomicU16::from_ptr(tail.cast_mut()).store(self.tail, Ordering::Release);
         }
     }
 
-    /// A completion named the buffer and put `len_bytes` into it: lends these. None goes back at once if it put none.
+    /// Lends `len_bytes` of a buffer that a completion named. `None` if there are no bytes: the
+    /// buffer returns to the ring at once.
     pub(super) fn lend(&mut self, number: u16, len_bytes: usize) -> Option<Chunk> {
         assert!(
             usize::from(number) < self.starts.len() && len_bytes <= BUFFER_BYTES,
@@ -159,9 +170,10 @@ impl Buffers {
     pub(super) fn bytes(&self, chunk: &Chunk) -> &[u8] {
         assert_eq!(chunk.lender, self.lender, "a chunk of another loop");
         let start = self.starts[chunk.buffer as usize];
-        // SAFETY: this chunk was made by `lend` of this very object (its lender says so) and can't be copied, so its buffer is lent: the kernel doesn't write to it. Its
-        // length is within the buffer, and all bytes are initialized (zeroed, then written by the kernel).
-        // The borrow of self excludes `bytes_mut`; the borrow of the chunk excludes `release`.
+        // SAFETY: `lend` of this very object made the chunk (its lender says so) and it can't be
+        // copied, so its buffer is lent: the kernel doesn't write to it. Its length is within the
+        // buffer, and all bytes are initialized (zeroed, then written by the kernel). The borrow of
+        // self excludes `bytes_mut`; the borrow of the chunk excludes `release`.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), chunk.len()) }
     }
 
@@ -169,7 +181,8 @@ impl Buffers {
     pub(super) fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
         assert_eq!(chunk.lender, self.lender, "a chunk of another loop");
         let start = self.starts[chunk.buffer as usize];
-        // SAFETY: as in `bytes`; the exclusive borrow of self excludes every other slice of these buffers.
+        // SAFETY: as in `bytes`; the exclusive borrow of self excludes every other slice of these
+        // buffers.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), chunk.len()) }
     }
 }
@@ -177,10 +190,12 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         for &(slab, bytes) in &self.slabs {
-            // SAFETY: mapped with this length in `grow`, given back once; the kernel's use has ended (contract of `new`).
+            // SAFETY: mapped with this length in `grow`, unmapped once; the kernel's use has ended
+            // (contract of `new`).
             let _ = unsafe { mm::munmap(slab.as_ptr().cast(), bytes) };
         }
-        // SAFETY: allocated with this layout in `new`, freed once; the kernel's use has ended (contract of `new`).
+        // SAFETY: allocated with this layout in `new`, freed once; the kernel's use has ended
+        // (contract of `new`).
         unsafe { alloc::dealloc(self.ring.as_ptr().cast(), Self::ring_layout()) };
     }
 }

@@ -19,7 +19,8 @@ use crate::event::{Chunk, ConnId, Event, EventLoop, ListenerId};
 use crate::slots::Slots;
 use crate::{Backend, Doorbell};
 
-/// How long a dropped loop waits for the kernel to end what is in flight, before it leaks the memory instead.
+/// How long a dropped loop waits for the kernel to finish operations in flight, before it leaks the
+/// memory instead.
 const DROP_WAIT: Duration = Duration::from_secs(2);
 
 impl Lender for UringLoop {
@@ -68,7 +69,7 @@ impl EventLoop for UringLoop {
         };
         this.arm_doorbell();
         this.arm_accept();
-        // Submitted now: a ring that comes before the first poll is then seen either way.
+        // Submitted now, so that a ring of the doorbell before the first poll is seen.
         this.ring.enter(0, Some(Duration::ZERO))?;
         Ok(this)
     }
@@ -145,7 +146,8 @@ impl EventLoop for UringLoop {
     fn expect_sent(&mut self, conn: ConnId) {
         let sending = self.open(conn).and_then(|connection| connection.sending.as_mut());
         if let Some(sending) = sending {
-            // One completion fewer to look beyond, if it wasn't collected before. (Too few only ends a wait early.)
+            // One completion fewer to wait beyond, if it wasn't collected before. (Too few only
+            // ends a wait early.)
             if mem::take(&mut sending.quiet) {
                 self.quiet_queued = self.quiet_queued.saturating_sub(1);
             }
@@ -173,7 +175,8 @@ impl EventLoop for UringLoop {
         if !self.starved.is_empty() {
             self.feed();
         }
-        // Those behind have their turn at the next poll: what is armed may have no bytes, and then ends no wait.
+        // The other starved ones have their turn at the next poll: those armed may have no bytes,
+        // and then end no wait.
         let mut timeout = if self.must_feed() { Some(Duration::ZERO) } else { timeout };
         if self.may_accept {
             self.accept(events);
@@ -185,13 +188,15 @@ impl EventLoop for UringLoop {
         if quiet_queued > 0 && timeout != Some(Duration::ZERO) {
             let begin = Moment::now();
             if self.waits_for_several {
-                // The completions of quiet sends come with the submission, unless a socket is full: wait for one more.
+                // The completions of quiet sends arrive with the submission, unless a socket is
+                // full: wait for one more.
                 self.ring.enter(1 + quiet_queued, timeout)?;
             } else {
                 self.ring.enter(0, Some(Duration::ZERO))?;
             }
             self.collect(events);
-            // Nothing but quiet sends, or nothing at all: what is left of the wait is for something else.
+            // Nothing but quiet sends, or nothing at all: the rest of the wait is for something
+            // else.
             timeout = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
         }
         if !self.ends_wait {
@@ -205,7 +210,8 @@ impl EventLoop for UringLoop {
 
 impl Drop for UringLoop {
     fn drop(&mut self) {
-        // The kernel may still write to buffers and read from sends. End all that, and only then free.
+        // The kernel may still write to buffers and read from sends. Cancel all that, and only then
+        // free.
         let everything = types::CancelBuilder::any().all();
         let entry = opcode::AsyncCancel2::new(everything).build().user_data(number(Operation::Cancel, NO_TOKEN));
         // SAFETY: the entry names no memory.
@@ -228,8 +234,8 @@ impl Drop for UringLoop {
         // SAFETY: `ring` is not used after this.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         if self.in_flight == 0 {
-            // SAFETY: `buffers` is not used after this, and the kernel's use of it has ended: nothing is in flight,
-            // and the ring that the buffers were registered with is closed.
+            // SAFETY: `buffers` is not used after this, and the kernel's use of it has ended:
+            // nothing is in flight, and the ring that the buffers were registered with is closed.
             unsafe { ManuallyDrop::drop(&mut self.buffers) };
         } else {
             // Leaked, like the buffers, which a ManuallyDrop does by itself.

@@ -1,9 +1,9 @@
-//! The backend on io_uring: the kernel does the receiving and sending, this side queues and
-//! collects.
+//! The backend on io_uring: the kernel receives and sends, this side queues and collects.
 //!
-//! One multishot receive is armed per connection and fills provided buffers; sends are queued during the turn and submitted by
-//! the system call that waits. An operation is *in flight* from its push to its last completion; until then the loop keeps its descriptor
-//! open and its memory untouched, whatever the caller does meanwhile.
+//! One multishot receive is armed per connection and fills provided buffers; sends are queued
+//! during the turn and submitted by the system call that waits. An operation is *in flight* from
+//! its push to its last completion; until then the loop keeps its descriptor open and its memory
+//! untouched, whatever the caller does.
 //!
 //! Listeners stay out of the ring (`accept.rs` says why): an epoll instance watches them, and the
 //! ring polls that.
@@ -12,8 +12,8 @@
 //! | --- | --- | --- |
 //! | `Off` | nothing in flight; paused, ended or about to be armed | `Armed` |
 //! | `Armed` | in flight | `Off` by its last completion, `Stopping` by a cancel, `Starved` by ENOBUFS |
-//! | `Stopping` | in flight, a cancel is under way | `Off` by its last completion (then `Armed` if wanted again) |
-//! | `Starved` | nothing in flight; in the list of those that wait for buffers | `Armed` by the next poll that has one for it |
+//! | `Stopping` | in flight, a cancel is pending | `Off` by its last completion (then `Armed` if wanted again) |
+//! | `Starved` | nothing in flight; in the list of those that wait for buffers | `Armed` by the next poll that has a buffer for it |
 
 mod buffers;
 mod event_loop;
@@ -42,10 +42,11 @@ use ring::Ring;
 
 /// Readiness to be read, as poll(2) numbers it.
 const POLL_IN: u32 = 1;
-/// Most listeners that are accepted from in one turn: the addresses of `bind` and a Unix socket.
+/// Maximum listeners accepted from in one turn: the addresses of `bind` and a Unix socket.
 const LISTENERS_PER_TURN_MAX: usize = 17;
 
-/// An io_uring event loop. See [`EventLoop`](crate::EventLoop). It can't leave the thread that made it: the kernel takes submissions from that one only.
+/// An io_uring event loop. See [`EventLoop`](crate::EventLoop). It can't leave the thread that
+/// created it: the kernel accepts submissions from that one only.
 pub struct UringLoop {
     ring: ManuallyDrop<Ring>,
     buffers: ManuallyDrop<Buffers>,
@@ -53,18 +54,18 @@ pub struct UringLoop {
     listeners: Listeners,
     /// The epoll instance that watches the listeners.
     accepting: OwnedFd,
-    /// Connections may be waiting that no completion will tell of: the poll of the listeners is
+    /// Connections may be waiting that no completion will report: the poll of the listeners is
     /// edge-triggered.
     may_accept: bool,
     connections: Slots<Connection>,
     starved: VecDeque<Token>,
     /// Operations whose last completion was not seen yet.
     in_flight: usize,
-    /// Quiet sends queued since the last drain: as many completions that are to end no wait.
+    /// Quiet sends queued since the last drain: that many completions must not end a wait.
     quiet_queued: u32,
     /// See [`Ring::waits_for_several`].
     waits_for_several: bool,
-    /// An event was collected that ends a wait: any but the success of a quiet send.
+    /// A collected event ends the wait: any but the success of a quiet send.
     ends_wait: bool,
     _one_thread: PhantomData<*mut ()>,
 }
@@ -83,7 +84,7 @@ struct Connection {
     paused: bool,
     /// `Eof` or `Failed` was reported.
     ended: bool,
-    /// The caller closed it; it waits for the ends of its operations.
+    /// The caller closed it; it waits for its operations to end.
     closed: bool,
     sending: Option<Sending>,
 }
@@ -94,7 +95,8 @@ struct Sending {
     quiet: bool,
 }
 
-/// What an operation's number is about: the highest byte. The generation's 24 bits and the index follow.
+/// Kind of operation: the highest byte of its number. The generation's 24 bits and the index
+/// follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Operation {
@@ -113,13 +115,13 @@ fn token_of(number: u64) -> Token {
     Token { index: number as u32, generation: (number >> 32) as u32 & crate::slots::GENERATION_MAX }
 }
 
-/// Of send(2); `rustix` doesn't name it, because for a send it means something to io_uring only.
+/// Of send(2); `rustix` doesn't name it, because only io_uring gives it a meaning for sends.
 const MSG_WAITALL: u32 = 0x100;
 
 const NO_TOKEN: Token = Token { index: 0, generation: 0 };
 
 impl UringLoop {
-    /// The connection, unless the caller closed it.
+    /// Returns the connection, unless the caller closed it.
     fn open(&mut self, conn: ConnId) -> Option<&mut Connection> {
         let connection = self.connections.value_mut(conn.0)?;
         (!connection.closed).then_some(connection)
@@ -168,7 +170,8 @@ impl UringLoop {
         let entry = opcode::RecvMulti::new(types::Fd(connection.socket.as_raw_fd()), GROUP)
             .build()
             .user_data(number(Operation::Receive, token));
-        // SAFETY: the entry names no memory; the buffers it fills are the group's, which live until nothing is in flight.
+        // SAFETY: the entry names no memory; the buffers it fills are the group's, which live until
+        // nothing is in flight.
         unsafe { self.ring.push(entry) };
         self.in_flight += 1;
     }
@@ -178,8 +181,8 @@ impl UringLoop {
         assert!(len_bytes > 0, "a send of nothing");
         let connection = self.open(conn).expect("a send to a closed connection");
         assert!(connection.sending.is_none(), "a second send on a connection before the first was done");
-        // What takes several operations has to be continued from here, and an error on a connection that tells nothing any more
-        // should be heard: both must end the wait.
+        // A send of several operations has to be continued from here, and an error on a connection
+        // that reports nothing any more must be noticed: both must end the wait.
         let quiet = quiet && len_bytes <= SEND_BYTES_MAX && !connection.ended;
         connection.sending = Some(Sending { outgoing, sent_bytes: 0, quiet });
         self.quiet_queued += u32::from(quiet);
@@ -195,17 +198,18 @@ impl UringLoop {
         };
         let rest = &sending.outgoing.bytes()[sending.sent_bytes..];
         let len_bytes = rest.len().min(SEND_BYTES_MAX);
-        // MSG_WAITALL: a short send is continued in the kernel, when there is room.
+        // MSG_WAITALL: the kernel continues a short send when there is room.
         let flags = SendFlags::NOSIGNAL.bits() | MSG_WAITALL;
         let socket = types::Fd(connection.socket.as_raw_fd());
         let entry = opcode::Send::new(socket, rest.as_ptr(), len_bytes as u32)
             .flags(flags as i32)
             .build()
             .user_data(number(Operation::Send, token));
-        // SAFETY: the bytes are in the heap memory of a Vec that stays in `sending` untouched until the completion takes it out
-        // (`sent`): a closed connection keeps it, and a dropped loop waits or leaks it. That the Vec itself moves
-        // with its table doesn't move its heap memory. The kernel only reads it. Of shared bytes the same holds, for what stays in `sending`
-        // is a count of an Arc, whose Vec nobody can change: there is no way to it but by a shared reference.
+        // SAFETY: the bytes are in the heap memory of a Vec that stays untouched in `sending` until
+        // the completion takes it out (`sent`): a closed connection keeps it, and a dropped loop
+        // waits for it or leaks it. Moving the Vec with its table doesn't move its heap memory. The
+        // kernel only reads it. The same holds for shared bytes: `sending` holds a reference of an
+        // Arc, whose Vec nobody can change, since all access to it is by shared reference.
         unsafe { self.ring.push(entry) };
         self.in_flight += 1;
     }
@@ -222,7 +226,7 @@ impl UringLoop {
                 }
             }
             Err(Errno::INTR) => self.may_accept = true,
-            // Can't be: the descriptor is an epoll instance.
+            // Can't happen: the descriptor is an epoll instance.
             Err(_) => {}
         }
     }
@@ -297,7 +301,7 @@ impl UringLoop {
         events.push(Event::Sent { conn: ConnId(token), buffer, result });
     }
 
-    /// Forgets a closed connection once nothing of it is in flight; that closes its socket.
+    /// Removes a closed connection once nothing of it is in flight; that closes its socket.
     fn settle(&mut self, token: Token) {
         let settled = self.connections.value(token).is_some_and(|connection| {
             connection.closed
@@ -314,7 +318,7 @@ impl UringLoop {
         let token = token_of(about);
         let operation = (about >> 56) as u8;
         if operation == Operation::Cancel as u8 {
-            // It found nothing: what it was to cancel has completed by itself.
+            // The cancel found nothing: the operation has completed by itself.
             return;
         }
         if !cqueue::more(completion.flags()) {
@@ -346,8 +350,9 @@ impl UringLoop {
         self.ring.recycle(drained);
     }
 
-    /// Arms as many of the starved again as there are buffers for. More would starve once more, each at the price of a submission and a completion:
-    /// with thousands of connections that had been most of a server's work.
+    /// Arms as many starved receives as there are buffers for. More would starve again, each at the
+    /// price of a submission and a completion: with thousands of connections that was most of a
+    /// server's work.
     fn feed(&mut self) {
         while self.buffers.provided() < self.starved.len() && self.buffers.grow() {}
         for _ in 0..self.buffers.provided() {
@@ -361,8 +366,9 @@ impl UringLoop {
         }
     }
 
-    /// Whether the next poll has something to feed: some are starved, and buffers are there. (Without buffers the caller has all of them, and
-    /// gives some back before it can want more.)
+    /// Returns whether the next poll has something to feed: some are starved, and buffers are
+    /// there. (Without buffers the caller has all of them, and releases some before it can want
+    /// more.)
     fn must_feed(&self) -> bool {
         !self.starved.is_empty() && self.buffers.provided() > 0
     }

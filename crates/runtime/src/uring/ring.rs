@@ -1,4 +1,4 @@
-//! The submission and completion queues: a full queue, interrupted waits and overflow are dealt with here.
+//! The submission and completion queues: handles a full queue, interrupted waits and overflow.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,9 +10,9 @@ use rustix::io::Errno;
 
 use crate::accept::WAIT_MAX;
 
-/// Submissions between two system calls; more than these cost one more call.
+/// Submissions between two system calls; above that one more call is needed.
 const SUBMISSIONS: u32 = 256;
-/// Completions between two drains; more than these the kernel keeps in a slower list of its own.
+/// Completions between two drains; above that the kernel keeps them in a slower list of its own.
 const COMPLETIONS: u32 = 4096;
 
 /// How long a wait for several completions insists on all of them, in microseconds.
@@ -42,7 +42,8 @@ impl Ring {
         &self.ring
     }
 
-    /// Whether [`enter`](Self::enter) may want more than one completion (Linux 6.12; older ones would insist for ever).
+    /// Returns whether [`enter`](Self::enter) may want more than one completion (Linux 6.12; older
+    /// kernels would insist for ever).
     pub(super) fn waits_for_several(&self) -> bool {
         self.ring.params().is_feature_min_timeout()
     }
@@ -50,8 +51,9 @@ impl Ring {
     /// Queues an operation; the next [`enter`](Self::enter) submits it.
     ///
     /// # Safety
-    /// The memory that the entry names must stay valid and in nobody else's hands until the operation's last completion was seen.
-    /// (The descriptor should stay open, too: another file would be used otherwise, which is wrong but not unsafe.)
+    /// The memory that the entry names must stay valid and unshared until the operation's last
+    /// completion was seen. (The descriptor should stay open, too: another file would be used
+    /// otherwise, which is wrong but not unsafe.)
     pub(super) unsafe fn push(&mut self, entry: squeue::Entry) {
         if !self.backlog.is_empty() {
             self.backlog.push_back(entry);
@@ -78,8 +80,9 @@ impl Ring {
         }
     }
 
-    /// Submits everything queued and waits until `want` completions are there, or `timeout` is over, or a signal was handled; if
-    /// `want` is more than one, also until [`PATIENCE_US`] have gone by and there is at least one.
+    /// Submits everything queued and waits until `want` completions are there, `timeout` has
+    /// passed, or a signal was handled; if `want` is more than one, also until [`PATIENCE_US`] have
+    /// passed and there is at least one.
     pub(super) fn enter(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
         self.push_backlog();
         let submission = self.ring.submission();
@@ -98,20 +101,24 @@ impl Ring {
         if let Some(time) = &time {
             arguments = arguments.timespec(time);
         }
-        // Without GETEVENTS the kernel would run no deferred work and move no overflown completions.
+        // Without GETEVENTS the kernel would run no deferred work and move no overflown
+        // completions.
         let flags = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
-        // SAFETY: the argument is the structure that EXT_ARG asks for, and it and the time it names outlive the call.
+        // SAFETY: the argument is the structure that EXT_ARG asks for, and it and the time it names
+        // outlive the call.
         let entered = unsafe { self.ring.submitter().enter(count, want, flags.bits(), Some(&arguments)) };
         match entered.map_err(|error| Errno::from_io_error(&error).ok_or(error)) {
             Ok(_) => Ok(()),
-            // Time is over; a signal came; completions must be drained, or memory found, before more is submitted.
+            // Timeout; a signal; completions must be drained, or memory found, before more is
+            // submitted.
             Err(Ok(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN)) => Ok(()),
             Err(Ok(error)) => Err(error.into()),
             Err(Err(error)) => Err(error),
         }
     }
 
-    /// Takes the completions that are there. The vector is to be given back with [`recycle`](Self::recycle).
+    /// Takes the completions that are there. The caller returns the vector with
+    /// [`recycle`](Self::recycle).
     pub(super) fn drain(&mut self) -> Vec<cqueue::Entry> {
         let mut drained = std::mem::take(&mut self.scratch);
         drained.extend(self.ring.completion());

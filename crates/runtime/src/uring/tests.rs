@@ -9,10 +9,12 @@ use super::UringLoop;
 use super::buffers::BUFFERS_MIN;
 use crate::{Doorbell, Event, EventLoop, Lender};
 
-/// Connections, several times as many as a loop has buffers at first; with the peers' ends below the usual limit of descriptors.
+/// Connections: several times the initial buffers of a loop, and with the peers' ends below the
+/// usual limit of descriptors.
 const MANY: usize = 3 * BUFFERS_MIN as usize;
 
-/// Polls until `wanted` chunks were there, giving all of them back after each poll; says how many polls that took.
+/// Polls until `wanted` chunks have arrived, and releases them after each poll; returns the number
+/// of polls.
 fn polls_for(event_loop: &mut UringLoop, wanted: usize) -> usize {
     let (mut events, mut chunks, mut polls) = (Vec::new(), 0, 0);
     while chunks < wanted {
@@ -33,7 +35,8 @@ fn many(event_loop: &mut UringLoop) -> Vec<UnixStream> {
     pairs.map(|(here, there)| event_loop.add(here.into()).map(|_| there).unwrap()).collect()
 }
 
-/// Thousands of connections that all want a buffer at once get one each by the second poll, not a few of them with each of many.
+/// Thousands of connections that all want a buffer at once get one each by the second poll, not a
+/// few of them many.
 #[test]
 fn buffers_grow_to_what_starves_without() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
@@ -42,7 +45,8 @@ fn buffers_grow_to_what_starves_without() {
     assert_eq!(polls_for(&mut event_loop, MANY), 2);
 }
 
-/// Where no more buffers are to be had, all get their turn, also behind those that starved and have no bytes.
+/// If no more buffers can be had, all connections get their turn, also after starved ones without
+/// bytes.
 #[test]
 fn few_buffers_serve_many_in_turn() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
@@ -52,7 +56,7 @@ fn few_buffers_serve_many_in_turn() {
     let mut held = Vec::new();
     event_loop.poll(Some(Duration::from_secs(20)), &mut held).unwrap();
     assert_eq!(held.len(), BUFFERS_MIN.into(), "one buffer each");
-    // These find none, and have nothing to receive either, but for the last.
+    // These find no buffer, and have nothing to receive either, except the last.
     let mut second = many(&mut event_loop);
     let mut events = Vec::new();
     event_loop.poll(Some(Duration::ZERO), &mut events).unwrap();
@@ -67,7 +71,8 @@ fn few_buffers_serve_many_in_turn() {
     assert!(polls <= 2 * (2 * MANY).div_ceil(BUFFERS_MIN.into()), "{polls} polls");
 }
 
-/// Before Linux 6.12 a wait can't look beyond the completions of sends: they are collected by a call of their own.
+/// Before Linux 6.12 a wait can't look beyond the completions of sends: a separate call collects
+/// them.
 #[test]
 fn quiet_sends_end_no_wait_on_older_kernels() {
     const WAIT: Duration = Duration::from_millis(100);
@@ -81,7 +86,7 @@ fn quiet_sends_end_no_wait_on_older_kernels() {
     event_loop.poll(Some(WAIT), &mut events).unwrap();
     assert!(begin.elapsed() >= WAIT);
     assert!(matches!(events.pop(), Some(Event::Sent { result: Ok(()), .. })));
-    // What else comes with the collecting does end it.
+    // Another event collected with them does end it.
     event_loop.send_quiet(conn, b"quiet".to_vec());
     event_loop.doorbell().ring();
     let begin = Instant::now();
@@ -90,14 +95,15 @@ fn quiet_sends_end_no_wait_on_older_kernels() {
     assert!(events.iter().any(|event| matches!(event, Event::Woken)));
 }
 
-/// The wait for several completions is given up soon when a send is blocked, and goes on as a wait for one.
+/// The wait for several completions soon ends if a send is blocked, and continues as a wait for
+/// one.
 #[test]
 fn a_blocked_quiet_send_does_not_make_the_wait_insist() {
     let mut event_loop = UringLoop::new(Doorbell::new().unwrap()).unwrap();
     let (here, _deaf) = UnixStream::pair().unwrap();
     let conn = event_loop.add(here.into()).unwrap();
     let mut events = Vec::new();
-    // Small enough to be sent quietly, big enough to block.
+    // Small enough to be sent quietly, large enough to block.
     event_loop.send_quiet(conn, vec![0; 1 << 20]);
     let doorbell = event_loop.doorbell();
     let ringer = thread::spawn(move || {
@@ -111,7 +117,8 @@ fn a_blocked_quiet_send_does_not_make_the_wait_insist() {
     ringer.join().unwrap();
 }
 
-/// A chunk names memory of its own loop: any other refuses it, rather than to show what the kernel is writing.
+/// A chunk names memory of its own loop: another loop rejects it, rather than show what the kernel
+/// is writing.
 #[test]
 #[should_panic(expected = "a chunk of another loop")]
 fn a_chunk_of_another_loop_is_refused() {

@@ -1,4 +1,4 @@
-//! What the tests share: an echo server on a loop, socket pairs, random pieces.
+//! Shared by the tests: an echo server on a loop, socket pairs, random pieces.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses a part")]
 
@@ -31,7 +31,8 @@ pub(crate) use on_both;
 /// Longer than anything takes on a busy host.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Polls until `wanted` says yes to an event; the events before are dropped, those after it lost.
+/// Polls until `wanted` accepts an event; drops the events before it, and those after it in the
+/// same poll.
 pub fn poll_until<L: EventLoop>(event_loop: &mut L, mut wanted: impl FnMut(Event) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     let mut events = Vec::new();
@@ -48,14 +49,14 @@ pub fn poll_until<L: EventLoop>(event_loop: &mut L, mut wanted: impl FnMut(Event
     }
 }
 
-/// Asks for as many descriptors as the host allows this process.
+/// Raises this process's descriptor limit as far as the host allows.
 pub fn raise_descriptor_limit() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
 }
 
-/// Two ends of a TCP connection over loopback.
+/// Returns both ends of a TCP connection over loopback.
 pub fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -193,12 +194,13 @@ impl Pieces {
         println!("seed {}", self.seed);
         let mut random = StdRng::seed_from_u64(self.seed);
         for _ in 0..300 {
-            // Mostly small; now and then more than a receive buffer, less than what the sockets' own buffers hold.
+            // Mostly small; sometimes more than a receive buffer, less than the sockets' own
+            // buffers hold.
             let len_bytes =
                 if random.random_bool(0.1) { random.random_range(1..=150_000) } else { random.random_range(1..=3000) };
             let mut piece = vec![0; len_bytes];
             random.fill(&mut piece[..]);
-            // A part of one byte each would take all day for a big piece.
+            // Parts of one byte would take all day for a large piece.
             let part_bytes = random.random_range(len_bytes.div_ceil(50)..=len_bytes);
             for part in piece.chunks(part_bytes) {
                 stream.write_all(part).unwrap();
@@ -223,7 +225,8 @@ impl Spare {
     }
 }
 
-/// Runs `body` in a process of its own with few descriptors: this test program again, asked for this test alone.
+/// Runs `body` in a process of its own with few descriptors: this test program again, for this test
+/// alone.
 pub fn with_few_descriptors(backend: &str, body: impl FnOnce(Spare)) {
     const CHILD: &str = "PANTALA_TEST_FEW_DESCRIPTORS";
     const DESCRIPTORS: u64 = 64;
