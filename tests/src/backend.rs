@@ -1,10 +1,10 @@
-//! The event loops that Pantala has, and which of them this host allows.
+//! Pantala's event loops, and which of them this host allows.
 
 use std::sync::OnceLock;
 
 use crate::tool;
 
-/// An event loop of Pantala, by its name on the command line.
+/// An event loop of Pantala.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// `--io-backend io_uring`
@@ -14,7 +14,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -23,8 +23,8 @@ impl Backend {
         }
     }
 
-    /// Those to test here: all that the host allows, or those that `PANTALA_BACKENDS` names. A backend left out because
-    /// the host forbids it is named on standard error, once.
+    /// Returns the backends to test: all that the host allows, or those in `PANTALA_BACKENDS`. A
+    /// backend that the host forbids is named on standard error, once.
     #[must_use]
     pub fn all() -> &'static [Backend] {
         static ALL: OnceLock<Vec<Backend>> = OnceLock::new();
@@ -46,7 +46,8 @@ impl Backend {
     }
 }
 
-/// Why a ring can't be set up here. Asks the kernel, not Pantala: a Pantala that wrongly refuses must fail its tests.
+/// Returns why a ring can't be set up here. Asks the kernel, not Pantala: a Pantala that rejects
+/// io_uring by mistake must fail its tests.
 fn io_uring_refusal() -> Option<String> {
     let ring = io_uring::IoUring::<io_uring::squeue::Entry, io_uring::cqueue::Entry>::builder()
         .setup_single_issuer()
@@ -64,7 +65,8 @@ pub fn for_each_backend(mut body: impl FnMut(Backend)) {
     }
 }
 
-/// Runs `body` for each backend under test in each way of execution, by its name on the command line, naming both on standard error first.
+/// Runs `body` for each backend under test and each execution mode, by their names on the command
+/// line, naming both on standard error first.
 pub fn for_each_form(mut body: impl FnMut(Backend, &str)) {
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {

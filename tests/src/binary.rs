@@ -6,19 +6,20 @@ use std::sync::OnceLock;
 
 use cargo_metadata::Message;
 
-/// The root folder of the workspace.
+/// Returns the root folder of the workspace.
 ///
 /// # Panics
-/// Never: this package lies one folder below it.
+/// Never: this package is one folder below it.
 #[must_use]
 pub fn workspace_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies below the root").to_path_buf()
 }
 
-/// Path of the binary under test: `PANTALA_BIN`, else built once per process by cargo in the profile of this test.
+/// Returns the path of the binary under test: `PANTALA_BIN`, otherwise built once per process by
+/// cargo in the profile of this test.
 ///
 /// # Panics
-/// When it can't be built.
+/// If it can't be built.
 pub fn pantala() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| match std::env::var_os("PANTALA_BIN") {
@@ -27,18 +28,19 @@ pub fn pantala() -> &'static PathBuf {
     })
 }
 
-/// Path of `pantala-bench`, built once per process by cargo in the profile of this test.
+/// Returns the path of `pantala-bench`, built once per process by cargo in the profile of this
+/// test.
 ///
 /// # Panics
-/// When it can't be built.
+/// If it can't be built.
 pub fn pantala_bench() -> &'static PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| build("pantala-bench", &["pantala-bench", "pantala", "pantala-tests"]))
 }
 
-/// Builds the binary `name` out of `packages`. All their dependencies count for the features of each,
-/// so the packages are those that make the features equal to `cargo test --workspace`'s, which has
-/// then built all but the binary itself.
+/// Builds the binary `name` out of `packages`. Their dependencies' features are unified, so the
+/// packages are those with the same features as `cargo test --workspace`, which has then built
+/// everything but the binary itself.
 fn build(name: &str, packages: &[&str]) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -49,7 +51,7 @@ fn build(name: &str, packages: &[&str]) -> PathBuf {
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
-    // Cargo tells its child about the package being tested; a build script of ours must not see that.
+    // Cargo describes the package under test to its child; our build must not see that.
     let mut child = command
         .current_dir(workspace_root())
         .env_remove("CARGO_MANIFEST_DIR")
@@ -57,7 +59,7 @@ fn build(name: &str, packages: &[&str]) -> PathBuf {
         .spawn()
         .expect("cargo starts");
     let output = std::io::BufReader::new(child.stdout.take().expect("standard output is piped"));
-    // To the end of the stream: cargo fails when nobody reads its last words.
+    // To the end of the stream: cargo fails if its last lines are not read.
     let executables = Message::parse_stream(output).filter_map(Result::ok).filter_map(|message| match message {
         Message::CompilerArtifact(artifact) if artifact.target.name == name => artifact.executable,
         _ => None,

@@ -1,4 +1,4 @@
-//! A raw client: sends exactly the bytes it is told to, gives back replies with the bytes they came as.
+//! A raw client: sends exactly the given bytes, returns replies with their raw bytes.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::reply::{self, Reply, show};
 
-/// Longest wait for bytes before a test gives up on the server.
+/// Maximum wait for bytes before a test fails.
 pub const READ_MAX: Duration = Duration::from_secs(60);
 
 enum Stream {
@@ -20,24 +20,24 @@ enum Stream {
 pub struct Client {
     stream: Stream,
     buffer: Vec<u8>,
-    /// Bytes of `buffer` already given out as replies.
+    /// Bytes of `buffer` already returned as replies.
     taken: usize,
 }
 
 impl Client {
-    /// To a port on 127.0.0.1.
+    /// Connects to a port on 127.0.0.1.
     ///
     /// # Panics
-    /// When nobody listens there.
+    /// If nobody listens there.
     #[must_use]
     pub fn tcp(port: u16) -> Client {
         Client::try_tcp(port).unwrap_or_else(|error| panic!("connecting to port {port}: {error}"))
     }
 
-    /// To a port on 127.0.0.1.
+    /// Connects to a port on 127.0.0.1.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// If nobody listens there.
     pub fn try_tcp(port: u16) -> io::Result<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -46,10 +46,10 @@ impl Client {
         Ok(Client { stream: Stream::Tcp(stream), buffer: Vec::new(), taken: 0 })
     }
 
-    /// To a unix socket.
+    /// Connects to a Unix socket.
     ///
     /// # Panics
-    /// When nobody listens there.
+    /// If nobody listens there.
     #[must_use]
     pub fn unix(path: &Path) -> Client {
         let stream =
@@ -61,7 +61,7 @@ impl Client {
     /// Sends bytes as they are.
     ///
     /// # Errors
-    /// When the server has closed, or doesn't take them.
+    /// If the server has closed, or doesn't accept them.
     pub fn try_send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.stream {
             Stream::Tcp(stream) => stream.write_all(bytes),
@@ -72,7 +72,7 @@ impl Client {
     /// Sends bytes as they are.
     ///
     /// # Panics
-    /// When the server has closed, or doesn't take them.
+    /// If the server has closed, or doesn't accept them.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         self.try_send_raw(bytes).unwrap_or_else(|error| panic!("sending {}: {error}", show(bytes)));
     }
@@ -95,10 +95,10 @@ impl Client {
         self.command(&args)
     }
 
-    /// Sends all commands in one write; the replies are left to be received.
+    /// Sends all commands in one write, without receiving the replies.
     ///
     /// # Panics
-    /// When the server closes.
+    /// If the server closes.
     pub fn send_together<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) {
         let mut bytes = Vec::new();
         for args in commands {
@@ -107,11 +107,11 @@ impl Client {
         self.send_raw(&bytes);
     }
 
-    /// Sends all commands in one write (while already reading, so that neither side can block the other) and gives the
-    /// replies.
+    /// Sends all commands in one write (while already reading, so that neither side can block the
+    /// other) and returns the replies.
     ///
     /// # Panics
-    /// When the server closes.
+    /// If the server closes.
     pub fn pipeline<A: AsRef<[u8]>>(&mut self, commands: &[Vec<A>]) -> Vec<Reply> {
         let mut bytes = Vec::new();
         for args in commands {
@@ -120,18 +120,19 @@ impl Client {
         self.exchange(&bytes, commands.len()).into_iter().map(|(reply, _)| reply).collect()
     }
 
-    /// Sends `bytes` from a thread of its own and reads `count` replies, each with its raw bytes.
+    /// Sends `bytes` from a separate thread and reads `count` replies, each with its raw bytes.
     ///
     /// # Panics
-    /// When the server closes or is silent for [`READ_MAX`].
+    /// If the server closes or is silent for [`READ_MAX`].
     pub fn exchange(&mut self, bytes: &[u8], count: usize) -> Vec<(Reply, Vec<u8>)> {
         self.write_beside(bytes, |client| (0..count).map(|_| client.receive_raw()).collect())
     }
 
-    /// Sends `bytes` from a thread of its own and reads replies up to the bulk `last`, each with its raw bytes.
+    /// Sends `bytes` from a separate thread and reads replies up to the bulk `last`, each with its
+    /// raw bytes.
     ///
     /// # Panics
-    /// When the server closes or is silent for [`READ_MAX`].
+    /// If the server closes or is silent for [`READ_MAX`].
     pub fn exchange_until(&mut self, bytes: &[u8], last: &[u8]) -> Vec<(Reply, Vec<u8>)> {
         self.write_beside(bytes, |client| {
             let mut replies = Vec::new();
@@ -156,29 +157,31 @@ impl Client {
         })
     }
 
-    /// The next reply.
+    /// Returns the next reply.
     ///
     /// # Panics
-    /// When the server closes, is silent for [`READ_MAX`], or sends what is no reply.
+    /// If the server closes, is silent for [`READ_MAX`], or sends something that is no reply.
     pub fn receive(&mut self) -> Reply {
         self.receive_raw().0
     }
 
-    /// The next reply and its raw bytes.
+    /// Returns the next reply and its raw bytes.
     ///
     /// # Panics
-    /// When the server closes, is silent for [`READ_MAX`], or sends what is no reply.
+    /// If the server closes, is silent for [`READ_MAX`], or sends something that is no reply.
     pub fn receive_raw(&mut self) -> (Reply, Vec<u8>) {
         self.try_receive()
             .unwrap_or_else(|error| panic!("no reply: {error}; unread: {}", show(&self.buffer[self.taken..])))
     }
 
-    /// The next reply and its raw bytes.
+    /// Returns the next reply and its raw bytes.
     ///
     /// # Errors
-    /// When the server closes ([`io::ErrorKind::UnexpectedEof`]), is silent for [`READ_MAX`], or sends what is no reply.
+    /// If the server closes ([`io::ErrorKind::UnexpectedEof`]), is silent for [`READ_MAX`], or
+    /// sends something that is no reply.
     pub fn try_receive(&mut self) -> io::Result<(Reply, Vec<u8>)> {
-        // A long reply that isn't whole is parsed again only when the bulk at its end is: one of 512 MB stays linear.
+        // A long incomplete reply is parsed again only when its last bulk is complete: one of 512
+        // MB stays linear.
         let mut retry_len = 1;
         loop {
             let unread = &self.buffer[self.taken..];
@@ -203,17 +206,18 @@ impl Client {
         }
     }
 
-    /// What has come and isn't taken yet: part of a reply, where [`Client::try_receive`] has failed.
+    /// Returns received bytes that are not part of a returned reply, such as a partial reply after
+    /// [`Client::try_receive`] failed.
     #[must_use]
     pub fn unread(&self) -> &[u8] {
         &self.buffer[self.taken..]
     }
 
-    /// Everything up to the end of the connection, with what was read but not taken yet. A reset counts as the end: a
-    /// server that closes with unread bytes in its socket makes the kernel send one.
+    /// Returns everything up to the end of the connection, with bytes read before. A reset counts
+    /// as the end: a server that closes with unread bytes in its socket makes the kernel send one.
     ///
     /// # Panics
-    /// When the server keeps the connection open for [`READ_MAX`].
+    /// If the server keeps the connection open for [`READ_MAX`].
     pub fn read_to_end(&mut self) -> Vec<u8> {
         loop {
             match self.fill() {
@@ -226,10 +230,10 @@ impl Client {
         self.buffer.split_off(self.taken)
     }
 
-    /// Reads on, keeping what comes, until the server closes (true) or is silent for `limit` (false).
+    /// Reads and keeps bytes until the server closes (true) or is silent for `limit` (false).
     ///
     /// # Panics
-    /// When the socket fails in an unknown way.
+    /// If the socket fails in an unknown way.
     pub fn ends_within(&mut self, limit: Duration) -> bool {
         self.set_read_timeout(limit);
         let ended = loop {
@@ -247,10 +251,10 @@ impl Client {
         ended
     }
 
-    /// Reads what is there within `limit` and says whether the connection is still open.
+    /// Reads for `limit`; returns whether the connection is still open.
     ///
     /// # Panics
-    /// When the socket fails in an unknown way.
+    /// If the socket fails in an unknown way.
     pub fn is_open_after(&mut self, limit: Duration) -> bool {
         self.set_read_timeout(limit);
         let result = self.fill();
@@ -261,10 +265,10 @@ impl Client {
         }
     }
 
-    /// Sets how long a read waits.
+    /// Sets the timeout of a read.
     ///
     /// # Panics
-    /// When `limit` is zero.
+    /// If `limit` is zero.
     pub fn set_read_timeout(&mut self, limit: Duration) {
         let result = match &self.stream {
             Stream::Tcp(stream) => stream.set_read_timeout(Some(limit)),
@@ -273,11 +277,11 @@ impl Client {
         result.expect("a socket takes a timeout");
     }
 
-    /// Bounds what the kernel keeps for this client. Without it the kernel keeps more and more for a
-    /// client that reads much: up to 32 MiB on some hosts.
+    /// Bounds the kernel's receive buffer of this client. Otherwise it grows for a client that
+    /// reads much, up to 32 MiB on some hosts.
     ///
     /// # Panics
-    /// When the kernel refuses it.
+    /// If the kernel rejects it.
     pub fn set_receive_buffer(&mut self, bytes: usize) {
         let result = match &self.stream {
             Stream::Tcp(stream) => socket2::SockRef::from(stream).set_recv_buffer_size(bytes),
@@ -286,10 +290,10 @@ impl Client {
         result.expect("a socket has a receive buffer");
     }
 
-    /// Sets how long a write waits for the server to take bytes.
+    /// Sets the timeout of a write.
     ///
     /// # Panics
-    /// When `limit` is zero.
+    /// If `limit` is zero.
     pub fn set_write_timeout(&mut self, limit: Duration) {
         let result = match &self.stream {
             Stream::Tcp(stream) => stream.set_write_timeout(Some(limit)),
@@ -298,9 +302,9 @@ impl Client {
         result.expect("a socket takes a timeout");
     }
 
-    /// Says that it will send nothing more, and goes on reading.
+    /// Closes the sending half; reading continues.
     pub fn close_write(&mut self) {
-        // Fails only when the server has closed first, which the reads will show.
+        // Fails only if the server has closed first, which the reads will show.
         let _ = match &self.stream {
             Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
@@ -317,7 +321,7 @@ impl Client {
                 Stream::Tcp(stream) => stream.read(&mut self.buffer[start..]),
                 Stream::Unix(stream) => stream.read(&mut self.buffer[start..]),
             };
-            // A process that was stopped and goes on finds its reads interrupted where they have a time limit.
+            // Reads with a timeout are interrupted when a stopped process continues.
             if !matches!(&result, Err(error) if error.kind() == io::ErrorKind::Interrupted) {
                 break result;
             }
@@ -327,7 +331,8 @@ impl Client {
     }
 }
 
-/// Bytes needed before `unread`, which is not whole, is worth another look: up to the end of the bulk that isn't all there, or one more.
+/// Returns how many bytes make another parse of the incomplete `unread` worthwhile: up to the end
+/// of an incomplete bulk, or one more.
 fn missing_len(unread: &[u8]) -> usize {
     let mut at = 0;
     while let Some(header) = unread[at..].iter().position(|byte| *byte == b'\r') {
@@ -342,7 +347,7 @@ fn missing_len(unread: &[u8]) -> usize {
     unread.len() + 1
 }
 
-/// A command as a RESP array of bulks.
+/// Encodes a command as a RESP array of bulks.
 #[must_use]
 pub fn encode<A: AsRef<[u8]>>(args: &[A]) -> Vec<u8> {
     let mut bytes = Vec::new();

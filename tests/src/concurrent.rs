@@ -1,19 +1,19 @@
-//! Several clients at once: each in a thread, until time is up or one of them sees what must never be seen.
+//! Concurrent clients: each in a thread, until a deadline or until one of them sees a violation.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What one client does again and again. An error is what must never be seen.
+/// What one client repeats. An error is a violation.
 pub type Body<'a> = Box<dyn FnMut() -> Result<(), String> + Send + 'a>;
 
 /// Runs every body in a thread of its own until `limit` has passed.
 ///
 /// # Errors
-/// The first error; the others are stopped then.
+/// The first error; the others are then stopped.
 ///
 /// # Panics
-/// When a body panics.
+/// If a body panics.
 pub fn run_for(limit: Duration, bodies: Vec<Body<'_>>) -> Result<(), String> {
     let deadline = Instant::now() + limit;
     let stop = AtomicBool::new(false);
@@ -22,7 +22,8 @@ pub fn run_for(limit: Duration, bodies: Vec<Body<'_>>) -> Result<(), String> {
         for mut body in bodies {
             let (stop, first) = (&stop, &first);
             scope.spawn(move || {
-                // A body that panics must not leave the others waiting for its part: time stops them.
+                // A body that panics must not leave the others waiting for it: the deadline stops
+                // them.
                 while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
                     if let Err(text) = body() {
                         stop.store(true, Ordering::Relaxed);

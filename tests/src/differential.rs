@@ -1,4 +1,4 @@
-//! The differential test: one command stream to two servers, every reply held against the other's.
+//! The differential test: sends one command stream to two servers and compares every reply.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,24 +9,24 @@ use crate::generator::{self, CONNECTIONS, Check, Generator, Step, TTL_SLACK_S};
 use crate::reply::{Reply, show};
 use crate::{Random, Server};
 
-/// Most commands sent in one write.
+/// Maximum commands sent in one write.
 const BURST_MAX: usize = 40;
-/// Longest time spent on making a failing stream shorter.
+/// Maximum time spent on shrinking a failing stream.
 const SHRINK_MAX: Duration = Duration::from_secs(20);
 /// Databases compared at the end.
 const DATABASES: usize = 16;
-/// Bytes of a reply shown before the first that differs.
+/// Bytes of a reply shown before the first difference.
 const SHOWN_BEFORE: usize = 100;
-/// Replies longer than this go on several lines in a report.
+/// Longer replies are on several lines in a report.
 const HISTORY_SHOWN: usize = 60;
-/// Pages of a walk at most.
+/// Maximum pages of a walk.
 const PAGES_MAX: usize = 100_000;
-/// Elements shown that only one of two walks has.
+/// Maximum elements shown that only one of two walks has.
 const ODD_SHOWN: usize = 4;
-/// Commands that fill both servers with what is dumped for a stream, and the longest payload that is taken.
+/// Commands that fill both servers for a stream's payloads, and the maximum length of a payload.
 const FILLING: usize = 3000;
 const PAYLOAD_BYTES_MAX: usize = 20_000;
-/// Least reply that a script may have no memory for.
+/// Minimum reply for which a script may run out of memory.
 const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 
 /// A difference between two servers.
@@ -34,11 +34,11 @@ const SCRIPT_REPLY_BYTES: usize = 256 << 20;
 pub struct Difference {
     /// Number of the command in the stream.
     pub index: usize,
-    /// What is different, for a person.
+    /// The difference, for a person.
     pub text: String,
 }
 
-/// A raw reply and what it says.
+/// A raw reply and its parsed form.
 type Raw = (Reply, Vec<u8>);
 
 /// Two servers, and a set of connections to each.
@@ -50,8 +50,8 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// `subject` is to answer as `judge` does. Both are emptied, and left to expire keys only when they are touched, so
-    /// that the number of keys can be compared.
+    /// Creates a pair in which `subject` must reply as `judge` does. Both are emptied, and expire
+    /// keys only when they are touched, so that the number of keys can be compared.
     #[must_use]
     pub fn new(subject: &'a Server, judge: &'a Server) -> Pair<'a> {
         let connect = |server: &Server| {
@@ -59,7 +59,7 @@ impl<'a> Pair<'a> {
             assert_eq!(clients[0].call("FLUSHALL"), Reply::ok());
             assert_eq!(clients[0].call("FUNCTION FLUSH"), Reply::ok());
             assert_eq!(clients[0].call("DEBUG SET-ACTIVE-EXPIRE 0"), Reply::ok());
-            // What an earlier stream has left behind.
+            // Settings that an earlier stream has changed.
             for (name, value) in generator::LIMITS_AT_FIRST {
                 assert_eq!(clients[0].call(&format!("CONFIG SET {name} {value}")), Reply::ok());
             }
@@ -82,7 +82,7 @@ impl<'a> Pair<'a> {
                 start += 1;
                 continue;
             }
-            // The marker behind a burst must not be queued, so a transaction ends within its burst.
+            // The marker after a burst must not be queued, so a transaction ends within its burst.
             let (mut length, mut is_open) = (0, false);
             for step in steps[start..].iter().take_while(|step| step.connection == connection) {
                 if length >= BURST_MAX && !is_open || is_walk(step) {
@@ -109,7 +109,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Goes from cursor to cursor on both, and compares all that came.
+    /// Follows a cursor to the end on both, and compares all elements.
     fn walk(&mut self, index: usize, step: &Step) -> Result<(), Difference> {
         let clients = [&mut self.subject_clients[step.connection], &mut self.judge_clients[step.connection]];
         let [given, right] = clients.map(|client| elements_of_walk(client, step));
@@ -142,7 +142,7 @@ impl<'a> Pair<'a> {
         judge.send_raw(&bytes);
         let sent = || steps.iter().map(|step| format!("\n    {}", show_args(&step.args))).collect::<String>();
         let unanswered = |text: String| difference(start, format!("{text}; the burst was:{}", sent()));
-        // The marker tells apart a reply too few or too many from a wrong one.
+        // The marker distinguishes a missing or additional reply from a wrong one.
         let right = until_marker(judge, &marker).map_err(|text| unanswered(format!("the judge: {text}")))?;
         let given = until_marker(subject, &marker).map_err(unanswered)?;
         if given.len() != right.len() || right.len() != steps.len() {
@@ -154,7 +154,7 @@ impl<'a> Pair<'a> {
             if !agree(step.check, &given, &right) {
                 let (given, right) = (&given.1, &right.1);
                 let same = given.iter().zip(right).take_while(|(given, right)| given == right).count();
-                // What is long is cut when shown: what differs must not be.
+                // Long replies are cut around the first difference.
                 let from = same.saturating_sub(SHOWN_BEFORE);
                 let text = format!(
                     "{} (from byte {from} of the reply)\n    gives   {}\n    must be {}",
@@ -168,14 +168,14 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Compares all keys of all databases: value, type, encoding, expiry. Then each server restores what the other dumps of each key, and
-    /// all are compared once more.
+    /// Compares all keys of all databases: value, type, encoding, expiry. Then each server restores
+    /// what the other dumps of each key, and all are compared again.
     ///
     /// # Errors
     /// The first difference.
     pub fn compare_datasets(&mut self) -> Result<(), Difference> {
         for client in [&mut self.subject_clients[2], &mut self.judge_clients[2]] {
-            // A stream that was made shorter may end within a transaction.
+            // A shrunk stream may end within a transaction.
             client.call("DISCARD");
         }
         for database in 0..DATABASES {
@@ -193,7 +193,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Selects a database and gives its keys.
+    /// Selects a database and returns its keys.
     fn keys_of(&mut self, database: usize) -> Result<BTreeSet<Vec<u8>>, Difference> {
         let select = encode(&["SELECT", &database.to_string()]);
         let mut keys = Vec::new();
@@ -210,11 +210,11 @@ impl<'a> Pair<'a> {
     }
 
     fn compare_key(&mut self, when: &str, key: &[u8]) -> Result<(), Difference> {
-        // Ids of the clock differ.
+        // Ids from the clock differ.
         let stream_check = if key == generator::CLOCK_STREAM { Check::Kind } else { Check::Times };
         for (words, check) in [
             ("TYPE {}", Check::Exact),
-            // What isn't of the type answers an error.
+            // Commands of another type reply an error.
             ("GET {}", Check::Exact),
             ("LRANGE {} 0 -1", Check::Exact),
             ("HGETALL {}", Check::Pairs),
@@ -264,8 +264,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// The failing stream with as many commands left out as time allows, still failing. As it is when a server has died
-    /// of it, or when it doesn't fail again.
+    /// Returns the failing stream with as many commands left out as time allows, still failing;
+    /// unchanged if a server has died of it, or if it doesn't fail again.
     #[must_use]
     pub fn shrink(&self, mut steps: Vec<Step>) -> Vec<Step> {
         let deadline = Instant::now() + SHRINK_MAX;
@@ -295,7 +295,8 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// All elements from the first page of a walk to the last, each once; what isn't a page as it was sent.
+/// Returns all elements from the first page of a walk to the last, each once; fails on an invalid
+/// page.
 fn elements_of_walk(client: &mut Client, step: &Step) -> Result<BTreeSet<String>, String> {
     let chunk = if step.check == Check::WalkOfPairs { 2 } else { 1 };
     let cursor_at = if step.args[0].eq_ignore_ascii_case(b"SCAN") { 1 } else { 2 };
@@ -319,7 +320,7 @@ fn is_walk(step: &Step) -> bool {
     matches!(step.check, Check::Walk | Check::WalkOfPairs)
 }
 
-/// Fills both servers from a stream of its own, and gives what either dumps of it.
+/// Fills both servers from a separate stream, and returns what either dumps of it.
 fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result<Vec<Vec<u8>>, Difference> {
     let mut generator = Generator::new(seed, start_s);
     let mut steps = Vec::new();
@@ -348,10 +349,11 @@ fn payloads(subject: &Server, judge: &Server, seed: u64, start_s: i64) -> Result
     Ok(payloads)
 }
 
-/// Runs `count` commands on both servers: the stream that the announced seed makes for a run of this name.
+/// Runs `count` commands on both servers: the stream that the announced seed makes for a run of
+/// this name.
 ///
 /// # Panics
-/// At the first difference, with the announced seed and the shortest failing stream that was found.
+/// At the first difference, with the announced seed and the shortest failing stream found.
 pub fn compare(subject: &Server, judge: &Server, announced: u64, name: &str, count: usize) {
     let seed = Random::seed_of(announced, name);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -372,7 +374,7 @@ pub fn compare(subject: &Server, judge: &Server, announced: u64, name: &str, cou
     }
     let mut pair = Pair::new(subject, judge);
     let Err(found) = pair.run(&steps).and_then(|()| pair.compare_datasets()) else { return };
-    // Making it shorter takes its time, and much of it where a server gave no answer.
+    // Shrinking takes time, and much of it if a server did not reply.
     eprintln!("PANTALA_SEED={announced} ({name}): command {}: {}", found.index, found.text);
     let failing = if found.index == 0 { steps.len() } else { (found.index + BURST_MAX).min(steps.len()) };
     let shortest = pair.shrink(steps[..failing].to_vec());
@@ -405,7 +407,7 @@ fn until_marker(client: &mut Client, marker: &str) -> Result<Vec<Raw>, String> {
     }
 }
 
-/// Whether a reply is as it must be.
+/// Returns whether a reply is acceptable.
 #[must_use]
 pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
     // COMPAT.md: the memory of a script's Lua state is bounded, and a reply passes through it.
@@ -430,8 +432,8 @@ pub fn agree(check: Check, given: &Raw, right: &Raw) -> bool {
     }
 }
 
-/// Whether replies that tell of streams are alike but for times: the value of `idle` and of `seen-time`, and the last but one of what
-/// begins with an id and ends with two integers.
+/// Returns whether replies about streams are equal except for times: the values of `idle` and
+/// `seen-time`, and the last but one of an array that starts with an id and ends with two integers.
 fn agree_but_for_times(given: &Reply, right: &Reply, is_time: bool) -> bool {
     let items = |given: &[Reply], right: &[Reply]| {
         let pending = matches!(right, [Reply::Bulk(_), .., Reply::Integer(_), Reply::Integer(_)] if right.len() <= 4);
@@ -449,7 +451,7 @@ fn agree_but_for_times(given: &Reply, right: &Reply, is_time: bool) -> bool {
     }
 }
 
-/// What an aggregate is made of; anything else is made of itself.
+/// Returns the parts of an aggregate; anything else is its own part.
 fn parts(reply: &Reply) -> &[Reply] {
     match reply {
         Reply::Array(items) | Reply::Set(items) | Reply::Map(items) => items,
@@ -457,7 +459,7 @@ fn parts(reply: &Reply) -> &[Reply] {
     }
 }
 
-/// The parts of a reply, so many at a time, in an order of their own. An array of arrays is one of pairs already.
+/// Returns the parts of a reply in chunks, sorted. An array of arrays consists of pairs already.
 fn sorted(reply: &Reply, chunk: usize) -> Vec<String> {
     let parts = parts(reply);
     let chunk = if matches!(parts.first(), Some(Reply::Array(_))) { 1 } else { chunk };
@@ -473,7 +475,7 @@ fn bulk_bytes(reply: &Reply) -> Vec<u8> {
     }
 }
 
-/// A command as a person types it.
+/// Formats a command as a person types it.
 #[must_use]
 pub fn show_args(args: &[Vec<u8>]) -> String {
     args.iter().map(|arg| format!("\"{}\"", show(arg))).collect::<Vec<_>>().join(" ")

@@ -1,9 +1,10 @@
-//! Client libraries and what is built on them, by language: `tests/clients` holds for each an ordinary manifest, and workloads that
-//! check what they get. They are copied to `target/clients`, where the language's own package manager installs what the
-//! manifest names, and run against a server there.
+//! Client libraries and programs based on them, by language: `tests/clients` has an ordinary
+//! manifest for each, and workloads that check what they get. They are copied to `target/clients`,
+//! where the language's own package manager installs the manifest's packages, and run against a
+//! server there.
 //!
-//! A workload is a program that takes the server's port from `PANTALA_PORT`, prints a line for each check, and ends with 1 where
-//! one fails.
+//! A workload is a program that takes the server's port from `PANTALA_PORT`, prints a line for each
+//! check, and exits with 1 if one fails.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use crate::{Server, binary, tool};
 
-/// Longest time that one step of an installation may take: it may fetch everything.
+/// Maximum time of one step of an installation, downloads included.
 const INSTALL_MAX: Duration = Duration::from_secs(300);
-/// Longest time that one workload may take. On an idle machine none takes more than 8 s.
+/// Maximum time of one workload. On an idle machine none takes more than 8 s.
 const WORKLOAD_MAX: Duration = Duration::from_secs(90);
 
 /// One language.
 pub struct Ecosystem {
     /// Its folder in `tests/clients`.
     pub name: &'static str,
-    /// What must be on the search path.
+    /// Required programs on the search path.
     pub programs: &'static [&'static str],
     /// Command lines that install, in the copied folder.
     pub install: &'static [&'static [&'static str]],
@@ -29,11 +30,12 @@ pub struct Ecosystem {
 }
 
 impl Ecosystem {
-    /// Copies the folder and installs what its manifest names. `None` after a loud `SKIPPED:` line on a machine without the
-    /// language, and, but for a CI, on one that can't install: without its registry.
+    /// Copies the folder and installs its packages. `None` after a loud `SKIPPED:` line on a
+    /// machine without the language and, outside of CI, on one that can't install, such as without
+    /// a registry.
     ///
     /// # Panics
-    /// With `CI=true`, where the language is there and the installation fails.
+    /// With `CI=true`, if the language is there and the installation fails.
     #[must_use]
     pub fn installed(&self) -> Option<PathBuf> {
         if let Some(missing) = self.programs.iter().find(|program| tool::on_path(program).is_none()) {
@@ -60,7 +62,7 @@ impl Ecosystem {
     /// Runs all workloads against `server`, one after the other.
     ///
     /// # Panics
-    /// Where one ends with another status than 0, says nothing, or goes on for too long.
+    /// If one exits with another status than 0, prints nothing, or runs for too long.
     pub fn run(&self, folder: &Path, server: &mut Server) {
         for line in self.workloads {
             let mut command = command(line, folder);
@@ -74,13 +76,13 @@ impl Ecosystem {
     }
 }
 
-/// A command line in `folder`; a program with a path is one that the installation left there.
+/// Returns a command line in `folder`; a program with a path was installed there.
 fn command(line: &[&str], folder: &Path) -> Command {
     let (program, args) = line.split_first().expect("a command line names a program");
     let program = if program.contains('/') { folder.join(program) } else { PathBuf::from(program) };
     let mut command = Command::new(program);
     command.args(args).current_dir(folder);
-    // Whoever tests from within an environment of Python's or Node's own means that one for something else.
+    // These variables of a surrounding Python or Node environment would apply to another one.
     command.env_remove("VIRTUAL_ENV").env_remove("PYTHONPATH").env_remove("NODE_PATH");
     command
 }

@@ -1,4 +1,4 @@
-//! The stream of effects that a server sends to whoever sends `SYNC`: read, and replayed elsewhere.
+//! The stream of effects that a server sends in reply to `SYNC`: read, and replayed elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
@@ -9,19 +9,19 @@ use crate::client::{READ_MAX, encode, encode_into};
 use crate::reply::{self, Reply, show};
 use crate::{Client, Server};
 
-/// The words of a propagated command.
+/// The arguments of a propagated command.
 pub type Effect = Vec<Vec<u8>>;
 
-/// Most effects in flight while a stream is replayed.
+/// Maximum effects in flight while a stream is replayed.
 const REPLAYED_TOGETHER: usize = 1000;
 
 /// Databases of a server.
 const DATABASES: usize = 16;
 
-/// Effects that [`difference`] shows.
+/// Maximum effects that [`difference`] shows.
 const EFFECTS_SHOWN: usize = 12;
 
-/// The key whose `SET` marks a place in the stream.
+/// The key whose `SET` marks a position in the stream.
 const MARKER: &[u8] = b"__marker__";
 
 /// A connection that follows a server's stream.
@@ -32,13 +32,13 @@ pub struct EffectStream {
 }
 
 impl EffectStream {
-    /// Attaches to a server: what is written from now on is in the stream.
+    /// Attaches to a server: later writes are in the stream.
     ///
     /// # Panics
-    /// When the server refuses `SYNC`.
+    /// If the server rejects `SYNC`.
     #[must_use]
     pub fn attach(server: &Server) -> EffectStream {
-        // redis-server's pings have no place among effects.
+        // redis-server's pings are not effects.
         server.connect().call("CONFIG SET repl-ping-replica-period 3600");
         let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("the server listens");
         stream.set_read_timeout(Some(READ_MAX)).expect("a socket takes a timeout");
@@ -97,8 +97,8 @@ impl EffectStream {
         }
     }
 
-    /// Returns the effects up to now: sets a key, and reads until that is in the stream. Twice, since
-    /// what other connections did a moment ago need not come before the first.
+    /// Returns the effects up to now: sets a key, and reads until that is in the stream. Twice,
+    /// since recent effects of other connections may follow the first.
     pub fn take(&mut self, client: &mut Client) -> Vec<Effect> {
         let mut effects = self.up_to_marker(client);
         effects.append(&mut self.up_to_marker(client));
@@ -124,7 +124,7 @@ impl EffectStream {
 /// Runs effects on a server, in order.
 ///
 /// # Panics
-/// When one of them is an error there: what a server did must be possible elsewhere.
+/// If one of them is an error there: effects of one server must be possible on another.
 pub fn replay(effects: &[Effect], server: &Server) {
     let mut client = server.connect();
     for together in effects.chunks(REPLAYED_TOGETHER) {
@@ -139,10 +139,10 @@ pub fn replay(effects: &[Effect], server: &Server) {
 }
 
 /// How much later keys expire in a copy. A replica waits for the `DEL` of an expired key, but a
-/// server that gets the stream from a client would expire it by itself, and earlier than that.
+/// server that gets the stream from a client would expire it by itself, before that.
 const LATER_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// An effect as a client may send it, so that it does what it does to a replica.
+/// Returns an effect in a form in which a client may send it to the same effect.
 fn as_of_a_client(effect: &Effect) -> Effect {
     let mut words = without_limit(effect);
     let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
@@ -156,8 +156,8 @@ fn as_of_a_client(effect: &Effect) -> Effect {
     words
 }
 
-/// An effect without `LIMIT` behind an exact trim: it means nothing there, and Redis takes it from
-/// its primary alone.
+/// Returns an effect without `LIMIT` after an exact trim: it means nothing there, and Redis accepts
+/// it from its primary only.
 fn without_limit(effect: &Effect) -> Effect {
     let is_trim = effect[0].eq_ignore_ascii_case(b"XADD") || effect[0].eq_ignore_ascii_case(b"XTRIM");
     let limit = effect.windows(4).position(|words| {
@@ -185,8 +185,8 @@ pub fn digest(server: &Server) -> String {
     client.call("DEBUG DIGEST").text()
 }
 
-/// Returns which keys two servers hold differently, in the first database where they do, and the
-/// last effects on the first of them: for a person who looks for the reason.
+/// Returns the keys that differ between two servers, in the first database where some do, and the
+/// last effects on the first of them, to help find the reason.
 #[must_use]
 pub fn difference(server: &Server, copy: &Server, effects: &[Effect]) -> String {
     let found = (0..DATABASES).find_map(|database| difference_in(database, server, copy, effects));

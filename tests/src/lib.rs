@@ -1,19 +1,19 @@
-//! Black-box tests of the `pantala` binary, and what they need: start a server, talk to it in raw bytes, and hold it
-//! against a real `redis-server`.
+//! Harness of the black-box tests: starts the `pantala` binary or a real `redis-server`, talks to
+//! it in raw bytes, and compares the two.
 //!
 //! # Words
 //!
-//! - [`Server`]: a running child process, Pantala or the real redis-server. It listens on a port of its own on
-//!   loopback, logs into a folder of its own, and dies with the value.
-//! - [`Backend`]: the event loop Pantala is told to use. Network tests run once for each that the host allows
-//!   ([`for_each_backend`]).
-//! - [`Client`]: a socket that sends exactly the bytes it is given and cuts what comes back into [`Reply`]s, keeping their
-//!   raw bytes, so that two servers can be compared byte for byte.
-//! - [`history`]: what concurrent clients saw, and whether that could have happened.
+//! - [`Server`]: a running child process, Pantala or redis-server. It listens on its own port on
+//!   loopback, logs into its own folder, and is killed when dropped.
+//! - [`Backend`]: the event loop that Pantala uses. Network tests run once for each that the host
+//!   allows ([`for_each_backend`]).
+//! - [`Client`]: a socket that sends exactly the given bytes and splits what it receives into
+//!   [`Reply`]s, keeping their raw bytes, so that two servers can be compared byte by byte.
+//! - [`history`]: requests and replies of concurrent clients, and whether they are linearizable.
 //! - [`effects`]: the stream of propagated commands, read and replayed.
-//! - [`generator`]: random command streams, [`differential`]: running one against two servers.
-//! - [`transcript`]: what a list of commands is answered, held against a judge.
-//! - *judge*: the real redis-server whose replies are right by definition.
+//! - [`generator`]: random command streams; [`differential`]: runs one against two servers.
+//! - [`transcript`]: replies to a list of commands, compared with a judge's.
+//! - *judge*: the real redis-server, whose replies are right by definition.
 //!
 //! # Environment
 //!
@@ -23,12 +23,12 @@
 //! | `PANTALA_BACKENDS` | comma-separated backends to test (default: all that the host allows) |
 //! | `PANTALA_SEED` | seed of every random test (default: from the clock; always printed) |
 //! | `PANTALA_DIFF_COMMANDS` | commands of one differential run |
-//! | `PANTALA_DUMP_VALUES` | values that `dump` has dumped, restored and damaged |
-//! | `PANTALA_CLIENTS_AGAINST` | `redis`: what `tests/clients` holds runs on redis-server, to know what it comes to there |
+//! | `PANTALA_DUMP_VALUES` | values that `dump` dumps, restores and damages |
+//! | `PANTALA_CLIENTS_AGAINST` | `redis`: runs the workloads of `tests/clients` on redis-server instead |
 //! | `CI` | `true`: a missing redis-server, redis-cli or redis-benchmark fails tests instead of skipping them |
 //!
-//! Nothing here reads the code of Pantala's crates: the parser of replies is its own on purpose, so that an error in
-//! `pantala-resp` can't hide itself.
+//! Nothing here uses the code of Pantala's crates: the parser of replies is separate on purpose, so
+//! that a bug in `pantala-resp` cannot hide itself.
 
 #![forbid(unsafe_code)]
 

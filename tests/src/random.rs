@@ -1,22 +1,24 @@
-//! Seeded randomness. Small and its own: a stream must replay from its seed for ever, whatever a library changes.
+//! Seeded randomness. Our own, and small: a stream must replay from its seed for ever, whatever a
+//! library changes.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// SplitMix64: every seed gives a stream of its own.
+/// SplitMix64: every seed gives a different stream.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of `seed`.
+    /// Returns the stream of `seed`.
     #[must_use]
     pub fn from_seed(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// A seed from `PANTALA_SEED`, else from the clock; says on standard error which, and for what test.
+    /// Returns a seed from `PANTALA_SEED`, otherwise from the clock; prints it on standard error
+    /// with the test's name.
     ///
     /// # Panics
-    /// When `PANTALA_SEED` is no number.
+    /// If `PANTALA_SEED` is no number.
     #[must_use]
     pub fn seed(test: &str) -> u64 {
         let seed = match std::env::var("PANTALA_SEED") {
@@ -29,8 +31,8 @@ impl Random {
         seed
     }
 
-    /// The seed of one run of several that go by one announced seed: `announced` mixed with the run's `name`, so that each has a stream of
-    /// its own, and all of them replay from what was announced.
+    /// Derives the seed of one of several runs from the announced one: `announced` mixed with the
+    /// run's `name`, so that each has a stream of its own, and all replay from the announced seed.
     #[must_use]
     pub fn seed_of(announced: u64, name: &str) -> u64 {
         // FNV-1a: like the rest here, the same for ever.
@@ -40,7 +42,7 @@ impl Random {
         Random(announced ^ named).next_u64()
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -49,32 +51,32 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, which must not be 0.
+    /// Returns a number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next_u64()) * bound as u128) >> 64) as usize
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub fn between(&mut self, low: i64, high: i64) -> i64 {
         low + self.below((high - low + 1) as usize) as i64
     }
 
-    /// True once in `n` times.
+    /// Returns true once in `n` times.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// One of `items`.
+    /// Returns one of `items`.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }
 
-    /// Any bytes, `len` of them.
+    /// Returns `len` arbitrary bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.next_u64() as u8).collect()
     }
 
-    /// Mixes the order of `items`.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
@@ -108,7 +110,7 @@ mod tests {
         seeds.sort_unstable();
         seeds.dedup();
         assert_eq!(seeds.len(), 2 * names.len());
-        // What docs/testing.md tells of must replay.
+        // Seeds in docs must replay.
         assert_eq!(Random::seed_of(9001, "a"), 0x4bdc_2ce1_c188_c3b5);
     }
 }

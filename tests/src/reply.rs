@@ -1,8 +1,9 @@
-//! Replies of a server: RESP2 and RESP3, bytes in, values out. Keeps nothing that it can't show again.
+//! Replies of a server: RESP2 and RESP3, bytes in, values out. Lossless: a value shows everything
+//! that was parsed.
 
 use std::fmt;
 
-/// Deepest nesting the parser follows.
+/// Maximum nesting that the parser follows.
 pub const DEPTH_MAX: usize = 32;
 
 /// One reply.
@@ -37,27 +38,28 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// `+OK`
+    /// Returns `+OK`.
     #[must_use]
     pub fn ok() -> Reply {
         Reply::Simple("OK".into())
     }
 
-    /// A bulk string.
+    /// Returns a bulk string.
     pub fn bulk(text: impl AsRef<[u8]>) -> Reply {
         Reply::Bulk(text.as_ref().to_vec())
     }
 
-    /// Whether it is an error.
+    /// Returns whether it is an error.
     #[must_use]
     pub fn is_error(&self) -> bool {
         matches!(self, Reply::Error(_))
     }
 
-    /// The text of a simple string, error, bulk, verbatim string or double; the digits of an integer.
+    /// Returns the text of a simple string, error, bulk, verbatim string or double; the digits of
+    /// an integer.
     ///
     /// # Panics
-    /// When it is a null or an aggregate.
+    /// If it is a null or an aggregate.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -68,10 +70,10 @@ impl Reply {
         }
     }
 
-    /// The value of an integer.
+    /// Returns the value of an integer.
     ///
     /// # Panics
-    /// When it is anything else.
+    /// If it is anything else.
     #[must_use]
     pub fn integer(&self) -> i64 {
         match self {
@@ -80,10 +82,10 @@ impl Reply {
         }
     }
 
-    /// The elements of an array, set, push or map (keys and values in turn).
+    /// Returns the elements of an array, set, push or map (keys and values in turn).
     ///
     /// # Panics
-    /// When it is anything else.
+    /// If it is anything else.
     #[must_use]
     pub fn elements(&self) -> &[Reply] {
         match self {
@@ -92,13 +94,13 @@ impl Reply {
         }
     }
 
-    /// The value beside `name` in a map, or in an array of names and values in turn.
+    /// Returns the value after `name` in a map, or in an array of names and values in turn.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&Reply> {
         self.elements().chunks(2).find(|pair| pair.len() == 2 && pair[0].text() == name).map(|pair| &pair[1])
     }
 
-    /// Name of its kind.
+    /// Returns the name of its kind.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -119,7 +121,7 @@ impl Reply {
     }
 }
 
-/// Bytes that are no reply.
+/// Bytes that are not a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Malformed(pub String);
 
@@ -129,10 +131,11 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Reads one reply from the start of `bytes`: the reply and how many bytes it took, or `None` when more are needed.
+/// Parses one reply at the start of `bytes`; returns it and its length, or `None` if more bytes are
+/// needed.
 ///
 /// # Errors
-/// When the bytes can't begin a reply.
+/// If the bytes can't start a reply.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, Malformed> {
     let mut position = 0;
     Ok(parse_at(bytes, &mut position, 0)?.map(|reply| (reply, position)))
@@ -195,7 +198,7 @@ fn parse_at(bytes: &[u8], position: &mut usize, depth: usize) -> Result<Option<R
     Ok(Some(reply))
 }
 
-/// The line at `position` without its CR LF; moves past it.
+/// Returns the line at `position` without its CR LF; moves past it.
 fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     let rest = bytes.get(*position..)?;
     let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
@@ -203,7 +206,7 @@ fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
     Some(&rest[..end])
 }
 
-/// Bytes as a person reads them: printable ASCII as it is, all else escaped, long ones cut.
+/// Formats bytes for a person: printable ASCII as it is, everything else escaped, long ones cut.
 #[must_use]
 pub fn show(bytes: &[u8]) -> String {
     /// Bytes shown of a long value.

@@ -13,9 +13,9 @@ use tempfile::TempDir;
 
 use crate::{Backend, Client, Random, binary, tool};
 
-/// Longest wait for a server to say that it is ready. A debug build beside a running compiler is slow.
+/// Maximum wait until a server is ready. A debug build beside a running compiler is slow.
 pub const READY_MAX: Duration = Duration::from_secs(30);
-/// Ports tried before a start is given up: another process may take the one that was free a moment ago.
+/// Ports tried before a start fails: another process may take one that was free a moment ago.
 const PORT_TRIES: usize = 20;
 
 /// A running server. Dropping it kills it.
@@ -26,7 +26,7 @@ pub struct Server {
     exited: Option<ExitStatus>,
 }
 
-/// How a start that didn't come up ended.
+/// The end of a server that did not start.
 #[derive(Debug)]
 pub struct Exit {
     /// Its exit status.
@@ -36,10 +36,10 @@ pub struct Exit {
 }
 
 impl Server {
-    /// Pantala on `backend` with further `args` (redis-server's shape: `--directive value`).
+    /// Starts Pantala on `backend` with further `args` (redis-server's form: `--directive value`).
     ///
     /// # Panics
-    /// When it doesn't come up: with its log.
+    /// If it doesn't start: with its log.
     #[must_use]
     pub fn pantala(backend: Backend, args: &[&str]) -> Server {
         let mut all = vec!["--io-backend", backend.name(), "--enable-debug-command", "yes"];
@@ -47,10 +47,10 @@ impl Server {
         Server::start(binary::pantala(), &[], &all)
     }
 
-    /// Pantala on `backend` at exactly this port, with further `args`.
+    /// Starts Pantala on `backend` at exactly this port, with further `args`.
     ///
     /// # Errors
-    /// It doesn't come up: why, and what it printed.
+    /// If it doesn't start: why, and what it printed.
     pub fn pantala_at(port: u16, backend: Backend, args: &[&str]) -> Result<Server, String> {
         let port_text = port.to_string();
         let mut all = vec!["--port", &port_text, "--io-backend", backend.name()];
@@ -63,10 +63,11 @@ impl Server {
         }
     }
 
-    /// Pantala on epoll under `tool`, a program that takes its own `words` and then a command line (valgrind, which knows no io_uring).
+    /// Starts Pantala on epoll under `tool`, a program that takes its own `words` and then a
+    /// command line (valgrind, which doesn't know io_uring).
     ///
     /// # Panics
-    /// When it doesn't come up: with its log.
+    /// If it doesn't start: with its log.
     #[must_use]
     pub fn pantala_under(tool: &Path, words: &[&str], args: &[&str]) -> Server {
         let mut before: Vec<OsString> = words.iter().map(Into::into).collect();
@@ -76,7 +77,7 @@ impl Server {
         Server::start(tool, &before, &all)
     }
 
-    /// The real redis-server, without persistence, or `None` when it isn't installed (see [`tool::find`]).
+    /// Starts redis-server without persistence; `None` if it isn't installed (see [`tool::find`]).
     #[must_use]
     pub fn redis(args: &[&str]) -> Option<Server> {
         let program = tool::find("redis-server")?;
@@ -85,7 +86,7 @@ impl Server {
         Some(Server::start(&program, &[], &all))
     }
 
-    /// `program` on a free port, with some words before the port and others behind it.
+    /// Starts `program` on a free port, with `before` before the port and `args` after it.
     fn start(program: &Path, before: &[OsString], args: &[&str]) -> Server {
         for _ in 0..PORT_TRIES {
             let port = free_port();
@@ -137,29 +138,29 @@ impl Server {
         }
     }
 
-    /// Its TCP port.
+    /// Returns its TCP port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its working folder: removed with it.
+    /// Returns its working folder, which is deleted with it.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Its process id.
+    /// Returns its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Returns the CPU time that all its threads have spent. Unlike wall time, it does not depend on what else the
-    /// machine runs.
+    /// Returns the CPU time of all its threads. Unlike wall time, it does not depend on other load
+    /// on the machine.
     ///
     /// # Panics
-    /// When it no longer runs.
+    /// If it no longer runs.
     #[must_use]
     pub fn cpu_time(&self) -> Duration {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the server runs");
@@ -170,26 +171,26 @@ impl Server {
         Duration::from_nanos(tasks.map(spent_ns).sum())
     }
 
-    /// Everything it printed until now.
+    /// Returns everything it has printed so far.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = std::fs::read(self.folder.path().join("log")).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A new connection.
+    /// Connects to it.
     ///
     /// # Panics
-    /// When it is refused.
+    /// If the connection is refused.
     #[must_use]
     pub fn connect(&self) -> Client {
         Client::tcp(self.port)
     }
 
-    /// Kills it (`SIGKILL`) and waits until it is gone.
+    /// Kills it (`SIGKILL`) and waits for its end.
     ///
     /// # Panics
-    /// When it was already gone.
+    /// If it has already ended.
     pub fn kill(mut self) {
         self.signal(Signal::KILL);
         self.wait_exit(READY_MAX);
@@ -198,13 +199,13 @@ impl Server {
     /// Sends it a signal.
     ///
     /// # Panics
-    /// When it is already gone.
+    /// If it has already ended.
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the server is there to be signalled");
     }
 
-    /// Its exit status if it has ended.
+    /// Returns its exit status if it has ended.
     pub fn try_exit(&mut self) -> Option<ExitStatus> {
         if self.exited.is_none() {
             self.exited = self.child.try_wait().expect("a child can be waited for");
@@ -215,7 +216,7 @@ impl Server {
     /// Waits for it to end by itself.
     ///
     /// # Panics
-    /// When it still runs after `limit`.
+    /// If it still runs after `limit`.
     pub fn wait_exit(&mut self, limit: Duration) -> ExitStatus {
         let deadline = Instant::now() + limit;
         loop {
@@ -227,19 +228,19 @@ impl Server {
         }
     }
 
-    /// Resident memory in bytes, as the kernel counts it.
+    /// Returns its resident memory in bytes, as the kernel counts it.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// If the process has ended.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.memory_bytes("VmRSS:")
     }
 
-    /// The most resident memory that it has had, bytes.
+    /// Returns its peak resident memory in bytes.
     ///
     /// # Panics
-    /// When the process is gone.
+    /// If the process has ended.
     #[must_use]
     pub fn peak_resident_bytes(&self) -> u64 {
         self.memory_bytes("VmHWM:")
@@ -252,10 +253,10 @@ impl Server {
         kib * 1024
     }
 
-    /// Fails when the log tells of a panic or a crash.
+    /// Checks that the log shows no panic and no crash.
     ///
     /// # Panics
-    /// Then.
+    /// If it does.
     pub fn assert_sound(&mut self) {
         let log = self.log();
         let exited = self.try_exit();
@@ -270,7 +271,7 @@ impl Drop for Server {
         if let Some(status) = crashed {
             eprintln!("the server had ended ({status}); it printed:\n{}", self.log());
         }
-        // An error means that it is gone already.
+        // An error means that it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -279,7 +280,7 @@ impl Drop for Server {
 /// Runs `pantala` with exactly `args` and `stdin` until it ends, for starts that must fail.
 ///
 /// # Panics
-/// When it still runs after [`READY_MAX`].
+/// If it still runs after [`READY_MAX`].
 #[must_use]
 pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
     let folder = tempfile::tempdir().expect("a folder for the server");
@@ -294,7 +295,7 @@ pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
         .spawn()
         .expect("pantala starts");
     let mut input = child.stdin.take().expect("standard input is piped");
-    // A program that doesn't read its input may close it: no matter here.
+    // A program that doesn't read its input may close it.
     let _ = input.write_all(stdin);
     drop(input);
     let deadline = Instant::now() + READY_MAX;
@@ -313,11 +314,11 @@ pub fn run_to_exit(args: &[&str], stdin: &[u8]) -> Exit {
     Exit { status, output }
 }
 
-/// Starts `pantala` with a configuration file of the given text, and `args` after it, on a free port. The file lies in the
-/// folder given beside the server, and goes with it.
+/// Starts `pantala` with a configuration file of the given text, and `args` after it, on a free
+/// port. The returned folder contains the file, and deletes it when dropped.
 ///
 /// # Panics
-/// When it doesn't come up.
+/// If it doesn't start.
 #[must_use]
 pub fn pantala_with_file(text: &str, args: &[&str]) -> (Server, TempDir) {
     let folder = tempfile::tempdir().expect("a folder for the configuration");
@@ -326,10 +327,11 @@ pub fn pantala_with_file(text: &str, args: &[&str]) -> (Server, TempDir) {
     (pantala_configured(file.into(), None, args), folder)
 }
 
-/// Starts `pantala` with its configuration from standard input, and `args` after it, on a free port.
+/// Starts `pantala` with its configuration from standard input, and `args` after it, on a free
+/// port.
 ///
 /// # Panics
-/// When it doesn't come up.
+/// If it doesn't start.
 #[must_use]
 pub fn pantala_with_input(text: &str, args: &[&str]) -> Server {
     pantala_configured("-".into(), Some(text), args)
@@ -346,11 +348,12 @@ fn pantala_configured(file: OsString, input: Option<&str>, args: &[&str]) -> Ser
     server
 }
 
-/// A port on loopback that nobody listens on right now: below the kernel's range for outgoing connections, so that a
-/// client's socket doesn't take it, and never the same twice in this process.
+/// Returns a port on loopback that nobody listens on right now: below the kernel's range for
+/// outgoing connections, so that no client's socket takes it, and never the same twice in this
+/// process.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 #[must_use]
 pub fn free_port() -> u16 {
     const FIRST: u32 = 20_000;
@@ -361,7 +364,7 @@ pub fn free_port() -> u16 {
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         let mut random = Random::from_seed(now as u64 ^ u64::from(std::process::id()) << 40);
         let start = random.below(COUNT as usize) as u32;
-        // Whoever is first decides where to begin.
+        // The first caller decides where to start.
         let _ = NEXT.compare_exchange(u32::MAX, start, Ordering::Relaxed, Ordering::Relaxed);
     }
     for _ in 0..COUNT {

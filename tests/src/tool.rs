@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Path of `program` on the search path. `None` after a loud `SKIPPED:` line when it isn't installed.
+/// Returns the path of `program` on the search path; `None` after a loud `SKIPPED:` line if it
+/// isn't installed.
 ///
 /// # Panics
-/// When it isn't installed and the environment says `CI=true`: a CI that skips what it should test must fail.
+/// If it isn't installed and `CI=true`: a CI that skips what it should test must fail.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
     let found = on_path(program);
@@ -20,37 +21,37 @@ pub fn find(program: &str) -> Option<PathBuf> {
     found
 }
 
-/// Path of `program` on the search path.
+/// Returns the path of `program` on the search path.
 #[must_use]
 pub fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// What a program that ran to its end left.
+/// Result of a program.
 #[derive(Debug)]
 pub struct Ran {
-    /// Whether it ended with 0.
+    /// Whether it exited with 0.
     pub success: bool,
-    /// What it printed, with carriage returns as line ends.
+    /// Its standard output, with carriage returns as line ends.
     pub output: String,
-    /// What it printed as errors.
+    /// Its standard error.
     pub errors: String,
 }
 
-/// Runs `program` on the server at `port` (`-p`), with `args` and `input`, to its end.
+/// Runs `program` on the server at `port` (`-p`), with `args` and `input`, until it ends.
 ///
 /// # Panics
-/// When it can't be started, or still runs after `limit`.
+/// If it can't be started, or still runs after `limit`.
 #[must_use]
 pub fn run(program: &Path, port: u16, args: &[&str], input: &[u8], limit: Duration) -> Ran {
     run_to_end(Command::new(program).args(["-p", &port.to_string()]).args(args), input, limit)
 }
 
-/// Runs a command line with `input` to its end.
+/// Runs a command line with `input` until it ends.
 ///
 /// # Panics
-/// When it can't be started, or still runs after `limit`: then with what it had printed.
+/// If it can't be started, or still runs after `limit`: then with what it has printed.
 #[must_use]
 pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
     let mut child = command
@@ -62,7 +63,7 @@ pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
     let mut pipe = child.stdin.take().expect("standard input is piped");
     let (mut output, mut errors) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
     std::thread::scope(|scope| {
-        // A program that ends early doesn't read all.
+        // A program that ends early doesn't read everything.
         scope.spawn(move || pipe.write_all(input));
         let output = scope.spawn(move || read_text(&mut output));
         let errors = scope.spawn(move || read_text(&mut errors));
@@ -89,14 +90,14 @@ pub fn run_to_end(command: &mut Command, input: &[u8], limit: Duration) -> Ran {
 
 fn read_text(from: &mut impl Read) -> String {
     let mut bytes = Vec::new();
-    // What was read before an error is still worth showing.
+    // Bytes read before an error are still worth showing.
     let _ = from.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).replace('\r', "\n")
 }
 
-/// Says on standard error that something isn't tested here, and why. Past the test runner's capture: a skip must be seen even
-/// when its test passes.
+/// Prints on standard error that something isn't tested here, and why. Bypasses the test runner's
+/// capture: a skip must be seen even if its test passes.
 pub fn skipped(why: impl std::fmt::Display) {
-    // Nobody is left to tell when standard error is gone.
+    // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }

@@ -1,19 +1,19 @@
-//! What a list of commands is answered, held against redis-server, byte for byte.
+//! Replies to a list of commands, compared with redis-server's byte by byte.
 
 use crate::{Server, for_each_backend};
 
-/// Has `transcript` (of a server, with a version of RESP) give the same lines with Pantala, started with `args` on each backend, and with a
-/// redis-server; skips where none is installed.
+/// Checks that `transcript` (of a server, with a version of RESP) returns the same lines with
+/// Pantala, started with `args` on each backend, as with redis-server; skips if none is installed.
 ///
 /// # Panics
-/// Where a line differs, or one has more of them.
+/// If a line differs, or one server has more of them.
 pub fn assert_as_redis(args: &[&str], transcript: impl Fn(&Server, u8) -> Vec<String>) {
     if let Some(judge) = Server::redis(&[]) {
         assert_as(&judge, args, transcript);
     }
 }
 
-/// As [`assert_as_redis`], in each way of execution.
+/// Checks as [`assert_as_redis`], in each execution mode.
 ///
 /// # Panics
 /// As there.
@@ -25,7 +25,7 @@ pub fn assert_as_redis_in_each_form(args: &[&str], transcript: impl Fn(&Server, 
     }
 }
 
-/// As [`assert_as_redis`], with a judge that was started already.
+/// Checks as [`assert_as_redis`], with a judge that is already running.
 ///
 /// # Panics
 /// As there.

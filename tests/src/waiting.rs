@@ -1,13 +1,14 @@
-//! Scenes with clients that wait for keys, played on every kind of server and on redis-server, so that they are true of it.
+//! Scenes with blocked clients, played on every kind of server and on redis-server, so that they
+//! are true of it.
 
 use std::time::{Duration, Instant};
 
 use crate::{Backend, Client, Server};
 
-/// Longest wait for something that must happen.
+/// Maximum wait for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A Pantala of each kind: on each backend, in each way of execution.
+/// Starts a Pantala of each kind: on each backend, in each execution mode.
 #[must_use]
 pub fn pantalas() -> Vec<Server> {
     let executions = ["inline", "owner"];
@@ -27,11 +28,11 @@ pub fn play(scene: impl Fn(&Server)) {
     }
 }
 
-/// Plays a scene on every kind of server, on all of them at the same time: for scenes that wait more
-/// than they work.
+/// Plays a scene on all kinds of servers at the same time: for scenes that wait more than they
+/// work.
 ///
 /// # Panics
-/// When a scene panics.
+/// If a scene panics.
 pub fn play_together(scene: impl Fn(&Server) + Sync) {
     let judge = Server::redis(&[]);
     let mut servers = pantalas();
@@ -43,10 +44,10 @@ pub fn play_together(scene: impl Fn(&Server) + Sync) {
     servers.iter_mut().for_each(Server::assert_sound);
 }
 
-/// Asks again and again until something is so.
+/// Repeats a check until it succeeds.
 ///
 /// # Panics
-/// When that takes longer than [`PATIENCE`].
+/// If that takes longer than [`PATIENCE`].
 #[track_caller]
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
@@ -56,10 +57,10 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until so many clients wait for a key.
+/// Waits until this many clients are blocked.
 ///
 /// # Panics
-/// When that takes longer than [`PATIENCE`].
+/// If that takes longer than [`PATIENCE`].
 #[track_caller]
 pub fn wait_until_blocked(client: &mut Client, count: usize) {
     let began = Instant::now();
@@ -70,10 +71,11 @@ pub fn wait_until_blocked(client: &mut Client, count: usize) {
     }
 }
 
-/// Which of these clients is answered first, while the worker of some stands still: each but the last has so long.
+/// Returns which of these clients gets its reply first, while the worker of some stands still: each
+/// but the last is given `within`.
 ///
 /// # Panics
-/// When even the last isn't answered within [`PATIENCE`].
+/// If even the last gets none within [`PATIENCE`].
 #[track_caller]
 pub fn first_served(clients: &mut [Client], within: Duration) -> usize {
     let last = clients.len() - 1;
@@ -87,7 +89,7 @@ pub fn first_served(clients: &mut [Client], within: Duration) -> usize {
     number
 }
 
-/// A client that waits with these words, as number `count` of those that wait.
+/// Returns a client that is blocked by this command, as number `count` of the blocked ones.
 #[track_caller]
 #[must_use]
 pub fn waiting(server: &Server, words: &str, count: usize) -> Client {

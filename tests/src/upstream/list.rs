@@ -1,4 +1,4 @@
-//! The committed lists, and what a run must be by them.
+//! The committed lists, and the comparison of a run with them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,31 +13,32 @@ use crate::binary;
 pub struct Unit {
     /// Its name in the suite.
     pub name: String,
-    /// Tests that run on an external server, of redis-server 7.0.15.
+    /// Tests that redis-server 7.0.15 runs as an external server.
     pub tests: usize,
-    /// Longest run of it.
+    /// Maximum time of its run.
     pub limit: Duration,
 }
 
-/// What becomes of a listed test.
+/// What happens to a listed test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is run, and must fail.
     Fails,
-    /// It is not run: it would hang, or take tests behind it along (`!`).
+    /// It is not run: it would hang, or make later tests fail (`!`).
     NotRun,
-    /// It is left out of the unit's run and run by itself, on a server of one worker, where it must pass (`@`).
+    /// It is left out of the unit's run and run alone, on a server of one worker, where it must
+    /// pass (`@`).
     OneWorker,
-    /// The suite itself doesn't come to it, on this server (`-`).
+    /// The suite itself doesn't reach it on this server (`-`).
     Absent,
 }
 
 /// A listed test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Why it isn't passed.
+    /// Why it doesn't pass.
     pub reason: String,
-    /// What becomes of it.
+    /// What happens to it.
     pub fate: Fate,
 }
 
@@ -46,27 +47,28 @@ pub struct Listed {
 pub struct Skipped {
     /// The listed tests, by name.
     pub tests: BTreeMap<String, Listed>,
-    /// Tags that the suite is told to leave out (`deny: …`): of blocks that set up their server as it can't be set up yet, so that
-    /// the unit would end there. Their tests are listed as [`Fate::Absent`].
+    /// Tags that the suite leaves out (`deny: …`): of blocks that set up their server in an
+    /// unsupported way, so that the unit would end there. Their tests are listed as
+    /// [`Fate::Absent`].
     pub denied_tags: Vec<String>,
-    /// How many workers the server gets (`workers: …`), where the unit doesn't run with as many as all others.
+    /// Number of workers of the server (`workers: …`), if it differs from the other units'.
     pub workers: Option<usize>,
 }
 
-/// Something that a run of a unit shouldn't have done.
+/// A violation of the lists by a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// A test that isn't listed failed: its name, and what it said.
+    /// A test that isn't listed failed: its name and message.
     Fails(String, String),
     /// A listed test passed.
     Passes(String),
-    /// A listed test isn't in the unit, or its fate was another than its mark says.
+    /// A listed test isn't in the unit, or its fate doesn't match its mark.
     Unknown(String),
     /// Code outside of a test failed.
     Stray(String),
-    /// The unit didn't come to its end (in its time).
+    /// The unit didn't end (in its time).
     Died,
-    /// Tests neither passed nor failed, or there are more than there were: found, expected.
+    /// Tests neither passed nor failed, or there are more than before: found, expected.
     Count(usize, usize),
 }
 
@@ -83,7 +85,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Holds the report of a unit against the lists.
+/// Compares the report of a unit with the lists.
 #[must_use]
 pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding> {
     let mut found: Vec<_> = report.stray.iter().cloned().map(Finding::Stray).collect();
@@ -117,16 +119,16 @@ pub fn findings(unit: &Unit, skipped: &Skipped, report: &Report) -> Vec<Finding>
     found
 }
 
-/// The folder of the committed lists.
+/// Returns the folder of the committed lists.
 #[must_use]
 pub fn folder() -> PathBuf {
     binary::workspace_root().join("tests/upstream")
 }
 
-/// The units of `units.txt`, in its order.
+/// Returns the units of `units.txt`, in its order.
 ///
 /// # Panics
-/// When the file isn't there, or a line of it is wrong.
+/// If the file is missing, or a line of it is malformed.
 #[must_use]
 pub fn units() -> Vec<Unit> {
     let path = folder().join("units.txt");
@@ -134,7 +136,8 @@ pub fn units() -> Vec<Unit> {
     parse_units(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
 }
 
-/// Lines `name tests seconds`; those that begin with `#` are remarks. The wrong line when there is one.
+/// Parses lines `name tests seconds`; those that start with `#` are comments. Fails with the
+/// malformed line.
 fn parse_units(text: &str) -> Result<Vec<Unit>, &str> {
     let lines = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
     lines
@@ -150,10 +153,11 @@ fn parse_units(text: &str) -> Result<Vec<Unit>, &str> {
         .collect()
 }
 
-/// The skip list of a unit: `skipped/type-string.txt` for `unit/type/string`. Without a file nothing is listed.
+/// Returns the skip list of a unit: `skipped/type-string.txt` for `unit/type/string`. Without a
+/// file nothing is listed.
 ///
 /// # Panics
-/// When the file is wrong.
+/// If the file is malformed.
 #[must_use]
 pub fn skipped(unit: &str) -> Skipped {
     let path = skipped_file(&folder(), unit);
@@ -161,16 +165,16 @@ pub fn skipped(unit: &str) -> Skipped {
     parse_skipped(&text).unwrap_or_else(|line| panic!("{}: wrong line {line:?}", path.display()))
 }
 
-/// Where a unit's skip list lies below `folder`.
+/// Returns the path of a unit's skip list below `folder`.
 #[must_use]
 pub fn skipped_file(folder: &Path, unit: &str) -> PathBuf {
     let name = unit.strip_prefix("unit/").unwrap_or(unit).replace('/', "-");
     folder.join("skipped").join(name + ".txt")
 }
 
-/// A line `reason: …` begins a group; each other line is the name of a test, after the mark of its [`Fate`] if it isn't run.
-/// `deny: …` and `workers: …` are for the whole unit, see [`Skipped`]. Lines that begin with `#` are remarks. The wrong line when there is
-/// one.
+/// Parses a skip list. A line `reason: …` starts a group; each other line is the name of a test,
+/// after the mark of its [`Fate`] if it isn't run. `deny: …` and `workers: …` are for the whole
+/// unit, see [`Skipped`]. Lines that start with `#` are comments. Fails with the malformed line.
 fn parse_skipped(text: &str) -> Result<Skipped, &str> {
     let mut skipped = Skipped::default();
     let mut reason = None;

@@ -1,46 +1,47 @@
-//! What the suite prints, read.
+//! Parser of the suite's output.
 
 use std::collections::BTreeMap;
 
-/// How the tests of one name ended.
+/// Results of the tests of one name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Times it passed.
+    /// Number of passes.
     pub passed: usize,
-    /// What it said each time it failed.
+    /// Message of each failure.
     pub failures: Vec<String>,
-    /// Times it wasn't run because it was told so (a `!` in a skip list).
+    /// Number of times it was left out by a `!` in a skip list.
     pub not_run: usize,
-    /// Times the suite didn't run it on an external server.
+    /// Number of times the suite left it out on an external server.
     pub ignored: usize,
 }
 
-/// All that a run of a unit said.
+/// Output of a run of a unit.
 #[derive(Debug, Default)]
 pub struct Report {
     /// By the name of the test.
     pub outcomes: BTreeMap<String, Outcome>,
-    /// Errors outside of a test: the code around tests failed, or the whole unit did. Tests are lost after each of these.
+    /// Errors outside of a test: the code around tests failed, or the whole unit did. Each of these
+    /// loses tests.
     pub stray: Vec<String>,
-    /// Whether the unit said that it came to its end.
+    /// Whether the unit reported its end.
     pub done: bool,
 }
 
 impl Report {
-    /// Reads the output of the suite.
+    /// Parses the output of the suite.
     #[must_use]
     pub fn parse(output: &str) -> Report {
         let mut report = Report::default();
         let mut lines = output.lines().peekable();
         while let Some(line) = lines.next() {
-            // The summary tells the failures again.
+            // The summary repeats the failures.
             if line.trim() == "The End" {
                 break;
             }
             let Some((verdict, rest)) = line.strip_prefix('[').and_then(|line| line.split_once("]: ")) else {
                 continue;
             };
-            // What follows until the next verdict belongs to this one.
+            // Lines until the next verdict belong to this one.
             let mut detail = Vec::new();
             while let Some(more) = lines.next_if(|line| !is_verdict(line) && line.trim() != "The End") {
                 detail.push(more.trim_end());
@@ -70,7 +71,8 @@ impl Report {
         self.outcomes.entry(name.trim().to_string()).or_default()
     }
 
-    /// How many tests passed, failed or were told not to run: all that aren't ignored or lost.
+    /// Returns how many tests passed, failed or were left out on purpose: all that aren't ignored
+    /// or lost.
     #[must_use]
     pub fn test_count(&self) -> usize {
         self.outcomes.values().map(|outcome| outcome.passed + outcome.failures.len() + outcome.not_run).sum()
@@ -84,7 +86,7 @@ fn is_verdict(line: &str) -> bool {
         .is_some_and(|(verdict, _)| VERDICTS.contains(&verdict) || verdict.ends_with(" done"))
 }
 
-/// `name (12 ms)` without the time.
+/// Returns `name (12 ms)` without the time.
 fn without_time(text: &str) -> &str {
     match text.rsplit_once(" (") {
         Some((name, time)) if time.ends_with(" ms)") => name,

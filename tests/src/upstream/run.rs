@@ -14,11 +14,12 @@ use super::report::Report;
 use crate::server::free_port;
 use crate::{Server, tool};
 
-/// Runs `unit` of the suite in `source` on `server`; what the suite prints goes to the file `log` and is returned as read. Tests
-/// that `skipped` forbids are not run. A unit that takes too long is killed, and its report isn't `done`.
+/// Runs `unit` of the suite in `source` on `server`; the suite's output goes to the file `log` and
+/// is returned parsed. Tests that `skipped` forbids are not run. A unit that takes too long is
+/// killed, and its report isn't `done`.
 ///
 /// # Panics
-/// When the suite can't be started.
+/// If the suite can't be started.
 #[must_use]
 pub fn run(source: &Path, unit: &Unit, skipped: &Skipped, server: &Server, log: &Path) -> Report {
     let not_run = skipped.tests.iter().filter(|(_, listed)| matches!(listed.fate, Fate::NotRun | Fate::OneWorker));
@@ -30,10 +31,10 @@ pub fn run(source: &Path, unit: &Unit, skipped: &Skipped, server: &Server, log: 
     run_with(source, unit, &options, server, log)
 }
 
-/// Runs nothing of `unit` but the test of this name.
+/// Runs only the test of this name in `unit`.
 ///
 /// # Panics
-/// When the suite can't be started.
+/// If the suite can't be started.
 #[must_use]
 pub fn run_only(source: &Path, unit: &Unit, test: &str, server: &Server, log: &Path) -> Report {
     run_with(source, unit, &["--only".into(), test.into()], server, log)
@@ -48,7 +49,7 @@ fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log
         .args(["--host", "127.0.0.1", "--port", &server.port().to_string()])
         // The suite looks for a port of its own below this one.
         .args(["--baseport", &(u32::from(free_port()) + 32).to_string()])
-        // An error within a test is that test's, not the end of the unit.
+        // An error within a test must not end the unit.
         .args(["--durable", "--clients", "1", "--single", &unit.name])
         .args(options)
         .current_dir(source)
@@ -58,7 +59,7 @@ fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(errors)
-        // The suite starts clients: a group, so that all end together.
+        // The suite starts clients: in a group, so that all end together.
         .process_group(0)
         .spawn()
         .expect("tclsh starts");
@@ -69,7 +70,7 @@ fn run_with(source: &Path, unit: &Unit, options: &[String], server: &Server, log
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Also what a unit that ended left running.
+    // A unit that has ended may have left processes running, too.
     match kill_process_group(Pid::from_child(&child), Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => (),
         Err(error) => panic!("the suite can't be killed: {}", io::Error::from(error)),

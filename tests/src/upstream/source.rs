@@ -1,4 +1,4 @@
-//! Fetches and unpacks Debian's source package of redis, with the ordinary apt client.
+//! Downloads and unpacks Debian's source package of redis, with the ordinary apt client.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use crate::{binary, tool};
 /// The version whose behaviour Pantala has, and whose tests it runs.
 pub const VERSION: &str = "7.0.15";
 
-/// The programs of Redis that units call, by the path that they call them by (within the source folder).
+/// The programs of Redis that units call, by the paths that they use within the source folder.
 const PROGRAMS: &[&str] = &["redis-server", "redis-cli", "redis-benchmark"];
 
-/// The folder of the unpacked source package: fetched and unpacked if it isn't there yet. `None` after a `SKIPPED:` line when a
-/// program that is needed isn't installed.
+/// Returns the folder of the source package, downloaded and unpacked if it is missing. `None` after
+/// a `SKIPPED:` line if a required program isn't installed.
 ///
 /// # Panics
-/// When the package can't be had, or isn't [`VERSION`]; and as [`tool::find`].
+/// If the package can't be downloaded, or isn't [`VERSION`]; and as [`tool::find`].
 #[must_use]
 pub fn folder() -> Option<PathBuf> {
     for program in ["tclsh", "apt-get", "dpkg-source"] {
@@ -38,13 +38,14 @@ pub fn folder() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Where everything of the suite lies: nothing of it is committed.
+/// Returns the folder of everything about the suite; nothing of it is committed.
 #[must_use]
 pub fn base() -> PathBuf {
     binary::workspace_root().join("target/upstream")
 }
 
-/// Downloads the source package into `base`, with apt's lists and settings in folders of our own: the system's stay as they are.
+/// Downloads the source package into `base`, with apt's lists and settings in folders of our own:
+/// the system's remain unchanged.
 fn fetch(base: &Path) {
     let apt = base.join("apt");
     for folder in ["sources", "lists/partial", "cache/archives/partial"] {
@@ -82,7 +83,8 @@ fn source_lists(etc: &Path, to: &Path) {
     }
 }
 
-/// A line of a list of package sources, in either of apt's two formats, turned from binary to source packages.
+/// Converts a line of a list of package sources, in either of apt's two formats, from binary to
+/// source packages.
 fn as_source_line(line: &str) -> String {
     if line.starts_with("Types:") {
         "Types: deb-src".into()
@@ -102,7 +104,7 @@ fn unpack(base: &Path, folder: &Path) {
     let name = description.file_name().unwrap_or_default().to_string_lossy().into_owned();
     assert!(name.starts_with(&format!("redis_{VERSION}-")), "the package to be had is {name}, not {VERSION}");
     let part = base.join("unpacking");
-    // Left behind by a run that was killed.
+    // Left behind by a killed run.
     let _ = fs::remove_dir_all(&part);
     let output = Command::new("dpkg-source")
         .args(["--no-check", "-x"])
