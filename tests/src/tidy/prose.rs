@@ -200,7 +200,7 @@ fn begins_with_verb(doc: &str) -> bool {
         return true;
     }
     let first = doc.split_whitespace().next().unwrap_or_default();
-    let word = first.trim_end_matches([',', ':']).to_lowercase();
+    let word = first.trim_end_matches([',', ':', '.']).to_lowercase();
     word.ends_with('s') && !word.ends_with("'s") && !NOT_VERBS.contains(&word.as_str())
 }
 
@@ -248,7 +248,7 @@ mod tests {
     fn public_functions_begin_with_a_verb() {
         let wrong =
             |doc: &str| functions_without_verb(&format!("/// {doc}\n#[must_use]\npub const fn f() {{}}\n")).len();
-        assert_eq!([wrong("Returns it."), wrong("Adds, or not."), wrong("`GET key`.")], [0, 0, 0]);
+        assert_eq!([wrong("Returns it."), wrong("Rings."), wrong("`GET key`.")], [0, 0, 0]);
         assert_eq!([wrong("Whether it is."), wrong("The name."), wrong("Its name."), wrong("Redis's name.")], [1; 4]);
         assert!(
             functions_without_verb("/// The name.\nfn f() {}\n/// A type.\npub struct S;\npub fn g() {}\n").is_empty()
