@@ -11,6 +11,7 @@ use pantala_engine::command::{Command, Flags};
 mod bitmap;
 mod cluster;
 mod connection;
+mod debug;
 mod dump;
 mod generic;
 mod geo;
@@ -59,6 +60,7 @@ const FAMILIES: &[&[Command]] = &[
     bitmap::COMMANDS,
     cluster::COMMANDS,
     connection::COMMANDS,
+    debug::COMMANDS,
     dump::COMMANDS,
     generic::COMMANDS,
     geo::COMMANDS,
