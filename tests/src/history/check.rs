@@ -1,8 +1,10 @@
 //! The search for an order.
 //!
-//! As Wing and Gong have it, with what Lowe added: a depth-first search over the orders that the events' times allow, which remembers where it
-//! has been. Where it stands is how many events of each client have happened, and the model's state; who has been there finds nothing new.
-//! Linearizability is local (Herlihy and Wing), so that events are searched apart whose keys have nothing to do with each other.
+//! Wing and Gong's, with Lowe's addition: a depth-first search over the orders that the events'
+//! times allow, which memoizes its positions. A position is the number of events of each client
+//! that have happened, and the model's state; a position seen before leads to nothing new.
+//! Linearizability is local (Herlihy and Wing), so events on independent keys are searched
+//! separately.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -10,31 +12,32 @@ use std::fmt::Write;
 use super::model::State;
 use super::{Event, Key, Operation};
 
-/// Places that one search looks at before it gives up. A history of fifty events has mostly some hundred.
+/// Positions that one search visits before it is abandoned. A history of fifty events usually has
+/// some hundred.
 pub const PLACES_MAX: usize = 200_000;
 
-/// What is demanded of an order.
+/// Constraints on an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// A client's events stand in it as it sent them, also where it sent the next before the last was answered. That isn't local: all events
-    /// are searched together.
+    /// It contains a client's events as sent, even if the next was sent before the last reply. That
+    /// isn't local: all events are searched together.
     Connection,
-    /// So do the events of each key.
+    /// The same for the events of each key.
     Key,
 }
 
-/// What came of a search.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It could have happened.
     Explained,
-    /// It couldn't: the events, and how far an order goes at best.
+    /// It couldn't: the events, and the longest order found.
     Violation(String),
-    /// Not known: beyond [`PLACES_MAX`].
+    /// Unknown: more than [`PLACES_MAX`].
     Undecided,
 }
 
-/// Whether the events of a window could have happened one after the other.
+/// Returns whether the events of a window could have happened one after the other.
 #[must_use]
 pub fn check(events: &[Event], scope: Scope) -> Verdict {
     let parts = match scope {
@@ -53,7 +56,8 @@ pub fn check(events: &[Event], scope: Scope) -> Verdict {
     verdict
 }
 
-/// The events of keys that have to do with each other, by index. What a client watches belongs to its next transaction.
+/// Returns the events of dependent keys, by index. Watched keys belong to the client's next
+/// transaction.
 fn parts(events: &[Event]) -> Vec<Vec<usize>> {
     let mut leader: BTreeMap<Key, Key> = BTreeMap::new();
     fn find(leader: &mut BTreeMap<Key, Key>, key: Key) -> Key {
@@ -76,7 +80,7 @@ fn parts(events: &[Event]) -> Vec<Vec<usize>> {
             let (one, other) = (find(&mut leader, two[0]), find(&mut leader, two[1]));
             leader.insert(one, other);
         }
-        // What has no keys can happen among those of any.
+        // Events without keys can happen among those of any.
         firsts.push(keys.first().copied().unwrap_or_default());
     }
     let mut parts: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
@@ -88,7 +92,7 @@ fn parts(events: &[Event]) -> Vec<Vec<usize>> {
 
 struct Search<'e> {
     events: &'e [Event],
-    /// By client, its events in the order it sent them.
+    /// Each client's events as sent.
     clients: Vec<Vec<usize>>,
     /// How many of each have happened.
     done: Vec<u8>,
@@ -108,7 +112,7 @@ impl<'e> Search<'e> {
         Search { events, clients, done, seen: HashSet::new(), order: Vec::new(), best: Vec::new() }
     }
 
-    /// Whether what is left can happen from here. `None`: not found out.
+    /// Returns whether the rest can happen from here; `None`: unknown.
     fn go(&mut self, state: &State) -> Option<bool> {
         if self.order.len() > self.best.len() {
             self.best.clone_from(&self.order);
@@ -116,7 +120,7 @@ impl<'e> Search<'e> {
         let next: Vec<(usize, usize)> = (0..self.clients.len())
             .filter_map(|client| Some((client, *self.clients[client].get(usize::from(self.done[client]))?)))
             .collect();
-        // Nothing can happen that was sent only when another had been answered that hasn't happened.
+        // An event can't happen that was sent after the reply to another one that hasn't happened.
         let Some(first_returned_ns) = next.iter().map(|(_, index)| self.events[*index].returned_ns).min() else {
             return Some(true);
         };
@@ -128,16 +132,17 @@ impl<'e> Search<'e> {
         }
         let mut next: Vec<_> =
             next.into_iter().filter(|(_, index)| self.events[*index].called_ns <= first_returned_ns).collect();
-        // What was answered first has probably happened first.
+        // The event whose reply came first has probably happened first.
         next.sort_unstable_by_key(|(_, index)| self.events[*index].returned_ns);
         let mut possible: Vec<(usize, usize, State)> = next
             .into_iter()
             .filter_map(|(client, index)| Some((client, index, state.after(&self.events[index])?)))
             .collect();
-        // What can happen now, and changes nothing wherever it happens, is as well here as later: no other choice need be looked at.
+        // An event that can happen now, and changes nothing wherever it happens, may as well happen
+        // here: no other choice is needed.
         let changes_nothing = |(_, index, after): &(usize, usize, State)| {
             let event = &self.events[*index];
-            // Nor does the end of a time to live which no key has any more: none gets it again.
+            // The same holds for the end of a TTL that no key has any more: none gets it again.
             event.changes_nothing() || matches!(event.operation, Operation::Expires(..)) && after == state
         };
         if let Some(at) = possible.iter().position(changes_nothing) {
@@ -156,7 +161,7 @@ impl<'e> Search<'e> {
         Some(false)
     }
 
-    /// The events in the order that goes furthest, and those that then can't come.
+    /// Shows the events in the longest order found, and those that can't follow.
     fn shown(&self) -> String {
         let mut text = "no order explains this history. The one that goes furthest:\n".to_owned();
         let mut left: Vec<usize> = self.clients.iter().flatten().copied().collect();

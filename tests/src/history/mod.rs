@@ -1,13 +1,14 @@
-//! Histories of concurrent clients, and whether they could have happened: one command after the other, each at some moment between its
-//! being sent and its being answered.
+//! Histories of concurrent clients, and whether they are linearizable: one command after the other,
+//! each at some moment between its request and its reply.
 //!
 //! # Words
 //!
 //! - [`Operation`]: what takes effect at one moment: a command, a transaction, a script.
-//! - [`Event`]: an operation of a client, when it was sent, what was answered and when.
-//! - history: the events of a *window*, which begins with keys that nobody has used.
-//! - [`model::State`]: what one thread would know, and what it would answer.
-//! - [`check`](check::check): looks for an order of the events in which the model answers what the server did.
+//! - [`Event`]: an operation of a client with its reply and the times of both.
+//! - history: the events of a *window*, which starts with fresh keys.
+//! - [`model::State`]: the state of a single-threaded server, and its replies.
+//! - [`check`](check::check): searches an order of the events in which the model gives the server's
+//!   replies.
 //!
 //! Why this checker and no other: docs/decisions/0008-linearizability.md.
 
@@ -25,20 +26,20 @@ use crate::Reply;
 /// See the head of this module.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Who sent it.
+    /// The client that sent it.
     pub client: usize,
-    /// What it was.
+    /// The operation.
     pub operation: Operation,
-    /// What was answered.
+    /// The reply.
     pub reply: Reply,
-    /// When it was sent, ns since the window began: not after its first byte.
+    /// When it was sent, ns since the start of the window: not after its first byte.
     pub called_ns: u64,
-    /// When it was answered: not before its last byte.
+    /// When the reply arrived: not before its last byte.
     pub returned_ns: u64,
 }
 
 impl Event {
-    /// Whether it has changed nothing, whatever the keys held.
+    /// Returns whether it has changed nothing, whatever the keys held.
     #[must_use]
     pub fn changes_nothing(&self) -> bool {
         self.operation.changes_nothing(&self.reply)

@@ -1,4 +1,4 @@
-//! What one thread would know and answer.
+//! A single-threaded server: its state and its replies.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use super::operation::EXPIRIES_MAX;
 use super::{Command, Event, Key, Operation, record};
 use crate::Reply;
 
-/// What a key holds.
+/// Value of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// A string.
@@ -16,38 +16,38 @@ pub enum Value {
     List(VecDeque<String>),
 }
 
-/// A key that is there.
+/// An existing key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Entry {
     value: Value,
-    /// Which time to live it has.
+    /// Number of its TTL.
     expiry: Option<u8>,
 }
 
-/// By key, up to the last one that is there.
+/// By key, up to the last existing one.
 type Database = Vec<Option<Rc<Entry>>>;
 
 /// Keys that a client watches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Watched {
     client: usize,
-    /// A bit for each.
+    /// One bit for each.
     keys: u64,
-    /// One of them was changed since.
+    /// One of them has changed since.
     is_changed: bool,
 }
 
-/// Most keys of a window: bits of `Watched::keys`.
+/// Maximum keys of a window: bits of `Watched::keys`.
 pub const KEYS_MAX: usize = 64;
 
-/// All that one thread would know. A search makes many of them, so that to make another is cheap.
+/// The whole state. A search creates many of them, so copies are cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     /// The database of all clients.
     keys: Database,
     /// The one that it is swapped with.
     other: Database,
-    /// A bit for each time to live that was set.
+    /// One bit for each TTL that was set.
     expiries: u64,
     /// In order of the clients.
     watching: Vec<Watched>,
@@ -58,7 +58,7 @@ const NO_SUCH_KEY: &str = "ERR no such key";
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 
 impl State {
-    /// What comes of an event, if it can happen now and be answered as it was.
+    /// Returns the state after an event, if it can happen now with its reply.
     #[must_use]
     pub fn after(&self, event: &Event) -> Option<State> {
         let mut next = self.clone();
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// A time to live is over, if it has begun: what has it is gone.
+    /// Ends a TTL, if it was set: its keys are deleted.
     fn expires(&mut self, number: u8) -> bool {
         let has_it = |entry: &Option<Rc<Entry>>| entry.as_ref().is_some_and(|entry| entry.expiry == Some(number));
         if let Some(key) = self.keys.iter().position(has_it) {
@@ -101,8 +101,8 @@ impl State {
         Reply::Array(commands.iter().map(|command| self.apply(command)).collect())
     }
 
-    /// `BLPOP`. Where several keys have elements it may take of any: one that waits is served by the key that is filled first.
-    /// With nothing it ends when none has any.
+    /// `BLPOP`. If several keys have elements it may pop from any: a blocked one is served by the
+    /// key that is filled first. Its reply is null only if none has any.
     fn blocking_pop(&mut self, keys: &[Key], reply: &Reply) -> bool {
         match reply {
             Reply::Null => keys.iter().all(|key| !matches!(self.value(*key), Some(Value::List(_)))),
@@ -122,7 +122,7 @@ impl State {
 
     fn blocking_move(&mut self, from: Key, to: Key, reply: &Reply) -> bool {
         match (self.value(from), self.value(to)) {
-            // Whoever waits is not told that the key has become a string.
+            // Blocked clients are not notified that the key has become a string.
             (None, _) => *reply == Reply::Null,
             (Some(Value::Text(_)), _) => *reply == Reply::Null || reply_is(reply, WRONG_TYPE),
             (Some(Value::List(_)), Some(Value::Text(_))) => reply_is(reply, WRONG_TYPE),
@@ -196,7 +196,7 @@ impl State {
         self.put(key, Some(Rc::new(Entry { value: Value::Text(value.to_owned()), expiry: None })));
     }
 
-    /// Gives a key another value, with the time to live that it has.
+    /// Gives a key another value; its TTL remains.
     fn change(&mut self, key: Key, value: Value) {
         let expiry = self.keys.get(key).and_then(|entry| entry.as_ref()?.expiry);
         self.put(key, Some(Rc::new(Entry { value, expiry })));
@@ -294,7 +294,7 @@ impl State {
         Reply::Integer(1)
     }
 
-    /// The databases change places: a key was changed if it was in either.
+    /// Swaps the databases: a key was changed if it was in either.
     fn swap(&mut self, keys: usize) -> Reply {
         for key in 0..keys {
             if self.keys.get(key).is_some_and(Option::is_some) || self.other.get(key).is_some_and(Option::is_some) {
@@ -309,7 +309,7 @@ impl State {
         Some(&self.keys.get(key)?.as_ref()?.value)
     }
 
-    /// Changes a key: whoever watches it is told.
+    /// Changes a key, and raises its watches.
     fn put(&mut self, key: Key, entry: Option<Rc<Entry>>) {
         if key >= self.keys.len() {
             self.keys.resize(key + 1, None);
@@ -337,7 +337,7 @@ impl State {
     }
 }
 
-/// What is gone is as if it had never been.
+/// Makes deleted keys indistinguishable from those that never existed.
 fn trim(database: &mut Database) {
     while database.last().is_some_and(Option::is_none) {
         database.pop();
@@ -348,7 +348,8 @@ fn reply_is(reply: &Reply, error: &str) -> bool {
     matches!(reply, Reply::Error(text) if text == error)
 }
 
-/// What a script makes of its commands' replies: Lua's numbers are doubles, so that of long integers the last digits are lost, as in Redis.
+/// Returns a reply as Lua passes it on: its numbers are doubles, so long integers lose their last
+/// digits, as in Redis.
 fn through_lua(reply: Reply) -> Reply {
     match reply {
         Reply::Integer(number) => Reply::Integer(number as f64 as i64),

@@ -1,4 +1,4 @@
-//! What clients do, and how it is sent.
+//! Operations of clients, and how they are sent.
 
 use std::fmt::Write;
 
@@ -32,15 +32,16 @@ pub enum Command {
     Pop(Key),
     /// `LRANGE` of all
     Range(Key),
-    /// `LMOVE` from the left of one list to the right of another; in a transaction `BLMOVE`, which doesn't wait there
+    /// `LMOVE` from the left of one list to the right of another; in a transaction `BLMOVE`, which
+    /// doesn't block there
     Move(Key, Key),
-    /// `BLPOP` in a transaction, where it doesn't wait: of the first key that is there
+    /// `BLPOP` in a transaction, where it doesn't block: from the first existing key
     PopFirst(Vec<Key>),
-    /// `PEXPIRE` in [`EXPIRE_MS`]. The time to live has this number among those of its window, below [`EXPIRIES_MAX`]
+    /// `PEXPIRE` in [`EXPIRE_MS`]. The number of the TTL in its window, below [`EXPIRIES_MAX`]
     Expire(Key, u8),
-    /// `FLUSHALL`: so many keys does the window have
+    /// `FLUSHALL`, with the number of keys of the window
     Flush(usize),
-    /// `SWAPDB 0 1`: so many keys does the window have
+    /// `SWAPDB 0 1`, with the number of keys of the window
     Swap(usize),
     /// `PING`: no key at all
     Ping,
@@ -51,26 +52,29 @@ pub enum Command {
 /// How a script or a function is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
-    /// `EVAL`, its keys are declared.
+    /// `EVAL` with declared keys.
     Declared,
-    /// `EVAL`, none is; the server has met the script before.
+    /// `EVAL` without declared keys; the server knows the script.
     Undeclared,
-    /// `EVAL`, those of the first command only are, and the script is one that the server hasn't met: of this number.
+    /// `EVAL` with the keys of the first command only, of a script that the server doesn't know: of
+    /// this number.
     Unmet(u64),
-    /// `FCALL` of a function of [`library`], its keys are declared.
+    /// `FCALL` of a function of [`library`], with declared keys.
     Function,
-    /// `FCALL` of another one, none is.
+    /// `FCALL` of another one, without declared keys.
     UndeclaredFunction,
-    /// `FCALL`, those of the first command only are, and the function was loaded anew just before, into the library of this number. Not within a transaction.
+    /// `FCALL` with the keys of the first command only, of a function reloaded just before, into
+    /// the library of this number. Not within a transaction.
     UnmetFunction(usize),
 }
 
-/// What a script does: it gives the replies to the commands in its first argument.
+/// The script: returns the replies to the commands in its first argument.
 const RUN: &str = "local replies = {} \
     for i, words in ipairs(cjson.decode(ARGV[1])) do replies[i] = redis.pcall(unpack(words)) end \
     return replies";
 
-/// The library of functions that [`Script::Function`] and [`Script::UndeclaredFunction`] need.
+/// Returns the library of functions that [`Script::Function`] and [`Script::UndeclaredFunction`]
+/// need.
 #[must_use]
 pub fn library() -> String {
     library_of("history", &["declared", "undeclared"])
@@ -97,21 +101,22 @@ pub enum Operation {
     BlockingPop(Vec<Key>),
     /// `BLMOVE` from the left of one list to the right of another
     BlockingMove(Key, Key),
-    /// Nobody's doing: the time to live of this number is over, which was set of this key. Whatever has it now is gone
+    /// No client's operation: the TTL of this number, set on this key, ends. Every key that has it
+    /// now is deleted
     Expires(Key, u8),
 }
 
-/// Longest wait of a blocking command, seconds: some dozen commands' time.
+/// Timeout of a blocking command, seconds: the time of some dozen commands.
 const BLOCKING_S: &str = "0.02";
 
-/// Time to live that is set, ms: a few commands' time.
+/// TTL, ms: the time of a few commands.
 pub const EXPIRE_MS: u64 = 3;
 
-/// Most times to live that are set in a window: bits of what the model remembers.
+/// Maximum TTLs set in a window: bits of the model's state.
 pub const EXPIRIES_MAX: u8 = 64;
 
 impl Command {
-    /// The keys that it touches.
+    /// Returns the keys that it touches.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
         match self {
@@ -132,7 +137,7 @@ impl Command {
         }
     }
 
-    /// Its words, with the window's names of keys.
+    /// Returns its arguments, with the window's names of keys.
     #[must_use]
     pub fn words(&self, names: &[String]) -> Vec<String> {
         let name = |key: &Key| names[*key].clone();
@@ -164,7 +169,7 @@ impl Command {
         }
     }
 
-    /// Its words in a transaction.
+    /// Returns its arguments in a transaction.
     fn queued_words(&self, names: &[String]) -> Vec<String> {
         let words = self.words(names);
         match self {
@@ -173,7 +178,7 @@ impl Command {
         }
     }
 
-    /// The times to live that it has set, when it was answered so.
+    /// Returns the TTLs that it has set, by its reply.
     fn expiries(&self, reply: &Reply) -> Vec<(Key, u8)> {
         match (self, reply) {
             (Command::Expire(key, number), Reply::Integer(1)) => vec![(*key, *number)],
@@ -192,7 +197,7 @@ fn expiries(commands: &[Command], replies: &[Reply]) -> Vec<(Key, u8)> {
     commands.iter().zip(replies).flat_map(|(command, reply)| command.expiries(reply)).collect()
 }
 
-/// Whether a command that was answered so has changed nothing, whatever the keys held.
+/// Returns whether a command with this reply has changed nothing, whatever the keys held.
 fn changes_nothing(command: &Command, reply: &Reply) -> bool {
     match (command, reply) {
         (Command::Script(_, commands), Reply::Array(replies)) => all_change_nothing(commands, replies),
@@ -209,13 +214,13 @@ fn all_change_nothing(commands: &[Command], replies: &[Reply]) -> bool {
 }
 
 impl Operation {
-    /// Whether it has changed nothing, whatever the keys held, when it was answered so.
+    /// Returns whether it has changed nothing with this reply, whatever the keys held.
     #[must_use]
     pub fn changes_nothing(&self, reply: &Reply) -> bool {
         match (self, reply) {
             (Operation::One(command), _) => changes_nothing(command, reply),
             (Operation::Exec(commands), Reply::Array(replies)) => all_change_nothing(commands, replies),
-            // A transaction that is refused could have been refused at any later moment, too.
+            // A transaction that is aborted could have been aborted at any later moment, too.
             (Operation::Exec(_) | Operation::BlockingPop(_) | Operation::BlockingMove(..), _) => {
                 matches!(reply, Reply::Null | Reply::Error(_))
             }
@@ -223,7 +228,7 @@ impl Operation {
         }
     }
 
-    /// The keys that it touches.
+    /// Returns the keys that it touches.
     #[must_use]
     pub fn keys(&self) -> Vec<Key> {
         match self {
@@ -235,7 +240,7 @@ impl Operation {
         }
     }
 
-    /// The times to live that it has set, when it was answered so: of which key, and which they are.
+    /// Returns the TTLs that it has set, by its reply: key and number.
     #[must_use]
     pub fn expiries(&self, reply: &Reply) -> Vec<(Key, u8)> {
         match (self, reply) {
@@ -245,10 +250,10 @@ impl Operation {
         }
     }
 
-    /// The commands that make it up, of which the last one's reply is its own.
+    /// Returns its commands; the reply of the last one is its own.
     ///
     /// # Panics
-    /// Of what no client does.
+    /// If no client can send it.
     #[must_use]
     pub fn requests(&self, names: &[String]) -> Vec<Vec<String>> {
         let over = |command: &str, keys: &[Key]| {

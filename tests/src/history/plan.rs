@@ -1,4 +1,4 @@
-//! What the clients of a window are to do, at random: few keys, so that they meet.
+//! Random plans of a window's clients: few keys, so that they collide.
 
 use super::operation::EXPIRIES_MAX;
 use super::{Command, Key, Operation, Script};
@@ -19,19 +19,20 @@ pub enum Kind {
     Lists,
     /// `LMOVE`.
     Moves,
-    /// `BLPOP`, `BLMOVE`, and what they wait for. In a transaction: the same, which don't wait there.
+    /// `BLPOP`, `BLMOVE`, and what they block for. In a transaction: the same, which don't block
+    /// there.
     Blocking,
-    /// `PEXPIRE`, and a look whether it is over.
+    /// `PEXPIRE`, and a check whether the key has expired.
     Expiring,
-    /// `FLUSHALL`, and more often a look at many keys.
+    /// `FLUSHALL`, and more often a read of many keys.
     Flush,
-    /// `SWAPDB`, and more often a look at many keys.
+    /// `SWAPDB`, and more often a read of many keys.
     Swap,
-    /// `PING`: in a transaction, it has that run by its client's worker.
+    /// `PING`: a transaction with it runs on its client's worker.
     Local,
     /// `MULTI` … `EXEC`.
     Transactions,
-    /// `WATCH`, a look, `MULTI` … `EXEC`.
+    /// `WATCH`, a read, `MULTI` … `EXEC`.
     Watching,
     /// Scripts that declare their keys.
     Scripts,
@@ -62,7 +63,8 @@ pub const ALL: &[Kind] = &[
     Kind::UndeclaredFunctions,
 ];
 
-/// What transactions and scripts are of, if nothing else is said. Scripts have lists where these have what waits, and strings where these have scripts.
+/// Default contents of transactions and scripts. Scripts have lists instead of blocking commands,
+/// and strings instead of scripts.
 pub const WITHIN: &[Kind] = &[
     Kind::Texts,
     Kind::Texts,
@@ -85,13 +87,13 @@ pub const WITHIN: &[Kind] = &[
 /// A workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
-    /// What it is of.
+    /// Its kinds of work.
     pub kinds: &'static [Kind],
-    /// What its transactions and scripts are of.
+    /// Contents of its transactions and scripts.
     pub within: &'static [Kind],
     /// Clients.
     pub clients: usize,
-    /// Operations of each, about.
+    /// Operations of each, approximately.
     pub operations: usize,
     /// Keys: the first half mostly hold strings, the second mostly lists.
     pub keys: usize,
@@ -101,9 +103,9 @@ pub struct Mix {
 pub struct Planner {
     mix: Mix,
     random: Random,
-    /// Every value is another, so that a reply tells whose write it saw.
+    /// Every value is unique, so that a reply shows whose write it saw.
     next_value: u64,
-    /// The number of the window's next time to live.
+    /// The number of the window's next TTL.
     next_expiry: u8,
 }
 
@@ -111,13 +113,13 @@ pub struct Planner {
 const VALUE_MIN: u64 = 1000;
 
 impl Planner {
-    /// One that replays from its seed.
+    /// Creates one that replays from its seed.
     #[must_use]
     pub fn new(mix: Mix, seed: u64) -> Self {
         Planner { mix, random: Random::from_seed(seed), next_value: 0, next_expiry: 0 }
     }
 
-    /// What each client does in the next window.
+    /// Returns what each client does in the next window.
     pub fn plan(&mut self) -> Vec<Vec<Operation>> {
         self.next_expiry = 0;
         (0..self.mix.clients)
@@ -147,7 +149,7 @@ impl Planner {
                 operations.push(Operation::One(Command::Mget(keys)));
                 Operation::Exec(self.commands(true))
             }
-            // A library of its own: nobody else calls one that is just being replaced.
+            // A library of its own: no other client calls one that is just being replaced.
             Kind::UndeclaredFunctions if self.random.one_in(2) => {
                 Operation::One(Command::Script(Script::UnmetFunction(client), self.commands(false)))
             }
@@ -156,7 +158,7 @@ impl Planner {
         operations.push(operation);
     }
 
-    /// What a transaction or a script is of.
+    /// Returns the commands of a transaction or a script.
     fn commands(&mut self, is_transaction: bool) -> Vec<Command> {
         let count = 2 + self.random.below(2);
         (0..count)
@@ -231,7 +233,7 @@ impl Planner {
         (VALUE_MIN + self.next_value).to_string()
     }
 
-    /// Different keys of any kind, so many at least and at most.
+    /// Returns different keys of any kind, at least `least` and at most `most`.
     fn keys(&mut self, least: usize, most: usize) -> Vec<Key> {
         let count = self.random.between(least as i64, most as i64) as usize;
         let mut keys: Vec<Key> = (0..self.mix.keys).collect();

@@ -1,4 +1,4 @@
-//! Runs a window: what each client is to do, all at the same time, with the times of it.
+//! Runs a window: all clients' plans at the same time, with the times of requests and replies.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use super::{Event, Key, Operation};
 use crate::client::encode;
 use crate::{Client, Reply};
 
-/// The names of a window's keys: nobody has used them before.
+/// Returns the names of a window's keys, which are fresh.
 #[must_use]
 pub fn names(window: u64, keys: usize) -> Vec<String> {
     (0..keys).map(|key| format!("window{window}:{key}")).collect()
 }
 
-/// What the model calls a key: as every window does, but for the window.
+/// Returns the model's name of a key: without the window.
 #[must_use]
 pub fn model_name(key: Key) -> String {
     format!(":{key}")
 }
 
-/// A reply with the model's names of keys: no value has a colon.
+/// Returns a reply with the model's names of keys: no value has a colon.
 fn in_model(reply: Reply) -> Reply {
     match reply {
         Reply::Bulk(bytes) if bytes.contains(&b':') => Reply::bulk(model_name(key_of(&bytes))),
@@ -29,17 +29,18 @@ fn in_model(reply: Reply) -> Reply {
     }
 }
 
-/// The key of a name.
+/// Returns the key of a name.
 ///
 /// # Panics
-/// When it is no window's.
+/// If it belongs to no window.
 #[must_use]
 pub fn key_of(name: &[u8]) -> Key {
     let text = String::from_utf8_lossy(name);
     text.rsplit(':').next().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("a key named {text}"))
 }
 
-/// The time to live that is set, as long as two clocks can find it to be that began at the same moment: the server's has milliseconds only.
+/// Minimum of a TTL as two clocks may see it from the same moment: the server's has milliseconds
+/// only.
 const EXPIRE_MIN: Duration = Duration::from_millis(EXPIRE_MS - CLOCKS_MS);
 const EXPIRE_MAX: Duration = Duration::from_millis(EXPIRE_MS + CLOCKS_MS);
 const CLOCKS_MS: u64 = 2;
@@ -47,16 +48,16 @@ const CLOCKS_MS: u64 = 2;
 /// How clients send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// The next operation when the last is answered.
+    /// The next operation after the last reply.
     OneByOne,
     /// All at once.
     Pipelined,
 }
 
-/// Runs what is planned for each client, and gives what happened, in order of the clients, and after that what time has done.
+/// Runs each client's plan; returns the events, in order of the clients, then those of TTLs.
 ///
 /// # Panics
-/// When the server closes a connection or is silent.
+/// If the server closes a connection or is silent.
 pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], sending: Sending) -> Vec<Event> {
     let (barrier, began) = (Barrier::new(clients.len()), Instant::now());
     let now_ns = || began.elapsed().as_nanos() as u64;
@@ -100,8 +101,9 @@ pub fn run(clients: &mut [Client], names: &[String], plans: &[Vec<Operation>], s
     events
 }
 
-/// What becomes of the times to live that were set: each ends at some moment, as if a client did it that does nothing else. Not earlier than
-/// if it was set as soon as that was sent, and not later than if it was set when that was answered.
+/// Returns the ends of the TTLs that were set, as if another client deleted the keys. Not earlier
+/// than if the TTL was set as soon as the command was sent, and not later than if it was set when
+/// the reply arrived.
 fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
     let set =
         events.iter().flat_map(|event| event.operation.expiries(&event.reply).into_iter().map(move |set| (event, set)));
@@ -116,7 +118,7 @@ fn expiries(events: &[Event], clients: usize) -> Vec<Event> {
         .collect()
 }
 
-/// A reply for a reader.
+/// Formats a reply for a reader.
 #[must_use]
 pub fn readable(reply: &Reply) -> String {
     match reply {
