@@ -1,4 +1,5 @@
-//! Finds the `pantala` binary, building it first: `cargo test` builds it only for tests of its own package.
+//! Finds the `pantala` binary, building it first: `cargo test` builds it only for tests of its own
+//! package.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,5 +1,6 @@
-//! Commands built from nothing but what `COMMAND DOCS` declares of their arguments: any key for a key, so that most are of the
-//! wrong type; numbers at every edge; empty values; and every sixth with an arity that is wrong.
+//! Commands built from nothing but what `COMMAND DOCS` declares of their arguments: any key for a
+//! key, so that most are of the wrong type; numbers at every edge; empty values; and every sixth
+//! with an arity that is wrong.
 
 use super::generic::{FREQ_CHECK, IDLE_SLACK_S};
 use super::hashes::walk_of;
@@ -11,7 +12,8 @@ use crate::reply::Reply;
 const GROUPS: &[&str] =
     &["bitmap", "generic", "geo", "hash", "hyperloglog", "list", "set", "sorted-set", "stream", "string"];
 
-/// What isn't built so: what needs another server, what takes a second, and what reads a copy (see [`super::sorting`]).
+/// What isn't built so: what needs another server, what takes a second, and what reads a copy (see
+/// [`super::sorting`]).
 const LEFT_OUT: &[&str] = &["migrate", "pfselftest", "sort", "sort_ro", "wait"];
 
 /// What picks as many as a negative count says, and as often as that the same.
@@ -126,8 +128,9 @@ impl Generator {
             0 if args.len() > words => args.truncate(words + self.random.below(args.len() - words)),
             1 => {
                 let more = self.value();
-                // Behind a blocking command's timeout it would be the timeout; and ranks have another arity since 7.2. As the count of
-                // what is picked with repetitions, redis-server would go on for ever with it.
+                // Behind a blocking command's timeout it would be the timeout; and ranks have
+                // another arity since 7.2. As the count of what is picked with repetitions,
+                // redis-server would go on for ever with it.
                 let is_fixed = command.arguments.iter().any(|argument| argument.name == "timeout")
                     || [&b"ZRANK"[..], b"ZREVRANK"].contains(&&command.name[0][..])
                     || PICKING.contains(&&command.name[0][..]);
@@ -199,7 +202,8 @@ impl Generator {
         }
     }
 
-    /// Something for an argument that is one word. Times are far, and offsets aren't those of hundreds of megabytes.
+    /// Something for an argument that is one word. Times are far, and offsets aren't those of
+    /// hundreds of megabytes.
     fn given(&mut self, of: &[u8], argument: &Argument) -> Vec<u8> {
         if let Some(given) = self.given_to(of, &argument.name) {
             return given;

@@ -2,8 +2,8 @@
 
 use super::{Check, DATABASES, Generator, Step, TTL_SLACK_S};
 
-/// How far idle times may be apart: the length of the longest run. Redis shares the integers 0 to 9999 among keys, so
-/// that theirs is the time since anybody read the number (COMPAT.md).
+/// How far idle times may be apart: the length of the longest run. Redis shares the integers 0 to
+/// 9999 among keys, so that theirs is the time since anybody read the number (COMPAT.md).
 pub(super) const IDLE_SLACK_S: i64 = 24 * 3600;
 
 /// How often a key was used is counted by chance, up to 255. Whether it is counted isn't.

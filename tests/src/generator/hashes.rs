@@ -1,7 +1,8 @@
 //! Hash commands.
 //!
-//! Two kinds of keys: those that other commands meet too, whose fields may be anything, so that they become tables; and *small*
-//! ones, which stay packed, so that the order of their fields compares as well.
+//! Two kinds of keys: those that other commands meet too, whose fields may be anything, so that
+//! they become tables; and *small* ones, which stay packed, so that the order of their fields
+//! compares as well.
 
 use super::{Check, Generator, Step};
 
@@ -161,7 +162,8 @@ impl Generator {
         self.random.pick(COUNTS).as_bytes().to_vec()
     }
 
-    /// `cursor [MATCH pattern] [COUNT count]`: from the beginning to the end, or a page from anywhere that only compares as an array.
+    /// `cursor [MATCH pattern] [COUNT count]`: from the beginning to the end, or a page from
+    /// anywhere that only compares as an array.
     pub(super) fn collection_scan(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(8) {
             args.push(

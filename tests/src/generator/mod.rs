@@ -1,8 +1,8 @@
 //! Random command streams over the commands of the data types, keys, connections and the server.
 //!
-//! Streams are *deterministic to compare*: a relative expiry lies so far ahead, and so far from any other, that neither
-//! time passing nor the time between two servers can change what a later command answers. Keys that expire at once
-//! (a time in the past) are common.
+//! Streams are *deterministic to compare*: a relative expiry lies so far ahead, and so far from any
+//! other, that neither time passing nor the time between two servers can change what a later
+//! command answers. Keys that expire at once (a time in the past) are common.
 
 mod bitmaps;
 mod declared;
@@ -38,8 +38,8 @@ pub enum Check {
     Unordered,
     /// The pairs of a map, or of an array that is flat or of arrays, in any order.
     Pairs,
-    /// Page after page from the first to the last, all elements together: cursors, and what comes twice, are each server's own. A step of this
-    /// kind begins at cursor 0 and stands alone.
+    /// Page after page from the first to the last, all elements together: cursors, and what comes
+    /// twice, are each server's own. A step of this kind begins at cursor 0 and stands alone.
     Walk,
     /// The same with pairs for elements.
     WalkOfPairs,
@@ -87,7 +87,8 @@ pub struct Generator {
     start_s: i64,
     /// Time of the ids that entries of streams get.
     stream_ms: u64,
-    /// How many stream commands follow one another: alone they would hardly meet, since keys go soon.
+    /// How many stream commands follow one another: alone they would hardly meet, since keys go
+    /// soon.
     stream_run: usize,
     /// Lengths of the longest values that are still likely.
     pub(crate) value_len_max: usize,
@@ -216,8 +217,8 @@ impl Generator {
         self.random.pick(&self.keys).clone()
     }
 
-    /// EXISTS of every key of the stream, and then DBSIZE: a key whose time has passed counts until something touches it,
-    /// and SCAN and RANDOMKEY touch such keys by chance.
+    /// EXISTS of every key of the stream, and then DBSIZE: a key whose time has passed counts until
+    /// something touches it, and SCAN and RANDOMKEY touch such keys by chance.
     pub(crate) fn count_keys(&mut self) -> Step {
         self.following.push_back(Step::new(words("DBSIZE"), Check::Exact));
         let mut args = words("EXISTS");
@@ -226,8 +227,9 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// Makes a command wrong: an argument missing, added, doubled or replaced. Arguments never change places, since a
-    /// number of one meaning in the place of another could become an expiry that is near.
+    /// Makes a command wrong: an argument missing, added, doubled or replaced. Arguments never
+    /// change places, since a number of one meaning in the place of another could become an expiry
+    /// that is near.
     fn bend(&mut self, step: &mut Step) {
         let len = step.args.len();
         match self.random.below(4) {
@@ -266,7 +268,8 @@ impl Generator {
         }
     }
 
-    /// A command's words: fixed ones as text. [`Generator::step`] gives the name a random case, this the option words.
+    /// A command's words: fixed ones as text. [`Generator::step`] gives the name a random case,
+    /// this the option words.
     pub(crate) fn word(&mut self, text: &str) -> Vec<u8> {
         let mut word = text.as_bytes().to_vec();
         self.mix_case(&mut word);

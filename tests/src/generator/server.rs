@@ -143,8 +143,9 @@ const FIXED_KIND: &[&str] = &[
     "INFO nosuch",
 ];
 
-/// Limits of encodings, and values of theirs. Small hashes and sets stay what they are under any of these, so that the order of what they
-/// hold still compares: see [`super::hashes`] and [`super::sets`].
+/// Limits of encodings, and values of theirs. Small hashes and sets stay what they are under any of
+/// these, so that the order of what they hold still compares: see [`super::hashes`] and
+/// [`super::sets`].
 const LIMITS: &[(&str, &[&str])] = &[
     ("hash-max-listpack-entries", &["40", "64", "128", "512", "1000"]),
     ("hash-max-ziplist-entries", &["40", "512"]),
@@ -231,7 +232,8 @@ impl Generator {
         Step::new([words("CONFIG SET"), words(name), vec![value.as_bytes().to_vec()]].concat(), Check::Exact)
     }
 
-    /// EXISTS and then MEMORY USAGE, which in Redis tells of a key whose time has passed as long as nothing touched it.
+    /// EXISTS and then MEMORY USAGE, which in Redis tells of a key whose time has passed as long as
+    /// nothing touched it.
     fn memory_usage(&mut self) -> Step {
         let key = self.key();
         let mut usage = words("MEMORY USAGE");

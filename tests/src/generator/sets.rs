@@ -1,7 +1,8 @@
 //! Set commands.
 //!
-//! Three kinds of keys: those that other commands meet too, with any members; *wide* ones, of integers so many that some sets
-//! pass `set-max-intset-entries`; and *small* ones, of integers so few that they stay sorted, so that their order compares.
+//! Three kinds of keys: those that other commands meet too, with any members; *wide* ones, of
+//! integers so many that some sets pass `set-max-intset-entries`; and *small* ones, of integers so
+//! few that they stay sorted, so that their order compares.
 
 use super::hashes::ALL;
 use super::{Check, Generator, Step, words};
@@ -9,8 +10,8 @@ use super::{Check, Generator, Step, words};
 /// Keys that sets are mostly at, so that they grow and meet.
 pub(super) const KEYS: usize = 4;
 
-/// The only member with a NUL. Two that are equal up to there are equal to `SORT … ALPHA`, and what comes first of a set is then each
-/// server's own.
+/// The only member with a NUL. Two that are equal up to there are equal to `SORT … ALPHA`, and what
+/// comes first of a set is then each server's own.
 const WITH_NUL: &[u8] = b"nul\0member";
 /// What the names of small sets begin with.
 pub(super) const SMALL_PREFIX: &str = "small set:";
@@ -155,7 +156,8 @@ impl Generator {
         }
     }
 
-    /// `[count]`: what is taken is chance, unless it is everything or nothing. So the key goes after it.
+    /// `[count]`: what is taken is chance, unless it is everything or nothing. So the key goes
+    /// after it.
     fn spop(&mut self, args: &mut Vec<Vec<u8>>) -> Check {
         if self.random.one_in(12) {
             args.extend([b"3".to_vec(), self.junk()]);

@@ -2,7 +2,8 @@
 
 use super::{Check, Generator, Step};
 
-/// Keys that sorted sets are mostly at; those below [`SMALL`] get few members, so that all forms stay in use.
+/// Keys that sorted sets are mostly at; those below [`SMALL`] get few members, so that all forms
+/// stay in use.
 pub(super) const KEYS: usize = 7;
 const SMALL: usize = 3;
 /// Begins the keys of lexicographical ranges.
@@ -193,8 +194,9 @@ impl Generator {
         Step::new(args, Check::Exact)
     }
 
-    /// Commands about ranges of members. They have keys of their own, whose members all have one score: of others the answer of a
-    /// large set in Redis depends on the random levels of its skip list.
+    /// Commands about ranges of members. They have keys of their own, whose members all have one
+    /// score: of others the answer of a large set in Redis depends on the random levels of its skip
+    /// list.
     fn lexicographical(&mut self) -> Step {
         let name = *self.random.pick(&[
             "ZADD",

@@ -1,8 +1,10 @@
-//! `SORT` and `SORT_RO`; the commands that may wait, over data that is there or for hardly any time; `DUMP` and `RESTORE`.
+//! `SORT` and `SORT_RO`; the commands that may wait, over data that is there or for hardly any
+//! time; `DUMP` and `RESTORE`.
 
 use super::{Check, Generator, Step, lists, sets, sorted_sets};
 
-/// What `SORT` reads: a copy, since Redis turns a sorted set that is sorted into a skip list for good.
+/// What `SORT` reads: a copy, since Redis turns a sorted set that is sorted into a skip list for
+/// good.
 const COPY: &[u8] = b"copy to sort";
 
 /// Patterns of `BY`, and of `GET`.
@@ -27,7 +29,8 @@ impl Generator {
             }
         }
         self.mix_case(&mut sort.args[0]);
-        // Redis takes the errno of an earlier command for that of its own numbers. What reads a cursor clears it.
+        // Redis takes the errno of an earlier command for that of its own numbers. What reads a
+        // cursor clears it.
         self.following.push_back(Step::new(vec![b"HSCAN".to_vec(), COPY.to_vec(), b"x".to_vec()], Check::Exact));
         self.following.push_back(sort);
         self.following.push_back(Step::new(vec![b"DEL".to_vec(), COPY.to_vec()], Check::Exact));
@@ -141,8 +144,8 @@ impl Generator {
         self.random.pick(&["0.001", "0.002", "1e-3"]).as_bytes().to_vec()
     }
 
-    /// `DUMP`, and `RESTORE` of payloads and of what is none. Those of a stream's own keys are at its end, where both servers have each
-    /// other's.
+    /// `DUMP`, and `RESTORE` of payloads and of what is none. Those of a stream's own keys are at
+    /// its end, where both servers have each other's.
     pub(super) fn transfer_command(&mut self) -> Step {
         match self.random.below(4) {
             0 => return Step::new(vec![b"DUMP".to_vec(), self.key()], Check::Kind),

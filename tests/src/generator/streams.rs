@@ -1,8 +1,9 @@
 //! Stream commands.
 //!
-//! Ids come from a counter, so that both servers give entries the same; what a server takes from its clock (idle times, times of
-//! delivery) is far from the thresholds that commands name, and compared as times ([`Check::Times`]). `*` is used only on a key
-//! of its own, which nothing else looks into.
+//! Ids come from a counter, so that both servers give entries the same; what a server takes from
+//! its clock (idle times, times of delivery) is far from the thresholds that commands name, and
+//! compared as times ([`Check::Times`]). `*` is used only on a key of its own, which nothing else
+//! looks into.
 
 use super::{Check, Generator, Step};
 
@@ -16,7 +17,8 @@ pub(super) fn key(number: usize) -> Vec<u8> {
 /// The key whose ids are the clock's.
 pub const CLOCK_STREAM: &[u8] = b"stream of the clock";
 
-/// Idle times in ms: none, all, those of entries that were claimed with a delivery long ago, and beyond.
+/// Idle times in ms: none, all, those of entries that were claimed with a delivery long ago, and
+/// beyond.
 pub(super) const IDLE_MS: &[&str] =
     &["0", "0", "0", "0", "1000000", "1000000", "2500000000", "9223372036854775807", "-1", "x"];
 
@@ -206,8 +208,8 @@ impl Generator {
         }
     }
 
-    /// Fields and values, mostly of the same names. Many of them are short: entries of about 4 KiB crash redis-server 7.0.15 where nodes
-    /// are smaller.
+    /// Fields and values, mostly of the same names. Many of them are short: entries of about 4 KiB
+    /// crash redis-server 7.0.15 where nodes are smaller.
     fn entry_fields(&mut self, args: &mut Vec<Vec<u8>>) {
         let pairs = *self.random.pick(&[1, 2, 2, 2, 2, 3, 20]);
         for number in 0..pairs {

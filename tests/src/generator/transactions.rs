@@ -38,7 +38,8 @@ impl Generator {
                 2 if self.random.one_in(4) => Step::new(words("WATCH a"), Check::Exact),
                 _ => self.data_command(),
             };
-            // What they all answer is one reply, so each must compare exactly; and a step behind belongs to what isn't queued.
+            // What they all answer is one reply, so each must compare exactly; and a step behind
+            // belongs to what isn't queued.
             let is_whole = !self.goes_on();
             self.following.clear();
             if step.check != Check::Exact || !is_whole {

@@ -132,8 +132,8 @@ impl Generator {
         self.random.pick(JUNK).as_bytes().to_vec()
     }
 
-    /// Seconds from now that no other time of the stream comes near: GT, LT and expiry itself compare alike on two
-    /// servers whatever the time between them.
+    /// Seconds from now that no other time of the stream comes near: GT, LT and expiry itself
+    /// compare alike on two servers whatever the time between them.
     fn far_seconds(&mut self) -> i64 {
         (self.random.below(1_000_000) as i64 + 1) * FAR_STEP_S + 50_000
     }

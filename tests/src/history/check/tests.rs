@@ -128,7 +128,7 @@ fn what_has_a_time_to_live_is_there_until_it_is_over_and_no_longer() {
     assert!(!is_explained_with(&[longer, get(1, (21, 22), 0, Some("vw"))]));
     assert!(is_explained_with(&[set(1, (4, 5), 0, "w"), get(1, (21, 22), 0, Some("w"))]));
     assert!(!is_explained_with(&[set(1, (4, 5), 0, "w"), get(1, (21, 22), 0, None)]));
-    // Who watches hears of it.
+    // It raises the watches.
     let watch = event(1, (4, 5), Operation::Watch(vec![0]), Reply::ok());
     let exec = |times, reply| event(1, times, Operation::Exec(vec![Command::Ping]), reply);
     let done = Reply::Array(vec![Reply::Simple("PONG".into())]);
@@ -154,7 +154,7 @@ fn databases_change_places_and_are_emptied_at_one_moment() {
     let emptied = [write, swap(0, (2, 3)), flush, swap(0, (6, 7))];
     assert!(is_explained(&[&emptied, [seen((8, 9), None)].as_slice()].concat()));
     assert!(!is_explained(&[&emptied, [seen((8, 9), Some("v"))].as_slice()].concat()));
-    // Who watches a key that is in either hears of it, and nobody else.
+    // It raises the watches of keys in either database, and no others.
     for (written, refused) in [(true, true), (false, false)] {
         let mut events = vec![
             event(1, (2, 3), Operation::Watch(vec![0]), Reply::ok()),
@@ -204,7 +204,8 @@ fn brute_force(events: &[Event], left: &mut Vec<usize>, state: &State) -> bool {
     })
 }
 
-/// Histories at random, of replies that one thread has given and some that it hasn't: the search finds what the plain way finds.
+/// Histories at random, of replies that one thread has given and some that it hasn't: the search
+/// finds what the plain way finds.
 #[test]
 fn the_search_agrees_with_the_plain_way() {
     let mut random = Random::from_seed(Random::seed("the_search_agrees_with_the_plain_way"));
@@ -224,7 +225,8 @@ fn the_search_agrees_with_the_plain_way() {
     assert!(explained > 50 && violated > 50, "{explained} explained, {violated} violated: it proves nothing");
 }
 
-/// Three clients with three operations each, whose times overlap, and what becomes of times to live.
+/// Three clients with three operations each, whose times overlap, and what becomes of times to
+/// live.
 fn at_random(random: &mut Random) -> Vec<Event> {
     let (mut events, mut expiries) = (Vec::new(), Vec::new());
     for client in 0..3 {
