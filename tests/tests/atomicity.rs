@@ -1,8 +1,8 @@
-//! Commands over several shards are atomic, and the effects of one connection are seen in the order it sent them: under
-//! concurrency, on both backends and in both execution modes.
+//! Commands over several shards are atomic, and other clients see the effects of one connection
+//! in the order in which it sent them: under concurrency, on every backend, in both modes.
 //!
-//! Each scenario is also run *broken*: clients do the same work by commands that are not atomic, or in the wrong order.
-//! The scenario must notice then; otherwise it could not fail.
+//! Each scenario also runs *broken*: its clients do the same work with commands that are not
+//! atomic, or in the wrong order. A scenario that does not detect that could not fail.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -12,34 +12,34 @@ use std::time::Duration;
 use pantala_tests::concurrent::{Body, run_for};
 use pantala_tests::{Client, Random, Reply, Server, for_each_backend};
 
-/// How long each scenario runs on each kind of server.
+/// Duration of each scenario on each kind of server.
 const RUN: Duration = Duration::from_millis(1500);
-/// Longest a broken scenario may take to be noticed.
+/// Maximum time until a broken scenario is detected.
 const NOTICE_MAX: Duration = Duration::from_secs(30);
 /// Keys of one command: enough to touch most of 40 shards.
 const KEYS: usize = 100;
-/// Threads that write, and threads that read.
+/// Number of writing threads, and of reading threads.
 const SIDES: usize = 2;
 
-/// Whether clients do as they should.
+/// Whether the writers use atomic commands in the right order.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Writers {
     Right,
     Broken,
 }
 
-/// Which order of effects an execution mode promises.
+/// The order of effects that an execution mode guarantees.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
-    /// Of each connection, whatever shards it touches.
+    /// Per connection, across shards.
     Connection,
-    /// Of each key.
+    /// Per key.
     Key,
 }
 
 type Scenario = fn(&Server, Order, Writers, Duration) -> Result<(), String>;
 
-/// Runs a scenario on every kind of server, and broken on one.
+/// Runs a scenario on every kind of server, and its broken version on one.
 fn check(scenario: Scenario) {
     for_each_backend(|backend| {
         for (mode, order) in [("inline", Order::Connection), ("owner", Order::Key)] {
@@ -54,24 +54,24 @@ fn check(scenario: Scenario) {
     let backend = pantala_tests::Backend::all()[0];
     let server = Server::pantala(backend, &["--workers", "4", "--shards", "40"]);
     let noticed = scenario(&server, Order::Connection, Writers::Broken, NOTICE_MAX);
-    assert!(noticed.is_err(), "the scenario doesn't notice when clients break it: it could not fail");
+    assert!(noticed.is_err(), "the scenario does not detect broken writers: it could not fail");
 }
 
 fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|number| format!("{prefix}:{number}")).collect()
 }
 
-/// `name key key …`
+/// Returns `name key key …`.
 fn over(name: &str, keys: &[String]) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(keys.iter().cloned()).collect()
 }
 
-/// `name key value key value …`
+/// Returns `name key value key value …`.
 fn over_with(name: &str, keys: &[String], value: &str) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(keys.iter().flat_map(|key| [key.clone(), value.to_owned()])).collect()
 }
 
-/// All elements alike.
+/// Returns the value that all elements share, or an error if they differ.
 fn all_equal(reply: &Reply) -> Result<&Reply, String> {
     let items = reply.elements();
     match items.iter().find(|item| **item != items[0]) {
@@ -80,7 +80,7 @@ fn all_equal(reply: &Reply) -> Result<&Reply, String> {
     }
 }
 
-/// Readers of all `keys` that fail on a torn reply and count the changes they see.
+/// Returns readers of all `keys` that fail on a torn reply and count the changes they see.
 fn mget_readers<'a>(server: &Server, database: usize, keys: &[String], changes: &'a AtomicUsize) -> Vec<Body<'a>> {
     (0..SIDES)
         .map(|_| {
@@ -103,17 +103,17 @@ fn mget_readers<'a>(server: &Server, database: usize, keys: &[String], changes: 
         .collect()
 }
 
-/// A scenario whose readers saw nothing change proved nothing.
-fn enough(changes: &AtomicUsize) {
+/// Asserts that the readers saw changes: without any, the scenario proves nothing.
+fn assert_enough(changes: &AtomicUsize) {
     let changes = changes.load(Ordering::Relaxed);
     assert!(changes >= 10, "readers saw only {changes} changes: the scenario proves nothing");
 }
 
-/// Accounts of the transfers, and what each holds at first.
+/// Number of accounts, and the initial balance of each.
 const ACCOUNTS: usize = 12;
 const BALANCE: i64 = 100;
 
-/// Money moves between accounts by `WATCH` and `MULTI`: none comes, none goes, whenever all of it is counted.
+/// Moves money between accounts with `WATCH` and `MULTI`; every total that is read is the same.
 fn transfers(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     let keys = names("account", ACCOUNTS);
     server.connect().command(&over_with("MSET", &keys, &BALANCE.to_string()));
@@ -167,7 +167,7 @@ fn transfers(server: &Server, _: Order, writers: Writers, limit: Duration) -> Re
     }
     run_for(limit, bodies)?;
     if writers == Writers::Right {
-        enough(&moved);
+        assert_enough(&moved);
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ fn mset(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
             let value = number.fetch_add(1, Ordering::Relaxed).to_string();
             match writers {
                 Writers::Right => assert_eq!(client.command(&over_with("MSET", &keys, &value)), Reply::ok()),
-                // Not by one pipeline: a server may well run that in one go.
+                // Not in one pipeline, which a server may run as a unit.
                 Writers::Broken => {
                     for half in keys.chunks(KEYS / 2) {
                         client.command(&over_with("MSET", half, &value));
@@ -194,7 +194,7 @@ fn mset(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<
         }));
     }
     run_for(limit, bodies)?;
-    enough(&changes);
+    assert_enough(&changes);
     Ok(())
 }
 
@@ -203,15 +203,17 @@ fn transactions_are_isolated() {
     check(transfers);
 }
 
-/// Takes from the first key what it adds to the second, and counts all accounts of its arguments.
+/// `TRANSFER` moves 1 from the first key to the second; `COUNT` returns the sum of its keys.
 const TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', KEYS[2]) return 0";
 const COUNT: &str = "local sum = 0 for _, key in ipairs(KEYS) do sum = sum + redis.call('GET', key) end return sum";
-/// The same with keys that are not declared: the first is met after a write, the second by reading alone.
+/// The same with undeclared keys: the server meets the former after a write, the latter in a
+/// script that only reads.
 const HIDDEN_TRANSFER: &str = "redis.call('DECR', KEYS[1]) redis.call('INCR', ARGV[1]) return 0";
 const HIDDEN_COUNT: &str =
     "local sum = 0 for i = 0, ARGV[1] - 1 do sum = sum + redis.call('GET', 'account:' .. i) end return sum";
 
-/// Money moves between accounts by scripts. With `is_hidden`, keys are not declared, and every script is a new one: each call has to find out.
+/// Moves money between accounts by scripts. With `is_hidden`, keys are undeclared and each script
+/// is new, so that the server must discover the keys in each call.
 fn scripted_transfers(server: &Server, writers: Writers, limit: Duration, is_hidden: bool) -> Result<(), String> {
     let keys = names("account", ACCOUNTS);
     server.connect().command(&over_with("MSET", &keys, &BALANCE.to_string()));
@@ -257,7 +259,7 @@ fn scripted_transfers(server: &Server, writers: Writers, limit: Duration, is_hid
         }));
     }
     run_for(limit, bodies)?;
-    enough(&moved);
+    assert_enough(&moved);
     Ok(())
 }
 
@@ -292,17 +294,17 @@ fn msetnx(server: &Server, _: Order, writers: Writers, limit: Duration) -> Resul
             } else if client.command(&over_with("MSETNX", &keys, &value)) == Reply::Integer(0) {
                 return Ok(());
             }
-            // Only whoever set them takes them away: all of them.
+            // Only the client that set the keys deletes them, so it must delete all of them.
             let gone = client.command(&over("DEL", &keys));
             if gone == Reply::Integer(keys.len() as i64) {
                 Ok(())
             } else {
-                Err(format!("DEL of {} keys took {gone:?}", keys.len()))
+                Err(format!("DEL of {} keys deleted {gone:?}", keys.len()))
             }
         }));
     }
     run_for(limit, bodies)?;
-    enough(&changes);
+    assert_enough(&changes);
     Ok(())
 }
 
@@ -355,7 +357,7 @@ fn rename(server: &Server, _: Order, writers: Writers, limit: Duration) -> Resul
         }));
     }
     run_for(limit, bodies)?;
-    enough(&changes);
+    assert_enough(&changes);
     Ok(())
 }
 
@@ -364,8 +366,9 @@ fn renames_conserve() {
     check(rename);
 }
 
-/// One connection writes `a` and then `b`, on different shards, in long pipelines; who sees a new `b` must then see at least as
-/// new an `a`. In a mode that promises order per key only, both are one key's: `b` is the length of a growing string.
+/// One connection writes `a` and then `b`, on different shards, in long pipelines. A client that
+/// sees a new `b` must then see an `a` at least as new. In a mode that orders effects per key only,
+/// [`order_of_a_key`] runs in its place.
 fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     const PAIRS: usize = 8;
     const DEPTH: u64 = 50;
@@ -382,7 +385,7 @@ fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Re
             over_with("SET", std::slice::from_ref(&second), "0"),
         ]);
         if pair % 2 == 0 {
-            // Keeps shards busy, so that commands of others have to queue.
+            // Keeps shards busy, so that commands of other clients are queued.
             let (mut client, keys) = (server.connect(), names("noise", KEYS));
             bodies.push(Box::new(move || {
                 client.command(&over_with("MSET", &keys, "x"));
@@ -411,7 +414,7 @@ fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Re
         let (mut client, progress) = (server.connect(), &progress);
         let mut last = 0;
         bodies.push(Box::new(move || {
-            let mut number = |key: &str| client.command(&["GET", key]).text().parse::<u64>().expect("it holds numbers");
+            let mut number = |key: &str| client.command(&["GET", key]).text().parse::<u64>().expect("a number");
             let later = number(&second);
             let earlier = number(&first);
             if later > last {
@@ -426,11 +429,11 @@ fn order(server: &Server, order: Order, writers: Writers, limit: Duration) -> Re
         }));
     }
     run_for(limit, bodies)?;
-    enough(&progress);
+    assert_enough(&progress);
     Ok(())
 }
 
-/// Pipelined INCR and APPEND of one key by one connection: replies and value in the order sent.
+/// Pipelines INCR and APPEND of one key on one connection: replies and value keep the order sent.
 fn order_of_a_key(server: &Server, limit: Duration) -> Result<(), String> {
     let mut bodies: Vec<Body> = Vec::new();
     for connection in 0..4 {
@@ -546,7 +549,7 @@ fn swapdb(server: &Server, _: Order, writers: Writers, limit: Duration) -> Resul
         Ok(())
     }));
     run_for(limit, bodies)?;
-    enough(&changes);
+    assert_enough(&changes);
     Ok(())
 }
 
@@ -578,16 +581,16 @@ fn flush(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result
         }));
     }
     run_for(limit, bodies)?;
-    enough(&changes);
+    assert_enough(&changes);
     Ok(())
 }
 
 #[test]
-fn flush_takes_all_keys_at_once() {
+fn flush_removes_all_keys_at_once() {
     check(flush);
 }
 
-/// Keys move between databases: none is lost, none is there twice. COPY gives the value that was there at one moment.
+/// Moves keys between databases: none is lost or duplicated. COPY copies the value of one moment.
 fn move_and_copy(server: &Server, _: Order, writers: Writers, limit: Duration) -> Result<(), String> {
     let keys = names("m", 30);
     let mut client = server.connect();
@@ -643,7 +646,7 @@ fn move_and_copy(server: &Server, _: Order, writers: Writers, limit: Duration) -
     if found != keys.len() as i64 {
         return Err(format!("of {} keys that moved between two databases {found} are there", keys.len()));
     }
-    enough(&moves);
+    assert_enough(&moves);
     Ok(())
 }
 
@@ -652,9 +655,9 @@ fn move_and_copy_conserve() {
     check(move_and_copy);
 }
 
-/// A client that goes away in the middle of commands over all shards leaves no shard taken.
+/// A client that disconnects during commands over all shards leaves no shard held.
 #[test]
-fn clients_that_vanish_leave_shards_free() {
+fn disconnected_clients_leave_no_shard_held() {
     for_each_backend(|backend| {
         let mut server = Server::pantala(backend, &["--workers", "4", "--shards", "40"]);
         let keys = names("v", KEYS);
@@ -665,7 +668,7 @@ fn clients_that_vanish_leave_shards_free() {
             drop(client);
         }
         let mut client = server.connect();
-        // What the last of them sent may still be on its way: whole, and before or after this.
+        // The last client's commands may be pending still: each is whole, before or after this one.
         assert_eq!(client.command(&over_with("MSET", &keys, "end")), Reply::ok());
         for _ in 0..20 {
             if let Err(torn) = all_equal(&client.command(&over("MGET", &keys))) {

@@ -1,13 +1,13 @@
-//! Commands that wait: who is served, in which order, and that nobody is forgotten. The scenes play on redis-server too, so
-//! that they are true of it.
+//! Blocking commands: which client is served, in which order, and that none is forgotten. The
+//! scenes also run on redis-server, so that they are true of it.
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::{PATIENCE, pantalas, play, play_together, wait_until_blocked, waiting};
 use pantala_tests::{Client, Random, Reply};
 
-/// How long nothing must happen where nothing may.
-const A_WHILE: Duration = Duration::from_millis(60);
+/// How long a client is watched that must receive nothing.
+const QUIET: Duration = Duration::from_millis(60);
 
 fn info(client: &mut Client, field: &str) -> i64 {
     let text = client.call("INFO clients").text();
@@ -22,14 +22,14 @@ fn words(reply: &Reply) -> String {
     }
 }
 
-/// Nothing has come to a client.
+/// Asserts that a client is still blocked: it has received nothing.
 #[track_caller]
-fn assert_still_waits(client: &mut Client) {
-    assert!(client.is_open_after(A_WHILE), "it waits and stays");
+fn assert_still_blocked(client: &mut Client) {
+    assert!(client.is_open_after(QUIET), "a blocked client has received something");
 }
 
 #[test]
-fn served_in_the_order_in_which_they_began_to_wait() {
+fn clients_are_served_in_the_order_in_which_they_blocked() {
     play(|server| {
         let mut pusher = server.connect();
         let mut clients: Vec<Client> = (1..=9)
@@ -44,7 +44,7 @@ fn served_in_the_order_in_which_they_began_to_wait() {
             assert_eq!(words(&client.receive()), format!("list {}", number + 1));
         }
         wait_until_blocked(&mut pusher, 0);
-        // All at once: the first three get one each, the rest stays.
+        // All elements at once: the first three clients get one each, the rest stays in the list.
         let mut clients: Vec<Client> = (1..=3).map(|count| waiting(server, "BRPOP list 0", count)).collect();
         assert_eq!(pusher.call("RPUSH list a b c d").integer(), 4);
         for (client, element) in clients.iter_mut().zip(["d", "c", "b"]) {
@@ -55,21 +55,21 @@ fn served_in_the_order_in_which_they_began_to_wait() {
 }
 
 #[test]
-fn waits_at_several_keys_and_leaves_all_when_served() {
+fn a_served_client_leaves_the_queues_of_all_its_keys() {
     play(|server| {
         let mut pusher = server.connect();
         for (number, key) in ["a", "b", "c", "d"].iter().enumerate() {
             let mut client = waiting(server, "BLPOP a b c b d 0", 1);
             pusher.call(&format!("LPUSH {key} {number}"));
             assert_eq!(words(&client.receive()), format!("{key} {number}"));
-            // Nothing of it waits at the other keys: what comes there stays there.
+            // It no longer waits at the other keys: elements pushed there stay there.
             for other in ["a", "b", "c", "d"] {
                 assert_eq!(pusher.call(&format!("LPUSH {other} x")).integer(), 1);
                 assert_eq!(pusher.call(&format!("LPOP {other}")).text(), "x");
             }
             wait_until_blocked(&mut pusher, 0);
         }
-        // The first key that has something, when nothing has to be waited for.
+        // Without blocking, the first key that exists is popped.
         pusher.call("RPUSH d 4");
         pusher.call("RPUSH b 2");
         assert_eq!(words(&pusher.call("BLPOP a b c d 0")), "b 2");
@@ -78,7 +78,7 @@ fn waits_at_several_keys_and_leaves_all_when_served() {
 }
 
 #[test]
-fn members_of_sorted_sets() {
+fn blocked_pops_of_sorted_sets() {
     play(|server| {
         let mut adder = server.connect();
         let mut clients: Vec<Client> =
@@ -87,7 +87,7 @@ fn members_of_sorted_sets() {
                 .enumerate()
                 .map(|(count, words)| waiting(server, words, count + 1))
                 .collect();
-        // A list at a key is nothing for them, and they none for it.
+        // A list at the key does not wake them, and a sorted set does not wake a waiter for lists.
         assert_eq!(adder.call("RPUSH z x").integer(), 1);
         assert_eq!(adder.call("LPOP z").text(), "x");
         assert_eq!(adder.call("ZADD z 1 one 2 two 3 three 4 four 5 five").integer(), 5);
@@ -97,7 +97,7 @@ fn members_of_sorted_sets() {
         assert_eq!(adder.call("EXISTS z").integer(), 0);
         wait_until_blocked(&mut adder, 0);
 
-        // Whatever makes a sorted set of the key wakes.
+        // Every command that creates the sorted set wakes.
         adder.call("ZADD other 1.5 m");
         adder.call("SADD plain p");
         for command in ["RENAME other z", "ZUNIONSTORE z 1 plain", "GEOADD z 0 0 place", "ZINCRBY z 2 m"] {
@@ -133,7 +133,7 @@ fn members_of_sorted_sets() {
 }
 
 #[test]
-fn time_is_over_to_the_millisecond() {
+fn timeouts_are_exact_to_the_millisecond() {
     play(|server| {
         for command in ["BLPOP a b 0.05", "BLMOVE a b LEFT LEFT 0.05", "BRPOPLPUSH a b 0.05", "BLMPOP 0.05 1 a LEFT"] {
             let mut client = server.connect();
@@ -142,13 +142,13 @@ fn time_is_over_to_the_millisecond() {
             let took = began.elapsed();
             assert_eq!(raw, b"*-1\r\n", "{command}");
             assert!(took >= Duration::from_millis(50), "{command}: {took:?}");
-            // A machine under load may be late, but not by that.
+            // A loaded machine may be late, but not by that much.
             assert!(took < Duration::from_secs(5), "{command}: {took:?}");
             assert_eq!(client.call("PING").text(), "PONG");
         }
         let mut client = server.connect();
         assert_eq!(info(&mut client, "blocked_clients"), 0);
-        assert_eq!(client.call("RPUSH a 1").integer(), 1, "nobody waits any more");
+        assert_eq!(client.call("RPUSH a 1").integer(), 1, "no client is blocked any more");
         for (timeout, wrong) in [("-1", "ERR timeout is negative"), ("x", "ERR timeout is not a float or out of range")]
         {
             assert_eq!(client.call(&format!("BLPOP none {timeout}")).text(), wrong);
@@ -157,7 +157,7 @@ fn time_is_over_to_the_millisecond() {
 }
 
 #[test]
-fn unblocked_by_another_client() {
+fn client_unblock_unblocks() {
     play(|server| {
         let mut other = server.connect();
         for (reason, raw) in [
@@ -167,7 +167,7 @@ fn unblocked_by_another_client() {
         ] {
             let mut client = server.connect();
             let id = client.call("CLIENT ID").integer();
-            assert_eq!(other.call(&format!("CLIENT UNBLOCK {id}{reason}")).integer(), 0, "it doesn't wait yet");
+            assert_eq!(other.call(&format!("CLIENT UNBLOCK {id}{reason}")).integer(), 0, "it is not blocked yet");
             client.send(&["BLPOP", "a", "b", "c", "0"]);
             wait_until_blocked(&mut other, 1);
             let line = other.call(&format!("CLIENT LIST ID {id}")).text();
@@ -182,9 +182,9 @@ fn unblocked_by_another_client() {
     });
 }
 
-/// Who compares each key with each takes minutes for these, [`PATIENCE`] is much shorter.
+/// A quadratic comparison of these keys takes minutes; [`PATIENCE`] is much shorter.
 #[test]
-fn waits_at_very_many_keys() {
+fn a_client_blocks_on_very_many_keys() {
     const KEYS: usize = 100_000;
     play(|server| {
         let keys = (0..KEYS).map(|number| format!("list:{number}"));
@@ -198,7 +198,7 @@ fn waits_at_very_many_keys() {
         assert_eq!(other.command(&["RPUSH", "list:54321", "1", "2"]).integer(), 2);
         assert_eq!(self::words(&client.receive()), "list:54321 1");
         assert_eq!(other.command(&["DEL", "list:54321"]).integer(), 1);
-        // It waits once more, and goes.
+        // Blocks again, then disconnects.
         client.send(&words);
         wait_until_blocked(&mut other, 1);
         drop(client);
@@ -209,7 +209,7 @@ fn waits_at_very_many_keys() {
 }
 
 #[test]
-fn who_goes_gets_nothing() {
+fn disconnected_and_killed_clients_get_nothing() {
     play(|server| {
         let mut pusher = server.connect();
         let first = waiting(server, "BLPOP a b 0", 1);
@@ -234,8 +234,8 @@ fn who_goes_gets_nothing() {
 }
 
 #[test]
-fn who_goes_behind_much_that_was_not_run_is_missed() {
-    /// More than is received of a client whose commands have to wait a moment.
+fn a_disconnect_behind_a_long_pipeline_is_noticed() {
+    /// More than the server reads ahead from a client whose commands must wait.
     const BYTES: usize = 3 * 1024 * 1024;
     play(|server| {
         let mut other = server.connect();
@@ -249,7 +249,7 @@ fn who_goes_behind_much_that_was_not_run_is_missed() {
 }
 
 #[test]
-fn what_was_sent_behind_runs_afterwards() {
+fn commands_behind_a_blocking_one_run_afterwards() {
     play(|server| {
         let mut client = server.connect();
         client.send_raw(b"PING\r\nBLPOP a 0\r\nRPUSH b x\r\nECHO done\r\n");
@@ -265,7 +265,7 @@ fn what_was_sent_behind_runs_afterwards() {
 }
 
 #[test]
-fn every_way_in_which_a_list_comes_wakes() {
+fn every_command_that_creates_a_list_wakes() {
     play(|server| {
         let mut other = server.connect();
         let scenes: [(&[&str], &str); 7] = [
@@ -292,9 +292,10 @@ fn every_way_in_which_a_list_comes_wakes() {
     });
 }
 
-/// What a transaction or a script fills, and what expires before that has ended, serves nobody.
+/// An element that a transaction or a script pushes, and that expires before its end, serves no
+/// client.
 #[test]
-fn what_has_expired_when_its_transaction_ends_wakes_nobody() {
+fn keys_that_expire_before_their_transaction_ends_wake_nobody() {
     const SCRIPT: &str = "redis.call('RPUSH', KEYS[1], 'x') redis.call('PEXPIRE', KEYS[1], 1) \
                           local sum = 0 for number = 1, 1e7 do sum = sum + number end";
     play(|server| {
@@ -310,7 +311,7 @@ fn what_has_expired_when_its_transaction_ends_wakes_nobody() {
             for command in ["MULTI", fill, "PEXPIRE key 1", "DEBUG SLEEP 0.03", "EXEC"] {
                 other.call(command);
             }
-            assert_still_waits(&mut client);
+            assert_still_blocked(&mut client);
             assert_eq!(info(&mut other, "blocked_clients"), 1, "{wait}");
             other.call(fill_again);
             assert_eq!(words(&client.receive()), expected, "{wait}");
@@ -318,15 +319,15 @@ fn what_has_expired_when_its_transaction_ends_wakes_nobody() {
         }
         let mut client = waiting(server, "BLPOP key 0", 1);
         other.command(&["EVAL", SCRIPT, "1", "key"]);
-        assert_still_waits(&mut client);
+        assert_still_blocked(&mut client);
     });
 }
 
 #[test]
-fn moves_go_on_from_list_to_list() {
+fn a_move_wakes_the_waiter_of_its_destination() {
     play(|server| {
         let mut other = server.connect();
-        // Keys of different shards, so that waking one needs another's.
+        // Keys of different shards: to serve the waiter of one, the server needs another.
         let mut first = waiting(server, "BLMOVE a b LEFT RIGHT 0", 1);
         let mut second = waiting(server, "BRPOPLPUSH b c 0", 2);
         let mut third = waiting(server, "BLPOP c 0", 3);
@@ -335,7 +336,7 @@ fn moves_go_on_from_list_to_list() {
         assert_eq!(second.receive().text(), "x");
         assert_eq!(words(&third.receive()), "c x");
         assert_eq!(other.call("EXISTS a b c").integer(), 0);
-        // A destination that is no list: an error, and the element is there for the next.
+        // The destination is not a list: an error; the element stays for the next waiter.
         other.call("SET s string");
         let mut first = waiting(server, "BLMOVE a s LEFT RIGHT 0", 1);
         let mut second = waiting(server, "BLMOVE a a LEFT RIGHT 0", 2);
@@ -353,7 +354,7 @@ fn another_type_wakes_nobody() {
         let mut client = waiting(server, "BLPOP key 0", 1);
         other.call("SET key string");
         other.call("APPEND key more");
-        assert_still_waits(&mut client);
+        assert_still_blocked(&mut client);
         assert!(other.call("BLPOP key 0").text().starts_with("WRONGTYPE "));
         other.call("DEL key");
         other.call("RPUSH key x");
@@ -362,7 +363,7 @@ fn another_type_wakes_nobody() {
 }
 
 #[test]
-fn a_thousand_wait_and_all_are_served() {
+fn a_thousand_blocked_clients_are_served() {
     play(|server| {
         let mut pusher = server.connect();
         let mut clients = Vec::new();
@@ -387,9 +388,10 @@ fn a_thousand_wait_and_all_are_served() {
     });
 }
 
-/// Waits until `INFO commandstats` shows a command's calls and failures: an error that a waiting client gets may still be on its way.
+/// Waits until `INFO commandstats` shows these calls and failures of a command: an error that a
+/// blocked client receives may still be in flight.
 #[track_caller]
-fn wait_for_figures(client: &mut Client, command: &str, calls: u64, failed: u64) {
+fn wait_for_counters(client: &mut Client, command: &str, calls: u64, failed: u64) {
     let began = Instant::now();
     loop {
         let text = client.call("INFO commandstats").text();
@@ -409,16 +411,16 @@ fn late_errors_count_as_failed_calls() {
         let mut other = server.connect();
         other.call("SET string x");
         let mut client = waiting(server, "BLMOVE a string LEFT LEFT 0", 1);
-        wait_for_figures(&mut other, "blmove", 1, 0);
+        wait_for_counters(&mut other, "blmove", 1, 0);
         other.call("RPUSH a 1");
         assert!(client.receive().text().starts_with("WRONGTYPE "));
-        wait_for_figures(&mut other, "blmove", 1, 1);
-        // Also a command that had to be run elsewhere (`--execution owner`), alone or in a pipeline.
+        wait_for_counters(&mut other, "blmove", 1, 1);
+        // Also for a command that runs on another worker (`--execution owner`), alone or pipelined.
         client.call("LPUSH string x");
         client.exchange(b"LPUSH string x\r\nGET none\r\nLPUSH string y\r\n", 3);
         client.call("BLPOP none 0.001");
         for (command, calls, failed) in [("lpush", 3, 3), ("get", 1, 0), ("blpop", 1, 0)] {
-            wait_for_figures(&mut other, command, calls, failed);
+            wait_for_counters(&mut other, command, calls, failed);
         }
         let errors = other.call("INFO errorstats").text();
         assert!(errors.contains("errorstat_WRONGTYPE:count=4"), "{errors}");
@@ -426,7 +428,7 @@ fn late_errors_count_as_failed_calls() {
 }
 
 #[test]
-fn a_client_that_a_pause_holds_back_counts_as_blocked() {
+fn a_paused_client_counts_as_blocked() {
     play(|server| {
         let mut other = server.connect();
         assert_eq!(other.call("CLIENT PAUSE 100000 WRITE").text(), "OK");
@@ -440,19 +442,19 @@ fn a_client_that_a_pause_holds_back_counts_as_blocked() {
         drop(leaver);
         wait_until_blocked(&mut other, 1);
         assert_eq!(other.call("CLIENT UNPAUSE").text(), "OK");
-        // It waits still, for the list now.
+        // It is still blocked, now on the list.
         other.call("RPUSH list x");
         assert_eq!(words(&client.receive()), "list x");
         assert!(client.call(&format!("CLIENT LIST ID {id}")).text().contains(" flags=N "));
-        assert_eq!(other.call("EXISTS left").integer(), 0, "who has gone has nothing run");
+        assert_eq!(other.call("EXISTS left").integer(), 0, "a command of a disconnected client ran");
     });
 }
 
 #[test]
-fn time_goes_on_while_writes_are_paused() {
+fn timeouts_expire_while_writes_are_paused() {
     play_together(|server| {
         let mut other = server.connect();
-        // Long enough for the pause to begin in it, on a busy host too.
+        // Long enough for the pause to start before the timeout, on a busy host too.
         let mut client = waiting(server, "BLPOP list 2", 1);
         let mut second = waiting(server, "BLPOP list 0", 2);
         let list = other.call("CLIENT LIST").text();
@@ -466,11 +468,11 @@ fn time_goes_on_while_writes_are_paused() {
     });
 }
 
-/// Clients push, pop and wait at random over several keys. Each element is got by one of them or is left, nobody waits
-/// where there is something, and nothing comes twice.
+/// Clients push, pop and block at random on several keys. Each element is popped once or is left
+/// over, and no client stays blocked on a key that has elements.
 #[test]
-fn nothing_is_lost_and_nobody_is_woken_twice() {
-    let seed = Random::seed("nothing_is_lost_and_nobody_is_woken_twice");
+fn elements_are_neither_lost_nor_popped_twice() {
+    let seed = Random::seed("elements_are_neither_lost_nor_popped_twice");
     for (number, mut server) in pantalas().into_iter().enumerate() {
         let threads: Vec<_> = (0..6)
             .map(|thread| {
@@ -494,7 +496,7 @@ fn nothing_is_lost_and_nobody_is_woken_twice() {
         pushed.sort_unstable();
         got.sort_unstable();
         assert_eq!(pushed, got, "seed {seed}");
-        // No queue has kept anybody.
+        // No wait queue has kept a client.
         for key in 0..KEYS {
             assert_eq!(client.call(&format!("RPUSH key:{key} x")).integer(), 1);
             assert_eq!(client.call(&format!("LLEN key:{key}")).integer(), 1);
@@ -512,7 +514,7 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
         let (key, other) = (random.below(KEYS), random.below(KEYS));
         match random.below(9) {
             7 => {
-                // Of two that unblock the same client, and who has something for it, one wins.
+                // `CLIENT UNBLOCK` races with another and with a push: exactly one wins.
                 let line = client.call("CLIENT LIST").text();
                 let waiting = line.lines().find(|line| line.contains(" flags=b ")).unwrap_or_default();
                 let id = waiting.split([' ', '=']).nth(1).unwrap_or("0");
@@ -527,7 +529,7 @@ fn push_and_wait(mut client: Client, mut random: Random, thread: u64) -> (Vec<St
                 pushed.push(element);
             }
             3 => {
-                // Moves within the keys: it is neither pushed nor got.
+                // Moves between the keys: the element is neither pushed nor popped.
                 client.call(&format!("BLMOVE key:{key} key:{other} LEFT RIGHT 0.01"));
             }
             4 => {

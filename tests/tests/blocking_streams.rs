@@ -1,14 +1,15 @@
-//! `XREAD` and `XREADGROUP` that wait. The scenes play on redis-server too, so that they are true of it.
+//! Blocking `XREAD` and `XREADGROUP`. The scenes also run on redis-server, so that they are true of
+//! it.
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::{PATIENCE, play, wait_until_blocked, waiting};
 use pantala_tests::{Backend, Client, Reply, Server};
 
-/// How long nothing must happen where nothing may.
-const A_WHILE: Duration = Duration::from_millis(60);
+/// How long a client is watched that must receive nothing.
+const QUIET: Duration = Duration::from_millis(60);
 
-/// What a reply says, its aggregates flat.
+/// Returns the text of a reply, its aggregates flattened.
 fn words(reply: &Reply) -> String {
     match reply {
         Reply::Array(elements) | Reply::Map(elements) => elements.iter().map(words).collect::<Vec<_>>().join(" "),
@@ -34,7 +35,7 @@ fn an_entry_wakes_all_readers_and_one_consumer_of_each_group() {
         for client in readers.iter_mut().chain([&mut first, &mut other]) {
             assert_eq!(words(&client.receive()), "s 1-1 f a");
         }
-        assert!(second.is_open_after(A_WHILE), "it waits on");
+        assert!(second.is_open_after(QUIET), "a blocked reader has received something");
         wait_until_blocked(&mut writer, 1);
         writer.call("XADD s 2-1 f b");
         assert_eq!(words(&second.receive()), "s 2-1 f b");
@@ -44,9 +45,9 @@ fn an_entry_wakes_all_readers_and_one_consumer_of_each_group() {
     });
 }
 
-/// The ids are those of the moment when the waiting began, and each key's own.
+/// Each key has its own id, resolved when the client blocks.
 #[test]
-fn waits_at_several_streams_for_what_is_behind_their_ids() {
+fn a_reader_of_several_streams_waits_for_entries_after_their_ids() {
     play(|server| {
         let mut writer = server.connect();
         writer.call("XADD a 5-0 f v");
@@ -55,10 +56,10 @@ fn waits_at_several_streams_for_what_is_behind_their_ids() {
         assert_eq!(words(&client.receive()), "b 1-0 f v");
         let mut client = waiting(server, "XREAD BLOCK 0 STREAMS a b 7 $", 1);
         writer.call("XADD a 6-0 f v");
-        assert!(client.is_open_after(A_WHILE), "that is before its id");
+        assert!(client.is_open_after(QUIET), "woken by an entry before its id");
         writer.call("XADD a 8-0 f v");
         assert_eq!(words(&client.receive()), "a 8-0 f v");
-        // A key of another type is no stream: it waits for one to come.
+        // A key of another type does not wake: the client waits until a stream is created.
         let mut client = waiting(server, "XREAD BLOCK 0 STREAMS c 0", 1);
         writer.call("SET c string");
         writer.call("DEL c");
@@ -68,7 +69,7 @@ fn waits_at_several_streams_for_what_is_behind_their_ids() {
 }
 
 #[test]
-fn a_map_in_resp3() {
+fn a_woken_reader_gets_a_map_in_resp3() {
     play(|server| {
         let mut client = server.connect();
         client.set_read_timeout(PATIENCE);
@@ -83,9 +84,9 @@ fn a_map_in_resp3() {
     });
 }
 
-/// Nothing can come any more: the consumer is told so.
+/// Nothing can arrive any more, so the consumer gets an error.
 #[test]
-fn a_consumer_hears_that_its_stream_or_group_is_gone() {
+fn a_consumer_gets_an_error_when_its_stream_or_group_is_deleted() {
     const KEY_GONE: &str = "error UNBLOCKED the stream key no longer exists";
     const GROUP_GONE: &str = "error NOGROUP the consumer group this client was blocked on no longer exists";
     play(|server| {
@@ -106,7 +107,7 @@ fn a_consumer_hears_that_its_stream_or_group_is_gone() {
             let mut client = waiting(server, "XREADGROUP GROUP g one BLOCK 0 STREAMS s >", 2);
             writer.call(change);
             assert_eq!(words(&client.receive()), said, "{change}");
-            // A reader waits for the next stream there.
+            // A reader keeps waiting for the next stream of that name.
             wait_until_blocked(&mut writer, 1);
             writer.call("DEL s");
             writer.call("XADD s 5-6 f v");
@@ -116,7 +117,7 @@ fn a_consumer_hears_that_its_stream_or_group_is_gone() {
 }
 
 #[test]
-fn times_out_and_history_never_waits() {
+fn reads_time_out_and_history_never_blocks() {
     play(|server| {
         let mut client = server.connect();
         client.set_read_timeout(PATIENCE);
@@ -128,7 +129,7 @@ fn times_out_and_history_never_waits() {
         }
         assert_eq!(words(&client.call("XREADGROUP GROUP g one BLOCK 0 STREAMS s 0")), "s ");
         assert_eq!(words(&client.call("XREAD BLOCK -1 STREAMS s $")), "error ERR timeout is negative");
-        // Not one of those left anything behind.
+        // None of these commands left a waiter.
         wait_until_blocked(&mut client, 0);
         assert_eq!(words(&client.call("XADD s 1-1 f v")), "1-1");
         let mut unblocked = waiting(server, "XREAD BLOCK 0 STREAMS s $", 1);
@@ -142,7 +143,8 @@ fn times_out_and_history_never_waits() {
     });
 }
 
-/// `+` of Redis 7.4: the last entry, at once where there is one; else the first that comes. Not on the judge, which is older.
+/// `+` of Redis 7.4: returns the last entry if there is one, otherwise the first to arrive. Not
+/// compared with redis-server 7.0, which does not know it.
 #[test]
 fn the_last_entry_or_the_first_to_come() {
     for &backend in Backend::all() {

@@ -1,12 +1,13 @@
-//! All ways in which what a client waits for comes, and in which its waiting ends: by type, by transaction, by time, by another client, by
-//! leaving. The scenes play on redis-server too, so that they are true of it.
+//! Every way in which a blocked client's key is created and in which its wait ends: by type,
+//! transaction, timeout, another client, disconnect. The scenes also run on redis-server, so that
+//! they are true of it.
 
 use std::time::{Duration, Instant};
 
 use pantala_tests::waiting::{PATIENCE, pantalas, play, wait_until_blocked, waiting};
 use pantala_tests::{Client, Reply};
 
-/// What a reply says, its aggregates flat.
+/// Returns the text of a reply, its aggregates flattened.
 fn words(reply: &Reply) -> String {
     match reply {
         Reply::Array(elements) => elements.iter().map(words).collect::<Vec<_>>().join(" "),
@@ -15,7 +16,7 @@ fn words(reply: &Reply) -> String {
     }
 }
 
-/// Ways in which the key `from` becomes the key `key`, whatever its type.
+/// Commands that turn the key `from` into the key `key`, whatever its type.
 const WAYS: &[&str] = &["RENAME", "RENAMENX", "COPY", "RESTORE", "MOVE", "SWAPDB"];
 
 fn becomes_key(client: &mut Client, way: &str) {
@@ -36,7 +37,8 @@ fn becomes_key(client: &mut Client, way: &str) {
     }
 }
 
-/// A type: what waits for it, what makes `from` one, what the waiting client gets, and further commands that make `key` one of `from`.
+/// A type: the command that blocks on it, the command that makes `from` one, the reply of the
+/// blocked client, and further commands that make `key` one from `from`.
 struct Kind {
     waits: &'static str,
     make: &'static str,
@@ -68,14 +70,14 @@ const KINDS: &[Kind] = &[
 ];
 
 #[test]
-fn whatever_makes_a_key_of_the_type_wakes_and_nothing_else() {
+fn only_a_key_of_the_right_type_wakes() {
     play(|server| {
         let mut other = server.connect();
         for (number, kind) in KINDS.iter().enumerate() {
             let wrong = &KINDS[(number + 1) % KINDS.len()];
             for way in WAYS.iter().chain(kind.stores) {
                 let mut client = waiting(server, kind.waits, 1);
-                // What is of another type comes and goes: nobody is woken for it.
+                // A key of another type is created and deleted: no client is woken.
                 if WAYS.contains(way) {
                     other.call(wrong.make);
                     becomes_key(&mut other, way);
@@ -96,9 +98,9 @@ fn whatever_makes_a_key_of_the_type_wakes_and_nothing_else() {
     });
 }
 
-/// Who waits is served when the transaction is over, with what it has left.
+/// Blocked clients are served when the transaction ends, with what it leaves.
 #[test]
-fn transactions_wake_at_their_end() {
+fn transactions_wake_when_they_end() {
     play(|server| {
         let mut other = server.connect();
         let mut transaction = |commands: &[&str]| {
@@ -109,7 +111,7 @@ fn transactions_wake_at_their_end() {
         let mut least = waiting(server, "BZPOPMIN none z 0", 1);
         let mut reader = waiting(server, "XREAD BLOCK 0 STREAMS s none $ $", 2);
         let mut popper = waiting(server, "BLMPOP 0 2 none l LEFT COUNT 9", 3);
-        // What is gone again by the end is for nobody.
+        // A key that is deleted before the end wakes no client.
         transaction(&["ZADD z 1 a", "ZREM z a", "RPUSH l x", "DEL l"]);
         wait_until_blocked(&mut server.connect(), 3);
         transaction(&["ZADD z 1 one", "ZADD z 0 zero", "XADD s 1-1 f v", "XADD s 1-2 f w", "RPUSH l a", "LPUSH l b"]);
@@ -121,7 +123,7 @@ fn transactions_wake_at_their_end() {
     });
 }
 
-/// Every command that waits, with its timeout left open, as a text of seconds or ms, and what it answers when that is over.
+/// Every blocking command, with `{}` for its timeout, and whether that is in seconds, not ms.
 const TIMED: &[(&str, bool)] = &[
     ("BLPOP a {}", true),
     ("BRPOP a {}", true),
@@ -136,11 +138,11 @@ const TIMED: &[(&str, bool)] = &[
 ];
 
 #[test]
-fn time_is_over_at_the_millisecond() {
+fn timeouts_are_exact_for_every_command() {
     const WAIT: Duration = Duration::from_millis(20);
-    /// A clock's tick, and the way there and back.
+    /// One clock tick and the round trip.
     const LATE_MAX: Duration = Duration::from_millis(4);
-    /// On a machine under load one of so many is on time.
+    /// Even on a loaded machine, one of this many tries is on time.
     const TRIES: usize = 60;
     for server in pantalas() {
         let mut client = server.connect();
@@ -152,21 +154,21 @@ fn time_is_over_at_the_millisecond() {
                 let began = Instant::now();
                 assert_eq!(client.call(&command), Reply::Null, "{command}");
                 least = least.min(began.elapsed());
-                assert!(least >= WAIT, "{command}: {least:?} is too soon");
+                assert!(least >= WAIT, "{command}: {least:?} is too early");
                 if least <= WAIT + LATE_MAX {
                     break;
                 }
             }
-            assert!(least <= WAIT + LATE_MAX, "{command}: {least:?} at the soonest");
+            assert!(least <= WAIT + LATE_MAX, "{command}: {least:?} at the earliest");
         }
     }
 }
 
 #[test]
-fn a_thousand_that_wait_cost_nothing() {
+fn a_thousand_blocked_clients_cost_no_cpu() {
     const CLIENTS: usize = 1000;
     const WATCHED: Duration = Duration::from_secs(1);
-    /// What a server's own periodic work takes, and much less than a look at each of the clients every ms would.
+    /// More than the server's own periodic work, far less than a check of each client every ms.
     const CPU_MAX: Duration = Duration::from_millis(30);
     for server in pantalas() {
         let waits = ["BLPOP a b 0", "BZPOPMIN z 100", "XREAD BLOCK 100000 STREAMS s $", "BLMOVE c d LEFT LEFT 0"];
@@ -182,15 +184,16 @@ fn a_thousand_that_wait_cost_nothing() {
         std::thread::sleep(WATCHED);
         let spent = server.cpu_time() - before;
         eprintln!("{CLIENTS} waiting clients: {spent:?} of CPU in {WATCHED:?}");
-        assert!(before > Duration::ZERO, "no CPU time to be had");
+        assert!(before > Duration::ZERO, "no CPU time is reported");
         assert!(spent < CPU_MAX, "{spent:?} of CPU in {WATCHED:?}");
         drop(clients);
     }
 }
 
-/// `CLIENT UNBLOCK`, `CLIENT KILL` and a connection that ends, for every type: what comes then is for others.
+/// `CLIENT UNBLOCK`, `CLIENT KILL` and a disconnect, for every type: what arrives then is for
+/// other clients.
 #[test]
-fn who_is_unblocked_or_goes_gets_nothing_of_any_type() {
+fn unblocked_and_disconnected_clients_get_nothing_of_any_type() {
     play(|server| {
         let mut other = server.connect();
         other.call("XGROUP CREATE s g $ MKSTREAM");

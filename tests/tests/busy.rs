@@ -1,4 +1,5 @@
-//! Scripts that run for too long: who needs what they hold is told so, everybody else is served, on their own worker too.
+//! Scripts that run too long: commands that need a shard that the script holds get BUSY; all other
+//! commands are served, on the script's own worker too.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,15 +29,15 @@ fn pong() -> Reply {
     Reply::Simple("PONG".into())
 }
 
-/// Asks for a key until the answer is that a script is busy.
+/// Reads a key until the reply is BUSY.
 fn wait_until_busy(client: &mut Client, key: &str, kill: &str) {
     let began = Instant::now();
     while client.command(&["GET", key]) != busy(kill) {
-        assert!(began.elapsed() < LIMIT, "nobody is told");
+        assert!(began.elapsed() < LIMIT, "no reply is BUSY");
     }
 }
 
-/// One test at a time: scripts that spin take the cores from each other.
+/// Runs one test at a time: scripts that spin compete for the cores.
 static CORES: Mutex<()> = Mutex::new(());
 
 fn each_layout(mut test: impl FnMut(&mut Server)) {
@@ -49,15 +50,15 @@ fn each_layout(mut test: impl FnMut(&mut Server)) {
     });
 }
 
-/// Some keys that a script on `held` doesn't hold: they live in other shards, most likely.
+/// Keys that a script on `held` does not hold, most likely: they live in other shards.
 const OTHERS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// How many of them can be changed.
+/// Returns how many of them can be written.
 fn served(client: &mut Client) -> usize {
     OTHERS.iter().filter(|key| client.command(&["SET", key, "1"]) == Reply::ok()).count()
 }
 
-/// Ends the script that runs, and gives what it is answered.
+/// Kills the running script and checks the error that its client receives.
 fn kill(client: &mut Client, script: &mut Client) {
     assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
     let reply = script.receive();
@@ -70,7 +71,7 @@ fn others_are_served_while_a_script_is_busy() {
         let mut clients: Vec<Client> = (0..6).map(|_| server.connect()).collect();
         let mut script = server.connect();
         clients[0].call("SET held 1");
-        // Behind the script, in the same write: runs when it has ended.
+        // Pipelined behind the script in the same write: runs when it has ended.
         script.send_together(&[vec!["EVAL", ENDLESS, "1", "held"], vec!["PING"], vec!["GET", "held"]]);
         wait_until_busy(&mut clients[0], "held", "SCRIPT");
         for client in &mut clients {
@@ -90,7 +91,7 @@ fn others_are_served_while_a_script_is_busy() {
             );
             assert_eq!(client.call("PING"), pong());
         }
-        // New connections are served too, and those that go leave nothing behind.
+        // New connections are served too, and those that close leave nothing behind.
         assert_eq!(server.connect().call("PING"), pong());
         drop(clients.pop());
         kill(&mut clients[1], &mut script);
@@ -104,9 +105,10 @@ fn others_are_served_while_a_script_is_busy() {
     });
 }
 
-/// Commands of several connections arrive together with the script: none is lost, doubled or answered out of order.
+/// Commands of several connections arrive together with the script: none is lost, duplicated or
+/// answered out of order.
 #[test]
-fn what_arrived_with_the_script_runs_once_and_in_order() {
+fn commands_that_arrive_with_the_script_run_once_and_in_order() {
     each_layout(|server| {
         let mut clients: Vec<Client> = (0..8).map(|_| server.connect()).collect();
         let mut killer = server.connect();
@@ -116,7 +118,7 @@ fn what_arrived_with_the_script_runs_once_and_in_order() {
             (0..50).map(|_| vec!["INCR".to_owned(), key.clone()]).collect()
         };
         for round in 0..3 {
-            // As many as make the worker busy enough to find them in one turn.
+            // Enough to keep the worker so busy that it finds them in one turn.
             for (number, client) in clients.iter_mut().enumerate() {
                 let mut all = commands(number);
                 if number == 3 {
@@ -151,11 +153,11 @@ fn what_arrived_with_the_script_runs_once_and_in_order() {
 }
 
 #[test]
-fn what_has_written_can_only_be_ended_with_the_server() {
+fn a_script_that_has_written_ends_only_with_the_server() {
     each_layout(|server| {
         let mut client = server.connect();
         let mut script = server.connect();
-        // Events don't make it hold more than its key.
+        // Keyspace events do not make it hold more than its key.
         client.call("CONFIG SET notify-keyspace-events KEA");
         script.send(&["EVAL", "redis.call('SET', KEYS[1], 1) while true do end", "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
@@ -168,7 +170,7 @@ fn what_has_written_can_only_be_ended_with_the_server() {
 }
 
 #[test]
-fn functions_are_told_of_and_killed() {
+fn functions_are_reported_and_killed() {
     each_layout(|server| {
         let mut client = server.connect();
         let text = format!("#!lua name=lib\nredis.register_function('endless', function(keys) {ENDLESS} end)");
@@ -189,9 +191,9 @@ fn functions_are_told_of_and_killed() {
     });
 }
 
-/// The client of a busy script goes, or is killed, or listens meanwhile.
+/// The client of a busy script disconnects, is killed, or receives messages meanwhile.
 #[test]
-fn the_script_s_own_connection_waits_for_its_end() {
+fn the_script_s_own_client_waits_until_it_ends() {
     each_layout(|server| {
         let mut client = server.connect();
         let mut script = server.connect();
@@ -213,7 +215,7 @@ fn the_script_s_own_connection_waits_for_its_end() {
         assert_eq!(client.call("PING"), pong());
         client.call("SCRIPT KILL");
         assert!(script.ends_within(LIMIT));
-        // One that goes in the midst.
+        // A client that disconnects while its script runs.
         let mut script = server.connect();
         script.send(&["EVAL", ENDLESS, "1", "held"]);
         wait_until_busy(&mut client, "held", "SCRIPT");
@@ -227,15 +229,16 @@ fn the_script_s_own_connection_waits_for_its_end() {
     });
 }
 
-/// What is published to the client of a busy script waits for its end, up to the client's limit: beyond, nothing is kept and the client is closed.
+/// Messages for the client of a busy script are buffered until the script ends, up to the client's
+/// output buffer limit; beyond it the buffer is dropped and the client closed.
 #[test]
-fn what_comes_for_the_script_s_own_connection_is_bounded() {
+fn messages_for_the_script_s_own_client_are_bounded() {
     const MESSAGE_BYTES: usize = 100_000;
     const MESSAGES: usize = 1500;
     const TOGETHER: usize = 20;
     each_layout(|server| {
         let [mut client, mut script] = [(); 2].map(|()| server.connect());
-        // On each worker.
+        // One on each worker.
         let mut others = [(); 3].map(|()| server.connect());
         client.command(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 4mb 0 0"]);
         script.call("HELLO 3");
@@ -247,19 +250,19 @@ fn what_comes_for_the_script_s_own_connection_is_bounded() {
         for _ in 0..MESSAGES / TOGETHER {
             client.send_together(&vec![vec!["PUBLISH", "news", &message]; TOGETHER]);
             (0..TOGETHER).for_each(|_| assert_eq!(client.receive(), Reply::Integer(1)));
-            // The script's worker has got what was sent to it before.
+            // The script's worker has processed the messages sent before.
             assert!(others.iter_mut().all(|other| other.call("PING") == pong()));
         }
         let taken = server.peak_resident_bytes().saturating_sub(before);
-        // What is on its way, and what the allocator keeps of what came and went, is a third of all.
+        // Messages in flight and the allocator's slack are at most a third of the total.
         assert!(taken < (MESSAGES * MESSAGE_BYTES * 2 / 3) as u64, "{taken} bytes more");
         assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
         assert!(script.ends_within(LIMIT));
         let began = Instant::now();
         while client.call("PUBLISH news x") != Reply::Integer(0) {
-            assert!(began.elapsed() < LIMIT, "it still listens");
+            assert!(began.elapsed() < LIMIT, "it is still subscribed");
         }
-        // Less than the limit is kept, and comes in order.
+        // Less than the limit is buffered, and arrives in order.
         let mut script = server.connect();
         script.call("HELLO 3");
         script.call("SUBSCRIBE news");
@@ -270,21 +273,23 @@ fn what_comes_for_the_script_s_own_connection_is_bounded() {
             assert_eq!(client.command(&["PUBLISH", "news", &long]), Reply::Integer(1));
         }
         assert_eq!(client.call("SCRIPT KILL"), Reply::ok());
-        let heard: Vec<String> = (0..31)
+        let received: Vec<String> = (0..31)
             .filter_map(|_| match script.receive() {
                 Reply::Push(parts) => Some(parts[2].text()),
                 _ => None,
             })
             .collect();
-        assert!(heard.iter().enumerate().all(|(at, text)| text.starts_with(&format!("{at}:"))) && heard.len() == 30);
+        assert!(
+            received.iter().enumerate().all(|(at, text)| text.starts_with(&format!("{at}:"))) && received.len() == 30
+        );
         server.assert_sound();
     });
 }
 
-/// A script's keys hold large values: while it changes one that is copied soon enough it holds what it declares, and a call that has changed a
-/// larger one doesn't make the next one hold more.
+/// A script whose keys hold large values holds only what it declares while it changes a value small
+/// enough to copy, and a call that changed a larger one does not make the next call hold more.
 #[test]
-fn large_values_make_a_script_no_wider_for_good() {
+fn large_values_do_not_widen_a_script_forever() {
     each_layout(|server| {
         let (mut client, mut script) = (server.connect(), server.connect());
         let text = "redis.call('APPEND', KEYS[1], 'x') if ARGV[1] == 'stay' then while true do end end return 1";
@@ -300,9 +305,10 @@ fn large_values_make_a_script_no_wider_for_good() {
     });
 }
 
-/// A turn within a script is a whole one: who reads a prefix hears of changes, a pause ends, keys expire with their event.
+/// Turns that a worker runs within a busy script are complete: a tracking client gets
+/// invalidations, a pause ends, keys expire and publish their event.
 #[test]
-fn nothing_is_put_off_while_a_script_is_busy() {
+fn nothing_is_delayed_while_a_script_is_busy() {
     each_layout(|server| {
         let [mut client, mut reader, mut listener, mut paused, mut script] = [(); 5].map(|()| server.connect());
         reader.call("HELLO 3");
@@ -313,14 +319,14 @@ fn nothing_is_put_off_while_a_script_is_busy() {
         wait_until_busy(&mut client, "held", "SCRIPT");
         let other = OTHERS.iter().find(|key| client.command(&["SET", key, "1", "PX", "50"]) == Reply::ok());
         let other = Reply::bulk(other.expect("no other shard is served"));
-        // The change, and the end of the key, which comes with the active expiry and no command.
+        // One for the write, one for the active expiry, which no command triggers.
         for _ in 0..2 {
-            let Reply::Push(told) = reader.receive() else { panic!("not told") };
-            assert_eq!(told[1], Reply::Array(vec![other.clone()]));
+            let Reply::Push(invalidation) = reader.receive() else { panic!("no invalidation") };
+            assert_eq!(invalidation[1], Reply::Array(vec![other.clone()]));
         }
         let event = listener.receive();
         assert_eq!(event.elements()[2], other);
-        // As in Redis no pause begins meanwhile, but one ends.
+        // As in Redis, no pause can start meanwhile, but a pause can end.
         assert_eq!(client.call("CLIENT PAUSE 100000 WRITE"), busy("SCRIPT"));
         assert_eq!(paused.command(&["SET", &other.text(), "2"]), Reply::ok());
         kill(&mut client, &mut script);
@@ -337,9 +343,9 @@ fn nothing_is_put_off_while_a_script_is_busy() {
     });
 }
 
-/// Who waits for what a busy script holds, and isn't refused, holds nothing meanwhile that others need.
+/// A command that waits for a busy script's shards and is not rejected holds no other shard.
 #[test]
-fn who_waits_for_a_busy_script_holds_up_nobody() {
+fn commands_that_wait_for_a_busy_script_hold_no_other_shard() {
     const MOVERS: usize = 12;
     each_layout(|server| {
         let mut client = server.connect();
@@ -353,7 +359,7 @@ fn who_waits_for_a_busy_script_holds_up_nobody() {
         wait_until_busy(&mut client, "to", "SCRIPT");
         let free = served(&mut client);
         assert!(free > 0, "no other shard is served");
-        // A pause would hold back everybody, so it is refused, and the transaction around it.
+        // A pause would block every client, so it is rejected, and the transaction around it too.
         let mut pausing = server.connect();
         pausing.call("MULTI");
         pausing.call("CLIENT PAUSE 100000 ALL");
@@ -376,7 +382,7 @@ fn who_waits_for_a_busy_script_holds_up_nobody() {
         }
         kill(&mut client, &mut script);
         assert_eq!(watcher.receive(), Reply::ok());
-        // Where a list was in the script's shard, its push was refused.
+        // Pushes to a list in the script's shard were rejected.
         let pushed = (0..MOVERS).filter(|_| pusher.receive() == Reply::Integer(1)).count();
         wait_until_blocked(&mut client, MOVERS - pushed);
         assert_eq!(client.call("LLEN to"), Reply::Integer(pushed as i64));
@@ -384,7 +390,8 @@ fn who_waits_for_a_busy_script_holds_up_nobody() {
     });
 }
 
-/// Scripts run at the same time where their keys are in different shards and their clients on different workers.
+/// Scripts run at the same time if their keys are in different shards and their clients on
+/// different workers.
 #[test]
 fn scripts_run_beside_a_busy_one() {
     each_layout(|server| {
@@ -406,7 +413,8 @@ fn scripts_run_beside_a_busy_one() {
     });
 }
 
-/// Commands of a transaction are queued before, while and after a script is busy: all of them take effect, or none.
+/// Commands of a transaction are queued before, during and after a busy script: all of them take
+/// effect, or none.
 #[test]
 fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
     let queued = || Reply::Simple("QUEUED".into());
@@ -416,24 +424,24 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
             script.send(&["EVAL", ENDLESS, "1", "held"]);
             wait_until_busy(killer, "held", "SCRIPT");
         };
-        let is_refused = |reply: Reply| matches!(reply, Reply::Error(text) if text.starts_with("EXECABORT") && text.contains("BUSY"));
-        // Begun before, ended while.
+        let is_rejected = |reply: Reply| matches!(reply, Reply::Error(text) if text.starts_with("EXECABORT") && text.contains("BUSY"));
+        // MULTI before, EXEC during.
         client.call("MULTI");
         assert_eq!(client.call("INCR held"), queued());
         busy_begins(&mut script, &mut killer);
         assert_eq!(client.call("INCR held"), queued());
-        assert!(is_refused(client.call("EXEC")));
+        assert!(is_rejected(client.call("EXEC")));
         kill(&mut killer, &mut script);
         assert_eq!(client.call("GET held"), Reply::Null);
-        // Begun and ended while.
+        // MULTI during, EXEC during.
         busy_begins(&mut script, &mut killer);
         for command in ["MULTI", "INCR a", "INCR held"] {
             assert!(!client.call(command).is_error());
         }
-        assert!(is_refused(client.call("EXEC")));
+        assert!(is_rejected(client.call("EXEC")));
         kill(&mut killer, &mut script);
         assert_eq!(client.call("MGET a held"), Reply::Array(vec![Reply::Null, Reply::Null]));
-        // Begun before, ended after.
+        // MULTI before, EXEC after.
         client.call("MULTI");
         assert_eq!(client.call("INCR held"), queued());
         busy_begins(&mut script, &mut killer);
@@ -441,7 +449,7 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
         kill(&mut killer, &mut script);
         assert_eq!(client.call("INCR held"), queued());
         assert_eq!(client.call("EXEC"), Reply::Array((1..=3).map(Reply::Integer).collect()));
-        // Begun while, ended after.
+        // MULTI during, EXEC after.
         busy_begins(&mut script, &mut killer);
         assert_eq!((client.call("MULTI"), client.call("INCR held")), (Reply::ok(), queued()));
         kill(&mut killer, &mut script);
@@ -451,10 +459,11 @@ fn transactions_around_a_busy_script_run_whole_or_not_at_all() {
     });
 }
 
-/// Who was told that a script is killed can rely on it: it has not written, does not write any more, and isn't run again. The script does its worst as soon
-/// as the turn is over in which it was killed, which it sees by the time that this has taken.
+/// An OK of SCRIPT KILL is reliable: the script has not written, will not write, and is not rerun.
+/// The script writes as soon as the turn that killed it has ended, which it detects by the duration
+/// of that turn.
 #[test]
-fn a_script_that_was_killed_does_nothing_more() {
+fn a_killed_script_does_nothing_more() {
     const TEXT_BYTES: usize = 10_000;
     const COMPARISONS: usize = 12;
     const ATTEMPTS: usize = 20;
@@ -465,7 +474,7 @@ fn a_script_that_was_killed_does_nothing_more() {
         let mut server = Server::pantala(backend, LAYOUTS[0]);
         let [mut client, mut script] = [(); 2].map(|()| server.connect());
         script.set_read_timeout(LIMIT);
-        // To compare them takes some dozen milliseconds.
+        // One comparison takes some dozen milliseconds.
         for (key, letters) in [("{t}1", "abcdefg"), ("{t}2", "gfdbeca")] {
             client.command(&["SET", key, &letters.repeat(TEXT_BYTES / letters.len())]);
         }
@@ -481,16 +490,16 @@ fn a_script_that_was_killed_does_nothing_more() {
             );
             let mut killed = 0;
             for _ in 0..ATTEMPTS {
-                // Not known to need more than its key.
+                // A new script, not known to need more than its key.
                 client.call("SCRIPT FLUSH");
                 script.send(&["EVAL", &text, "1", "held"]);
                 let began = Instant::now();
                 while ![busy("SCRIPT"), Reply::bulk("1")].contains(&client.call("GET held")) {
-                    assert!(began.elapsed() < LIMIT, "nobody is told");
+                    assert!(began.elapsed() < LIMIT, "no reply is BUSY");
                 }
                 let mut commands = vec![vec!["LCS", "{t}1", "{t}2", "LEN"]; COMPARISONS];
                 commands.push(vec!["SCRIPT", "KILL"]);
-                let reply = client.pipeline(&commands).pop().expect("as many replies");
+                let reply = client.pipeline(&commands).pop().expect("a reply for each command");
                 if reply == Reply::ok() {
                     killed += 1;
                     let reply = script.receive();
@@ -504,7 +513,7 @@ fn a_script_that_was_killed_does_nothing_more() {
                     }
                     continue;
                 }
-                // It was faster, on a host that was busy.
+                // The script was faster, on a busy host.
                 if act.contains("while") {
                     let began = Instant::now();
                     while client.call("SCRIPT KILL") != Reply::ok() {
@@ -520,7 +529,8 @@ fn a_script_that_was_killed_does_nothing_more() {
     });
 }
 
-/// What catches every error of its commands is killed all the same; what stood behind the call is answered.
+/// A script that catches every error of its commands is killed all the same, and commands behind
+/// its call are answered.
 #[test]
 fn endless_loops_around_calls_are_killed() {
     let script =
@@ -543,8 +553,9 @@ fn endless_loops_around_calls_are_killed() {
     });
 }
 
-/// Nothing that catches errors, or is called with them, keeps a script from its end: not a handler that runs where the error is raised, nor coroutines, each of
-/// which does too little to be asked whether it goes on.
+/// Nothing that catches errors, or is called with them, keeps a script from being killed: neither a
+/// handler that runs where the error is raised, nor coroutines that each do too little to reach the
+/// check.
 #[test]
 fn handlers_of_errors_and_coroutines_are_killed() {
     const HANDLED: &str =

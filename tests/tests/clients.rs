@@ -1,4 +1,4 @@
-//! What people use with Redis, used with Pantala: the `redis` crate, redis-cli and redis-benchmark.
+//! Common client software against Pantala: the `redis` crate, redis-cli and redis-benchmark.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use pantala_tests::server::Server;
 use pantala_tests::{Backend, Reply, for_each_backend, tool};
 use redis::{Commands, Connection, ErrorKind, RedisError, Value};
 
-/// Longest run of redis-cli or redis-benchmark.
+/// Maximum duration of one redis-cli or redis-benchmark run.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
 fn start(backend: Backend) -> Server {
@@ -75,7 +75,7 @@ fn pipelines_of_the_redis_crate() {
 }
 
 #[test]
-fn redis_cli_as_people_use_it() {
+fn redis_cli_works() {
     let Some(program) = tool::find("redis-cli") else { return };
     for_each_backend(|backend| {
         let server = start(backend);
@@ -118,7 +118,7 @@ fn redis_cli_knows_the_commands() {
     assert!(ran.success && ran.output.contains("summary"), "{ran:?}");
 }
 
-/// redis-benchmark without an error, and with every test it was asked for in its report.
+/// Runs redis-benchmark: it reports no error, and every requested test.
 fn benchmark(server: &Server, args: &[&str], tests: &[&str]) {
     let Some(program) = tool::find("redis-benchmark") else { return };
     let mut all = vec!["--csv"];
@@ -160,7 +160,8 @@ fn redis_benchmark_runs_without_an_error() {
             ];
             benchmark(&server, &args, TESTS);
         }
-        // A thousand connections at once overflow the queue of new ones, and come in a second later: only two such tests.
+        // A thousand connections at once overflow the listen queue, and some connect a second
+        // later: only two such tests.
         benchmark(&server, &["-t", "get", "-c", "1000", "-n", "20000"], &["GET"]);
         benchmark(
             &server,
@@ -177,7 +178,7 @@ fn redis_benchmark_runs_without_an_error() {
     });
 }
 
-/// The whole matrix on a release build: `.ci/run` asks for it by name.
+/// The whole matrix on a release build; `.ci/run` runs it by name.
 #[test]
 #[ignore = "long: run on a release build by .ci/run"]
 fn redis_benchmark_matrix() {
@@ -207,13 +208,13 @@ fn redis_benchmark_matrix() {
                     ran.success && !ran.output.contains("rror") && !ran.errors.contains("rror"),
                     "redis-benchmark {args:?}: {ran:?}"
                 );
-                let figures = ran.output.lines().filter(|line| line.contains("requests per second"));
+                let results = ran.output.lines().filter(|line| line.contains("requests per second"));
                 for line in figures {
                     println!("{} -c {clients} -P {pipeline} {line}", backend.name());
                 }
             }
         }
-        // Its default list: every kind of command that it knows.
+        // Its default list: every kind of command that it has.
         let ran = tool::run(&program, server.port(), &["-n", "20000", "-q"], b"", RUN_MAX);
         let failed = |text: &str| text.contains("rror");
         assert!(ran.success && !failed(&ran.output) && !failed(&ran.errors), "redis-benchmark's default list: {ran:?}");

@@ -1,4 +1,4 @@
-//! The answers of a cluster's only node, held against a real redis-server that owns all slots.
+//! The replies of a cluster's only node, compared with a real redis-server that owns all slots.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use pantala_tests::{Backend, Client, Reply, Server, binary, tool};
 /// More shards than workers.
 const CLUSTER_ARGS: [&str; 6] = ["--cluster-enabled", "yes", "--workers", "2", "--shards", "40"];
 
-/// How a real node announces itself once it has all slots, and takes two seconds to say that all is well.
+/// A real node with all slots takes two seconds until it reports that the cluster is up.
 const STATE_OK_MAX: Duration = Duration::from_secs(20);
 
 fn pantala(more: &[&str]) -> Server {
     Server::pantala(Backend::all()[0], &[&CLUSTER_ARGS[..], more].concat())
 }
 
-/// A real cluster of one node.
+/// Starts a real cluster of one node.
 fn judge(more: &[&str]) -> Option<Server> {
     let server = Server::redis(&[&["--cluster-enabled", "yes"], more].concat())?;
     let mut client = server.connect();
@@ -29,7 +29,7 @@ fn judge(more: &[&str]) -> Option<Server> {
     Some(server)
 }
 
-/// What a server answers, to the byte, with what is its own in it (its id, its ports) replaced by names.
+/// Returns the raw replies of a server, with its own values (id, ports) replaced by names.
 fn answers(server: &Server, version: u8, commands: &[Vec<String>]) -> Vec<String> {
     let mut client = server.connect();
     let id = client.call("CLUSTER MYID").text();
@@ -52,7 +52,7 @@ fn words(lines: &[&str]) -> Vec<Vec<String>> {
     lines.iter().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
 }
 
-/// How a node announces itself.
+/// Commands whose replies contain the node's address.
 const ANNOUNCEMENTS: &[&str] =
     &["CLUSTER MYID", "CLUSTER NODES", "CLUSTER SLOTS", "CLUSTER SHARDS", "CLUSTER LINKS", "CLUSTER INFO"];
 
@@ -75,7 +75,7 @@ const COMMANDS: &[&str] = &[
     "CLUSTER GETKEYSINSLOT 0 -1",
     "CLUSTER GETKEYSINSLOT x 1",
     "CLUSTER GETKEYSINSLOT 1 x",
-    // Keys of one slot.
+    // Keys in one slot.
     "SET a 1",
     "CLUSTER COUNTKEYSINSLOT 15495",
     "CLUSTER GETKEYSINSLOT 15495 10",
@@ -85,7 +85,7 @@ const COMMANDS: &[&str] = &[
     "CLUSTER COUNTKEYSINSLOT 15495",
     "RENAME {a}1 {a}3",
     "SUNIONSTORE {a}s {a}t {a}u",
-    // Keys of several.
+    // Keys in several slots.
     "MSET a 1 b 2",
     "MGET a b",
     "DEL a b",
@@ -113,7 +113,7 @@ const COMMANDS: &[&str] = &[
     "UNWATCH",
     "SSUBSCRIBE a b",
     "SPUBLISH a b",
-    // What a cluster doesn't do.
+    // Commands that a cluster rejects.
     "SELECT 0",
     "SELECT 1",
     "SELECT 99",
@@ -164,7 +164,7 @@ const COMMANDS: &[&str] = &[
     "DBSIZE",
 ];
 
-/// Scripts, each with the words behind it.
+/// Scripts, each with its remaining arguments.
 const SCRIPTS: &[(&str, &str)] = &[
     ("return redis.call('get', KEYS[1])", "1 a"),
     ("return redis.call('mget', KEYS[1], KEYS[2])", "2 a {a}b"),
@@ -203,7 +203,7 @@ fn a_cluster_of_one_node_answers_as_redis() {
 }
 
 #[test]
-fn a_node_announces_what_it_is_told_to() {
+fn a_node_announces_its_configured_address() {
     for endpoint in ["ip", "hostname", "unknown-endpoint"] {
         for hostname in ["", "node.example.com"] {
             let args = [
@@ -232,7 +232,7 @@ fn a_node_announces_what_it_is_told_to() {
 }
 
 #[test]
-fn without_a_cluster_it_says_so() {
+fn commands_report_that_cluster_support_is_disabled() {
     let Some(judge) = Server::redis(&[]) else { return };
     let server = Server::pantala(Backend::all()[0], &["--workers", "1"]);
     let (mut given, mut right) = (server.connect(), judge.connect());
@@ -252,7 +252,7 @@ fn without_a_cluster_it_says_so() {
 }
 
 #[test]
-fn the_rest_says_that_it_is_a_node_of_a_cluster() {
+fn info_reports_a_node_of_a_cluster() {
     let server = pantala(&[]);
     let mut client = server.connect();
     assert!(client.call("INFO cluster").text().contains("cluster_enabled:1"));
@@ -262,13 +262,13 @@ fn the_rest_says_that_it_is_a_node_of_a_cluster() {
     client.call("DEL a b c");
     assert!(client.call("INFO commandstats").text().contains(&format!("cmdstat_del:{rejected}")));
     assert!(client.call("INFO errorstats").text().contains("errorstat_CROSSSLOT:count=2"));
-    // What the cluster's commands to come are answered.
+    // The reply to cluster commands that are not implemented yet.
     let answer = client.call("CLUSTER MEET 127.0.0.1 7000").text();
     assert_eq!(answer, "ERR Pantala doesn't have the command 'cluster|meet' yet");
 }
 
 #[test]
-fn keys_are_asked_for_only_by_who_may() {
+fn authentication_is_checked_before_slots() {
     let server = pantala(&["--requirepass", "secret"]);
     let mut client = server.connect();
     assert_eq!(client.call("DEL a b").text(), "NOAUTH Authentication required.");
@@ -277,8 +277,8 @@ fn keys_are_asked_for_only_by_who_may() {
 }
 
 #[test]
-fn a_port_without_room_for_the_bus_is_refused() {
-    // Any of these ports may be some client's own just now.
+fn a_port_without_room_for_the_bus_is_rejected() {
+    // Another process may use any one of these ports.
     let mut exits = (60_000..60_020).map(|port| {
         pantala_tests::server::run_to_exit(&["--port", &port.to_string(), "--cluster-enabled", "yes"], b"")
     });
