@@ -30,8 +30,9 @@ const SLEEP_S_MAX: f64 = 86_400.0;
 const SHOWN_BYTES_MAX: usize = 128;
 
 /// `DEBUG` with a subcommand that has no record of its own.
-pub fn debug(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+pub fn debug(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     match (args.at(1), args.len()) {
+        (sub, 3) if is_option(sub, "JOURNAL") => journal(context, args.at(2), reply),
         (sub, 3) if is_option(sub, "PROTOCOL") => protocol(args.at(2), reply),
         (sub, 4) if is_option(sub, "REPLYBUFFER") && is_buffer_setting(args.at(2)) => reply.error(NO_REPLY_BUFFERS),
         (sub, 4) if cfg!(debug_assertions) && is_option(sub, "FAULT") => fault(args, reply),
@@ -240,6 +241,15 @@ fn leading_integer(text: &[u8]) -> i64 {
     if negative { -magnitude } else { magnitude }
 }
 
+/// `DEBUG JOURNAL 0|1`: records, merges and discards the replication stream even without a reader,
+/// to measure what that costs.
+fn journal(context: &mut LocalContext<'_>, value: &[u8], reply: &mut Reply<'_>) {
+    match context.keyspace.keep_journal(leading_integer(value) != 0) {
+        Ok(()) => reply.ok(),
+        Err(_) => reply.error("ERR the journal's thread could not be started"),
+    }
+}
+
 /// `DEBUG PROTOCOL type`: replies with a value of this type, for tests of clients.
 #[expect(clippy::approx_constant, reason = "Redis's test value")]
 fn protocol(kind: &[u8], reply: &mut Reply<'_>) {
@@ -306,6 +316,8 @@ pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
             "    Reply with this error.",
             "HTSTATS <dbid>",
             "    Return statistics of the hash tables of a database.",
+            "JOURNAL <0|1>",
+            "    Record the replication stream even without a reader.",
             "OBJECT <key>",
             "    Return the encoding, size and idle time of a value.",
             "PAUSE-CRON <0|1>",

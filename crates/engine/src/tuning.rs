@@ -234,6 +234,18 @@ impl Tuning {
         self.events.load(Relaxed) & (BROADCASTS | JOURNALED | classes) != 0
     }
 
+    /// As [`Tuning::hears`], the journal aside.
+    #[inline]
+    pub(crate) fn hears_beside_journal(&self, classes: u32) -> bool {
+        self.events.load(Relaxed) & (BROADCASTS | classes) != 0
+    }
+
+    /// As [`Tuning::is_watched`], the journal aside.
+    #[inline]
+    pub(crate) fn is_watched_beside_journal(&self) -> bool {
+        self.events.load(Relaxed) & (WATCHED & !JOURNALED) != 0
+    }
+
     /// Whether clients are told of changes of all keys with a prefix (`CLIENT TRACKING … BCAST`).
     #[inline]
     pub(crate) fn broadcasts(&self) -> bool {

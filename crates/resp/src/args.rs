@@ -2,6 +2,8 @@
 
 use std::ops::Index;
 
+use pantala_base::number::digits_u64;
+
 /// The position of an argument: offset and length in bytes, from the first byte of its command.
 ///
 /// Both are `usize` (16 bytes together). `u32` would overflow on a command of 4 GiB, which
@@ -107,6 +109,23 @@ impl<'a> Args<'a> {
         ArgsIter { base: self.base, ranges: self.ranges.iter() }
     }
 
+    /// Returns the bytes of the whole command if they are its RESP array in canonical form, in which
+    /// nearly every client sends it: they can be copied where the command is propagated.
+    pub fn as_canonical(&self) -> Option<&'a [u8]> {
+        let (first, last) = (self.ranges.first()?, self.ranges.last()?);
+        let mut end = header_bytes(self.ranges.len());
+        if first.start != end + header_bytes(first.len) {
+            return None;
+        }
+        for range in self.ranges {
+            end += header_bytes(range.len) + range.len + b"\r\n".len();
+        }
+        // The canonical array is the only one of its length; every other one is longer. Arguments
+        // that were copied together, or came inline, begin at other offsets.
+        let is_canonical = end == last.start + last.len + b"\r\n".len() && self.base.first() == Some(&b'*');
+        if is_canonical { self.base.get(..end) } else { None }
+    }
+
     /// Returns the sum of the lengths of all arguments, in bytes.
     pub fn len_bytes(&self) -> usize {
         self.ranges.iter().map(|range| range.len).sum()
@@ -145,6 +164,19 @@ impl std::fmt::Debug for Args<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.iter().map(|arg| arg.escape_ascii().to_string())).finish()
     }
+}
+
+/// Returns the length of a header: type byte, number, line end.
+#[inline]
+fn header_bytes(number: usize) -> usize {
+    let digits = match number {
+        // Nearly all are this short, and a logarithm takes longer than the rest.
+        0..10 => 1,
+        10..100 => 2,
+        100..1000 => 3,
+        _ => digits_u64(number as u64),
+    };
+    b"*".len() + digits + b"\r\n".len()
 }
 
 /// A double-ended iterator over [`Args`].
@@ -193,5 +225,25 @@ mod tests {
         assert_eq!(format!("{args:?}"), r#"["abc", "", "bcde"]"#);
         assert_eq!(ranges[0].shifted(2).of(b"abcde"), b"cde");
         assert!(ranges[1].is_empty());
+    }
+
+    #[test]
+    fn commands_that_came_in_canonical_form_are_found() {
+        let sent = b"*2\r\n$3\r\nGET\r\n$10\r\n0123456789\r\n*1\r\n$4\r\nPING\r\n";
+        let ranges = [ArgRange::new(8, 3), ArgRange::new(18, 10)];
+        assert_eq!(Args::new(sent, &ranges).as_canonical(), Some(&sent[..30]));
+        assert_eq!(Args::new(sent, &ranges).tail(1).as_canonical(), None);
+        assert_eq!(Args::new(&sent[..29], &ranges).as_canonical(), None, "it is not whole");
+        // A length with a sign or zeros, one behind the first argument and one in front of it.
+        let late = [ArgRange::new(8, 3), ArgRange::new(19, 10)];
+        assert_eq!(Args::new(b"*2\r\n$3\r\nGET\r\n$010\r\n0123456789\r\n", &late).as_canonical(), None);
+        let early = [ArgRange::new(9, 3), ArgRange::new(19, 10)];
+        assert_eq!(Args::new(b"*02\r\n$3\r\nGET\r\n$10\r\n0123456789\r\n", &early).as_canonical(), None);
+        // Inline, and copied together.
+        let inline = [ArgRange::new(0, 3), ArgRange::new(4, 1)];
+        assert_eq!(Args::new(b"GET k\r\n", &inline).as_canonical(), None);
+        let packed = [ArgRange::new(0, 3), ArgRange::new(3, 1)];
+        assert_eq!(Args::new(b"*2\rk", &packed).as_canonical(), None);
+        assert_eq!(Args::new(sent, &[]).as_canonical(), None);
     }
 }

@@ -427,6 +427,12 @@ impl Server {
         tuning.tracking_table_max_keys.store(settings.tracking_table_max_keys, Relaxed);
         tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
         self.keyspace.journal().set_ping_period(Duration::from_secs(settings.repl_ping_period_s));
+        self.keyspace.journal().set_backlog(settings.repl_backlog_bytes);
+        self.keyspace.journal().set_replica_bound(match settings.output_limit_replica.hard_bytes {
+            0 => u64::MAX,
+            // As in Redis: a replica that has the backlog to catch up with must be able to.
+            hard_bytes => hard_bytes.max(settings.repl_backlog_bytes),
+        });
         tuning.times_all.store(settings.times_all(), Relaxed);
         self.keyspace.clients().limit_memory(settings.clients_memory_bytes());
         tuning.set_events(settings.notify_keyspace_events);

@@ -45,7 +45,7 @@ impl Batch {
 
     /// Adds a command by its arguments.
     pub(crate) fn push_args(&mut self, db: u32, args: &Args<'_>) {
-        encode(&mut self.bytes, args.len(), args.iter());
+        encode_args(&mut self.bytes, args);
         self.end(db, false);
     }
 
@@ -55,17 +55,14 @@ impl Batch {
 
     /// Moves all effects of another batch behind those of this one.
     pub(crate) fn append(&mut self, other: &mut Batch, is_deletion: bool) {
-        let first = self.effects.len();
-        self.extend(other);
-        self.effects[first..].iter_mut().for_each(|effect| effect.is_deletion = is_deletion);
-        other.clear();
-    }
-
-    /// Adds copies of all effects of another batch.
-    pub(crate) fn extend(&mut self, other: &Batch) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&other.bytes);
-        self.effects.extend(other.effects.iter().map(|effect| Effect { end: start + effect.end, ..*effect }));
+        self.effects.extend(other.effects.iter().map(|effect| Effect {
+            end: start + effect.end,
+            is_deletion,
+            ..*effect
+        }));
+        other.clear();
     }
 
     /// Keeps only the deletions of expired and evicted keys.
@@ -83,6 +80,14 @@ impl Batch {
 }
 
 /// Appends a command as a RESP array of bulk strings.
+pub(crate) fn encode_args(bytes: &mut Vec<u8>, args: &Args<'_>) {
+    match args.as_canonical() {
+        Some(sent) => bytes.extend_from_slice(sent),
+        None => encode(bytes, args.len(), args.iter()),
+    }
+}
+
+/// Appends the words of a command as a RESP array of bulk strings.
 pub(crate) fn encode<'w>(bytes: &mut Vec<u8>, count: usize, words: impl Iterator<Item = &'w [u8]>) {
     let header = |bytes: &mut Vec<u8>, kind: u8, number: usize| {
         bytes.push(kind);

@@ -287,7 +287,15 @@ fn commit_to_sinks(
     key: &Key<'_>,
     Change { kind, is_new, is_gone, events }: Change,
 ) {
-    let (tuning, bytes, hash) = (&hub.tuning, key.bytes, key.place.hash);
+    let tuning = &hub.tuning;
+    let is_mark = matches!(kind, Kind::Value | Kind::Metadata | Kind::GroupDeleted);
+    let classes = Change { kind, is_new, is_gone, events }.classes();
+    if is_mark && waiters.is_quiet() && !tuning.hears_beside_journal(classes) {
+        // Most writes, where there is a replica: no other sink is to be notified.
+        waiters.pending.is_changed |= tuning.is_journaled();
+        return;
+    }
+    let (bytes, hash) = (key.bytes, key.place.hash);
     let (broadcasts, is_journaled) = (tuning.broadcasts(), tuning.is_journaled());
     match kind {
         Kind::Nothing | Kind::Unnoticed => {}

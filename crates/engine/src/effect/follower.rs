@@ -1,41 +1,64 @@
 //! A connection that reads the stream of effects: what `SYNC` makes of it.
+//!
+//! Its worker reads the log when it is woken ([`Workers::wake_follower`]) and when the connection has sent
+//! what it was given. What the connection does not take stays in the log, which cuts it off when that
+//! is too much.
 
 use std::sync::Arc;
 
-use pantala_base::crc64;
+use pantala_base::{Outgoing, crc64};
 
 use crate::clients::listener::Listener;
-use crate::effect::Consumer;
+use crate::effect::log::{Ahead, Start};
+use crate::effect::{Journal, Reader};
 use crate::events::Workers;
+use crate::tuning::Tuning;
 
-/// Hands the stream to the worker of a connection.
-pub(crate) struct Follower {
-    workers: Arc<dyn Workers>,
-    connection: Listener,
+/// See the head of this module. Belongs to the connection's worker.
+pub struct Follower {
+    reader: Reader,
+    has_started: bool,
 }
 
 impl Follower {
-    pub(crate) fn new(workers: Arc<dyn Workers>, connection: Listener) -> Self {
-        Follower { workers, connection }
+    /// Has a connection follow the stream from now on.
+    ///
+    /// # Errors
+    /// The journal's thread can't be started.
+    pub(crate) fn new(
+        journal: &Journal,
+        tuning: &Tuning,
+        workers: Arc<dyn Workers>,
+        connection: Listener,
+    ) -> std::io::Result<Self> {
+        let wake = Arc::new(move || workers.wake_follower(connection));
+        let reader = journal.join(tuning, Start::Now, journal.replica_bound(), wake)?;
+        Ok(Follower { reader: reader.expect("the present is always held"), has_started: false })
     }
 
-    fn send(&self, bytes: Arc<[u8]>) {
-        self.workers.send_effects(self.connection, bytes);
+    /// Returns its reader.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// As [`Reader::read`], behind a snapshot without keys: the stream holds what is written from its
+    /// start on.
+    pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
+        let at = into.len();
+        let ahead = self.reader.read(bytes, into);
+        if !self.has_started && matches!(ahead, Ahead::Nothing | Ahead::More) {
+            self.has_started = true;
+            into.insert(at, snapshot().into());
+        }
+        ahead
     }
 }
 
-impl Consumer for Follower {
-    /// Sends a snapshot without keys: the stream holds what is written from now on.
-    fn begin(&mut self) {
-        let mut snapshot = b"REDIS0010\xff".to_vec();
-        snapshot.extend_from_slice(&crc64(0, &snapshot).to_le_bytes());
-        let mut bytes = format!("${}\r\n", snapshot.len()).into_bytes();
-        bytes.append(&mut snapshot);
-        self.send(bytes.into());
-    }
-
-    fn take(&mut self, bytes: &Arc<[u8]>) -> bool {
-        self.send(Arc::clone(bytes));
-        true
-    }
+/// An RDB file without keys, as a replica gets it.
+fn snapshot() -> Vec<u8> {
+    let mut file = b"REDIS0010\xff".to_vec();
+    file.extend_from_slice(&crc64(0, &file).to_le_bytes());
+    let mut bytes = format!("${}\r\n", file.len()).into_bytes();
+    bytes.append(&mut file);
+    bytes
 }

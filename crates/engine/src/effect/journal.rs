@@ -5,22 +5,31 @@
 //! | epoch | the journal's thread | workers, once a turn and at each stamp |
 //! | a worker's attendance | that worker: the epoch it has seen between two turns, or [`ASLEEP`] | the thread |
 //! | a worker's segment | that worker adds units at the end of a turn, the thread takes them | both, behind a lock that is hardly ever contended |
-//! | consumers | the thread, and who attaches or detaches one | – |
+//! | the log ([`log`](crate::effect::log)) | the thread | readers, behind a lock that workers that write take once an epoch at most |
 //!
 //! Attendance and epoch are a Dekker pair: a worker that wakes writes its attendance and then reads
 //! the epoch again; the thread writes the epoch and then reads attendance. With sequentially
 //! consistent operations at least one of them sees the other, so no worker runs commands in an
 //! epoch that the thread takes for ended.
+//!
+//! # Memory
+//!
+//! A reader's bound counts what is in the log and what workers have handed over since, so that it
+//! holds as well while a long turn keeps an epoch from ending. Without a reader that is within its
+//! bound, workers drop what they have recorded.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
+use pantala_base::Outgoing;
 
-use crate::effect::batch::Batch;
-use crate::effect::merge::{Merged, merge};
+use crate::effect::log::{Aftermath, Ahead, Log, NotHeld, ReaderId, Start, Wake};
+use crate::effect::merge::merge;
+use crate::effect::segment::{Segment, Stream};
 use crate::tuning::Tuning;
 
 /// Bits of a stamp below its epoch: units that one epoch's Lamport clock can count before it runs
@@ -36,112 +45,18 @@ const EPOCH_TIME: Duration = Duration::from_millis(1);
 /// How long it waits before it looks again at a worker whose turn has not ended.
 const ATTENDANCE_POLL: Duration = Duration::from_micros(50);
 
-/// How often consumers are sent a `PING` unless `repl-ping-replica-period` says otherwise, ms.
+/// After so many of these looks it compares what has been recorded meanwhile with readers' bounds.
+const POLLS_PER_BOUND: u32 = 20;
+
+/// How often readers are sent a `PING` unless `repl-ping-replica-period` says otherwise, ms.
 const PING_PERIOD_MS_DEFAULT: u64 = 10_000;
 
-/// Number of a consumer: unique while the server runs.
-pub type ConsumerId = u64;
-
-/// A reader of the merged stream. Called by the journal's thread, which waits for it: a consumer
-/// hands the bytes on and returns.
-pub trait Consumer: Send {
-    /// Called once, at the point of the merged order where the stream of this consumer begins.
-    fn begin(&mut self);
-
-    /// Takes the next whole units, as RESP. Returns whether it wants more.
-    fn take(&mut self, bytes: &Arc<[u8]>) -> bool;
-}
-
-/// A unit of a stream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StampedUnit {
-    pub(crate) stamp: u64,
-    /// Where its effects end in [`Batch::effects`].
-    pub(crate) effects_end: usize,
-}
-
-/// Units of one worker, with ascending stamps.
-#[derive(Debug, Default)]
-pub(crate) struct Segment {
-    pub(crate) batch: Batch,
-    pub(crate) units: Vec<StampedUnit>,
-}
-
-impl Segment {
-    fn push(&mut self, stamp: u64, batch: &Batch) {
-        self.batch.extend(batch);
-        self.units.push(StampedUnit { stamp, effects_end: self.batch.effects.len() });
-    }
-
-    fn append(&mut self, other: &mut Segment) {
-        if self.units.is_empty() {
-            return std::mem::swap(self, other);
-        }
-        let effects = self.batch.effects.len();
-        self.batch.extend(&other.batch);
-        let moved = other.units.iter().map(|unit| StampedUnit { effects_end: effects + unit.effects_end, ..*unit });
-        self.units.extend(moved);
-        other.clear();
-    }
-
-    fn clear(&mut self) {
-        self.batch.clear();
-        self.units.clear();
-    }
-}
-
-/// A worker's own end of its stream.
-#[derive(Debug, Default)]
-pub(crate) struct Stream {
-    segment: Segment,
-    clock: u64,
-}
-
-impl Stream {
-    pub(crate) fn clock(&self) -> u64 {
-        self.clock
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.segment.units.is_empty()
-    }
-
-    /// Takes up a clock that this worker, or one of its connections, has seen.
-    #[inline]
-    pub(crate) fn observe(&mut self, clock: u64) {
-        self.clock = self.clock.max(clock);
-    }
-
-    /// Adds a unit. Its stamp must be later than the stream's clock.
-    pub(crate) fn push(&mut self, stamp: u64, batch: &Batch) {
-        assert!(stamp > self.clock, "stamps of a stream ascend");
-        self.segment.push(stamp, batch);
-        self.clock = stamp;
-    }
-
-    /// Adds each effect as a unit of its own, from this stamp on.
-    pub(crate) fn push_each(&mut self, mut stamp: u64, batch: &Batch) {
-        let mut start = 0;
-        for effect in &batch.effects {
-            let mut one = Batch::default();
-            one.bytes.extend_from_slice(&batch.bytes[start..effect.end]);
-            one.effects.push(*effect);
-            one.effects[0].end = effect.end - start;
-            start = effect.end;
-            self.push(stamp, &one);
-            stamp += 1;
-        }
-    }
-}
-
-#[derive(Default)]
 struct Control {
-    consumers: Vec<(ConsumerId, Box<dyn Consumer>)>,
-    joining: Vec<(ConsumerId, Box<dyn Consumer>)>,
-    leaving: Vec<ConsumerId>,
-    next_id: ConsumerId,
+    log: Log,
     is_stopping: bool,
     thread: Option<JoinHandle<()>>,
+    /// The reader of [`Journal::keep`].
+    keeper: Option<ReaderId>,
 }
 
 struct Shared {
@@ -149,10 +64,14 @@ struct Shared {
     attendance: Box<[CachePadded<AtomicU64>]>,
     segments: Box<[CachePadded<Mutex<Segment>>]>,
     has_units: AtomicBool,
+    /// There is a reader for what is recorded.
+    is_wanted: AtomicBool,
     /// Stamp of the latest unit that held no shard.
     without_shards: AtomicU64,
     /// `repl-ping-replica-period`, ms.
     ping_period_ms: AtomicU64,
+    /// How far behind a replica may be, bytes.
+    replica_bytes_max: Arc<AtomicU64>,
     control: Mutex<Control>,
     work: Condvar,
 }
@@ -167,16 +86,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Journal {
-    /// Returns a journal without consumers. Its thread starts with the first one.
+    /// Returns a journal without readers. Its thread starts with the first one.
     pub(crate) fn new(workers: usize) -> Self {
         let shared = Shared {
             epoch: CachePadded::new(AtomicU64::new(1)),
             attendance: (0..workers).map(|_| CachePadded::new(AtomicU64::new(ASLEEP))).collect(),
             segments: (0..workers).map(|_| CachePadded::new(Mutex::default())).collect(),
             has_units: AtomicBool::new(false),
+            is_wanted: AtomicBool::new(false),
             without_shards: AtomicU64::new(0),
             ping_period_ms: AtomicU64::new(PING_PERIOD_MS_DEFAULT),
-            control: Mutex::default(),
+            replica_bytes_max: Arc::new(AtomicU64::new(u64::MAX)),
+            control: Mutex::new(Control { log: Log::new(), is_stopping: false, thread: None, keeper: None }),
             work: Condvar::new(),
         };
         Journal { shared: Arc::new(shared) }
@@ -191,6 +112,35 @@ impl Journal {
     /// Sets how often a `PING` goes into the stream, so that a replica knows the link to be alive.
     pub fn set_ping_period(&self, period: Duration) {
         self.shared.ping_period_ms.store(period.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Sets how many bytes of the stream are held for readers that are yet to come, while there is a
+    /// stream.
+    pub fn set_backlog(&self, bytes: u64) {
+        lock(&self.shared.control).log.set_backlog(bytes);
+    }
+
+    /// Sets how many bytes a replica may be behind before it is cut off.
+    pub fn set_replica_bound(&self, bytes_max: u64) {
+        self.shared.replica_bytes_max.store(bytes_max, Ordering::Relaxed);
+    }
+
+    /// Returns how many bytes a replica may be behind: a bound that follows the settings.
+    pub(crate) fn replica_bound(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.shared.replica_bytes_max)
+    }
+
+    /// Returns the offsets of the stream that are held, and whether it has readers: without any, nothing
+    /// is held, and offsets stand still.
+    pub fn held(&self) -> (Range<u64>, bool) {
+        let control = lock(&self.shared.control);
+        (control.log.held(), control.log.has_readers())
+    }
+
+    /// Returns the memory of the stream, bytes: what is held for readers and for the backlog, and what
+    /// is being sent of it.
+    pub fn memory_bytes(&self) -> u64 {
+        lock(&self.shared.control).log.memory_bytes()
     }
 
     /// Returns a stamp that all units have reached which held no shard (`FUNCTION LOAD`, `PUBLISH`)
@@ -235,22 +185,97 @@ impl Journal {
     /// Takes over the units of a worker's turn.
     #[cold]
     pub(crate) fn take(&self, worker: u32, stream: &mut Stream) {
-        lock(&self.shared.segments[worker as usize]).append(&mut stream.segment);
-        if !self.shared.has_units.swap(true, Ordering::AcqRel) {
+        let shared = &*self.shared;
+        // Relaxed: where it is set, a reader that joins sees nothing of epochs that were not ended yet.
+        if !shared.is_wanted.load(Ordering::Relaxed) {
+            return stream.segment.clear();
+        }
+        lock(&shared.segments[worker as usize]).append(&mut stream.segment);
+        if !shared.has_units.load(Ordering::Acquire) && !shared.has_units.swap(true, Ordering::AcqRel) {
             // Under the lock, so that the thread is either before its look or in its wait.
-            let _control = lock(&self.shared.control);
-            self.shared.work.notify_one();
+            let _control = lock(&shared.control);
+            shared.work.notify_one();
         }
     }
 }
 
+/// A reader of the merged stream, at a position of its own. To be given to
+/// [`Journal::leave`] in the end.
+pub struct Reader {
+    shared: Arc<Shared>,
+    id: ReaderId,
+}
+
+impl Reader {
+    /// Adds the next parts of the stream to `into`, until they have at least `bytes`, and returns what
+    /// is ahead of the reader then. Where that is nothing, the reader is woken when there is more. All
+    /// parts together are whole units, as RESP; one part need not be.
+    pub fn read(&mut self, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
+        let (ahead, aftermath) = {
+            let mut control = lock(&self.shared.control);
+            (control.log.read(self.id, bytes, into), control.log.free())
+        };
+        aftermath.settle();
+        ahead
+    }
+
+    /// Returns the offset of the next byte that it reads; `None` before its start, and when it was cut
+    /// off. An offset stands for the same byte for as long as the server runs.
+    pub fn position(&self) -> Option<u64> {
+        lock(&self.shared.control).log.position(self.id)
+    }
+
+    /// Returns how many bytes it has not read.
+    pub fn behind_bytes(&self) -> u64 {
+        lock(&self.shared.control).log.behind_bytes(self.id)
+    }
+}
+
 impl Journal {
-    /// Has a consumer read the merged stream, from a point in the order that [`Consumer::begin`]
-    /// announces.
+    /// Adds a reader of the merged stream. It is cut off when it is more than `bytes_max` behind.
+    ///
+    /// # Errors
+    /// The journal's thread can't be started, or the start is not held.
+    pub(crate) fn join(
+        &self,
+        tuning: &Tuning,
+        start: Start,
+        bytes_max: Arc<AtomicU64>,
+        wake: Wake,
+    ) -> std::io::Result<Result<Reader, NotHeld>> {
+        self.with_thread(tuning, |log| log.join(start, bytes_max, wake))
+            .map(|joined| joined.map(|id| Reader { shared: Arc::clone(&self.shared), id }))
+    }
+
+    /// Removes a reader. Where it was the last, nothing is recorded any more.
+    pub(crate) fn leave(&self, tuning: &Tuning, reader: &Reader) {
+        let aftermath = self.remove_reader(tuning, &mut lock(&self.shared.control), reader.id);
+        aftermath.settle();
+    }
+
+    /// Starts or stops recording and merging the stream, and holding its backlog, whether or not it
+    /// has another reader.
     ///
     /// # Errors
     /// The journal's thread can't be started.
-    pub(crate) fn attach(&self, tuning: &Tuning, consumer: Box<dyn Consumer>) -> std::io::Result<ConsumerId> {
+    pub(crate) fn keep(&self, tuning: &Tuning, is_kept: bool) -> std::io::Result<()> {
+        let control = &self.shared.control;
+        if is_kept && lock(control).keeper.is_none() {
+            let id = self.with_thread(tuning, Log::join_discarding)?;
+            lock(control).keeper = Some(id);
+        } else if !is_kept {
+            let mut control = lock(control);
+            if let Some(id) = control.keeper.take() {
+                let aftermath = self.remove_reader(tuning, &mut control, id);
+                drop(control);
+                aftermath.settle();
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the log get a reader, and the thread know of it.
+    fn with_thread<T>(&self, tuning: &Tuning, join: impl FnOnce(&mut Log) -> T) -> std::io::Result<T> {
         let shared = &self.shared;
         let mut control = lock(&shared.control);
         if control.thread.is_none() {
@@ -258,25 +283,24 @@ impl Journal {
             let run = move || Merger::new(&of_thread).run();
             control.thread = Some(std::thread::Builder::new().name("pantala-journal".into()).spawn(run)?);
         }
-        tuning.set_journaled(true);
-        control.next_id += 1;
-        let id = control.next_id;
-        control.joining.push((id, consumer));
-        shared.work.notify_one();
-        Ok(id)
-    }
-
-    /// Detaches a consumer: it is dropped, and gets no more units once the thread knows.
-    pub(crate) fn detach(&self, tuning: &Tuning, id: ConsumerId) {
-        let shared = &self.shared;
-        let mut control = lock(&shared.control);
-        control.joining.retain(|(known, _)| *known != id);
-        control.leaving.push(id);
-        let left = control.consumers.iter().filter(|(known, _)| !control.leaving.contains(known)).count();
-        if left == 0 && control.joining.is_empty() {
-            tuning.set_journaled(false);
+        let joined = join(&mut control.log);
+        if control.log.is_wanted() {
+            // Both before the thread ends the next epoch, which it does not before this lock is free.
+            shared.is_wanted.store(true, Ordering::Relaxed);
+            tuning.set_journaled(true);
         }
         shared.work.notify_one();
+        Ok(joined)
+    }
+
+    fn remove_reader(&self, tuning: &Tuning, control: &mut Control, id: ReaderId) -> Aftermath {
+        let aftermath = control.log.leave(id);
+        if !control.log.is_wanted() {
+            tuning.set_journaled(false);
+            self.shared.is_wanted.store(false, Ordering::Relaxed);
+        }
+        self.shared.work.notify_one();
+        aftermath
     }
 }
 
@@ -289,7 +313,7 @@ impl Drop for Journal {
             control.thread.take()
         };
         if let Some(thread) = thread {
-            // It can only have panicked in a consumer, which has said so already.
+            // A panic of it has been reported already.
             let _ = thread.join();
         }
     }
@@ -302,7 +326,7 @@ struct Merger<'s> {
     segments: Vec<Segment>,
     /// The database that the stream has selected last.
     selected: Option<u32>,
-    /// When consumers were last sent a `PING`.
+    /// When readers were last sent a `PING`.
     pinged: Instant,
 }
 
@@ -323,7 +347,7 @@ impl<'s> Merger<'s> {
             let mut merged = merge(&mut self.segments, epoch << EPOCH_SHIFT, &mut self.selected);
             if self.ping_due_in().is_zero() {
                 self.pinged = Instant::now();
-                merged.bytes.extend_from_slice(b"*1\r\n$4\r\nPING\r\n");
+                merged.push(b"*1\r\n$4\r\nPING\r\n".to_vec());
             }
             self.deliver(merged);
         }
@@ -335,22 +359,22 @@ impl<'s> Merger<'s> {
         period.saturating_sub(self.pinged.elapsed())
     }
 
-    /// Waits for units, for consumers that join, or until a `PING` is due. `false`: the server stops.
+    /// Waits for units, for readers that join, or until a `PING` is due. `false`: the server stops.
     fn wait_for_work(&self) -> bool {
         let mut control = lock(&self.shared.control);
         loop {
             if control.is_stopping {
                 return false;
             }
-            let ping_due_in = self.ping_due_in();
-            let is_ping_due = ping_due_in.is_zero() && !control.consumers.is_empty();
-            if !control.joining.is_empty() || self.shared.has_units.load(Ordering::Acquire) || is_ping_due {
+            let (ping_due_in, has_readers) = (self.ping_due_in(), control.log.has_readers());
+            let is_ping_due = ping_due_in.is_zero() && has_readers;
+            if control.log.has_joining() || self.shared.has_units.load(Ordering::Acquire) || is_ping_due {
                 return true;
             }
-            control = if control.consumers.is_empty() {
-                self.shared.work.wait(control).unwrap_or_else(PoisonError::into_inner)
-            } else {
+            control = if has_readers {
                 self.shared.work.wait_timeout(control, ping_due_in).unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                self.shared.work.wait(control).unwrap_or_else(PoisonError::into_inner)
             };
         }
     }
@@ -358,12 +382,19 @@ impl<'s> Merger<'s> {
     /// Ends the epoch: returns the next one when no unit can get a stamp before it any more. `None`:
     /// the server stops.
     fn end_epoch(&self) -> Option<u64> {
+        // Readers that join later than this may see a part of what ran when they did.
+        lock(&self.shared.control).log.end_of_epoch_comes();
         let epoch = self.shared.epoch.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut polls = 0;
         for attendance in &self.shared.attendance {
             // An attendance is an epoch or ASLEEP, the greatest number.
             while attendance.load(Ordering::SeqCst) < epoch {
                 if lock(&self.shared.control).is_stopping {
                     return None;
+                }
+                polls += 1;
+                if polls % POLLS_PER_BOUND == 0 {
+                    self.cut_off();
                 }
                 std::thread::sleep(ATTENDANCE_POLL);
             }
@@ -371,27 +402,39 @@ impl<'s> Merger<'s> {
         Some(epoch)
     }
 
-    fn deliver(&mut self, merged: Merged) {
-        let mut control = lock(&self.shared.control);
-        let leaving = std::mem::take(&mut control.leaving);
-        control.consumers.retain(|(id, _)| !leaving.contains(id));
-        if !merged.bytes.is_empty() {
-            let bytes: Arc<[u8]> = merged.bytes.into();
-            control.consumers.retain_mut(|(_, consumer)| consumer.take(&bytes));
-        }
-        let mut joined = std::mem::take(&mut control.joining);
-        if !joined.is_empty() {
-            // Whoever joins has selected no database yet.
-            self.selected = None;
-            joined.iter_mut().for_each(|(_, consumer)| consumer.begin());
-            control.consumers.append(&mut joined);
+    /// Cuts off readers for which too much has been recorded while the epoch has not ended.
+    fn cut_off(&self) {
+        let own: usize = self.segments.iter().map(|segment| segment.bytes.len()).sum();
+        let handed_over: usize = self.shared.segments.iter().map(|segment| lock(segment).bytes.len()).sum();
+        let aftermath = {
+            let mut control = lock(&self.shared.control);
+            control.log.cut_off((own + handed_over) as u64);
+            self.drop_unwanted(&control);
+            control.log.free()
+        };
+        aftermath.settle();
+    }
+
+    /// Has workers drop what they record, if no reader is left: the last one is cut off, and its
+    /// owner has not come to remove it.
+    fn drop_unwanted(&self, control: &Control) {
+        if !control.log.is_wanted() {
+            self.shared.is_wanted.store(false, Ordering::Relaxed);
+            self.shared.segments.iter().for_each(|segment| lock(segment).clear());
         }
     }
-}
 
-#[cfg(test)]
-impl Stream {
-    pub(crate) fn into_segment(self) -> Segment {
-        self.segment
+    fn deliver(&mut self, merged: Vec<Vec<u8>>) {
+        let aftermath = {
+            let mut control = lock(&self.shared.control);
+            let (has_started, aftermath) = control.log.append(merged);
+            if has_started {
+                // A reader that starts has selected no database yet.
+                self.selected = None;
+            }
+            self.drop_unwanted(&control);
+            aftermath
+        };
+        aftermath.settle();
     }
 }

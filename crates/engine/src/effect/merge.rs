@@ -1,66 +1,124 @@
-//! Merges the workers' segments by stamp, and encodes the result as Redis's replication stream.
+//! Merges the workers' segments by stamp into one stream, as Redis's replicas get it.
 
-use crate::effect::batch::encode;
-use crate::effect::journal::Segment;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
-/// A prefix of the merged order, encoded.
-#[derive(Debug, Default)]
-pub(crate) struct Merged {
-    /// `SELECT` where the database changes, `MULTI` and `EXEC` around units of several effects.
-    pub(crate) bytes: Vec<u8>,
-}
+use crate::effect::segment::{Segment, StampedUnit, append_select};
 
-/// Takes the units whose stamps are below `end` out of the segments and encodes them, ascending.
-/// `selected` is the database that the stream has selected, as far as is known.
+/// Length from which on a piece of the merged stream ends with the unit that reaches it, bytes.
+pub(crate) const PIECE_BYTES: usize = 256 * 1024;
+
+/// Room of a piece beyond that length, bytes: for the rest of its last unit, and for `SELECT`s.
+const SPARE_BYTES: usize = 4 * 1024;
+
+/// Takes the units whose stamps are below `end` out of the segments and returns them, ascending, in
+/// pieces of whole units. `selected`: the database that the stream has selected, as far as is known.
 ///
-/// Equal stamps of two workers are of units that share no shard and no connection: the lower
-/// worker's comes first.
-pub(crate) fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u32>) -> Merged {
-    let mut order = Vec::new();
-    for (worker, segment) in segments.iter().enumerate() {
-        let due = segment.units.partition_point(|unit| unit.stamp < end);
-        order.extend(segment.units[..due].iter().enumerate().map(|(at, unit)| (unit.stamp, worker, at)));
+/// Units with equal stamps share no shard and no connection: the lower worker's comes first.
+pub(crate) fn merge(segments: &mut [Segment], end: u64, selected: &mut Option<u32>) -> Vec<Vec<u8>> {
+    if let Some(whole) = take_whole(segments, end, *selected) {
+        return vec![whole];
     }
-    order.sort_unstable();
-    let mut merged = Merged::default();
-    for (_, worker, at) in order {
-        append_unit(&mut merged.bytes, &segments[worker], at, selected);
+    let due: Vec<(usize, usize)> = segments.iter().map(|segment| segment.due_before(end)).collect();
+    let first = |(worker, segment): (usize, &Segment)| Some(Reverse((segment.units.first()?.stamp, worker)));
+    let mut heads: BinaryHeap<_> = segments.iter().enumerate().filter_map(first).collect();
+    heads.retain(|Reverse((stamp, _))| *stamp < end);
+    let mut merged = Pieces::new(due.iter().map(|(_, bytes)| bytes).sum(), selected);
+    let mut at = vec![0; segments.len()];
+    while let Some(Reverse((_, worker))) = heads.pop() {
+        let (segment, from, limit) = (&segments[worker], at[worker], due[worker].0);
+        // The units up to the next one of another worker.
+        let to = match heads.peek() {
+            None => limit,
+            Some(Reverse(other)) => {
+                let is_earlier = |unit: &StampedUnit| (unit.stamp, worker) < *other;
+                from + segment.units[from..limit].iter().take_while(|unit| is_earlier(unit)).count()
+            }
+        };
+        merged.append(segment, from, to);
+        at[worker] = to;
+        if to < limit {
+            heads.push(Reverse((segment.units[to].stamp, worker)));
+        }
     }
-    segments.iter_mut().for_each(|segment| segment.drop_before(end));
-    merged
+    let pieces = merged.finish();
+    segments.iter_mut().zip(due).for_each(|(segment, (units, _))| segment.drop_first(units));
+    pieces
 }
 
-fn append_unit(bytes: &mut Vec<u8>, segment: &Segment, at: usize, selected: &mut Option<u32>) {
-    let first = at.checked_sub(1).map_or(0, |before| segment.units[before].effects_end);
-    let effects = &segment.batch.effects[first..segment.units[at].effects_end];
-    let mut start = first.checked_sub(1).map_or(0, |before| segment.batch.effects[before].end);
-    let is_several = effects.len() > 1;
-    for (number, effect) in effects.iter().enumerate() {
-        if *selected != Some(effect.db) {
-            *selected = Some(effect.db);
-            encode(bytes, 2, [&b"SELECT"[..], effect.db.to_string().as_bytes()].into_iter());
-        }
-        if is_several && number == 0 {
-            encode(bytes, 1, std::iter::once(&b"MULTI"[..]));
-        }
-        bytes.extend_from_slice(&segment.batch.bytes[start..effect.end]);
-        start = effect.end;
-    }
-    if is_several {
-        encode(bytes, 1, std::iter::once(&b"EXEC"[..]));
-    }
+/// Takes all bytes of a segment as they are, if no other has units and nothing is to be inserted: as
+/// where one worker runs, or one alone writes.
+fn take_whole(segments: &mut [Segment], end: u64, selected: Option<u32>) -> Option<Vec<u8>> {
+    let mut filled = segments.iter_mut().filter(|segment| !segment.is_empty());
+    let (Some(segment), None) = (filled.next(), filled.next()) else { return None };
+    let is_plain = segment.units.last().is_some_and(|last| last.stamp < end)
+        && segment.bytes.len() <= PIECE_BYTES
+        && segment.units.iter().all(|unit| Some(unit.first_db) == selected && Some(unit.last_db) == selected);
+    is_plain.then(|| {
+        // The next epoch will have about as much.
+        let bytes = std::mem::take(&mut segment.bytes);
+        segment.bytes.reserve(bytes.len());
+        segment.clear();
+        bytes
+    })
 }
 
-impl Segment {
-    fn drop_before(&mut self, end: u64) {
-        let due = self.units.partition_point(|unit| unit.stamp < end);
-        let Some(last) = due.checked_sub(1).map(|last| self.units[last]) else { return };
-        let bytes = self.batch.effects[last.effects_end - 1].end;
-        self.units.drain(..due);
-        self.batch.effects.drain(..last.effects_end);
-        self.batch.bytes.drain(..bytes);
-        self.units.iter_mut().for_each(|unit| unit.effects_end -= last.effects_end);
-        self.batch.effects.iter_mut().for_each(|effect| effect.end -= bytes);
+/// The merged stream in the making.
+struct Pieces<'s> {
+    done: Vec<Vec<u8>>,
+    current: Vec<u8>,
+    /// Bytes of units that are yet to come.
+    left_bytes: usize,
+    selected: &'s mut Option<u32>,
+}
+
+impl<'s> Pieces<'s> {
+    fn new(left_bytes: usize, selected: &'s mut Option<u32>) -> Self {
+        let mut pieces = Pieces { done: Vec::new(), current: Vec::new(), left_bytes, selected };
+        pieces.reserve();
+        pieces
+    }
+
+    fn reserve(&mut self) {
+        // Two units of a stream that hardly writes have no need of the spare room.
+        let spare_bytes = SPARE_BYTES.min(self.left_bytes);
+        self.current = Vec::with_capacity(self.left_bytes.min(PIECE_BYTES) + spare_bytes);
+    }
+
+    /// Appends the units of a segment from one to another; consecutive ones of one database are copied
+    /// together.
+    fn append(&mut self, segment: &Segment, from: usize, to: usize) {
+        let mut start = segment.start_of(from);
+        let mut copied = start;
+        for unit in &segment.units[from..to] {
+            if *self.selected != Some(unit.first_db) {
+                self.copy(&segment.bytes[copied..start]);
+                copied = start;
+                append_select(&mut self.current, unit.first_db);
+            }
+            *self.selected = Some(unit.last_db);
+            start = unit.end;
+            if self.current.len() + start - copied >= PIECE_BYTES {
+                self.copy(&segment.bytes[copied..start]);
+                copied = start;
+                let piece = std::mem::take(&mut self.current);
+                self.done.push(piece);
+                self.reserve();
+            }
+        }
+        self.copy(&segment.bytes[copied..start]);
+    }
+
+    fn copy(&mut self, bytes: &[u8]) {
+        self.left_bytes -= bytes.len();
+        self.current.extend_from_slice(bytes);
+    }
+
+    fn finish(mut self) -> Vec<Vec<u8>> {
+        if !self.current.is_empty() {
+            self.done.push(self.current);
+        }
+        self.done
     }
 }
 
@@ -68,7 +126,7 @@ impl Segment {
 mod tests {
     use super::*;
     use crate::effect::batch::Batch;
-    use crate::effect::journal::Stream;
+    use crate::effect::segment::Stream;
 
     fn batch(effects: &[(u32, &str)]) -> Batch {
         let mut batch = Batch::default();
@@ -77,8 +135,8 @@ mod tests {
     }
 
     /// The words of a stream.
-    fn words(merged: &Merged) -> Vec<String> {
-        let text = String::from_utf8(merged.bytes.clone()).expect("words are text");
+    fn words(merged: &[Vec<u8>]) -> Vec<String> {
+        let text = String::from_utf8(merged.concat()).expect("words are text");
         text.split("\r\n").filter(|line| !line.is_empty() && !line.starts_with(['*', '$'])).map(str::to_owned).collect()
     }
 
@@ -90,7 +148,7 @@ mod tests {
         streams[1].push(3, &batch(&[(1, "b")]));
         streams[1].push(4, &batch(&[(0, "c")]));
         streams[1].push(9, &batch(&[(0, "later")]));
-        let mut segments: Vec<Segment> = streams.into_iter().map(Stream::into_segment).collect();
+        let mut segments: Vec<Segment> = streams.into_iter().map(|stream| stream.segment).collect();
         let mut selected = None;
         let merged = merge(&mut segments, 9, &mut selected);
         let expected =
@@ -98,6 +156,56 @@ mod tests {
         assert_eq!(words(&merged), expected);
         let rest = merge(&mut segments, 10, &mut selected);
         assert_eq!(words(&rest), ["SELECT", "0", "later"]);
-        assert!(segments.iter().all(|segment| segment.units.is_empty() && segment.batch.is_empty()));
+        assert!(segments.iter().all(|segment| segment.is_empty() && segment.bytes.is_empty()));
+        assert!(merge(&mut segments, 11, &mut selected).is_empty());
+    }
+
+    #[test]
+    fn a_stream_alone_is_taken_as_it_is() {
+        for (db, selected, expected) in [(0, 0, "a b c"), (1, 0, "SELECT 1 a b c")] {
+            let mut stream = Stream::default();
+            for (stamp, word) in (1..).zip(["a", "b", "c", "later"]) {
+                stream.push(stamp, &batch(&[(db, word)]));
+            }
+            let mut segments = [Segment::default(), stream.segment];
+            let mut selected = Some(selected);
+            assert_eq!(words(&merge(&mut segments, 4, &mut selected)).join(" "), expected);
+            assert_eq!(words(&merge(&mut segments, 9, &mut selected)), ["later"]);
+            assert!(merge(&mut segments, 9, &mut selected).is_empty());
+        }
+    }
+
+    #[test]
+    fn of_equal_stamps_the_lower_worker_comes_first() {
+        let mut streams = [Stream::default(), Stream::default(), Stream::default()];
+        for (stream, word) in streams.iter_mut().zip(["a", "b", "c"]) {
+            for stamp in 1..4 {
+                stream.push(stamp, &batch(&[(0, &format!("{word}{stamp}"))]));
+            }
+        }
+        let mut segments: Vec<Segment> = streams.into_iter().map(|stream| stream.segment).collect();
+        let merged = merge(&mut segments, 4, &mut Some(0));
+        assert_eq!(words(&merged), ["a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"]);
+    }
+
+    #[test]
+    fn deletions_are_units_of_their_own() {
+        let mut stream = Stream::default();
+        stream.push_each(7, &batch(&[(0, "x"), (2, "y")]));
+        assert_eq!(stream.clock(), 8);
+        let merged = merge(&mut [stream.segment], 9, &mut Some(0));
+        assert_eq!(words(&merged), ["x", "SELECT", "2", "y"]);
+    }
+
+    #[test]
+    fn pieces_end_with_units() {
+        let mut stream = Stream::default();
+        let word = "w".repeat(PIECE_BYTES / 3);
+        for stamp in 1..=7 {
+            stream.push(stamp, &batch(&[(0, &word)]));
+        }
+        let merged = merge(&mut [stream.segment], 8, &mut Some(0));
+        let ends: Vec<usize> = merged.iter().map(|piece| words(std::slice::from_ref(piece)).len()).collect();
+        assert_eq!(ends, [3, 3, 1]);
     }
 }

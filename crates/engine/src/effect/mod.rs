@@ -10,7 +10,9 @@
 //! | stream | the units that one worker committed, in order ([`journal`]) |
 //! | stamp | a unit's place in the merged order of all streams |
 //! | epoch | a stretch of time that the journal's thread ends; the high bits of a stamp |
-//! | consumer | a reader of the merged stream: a replica, the append-only file, slot migration |
+//! | log | the merged stream in memory, by offset ([`log`]) |
+//! | reader | what reads the log at a position of its own: a replica, the append-only file, slot migration |
+//! | backlog | what the log holds although all readers have passed it |
 //!
 //! # Where effects come from
 //!
@@ -39,23 +41,25 @@
 //! The journal's thread raises the epoch and waits until each worker has been seen between two
 //! turns or asleep since. From then on no unit can get a stamp of an earlier epoch, so those that
 //! exist, sorted, are a prefix of the merged order: it is closed under the order of shards,
-//! connections and units. A worker tells by one word of its own ([`journal::Attendance`]).
+//! connections and units. A worker tells by one word of its own ([`journal`]).
 //!
 //! # What it costs
 //!
-//! Without a consumer: one load and a branch in each turn. A command pays nothing, since whether
+//! Without a reader: one load and a branch in each turn. A command pays nothing, since whether
 //! the journal is on is a bit of the word that says whether anybody watches.
 
 pub(crate) mod batch;
 pub mod blocking;
 pub mod change;
-pub(crate) mod follower;
+pub mod follower;
 pub mod journal;
+pub mod log;
 mod merge;
 pub(crate) mod pending;
+mod segment;
 pub(crate) mod watches;
 
 pub use batch::Unit;
-pub(crate) use journal::Stream;
-pub use journal::{Consumer, ConsumerId, Journal};
+pub use journal::{Journal, Reader};
 pub(crate) use pending::Pending;
+pub(crate) use segment::Stream;

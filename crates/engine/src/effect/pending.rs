@@ -32,7 +32,9 @@ impl Pending {
     pub(crate) fn forget_command(&mut self) {
         self.is_changed = false;
         self.form = Form::Verbatim;
-        self.rewritten.clear();
+        if !self.rewritten.is_empty() {
+            self.rewritten.clear();
+        }
     }
 
     /// Adds the deletion of a key that expired or was evicted.

@@ -27,8 +27,8 @@ pub trait Workers: Send + Sync {
     fn publish(&self, worker: u32, published: Arc<Published>);
     /// Sends a command to a connection that sees every command (`MONITOR`).
     fn show(&self, monitor: Listener, line: Arc<[u8]>);
-    /// Sends a part of the stream of effects to a connection that follows it.
-    fn send_effects(&self, follower: Listener, bytes: Arc<[u8]>);
+    /// Wakes a connection that follows the stream of effects: there is more of it.
+    fn wake_follower(&self, follower: Listener);
 }
 
 /// Subscribers, monitors, clients that track, and the live settings: the same for all shards.

@@ -9,7 +9,6 @@ use pantala_resp::Version;
 use crate::clients::client::Client;
 use crate::clients::listener::{KINDS, Listener};
 use crate::command::SessionView;
-use crate::effect::ConsumerId;
 use crate::effect::follower::Follower;
 use crate::events::pubsub::Subscriptions;
 use crate::events::tracking::{Reader, SessionTracking};
@@ -60,7 +59,7 @@ pub struct Session {
     /// It sees every command (`MONITOR`).
     pub monitors: bool,
     /// It follows the stream of effects (`SYNC`).
-    pub follows: Option<ConsumerId>,
+    pub follows: Option<Box<Follower>>,
     /// `CLIENT CACHING` was sent, and the command that it is for not yet.
     pub caching: bool,
     /// As whose what it reads is noted, if it is. Follows from the fields around it.
@@ -114,16 +113,17 @@ impl Session {
     /// The journal's thread can't be started.
     pub fn follow_effects(&mut self, keyspace: &Keyspace) -> std::io::Result<()> {
         if self.follows.is_none() {
-            let follower = Follower::new(Arc::clone(keyspace.workers()), self.listener());
-            self.follows = Some(keyspace.attach_consumer(Box::new(follower))?);
+            let workers = Arc::clone(keyspace.workers());
+            let follower = Follower::new(keyspace.journal(), &keyspace.tuning, workers, self.listener())?;
+            self.follows = Some(Box::new(follower));
         }
         Ok(())
     }
 
     /// Ends [`Session::follow_effects`].
     pub fn leave_effects(&mut self, keyspace: &Keyspace) {
-        if let Some(consumer) = self.follows.take() {
-            keyspace.detach_consumer(consumer);
+        if let Some(follower) = self.follows.take() {
+            keyspace.leave_journal(follower.reader());
         }
     }
 

@@ -108,6 +108,12 @@ impl Executor<'_> {
                     "{} draws random numbers and does not propagate what it did",
                     command.full_name
                 );
+                if self.unit.depth == 0 && self.unit.batch.is_empty() {
+                    // A command alone, as most writes are: its effect needs no batch.
+                    let stamp = self.stamp(owned);
+                    self.stream.push_args(stamp, call.session.db, &call.args);
+                    return self.set_clocks(owned, stamp);
+                }
                 self.unit.batch.push_args(call.session.db, &call.args);
             }
             Form::Verbatim => {}

@@ -427,6 +427,13 @@ impl Executor<'_> {
     #[cold]
     fn run_watched(&mut self, access: &mut Access<'_>, call: &Call<'_>, reply: &mut Vec<u8>) {
         let keyspace = access.keyspace;
+        if !keyspace.tuning.is_watched_beside_journal() {
+            for ownership in access.owned.iter_mut() {
+                keyspace.shard(ownership).waiters.pending.forget_command();
+            }
+            call_handler(access, call, reply);
+            return self.commit(access, call);
+        }
         set_changer(keyspace, access.owned, Changer::from(&call.session));
         if keyspace.tuning.is_journaled() {
             // What a command marked that began before the journal was switched on is not this one's.

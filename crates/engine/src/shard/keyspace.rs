@@ -21,7 +21,7 @@ use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX};
 use pantala_base::mailbox::{Mailbox, Node};
 
 use crate::clients::listener::Listener;
-use crate::effect::{Consumer, ConsumerId, Journal};
+use crate::effect::{Journal, Reader};
 use crate::events::Workers;
 use crate::events::pubsub::Published;
 use crate::shard::message::Message;
@@ -109,8 +109,8 @@ impl Workers for Arc<[WorkerPort]> {
         self[monitor.worker as usize].send(Message::Monitored(monitor.connection, line));
     }
 
-    fn send_effects(&self, follower: Listener, bytes: Arc<[u8]>) {
-        self[follower.worker as usize].send(Message::Effects(follower.connection, bytes));
+    fn wake_follower(&self, follower: Listener) {
+        self[follower.worker as usize].send(Message::Effects(follower.connection));
     }
 }
 
@@ -240,24 +240,24 @@ impl Keyspace {
         &self.ports
     }
 
-    /// Returns the journal: the merged stream of effects and its consumers.
+    /// Returns the journal: the merged stream of effects and its readers.
     #[inline]
     pub fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    /// Has a consumer read the merged stream, from a point in the order that [`Consumer::begin`]
-    /// announces.
+    /// Removes a reader of the stream. After the last one nothing is recorded any more.
+    pub fn leave_journal(&self, reader: &Reader) {
+        self.journal.leave(&self.tuning, reader);
+    }
+
+    /// Starts or stops recording and merging the stream, and holding its backlog, whether or not it
+    /// has another reader.
     ///
     /// # Errors
     /// The journal's thread can't be started.
-    pub fn attach_consumer(&self, consumer: Box<dyn Consumer>) -> std::io::Result<ConsumerId> {
-        self.journal.attach(&self.tuning, consumer)
-    }
-
-    /// Detaches a consumer: it is dropped, and gets no more units once the thread knows.
-    pub fn detach_consumer(&self, id: ConsumerId) {
-        self.journal.detach(&self.tuning, id);
+    pub fn keep_journal(&self, is_kept: bool) -> std::io::Result<()> {
+        self.journal.keep(&self.tuning, is_kept)
     }
 
     /// Tracked keys, and the readers of all of them together.

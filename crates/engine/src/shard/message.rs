@@ -39,8 +39,8 @@ pub enum Message {
     Published(Arc<Published>),
     /// A command was run that one of its connections (token) is to see: `MONITOR`.
     Monitored(u64, Arc<[u8]>),
-    /// What the connection of this token, which follows the stream of effects, is sent.
-    Effects(u64, Arc<[u8]>),
+    /// The connection of this token follows the stream of effects, and there is more of it.
+    Effects(u64),
     /// Connections of this worker are to be told of keys that have changed.
     Told(Vec<News>),
     /// Say that no command is being run just now ([`Message::Settled`]), to that connection of another worker: it waits to tell its client that a pause has begun.

@@ -1,7 +1,5 @@
 //! Events of the loop, and messages for single connections.
 
-use std::sync::Arc;
-
 use pantala_runtime::{ConnId, Event, EventLoop};
 
 use super::frozen::Deferred;
@@ -31,12 +29,20 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
         match happened {
             Happened::Nothing => {}
             Happened::Changed(index) => {
-                if self.limits.weighing.is_on {
-                    self.weigh(index);
+                if self.limits.weighing.is_on | self.has_followers {
+                    self.after_change(index);
                 }
             }
             Happened::Failed(index) => self.close(index),
         }
+    }
+
+    #[cold]
+    fn after_change(&mut self, index: u32) {
+        if self.limits.weighing.is_on {
+            self.weigh(index);
+        }
+        self.follow_on(index);
     }
 
     /// Shows a command to a monitor, unless it is none any more.
@@ -47,18 +53,6 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
             let output = if connection.session.in_exec { &mut connection.news } else { &mut connection.output };
             output.extend_from_slice(line);
             if !self.closed_over_limit(index, line.len()) {
-                self.reactor.touch(index);
-            }
-        }
-    }
-
-    /// Sends the next part of the stream of effects to a connection that follows it.
-    pub fn send_effects(&mut self, wanted: u64, bytes: &Arc<[u8]>) {
-        let Some(index) = self.reactor.find_token(wanted) else { return };
-        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
-        if connection.session.follows.is_some() && connection.state != State::Closing {
-            connection.output.extend_from_slice(bytes);
-            if !self.closed_over_limit(index, bytes.len()) {
                 self.reactor.touch(index);
             }
         }

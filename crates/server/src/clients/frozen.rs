@@ -23,6 +23,8 @@ pub enum Deferred {
     OverLimit(u64),
     /// `CLIENT KILL`: the token, and the number of the client.
     Kill(u64, u64),
+    /// There is more of the stream of effects: the token.
+    Effects(u64),
 }
 
 impl Deferred {
@@ -31,7 +33,7 @@ impl Deferred {
         match self {
             Deferred::Output(token, _) => *token == wanted,
             Deferred::News(news) => news.connection == wanted,
-            Deferred::Event(_) | Deferred::OverLimit(_) | Deferred::Kill(..) => false,
+            Deferred::Event(_) | Deferred::OverLimit(_) | Deferred::Kill(..) | Deferred::Effects(_) => false,
         }
     }
 }
@@ -168,6 +170,7 @@ impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
                 }
                 Deferred::Kill(wanted, client) => self.kill(wanted, client),
                 Deferred::News(news) => self.tell_all(vec![news]),
+                Deferred::Effects(wanted) => self.follow(wanted),
                 Deferred::Output(wanted, output) => {
                     if let Some(index) = self.reactor.find_token(wanted) {
                         self.hand(index, &output);

@@ -6,6 +6,7 @@
 mod blocked;
 mod close;
 mod events;
+mod following;
 pub mod frozen;
 mod limits;
 mod memory;
@@ -49,6 +50,8 @@ pub struct Clients<'s, L: EventLoop, H> {
     pub frozen: Frozen,
     /// Output of closed connections.
     pub garbage: Garbage,
+    /// Some connections may follow the stream of effects: what they have sent is looked at.
+    pub has_followers: bool,
     /// When blocked connections time out: deadline in µs of the clock that never goes back, ticket of the waiter, index of the
     /// connection.
     deadlines: BTreeSet<(i64, u64, u32)>,
@@ -65,6 +68,7 @@ impl<'s, L: EventLoop, H: Abandon> Clients<'s, L, H> {
             limits: Limits::new(&reactor.settings, limits_clients),
             frozen: Frozen::default(),
             garbage: Garbage::default(),
+            has_followers: false,
             deadlines: BTreeSet::new(),
             reactor,
         }

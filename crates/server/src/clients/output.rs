@@ -9,7 +9,9 @@ use crate::config::{OutputLimit, Settings};
 
 /// The output limit of a connection: that of its class.
 pub fn output_limit<'s, H>(connection: &Connection<H>, settings: &'s Settings) -> &'s OutputLimit {
-    if connection.session.subscriptions.is_some() {
+    if connection.session.follows.is_some() {
+        &settings.output_limit_replica
+    } else if connection.session.subscriptions.is_some() {
         &settings.output_limit_pubsub
     } else {
         &settings.output_limit_normal

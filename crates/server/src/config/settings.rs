@@ -254,6 +254,8 @@ pub struct Settings {
     pub latency_percentiles: Vec<f64>,
     /// Most entries of the log of slow commands.
     pub slowlog_max_len: u64,
+    /// `repl-backlog-size`, bytes.
+    pub repl_backlog_bytes: u64,
     /// `repl-ping-replica-period`, s.
     pub repl_ping_period_s: u64,
     /// Most keys that are tracked for clients; 0: any.
@@ -381,6 +383,7 @@ impl Settings {
                 .filter_map(|word| word.parse().ok())
                 .collect(),
             slowlog_max_len: bytes(values, "slowlog-max-len"),
+            repl_backlog_bytes: bytes(values, "repl-backlog-size"),
             repl_ping_period_s: bytes(values, "repl-ping-replica-period"),
             tracking_table_max_keys: bytes(values, "tracking-table-max-keys"),
             notify_keyspace_events: EventClasses::from_bits(small(values, "notify-keyspace-events")),

@@ -218,7 +218,7 @@ pub static DIRECTIVES: &[Directive] = &[
     D::known("repl-disable-tcp-nodelay", Bool, "no"),
     D::live("repl-ping-replica-period", Integer(1, INT_MAX), "10").alias("repl-ping-slave-period"),
     D::known("repl-timeout", Integer(1, INT_MAX), "60"),
-    D::known("repl-backlog-size", Memory(1, LONG_MAX), "1048576"),
+    D::live("repl-backlog-size", Memory(1, LONG_MAX), "1048576"),
     D::known("repl-backlog-ttl", Integer(0, LONG_MAX), "3600"),
     D::known("min-replicas-to-write", COUNT, "0")
         .alias("min-slaves-to-write")

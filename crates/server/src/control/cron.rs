@@ -50,6 +50,7 @@ impl Control {
 }
 
 fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
+    let mut has_followers = false;
     for index in 0..dispatcher.clients.reactor.connections.len() {
         // The one that runs a script is looked at when that has ended.
         if dispatcher.clients.frozen.holds(index as u32) {
@@ -58,6 +59,7 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
         let reactor = &mut dispatcher.clients.reactor;
         let Some(connection) = &mut reactor.connections[index] else { continue };
         connection.tell_buffers(&reactor.io);
+        has_followers |= connection.session.follows.is_some();
         if idle_too_long(connection, &reactor.settings, reactor.clock.now_ms) {
             tracing::debug!("Closing idle client");
             dispatcher.clients.close(index as u32);
@@ -66,12 +68,14 @@ fn look_after_clients<L: EventLoop>(dispatcher: &mut Dispatcher<'_, L>) {
             dispatcher.clients.close(index as u32);
         }
     }
+    dispatcher.clients.has_followers &= has_followers;
 }
 
 fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> bool {
     settings.timeout_s > 0
         // Who listens may be silent.
         && connection.session.subscriptions.is_none()
+        && connection.session.follows.is_none()
         && !connection.session.monitors
         && matches!(connection.state, State::Open | State::Closing)
         && now_ms - connection.session.client.active_ms.load(Relaxed) > i64::from(settings.timeout_s) * 1000
@@ -81,8 +85,12 @@ fn idle_too_long(connection: &Connection, settings: &Settings, now_ms: i64) -> b
 /// the next one: the peer takes what it gets.
 fn over_soft_limit(connection: &mut Connection, settings: &Settings, now_ms: i64) -> bool {
     let limit = output_limit(connection, settings);
-    let above =
-        limit.soft_bytes > 0 && connection.sending.bytes > 0 && connection.pending_bytes() as u64 > limit.soft_bytes;
+    // What a follower has not been given yet is in the log.
+    let is_above = || {
+        let behind_bytes = connection.session.follows.as_ref().map_or(0, |follower| follower.reader().behind_bytes());
+        connection.pending_bytes() as u64 + behind_bytes > limit.soft_bytes
+    };
+    let above = limit.soft_bytes > 0 && connection.sending.bytes > 0 && is_above();
     if !above {
         connection.sending.above_soft_limit_since_ms = None;
         return false;

@@ -63,7 +63,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 }
                 Message::Published(_) => unreachable!("seen to above"),
                 Message::Monitored(wanted, line) => self.clients.show(wanted, &line),
-                Message::Effects(wanted, bytes) => self.clients.send_effects(wanted, &bytes),
+                Message::Effects(wanted) => self.clients.follow(wanted),
                 Message::Told(news) => self.clients.tell_all(news),
                 Message::Kill(wanted, client) => self.clients.kill(wanted, client),
                 // Between two windows, as now, it is told so.

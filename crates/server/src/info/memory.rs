@@ -39,12 +39,13 @@ pub(super) fn memory(text: &mut Text, server: &Server) {
     text.field("rss_overhead_bytes", 0);
     text.field("mem_fragmentation_ratio", format_args!("{ratio:.2}"));
     text.field("mem_fragmentation_bytes", beyond_used);
-    text.zeros(&[
-        "mem_not_counted_for_evict",
-        "mem_replication_backlog",
-        "mem_total_replication_buffers",
-        "mem_clients_slaves",
-    ]);
+    // Those of the stream don't count in used_memory.
+    let stream_bytes = server.keyspace().journal().memory_bytes();
+    let backlog_bytes = stream_bytes.min(server.config().settings().repl_backlog_bytes);
+    text.field("mem_not_counted_for_evict", 0);
+    text.field("mem_replication_backlog", backlog_bytes);
+    text.field("mem_total_replication_buffers", stream_bytes);
+    text.field("mem_clients_slaves", stream_bytes - backlog_bytes);
     text.field("mem_clients_normal", memory.clients_bytes);
     text.zeros(&["mem_cluster_links", "mem_aof_buffer"]);
     text.field("mem_allocator", "mimalloc");

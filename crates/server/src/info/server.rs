@@ -14,9 +14,6 @@ const LRU_CLOCK_WRAP_S: i64 = 1 << 24;
 
 const S_PER_DAY: i64 = 86_400;
 
-/// Default of `repl-backlog-size`, bytes.
-const REPL_BACKLOG_BYTES: u64 = 1024 * 1024;
-
 pub(super) fn server(text: &mut Text, server: &Server) {
     let (facts, settings) = (server.facts(), server.config().settings());
     let (now_us, system) = (server.now_us(), rustix::system::uname());
@@ -72,11 +69,14 @@ pub(super) fn replication(text: &mut Text, server: &Server) {
     text.field("master_failover_state", "no-failover");
     text.field("master_replid", &server.facts().run_id);
     text.field("master_replid2", "0".repeat(40));
-    text.field("master_repl_offset", 0);
+    let (held, is_active) = server.keyspace().journal().held();
+    text.field("master_repl_offset", held.end);
     text.field("second_repl_offset", -1);
-    text.field("repl_backlog_active", 0);
-    text.field("repl_backlog_size", REPL_BACKLOG_BYTES);
-    text.zeros(&["repl_backlog_first_byte_offset", "repl_backlog_histlen"]);
+    text.field("repl_backlog_active", u8::from(is_active));
+    text.field("repl_backlog_size", server.config().settings().repl_backlog_bytes);
+    // As in Redis, which counts bytes from 1.
+    text.field("repl_backlog_first_byte_offset", if is_active { held.start + 1 } else { 0 });
+    text.field("repl_backlog_histlen", held.end - held.start);
 }
 
 pub(super) fn cpu(text: &mut Text, _: &Server) {

@@ -1,0 +1,598 @@
+//! The merged stream in memory: written once, read by several readers, each at its own position.
+//!
+//! ```text
+//! offset   start                                         end
+//!            ├──── chunk ────┬── chunk ──┬──── chunk ────┬─ tail ─┤   ◄── append
+//!                            ▲                      ▲             ▲
+//!                        replica A              replica B      file
+//! ```
+//!
+//! A byte has one offset for as long as the server runs. Chunks never change, and readers that are
+//! sent the same chunk share its memory. Short parts are gathered in the tail first, which is copied
+//! to its readers.
+//!
+//! | held | until |
+//! | --- | --- |
+//! | a chunk | all readers have passed it, and the chunks behind it are a backlog of the configured size |
+//! | what a reader has not read | it is longer than the reader's bound: the reader is cut off |
+//!
+//! So a slow reader takes at most its bound of memory, and writers never wait for it. A reader may
+//! start at any offset that is still held.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use pantala_base::{Outgoing, SharedBytes};
+
+/// Length up to which parts are gathered in the tail, bytes. Beyond it a chunk of its own, which is
+/// shared, costs less than the copies.
+pub(crate) const TAIL_BYTES_MAX: usize = 16 * 1024;
+
+/// Number of a reader: unique while the server runs.
+pub(crate) type ReaderId = u64;
+
+/// Called when there is something for a reader that had read everything, or when it was cut off. Must
+/// be cheap and must not read: it is called by the journal's thread.
+pub type Wake = Arc<dyn Fn() + Send + Sync>;
+
+/// Where a reader starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At a point in the order that is later than the call: the next one where nothing is half
+    /// recorded. The stream selects a database behind it.
+    Now,
+    /// At an offset that is still held. The reader knows which database is selected there.
+    At(u64),
+}
+
+/// A reader has asked for an offset that is not held: the offsets that are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotHeld(pub Range<u64>);
+
+/// Why a reader was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutOff {
+    /// How many bytes it was behind the end of the stream.
+    pub behind_bytes: u64,
+    /// How many it was allowed to be.
+    pub bytes_max: u64,
+}
+
+/// What a reader has before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// Its start has not been reached.
+    NotStarted,
+    /// Nothing: it is woken when there is something.
+    Nothing,
+    /// More than it took.
+    More,
+    /// Nothing for ever: it was too far behind.
+    CutOff(CutOff),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It asked to start, and the epoch in which it did has not ended. `true`: the one that ends next
+    /// is a later one.
+    Joining(bool),
+    /// It reads on from this offset.
+    At(u64),
+    CutOff(CutOff),
+}
+
+/// A reader's place in the log.
+struct Place {
+    id: ReaderId,
+    state: State,
+    /// How far behind the end it may be.
+    bytes_max: Arc<AtomicU64>,
+    wake: Wake,
+    /// It has read everything, and is to be woken.
+    is_waiting: bool,
+    /// It discards everything as soon as that is appended: with it, there is a stream.
+    discards: bool,
+}
+
+impl Place {
+    fn may_start(&self) -> bool {
+        self.state == State::Joining(true)
+    }
+}
+
+struct Chunk {
+    start: u64,
+    bytes: Arc<SharedBytes>,
+}
+
+impl Chunk {
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+/// See the head of this module.
+pub(crate) struct Log {
+    chunks: VecDeque<Chunk>,
+    tail: Vec<u8>,
+    /// The offset behind the last byte.
+    end: u64,
+    backlog_bytes: u64,
+    places: Vec<Place>,
+    last_id: ReaderId,
+    /// Memory of chunks, those included that readers hold and the log does not any more.
+    chunk_bytes: Arc<AtomicU64>,
+}
+
+/// What a change of the log leaves to be done when it is unlocked.
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Aftermath {
+    wakes: Vec<Wake>,
+    freed: Vec<Chunk>,
+}
+
+impl Aftermath {
+    /// Wakes readers and frees memory: not under the lock that workers take to read.
+    pub(crate) fn settle(self) {
+        drop(self.freed);
+        self.wakes.iter().for_each(|wake| wake());
+    }
+}
+
+impl Log {
+    pub(crate) fn new() -> Self {
+        Log {
+            chunks: VecDeque::new(),
+            tail: Vec::new(),
+            end: 0,
+            backlog_bytes: 0,
+            places: Vec::new(),
+            last_id: 0,
+            chunk_bytes: Arc::default(),
+        }
+    }
+
+    /// Returns its memory, bytes: what is held, and what readers still have of it.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.chunk_bytes.load(Relaxed) + self.tail.len() as u64
+    }
+
+    /// The offsets that are held.
+    pub(crate) fn held(&self) -> Range<u64> {
+        let start = self.chunks.front().map_or(self.end - self.tail.len() as u64, |chunk| chunk.start);
+        start..self.end
+    }
+
+    /// Sets how many bytes are held for readers that are yet to come.
+    pub(crate) fn set_backlog(&mut self, bytes: u64) {
+        self.backlog_bytes = bytes;
+    }
+
+    /// Returns whether the stream has to be recorded: it has readers, or is about to have some.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.places.iter().any(|place| !matches!(place.state, State::CutOff(_)))
+    }
+
+    /// Returns whether readers have started: the stream has no gap since.
+    pub(crate) fn has_readers(&self) -> bool {
+        self.places.iter().any(|place| matches!(place.state, State::At(_)))
+    }
+
+    /// Returns whether readers wait for their start.
+    pub(crate) fn has_joining(&self) -> bool {
+        self.places.iter().any(|place| matches!(place.state, State::Joining(_)))
+    }
+
+    /// Adds a reader.
+    ///
+    /// # Errors
+    /// Its start is not held.
+    pub(crate) fn join(&mut self, start: Start, bytes_max: Arc<AtomicU64>, wake: Wake) -> Result<ReaderId, NotHeld> {
+        let state = match start {
+            Start::Now => State::Joining(false),
+            Start::At(offset) if self.has_readers() && (self.held().start..=self.end).contains(&offset) => {
+                State::At(offset)
+            }
+            Start::At(_) => return Err(NotHeld(self.held())),
+        };
+        Ok(self.add(state, bytes_max, wake, false))
+    }
+
+    /// Adds a reader that discards everything as soon as that is appended: there is a stream, and
+    /// its backlog is held, whether or not others read.
+    pub(crate) fn join_discarding(&mut self) -> ReaderId {
+        self.add(State::Joining(false), Arc::new(AtomicU64::new(u64::MAX)), Arc::new(|| {}), true)
+    }
+
+    fn add(&mut self, state: State, bytes_max: Arc<AtomicU64>, wake: Wake, discards: bool) -> ReaderId {
+        self.last_id += 1;
+        self.places.push(Place { id: self.last_id, state, bytes_max, wake, is_waiting: true, discards });
+        self.last_id
+    }
+
+    /// Removes a reader.
+    pub(crate) fn leave(&mut self, id: ReaderId) -> Aftermath {
+        self.places.retain(|place| place.id != id);
+        self.free()
+    }
+
+    /// An epoch ends next: readers that have joined by now may start behind it.
+    pub(crate) fn end_of_epoch_comes(&mut self) {
+        for place in &mut self.places {
+            if place.state == State::Joining(false) {
+                place.state = State::Joining(true);
+            }
+        }
+    }
+
+    /// Appends whole units, and has the readers start that joined before the epoch which ended with
+    /// them. Returns whether any did.
+    pub(crate) fn append(&mut self, pieces: Vec<Vec<u8>>) -> (bool, Aftermath) {
+        // A stream is of no use to a reader that has not read it from its start.
+        if self.has_readers() {
+            pieces.into_iter().for_each(|piece| self.append_piece(piece));
+        }
+        let started = self.start_joined();
+        for place in self.places.iter_mut().filter(|place| place.discards) {
+            if matches!(place.state, State::At(_)) {
+                place.state = State::At(self.end);
+            }
+        }
+        self.cut_off(0);
+        let has_started = !started.is_empty();
+        let mut aftermath = self.free();
+        aftermath.wakes.extend(started);
+        (has_started, aftermath)
+    }
+
+    /// Has the readers start here that may, and returns how they are woken.
+    fn start_joined(&mut self) -> Vec<Wake> {
+        if self.places.iter().any(Place::may_start) && !self.has_readers() {
+            self.restart();
+        }
+        let mut wakes = Vec::new();
+        for place in self.places.iter_mut().filter(|place| place.may_start()) {
+            place.state = State::At(self.end);
+            wakes.push(Arc::clone(&place.wake));
+        }
+        wakes
+    }
+
+    fn append_piece(&mut self, piece: Vec<u8>) {
+        self.end += piece.len() as u64;
+        if self.tail.len() + piece.len() <= TAIL_BYTES_MAX {
+            return self.tail.extend_from_slice(&piece);
+        }
+        let piece_start = self.end - piece.len() as u64;
+        self.end_tail(piece_start);
+        if piece.len() <= TAIL_BYTES_MAX {
+            self.tail.extend_from_slice(&piece);
+        } else {
+            self.push_chunk(piece_start, piece);
+        }
+    }
+
+    fn end_tail(&mut self, end: u64) {
+        if !self.tail.is_empty() {
+            let tail = self.tail.clone();
+            self.tail.clear();
+            self.push_chunk(end - tail.len() as u64, tail);
+        }
+    }
+
+    fn push_chunk(&mut self, start: u64, bytes: Vec<u8>) {
+        debug_assert!(self.chunks.back().is_none_or(|last| last.end() == start), "no gap within the log");
+        self.chunks.push_back(Chunk { start, bytes: SharedBytes::new(bytes, &self.chunk_bytes) });
+    }
+
+    /// Forgets everything: what follows does not follow what was held. No old offset is an offset of
+    /// what follows.
+    fn restart(&mut self) {
+        self.chunks.clear();
+        self.tail.clear();
+        self.end += 1;
+    }
+
+    /// Cuts off readers that are behind by more than their bound, with so many bytes that are yet to be
+    /// appended.
+    pub(crate) fn cut_off(&mut self, pending_bytes: u64) {
+        for place in &mut self.places {
+            let behind_bytes = match place.state {
+                State::At(position) => self.end - position + pending_bytes,
+                State::Joining(_) => pending_bytes,
+                State::CutOff(_) => continue,
+            };
+            let bytes_max = place.bytes_max.load(Relaxed);
+            if behind_bytes > bytes_max {
+                place.state = State::CutOff(CutOff { behind_bytes, bytes_max });
+                place.is_waiting = true;
+            }
+        }
+    }
+
+    /// Frees chunks that neither a reader nor the backlog needs, and finds the readers that are to be woken.
+    pub(crate) fn free(&mut self) -> Aftermath {
+        let mut aftermath = Aftermath::default();
+        let mut needed_from = self.end.saturating_sub(self.backlog_bytes);
+        for place in &mut self.places {
+            let has_news = match place.state {
+                State::Joining(_) => false,
+                State::At(position) => {
+                    needed_from = needed_from.min(position);
+                    position < self.end
+                }
+                State::CutOff(_) => true,
+            };
+            if has_news && std::mem::take(&mut place.is_waiting) {
+                aftermath.wakes.push(Arc::clone(&place.wake));
+            }
+        }
+        if !self.is_wanted() {
+            // No reader can continue here: what comes next is not recorded.
+            needed_from = self.end;
+            self.tail = Vec::new();
+        }
+        while let Some(first) = self.chunks.front()
+            && first.end() <= needed_from
+        {
+            aftermath.freed.extend(self.chunks.pop_front());
+        }
+        aftermath
+    }
+
+    /// Adds what a reader reads next to `into`, until that has at least `bytes`, and returns what is
+    /// ahead of it then.
+    pub(crate) fn read(&mut self, id: ReaderId, bytes: usize, into: &mut Vec<Outgoing>) -> Ahead {
+        let Some(place) = self.places.iter_mut().find(|place| place.id == id) else { return Ahead::Nothing };
+        let position = match place.state {
+            State::Joining(_) => return Ahead::NotStarted,
+            State::CutOff(why) => return Ahead::CutOff(why),
+            State::At(position) => position,
+        };
+        let (mut at, limit) = (position, position.saturating_add(bytes as u64));
+        let first = self.chunks.partition_point(|chunk| chunk.end() <= at);
+        for chunk in self.chunks.range(first..) {
+            if at >= limit {
+                break;
+            }
+            let skipped = (at - chunk.start) as usize;
+            into.push(match skipped {
+                0 => Arc::clone(&chunk.bytes).into(),
+                _ => chunk.bytes[skipped..].to_vec().into(),
+            });
+            at = chunk.end();
+        }
+        let tail_start = self.end - self.tail.len() as u64;
+        if at >= tail_start && at < limit && at < self.end {
+            into.push(self.tail[(at - tail_start) as usize..].to_vec().into());
+            at = self.end;
+        }
+        place.state = State::At(at);
+        place.is_waiting = at == self.end;
+        if place.is_waiting { Ahead::Nothing } else { Ahead::More }
+    }
+
+    /// Returns the offset at which a reader reads on, once it has started.
+    pub(crate) fn position(&self, id: ReaderId) -> Option<u64> {
+        match self.places.iter().find(|place| place.id == id)?.state {
+            State::At(position) => Some(position),
+            State::Joining(_) | State::CutOff(_) => None,
+        }
+    }
+
+    /// Returns how many bytes a reader has before it.
+    pub(crate) fn behind_bytes(&self, id: ReaderId) -> u64 {
+        self.position(id).map_or(0, |position| self.end - position)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// Bytes of a chunk in these tests: too many for the tail.
+    const CHUNK_BYTES: usize = TAIL_BYTES_MAX + 1;
+
+    struct Watched {
+        log: Log,
+        wakes: Arc<AtomicUsize>,
+        /// All that was appended since the log was last restarted, and at what offset that began.
+        written: Vec<u8>,
+        start: u64,
+    }
+
+    impl Watched {
+        fn new() -> Self {
+            Watched { log: Log::new(), wakes: Arc::default(), written: Vec::new(), start: 0 }
+        }
+
+        fn join(&mut self, start: Start, bytes_max: u64) -> Result<ReaderId, NotHeld> {
+            let wakes = Arc::clone(&self.wakes);
+            let wake = Arc::new(move || _ = wakes.fetch_add(1, Relaxed));
+            self.log.join(start, Arc::new(AtomicU64::new(bytes_max)), wake)
+        }
+
+        /// Ends an epoch in which so many bytes were written.
+        fn epoch(&mut self, bytes: usize) {
+            let written: Vec<u8> = (0..bytes).map(|at| (self.written.len() + at) as u8).collect();
+            self.log.end_of_epoch_comes();
+            let pieces = if bytes == 0 { Vec::new() } else { vec![written.clone()] };
+            let (has_started, aftermath) = self.log.append(pieces);
+            aftermath.settle();
+            if has_started && self.log.places.len() == 1 {
+                (self.written, self.start) = (Vec::new(), self.log.end);
+            } else {
+                self.written.extend(written);
+            }
+        }
+
+        fn started(&mut self, bytes_max: u64) -> ReaderId {
+            let id = self.join(Start::Now, bytes_max).expect("now is always held");
+            self.epoch(0);
+            id
+        }
+
+        /// Reads at least so many bytes and checks that they are those at the reader's offset.
+        fn read(&mut self, id: ReaderId, bytes: usize) -> (usize, Ahead) {
+            let position = self.log.position(id);
+            let mut parts = Vec::new();
+            let ahead = self.log.read(id, bytes, &mut parts);
+            let read: Vec<u8> = parts.iter().flat_map(|part| part.bytes().to_vec()).collect();
+            if let Some(position) = position {
+                let from = (position - self.start) as usize;
+                assert_eq!(read, self.written[from..from + read.len()]);
+            }
+            self.log.free().settle();
+            (read.len(), ahead)
+        }
+
+        fn held(&self) -> usize {
+            let held = self.log.held();
+            (held.end - held.start) as usize
+        }
+    }
+
+    #[test]
+    fn readers_read_the_same_bytes_each_at_its_own_position() {
+        let mut log = Watched::new();
+        let fast = log.started(u64::MAX);
+        log.epoch(10);
+        let slow = log.join(Start::Now, u64::MAX).expect("now");
+        assert_eq!(log.read(slow, 1), (0, Ahead::NotStarted));
+        log.epoch(5);
+        assert_eq!(log.read(fast, usize::MAX), (15, Ahead::Nothing));
+        // What was written in the epoch in which it joined is not its own.
+        assert_eq!(log.read(slow, usize::MAX), (0, Ahead::Nothing));
+        for _ in 0..4 {
+            log.epoch(CHUNK_BYTES);
+            log.epoch(7);
+            assert_eq!(log.read(fast, usize::MAX), (CHUNK_BYTES + 7, Ahead::Nothing));
+        }
+        assert_eq!(log.read(slow, 1), (CHUNK_BYTES, Ahead::More));
+        assert_eq!(log.read(slow, 8).1, Ahead::More);
+        while log.read(slow, 1).1 == Ahead::More {}
+        assert_eq!(log.log.position(slow), log.log.position(fast));
+        assert!(log.held() <= TAIL_BYTES_MAX, "{}", log.held());
+    }
+
+    #[test]
+    fn a_reader_beyond_its_bound_is_cut_off_and_holds_nothing() {
+        let mut log = Watched::new();
+        let bound = 3 * CHUNK_BYTES as u64;
+        let (slow, fast) = (log.started(bound), log.join(Start::Now, bound).expect("now"));
+        log.epoch(0);
+        for _ in 0..3 {
+            log.epoch(CHUNK_BYTES);
+            assert_eq!(log.read(fast, usize::MAX), (CHUNK_BYTES, Ahead::Nothing));
+        }
+        assert_eq!(log.held() as u64, bound);
+        assert_eq!(log.log.behind_bytes(slow), bound);
+        let wakes = log.wakes.load(Relaxed);
+        log.epoch(1);
+        let why = CutOff { behind_bytes: bound + 1, bytes_max: bound };
+        assert_eq!(log.read(slow, usize::MAX), (0, Ahead::CutOff(why)));
+        assert_eq!(log.read(fast, usize::MAX), (1, Ahead::Nothing));
+        // Both were woken, the slow one although it was not waiting.
+        assert_eq!(log.wakes.load(Relaxed), wakes + 2);
+        assert!(log.held() <= TAIL_BYTES_MAX);
+        assert!(log.log.chunk_bytes.load(Relaxed) <= TAIL_BYTES_MAX as u64);
+    }
+
+    #[test]
+    fn what_is_yet_to_be_merged_counts_against_the_bound() {
+        let mut log = Watched::new();
+        let started = log.started(100);
+        log.epoch(40);
+        let joining = log.join(Start::Now, 60).expect("now");
+        log.log.cut_off(60);
+        assert_eq!((log.read(started, 0).1, log.read(joining, 0).1), (Ahead::More, Ahead::NotStarted));
+        log.log.cut_off(61);
+        assert!(matches!(log.read(started, 0).1, Ahead::CutOff(_)));
+        assert!(matches!(log.read(joining, 0).1, Ahead::CutOff(_)));
+        assert!(!log.log.is_wanted());
+    }
+
+    #[test]
+    fn a_reader_starts_at_an_older_offset_that_is_still_held() {
+        let mut log = Watched::new();
+        log.log.set_backlog(2 * CHUNK_BYTES as u64);
+        let first = log.started(u64::MAX);
+        let start = log.log.position(first).expect("it has started");
+        for _ in 0..5 {
+            log.epoch(CHUNK_BYTES);
+            log.read(first, usize::MAX);
+        }
+        log.epoch(3);
+        log.read(first, usize::MAX);
+        let held = log.log.held();
+        assert_eq!(held, start + 3 * CHUNK_BYTES as u64..start + 5 * CHUNK_BYTES as u64 + 3);
+        for offset in [held.start, held.start + 1, held.end - 3 - CHUNK_BYTES as u64, held.end - 1, held.end] {
+            let id = log.join(Start::At(offset), u64::MAX).expect("it is held");
+            let (read, ahead) = log.read(id, usize::MAX);
+            assert_eq!((read as u64, ahead), (held.end - offset, Ahead::Nothing));
+            log.log.leave(id).settle();
+        }
+        for offset in [0, held.start - 1, held.end + 1] {
+            assert_eq!(log.join(Start::At(offset), u64::MAX), Err(NotHeld(held.clone())));
+        }
+    }
+
+    #[test]
+    fn a_log_without_readers_is_empty_and_its_offsets_end() {
+        let mut log = Watched::new();
+        log.log.set_backlog(u64::MAX);
+        let first = log.started(u64::MAX);
+        log.epoch(CHUNK_BYTES);
+        log.epoch(9);
+        let end = log.log.held().end;
+        log.log.leave(first).settle();
+        assert_eq!((log.log.held(), log.log.chunk_bytes.load(Relaxed)), (end..end, 0));
+        // What is written now is not recorded.
+        assert!(log.join(Start::At(end), u64::MAX).is_err());
+        log.epoch(30);
+        let second = log.started(u64::MAX);
+        assert!(log.join(Start::At(end), u64::MAX).is_err());
+        assert_eq!(log.log.position(second), Some(end + 1));
+    }
+
+    #[test]
+    fn a_reader_that_discards_has_the_backlog_held_without_another() {
+        let mut log = Watched::new();
+        log.log.set_backlog(CHUNK_BYTES as u64);
+        let keeper = log.log.join_discarding();
+        log.epoch(5);
+        for _ in 0..4 {
+            log.epoch(CHUNK_BYTES);
+        }
+        let held = log.log.held();
+        assert_eq!(held.end - held.start, CHUNK_BYTES as u64);
+        let late = log.join(Start::At(held.start), u64::MAX).expect("it is held");
+        assert_eq!(log.read(late, usize::MAX), (CHUNK_BYTES, Ahead::Nothing));
+        log.log.leave(late).settle();
+        log.log.leave(keeper).settle();
+        assert_eq!(log.held(), 0);
+    }
+
+    #[test]
+    fn a_reader_is_woken_once_until_it_has_read_everything() {
+        let mut log = Watched::new();
+        let id = log.started(u64::MAX);
+        assert_eq!(log.wakes.load(Relaxed), 1, "it is woken for its start");
+        for _ in 0..3 {
+            log.epoch(1);
+        }
+        assert_eq!(log.wakes.load(Relaxed), 2);
+        log.epoch(CHUNK_BYTES);
+        assert_eq!(log.read(id, 1).1, Ahead::More);
+        log.epoch(1);
+        assert_eq!(log.wakes.load(Relaxed), 2);
+        assert_eq!(log.read(id, usize::MAX).1, Ahead::Nothing);
+        log.epoch(1);
+        assert_eq!(log.wakes.load(Relaxed), 3);
+    }
+}

@@ -1,0 +1,185 @@
+//! What a worker has committed and the journal's thread has not merged yet.
+
+use pantala_resp::Args;
+
+use crate::effect::batch::{Batch, encode, encode_args};
+
+/// Capacity that an emptied segment keeps, bytes: some milliseconds of writes.
+const KEPT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Units that an emptied segment keeps memory for: as many as [`KEPT_BYTES_MAX`] holds of short ones.
+const KEPT_UNITS_MAX: usize = KEPT_BYTES_MAX / 64;
+
+/// A unit of a stream: 32 bytes beside its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StampedUnit {
+    pub(crate) stamp: u64,
+    /// Where it ends in [`Segment::bytes`].
+    pub(crate) end: usize,
+    /// The database that must be selected in front of it.
+    pub(crate) first_db: u32,
+    /// The database that is selected behind it.
+    pub(crate) last_db: u32,
+}
+
+/// Units of one worker with ascending stamps, encoded as they go into the merged stream: several
+/// effects between `MULTI` and `EXEC`. Only the `SELECT` in front of a unit is missing, which
+/// depends on the unit that comes before it in the merged order.
+#[derive(Debug, Default)]
+pub(crate) struct Segment {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) units: Vec<StampedUnit>,
+}
+
+impl Segment {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
+    /// Adds the command of one effect.
+    fn push_args(&mut self, stamp: u64, db: u32, args: &Args<'_>) {
+        encode_args(&mut self.bytes, args);
+        self.end_unit(stamp, db, db);
+    }
+
+    /// Adds one effect that is encoded already.
+    fn push_encoded(&mut self, stamp: u64, db: u32, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.end_unit(stamp, db, db);
+    }
+
+    /// Adds the effects of a batch, at least one, as one unit.
+    fn push(&mut self, stamp: u64, batch: &Batch) {
+        let first_db = batch.effects[0].db;
+        if let [effect] = batch.effects.as_slice() {
+            return self.push_encoded(stamp, effect.db, &batch.bytes);
+        }
+        let (mut selected, mut start) = (first_db, 0);
+        encode(&mut self.bytes, 1, std::iter::once(&b"MULTI"[..]));
+        for effect in &batch.effects {
+            select(&mut self.bytes, &mut selected, effect.db);
+            self.bytes.extend_from_slice(&batch.bytes[start..effect.end]);
+            start = effect.end;
+        }
+        encode(&mut self.bytes, 1, std::iter::once(&b"EXEC"[..]));
+        self.end_unit(stamp, first_db, selected);
+    }
+
+    fn end_unit(&mut self, stamp: u64, first_db: u32, last_db: u32) {
+        self.units.push(StampedUnit { stamp, end: self.bytes.len(), first_db, last_db });
+    }
+
+    /// Moves all units of another segment, which are later, behind those of this one.
+    pub(crate) fn append(&mut self, other: &mut Segment) {
+        if self.is_empty() {
+            // Both keep their memory: the emptied one is filled next.
+            return std::mem::swap(self, other);
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&other.bytes);
+        self.units.extend(other.units.iter().map(|unit| StampedUnit { end: start + unit.end, ..*unit }));
+        other.clear();
+    }
+
+    /// Returns how many units are earlier than a stamp, and how many bytes they have.
+    pub(crate) fn due_before(&self, stamp: u64) -> (usize, usize) {
+        let due = match self.units.last() {
+            Some(last) if last.stamp < stamp => self.units.len(),
+            _ => self.units.partition_point(|unit| unit.stamp < stamp),
+        };
+        (due, self.start_of(due))
+    }
+
+    /// Returns where a unit starts in [`Segment::bytes`].
+    pub(crate) fn start_of(&self, unit: usize) -> usize {
+        unit.checked_sub(1).map_or(0, |before| self.units[before].end)
+    }
+
+    /// Removes the first units.
+    pub(crate) fn drop_first(&mut self, due: usize) {
+        if due == self.units.len() {
+            return self.clear();
+        }
+        let bytes = self.start_of(due);
+        self.units.drain(..due);
+        self.bytes.drain(..bytes);
+        self.units.iter_mut().for_each(|unit| unit.end -= bytes);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.units.clear();
+        if self.bytes.capacity() > KEPT_BYTES_MAX {
+            self.bytes = Vec::new();
+        }
+        if self.units.capacity() > KEPT_UNITS_MAX {
+            self.units = Vec::new();
+        }
+    }
+}
+
+/// Appends `SELECT` unless that database is selected already.
+#[inline]
+pub(crate) fn select(bytes: &mut Vec<u8>, selected: &mut u32, db: u32) {
+    if *selected != db {
+        *selected = db;
+        append_select(bytes, db);
+    }
+}
+
+/// Appends `SELECT`.
+#[cold]
+pub(crate) fn append_select(bytes: &mut Vec<u8>, db: u32) {
+    encode(bytes, 2, [&b"SELECT"[..], db.to_string().as_bytes()].into_iter());
+}
+
+/// A worker's own end of its stream.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    pub(crate) segment: Segment,
+    clock: u64,
+}
+
+impl Stream {
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segment.is_empty()
+    }
+
+    /// Takes up a clock that this worker, or one of its connections, has seen.
+    #[inline]
+    pub(crate) fn observe(&mut self, clock: u64) {
+        self.clock = self.clock.max(clock);
+    }
+
+    /// Adds a unit, not an empty one. Its stamp must be later than the stream's clock.
+    pub(crate) fn push(&mut self, stamp: u64, batch: &Batch) {
+        self.advance(stamp);
+        self.segment.push(stamp, batch);
+    }
+
+    /// Adds a unit of one effect: a command as the client sent it.
+    pub(crate) fn push_args(&mut self, stamp: u64, db: u32, args: &Args<'_>) {
+        self.advance(stamp);
+        self.segment.push_args(stamp, db, args);
+    }
+
+    /// Adds each effect as a unit of its own, with ascending stamps from this one on.
+    pub(crate) fn push_each(&mut self, stamp: u64, batch: &Batch) {
+        let mut start = 0;
+        for (stamp, effect) in (stamp..).zip(&batch.effects) {
+            self.advance(stamp);
+            self.segment.push_encoded(stamp, effect.db, &batch.bytes[start..effect.end]);
+            start = effect.end;
+        }
+    }
+
+    fn advance(&mut self, stamp: u64) {
+        assert!(stamp > self.clock, "stamps of a stream ascend");
+        self.clock = stamp;
+    }
+}

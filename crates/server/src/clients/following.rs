@@ -1,0 +1,73 @@
+//! Connections that follow the stream of effects (`SYNC`).
+//!
+//! A connection has at most a window of the stream in its output; the rest stays in the log, which
+//! all followers share ([`pantala_engine::effect`]). It reads on when some of that has been sent. So a
+//! slow replica costs what the log holds for it, and is closed when that is more than
+//! `client-output-buffer-limit` allows its class.
+
+use pantala_engine::effect::log::{Ahead, CutOff};
+use pantala_runtime::{EventLoop, Outgoing};
+use pantala_session::State;
+use pantala_session::output::PIECE_BYTES_MIN;
+
+use super::frozen::Deferred;
+use super::{Abandon, Clients};
+
+/// Output of a follower up to which it reads on, bytes: what a socket takes at a time, twice. More
+/// would only move from the log, where it is shared, to the connection.
+const WINDOW_BYTES: usize = 1024 * 1024;
+
+impl<L: EventLoop, H: Abandon> Clients<'_, L, H> {
+    /// There is more of the stream for the connection of this token, or it was cut off.
+    pub fn follow(&mut self, wanted: u64) {
+        let Some(index) = self.reactor.find_token(wanted) else { return };
+        if self.frozen.holds(index) {
+            return self.frozen.defer(Deferred::Effects(wanted));
+        }
+        self.has_followers = true;
+        self.follow_on(index);
+    }
+
+    /// Gives a connection more of the stream, if it follows it and has room in its window.
+    pub(super) fn follow_on(&mut self, index: u32) {
+        let Some(connection) = &mut self.reactor.connections[index as usize] else { return };
+        let mut room = WINDOW_BYTES.saturating_sub(connection.pending_bytes());
+        let Some(follower) = &mut connection.session.follows else { return };
+        if connection.state == State::Closing || self.frozen.holds(index) {
+            return;
+        }
+        let mut parts = Vec::new();
+        // Without room it reads nothing, but learns whether it was cut off.
+        let ahead = loop {
+            // Two pieces at least: the end of a send is waited for only where something follows it, and
+            // that is when the next ones are read.
+            let has_two = connection.ahead.pieces() + parts.len() >= 2;
+            let before = parts.len();
+            let ahead = follower.read(if has_two { room } else { room.max(1) }, &mut parts);
+            room = room.saturating_sub(parts[before..].iter().map(|part| part.bytes().len()).sum());
+            if ahead != Ahead::More || (room == 0 && connection.ahead.pieces() + parts.len() >= 2) {
+                break ahead;
+            }
+        };
+        if let Ahead::CutOff(why) = ahead {
+            return self.cut_off(index, why);
+        }
+        if parts.is_empty() {
+            return;
+        }
+        for part in parts {
+            match part {
+                Outgoing::Shared(bytes) => connection.add_shared(&bytes),
+                Outgoing::Own(bytes) if bytes.len() >= PIECE_BYTES_MIN => connection.add_piece(bytes),
+                Outgoing::Own(bytes) => connection.output.extend_from_slice(&bytes),
+            }
+        }
+        self.reactor.touch(index);
+    }
+
+    fn cut_off(&mut self, index: u32, why: CutOff) {
+        let CutOff { behind_bytes, bytes_max } = why;
+        tracing::warn!("A replica is {behind_bytes} bytes behind, of which its limit allows {bytes_max}.");
+        self.close_over_limit(index);
+    }
+}
