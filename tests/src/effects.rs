@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::client::{READ_MAX, encode, encode_into};
 use crate::reply::{self, Reply, show};
+use crate::waiting::eventually;
 use crate::{Client, Server};
 
 /// The arguments of a propagated command.
@@ -22,7 +23,7 @@ const DATABASES: usize = 16;
 const EFFECTS_SHOWN: usize = 12;
 
 /// The key whose `SET` marks a position in the stream.
-const MARKER: &[u8] = b"__marker__";
+pub(crate) const MARKER: &[u8] = b"__marker__";
 
 /// A connection that follows a server's stream.
 pub struct EffectStream {
@@ -76,7 +77,11 @@ impl EffectStream {
         self.buffer.extend_from_slice(&chunk[..count]);
     }
 
-    fn next_effect(&mut self) -> Effect {
+    /// Returns the next effect, `MULTI`, `EXEC` and `SELECT` among them.
+    ///
+    /// # Panics
+    /// When the server ends the stream, or sends what is none.
+    pub fn next_effect(&mut self) -> Effect {
         loop {
             match reply::parse(&self.buffer[self.taken..]).expect("the stream is RESP") {
                 Some((Reply::Array(words), length)) => {
@@ -95,6 +100,12 @@ impl EffectStream {
                 None => self.fill(),
             }
         }
+    }
+
+    /// Returns whether nothing of the next effect has been read yet.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.buffer.is_empty()
     }
 
     /// Returns the effects up to now: sets a key, and reads until that is in the stream. Twice,
@@ -138,12 +149,24 @@ pub fn replay(effects: &[Effect], server: &Server) {
     client.command(&[&b"DEL"[..], MARKER]);
 }
 
+/// Waits until all keys with a TTL have expired: a copy learns of each then.
+///
+/// # Panics
+/// When some stay.
+pub fn wait_for_expiry(server: &Server) {
+    let mut client = server.connect();
+    eventually("all keys with a TTL expire", || {
+        let keyspace = client.call("INFO keyspace").text();
+        keyspace.split("expires=").skip(1).all(|rest| rest.starts_with("0,"))
+    });
+}
+
 /// How much later keys expire in a copy. A replica waits for the `DEL` of an expired key, but a
 /// server that gets the stream from a client would expire it by itself, before that.
 const LATER_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Returns an effect in a form in which a client may send it to the same effect.
-fn as_of_a_client(effect: &Effect) -> Effect {
+pub(crate) fn as_of_a_client(effect: &Effect) -> Effect {
     let mut words = without_limit(effect);
     let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
     let at = match words.len() {
@@ -171,7 +194,7 @@ fn without_limit(effect: &Effect) -> Effect {
     words
 }
 
-fn has_error(reply: &Reply) -> bool {
+pub(crate) fn has_error(reply: &Reply) -> bool {
     match reply {
         Reply::Array(replies) => replies.iter().any(has_error),
         reply => reply.is_error(),

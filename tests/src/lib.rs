@@ -10,7 +10,8 @@
 //! - [`Client`]: a socket that sends exactly the given bytes and splits what it receives into
 //!   [`Reply`]s, keeping their raw bytes, so that two servers can be compared byte by byte.
 //! - [`history`]: requests and replies of concurrent clients, and whether they are linearizable.
-//! - [`effects`]: the stream of propagated commands, read and replayed.
+//! - [`effects`]: the stream of propagated commands, read and replayed; [`replica`]: a copy that
+//!   follows it; [`writers`]: concurrent clients whose random commands fill it.
 //! - [`generator`]: random command streams; [`differential`]: runs one against two servers.
 //! - [`transcript`]: replies to a list of commands, compared with a judge's.
 //! - *judge*: the real redis-server, whose replies are right by definition.
@@ -42,6 +43,7 @@ pub mod effects;
 pub mod generator;
 pub mod history;
 pub mod random;
+pub mod replica;
 pub mod reply;
 pub mod server;
 pub mod tidy;
@@ -49,6 +51,7 @@ pub mod tool;
 pub mod transcript;
 pub mod upstream;
 pub mod waiting;
+pub mod writers;
 
 pub use backend::{Backend, for_each_backend, for_each_form};
 pub use client::Client;

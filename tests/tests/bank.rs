@@ -1,18 +1,21 @@
 //! A bank: whatever moves money between accounts and coins between purses, and however many do so at once, whoever counts all of it
-//! finds as much as there was. The server's threads pause at bad moments (`DEBUG FAULT`, in builds with debug assertions).
+//! finds as much as there was, and so does whoever follows the stream of effects, behind each unit of it. The server's threads pause at bad moments (`DEBUG FAULT`, in builds with debug assertions).
 //!
 //! | variable | meaning |
 //! | --- | --- |
 //! | `PANTALA_HISTORY_S` | seconds that `the_bank_for_long` runs (default 600) |
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pantala_tests::concurrent::{Body, run_for};
+use pantala_tests::effects::{Effect, show_effect};
+use pantala_tests::replica::Replica;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend};
 
 /// How long it runs on each kind of server.
-const RUN: Duration = Duration::from_millis(1000);
+const RUN: Duration = Duration::from_millis(1500);
 /// Longest a broken rule may take to be noticed.
 const NOTICE_MAX: Duration = Duration::from_secs(30);
 
@@ -190,6 +193,61 @@ fn run(server: &Server, limit: Duration, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
+/// All accounts and purses, as the stream of effects has changed them.
+#[derive(Default)]
+struct Books {
+    accounts: HashMap<String, i64>,
+    purses: HashMap<String, i64>,
+    /// Everybody has got what they start with.
+    is_open: bool,
+}
+
+impl Books {
+    /// Enters a unit of the stream, and counts.
+    fn enter(&mut self, unit: &[Effect]) -> Result<(), String> {
+        for effect in unit {
+            let words: Vec<String> = effect.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            self.enter_one(&words).ok_or_else(|| format!("{} is no command of the bank", show_effect(effect)))?;
+        }
+        let held = self.accounts.iter().filter(|(name, _)| name.starts_with("account:"));
+        let (money, coins): (i64, i64) = (held.map(|(_, balance)| balance).sum(), self.purses.values().sum());
+        let is_right = money == ACCOUNTS as i64 * BALANCE && coins == COINS as i64;
+        if self.is_open && !is_right {
+            let unit: Vec<String> = unit.iter().map(show_effect).collect();
+            return Err(format!("{money} in all accounts and {coins} coins behind {unit:?}"));
+        }
+        self.is_open |= is_right;
+        Ok(())
+    }
+
+    fn enter_one(&mut self, words: &[String]) -> Option<()> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut add = |purse: &str, coins: i64| *self.purses.entry(purse.to_owned()).or_default() += coins;
+        match words.as_slice() {
+            ["SELECT" | "PING", ..] | ["SET", "__marker__", _] => {}
+            ["SET", name, balance] => _ = self.accounts.insert((*name).to_owned(), balance.parse().ok()?),
+            ["MSET", pairs @ ..] => {
+                for pair in pairs.chunks(2) {
+                    self.accounts.insert(pair[0].to_owned(), pair[1].parse().ok()?);
+                }
+            }
+            ["INCR", name] => *self.accounts.get_mut(*name)? += 1,
+            ["DECR", name] => *self.accounts.get_mut(*name)? -= 1,
+            ["RENAME", from, to] => {
+                let balance = self.accounts.remove(*from)?;
+                self.accounts.insert((*to).to_owned(), balance);
+            }
+            ["RPUSH", purse, _] => add(purse, 1),
+            ["LMOVE", from, to, _, _] | ["RPOPLPUSH", from, to] => {
+                add(from, -1);
+                add(to, 1);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
 /// A server whose threads pause. `false`: this build has no faults.
 fn start(backend: Backend, execution: &str, faults: &[(&str, u32)]) -> (Server, bool) {
     let server = Server::pantala(backend, &["--workers", "5", "--shards", "40", "--execution", execution]);
@@ -207,8 +265,17 @@ fn on_every_server(each: Duration, seed: u64) {
         for execution in ["inline", "owner"] {
             eprintln!("-- execution {execution}");
             let (mut server, _) = start(backend, execution, &PAUSES);
-            if let Err(text) = run(&server, each, seed) {
-                panic!("backend {}, execution {execution}: {text}", backend.name());
+            for is_followed in [false, true] {
+                assert_eq!(server.connect().call("FLUSHALL"), Reply::ok());
+                let replica = is_followed.then(|| {
+                    let (mut books, copy) = (Books::default(), Server::pantala(backend, &["--workers", "2"]));
+                    Replica::attach(&server, vec![copy], Box::new(move |unit| books.enter(unit)))
+                });
+                let ran = run(&server, each / 2, seed);
+                let followed = replica.map_or(Ok(0), |replica| replica.finish(&server));
+                if let Err(text) = ran.and(followed) {
+                    panic!("backend {}, execution {execution}: {text}", backend.name());
+                }
             }
             server.assert_sound();
         }

@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 use pantala_tests::history::operation::library;
 use pantala_tests::history::plan::{self, Kind, Mix, Planner};
 use pantala_tests::history::record::{self, Sending};
+use pantala_tests::history::stream::Order;
 use pantala_tests::history::{Scope, Verdict, check};
+use pantala_tests::replica::Replica;
 use pantala_tests::{Backend, Client, Random, Reply, Server, for_each_backend, for_each_form};
 
-/// How long each workload runs on each kind of server.
-const RUN: Duration = Duration::from_millis(500);
+/// How long each workload runs on each kind of server, with and without the journal.
+const RUN: Duration = Duration::from_millis(250);
 /// Longest a broken rule may take to be seen.
 const NOTICE_MAX: Duration = Duration::from_secs(120);
 /// Of so many windows one may be undecided.
@@ -188,14 +190,27 @@ impl Tally {
 /// # Errors
 /// A history that can't have happened.
 fn explore(server: &Server, workload: &Workload, limit: Duration, seed: u64) -> Result<Tally, String> {
+    explore_followed(server, workload, limit, seed, &Order::default())
+}
+
+/// As [`explore`], with a look at the stream of effects meanwhile.
+fn explore_followed(
+    server: &Server,
+    workload: &Workload,
+    limit: Duration,
+    seed: u64,
+    order: &Order,
+) -> Result<Tally, String> {
     let (mut planner, deadline) = (Planner::new(workload.mix, seed), Instant::now() + limit);
     let mut clients: Vec<Client> = (0..workload.mix.clients).map(|_| server.connect()).collect();
     assert_eq!(clients[0].command(&["FUNCTION", "LOAD", "REPLACE", &library()]), Reply::bulk("history"));
     let mut tally = Tally::default();
     while tally.windows == 0 || Instant::now() < deadline {
         // One server runs several workloads: each window's names are its own.
-        let names = record::names(seed.wrapping_mul(1_000_003).wrapping_add(tally.windows), workload.mix.keys);
-        let events = record::run(&mut clients, &names, &planner.plan(), workload.sending);
+        let number = seed.wrapping_mul(1_000_003).wrapping_add(tally.windows);
+        let (names, plans) = (record::names(number, workload.mix.keys), planner.plan());
+        order.expect(number, &plans, workload.sending == Sending::Pipelined && workload.scope == Scope::Key);
+        let events = record::run(&mut clients, &names, &plans, workload.sending);
         tally.windows += 1;
         tally.events += events.len() as u64;
         tally.overlapping += events
@@ -222,6 +237,41 @@ fn explore(server: &Server, workload: &Workload, limit: Duration, seed: u64) -> 
     Ok(tally)
 }
 
+/// Runs all workloads, each for `each` without the journal and for as long with it: while a replica
+/// follows the stream, whose order is looked at behind every unit, and which holds the same in the end.
+///
+/// # Panics
+/// When a history or a stream can't have happened.
+fn explore_all(server: &Server, backend: Backend, execution: &str, each: Duration, mut seed: u64) -> Tally {
+    let mut sum = Tally::default();
+    for is_followed in [false, true] {
+        assert_eq!(server.connect().call("FLUSHALL"), Reply::ok());
+        let order = Order::default();
+        let replica = is_followed.then(|| {
+            let (order, copy) = (order.clone(), Server::pantala(backend, &["--workers", "2"]));
+            Replica::attach(server, vec![copy], Box::new(move |unit| order.look(unit)))
+        });
+        for workload in workloads(execution) {
+            seed = seed.wrapping_add(1);
+            match explore_followed(server, &workload, each, seed, &order) {
+                Ok(tally) => {
+                    eprintln!("{}, {execution}, {}, seed {seed}: {tally:?}", backend.name(), workload.name);
+                    sum.add(tally);
+                }
+                Err(text) => panic!("backend {}, execution {execution}, {text}", backend.name()),
+            }
+        }
+        if let Some(replica) = replica {
+            let effects = replica.finish(server).unwrap_or_else(|text| {
+                panic!("backend {}, execution {execution}, seed {seed}: the stream: {text}", backend.name())
+            });
+            eprintln!("-- execution {execution}: {effects} effects, {} planned values", order.seen());
+            assert!(order.seen() * 10 > effects, "{effects} effects, of which {} could be looked at", order.seen());
+        }
+    }
+    sum
+}
+
 fn assert_proves_something(tally: Tally) {
     assert!(tally.undecided * DECIDED_MIN <= tally.windows, "{tally:?}: too much is undecided");
     assert!(tally.overlapping * 2 > tally.events, "{tally:?}: clients hardly met");
@@ -233,16 +283,7 @@ fn histories_can_have_happened() {
     for_each_backend(|backend| {
         for execution in ["inline", "owner"] {
             let mut server = start(backend, execution);
-            let mut sum = Tally::default();
-            for (number, workload) in workloads(execution).iter().enumerate() {
-                match explore(&server, workload, RUN, seed.wrapping_add(number as u64)) {
-                    Ok(tally) => {
-                        eprintln!("{}: {tally:?}", workload.name);
-                        sum.add(tally);
-                    }
-                    Err(text) => panic!("backend {}, execution {execution}, {text}", backend.name()),
-                }
-            }
+            let sum = explore_all(&server, backend, execution, RUN, seed);
             eprintln!("-- execution {execution}: {sum:?}");
             assert_proves_something(sum);
             server.assert_sound();
@@ -255,22 +296,14 @@ fn histories_can_have_happened() {
 #[ignore = "runs for ten minutes: .ci/nightly"]
 fn histories_for_long() {
     let seconds = std::env::var("PANTALA_HISTORY_S").map_or(600, |text| text.parse().expect("a number of seconds"));
-    let mut seed = Random::seed("histories_for_long");
+    let seed = Random::seed("histories_for_long");
     let mut turns = Vec::new();
     for_each_backend(|backend| turns.extend(["inline", "owner"].map(|execution| (backend, execution))));
-    let each = Duration::from_secs(seconds) / turns.len() as u32 / workloads("inline").len() as u32;
-    for (backend, execution) in turns {
+    let each = Duration::from_secs(seconds) / turns.len() as u32 / (2 * workloads("inline").len()) as u32;
+    for (number, (backend, execution)) in turns.into_iter().enumerate() {
         let mut server = start(backend, execution);
-        for workload in workloads(execution) {
-            seed = seed.wrapping_add(1);
-            match explore(&server, &workload, each, seed) {
-                Ok(tally) => {
-                    eprintln!("{}, {execution}, {}, seed {seed}: {tally:?}", backend.name(), workload.name);
-                    assert_proves_something(tally);
-                }
-                Err(text) => panic!("backend {}, execution {execution}, {text}", backend.name()),
-            }
-        }
+        let sum = explore_all(&server, backend, execution, each, seed.wrapping_add(100 * number as u64));
+        assert_proves_something(sum);
         server.assert_sound();
     }
 }

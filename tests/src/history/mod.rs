@@ -7,6 +7,7 @@
 //! - [`Event`]: an operation of a client with its reply and the times of both.
 //! - history: the events of a *window*, which starts with fresh keys.
 //! - [`model::State`]: the state of a single-threaded server, and its replies.
+//! - [`stream::Order`]: checks the stream of effects against the planned operations.
 //! - [`check`](check::check): searches an order of the events in which the model gives the server's
 //!   replies.
 //!
@@ -17,6 +18,7 @@ pub mod model;
 pub mod operation;
 pub mod plan;
 pub mod record;
+pub mod stream;
 
 pub use check::{Scope, Verdict, check};
 pub use operation::{Command, Key, Operation, Script};

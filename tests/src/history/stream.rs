@@ -1,0 +1,167 @@
+//! The order of a stream of effects, held against what clients were to do: behind no unit is there a
+//! part of an operation, or a write of a connection without an earlier one of the same connection.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Command, Operation};
+use crate::effects::{Effect, show_effect};
+
+/// Windows that are remembered: the stream is less far behind.
+const WINDOWS_MAX: usize = 2000;
+
+/// An operation: of which client, and the how manieth of it in its window.
+type Place = (usize, usize);
+
+/// What is known of a window.
+struct Window {
+    /// The operation that writes each value. No value is written twice in a window.
+    values: HashMap<String, Place>,
+    /// A connection's commands keep their order by key alone.
+    is_by_key: bool,
+    /// The last operation of each client that was seen, by key where that is so.
+    last: HashMap<(usize, String), usize>,
+    /// In which unit each operation was seen.
+    units: HashMap<Place, u64>,
+}
+
+#[derive(Default)]
+struct Known {
+    windows: BTreeMap<u64, Window>,
+    /// The number of the unit.
+    unit: u64,
+    /// Values that were seen.
+    seen: u64,
+}
+
+/// See the head of this module. Its copies are one.
+#[derive(Clone, Default)]
+pub struct Order(Arc<Mutex<Known>>);
+
+impl Order {
+    /// Says what the clients of a window are about to do. `number` is the window's in
+    /// [`names`](super::record::names). `is_by_key`: a connection's commands keep their order by key
+    /// alone.
+    pub fn expect(&self, number: u64, plans: &[Vec<Operation>], is_by_key: bool) {
+        let mut values = HashMap::new();
+        for (client, plan) in plans.iter().enumerate() {
+            for (at, operation) in plan.iter().enumerate() {
+                written(operation, &mut |value| _ = values.insert(value.to_owned(), (client, at)));
+            }
+        }
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.windows.insert(number, Window { values, is_by_key, last: HashMap::new(), units: HashMap::new() });
+        if known.windows.len() > WINDOWS_MAX {
+            known.windows.pop_first();
+        }
+    }
+
+    /// Looks at the next unit of the stream.
+    ///
+    /// # Errors
+    /// It must not stand here.
+    pub fn look(&self, unit: &[Effect]) -> Result<(), String> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.unit += 1;
+        let number = known.unit;
+        for effect in unit {
+            known.look_at(effect, number).map_err(|why| format!("unit {number}, {}: {why}", show_effect(effect)))?;
+        }
+        Ok(())
+    }
+
+    /// Returns how many planned values were seen.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).seen
+    }
+}
+
+impl Known {
+    fn look_at(&mut self, effect: &Effect, unit: u64) -> Result<(), String> {
+        let text: Vec<String> = effect.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        // The key in front of a value.
+        for pair in text.windows(2) {
+            let window = pair[0].strip_prefix("window").and_then(|rest| rest.split_once(':')?.0.parse().ok());
+            let Some(window) = window.and_then(|number: u64| self.windows.get_mut(&number)) else { continue };
+            let Some(&(client, at)) = window.values.get(&pair[1]) else { continue };
+            self.seen += 1;
+            let before = *window.units.entry((client, at)).or_insert(unit);
+            if before != unit {
+                return Err(format!("operation {at} of client {client} began in unit {before}"));
+            }
+            let scope = if window.is_by_key { pair[0].clone() } else { String::new() };
+            let last = window.last.entry((client, scope)).or_insert(at);
+            if *last > at {
+                return Err(format!("operation {at} of client {client} comes behind its operation {last}"));
+            }
+            *last = at;
+        }
+        Ok(())
+    }
+}
+
+/// The values that an operation writes.
+fn written(operation: &Operation, found: &mut dyn FnMut(&str)) {
+    match operation {
+        Operation::One(command) => written_by(command, found),
+        Operation::Exec(commands) => commands.iter().for_each(|command| written_by(command, found)),
+        Operation::Watch(_) | Operation::BlockingPop(_) | Operation::BlockingMove(..) | Operation::Expires(..) => {}
+    }
+}
+
+fn written_by(command: &Command, found: &mut dyn FnMut(&str)) {
+    match command {
+        Command::Set(_, value) | Command::Append(_, value) | Command::Push(_, value) => found(value),
+        Command::Mset(pairs) => pairs.iter().for_each(|(_, value)| found(value)),
+        Command::Script(_, commands) => commands.iter().for_each(|command| written_by(command, found)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn effect(words: &str) -> Effect {
+        words.split(' ').map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    fn set(key: usize, value: &str) -> Command {
+        Command::Set(key, value.to_owned())
+    }
+
+    fn order(is_by_key: bool) -> Order {
+        let order = Order::default();
+        let pair = Operation::Exec(vec![set(0, "1002"), set(1, "1003")]);
+        let plans = [vec![Operation::One(set(0, "1000")), Operation::One(set(1, "1001")), pair]];
+        order.expect(7, &plans, is_by_key);
+        order
+    }
+
+    #[test]
+    fn streams_in_order_pass() {
+        let order = order(false);
+        for unit in ["SET window7:0 1000", "SET window7:1 1001", "SET window7:5 9999", "DEL window7:0", "PING"] {
+            assert_eq!(order.look(&[effect(unit)]), Ok(()));
+        }
+        assert_eq!(order.look(&[effect("SET window7:0 1002"), effect("SET window7:1 1003")]), Ok(()));
+        assert_eq!(order.seen(), 4);
+    }
+
+    #[test]
+    fn later_writes_before_earlier_ones_are_seen() {
+        for (is_by_key, is_wrong) in [(false, true), (true, false)] {
+            let order = order(is_by_key);
+            assert_eq!(order.look(&[effect("SET window7:1 1001")]), Ok(()));
+            assert_eq!(order.look(&[effect("SET window7:0 1000")]).is_err(), is_wrong);
+        }
+    }
+
+    #[test]
+    fn torn_transactions_are_seen() {
+        let order = order(true);
+        assert_eq!(order.look(&[effect("SET window7:0 1002")]), Ok(()));
+        assert!(order.look(&[effect("SET window7:1 1003")]).is_err());
+    }
+}

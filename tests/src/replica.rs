@@ -1,0 +1,147 @@
+//! Copies that follow a server's stream while clients write, and a look at each unit of it: what
+//! holds behind every unit holds wherever the stream is cut.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use crate::client::encode_into;
+use crate::effects::{Effect, EffectStream, MARKER, as_of_a_client, digest, has_error, show_effect, wait_for_expiry};
+use crate::{Client, Server};
+
+/// Effects that are sent to a copy at a time.
+const TOGETHER: usize = 1000;
+
+/// How often two servers' digests are compared before they count as different.
+const DIGESTS_MAX: usize = 3;
+
+/// What looks at each unit: its effects without `MULTI` and `EXEC`. An error is why the stream must
+/// not be cut behind it.
+pub type Look = Box<dyn FnMut(&[Effect]) -> Result<(), String> + Send>;
+
+/// See the head of this module.
+pub struct Replica {
+    copies: Vec<Server>,
+    effects: Arc<AtomicU64>,
+    thread: JoinHandle<Result<(), String>>,
+}
+
+impl Replica {
+    /// Has copies, which must be empty as the server is, follow it from now on.
+    ///
+    /// # Panics
+    /// When the server refuses `SYNC`.
+    #[must_use]
+    pub fn attach(server: &Server, copies: Vec<Server>, look: Look) -> Replica {
+        let stream = EffectStream::attach(server);
+        let clients = copies.iter().map(Server::connect).collect();
+        let effects = Arc::<AtomicU64>::default();
+        let follower = Follower { stream, clients, look, effects: Arc::clone(&effects) };
+        Replica { copies, effects, thread: std::thread::spawn(move || follower.run()) }
+    }
+
+    /// Returns how many effects have come.
+    #[must_use]
+    pub fn effects(&self) -> u64 {
+        self.effects.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether it follows no more: something was wrong.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits until all that was written has come, and compares the copies with the server. No client
+    /// may write any more. Returns how many effects there were.
+    ///
+    /// # Errors
+    /// What was wrong at a cut, an error of a copy, or a copy that holds something else.
+    ///
+    /// # Panics
+    /// When the stream ends.
+    pub fn finish(self, server: &Server) -> Result<u64, String> {
+        wait_for_expiry(server);
+        let mut client = server.connect();
+        // Twice, since what other connections did a moment ago need not come before the first.
+        for value in ["last but one", "last"] {
+            client.command(&[&b"SET"[..], MARKER, value.as_bytes()]);
+        }
+        self.thread.join().expect("the follower does not panic")?;
+        for copy in &self.copies {
+            copy.connect().call("SELECT 0");
+            // A key that expires between the two digests is in one of them only.
+            if !(0..DIGESTS_MAX).any(|_| digest(copy) == digest(server)) {
+                return Err(format!("a copy differs: {} and {}", sizes(copy), sizes(server)));
+            }
+        }
+        Ok(self.effects.load(Ordering::Relaxed))
+    }
+}
+
+fn sizes(server: &Server) -> String {
+    server.connect().call("INFO keyspace").text().replace("\r\n", " ")
+}
+
+struct Follower {
+    stream: EffectStream,
+    clients: Vec<Client>,
+    look: Look,
+    effects: Arc<AtomicU64>,
+}
+
+impl Follower {
+    fn run(mut self) -> Result<(), String> {
+        let mut units = Units::default();
+        loop {
+            let (mut bytes, mut count, mut is_last) = (Vec::new(), 0, false);
+            // A copy is never left within a transaction.
+            while !is_last && (count == 0 || units.is_open() || count < TOGETHER && !self.stream.is_drained()) {
+                let effect = self.stream.next_effect();
+                is_last = effect.len() == 3 && effect[1] == MARKER && effect[2] == b"last";
+                encode_into(&mut bytes, &as_of_a_client(&effect));
+                count += 1;
+                if let Some(unit) = units.add(effect)? {
+                    (self.look)(&unit)?;
+                }
+            }
+            self.effects.fetch_add(count as u64, Ordering::Relaxed);
+            for client in &mut self.clients {
+                for (number, (reply, _)) in client.exchange(&bytes, count).into_iter().enumerate() {
+                    if has_error(&reply) {
+                        return Err(format!("a copy answers effect {number} of {count} with {reply:?}"));
+                    }
+                }
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Puts effects together to units.
+#[derive(Default)]
+struct Units {
+    open: Option<Vec<Effect>>,
+}
+
+impl Units {
+    fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Adds an effect, and returns the unit that it ends.
+    fn add(&mut self, effect: Effect) -> Result<Option<Vec<Effect>>, String> {
+        match (effect.as_slice(), &mut self.open) {
+            ([name], None) if name == b"MULTI" => self.open = Some(Vec::new()),
+            ([name], Some(_)) if name == b"EXEC" => return Ok(self.open.take()),
+            ([name], _) if name == b"MULTI" || name == b"EXEC" => {
+                return Err(format!("{} at a wrong place", show_effect(&effect)));
+            }
+            (_, Some(open)) => open.push(effect),
+            (_, None) => return Ok(Some(vec![effect])),
+        }
+        Ok(None)
+    }
+}
