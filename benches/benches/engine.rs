@@ -23,6 +23,7 @@ fn engine(criterion: &mut Criterion) {
                     sets_percent: 50,
                     value_bytes: 64,
                     execution: Execution::Inline,
+                    is_journaled: false,
                 });
                 group.throughput(Throughput::Elements(u64::from(workers)));
                 group.bench_function(

@@ -1,7 +1,8 @@
 //! Two workers against one on the engine without sockets: interleaved rounds, ratios.
 //!
-//! `cargo run --release -p pantala-benches --example engine_scaling [-- SHARDS ...]`, by default 1,
-//! 4, 16, 40 and 64.
+//! `cargo run --release -p pantala-benches --example engine_scaling [-- [journal] SHARDS ...]`, by
+//! default 1, 4, 16, 40 and 64. `journal`: each operation is a SET, and the stream of effects is
+//! recorded, merged by a thread of its own on the same cores, and discarded.
 //!
 //! `host limit` is the same ratio for two workers that share nothing: each has a keyspace of its
 //! own with half of the keys. Times are the slowest worker's CPU time, so that other load on the
@@ -44,16 +45,17 @@ fn median(rounds: &[Round], figure: impl Fn(&Round) -> f64) -> (f64, f64, f64) {
     (figures[0], figures[figures.len() / 2], figures[figures.len() - 1])
 }
 
-fn measure(distribution: Keys, shards: u32) -> Vec<Round> {
+fn measure(distribution: Keys, shards: u32, is_journaled: bool) -> Vec<Round> {
     let prepare = |workers, keys| {
         Prepared::new(Load {
             workers,
             shards,
             keys,
             distribution,
-            sets_percent: 50,
+            sets_percent: if is_journaled { 100 } else { 50 },
             value_bytes: 64,
             execution: Execution::Inline,
+            is_journaled,
         })
     };
     let (one, two, halves) = (prepare(1, KEYS), prepare(2, KEYS), [prepare(1, KEYS / 2), prepare(1, KEYS / 2)]);
@@ -66,12 +68,16 @@ fn measure(distribution: Keys, shards: u32) -> Vec<Round> {
 }
 
 fn main() {
-    let mut shards: Vec<u32> = std::env::args().skip(1).map(|text| text.parse().expect("a number of shards")).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let is_journaled = arguments.first().is_some_and(|first| first == "journal");
+    arguments.drain(..usize::from(is_journaled));
+    let mut shards: Vec<u32> = arguments.iter().map(|text| text.parse().expect("a number of shards")).collect();
     if shards.is_empty() {
         shards = vec![1, 4, 16, 40, 64];
     }
+    let mix = if is_journaled { "SET, journal on" } else { "GET and SET 1:1" };
     println!(
-        "engine without sockets, {KEYS} keys of 16 bytes, 64-byte values, GET and SET 1:1, {OPERATIONS} operations per worker; medians of {ROUNDS} rounds (least-most)"
+        "engine without sockets, {KEYS} keys of 16 bytes, 64-byte values, {mix}, {OPERATIONS} operations per worker; medians of {ROUNDS} rounds (least-most)"
     );
     println!(
         "{:<11} {:>6} {:>13} {:>14} {:>18} {:>18} {:>18} {:>13}",
@@ -80,7 +86,7 @@ fn main() {
     for distribution in [Keys::Uniform, Keys::Zipf(0.99)] {
         for &shards in &shards {
             let before = line_transfer();
-            let rounds = measure(distribution, shards);
+            let rounds = measure(distribution, shards, is_journaled);
             let after = line_transfer();
             let column = |figure: fn(&Round) -> f64| {
                 let (least, middle, most) = median(&rounds, figure);

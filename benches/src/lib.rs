@@ -45,6 +45,8 @@ pub struct Load {
     pub value_bytes: usize,
     /// Which worker runs commands.
     pub execution: Execution,
+    /// The journal is on, and discards what it has merged.
+    pub is_journaled: bool,
 }
 
 /// A filled keyspace.
@@ -127,10 +129,24 @@ impl<'k> Lane<'k> {
 
     /// Runs all commands, window by window.
     fn run(&mut self, stream: &Stream) {
+        self.end_turn();
         for first in (0..stream.len()).step_by(WINDOW) {
             self.window(stream, first..(first + WINDOW).min(stream.len()));
             self.messages();
+            self.end_turn();
         }
+    }
+
+    /// Ends a turn and starts the next one, as the server's workers do.
+    fn end_turn(&mut self) {
+        self.executor.flush_stream();
+        self.keyspace.journal().attend(self.worker);
+    }
+
+    /// Ends the last turn.
+    fn rest(&mut self) {
+        self.executor.flush_stream();
+        self.keyspace.journal().rest(self.worker);
     }
 
     /// Runs a window of commands to completion.
@@ -197,7 +213,11 @@ impl Prepared {
             stream.push(&[b"SET", &key(index), &value]);
         }
         lane.run(&stream);
+        lane.rest();
         drop(lane);
+        if load.is_journaled {
+            keyspace.keep_journal(true).expect("a thread can be started");
+        }
         Prepared { load, keyspace }
     }
 
@@ -318,8 +338,10 @@ fn race(workers: &[(&Prepared, u32)], operations: usize) -> Elapsed {
                     left.fetch_sub(1, Ordering::AcqRel);
                     while left.load(Ordering::Acquire) > 0 {
                         lane.messages();
+                        lane.end_turn();
                         std::thread::yield_now();
                     }
+                    lane.rest();
                     (began, ended, cpu)
                 })
             })
