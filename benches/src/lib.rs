@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam::utils::CachePadded;
 use pantala_base::Random;
 use pantala_engine::access::SessionView;
+use pantala_engine::command::Permit;
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_engine::message::Message;
@@ -62,7 +63,14 @@ fn key(index: usize) -> Vec<u8> {
 }
 
 fn session() -> SessionView {
-    SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false, in_script: false }
+    SessionView {
+        client: 1,
+        db: 0,
+        version: Version::Resp2,
+        no_touch: false,
+        in_script: false,
+        permit: Permit::default(),
+    }
 }
 
 /// Commands as a worker finds them: their bytes in sequence, and the range of each argument.

@@ -10,12 +10,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tuning", &[]),
     ("command", &[]),
     ("faults", &["command"]),
-    ("clients", &["command"]),
+    ("acl", &["command"]),
+    ("clients", &["command", "acl"]),
     ("events", &["tuning", "command", "clients"]),
     ("effect", &["tuning", "command", "clients", "events"]),
     ("store", &["tuning", "command", "faults", "clients", "events", "effect"]),
-    ("shard", &["tuning", "command", "faults", "clients", "events", "effect", "store"]),
-    ("session", &["tuning", "command", "clients", "events", "effect", "shard"]),
+    ("shard", &["tuning", "command", "faults", "acl", "clients", "events", "effect", "store"]),
+    ("session", &["tuning", "command", "acl", "clients", "events", "effect", "shard"]),
 ];
 
 /// A file's module path and its code, without comments, strings and tests.

@@ -24,6 +24,7 @@ mod tests;
 mod tracking;
 
 pub use killing::kill;
+pub(crate) use listing::line;
 pub use listing::{info, list};
 pub use tracking::{caching, getredir, tracking, trackinginfo};
 

@@ -1,6 +1,7 @@
 //! The session of a connection: `AUTH`, `HELLO`, `SELECT`, and the like.
 
 use pantala_base::number::parse_i64;
+use pantala_engine::acl::{Context, DEFAULT_USER};
 use pantala_engine::client::LocalContext;
 use pantala_resp::{Args, Reply, Version};
 
@@ -9,9 +10,6 @@ use crate::{client, errors};
 
 /// The version of Redis that Pantala is compatible with, as reported by `HELLO` and `INFO`.
 pub const REDIS_VERSION: &str = "7.0.15";
-
-/// The only user.
-pub(crate) const DEFAULT_USER: &[u8] = b"default";
 
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_PASSWORD_SET: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?";
@@ -44,12 +42,11 @@ pub fn quit(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>)
 
 /// `RESET`: restores the session of a new connection.
 pub fn reset(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
-    let authenticated = !context.host.requires_password();
     context.session.leave_channels(context.keyspace);
     context.session.set_monitors(context.keyspace, false);
     context.session.leave_effects(context.keyspace);
     context.session.untrack(context.keyspace);
-    context.session.reset(authenticated);
+    context.session.reset(context.keyspace.users());
     reply.simple("RESET");
 }
 
@@ -67,26 +64,38 @@ pub fn select(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply
 /// `AUTH [username] password`.
 pub fn auth(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let (user, password) = match args.len() {
-        2 if !context.host.requires_password() => return reply.error(NO_PASSWORD_SET),
+        2 if context.keyspace.users().default_user().rules().needs_no_password() => {
+            return reply.error(NO_PASSWORD_SET);
+        }
         2 => (DEFAULT_USER, args.at(1)),
         3 => (args.at(1), args.at(2)),
         _ => return reply.error(errors::SYNTAX),
     };
-    if authenticate(context, user, password, reply) {
+    if log_in(context, args.at(0), (user, password), reply) {
         reply.ok();
     }
 }
 
-/// Authenticates the session and returns true if user and password are correct. Otherwise replies
-/// with an error.
-fn authenticate(context: &mut LocalContext<'_>, user: &[u8], password: &[u8], reply: &mut Reply<'_>) -> bool {
-    let correct = context.host.authenticate(user, password);
-    if correct {
-        context.session.authenticated = true;
-    } else {
+/// Logs the session in and returns true if name and password are correct. Otherwise replies with an
+/// error and adds the attempt to `ACL LOG`. `command` is the command that the client sent.
+fn log_in(
+    context: &mut LocalContext<'_>,
+    command: &[u8],
+    (name, password): (&[u8], &[u8]),
+    reply: &mut Reply<'_>,
+) -> bool {
+    let (keyspace, users) = (context.keyspace, context.keyspace.users());
+    // Read before the user is looked up: the next command notices a change since.
+    let epoch = users.epoch();
+    let Some(user) = users.log_in(name, password) else {
+        let is_queued = context.session.in_exec || context.session.transaction.is_some();
+        let place = if is_queued { Context::Multi } else { Context::TopLevel };
+        keyspace.note_login(&context.session.client, place, command, name, context.now_ms);
         reply.error(WRONG_PASSWORD);
-    }
-    correct
+        return false;
+    };
+    context.session.log_in(user, epoch);
+    true
 }
 
 /// The arguments of `HELLO`.
@@ -143,11 +152,11 @@ impl<'a> Hello<'a> {
 pub fn hello(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
     let Some(hello) = Hello::parse(args, reply) else { return };
     if let Some((user, password)) = hello.credentials
-        && !authenticate(context, user, password, reply)
+        && !log_in(context, args.at(0), (user, password), reply)
     {
         return;
     }
-    if !context.session.authenticated {
+    if !context.session.is_authenticated() {
         return reply.error(HELLO_UNAUTHENTICATED);
     }
     if let Some(name) = hello.name {

@@ -24,6 +24,7 @@
 //! at startup.
 #![forbid(unsafe_code)]
 
+pub mod acl;
 mod arguments;
 pub mod bitmap;
 pub mod client;

@@ -49,6 +49,13 @@ fn add_subscriptions(context: &mut LocalContext<'_>, args: &Args<'_>, kind: Kind
         confirm(verb, Some(name), subscriptions.count_beside(kind), reply);
     }
     context.session.tell_subscriptions();
+    // Whoever revokes a channel from now on finds these subscriptions. One that was revoked since the
+    // command was allowed has perhaps looked before they were there.
+    if !context.session.has_followed(context.keyspace.users().epoch_after())
+        && args.iter().skip(1).any(|name| !context.session.allows_channel(name, kind == Kind::Pattern))
+    {
+        context.session.close_after_reply = true;
+    }
 }
 
 /// Removes the named subscriptions, or all of a kind, with a reply for each.

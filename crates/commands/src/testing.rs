@@ -2,6 +2,7 @@
 
 use pantala_base::number::parse_i64;
 use pantala_engine::access::{KeyPlace, SessionView};
+use pantala_engine::command::Permit;
 use pantala_engine::command::{Command, Route, keys_of};
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
@@ -32,7 +33,14 @@ impl TestServer {
             random_seed: 42,
         };
         let ports = (0..2).map(|_| WorkerPort::new(Box::new(|| {}))).collect();
-        let session = SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false, in_script: false };
+        let session = SessionView {
+            client: 1,
+            db: 0,
+            version: Version::Resp2,
+            no_touch: false,
+            in_script: false,
+            permit: Permit::default(),
+        };
         TestServer { keyspace: Keyspace::new(layout, ports), session, now_ms: START_MS }
     }
 

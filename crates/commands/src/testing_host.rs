@@ -23,7 +23,6 @@ pub(crate) const START_MS: i64 = 1_700_000_000_000;
 #[derive(Default)]
 pub(crate) struct FakeHost {
     pub(crate) clients: Clients,
-    pub(crate) password: Option<&'static [u8]>,
     pub(crate) memory: MemoryFigures,
     pub(crate) now_us: i64,
     /// The recorded calls, one line each.
@@ -91,11 +90,15 @@ impl Host for FakeHost {
     fn kill(&self, client: &Client) {
         client.killed.store(true, Relaxed);
     }
-    fn authenticate(&self, user: &[u8], password: &[u8]) -> bool {
-        user == b"default" && self.password.is_none_or(|wanted| wanted == password)
+    fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)> {
+        None
     }
-    fn requires_password(&self) -> bool {
-        self.password.is_some()
+    fn write_acl_file(&self, _: &[u8]) -> Option<bool> {
+        None
+    }
+    fn fill_random(&self, bytes: &mut [u8]) -> bool {
+        bytes.fill(0xa5);
+        true
     }
     fn shutdown(&self, how: Shutdown) -> Result<(), String> {
         self.record(format!("{how:?}"))
@@ -140,17 +143,19 @@ impl LocalTest {
             seed: 42,
             random_seed: 42,
         };
-        let keyspace = Keyspace::new(layout, vec![WorkerPort::new(Box::new(|| {}))]);
+        let mut keyspace = Keyspace::new(layout, vec![WorkerPort::new(Box::new(|| {}))]);
+        crate::acl::set_catalog(&mut keyspace);
         let host = FakeHost { now_us: START_MS * 1000 + 25, ..FakeHost::default() };
         let client = add_client(&host, 1001);
-        LocalTest { host, keyspace, session: Session::new(client, true), now_ms: START_MS }
+        let session = Session::new(client, keyspace.users());
+        LocalTest { host, keyspace, session, now_ms: START_MS }
     }
 
     /// Creates client 1 of a server with a password.
     pub(crate) fn with_password(password: &'static [u8]) -> Self {
         let mut test = Self::new();
-        test.host.password = Some(password);
-        test.session.authenticated = false;
+        test.keyspace.users().set_default_password(Some(password));
+        test.session = Session::new(Arc::clone(&test.session.client), test.keyspace.users());
         test
     }
 

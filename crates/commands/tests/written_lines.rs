@@ -22,6 +22,7 @@ use std::time::Duration;
 use pantala_base::mailbox::Node;
 use pantala_commands::lookup;
 use pantala_engine::access::{KeyPlace, SessionView};
+use pantala_engine::command::Permit;
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_engine::request::Request;
@@ -206,7 +207,14 @@ impl<'k> Worker<'k> {
             command: lookup(args.at(0)).expect("a known command"),
             args,
             first_key: Some(command.first_key),
-            session: SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false, in_script: false },
+            session: SessionView {
+                client: 1,
+                db: 0,
+                version: Version::Resp2,
+                no_touch: false,
+                in_script: false,
+                permit: Permit::default(),
+            },
             reads_as: None,
             connection: 0,
             now_ms: command.now_ms,

@@ -12,7 +12,7 @@ mod keys;
 mod slots;
 
 pub use argument::{Argument, ArgumentFlags, ArgumentKind};
-pub use call::{Key, KeyPlace, SessionView};
+pub use call::{Key, KeyPlace, Permit, SessionView};
 pub use handler::{
     Handler, Handlers, Keyed, KeyedHandler, Local, LocalHandler, Route, ScriptForm, ScriptNamed, ShardChoice,
     TransactionPart,
@@ -330,6 +330,9 @@ pub struct Command {
     pub handler: Handler,
     /// Finds its keys, where the key specifications can't say where they are.
     pub own_keys: Option<OwnKeys>,
+    /// Finds keys that it uses and that neither its key specifications nor [`Command::own_keys`] name, as
+    /// in Redis: permissions are checked for them as well.
+    pub unnamed_keys: Option<OwnKeys>,
     /// Which of its arguments are secrets that no log may show, if any is.
     pub secrets: Option<Secrets>,
     /// The flags of its key in one call, where a key specification says `variable_flags` (SET with and without GET).
@@ -365,6 +368,7 @@ impl Command {
         route: Route::None,
         handler: Handler::Container,
         own_keys: None,
+        unnamed_keys: None,
         secrets: None,
         key_flags: None,
     };

@@ -10,6 +10,7 @@
 //! | `tuning` | live settings, and `CLIENT PAUSE` |
 //! | `command` | the record of a command: flags, arguments, where its keys stand |
 //! | `faults` | broken rules, for the tests of isolation |
+//! | `acl` | users and their rules; the log of denied calls |
 //! | `clients` | what all workers see of a client; a command that waits; the flag of `WATCH` |
 //! | `events` | pub/sub, `MONITOR`, keyspace notifications, client-side caching; `SLOWLOG`, `LATENCY` |
 //! | `effect` | what a change of a key reaches: blocked clients, watches, the journal |
@@ -39,6 +40,7 @@
 //! | request | a command that could not run at once, in a form that any thread can run ([`request`]) |
 //! | home | the worker that does a shard's periodic work |
 //! | waiter | a command that waits for a key: `BLPOP` and its like ([`blocking`]) |
+//! | user | a name with rules: what its connections may do ([`acl`]) |
 //! | hint | a handle through which a worker prefetches from a shard that it does not own |
 //!
 //! # Who owns what
@@ -57,6 +59,7 @@
 //! uncontended that is two atomic instructions on the shard's own cache line. [`executor`] draws the rest.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod acl;
 mod clients;
 pub mod command;
 pub mod effect;

@@ -19,6 +19,7 @@ use crate::process;
 use crate::renames::Renames;
 use crate::scripting::{Kind, Scripting};
 use crate::stats::WorkerStats;
+use crate::users;
 
 /// How many samples a rate is the mean of, as in Redis.
 const RATE_SAMPLES: usize = 16;
@@ -105,12 +106,13 @@ pub struct Server {
 impl Server {
     /// A server around a keyspace.
     pub fn new(
-        keyspace: Keyspace,
+        mut keyspace: Keyspace,
         config: ConfigStore,
         renames: Renames,
         facts: Facts,
         sockets: Vec<process::Listener>,
     ) -> Self {
+        pantala_commands::acl::set_catalog(&mut keyspace);
         let workers = facts.workers;
         let server = Server {
             keyspace,
@@ -131,6 +133,7 @@ impl Server {
         let settings = server.config.settings();
         server.keyspace.memory().add_other(server.facts.startup_bytes as i64);
         server.keyspace.tuning.cluster.store(settings.cluster_enabled, Relaxed);
+        server.keyspace.users().set_default_password(settings.requirepass.as_deref());
         server.tune(&settings);
         server
     }
@@ -212,11 +215,6 @@ impl Server {
             && pantala_session::access::held_by_pause(&self.keyspace.tuning, command, session, now_ms, flags)
     }
 
-    /// Whether connections must authenticate.
-    pub fn has_password(&self) -> bool {
-        self.config.settings().requirepass.is_some()
-    }
-
     /// Open connections.
     pub fn open_connections(&self) -> u64 {
         self.open.load(Relaxed)
@@ -233,7 +231,7 @@ impl Server {
             net::turn_away(&socket, "-ERR max number of clients reached\r\n");
             return None;
         }
-        if settings.protected_mode && settings.requirepass.is_none() && !net::is_let_in(&peer) {
+        if settings.protected_mode && !net::is_let_in(&peer) && self.needs_no_password() {
             self.open.fetch_sub(1, Relaxed);
             net::turn_away(&socket, PROTECTED_MODE_DENIED);
             return None;
@@ -383,6 +381,9 @@ impl Server {
             self.port(self.facts.first_io_worker).send(Message::Reload);
             changed.map_err(refused)?;
         }
+        if old.requirepass != new.requirepass {
+            self.keyspace.users().set_default_password(new.requirepass.as_deref());
+        }
         process::set_log_level(new.loglevel);
         self.tune(new);
         let (used, limit) = (self.keyspace.memory().used_bytes(), new.maxmemory_bytes);
@@ -426,6 +427,8 @@ impl Server {
         tuning.slowlog_slower_than_us.store(settings.slowlog_log_slower_than_us, Relaxed);
         tuning.tracking_table_max_keys.store(settings.tracking_table_max_keys, Relaxed);
         tuning.slowlog_max_len.store(settings.slowlog_max_len, Relaxed);
+        self.keyspace.users().set_log_len_max(settings.acllog_max_len);
+        self.keyspace.users().set_channels_by_default(settings.acl_channels_by_default);
         self.keyspace.journal().set_ping_period(Duration::from_secs(settings.repl_ping_period_s));
         self.keyspace.journal().set_backlog(settings.repl_backlog_bytes);
         self.keyspace.journal().set_replica_bound(match settings.output_limit_replica.hard_bytes {
@@ -505,7 +508,7 @@ impl Host for Server {
     }
 
     fn config_rewrite(&self) -> Result<(), String> {
-        self.config.rewrite().map_err(|reason| format!("ERR {reason}"))
+        self.config.rewrite(&self.keyspace.users().lines()).map_err(|reason| format!("ERR {reason}"))
     }
 
     fn reset_stats(&self) {
@@ -546,14 +549,16 @@ impl Host for Server {
         self.port(client.worker).send(Message::Kill(client.connection.load(Relaxed), client.id));
     }
 
-    fn authenticate(&self, user: &[u8], password: &[u8]) -> bool {
-        let settings = self.config.settings();
-        // Without a password any will do for the default user, as in Redis.
-        user == b"default" && settings.requirepass.as_ref().is_none_or(|wanted| same(password, wanted))
+    fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)> {
+        self.acl_file().map(|path| users::read(&path))
     }
 
-    fn requires_password(&self) -> bool {
-        self.has_password()
+    fn write_acl_file(&self, text: &[u8]) -> Option<bool> {
+        self.acl_file().map(|path| users::write(&path, text))
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) -> bool {
+        users::fill_random(bytes)
     }
 
     fn shutdown(&self, how: Shutdown) -> Result<(), String> {
@@ -615,9 +620,4 @@ impl Host for Server {
     fn now_us(&self) -> i64 {
         self.clock.now_us()
     }
-}
-
-/// Compares secrets in a time that tells nothing of where they differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differences, (x, y)| differences | (x ^ y)) == 0
 }

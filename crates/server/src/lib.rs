@@ -14,6 +14,7 @@
 //! | [`windows`] | commands are parsed, prefetched and run |
 //! | [`control`] | periodic work, settings |
 //! | [`stats`] | a worker's statistics |
+//! | [`users`] | users when the server starts, the ACL file |
 //! | [`info`] | the text of `INFO` |
 //! | [`net`] | accepted sockets |
 #![forbid(unsafe_code)]
@@ -32,5 +33,6 @@ pub mod renames;
 pub mod scripting;
 pub mod startup;
 pub mod stats;
+pub mod users;
 pub mod windows;
 pub mod worker;

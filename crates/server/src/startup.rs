@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 
 use pantala_base::{Clock, Random, SystemClock, allocator};
+use pantala_engine::acl::Line;
 use pantala_engine::keyspace::{self, Keyspace, Layout, WorkerPort};
 use pantala_engine::tuning::WATCHING;
 use pantala_runtime::{Backend, Choice, Doorbell, EpollLoop, EventLoop, UringLoop, choose};
@@ -30,7 +31,7 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     let (loaded, listeners, cleanup) = boot.into_parts();
-    let ended = serve(ConfigStore::new(&loaded), Renames::new(&loaded.renames), listeners);
+    let ended = serve(ConfigStore::new(&loaded), Renames::new(&loaded.renames), listeners, &loaded.users);
     cleanup.run();
     match ended {
         Ok(()) => {
@@ -48,7 +49,7 @@ pub fn main() -> ExitCode {
 ///
 /// # Errors
 /// What keeps it from starting or going on, as a message for the operator.
-fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>) -> Result<(), String> {
+fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>, users: &[Line]) -> Result<(), String> {
     let settings = config.settings();
     let choice = match settings.io_backend {
         IoBackend::Auto => Choice::Auto,
@@ -115,6 +116,7 @@ fn serve(config: ConfigStore, renames: Renames, sockets: Vec<process::Listener>)
         random_seed: random.next_u64(),
     };
     let server = Arc::new(Server::new(Keyspace::new(layout, ports), config, renames, facts, sockets));
+    server.load_users(users)?;
     let stopped = Arc::clone(&server);
     process::watch_signals(move || stopped.stop()).map_err(|error| format!("Can't watch for signals: {error}"))?;
     if !WATCHING {

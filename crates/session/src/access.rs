@@ -1,11 +1,14 @@
-//! Which commands a connection may run: authentication, protected commands, and what those who listen may send.
+//! Which commands a connection may run: authentication, its user's permissions, protected commands, and
+//! what subscribers may send.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering::Relaxed;
 
+use pantala_engine::acl::{Denied, Users};
 use pantala_engine::client::{Host, Session};
 use pantala_engine::command::{Command, Flags, Handler, TransactionPart};
 use pantala_engine::tuning::Tuning;
+use pantala_resp::Args;
 
 /// The answer to `DEBUG` where `enable-debug-command` doesn't allow it: all protected commands are `DEBUG`, or `SYNC`.
 const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, otherwise you need to set this option in the configuration file, and then restart the server.";
@@ -13,37 +16,65 @@ const DEBUG_NOT_ALLOWED: &str = "ERR DEBUG command not allowed. If the enable-de
 /// The answer to a command before authentication.
 pub const NO_AUTH: &str = "NOAUTH Authentication required.";
 
-/// Whether a client may not run every command: then each is looked at by [`forbidden`].
+/// Returns whether a client may not run every command: then each is looked at by [`forbidden`].
 #[inline]
-pub fn is_restricted(session: &Session) -> bool {
-    !session.authenticated || session.subscriptions.is_some() || session.monitors
+pub fn is_restricted(session: &Session, users: &Users) -> bool {
+    !session.is_unrestricted(users.epoch()) || session.subscriptions.is_some() || session.monitors
 }
 
 /// Why a client may not run a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forbidden {
+    /// The error, code included.
+    pub message: Cow<'static, str>,
+    /// What its user's rules deny, where they are the reason.
+    pub denied: Option<Denied>,
+}
+
+impl From<&'static str> for Forbidden {
+    fn from(message: &'static str) -> Self {
+        Forbidden { message: message.into(), denied: None }
+    }
+}
+
+/// Returns why a client may not run a command, by the rules that its session has followed.
 #[cold]
-pub fn forbidden(command: &Command, session: &Session, host: &dyn Host) -> Option<Cow<'static, str>> {
+pub fn forbidden(
+    command: &Command,
+    args: &Args<'_>,
+    session: &Session,
+    users: &Users,
+    host: &dyn Host,
+) -> Option<Forbidden> {
     if command.flags.contains(Flags::PROTECTED) && !host.debug_allowed(&session.client) {
         return Some(DEBUG_NOT_ALLOWED.into());
     }
-    if !passes_password(command, session, host) {
+    if !passes_password(command, session, users) {
         return Some(NO_AUTH.into());
+    }
+    // Redis says first that a transaction can't have a command, whoever sends it.
+    let is_refused_anyway = session.transaction.is_some()
+        && command.flags.contains(Flags::NO_MULTI)
+        && !command.flags.contains(Flags::UNQUEUED);
+    if !is_refused_anyway && let Err(denied) = session.check(command, args) {
+        return Some(Forbidden { message: denied.message(command.shown_name()).into(), denied: Some(denied) });
     }
     if session.monitors && command.flags.intersects(Flags::WRITE | Flags::READONLY | Flags::MAY_REPLICATE) {
         return Some("ERR Replica can't interact with the keyspace".into());
     }
     (session.only_listens() && !command.flags.contains(Flags::WHILE_SUBSCRIBED)).then(|| {
         let name = command.shown_name();
-        format!(
+        let message = format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
-        )
-        .into()
+        );
+        Forbidden { message: message.into(), denied: None }
     })
 }
 
-/// Whether a client has given its password, as far as this command wants one.
-pub fn passes_password(command: &Command, session: &Session, host: &dyn Host) -> bool {
+/// Returns whether a client has logged in, as far as this command wants it to.
+pub fn passes_password(command: &Command, session: &Session, users: &Users) -> bool {
     // A password that was removed since locks nobody out any more.
-    session.authenticated || command.flags.contains(Flags::NO_AUTH) || !host.requires_password()
+    session.is_authenticated() || command.flags.contains(Flags::NO_AUTH) || !users.requires_login()
 }
 
 /// Returns whether `CLIENT PAUSE` holds this command back. `flags` finds those of the call.

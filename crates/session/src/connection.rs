@@ -115,7 +115,7 @@ impl<C: Lent, S> Connection<C, S> {
         ranges: &mut Vec<ArgRange>,
         max_bulk_len: usize,
     ) -> Result<Option<Parsed>, ProtocolError> {
-        let limits = Limits { max_bulk_len, authenticated: self.session.authenticated, ..Limits::default() };
+        let limits = Limits { max_bulk_len, authenticated: self.session.is_authenticated(), ..Limits::default() };
         self.input.parse(memory, ranges, &limits)
     }
 

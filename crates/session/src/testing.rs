@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pantala_base::{Lender, Lent};
+use pantala_engine::acl::{Catalog, Users};
 use pantala_engine::client::{Client, Endpoint, Session};
 use pantala_resp::{Args, ProtocolError};
 
@@ -74,7 +75,8 @@ impl Lender for Memory {
 #[must_use]
 pub fn connection() -> Connection<Piece, ()> {
     let end = Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 6379)));
-    Connection::new((), Session::new(Arc::new(Client::new(1, 0, 0, end.clone(), end, 0)), true))
+    let users = Users::new(Box::leak(Box::new(Catalog::empty())));
+    Connection::new((), Session::new(Arc::new(Client::new(1, 0, 0, end.clone(), end, 0)), &users))
 }
 
 /// What a stream of bytes comes to.

@@ -6,6 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use pantala_commands::resolve;
 use pantala_engine::access::SessionView;
+use pantala_engine::command::Permit;
 use pantala_engine::executor::{Call, Executor, Ran};
 use pantala_engine::keyspace::{Execution, Keyspace, Layout, WorkerPort};
 use pantala_resp::{ArgRange, Args, Version};
@@ -118,7 +119,7 @@ impl Shard {
             command,
             args,
             first_key: Some(place),
-            session: SessionView { client: 1, db: 0, version: Version::Resp3, no_touch: false, in_script: false },
+            session: SessionView { client: 1, db: 0, version: Version::Resp3, no_touch: false, in_script: false, permit: Permit::default() },
             reads_as: None,
             connection: 0,
             now_ms: 1_700_000_000_000,

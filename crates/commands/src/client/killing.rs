@@ -1,14 +1,15 @@
 //! `CLIENT KILL`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_base::number::parse_i64;
+use pantala_engine::acl::{User, Users};
 use pantala_engine::client::{Client, LocalContext};
 use pantala_resp::{Args, Reply};
 
 use super::listing::Kind;
 use crate::arguments::{c_string, is_option};
-use crate::connection::DEFAULT_USER;
 use crate::errors;
 
 /// A filter of clients: a client must match all given options.
@@ -19,13 +20,14 @@ struct Filter<'a> {
     kind: Option<Kind>,
     id: Option<u64>,
     age_s_min: Option<i64>,
+    user: Option<Arc<User>>,
     skip_me: bool,
 }
 
 impl<'a> Filter<'a> {
     /// Parses pairs of option and value. Replies with an error and returns `None` if they are
     /// invalid.
-    fn parse(args: &Args<'a>, reply: &mut Reply<'_>) -> Option<Self> {
+    fn parse(args: &Args<'a>, users: &Users, reply: &mut Reply<'_>) -> Option<Self> {
         let mut filter = Filter { skip_me: true, ..Filter::default() };
         let mut index = 2;
         while let Some(option) = args.get(index) {
@@ -33,14 +35,14 @@ impl<'a> Filter<'a> {
                 reply.error(errors::SYNTAX);
                 return None;
             };
-            filter.add(option, value, reply)?;
+            filter.add(option, value, users, reply)?;
             index += 2;
         }
         Some(filter)
     }
 
     /// Adds an option. Replies with an error and returns `None` if it is invalid.
-    fn add(&mut self, option: &[u8], value: &'a [u8], reply: &mut Reply<'_>) -> Option<()> {
+    fn add(&mut self, option: &[u8], value: &'a [u8], users: &Users, reply: &mut Reply<'_>) -> Option<()> {
         if is_option(option, "ID") {
             self.id = Some(positive(value, "ERR client-id should be greater than 0", reply)? as u64);
         } else if is_option(option, "TYPE") {
@@ -50,11 +52,11 @@ impl<'a> Filter<'a> {
         } else if is_option(option, "LADDR") {
             self.local_address = Some(value);
         } else if is_option(option, "USER") {
-            // There is only one user, so the filter needs no field for it.
-            if value != DEFAULT_USER {
+            let Some(user) = users.find(value) else {
                 reply.error_bytes(&[b"ERR No such user '", c_string(value), b"'"].concat());
                 return None;
-            }
+            };
+            self.user = Some(user);
         } else if is_option(option, "MAXAGE") {
             self.age_s_min = Some(positive(value, "ERR maxage should be greater than 0", reply)?);
         } else if is_option(option, "SKIPME") && (is_option(value, "YES") || is_option(value, "NO")) {
@@ -69,6 +71,7 @@ impl<'a> Filter<'a> {
     fn matches(&self, client: &Client, now_ms: i64) -> bool {
         let is_at = |wanted: &[u8], endpoint: String| c_string(wanted) == endpoint.as_bytes();
         self.id.is_none_or(|id| id == client.id)
+            && self.user.as_ref().is_none_or(|user| client.is_user(user))
             && self.kind.is_none_or(|kind| kind == Kind::of(client))
             && self.age_s_min.is_none_or(|age_s| (now_ms - client.created_ms) / 1000 >= age_s)
             && self.address.is_none_or(|address| is_at(address, client.address.to_string()))
@@ -92,7 +95,7 @@ pub fn kill(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'
     let filter = if by_address {
         Filter { address: Some(args.at(2)), ..Filter::default() }
     } else {
-        match Filter::parse(args, reply) {
+        match Filter::parse(args, context.keyspace.users(), reply) {
             Some(filter) => filter,
             None => return,
         }

@@ -83,6 +83,13 @@ fn write_lines(text: &mut String, context: &LocalContext<'_>, wanted: impl Fn(&C
     }
 }
 
+/// Returns the line of a client at `now_ms` (unix time).
+pub(crate) fn line(client: &Client, now_ms: i64) -> String {
+    let mut text = String::new();
+    write_line(&mut text, client, now_ms);
+    text
+}
+
 /// Writes the line of a client, with the fields of Redis 7.0 in their order. Fields of missing
 /// features have the values of an idle client.
 fn write_line(text: &mut String, client: &Client, now_ms: i64) {
@@ -110,7 +117,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
     let _ = write!(
         text,
         " sub={} psub={} ssub={} multi={} qbuf={query_bytes} qbuf-free={query_free_bytes} argv-mem={argument_bytes} multi-mem={queued_bytes} rbs=0 rbp=0 obl=0 oll={} \
-         omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user=default redir={} resp={}",
+         omem={output_bytes} tot-mem={total_bytes} events={} cmd={} user={} redir={} resp={}",
         client.subscribed(Subscribed::Channel),
         client.subscribed(Subscribed::Pattern),
         client.subscribed(Subscribed::Shard),
@@ -118,6 +125,7 @@ fn write_line(text: &mut String, client: &Client, now_ms: i64) {
         client.output_pieces.load(Relaxed),
         if output_bytes > 0 { "rw" } else { "r" },
         client.command().map_or("NULL", Command::shown_name),
+        client.user_name(|name| String::from_utf8_lossy(name).into_owned()),
         client.redirect.load(Relaxed),
         client.resp.load(Relaxed),
     );

@@ -55,16 +55,16 @@ fn auth_without_a_password() {
 fn auth_with_a_password() {
     let mut test = LocalTest::with_password(b"secret");
     test.expect(&[("AUTH wrong", WRONG), ("AUTH other secret", WRONG), ("AUTH default Secret", WRONG)]);
-    assert!(!test.session.authenticated);
+    assert!(!test.session.is_authenticated());
     test.expect(&[("AUTH secret", "+OK|")]);
-    assert!(test.session.authenticated);
+    assert!(test.session.is_authenticated());
     // A later failure doesn't deauthenticate; RESET does.
     test.expect(&[("AUTH wrong", WRONG)]);
-    assert!(test.session.authenticated);
+    assert!(test.session.is_authenticated());
     test.expect(&[("RESET", "+RESET|"), ("AUTH default secret", "+OK|")]);
-    assert!(test.session.authenticated);
+    assert!(test.session.is_authenticated());
     test.expect(&[("RESET", "+RESET|")]);
-    assert!(!test.session.authenticated);
+    assert!(!test.session.is_authenticated());
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn hello_authenticates() {
     let mut test = LocalTest::with_password(b"secret");
     let unauthenticated = "-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time|";
     test.expect(&[("HELLO 3", unauthenticated), ("HELLO 3 AUTH default wrong", WRONG)]);
-    assert!(!test.session.authenticated && test.session.version == Version::Resp2);
+    assert!(!test.session.is_authenticated() && test.session.version == Version::Resp2);
     test.expect(&[("HELLO 3 AUTH default secret", HELLO3)]);
-    assert!(test.session.authenticated);
+    assert!(test.session.is_authenticated());
 }
 
 #[test]

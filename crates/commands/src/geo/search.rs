@@ -72,6 +72,17 @@ pub fn georadius_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, sh
     }
 }
 
+/// Every destination of a call of `GEORADIUS` or `GEORADIUSBYMEMBER`: the key specifications name the
+/// first only.
+pub fn georadius_destinations(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
+    const STORE_SPEC: usize = 1;
+    for index in 2..args.len().saturating_sub(1) {
+        if is_option(args.at(index), "STORE") || is_option(args.at(index), "STOREDIST") {
+            visit(index + 1, STORE_SPEC);
+        }
+    }
+}
+
 fn search(access: &mut Access<'_>, args: &Args<'_>, kind: Kind, reply: &mut Reply<'_>) {
     let (source, limits) = (access.key(args, kind.source()), pack_limits(access));
     let mut db = access.db(&source);

@@ -103,7 +103,7 @@ pub(crate) const DEBUG_OBJECT: Command = Command {
     name: "object",
     full_name: "debug|object",
     summary: "Returns internals of a value",
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, DEBUGS, PLAIN],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, DEBUGS, PLAIN, OWN_SUBCOMMANDS],
     key_specs: &[KeySpec::at(2, &["RO"])],
     arguments: &[Argument::key("key", 0)],
     route: Route::Keys,
@@ -163,7 +163,7 @@ pub(crate) const DEBUG_SET_DISABLE_DENY_SCRIPTS: Command = Command {
     since: "7.0.0",
     complexity: "O(1)",
     arity: 3,
-    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, DEBUGS],
+    flags: flags![ADMIN, NOSCRIPT, LOADING, STALE, PROTECTED, DEBUGS, OWN_SUBCOMMANDS],
     arguments: &[Argument::integer("enabled")],
     handler: Handler::Local(crate::debug::set_disable_deny_scripts),
     ..SERVER

@@ -161,6 +161,7 @@ pub(crate) const GEORADIUS: Command = Command {
         Argument::key("key", 2).token("STOREDIST").optional(),
     ],
     route: Route::Custom(crate::geo::georadius_route),
+    unnamed_keys: Some(crate::geo::georadius_destinations),
     handler: Handler::Keyed(crate::geo::georadius),
     ..GEO
 };
@@ -252,6 +253,7 @@ pub(crate) const GEORADIUSBYMEMBER: Command = Command {
         Argument::key("key", 2).token("STOREDIST").optional(),
     ],
     route: Route::Custom(crate::geo::georadius_route),
+    unnamed_keys: Some(crate::geo::georadius_destinations),
     handler: Handler::Keyed(crate::geo::georadiusbymember),
     ..GEO
 };

@@ -8,6 +8,7 @@
 
 use pantala_engine::command::{Command, Flags};
 
+mod acl_users;
 mod bitmap;
 mod cluster;
 mod connection;
@@ -39,7 +40,7 @@ mod transactions;
 mod watching;
 
 pub use lookup::{lookup, lookup_full, lookup_sub};
-pub use not_built::not_built;
+pub use not_built::{absent, not_built};
 pub use resolve::{NOT_IN_SCRIPTS, Unresolved, resolve, resolve_as};
 
 /// Joins flags by their short names; bitflags' `|` isn't `const`.
@@ -57,6 +58,7 @@ const DEPENDS_ON_SUBCOMMAND: &str = "That of the subcommand";
 
 /// The commands of all families.
 const FAMILIES: &[&[Command]] = &[
+    acl_users::COMMANDS,
     bitmap::COMMANDS,
     cluster::COMMANDS,
     connection::COMMANDS,

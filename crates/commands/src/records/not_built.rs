@@ -1,7 +1,8 @@
 //! Redis 7.0's commands that Pantala doesn't implement yet: their error says so, instead of
 //! "unknown command".
 
-use pantala_engine::command::arity_accepts;
+use pantala_engine::acl::Absent;
+use pantala_engine::command::{Acl, arity_accepts};
 
 /// A command of Redis 7.0 that Pantala doesn't implement yet.
 pub struct NotBuilt {
@@ -14,6 +15,11 @@ pub struct NotBuilt {
 }
 
 impl NotBuilt {
+    /// Returns its full name.
+    pub fn full_name(&self) -> &'static str {
+        self.full_name
+    }
+
     /// Returns whether this number of arguments, including the names, matches the arity.
     pub(super) fn accepts(&self, arguments: usize) -> bool {
         arity_accepts(self.arity, arguments)
@@ -23,6 +29,22 @@ impl NotBuilt {
     pub(super) fn is_container(&self) -> bool {
         let container = |command: &NotBuilt| command.full_name.split_once('|').map(|(container, _)| container);
         NOT_BUILT.iter().any(|command| container(command) == Some(self.full_name))
+    }
+}
+
+/// Returns all of them in the form that the rules of users name.
+pub fn absent() -> impl Iterator<Item = Absent> {
+    NOT_BUILT.iter().map(|command| Absent { full_name: command.full_name, categories: categories(command.full_name) })
+}
+
+/// Returns the ACL categories of a command of this list.
+fn categories(full_name: &str) -> Acl {
+    let managing = Acl::ADMIN | Acl::DANGEROUS;
+    match full_name {
+        "module" | "module|help" => Acl::SLOW,
+        "wait" => Acl::SLOW | Acl::CONNECTION,
+        "lastsave" | "role" => managing | Acl::FAST,
+        _ => managing | Acl::SLOW,
     }
 }
 
@@ -44,20 +66,6 @@ const fn outside(full_name: &'static str, arity: i32) -> NotBuilt {
 /// Commands and subcommands without a record, sorted bytewise. Implementing a command removes it
 /// from this list.
 pub(super) static NOT_BUILT: &[NotBuilt] = &[
-    anywhere("acl", -2),
-    outside("acl|cat", -2),
-    outside("acl|deluser", -3),
-    outside("acl|dryrun", -4),
-    outside("acl|genpass", -2),
-    outside("acl|getuser", 3),
-    anywhere("acl|help", 2),
-    outside("acl|list", 2),
-    outside("acl|load", 2),
-    outside("acl|log", -2),
-    outside("acl|save", 2),
-    outside("acl|setuser", -3),
-    outside("acl|users", 2),
-    outside("acl|whoami", 2),
     outside("bgrewriteaof", 1),
     outside("bgsave", -1),
     anywhere("cluster|addslots", -3),

@@ -21,6 +21,12 @@ pub(super) fn hello(args: &Args<'_>, index: usize) -> bool {
     (2..index).any(|at| at + 2 >= index && is(args, at, "AUTH") && !is(args, at - 1, "SETNAME"))
 }
 
+/// Returns whether an argument of `ACL SETUSER` is secret: all of them, the user's name included, as
+/// in Redis.
+pub(super) fn acl_setuser(_: &Args<'_>, index: usize) -> bool {
+    index > 1
+}
+
 /// Returns whether an argument of `CONFIG SET` is secret: the value of a secret directive.
 pub(super) fn config_set(args: &Args<'_>, index: usize) -> bool {
     index > 2 && index % 2 == 1 && SECRET_DIRECTIVES.iter().any(|directive| is(args, index - 1, directive))
@@ -58,6 +64,8 @@ mod tests {
         assert_eq!(secrets("AUTH a b c"), "....");
         assert_eq!(secrets("HELLO 3 auth u p SETNAME n"), "...**..");
         assert_eq!(secrets("HELLO 3 SETNAME auth AUTH u p"), ".....**");
+        assert_eq!(secrets("ACL SETUSER u >p on"), "..***");
+        assert_eq!(secrets("ACL GETUSER u"), "...");
         assert_eq!(secrets("CONFIG SET port 1 requirepass p"), ".....*");
         assert_eq!(secrets("MIGRATE h p key 9 5000 AUTH p"), ".......*");
         assert_eq!(secrets("MIGRATE h p key 9 5000 COPY auth2 u p"), "........**");

@@ -421,6 +421,7 @@ pub(crate) const XREAD: Command = Command {
         STREAMS,
     ],
     route: Route::Custom(streams::read_shards),
+    unnamed_keys: Some(streams::read_keys),
     handler: Handler::Keyed(streams::xread),
     ..STREAM
 };
@@ -442,6 +443,7 @@ pub(crate) const XREADGROUP: Command = Command {
         STREAMS,
     ],
     route: Route::Custom(streams::readgroup_shards),
+    unnamed_keys: Some(streams::readgroup_keys),
     handler: Handler::Keyed(streams::xreadgroup),
     ..STREAM
 };

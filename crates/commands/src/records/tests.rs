@@ -413,9 +413,9 @@ fn errors_equal_those_of_redis() {
     assert_eq!(resolved(&[b"BGSAVE"]), "ERR Pantala doesn't have the command 'bgsave' yet");
     let meet = "ERR Pantala doesn't have the command 'cluster|meet' yet";
     assert_eq!(resolved(&[b"CLUSTER", b"Meet", b"127.0.0.1", b"7000"]), meet);
-    assert_eq!(resolved(&[b"acl", b"list"]), "ERR Pantala doesn't have the command 'acl|list' yet");
-    assert_eq!(resolved(&[b"ACL"]), "ERR Pantala doesn't have the command 'acl' yet");
-    assert_eq!(resolved(&[b"acl", b"Foo"]), "ERR unknown subcommand 'Foo'. Try ACL HELP.");
+    assert_eq!(resolved(&[b"module", b"list"]), "ERR Pantala doesn't have the command 'module|list' yet");
+    assert_eq!(resolved(&[b"MODULE"]), "ERR Pantala doesn't have the command 'module' yet");
+    assert_eq!(resolved(&[b"module", b"Foo"]), "ERR unknown subcommand 'Foo'. Try MODULE HELP.");
 }
 
 #[test]

@@ -42,7 +42,8 @@ pub fn sort_ro(access: &mut Access<'_>, args: &Args<'_>, reply: &mut Reply<'_>) 
 }
 
 fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &mut Reply<'_>) {
-    let mut options = match Options::parse(access.keyspace(), args, read_only) {
+    let reads_all = || reads_all_keys(access, args, if read_only { b"sort_ro" } else { b"sort" });
+    let mut options = match Options::parse(access.keyspace(), args, read_only, reads_all) {
         Ok(options) => options,
         Err(error) => return reply.error(error),
     };
@@ -66,6 +67,16 @@ fn sort_with(access: &mut Access<'_>, args: &Args<'_>, read_only: bool, reply: &
             store_result(access, &destination, &elements, &order, &options, reply);
         }
     }
+}
+
+/// Returns whether the client's user may read every key with this command, by its name.
+fn reads_all_keys(access: &Access<'_>, args: &Args<'_>, name: &[u8]) -> bool {
+    let (session, users) = (access.session(), access.keyspace().users());
+    if session.permit.is_unrestricted() && session.permit.epoch() == users.epoch() {
+        return true;
+    }
+    let rules = access.keyspace().rules_of(session.client);
+    rules.zip(crate::lookup(name)).is_some_and(|((_, rules), command)| rules.reads_all_keys(command, args))
 }
 
 fn answer(access: &mut Access<'_>, elements: &Elements, order: &[u32], options: &Options<'_>, reply: &mut Reply<'_>) {

@@ -26,8 +26,14 @@ pub(super) struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Parses the arguments, or returns the error.
-    pub(super) fn parse(keyspace: &Keyspace, args: &Args<'a>, read_only: bool) -> Result<Self, &'static str> {
+    /// Parses the arguments, or returns the error. `reads_all` returns whether the user may read every
+    /// key.
+    pub(super) fn parse(
+        keyspace: &Keyspace,
+        args: &Args<'a>,
+        read_only: bool,
+        reads_all: impl Fn() -> bool,
+    ) -> Result<Self, &'static str> {
         let mut options = Options::default();
         let mut index = 2;
         while let Some(option) = args.get(index) {
@@ -57,12 +63,18 @@ impl<'a> Options<'a> {
                 if by.names_keys() && keyspace.is_cluster() {
                     return Err("ERR BY option of SORT denied in Cluster mode.");
                 }
+                if by.names_keys() && !reads_all() {
+                    return Err("ERR BY option of SORT denied due to insufficient ACL permissions.");
+                }
                 // As in Redis, it remains set even if another BY follows.
                 options.unsorted |= !by.names_keys();
                 options.by = Some(by);
             } else if is_option(option, "GET") {
                 if keyspace.is_cluster() {
                     return Err("ERR GET option of SORT denied in Cluster mode.");
+                }
+                if !reads_all() {
+                    return Err("ERR GET option of SORT denied due to insufficient ACL permissions.");
                 }
                 options.get.push(Pattern::new(value));
             } else {
@@ -96,7 +108,7 @@ pub fn sort_ro_route(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, shar
 fn route(keyspace: &Keyspace, args: &Args<'_>, read_only: bool, shards: &mut Vec<u32>) {
     shards.push(keyspace.place(args.at(1)).shard);
     // The handler will reply with the error.
-    let Ok(options) = Options::parse(keyspace, args, read_only) else { return };
+    let Ok(options) = Options::parse(keyspace, args, read_only, || true) else { return };
     if options.by.iter().chain(&options.get).any(Pattern::names_keys) {
         shards.extend(0..keyspace.partition_count());
     }
@@ -110,16 +122,18 @@ pub fn sort_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
     sort_ro_keys(args, visit);
     let (mut index, mut destination) = (2, None);
     while let Some(word) = args.get(index) {
+        // The destination is no option, whatever it is called: Redis reads on with it, so that its
+        // permissions are those of another key than it stores to (`STORE GET STORE key`).
+        if is_option(word, "STORE") && index + 1 < args.len() {
+            destination = Some(index + 1);
+        }
         index += if is_option(word, "LIMIT") {
             3
-        } else if is_option(word, "BY") || is_option(word, "GET") {
+        } else if ["BY", "GET", "STORE"].iter().any(|option| is_option(word, option)) {
             2
         } else {
             1
         };
-        if is_option(word, "STORE") && index < args.len() {
-            destination = Some(index);
-        }
     }
     if let Some(index) = destination {
         visit(index, DESTINATION_SPEC);

@@ -72,6 +72,22 @@ pub fn readgroup_shards(keyspace: &Keyspace, _: &SessionView, args: &Args<'_>, s
     choose_shards(keyspace, args, true, shards);
 }
 
+/// The streams of an `XREAD`, whatever its key specification takes for them.
+pub fn read_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
+    each_stream(args, false, visit);
+}
+
+/// The streams of an `XREADGROUP`.
+pub fn readgroup_keys(args: &Args<'_>, visit: &mut dyn FnMut(usize, usize)) {
+    each_stream(args, true, visit);
+}
+
+fn each_stream(args: &Args<'_>, of_group: bool, visit: &mut dyn FnMut(usize, usize)) {
+    if let Ok(options) = Options::parse(args, of_group) {
+        (options.first_key..options.first_key + options.streams).for_each(|at| visit(at, 0));
+    }
+}
+
 fn choose_shards(keyspace: &Keyspace, args: &Args<'_>, of_group: bool, shards: &mut Vec<u32>) {
     if let Ok(options) = Options::parse(args, of_group) {
         let keys = options.first_key..options.first_key + options.streams;

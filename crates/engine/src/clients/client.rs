@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::acl::{DEFAULT_USER, User};
 use crate::clients::listener::{KINDS, Kind};
 use crate::clients::waiter::Waiter;
 use crate::clients::watch::Watch;
@@ -120,6 +121,8 @@ pub struct Client {
     /// The last command; null: none.
     command: AtomicPtr<Command>,
     names: Mutex<Names>,
+    /// The user that has logged in; `None` until then, which means the default user.
+    user: Mutex<Option<Arc<User>>>,
     /// What it waits with, while it does.
     waiter: Mutex<Option<Arc<Waiter>>>,
     /// Its last watch, which ends with what its session watches.
@@ -163,6 +166,7 @@ impl Client {
             place: AtomicU64::new(0),
             command: AtomicPtr::new(std::ptr::null_mut()),
             names: Mutex::new(Names::default()),
+            user: Mutex::new(None),
             waiter: Mutex::new(None),
             watch: Mutex::new(Weak::new()),
         }
@@ -191,6 +195,34 @@ impl Client {
     pub fn names(&self) -> MutexGuard<'_, Names> {
         // A panic while it was held can't have left it half-way: each field is replaced whole.
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the user that has logged in; `None` until then, which means the default user.
+    pub fn user(&self) -> Option<Arc<User>> {
+        self.lock_user().clone()
+    }
+
+    /// Sets the user that has logged in.
+    pub(crate) fn set_user(&self, user: Arc<User>) {
+        *self.lock_user() = Some(user);
+    }
+
+    /// Returns whether it is this user.
+    pub fn is_user(&self, user: &Arc<User>) -> bool {
+        match &*self.lock_user() {
+            Some(known) => Arc::ptr_eq(known, user),
+            None => user.name() == DEFAULT_USER,
+        }
+    }
+
+    /// Calls `with` with its user's name.
+    pub fn user_name<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
+        with(self.lock_user().as_ref().map_or(DEFAULT_USER, |user| user.name()))
+    }
+
+    fn lock_user(&self) -> MutexGuard<'_, Option<Arc<User>>> {
+        // As in `Client::names`.
+        self.user.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What it waits with, while its command waits for a key.

@@ -33,4 +33,31 @@ pub struct SessionView {
     pub no_touch: bool,
     /// A script runs the command.
     pub in_script: bool,
+    /// As of when its user was allowed to run the command.
+    pub permit: Permit,
+}
+
+/// The epoch in which a user was allowed to run a command ([`crate::acl`]), and whether the user was
+/// unrestricted. Copied into requests, so it is one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Permit(u64);
+
+impl Permit {
+    /// Returns the permit of a session in an epoch (below 2^63).
+    #[inline]
+    pub fn new(epoch: u64, is_unrestricted: bool) -> Self {
+        Permit(epoch << 1 | u64::from(!is_unrestricted))
+    }
+
+    /// Returns the epoch.
+    #[inline]
+    pub fn epoch(self) -> u64 {
+        self.0 >> 1
+    }
+
+    /// Returns whether the user was unrestricted.
+    #[inline]
+    pub fn is_unrestricted(self) -> bool {
+        self.0 & 1 == 0
+    }
 }

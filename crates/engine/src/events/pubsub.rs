@@ -251,6 +251,20 @@ impl PubSub {
         stripe.get(channel).map_or(0, |counts| counts.iter().map(|count| u64::from(*count)).sum())
     }
 
+    /// Returns the listeners to names of which `is_wanted` says so, with repeats.
+    pub fn listeners_where(&self, is_wanted: impl Fn(Kind, &[u8]) -> bool) -> Vec<Listener> {
+        let mut found = Vec::new();
+        for (worker, rooms) in self.rooms.iter().enumerate() {
+            for kind in KINDS {
+                for (_, connections) in lock(&rooms[kind as usize]).iter().filter(|(name, _)| is_wanted(kind, name)) {
+                    let listener = |connection: &u64| Listener { worker: worker as u32, connection: *connection };
+                    found.extend(connections.iter().map(listener));
+                }
+            }
+        }
+        found
+    }
+
     /// How many patterns are listened to.
     pub fn pattern_count(&self) -> usize {
         self.patterns.read().unwrap_or_else(PoisonError::into_inner).len()

@@ -86,10 +86,14 @@ pub trait Host: Send + Sync {
     fn clients(&self) -> &Clients;
     /// Has the worker of a client close it.
     fn kill(&self, client: &Client);
-    /// Whether name and password are right.
-    fn authenticate(&self, user: &[u8], password: &[u8]) -> bool;
-    /// Whether a new connection must authenticate.
-    fn requires_password(&self) -> bool;
+    /// Reads the ACL file. Returns its path, and its content or the system's error; `None` if none is
+    /// configured.
+    fn read_acl_file(&self) -> Option<(String, Result<Vec<u8>, String>)>;
+    /// Replaces the content of the ACL file. Returns `None` if none is configured, and `Some(false)` if it
+    /// cannot be written: the log says why.
+    fn write_acl_file(&self, text: &[u8]) -> Option<bool>;
+    /// Fills bytes with random ones that are fit for a secret. Returns false if the system has none.
+    fn fill_random(&self, bytes: &mut [u8]) -> bool;
     /// Begins to stop the server. The error is the whole error reply.
     fn shutdown(&self, how: Shutdown) -> Result<(), String>;
     /// The text of `INFO` for these section names (lower case; empty: the default ones).

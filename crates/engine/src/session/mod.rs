@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pantala_resp::Version;
 
+use crate::acl::{Rules, User, Users};
 use crate::clients::client::Client;
 use crate::clients::listener::{KINDS, Listener};
-use crate::command::SessionView;
+use crate::command::{Permit, SessionView};
 use crate::effect::follower::Follower;
 use crate::events::pubsub::Subscriptions;
 use crate::events::tracking::{Reader, SessionTracking};
@@ -18,7 +19,10 @@ use crate::tuning::pause::Pause;
 
 pub mod functions;
 pub mod host;
+mod permissions;
 mod tracking;
+
+use permissions::NEVER;
 
 /// What `CLIENT REPLY` asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,8 +46,14 @@ pub struct Session {
     pub db: u32,
     /// Protocol version of replies.
     pub version: Version,
-    /// Whether it may run commands.
-    pub authenticated: bool,
+    /// Whether it has logged in, or did not have to when it connected.
+    authenticated: bool,
+    user: Arc<User>,
+    /// Its user's rules as of `user_epoch`.
+    rules: Arc<Rules>,
+    user_epoch: u64,
+    /// The epoch in which it may run every command, [`NEVER`] if it may not.
+    unrestricted_epoch: u64,
     /// `CLIENT REPLY`.
     pub reply_mode: ReplyMode,
     /// Close once the replies so far are sent.
@@ -74,12 +84,18 @@ pub struct Session {
 
 impl Session {
     /// The session of a new connection.
-    pub fn new(client: Arc<Client>, authenticated: bool) -> Self {
-        Session {
+    pub fn new(client: Arc<Client>, users: &Users) -> Self {
+        let epoch = users.epoch();
+        let user = Arc::clone(users.default_user());
+        let mut session = Session {
             client,
             db: 0,
             version: Version::Resp2,
-            authenticated,
+            authenticated: !users.requires_login(),
+            rules: user.rules(),
+            user,
+            user_epoch: epoch,
+            unrestricted_epoch: NEVER,
             reply_mode: ReplyMode::On,
             close_after_reply: false,
             subscriptions: None,
@@ -93,7 +109,9 @@ impl Session {
             tracking: None,
             in_exec: false,
             pause: None,
-        }
+        };
+        session.settle_permissions(epoch);
+        session
     }
 
     /// Has it see every command, or no more.
@@ -155,12 +173,18 @@ impl Session {
         listened + watched + self.tracking.as_ref().map_or(0, |tracking| tracking.bytes())
     }
 
-    /// Returns whether it may run every command, wants every reply, and nothing of what it runs
-    /// depends on an earlier command: no transaction, no `CLIENT CACHING`, no tracking.
+    /// Returns whether it has logged in and has its user's rules as of this epoch of [`Users`]: then
+    /// [`Session::check`] is all that a command needs.
+    #[inline]
+    pub fn knows_rules(&self, epoch: u64) -> bool {
+        self.authenticated && self.user_epoch == epoch
+    }
+
+    /// Returns whether it wants every reply, and nothing of what it runs depends on an earlier
+    /// command: no transaction, no `CLIENT CACHING`, no tracking. Says nothing of its permissions.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.authenticated
-            && self.reply_mode == ReplyMode::On
+        self.reply_mode == ReplyMode::On
             && !(self.monitors | self.caching | self.close_after_reply)
             && self.subscriptions.is_none()
             && self.transaction.is_none()
@@ -182,6 +206,7 @@ impl Session {
             version: self.version,
             no_touch: self.client.no_touch.load(Relaxed),
             in_script: false,
+            permit: Permit::new(self.user_epoch, self.unrestricted_epoch != NEVER),
         }
     }
 
@@ -231,11 +256,11 @@ impl Session {
     }
 
     /// Back to what it was when the connection was new (`RESET`), but for `CLIENT NO-EVICT`, which stays as in Redis 7.0.
-    pub fn reset(&mut self, authenticated: bool) {
+    pub fn reset(&mut self, users: &Users) {
         self.discard();
         self.select(0);
         self.set_version(Version::Resp2);
-        self.authenticated = authenticated;
+        self.log_out(users);
         // A reply that is to be skipped is skipped, RESET's own too.
         if self.reply_mode != ReplyMode::Skip {
             self.reply_mode = ReplyMode::On;

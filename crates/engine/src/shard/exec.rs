@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use pantala_resp::{ArgRange, Args, Reply};
 
+use crate::acl::Context;
 use crate::command::Command;
 use crate::faults::{self, Fault};
 use crate::shard::executor::{Call, Executor, has_news};
@@ -43,6 +44,8 @@ pub struct RanQueued {
     reply_end: usize,
     /// How long it took, where its time was taken.
     pub took: Option<Duration>,
+    /// Whether its user may no longer run it, and the reply says so.
+    pub is_denied: bool,
 }
 
 impl Exec {
@@ -110,6 +113,8 @@ impl Executor<'_> {
             exec.heading_bytes = request.reply.len();
         }
         let mut shards = Vec::new();
+        // All commands are checked by the same rules: a concurrent change must not split the transaction.
+        let changed = self.keyspace().changed_rules(&session);
         for (at, queued) in queue.iter().enumerate().skip(exec.ran.len()) {
             faults::pause(Fault::PauseHolding);
             if !is_begun && at + 1 == queue.len() && faults::hits(Fault::TornExec) {
@@ -126,11 +131,19 @@ impl Executor<'_> {
                 connection: request.connection,
                 now_ms,
             };
+            let refuses = |changed| self.keyspace().refuses(changed, &call, Context::Multi);
+            let denied = changed.as_ref().and_then(refuses);
+            if let Some(denied) = denied {
+                Reply::new(&mut request.reply, session.version).error(&denied.message_in_exec());
+                exec.ran.push(RanQueued { reply_end: request.reply.len(), took: None, is_denied: true });
+                continue;
+            }
             let is_timed =
                 WATCHING && (!call.command.is_plain(call.args.len()) || self.keyspace().tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);
             self.run_held(&call, &shards, owned, &mut request.reply);
-            exec.ran.push(RanQueued { reply_end: request.reply.len(), took: began.map(|began| began.elapsed()) });
+            let took = began.map(|began| began.elapsed());
+            exec.ran.push(RanQueued { reply_end: request.reply.len(), took, is_denied: false });
         }
         false
     }

@@ -24,6 +24,7 @@ use pantala_dict::Payload;
 use pantala_resp::{Args, Reply};
 use smallvec::SmallVec;
 
+use crate::acl::{Context, Denied};
 use crate::clients::waiter::{Origin, Waiter, Woken};
 use crate::command::{Command, Flags, Handler, Key, KeyPlace, Route, SessionView};
 use crate::effect::{Stream, Unit};
@@ -462,6 +463,13 @@ impl Executor<'_> {
         if keyspace.tuning.is_journaled() {
             self.commit(access, call);
         }
+    }
+
+    /// Checks a call again that has waited since its user was allowed to run it. Logs a denial.
+    #[inline]
+    pub(crate) fn refuses(&self, call: &Call<'_>, context: Context) -> Option<Denied> {
+        let changed = self.keyspace.changed_rules(&call.session)?;
+        self.keyspace.refuses(&changed, call, context)
     }
 
     /// Puts a command that waits into the queues of its keys.

@@ -11,8 +11,8 @@
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
@@ -20,12 +20,14 @@ use pantala_base::Counter;
 use pantala_base::limits::{DATABASES_MAX, PARTITIONS_MAX, SHARDS_MAX};
 use pantala_base::mailbox::{Mailbox, Node};
 
+use crate::acl::Catalog;
 use crate::clients::listener::Listener;
 use crate::effect::{Journal, Reader};
 use crate::events::Workers;
 use crate::events::pubsub::Published;
 use crate::shard::message::Message;
 use crate::shard::ownership::{Gate, Ownership};
+use crate::shard::permissions::Permissions;
 use crate::shard::request::{Backlog, Request};
 use crate::store::Store;
 pub use crate::store::layout::{Execution, Layout};
@@ -97,6 +99,9 @@ impl WorkerPort {
     }
 }
 
+/// The commands that rules may name until the server sets its catalog.
+static NO_COMMANDS: LazyLock<Catalog> = LazyLock::new(Catalog::empty);
+
 /// Numbers of the keyspaces of this process.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
@@ -121,6 +126,7 @@ pub struct Keyspace {
     store: Store,
     ports: Arc<[WorkerPort]>,
     id: u32,
+    pub(super) permissions: Permissions,
     journal: Journal,
     /// Requests that found their shard busy, by worker: a count for all would be one more line that goes from core to core just when
     /// they are in each other's way.
@@ -183,6 +189,7 @@ impl Keyspace {
             shards,
             store: Store::new(layout, workers),
             id,
+            permissions: Permissions::new(&NO_COMMANDS, |_, _| String::new()),
             journal: Journal::new(ports.len()),
             contended: ports.iter().map(|_| CachePadded::new(Counter::default())).collect(),
             ports,

@@ -13,6 +13,7 @@ mod handing_on;
 pub mod keyspace;
 pub mod message;
 pub mod ownership;
+mod permissions;
 pub mod request;
 pub mod routing;
 mod serving;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use pantala_base::Clock;
 use pantala_base::mailbox::Node;
+use pantala_resp::Reply;
 
+use crate::acl::Context;
 use crate::clients::waiter::{Waiter, Woken};
 use crate::command::Key;
 use crate::effect::blocking::ReadyKey;
@@ -87,21 +89,28 @@ impl Executor<'_> {
             connection: waiter.connection,
             now_ms,
         };
+        if let Some(denied) = self.refuses(&call, Context::TopLevel) {
+            let message = denied.message(waiter.command().full_name);
+            Reply::new(&mut bytes, waiter.session.version).error(&message);
+            return waiter.claim() && self.send_woken(waiter, bytes);
+        }
         let woken = Blocking::Woken { waiter, key: &key.1, claimed: false };
         let mut access = access(self.keyspace(), &call, owned, woken);
         self.run_handler(&mut access, &call, &mut bytes);
         let claimed = matches!(access.blocking, Blocking::Woken { claimed: true, .. });
         debug_assert!(!claimed || !bytes.is_empty(), "who claims replies");
-        let answered = claimed || !bytes.is_empty() && waiter.claim();
-        if answered {
-            let woken = Woken { waiter: Arc::clone(waiter), reply: bytes, effect_clock: self.effect_clock() };
-            if waiter.worker == self.worker() {
-                self.woken.push(woken);
-            } else {
-                self.keyspace().port(waiter.worker).send(Message::Woken(woken));
-            }
+        (claimed || !bytes.is_empty() && waiter.claim()) && self.send_woken(waiter, bytes)
+    }
+
+    /// Sends its reply to a waiter that is claimed. Returns true.
+    fn send_woken(&mut self, waiter: &Arc<Waiter>, reply: Vec<u8>) -> bool {
+        let woken = Woken { waiter: Arc::clone(waiter), reply, effect_clock: self.effect_clock() };
+        if waiter.worker == self.worker() {
+            self.woken.push(woken);
+        } else {
+            self.keyspace().port(waiter.worker).send(Message::Woken(woken));
         }
-        answered
+        true
     }
 
     /// Takes one more shard while others are held, if it is free: to wait for it would be to risk waiting in a circle.

@@ -5,9 +5,10 @@ use super::directive::{Kind, State};
 use super::host::{Host, expand, has_wildcards, reason};
 use super::quote::{split, trim};
 use super::settings::{HZ_MAX, HZ_MIN, Settings};
-use super::table::{DIRECTIVES, Found, NO_ACCESS_LIST, find};
+use super::table::{DIRECTIVES, Found, find};
 use super::value::Value;
 use super::values::Values;
+use pantala_engine::acl::{Line, check_line};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -121,6 +122,8 @@ pub struct Loaded {
     pub warnings: Vec<Warning>,
     /// Commands to rename, in order.
     pub renames: Vec<Rename>,
+    /// Users, in the order of their lines.
+    pub users: Vec<Line>,
     /// Absolute path of the file.
     pub file: Option<PathBuf>,
     /// Redis with this configuration would write snapshots or an append-only file.
@@ -181,6 +184,7 @@ pub fn load(sources: &Sources, defaults: HostDefaults, host: &mut dyn Host) -> R
         unserved: Vec::new(),
         warnings: Vec::new(),
         renames: Vec::new(),
+        users: Vec::new(),
         includes: 0,
     };
     let mut text = match &file {
@@ -208,12 +212,13 @@ struct Loader<'a> {
     unserved: Vec<Unserved>,
     warnings: Vec<Warning>,
     renames: Vec<Rename>,
+    users: Vec<Line>,
     includes: usize,
 }
 
 /// A line of a directive that isn't served.
 struct Unserved {
-    /// Its place in the table; none of `user` and `loadmodule`.
+    /// Its place in the table; none of `loadmodule`.
     index: Option<usize>,
     /// Its name as the line has it.
     name: &'static str,
@@ -249,6 +254,8 @@ impl Loader<'_> {
             }
             self.line(number, line, depth).map_err(|failure| match failure {
                 Failure::Here(reason) => LoadError::Line { number, line: line.to_vec(), reason },
+                // Rules may be passwords: the line isn't shown.
+                Failure::User(reason) => LoadError::Line { number, line: b"user ...".to_vec(), reason },
                 Failure::Included(error) => error,
             })?;
         }
@@ -267,8 +274,7 @@ impl Loader<'_> {
             (b"rename-command", [from, to]) => {
                 self.renames.push(Rename { from: from.clone(), to: to.clone(), number, line: line.to_vec() });
             }
-            (b"user", [_, ..]) if is_default_user(arguments) => {}
-            (b"user", [_, ..]) => self.leave(None, "user", Some(NO_ACCESS_LIST), number, line),
+            (b"user", [_, ..]) => return self.user(arguments).map_err(Failure::User),
             (b"loadmodule", [_, ..]) => {
                 self.leave(None, "loadmodule", Some("no module would be loaded"), number, line);
             }
@@ -283,6 +289,19 @@ impl Loader<'_> {
             }
             _ => return Err("Bad directive or wrong number of arguments".into()),
         }
+        Ok(())
+    }
+
+    fn user(&mut self, words: &[Vec<u8>]) -> Result<(), String> {
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        let user = check_line(pantala_commands::acl::catalog(), &words)?;
+        if self.users.iter().any(|known| known.name == user.name) {
+            let name = String::from_utf8_lossy(&user.name);
+            return Err(format!(
+                "Error in user declaration '{name}': Duplicate user found. A user can only be defined once in config files"
+            ));
+        }
+        self.users.push(user);
         Ok(())
     }
 
@@ -420,25 +439,9 @@ impl Loader<'_> {
         let saves = find(b"save").is_some_and(|save| !self.asked.is_given(save.index));
         let asks_for_files = saves || !self.asked.text("save").is_empty() || self.asked.bool("appendonly");
         let settings = Settings::from_values(&self.values);
-        let (values, warnings, renames) = (self.values, self.warnings, self.renames);
-        Ok(Loaded { settings, values, warnings, renames, file, asks_for_files })
+        let Loader { values, warnings, renames, users, .. } = self;
+        Ok(Loaded { settings, values, warnings, renames, users, file, asks_for_files })
     }
-}
-
-/// Whether a `user` line gives the user `default` all rights and asks for no password: what is in
-/// force without any line.
-fn is_default_user(words: &[Vec<u8>]) -> bool {
-    /// Rules that must be there, each under one of its names.
-    const NEEDED: [&[&str]; 5] =
-        [&["on"], &["nopass"], &["~*", "allkeys"], &["&*", "allchannels"], &["+@all", "allcommands"]];
-    /// Rules that change nothing: every payload of `RESTORE` is checked.
-    const HARMLESS: [&str; 2] = ["sanitize-payload", "skip-sanitize-payload"];
-    let [name, rules @ ..] = words else { return false };
-    let is_in = |rule: &[u8], names: &[&str]| names.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(rule));
-    let is_known = |rule: &Vec<u8>| NEEDED.iter().any(|names| is_in(rule, names)) || is_in(rule, &HARMLESS);
-    name == b"default"
-        && rules.iter().all(is_known)
-        && NEEDED.iter().all(|names| rules.iter().any(|rule| is_in(rule, names)))
 }
 
 /// Lets what follows begin on a line of its own, even after a file whose last line has no newline.
@@ -469,6 +472,8 @@ pub(super) fn normalize(values: &mut Values) {
 /// Why a line can't be followed: it is wrong itself, or something in the file that it includes.
 enum Failure {
     Here(String),
+    /// Of a `user` line.
+    User(String),
     Included(LoadError),
 }
 

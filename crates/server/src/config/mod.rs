@@ -26,8 +26,9 @@ pub mod values;
 
 use pantala_base::limits::{PARTITIONS_MAX, SHARDS_MAX};
 
-pub use host::{Host, System};
+pub use host::{Host, System, reason};
 pub use load::{HostDefaults, LoadError, Loaded, Sources, Warning, load};
+pub use rewrite::replace_file;
 pub use settings::{
     Allowed, BUS_PORT_OFFSET, Execution, IoBackend, LogLevel, MaxmemoryPolicy, SLOWLOG_FINE_US, Settings,
 };

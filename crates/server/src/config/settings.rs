@@ -174,6 +174,12 @@ pub struct Settings {
     pub shutdown_timeout_s: u32,
     /// Password of the default user.
     pub requirepass: Option<Vec<u8>>,
+    /// File of the users.
+    pub aclfile: Option<PathBuf>,
+    /// Entries that `ACL LOG` keeps.
+    pub acllog_max_len: u64,
+    /// New users may use all channels (`acl-pubsub-default`).
+    pub acl_channels_by_default: bool,
     /// Who may use `DEBUG`.
     pub enable_debug_command: Allowed,
     /// Who may change protected directives.
@@ -337,6 +343,9 @@ impl Settings {
             always_show_logo: values.bool("always-show-logo"),
             shutdown_timeout_s: small(values, "shutdown-timeout"),
             requirepass: Some(values.text("requirepass").to_vec()).filter(|password| !password.is_empty()),
+            aclfile: path(values.text("aclfile")),
+            acllog_max_len: u64::try_from(values.number("acllog-max-len")).unwrap_or(u64::MAX),
+            acl_channels_by_default: values.text("acl-pubsub-default") == b"allchannels",
             enable_debug_command: allowed(values.text("enable-debug-command")),
             enable_protected_configs: allowed(values.text("enable-protected-configs")),
             rdb_compression: values.bool("rdbcompression"),

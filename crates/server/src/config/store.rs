@@ -128,15 +128,17 @@ impl ConfigStore {
         Ok(())
     }
 
-    /// Writes the values in force to the configuration file, keeping its comments and its order (`CONFIG REWRITE`).
+    /// Writes the values in force to the configuration file, keeping its comments and its order (`CONFIG REWRITE`). `users`
+    /// are the lines of the users; where there is an ACL file they stay out.
     ///
     /// # Errors
     ///
     /// The error reply without its `ERR `.
-    pub fn rewrite(&self) -> Result<(), String> {
+    pub fn rewrite(&self, users: &[Vec<u8>]) -> Result<(), String> {
         let file = self.file.as_deref().ok_or("The server is running without a config file")?;
         let values = self.lock();
-        match rewrite::rewrite_file(file, &values) {
+        let users = if self.settings().aclfile.is_some() { &[] } else { users };
+        match rewrite::rewrite_file(file, &values, users) {
             Ok(()) => {
                 tracing::warn!("CONFIG REWRITE executed with success.");
                 Ok(())

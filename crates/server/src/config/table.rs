@@ -21,9 +21,6 @@ const COUNT: Kind = Integer(0, INT_MAX);
 /// Who may use a protected command or directive: nobody, everybody, or clients of this host.
 const ALLOWED: Kind = Choice(&["no", "yes", "local"]);
 
-/// What ignoring `user` or `aclfile` would mean.
-pub const NO_ACCESS_LIST: &str = "no access list would be in force ('requirepass' is served)";
-
 /// Value of `shards`, `partitions` and `workers` before the host decides.
 pub const AUTOMATIC: &str = "0";
 
@@ -95,9 +92,9 @@ pub static DIRECTIVES: &[Directive] = &[
     D::at_start("enable-debug-command", ALLOWED, "no"),
     D::at_start("enable-protected-configs", ALLOWED, "no"),
     D::known("enable-module-command", ALLOWED, "no").immutable(),
-    D::known("aclfile", Text, "").immutable().unsafe_to_ignore(NO_ACCESS_LIST),
-    D::known("acllog-max-len", Integer(0, LONG_MAX), "128"),
-    D::known("acl-pubsub-default", Choice(&["allchannels", "resetchannels"]), "resetchannels"),
+    D::at_start("aclfile", Text, ""),
+    D::live("acllog-max-len", Integer(0, LONG_MAX), "128"),
+    D::live("acl-pubsub-default", Choice(&["allchannels", "resetchannels"]), "resetchannels"),
     // Limits of clients.
     D::live("proto-max-bulk-len", Memory(MB, LONG_MAX), "536870912"),
     D::live("client-query-buffer-limit", Memory(MB, LONG_MAX), "1073741824"),

@@ -9,6 +9,7 @@ mod busy;
 mod mail;
 mod messages;
 mod pause;
+mod permissions;
 mod scripts;
 mod transactions;
 pub mod window;

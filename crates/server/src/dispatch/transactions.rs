@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use pantala_engine::client::{LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, ScriptForm, TransactionPart};
-use pantala_engine::eviction::OUT_OF_MEMORY;
 use pantala_engine::exec::Exec;
 use pantala_engine::executor::{Call, Ran};
 use pantala_engine::faults::{self, Fault};
@@ -23,6 +22,7 @@ use pantala_runtime::EventLoop;
 use pantala_session::replies::replies_wanted;
 
 use super::pause::PauseAnswer;
+use super::permissions::refuse_held;
 use super::scripts::{ScriptCall, copied};
 
 use super::window::Entry;
@@ -72,10 +72,14 @@ pub fn refusal<'a>(command: &Command, session: &mut Session, why: &'a [u8]) -> C
     discarded(reason).into()
 }
 
-/// Takes the transaction of a connection that is to run it, when any thread can.
-fn take_exec(connection: &mut Connection) -> Option<Box<Exec>> {
+/// Takes the transaction of a connection that is to run it, when any thread can: its commands need
+/// their keys only, and in this epoch of users no permissions.
+fn take_exec(connection: &mut Connection, epoch: u64) -> Option<Box<Exec>> {
     let Some(Held::Exec(command, name)) = connection.socket.held else { return None };
     let session = &mut connection.session;
+    if !session.is_unrestricted(epoch) {
+        return None;
+    }
     let transaction = session.transaction.take_if(|transaction| transaction.can_travel())?;
     let watching = session.watching.take();
     session.tell_transaction();
@@ -108,25 +112,6 @@ fn is_paused<L: EventLoop>(reactor: &Reactor<'_, L, Held>, index: u32, call: &Sc
     let Some(connection) = &reactor.connections[index as usize] else { return false };
     let now_ms = reactor.clock.now_ms;
     reactor.server.is_paused(call.command(), &connection.session, now_ms, || call.command_flags())
-}
-
-/// Answers what a connection has asked for shards for: a script is busy.
-fn refuse_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, index: u32, why: &'static str) {
-    let Some(Connection { session, output, socket, .. }) = &mut reactor.connections[index as usize] else {
-        return;
-    };
-    match socket.held.take() {
-        Some(Held::Exec(..)) => {
-            session.discard();
-            Reply::new(output, session.version).error_bytes(&discarded(why.as_bytes()));
-        }
-        held => {
-            Reply::new(output, session.version).error(why);
-            if let Some(Held::Pause(answer)) = held {
-                answer.refuse(reactor.server);
-            }
-        }
-    }
 }
 
 /// Watches keys of shards that are held.
@@ -245,7 +230,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             Err(mut parcel) => {
                 if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
                     parcel.value.reads_as = connection.session.reads_as.clone();
-                    if let Some(exec) = take_exec(connection) {
+                    if let Some(exec) = take_exec(connection, self.clients.executor.keyspace().users().epoch()) {
                         argument_bytes += exec.transaction.bytes();
                         parcel.value.run_exec(exec);
                     }
@@ -263,6 +248,10 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         for (queued, ran, part) in exec.replies(reply) {
             if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
                 connection.session.close_after_reply |= is_aborted(part);
+            }
+            if ran.is_denied {
+                self.clients.tally.count_reply(part);
+                continue;
             }
             let outcome = self.clients.tally.outcome(queued.command, part);
             self.clients.tally.count(queued.command, outcome);
@@ -346,10 +335,12 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             refuse_held(&mut self.clients.reactor, index, why);
             return Ran::Done;
         }
-        if has_waited && !self.has_room_for_held(index, &mut owned) {
-            self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
-            refuse_held(&mut self.clients.reactor, index, OUT_OF_MEMORY);
-            return Ran::Done;
+        if has_waited {
+            let has_room = self.has_room_for_held(index, &mut owned);
+            if self.refuses_held(index, has_room) {
+                self.clients.executor.give_back(owned, self.clients.reactor.clock.now_ms);
+                return Ran::Done;
+            }
         }
         // A transaction or a script sees this time from its beginning to its end.
         let now_ms = self.clients.reactor.clock.now_ms;
@@ -456,6 +447,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
             connection.begin_exec();
         }
+        self.follow_rules(index);
         self.clients.executor.begin_unit();
         for (at, queued) in transaction.queue().iter().enumerate() {
             faults::pause(Fault::PauseHolding);
@@ -466,6 +458,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
                 }
             }
             self.run_queued(index, &transaction, queued, owned, now_ms);
+            if queued.command.flags.contains(Flags::ADMIN) {
+                self.follow_rules(index);
+            }
         }
         self.clients.executor.end_unit(owned);
         if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
@@ -502,6 +497,9 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         now_ms: i64,
     ) {
         let command = queued.command;
+        if self.denies_queued(index, transaction, queued) {
+            return;
+        }
         if command.flags.contains(Flags::UNSUBSCRIBES) {
             self.hand_out_before_leaving(index);
         }

@@ -77,7 +77,7 @@ impl Windows {
         if connection.state != State::Open {
             return true;
         }
-        if is_restricted(&connection.session)
+        if is_restricted(&connection.session, d.clients.executor.keyspace().users())
             || d.clients.reactor.server.paused_until_ms() > d.clients.reactor.clock.now_ms
             || needs_settling(&connection.session)
             || connection.session.transaction.is_some()

@@ -1,7 +1,7 @@
 //! Plain commands: the way of nearly all of them.
 //!
 //! A command is plain if nothing but its shard decides what becomes of it: it has one key and takes
-//! about the same short time whatever it meets, its connection may run everything and wants its
+//! about the same short time whatever it meets, its connection may run it and wants its
 //! replies, and the server neither evicts, pauses nor times every command. One check of the session
 //! and the turn stands for the decisions that [`super::run`] makes for each other command. It holds
 //! for the commands behind it as well, since a plain command changes neither.
@@ -46,8 +46,13 @@ impl Windows {
             return 0;
         }
         let index = window.entries[at].connection;
+        let epoch = d.clients.executor.keyspace().users().epoch();
         let Some(connection) = &mut d.clients.reactor.connections[index as usize] else { return 0 };
-        if connection.state != State::Open || !connection.session.is_plain() {
+        let is_unrestricted = connection.session.is_unrestricted(epoch);
+        if connection.state != State::Open
+            || !(is_unrestricted || connection.session.knows_rules(epoch))
+            || !connection.session.is_plain()
+        {
             return 0;
         }
         if connection.output.capacity() == 0 {
@@ -75,8 +80,12 @@ impl Windows {
                     keyspace.prefetch_gate(following.shard);
                 }
             }
-            connection.session.client.set_command(command);
             let args = Args::new(&bytes[entry.begin..entry.end], ranges);
+            // What its user may not run is answered, and noted, on the other way.
+            if !is_unrestricted && connection.session.check(command, &args).is_err() {
+                break;
+            }
+            connection.session.client.set_command(command);
             let call =
                 Call { command, args, first_key: Some(place), session, reads_as: None, connection: token, now_ms };
             let before = connection.output.len();

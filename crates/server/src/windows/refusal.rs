@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use pantala_commands::Unresolved;
+use pantala_engine::acl::Context;
 use pantala_engine::client::Host;
 use pantala_engine::command::Flags;
 use pantala_resp::{ArgRange, Args, Reply};
 use pantala_runtime::EventLoop;
 use pantala_session::State;
-use pantala_session::access::{NO_AUTH, forbidden, passes_password};
+use pantala_session::access::{Forbidden, NO_AUTH, forbidden};
 
 use super::Windows;
 use crate::dispatch::window::{Entry, What};
@@ -42,21 +43,24 @@ impl Windows {
             What::Broken(_) | What::Browser | What::Nothing => {}
         }
         match &entry.what {
-            What::Single(command, _) | What::Keyed(command) | What::Local(command) => {
-                if let Some(why) = forbidden(command, session, d.clients.reactor.server) {
-                    let why = refusal(command, session, why.as_bytes());
+            What::Single(command, _) | What::Keyed(command) | What::Local(command) | What::CrossSlot(command) => {
+                let keyspace = d.clients.executor.keyspace();
+                let users = keyspace.users();
+                let is_crossing = matches!(entry.what, What::CrossSlot(_)).then(|| Forbidden::from(CROSS_SLOT));
+                let why = forbidden(command, &args, session, users, d.clients.reactor.server).or(is_crossing);
+                if let Some(Forbidden { message, denied }) = why {
+                    if let Some(denied) = denied {
+                        let context = if session.transaction.is_some() { Context::Multi } else { Context::TopLevel };
+                        let now_ms = d.clients.reactor.clock.now_ms;
+                        keyspace.note_denied(&session.client, denied, context, command, &args, now_ms);
+                    }
+                    let why = refusal(command, session, message.as_bytes());
                     Reply::new(output, session.version).error_bytes(&why);
                     d.clients.tally.count(command, Outcome::Rejected);
                 }
             }
-            What::CrossSlot(command) => {
-                let why =
-                    if passes_password(command, session, d.clients.reactor.server) { CROSS_SLOT } else { NO_AUTH };
-                Reply::new(output, session.version).error(why);
-                d.clients.tally.count(command, Outcome::Rejected);
-            }
             // A command that exists in Redis is refused for want of authentication before anything else is said of it.
-            What::Unresolved(Unresolved::NotBuilt(_)) if !session.authenticated => {
+            What::Unresolved(Unresolved::NotBuilt(_)) if !session.is_authenticated() => {
                 Reply::new(output, session.version).error(NO_AUTH);
             }
             What::Unresolved(why) => {

@@ -23,7 +23,7 @@ impl Windows {
         ranges: &[ArgRange],
     ) -> bool {
         let (What::Single(command, _) | What::Keyed(command) | What::Local(command)) = entry.what else { return true };
-        if !self.may_run(d, entry, command) {
+        if !self.may_run(d, entry, command, ranges) {
             return true;
         }
         d.memory.make_room(&mut d.clients, &mut []);
@@ -61,11 +61,22 @@ impl Windows {
     }
 
     /// Whether nothing else is in a command's way.
-    fn may_run<L: EventLoop>(&self, d: &Dispatcher<'_, L>, entry: &Entry, command: &Command) -> bool {
+    fn may_run<L: EventLoop>(
+        &self,
+        d: &Dispatcher<'_, L>,
+        entry: &Entry,
+        command: &Command,
+        ranges: &[ArgRange],
+    ) -> bool {
         let Some(connection) = &d.clients.reactor.connections[entry.connection as usize] else { return false };
-        let is_watched_over = is_restricted(&connection.session) || command.flags.contains(Flags::PROTECTED);
+        let users = d.clients.executor.keyspace().users();
+        let is_watched_over = is_restricted(&connection.session, users) || command.flags.contains(Flags::PROTECTED);
+        let is_forbidden = || {
+            let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
+            forbidden(command, &args, &connection.session, users, d.clients.reactor.server).is_some()
+        };
         connection.state == State::Open
-            && !(is_watched_over && forbidden(command, &connection.session, d.clients.reactor.server).is_some())
+            && !(is_watched_over && is_forbidden())
             && !(connection.session.transaction.is_some() && command.flags.contains(Flags::NO_MULTI))
             // Nothing is evicted while writes are paused, so there is nothing to see to.
             && d.clients.reactor.server.paused_until_ms() <= d.clients.reactor.clock.now_ms

@@ -80,7 +80,7 @@ impl Windows {
                 return false;
             }
             // Until it has authenticated, what it may send depends on what it sent before.
-            let is_alone = !connection.session.authenticated;
+            let is_alone = !connection.session.is_authenticated();
             let end = self.fill(d, index, &mut left, is_alone);
             d.clients.reactor.touch(index);
             if end == Fill::Incomplete {
@@ -315,6 +315,13 @@ impl Windows {
     /// As [`Windows::run_entry`]. Returns whether `CLIENT CACHING` was for this command.
     #[inline(always)]
     fn run_one<L: EventLoop>(&mut self, d: &mut Dispatcher<'_, L>, entry: &Entry, ranges: &[ArgRange]) -> bool {
+        let users = d.clients.executor.keyspace().users();
+        let Some(connection) = &mut d.clients.reactor.connections[entry.connection as usize] else { return false };
+        if connection.state == State::Open && !connection.session.follow_rules(users) {
+            // Its user was deleted: nothing more of it is run.
+            connection.state = State::Closing;
+            return false;
+        }
         if d.clients.reactor.server.keyspace().tuning.is_limited() && !self.has_room(d, entry, ranges) {
             return true;
         }
@@ -340,11 +347,12 @@ impl Windows {
         let is_exec = matches!(command.handler, Handler::Transaction(TransactionPart::Exec));
         let is_cached = session.caching || is_exec;
         // Five loads for almost everyone; the whole question only for the others.
-        if (is_restricted(session) || command.flags.contains(Flags::PROTECTED))
-            && forbidden(command, session, d.clients.reactor.server).is_some()
-        {
-            self.refuse_entry(d, entry, ranges);
-            return is_cached;
+        if is_restricted(session, users) || command.flags.contains(Flags::PROTECTED) {
+            let args = Args::new(&connection.input.bytes(&d.clients.reactor.io)[entry.begin..entry.end], ranges);
+            if forbidden(command, &args, session, users, d.clients.reactor.server).is_some() {
+                self.refuse_entry(d, entry, ranges);
+                return is_cached;
+            }
         }
         if d.clients.reactor.server.is_paused(command, session, d.clients.reactor.clock.now_ms, || {
             flags_of(

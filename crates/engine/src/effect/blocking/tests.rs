@@ -4,7 +4,7 @@ use pantala_resp::{ArgRange, Args, Version};
 
 use super::*;
 use crate::clients::waiter::Origin;
-use crate::command::{Command, KeyPlace, SessionView};
+use crate::command::{Command, KeyPlace, Permit, SessionView};
 
 const SHARD: u32 = 3;
 
@@ -17,7 +17,14 @@ fn waiter(ticket: u64, keys: &[&str], wakes_on: WakesOn) -> Arc<Waiter> {
         ranges.push(ArgRange::new(bytes.len(), key.len()));
         bytes.extend_from_slice(key.as_bytes());
     }
-    let session = SessionView { client: 1, db: 2, version: Version::Resp2, no_touch: false, in_script: false };
+    let session = SessionView {
+        client: 1,
+        db: 2,
+        version: Version::Resp2,
+        no_touch: false,
+        in_script: false,
+        permit: Permit::default(),
+    };
     let origin = Origin { ticket, worker: 0, connection: ticket, session };
     let place = |key: &[u8]| KeyPlace { hash: 0, shard: if key == b"elsewhere" { SHARD + 1 } else { SHARD } };
     let block = Block::on(0..ranges.len(), wakes_on, 0);

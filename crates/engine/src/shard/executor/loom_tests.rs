@@ -21,7 +21,7 @@ use pantala_resp::{ArgRange, Version};
 
 use super::*;
 use crate::clients::waiter::{Block, WakesOn};
-use crate::command::{Flags, KeySpec, KeyedHandler, Route};
+use crate::command::{Flags, KeySpec, KeyedHandler, Permit, Route};
 use crate::shard::exec::Exec;
 use crate::shard::keyspace::{Layout, WorkerPort};
 use crate::shard::transaction::Transaction;
@@ -186,8 +186,14 @@ impl Model {
             ranges.push(ArgRange::new(bytes.len(), key.len()));
             bytes.extend_from_slice(key.as_bytes());
         }
-        let session =
-            SessionView { client: connection, db: 0, version: Version::Resp2, no_touch: false, in_script: false };
+        let session = SessionView {
+            client: connection,
+            db: 0,
+            version: Version::Resp2,
+            no_touch: false,
+            in_script: false,
+            permit: Permit::default(),
+        };
         let args = Args::new(&bytes, &ranges);
         body(&Call { command, args, first_key: None, session, reads_as: None, connection, now_ms: 0 })
     }

@@ -9,6 +9,7 @@ use pantala_base::mailbox::Node;
 use pantala_resp::Reply;
 
 use super::{Call, Executor, has_news};
+use crate::acl::Context;
 use crate::faults::{self, Fault};
 use crate::shard::blocking::Blocking;
 use crate::shard::keyspace::Execution;
@@ -260,6 +261,12 @@ impl Executor<'_> {
                 connection: request.connection,
                 now_ms: request.now_ms,
             };
+            if let Some(denied) = self.refuses(&call, Context::TopLevel) {
+                let message = denied.message(call.command.full_name);
+                Reply::new(&mut reply, request.session.version).error(&message);
+                step.reply_end = reply.len();
+                continue;
+            }
             let is_timed = WATCHING
                 && (call.command.is_timed_on_its_way(call.args.len()) || self.keyspace.tuning.times_all.load(Relaxed));
             let began = is_timed.then(Instant::now);

@@ -7,7 +7,7 @@ use pantala_resp::{ArgRange, Args, Reply, Version};
 use pantala_types::{Collection, OutOfMemory, Set, SortedSet};
 
 use super::*;
-use crate::command::{Command, Flags, Handler, KeyedHandler, Route};
+use crate::command::{Command, Flags, Handler, KeyedHandler, Permit, Route};
 use crate::shard::access::{Access, SessionView};
 use crate::shard::executor::{Call, Executor, Ran};
 use crate::shard::keyspace::{Execution, Keyspace, Layout, WorkerPort};
@@ -32,7 +32,14 @@ fn run(keyspace: &Keyspace, handlers: &[KeyedHandler]) {
         let (flags, handler) = (Flags::WRITE, Handler::Keyed(handler));
         let command = Command { full_name: "test", flags, route: Route::Keys, handler, ..Command::BLANK };
         let range = [ArgRange::new(0, 1)];
-        let session = SessionView { client: 1, db: 0, version: Version::Resp2, no_touch: false, in_script: false };
+        let session = SessionView {
+            client: 1,
+            db: 0,
+            version: Version::Resp2,
+            no_touch: false,
+            in_script: false,
+            permit: Permit::default(),
+        };
         let call = Call {
             command: Box::leak(Box::new(command)),
             args: Args::new(b"k", &range),

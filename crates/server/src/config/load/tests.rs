@@ -122,13 +122,7 @@ fn unserved_directives_are_named_once_and_keep_their_default() {
 }
 
 /// Lines that prevent the start, and what ignoring each would mean.
-const UNSAFE: [(&str, &str); 15] = [
-    ("user default on >secret ~* &* +@all", "access list"),
-    ("user default on nopass", "access list"),
-    ("user default off", "access list"),
-    ("user default on nopass ~* &* +@all -flushall", "access list"),
-    ("user alice on nopass ~* &* +@all", "access list"),
-    ("aclfile /etc/users.acl", "access list"),
+const UNSAFE: [(&str, &str); 9] = [
     ("tls-port 6380", "encrypted"),
     ("tls-replication yes", "encrypted"),
     ("tls-cluster yes", "encrypted"),
@@ -162,10 +156,9 @@ fn the_last_line_decides_what_prevents_the_start() {
         "tls-port 6380\ntls-port 0",
         "replicaof a 1\nreplicaof no one",
         "slaveof a 1\nreplicaof no one",
-        "aclfile x\naclfile \"\"",
         "min-replicas-to-write 2\nmin-slaves-to-write 0",
         "user default on nopass ~* &* +@all",
-        "user default nopass sanitize-payload allkeys allchannels allcommands ON",
+        "aclfile /etc/users.acl",
         "tls-replication no\ntls-cluster no\nmasterauth \"\"",
     ] {
         let loaded = load_text(text).unwrap_or_else(|error| panic!("{text}: {error}"));
@@ -175,6 +168,25 @@ fn the_last_line_decides_what_prevents_the_start() {
     // Without what it belongs to, it changes nothing.
     for text in ["masterauth x", "tls-cert-file x", "tls-auth-clients no", "replica-read-only no"] {
         assert_eq!(load_text(text).expect(text).warnings.len(), 1, "{text}");
+    }
+}
+
+#[test]
+fn users_are_read_and_their_rules_are_not_shown() {
+    let text = "user alice on >secret (+get\n".to_owned() + "port 1";
+    let error = load_text(&text).expect_err("a selector is left open");
+    assert!(error.to_string().contains("line 1") && !error.to_string().contains("secret"), "{error}");
+    let loaded = load_text("user alice on (+get ~x ) +nosuch\nuser bob").expect("users");
+    assert_eq!(loaded.users.len(), 2, "commands are looked up later");
+    assert_eq!(loaded.users[0].rules.len(), 3);
+    for (wrong, reason) in [
+        ("user a on\nuser a on", "Duplicate user found"),
+        ("user a nonsense", "rule 1: Syntax error"),
+        ("user a >p <q", "rule 2: The password you are trying to remove"),
+        ("user", "Bad directive"),
+    ] {
+        let error = load_text(wrong).expect_err(wrong).to_string();
+        assert!(error.contains(reason), "{wrong}: {error}");
     }
 }
 

@@ -142,7 +142,7 @@ fn protected_directives_follow_their_switch() {
 
 #[test]
 fn rewrite_needs_a_file() {
-    assert_eq!(store("").rewrite(), Err("The server is running without a config file".into()));
+    assert_eq!(store("").rewrite(&[]), Err("The server is running without a config file".into()));
 }
 
 /// Whoever sees a generation has settings at least as new.

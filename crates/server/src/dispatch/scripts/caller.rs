@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use pantala_base::key_slot;
 use pantala_commands::{NOT_IN_SCRIPTS, Unresolved};
 use pantala_engine::access::{Key, KeyPlace, SessionView};
+use pantala_engine::acl::{Context, Denied, Rules};
 use pantala_engine::client::{Client, LocalContext, Session};
 use pantala_engine::command::{Command, Flags, Handler, Route, Slots, for_each_key};
 use pantala_engine::eviction::OUT_OF_MEMORY;
@@ -47,6 +48,8 @@ pub(super) struct ScriptCaller<'c, 's, L: EventLoop> {
     pub(super) dispatcher: &'c mut Dispatcher<'s, L>,
     pub(super) owned: &'c mut Vec<Ownership>,
     pub(super) client: Arc<Client>,
+    /// What its user may do, as of its beginning; `None`: everything.
+    pub(super) rules: Option<Arc<Rules>>,
     pub(super) view: SessionView,
     /// The time that all its commands see, whatever that of the worker becomes meanwhile: unix time, ms.
     pub(super) now_ms: i64,
@@ -128,9 +131,10 @@ impl<L: EventLoop> Caller for ScriptCaller<'_, '_, L> {
     }
 
     fn may_run(&mut self, args: &Args<'_>) -> Option<bool> {
-        // There is one user, who may run everything.
         match self.dispatcher.clients.reactor.server.renames().resolve(args) {
-            Ok(_) | Err(Unresolved::WrongArity(_) | Unresolved::NotBuilt(_)) => Some(true),
+            Ok(command) | Err(Unresolved::WrongArity(command)) => Some(self.check(command, args).is_ok()),
+            // What doesn't run needs no permission.
+            Err(Unresolved::NotBuilt(_)) => Some(true),
             Err(_) => None,
         }
     }
@@ -241,6 +245,10 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 && !pantala_engine::client::Host::debug_allowed(server, &self.client)
         {
             Some(NOT_IN_SCRIPTS)
+        } else if let Err(denied) = self.check(command, args) {
+            let keyspace = self.dispatcher.clients.executor.keyspace();
+            keyspace.note_denied(&self.client, denied, Context::Lua, command, args, self.now_ms);
+            Some(denied.message_in_script())
         } else if command.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE) && self.call.is_read_only {
             Some("ERR Write commands are not allowed from read-only scripts.")
         } else if self.is_out_of_memory && command.flags.contains(Flags::DENYOOM) {
@@ -261,6 +269,11 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
                 Ok(command)
             }
         }
+    }
+
+    /// Checks whether the user of its client may run a call.
+    fn check(&self, command: &Command, args: &Args<'_>) -> Result<(), Denied> {
+        self.rules.as_ref().map_or(Ok(()), |rules| rules.check(command, args))
     }
 
     /// Why the keys of a call may not be used in a cluster: they have several slots, or another one than those before.
@@ -288,7 +301,7 @@ impl<L: EventLoop> ScriptCaller<'_, '_, L> {
         }
         self.note_write(command)?;
         let dispatcher = &mut *self.dispatcher;
-        let mut session = Session::new(Arc::clone(&self.client), true);
+        let mut session = Session::new(Arc::clone(&self.client), dispatcher.clients.executor.keyspace().users());
         session.db = self.view.db;
         session.version = self.view.version;
         let mut context = LocalContext {

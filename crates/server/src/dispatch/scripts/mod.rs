@@ -294,11 +294,14 @@ impl<L: EventLoop> Dispatcher<'_, L> {
         owned: &mut Vec<Ownership>,
         now_ms: i64,
     ) -> Option<Scripted> {
-        let connection = self.clients.reactor.connections[index as usize].as_ref()?;
-        let session = &connection.session;
+        let users = self.clients.executor.keyspace().users();
+        let connection = self.clients.reactor.connections[index as usize].as_mut()?;
+        let session = &mut connection.session;
+        // Whether it may run at all was found out before.
+        session.follow_rules(users);
         let view = SessionView { in_script: true, ..session.view() };
         let (client, token) = (Arc::clone(&session.client), connection.socket.token());
-        let reads_as = session.reads_as.clone();
+        let (reads_as, rules) = (session.reads_as.clone(), session.restricting_rules());
         // Before the commands that it runs. Nothing is shown of a run that may be put back: nobody was there to see it when it began.
         if call.is_wide && self.clients.executor.keyspace().monitors().are_there() {
             let shown = call.shown.as_ref().map_or_else(|| Cow::Owned(call.words()), Cow::Borrowed);
@@ -326,6 +329,7 @@ impl<L: EventLoop> Dispatcher<'_, L> {
             dispatcher: self,
             owned,
             client,
+            rules,
             view,
             now_ms,
             token,

@@ -1,0 +1,331 @@
+//! `ACL`: users and what they may do. Rules, checks and the log are the engine's ([`pantala_engine::acl`]).
+
+use std::sync::{Arc, LazyLock};
+
+use pantala_engine::acl::{Catalog, LogEntry, SelectorText, User, dry_run_text};
+use pantala_engine::client::{Client, LocalContext};
+use pantala_engine::command::Acl;
+use pantala_engine::keyspace::Keyspace;
+use pantala_resp::{Args, Reply};
+
+use crate::arguments::{c_string, integer, is_option};
+use crate::records::{COMMANDS, Unresolved, absent, resolve, resolve_as};
+use crate::{client, help};
+
+/// Bits of a password of `ACL GENPASS`, if nothing is said, and at most.
+const PASSWORD_BITS: i64 = 256;
+const PASSWORD_BITS_MAX: i64 = 4096;
+
+/// Entries that `ACL LOG` answers if nothing is said.
+const LOG_ENTRIES: i64 = 10;
+
+/// Bytes of a category's name that an error repeats.
+const SHOWN_BYTES_MAX: usize = 128;
+
+const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration file set) in order to store users in the Redis configuration.";
+
+static CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::new(COMMANDS, absent()));
+
+/// Returns the commands that rules of users may name.
+pub fn catalog() -> &'static Catalog {
+    &CATALOG
+}
+
+/// Sets the commands that rules of users may name: those of this crate, and those of Redis 7.0 that
+/// are not built yet. To be called before the first client connects.
+pub fn set_catalog(keyspace: &mut Keyspace) {
+    keyspace.set_catalog(&CATALOG, client::line);
+}
+
+/// `ACL CAT [category]`.
+pub fn cat(_: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(wanted) = args.get(2) else {
+        reply.array(Acl::NAMES.len());
+        return Acl::NAMES.iter().for_each(|name| reply.bulk(name.as_bytes()));
+    };
+    if args.len() > 3 {
+        return wrong_arguments(args, reply);
+    }
+    match Acl::by_name(wanted) {
+        Some(category) => {
+            let names: Vec<_> = CATALOG.names_in(category).collect();
+            reply.array(names.len());
+            names.iter().for_each(|name| reply.bulk(name.as_bytes()));
+        }
+        None => {
+            let shown = c_string(&wanted[..wanted.len().min(SHOWN_BYTES_MAX)]);
+            reply.error_bytes(&[b"ERR Unknown category '", shown, b"'"].concat());
+        }
+    }
+}
+
+/// `ACL SETUSER username [rule …]`.
+pub fn setuser(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let rules: Vec<&[u8]> = args.iter().skip(3).collect();
+    match context.keyspace.users().set(args.at(2), &rules) {
+        Ok(revoked) => {
+            if let Some(revoked) = revoked {
+                let closed = context.keyspace.subscribers_without_permission(&revoked);
+                close(context, closed.iter());
+            }
+            reply.ok();
+        }
+        Err(error) => reply.error_bytes(&[b"ERR ", error.as_slice()].concat()),
+    }
+}
+
+/// `ACL DELUSER username [username …]`.
+pub fn deluser(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let names: Vec<&[u8]> = args.iter().skip(2).collect();
+    if names.contains(&pantala_engine::acl::DEFAULT_USER) {
+        return reply.error("ERR The 'default' user cannot be removed");
+    }
+    let deleted = context.keyspace.users().delete(&names);
+    close_clients_of(context, &deleted);
+    reply.integer(deleted.len() as i64);
+}
+
+/// Closes the connections of users.
+fn close_clients_of(context: &mut LocalContext<'_>, users: &[Arc<User>]) {
+    if users.is_empty() {
+        return;
+    }
+    let clients = context.keyspace.clients().all();
+    close(context, clients.iter().filter(|client| users.iter().any(|user| client.is_user(user))));
+}
+
+/// Closes connections: this one behind its reply.
+fn close<'c>(context: &mut LocalContext<'_>, clients: impl Iterator<Item = &'c Arc<Client>>) {
+    for client in clients {
+        if client.id == context.session.client.id {
+            context.session.close_after_reply = true;
+        } else {
+            context.host.kill(client);
+        }
+    }
+}
+
+/// `ACL GETUSER username`.
+pub fn getuser(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(user) = context.keyspace.users().find(args.at(2)) else { return reply.null() };
+    let rules = user.rules();
+    reply.map(6);
+    reply.bulk(b"flags");
+    let flags = rules.flags();
+    reply.set(flags.len());
+    flags.iter().for_each(|flag| reply.bulk(flag.as_bytes()));
+    reply.bulk(b"passwords");
+    let hashes = rules.password_hashes();
+    reply.array(hashes.len());
+    hashes.for_each(|hash| reply.bulk(hash.as_bytes()));
+    let mut selectors = rules.selector_texts();
+    if let Some(root) = selectors.next() {
+        write_selector(&root, reply);
+    }
+    reply.bulk(b"selectors");
+    reply.array(selectors.len());
+    for selector in selectors {
+        reply.map(3);
+        write_selector(&selector, reply);
+    }
+}
+
+fn write_selector(selector: &SelectorText, reply: &mut Reply<'_>) {
+    let fields = [("commands", &selector.commands), ("keys", &selector.keys), ("channels", &selector.channels)];
+    for (name, value) in fields {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value);
+    }
+}
+
+/// `ACL LIST`.
+pub fn list(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let lines = context.keyspace.users().lines();
+    reply.array(lines.len());
+    lines.iter().for_each(|line| reply.bulk(line));
+}
+
+/// `ACL USERS`.
+pub fn users(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let users = context.keyspace.users().all();
+    reply.array(users.len());
+    users.iter().for_each(|user| reply.bulk(user.name()));
+}
+
+/// `ACL WHOAMI`.
+pub fn whoami(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    reply.bulk(context.session.user().name());
+}
+
+/// `ACL LOAD`: all of the file, or nothing.
+pub fn load(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some((path, read)) = context.host.read_acl_file() else { return reply.error(NO_FILE) };
+    let users = context.keyspace.users();
+    let parsed = match read {
+        Ok(text) => users.parse_file(&text, &path),
+        Err(why) => Err(format!("Error loading ACLs, opening file '{path}': {why}")),
+    };
+    match parsed {
+        Ok(new) => {
+            let deleted = users.replace(new);
+            close_clients_of(context, &deleted);
+            reply.ok();
+        }
+        Err(errors) => reply.error_bytes(format!("ERR {errors}").as_bytes()),
+    }
+}
+
+/// `ACL SAVE`.
+pub fn save(context: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    let mut text = context.keyspace.users().lines().join(&b'\n');
+    text.push(b'\n');
+    match context.host.write_acl_file(&text) {
+        None => reply.error(NO_FILE),
+        Some(true) => reply.ok(),
+        Some(false) => reply
+            .error("ERR There was an error trying to save the ACLs. Please check the server logs for more information"),
+    }
+}
+
+/// `ACL GENPASS [bits]`.
+pub fn genpass(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() > 3 {
+        return wrong_arguments(args, reply);
+    }
+    let bits = match args.get(2).map(|bits| integer(bits, reply)) {
+        None => PASSWORD_BITS,
+        Some(Some(bits)) => bits,
+        Some(None) => return,
+    };
+    if !(1..=PASSWORD_BITS_MAX).contains(&bits) {
+        return reply.error(&format!(
+            "ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to {PASSWORD_BITS_MAX}"
+        ));
+    }
+    let digits = bits.unsigned_abs().div_ceil(4) as usize;
+    let mut bytes = vec![0; digits.div_ceil(2)];
+    if !context.host.fill_random(&mut bytes) {
+        return reply.error("ERR The system gives no random numbers");
+    }
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    reply.bulk(&text.as_bytes()[..digits]);
+}
+
+/// `ACL LOG [count | RESET]`.
+pub fn log(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    if args.len() > 3 {
+        return wrong_arguments(args, reply);
+    }
+    let users = context.keyspace.users();
+    let count = match args.get(2) {
+        None => LOG_ENTRIES,
+        Some(word) if is_option(word, "RESET") => {
+            users.clear_log();
+            return reply.ok();
+        }
+        Some(count) => match integer(count, reply) {
+            Some(count) => count,
+            None => return,
+        },
+    };
+    let entries = users.log(usize::try_from(count).unwrap_or(0));
+    let now_ms = context.host.now_us().div_euclid(1000);
+    reply.array(entries.len());
+    for entry in &entries {
+        write_entry(entry, now_ms, reply);
+    }
+}
+
+fn write_entry(entry: &LogEntry, now_ms: i64, reply: &mut Reply<'_>) {
+    reply.map(7);
+    reply.bulk(b"count");
+    reply.integer(entry.count as i64);
+    let texts: [(&str, &[u8]); 4] = [
+        ("reason", entry.reason.name().as_bytes()),
+        ("context", entry.context.name().as_bytes()),
+        ("object", &entry.object),
+        ("username", &entry.user_name),
+    ];
+    for (name, value) in texts {
+        reply.bulk(name.as_bytes());
+        reply.bulk(value);
+    }
+    reply.bulk(b"age-seconds");
+    reply.double((now_ms - entry.at_ms).max(0) as f64 / 1000.0);
+    reply.bulk(b"client-info");
+    reply.bulk(entry.client_info.as_bytes());
+}
+
+/// `ACL DRYRUN username command [arg …]`.
+pub fn dryrun(context: &mut LocalContext<'_>, args: &Args<'_>, reply: &mut Reply<'_>) {
+    let Some(user) = context.keyspace.users().find(args.at(2)) else {
+        return reply.error_bytes(&[b"ERR User '", c_string(args.at(2)), b"' not found"].concat());
+    };
+    let (rules, call) = (user.rules(), args.tail(3));
+    let resolved = match context.host.command(call.at(0)) {
+        Some(command) => resolve_as(command, &call),
+        // One that has another name is unknown by this one.
+        None => resolve(&call).and(Err(Unresolved::Unknown)),
+    };
+    match resolved {
+        Ok(command) => match rules.check(command, &call) {
+            Ok(()) => reply.ok(),
+            Err(denied) => {
+                let argument = denied.argument().map_or(&b""[..], |index| call.at(index));
+                reply.bulk(&dry_run_text(denied, command.shown_name(), argument));
+            }
+        },
+        Err(Unresolved::WrongArity(command)) => {
+            reply.error(&format!("ERR wrong number of arguments for '{}' command", command.shown_name()));
+        }
+        Err(Unresolved::NotBuilt(command)) => match rules.allows_absent(command.full_name().as_bytes()) {
+            Some(true) => reply.ok(),
+            _ => reply.bulk(&dry_run_text(pantala_engine::acl::Denied::Command, command.full_name(), b"")),
+        },
+        Err(Unresolved::Unknown | Unresolved::UnknownSubcommand(_)) => {
+            reply.error_bytes(&[b"ERR Command '", c_string(call.at(0)), b"' not found"].concat());
+        }
+    }
+}
+
+/// What Redis says of a subcommand with more arguments than it takes.
+fn wrong_arguments(args: &Args<'_>, reply: &mut Reply<'_>) {
+    let sub = args.at(1);
+    let shown = c_string(&sub[..sub.len().min(SHOWN_BYTES_MAX)]);
+    let message = [b"ERR unknown subcommand or wrong number of arguments for '", shown, b"'. Try ACL HELP."];
+    reply.error_bytes(&message.concat());
+}
+
+/// `ACL HELP`.
+pub fn help(_: &mut LocalContext<'_>, _: &Args<'_>, reply: &mut Reply<'_>) {
+    help::write(
+        reply,
+        "ACL",
+        &[
+            "CAT [<category>]",
+            "    The categories of commands, or the commands of one.",
+            "DELUSER <username> [<username> ...]",
+            "    Deletes users, and closes their connections.",
+            "DRYRUN <username> <command> [<arg> ...]",
+            "    Tells whether a user may run a command, without running it.",
+            "GENPASS [<bits>]",
+            "    A random password of 256 bits, or of so many.",
+            "GETUSER <username>",
+            "    The rules of a user.",
+            "LIST",
+            "    All users with their rules, as lines of an ACL file.",
+            "LOAD",
+            "    Reads the users from the ACL file: all of it, or nothing.",
+            "LOG [<count> | RESET]",
+            "    What was denied of late, or forgets it.",
+            "SAVE",
+            "    Writes the users to the ACL file.",
+            "SETUSER <username> [<rule> ...]",
+            "    Makes a user, or changes its rules.",
+            "USERS",
+            "    The names of all users.",
+            "WHOAMI",
+            "    Who this connection has logged in as.",
+        ],
+    );
+}

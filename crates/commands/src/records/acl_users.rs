@@ -1,0 +1,195 @@
+//! `ACL`.
+
+use pantala_engine::command::{Acl, Argument, Command, Flags, Handler};
+
+use super::{DEPENDS_ON_SUBCOMMAND, flags};
+
+/// The commands of this file.
+pub(super) const COMMANDS: &[Command] = &[ACL];
+
+/// What they have in common: they run on the worker, without a shard.
+const ANYONES: Command = Command {
+    group: "server",
+    since: "6.0.0",
+    complexity: "O(1)",
+    flags: flags![NOSCRIPT, LOADING, STALE],
+    acl: Acl::empty(),
+    ..Command::BLANK
+};
+
+/// What manages users.
+const MANAGING: Command = Command { flags: flags![ADMIN, NOSCRIPT, LOADING, STALE], ..ANYONES };
+
+const OF_ALL_USERS: &str = "O(N), N: number of users";
+
+pub(crate) const ACL: Command = Command {
+    name: "acl",
+    full_name: "acl",
+    summary: "Manages users and what they may do",
+    complexity: DEPENDS_ON_SUBCOMMAND,
+    arity: -2,
+    flags: Flags::empty(),
+    subcommands: &[
+        ACL_CAT,
+        ACL_DELUSER,
+        ACL_DRYRUN,
+        ACL_GENPASS,
+        ACL_GETUSER,
+        ACL_HELP,
+        ACL_LIST,
+        ACL_LOAD,
+        ACL_LOG,
+        ACL_SAVE,
+        ACL_SETUSER,
+        ACL_USERS,
+        ACL_WHOAMI,
+    ],
+    ..ANYONES
+};
+
+pub(crate) const ACL_CAT: Command = Command {
+    name: "cat",
+    full_name: "acl|cat",
+    summary: "Lists the categories of commands, or the commands of one",
+    complexity: "O(N), N: number of commands",
+    arity: -2,
+    arguments: &[Argument::string("categoryname").optional()],
+    handler: Handler::Local(crate::acl::cat),
+    ..ANYONES
+};
+
+pub(crate) const ACL_DELUSER: Command = Command {
+    name: "deluser",
+    full_name: "acl|deluser",
+    summary: "Deletes users and closes their connections",
+    complexity: "O(N), N: number of clients",
+    arity: -3,
+    arguments: &[Argument::string("username").multiple()],
+    handler: Handler::Local(crate::acl::deluser),
+    ..MANAGING
+};
+
+pub(crate) const ACL_DRYRUN: Command = Command {
+    name: "dryrun",
+    full_name: "acl|dryrun",
+    summary: "Tells whether a user may run a command, without running it",
+    since: "7.0.0",
+    arity: -4,
+    arguments: &[
+        Argument::string("username"),
+        Argument::string("command"),
+        Argument::string("arg").optional().multiple(),
+    ],
+    handler: Handler::Local(crate::acl::dryrun),
+    ..MANAGING
+};
+
+pub(crate) const ACL_GENPASS: Command = Command {
+    name: "genpass",
+    full_name: "acl|genpass",
+    summary: "Makes a random password",
+    arity: -2,
+    arguments: &[Argument::integer("bits").optional()],
+    handler: Handler::Local(crate::acl::genpass),
+    ..ANYONES
+};
+
+pub(crate) const ACL_GETUSER: Command = Command {
+    name: "getuser",
+    full_name: "acl|getuser",
+    summary: "Describes the rules of a user",
+    complexity: "O(N), N: number of the user's rules",
+    history: &[
+        ("6.2.0", "Channels too"),
+        ("7.0.0", "Selectors too; patterns of keys and channels as rules instead of a list"),
+    ],
+    arity: 3,
+    arguments: &[Argument::string("username")],
+    handler: Handler::Local(crate::acl::getuser),
+    ..MANAGING
+};
+
+pub(crate) const ACL_HELP: Command = Command {
+    name: "help",
+    full_name: "acl|help",
+    summary: "Lists the subcommands",
+    arity: 2,
+    flags: flags![LOADING, STALE],
+    handler: Handler::Local(crate::acl::help),
+    ..ANYONES
+};
+
+pub(crate) const ACL_LIST: Command = Command {
+    name: "list",
+    full_name: "acl|list",
+    summary: "Lists the users with their rules, as an ACL file has them",
+    complexity: OF_ALL_USERS,
+    arity: 2,
+    handler: Handler::Local(crate::acl::list),
+    ..MANAGING
+};
+
+pub(crate) const ACL_LOAD: Command = Command {
+    name: "load",
+    full_name: "acl|load",
+    summary: "Reads the users from the ACL file again",
+    complexity: OF_ALL_USERS,
+    arity: 2,
+    handler: Handler::Local(crate::acl::load),
+    ..MANAGING
+};
+
+pub(crate) const ACL_LOG: Command = Command {
+    name: "log",
+    full_name: "acl|log",
+    summary: "Lists what was denied of late",
+    complexity: "O(N), N: number of entries answered",
+    arity: -2,
+    arguments: &[
+        Argument::one_of("operation", &[Argument::integer("count"), Argument::word("reset", "RESET")]).optional()
+    ],
+    handler: Handler::Local(crate::acl::log),
+    ..MANAGING
+};
+
+pub(crate) const ACL_SAVE: Command = Command {
+    name: "save",
+    full_name: "acl|save",
+    summary: "Writes the users to the ACL file",
+    complexity: OF_ALL_USERS,
+    arity: 2,
+    handler: Handler::Local(crate::acl::save),
+    ..MANAGING
+};
+
+pub(crate) const ACL_SETUSER: Command = Command {
+    name: "setuser",
+    full_name: "acl|setuser",
+    summary: "Makes a user, or changes its rules",
+    complexity: "O(N), N: number of rules",
+    history: &[("6.2.0", "Channels too"), ("7.0.0", "Selectors too, and what may be done with keys")],
+    arity: -3,
+    arguments: &[Argument::string("username"), Argument::string("rule").optional().multiple()],
+    secrets: Some(super::secrets::acl_setuser),
+    handler: Handler::Local(crate::acl::setuser),
+    ..MANAGING
+};
+
+pub(crate) const ACL_USERS: Command = Command {
+    name: "users",
+    full_name: "acl|users",
+    summary: "Lists the names of the users",
+    complexity: OF_ALL_USERS,
+    arity: 2,
+    handler: Handler::Local(crate::acl::users),
+    ..MANAGING
+};
+
+pub(crate) const ACL_WHOAMI: Command = Command {
+    name: "whoami",
+    full_name: "acl|whoami",
+    summary: "Tells who this connection has logged in as",
+    arity: 2,
+    handler: Handler::Local(crate::acl::whoami),
+    ..ANYONES
+};

@@ -1,0 +1,163 @@
+//! The commands that rules may name, with the number that each has in a selector's bitmap.
+
+use std::ops::Range;
+
+use hashbrown::HashMap;
+
+use crate::command::{Acl, Command, Flags};
+
+/// Most commands and subcommands; the last bit of a bitmap stands for commands yet unknown.
+pub(super) const COMMANDS_MAX: usize = 1024;
+
+/// Versions of Redis behind 7.0, whose commands 7.0's rules don't know.
+const LATER_VERSIONS: [&str; 3] = ["7.2", "7.4", "8."];
+
+/// The number of a command or subcommand.
+pub(super) type Number = u16;
+
+/// A command of Redis 7.0 without a record: rules name it all the same, so that an ACL file of a
+/// redis-server is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Absent {
+    /// Its full name (`save`, `cluster|meet`).
+    pub full_name: &'static str,
+    /// Its categories.
+    pub categories: Acl,
+}
+
+/// Which arguments of a command are channels that it publishes to or subscribes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Channels {
+    /// None.
+    None,
+    /// The first argument.
+    First,
+    /// All arguments.
+    All,
+    /// All arguments, and they are patterns.
+    Patterns,
+}
+
+impl Channels {
+    fn of(full_name: &str) -> Self {
+        match full_name {
+            "publish" | "spublish" => Channels::First,
+            "subscribe" | "ssubscribe" => Channels::All,
+            "psubscribe" => Channels::Patterns,
+            _ => Channels::None,
+        }
+    }
+}
+
+/// A command or subcommand.
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) categories: Acl,
+    /// Its container.
+    pub(super) parent: Option<Number>,
+    /// Its subcommands.
+    pub(super) subcommands: Range<Number>,
+    /// Redis 7.0 doesn't have it.
+    pub(super) is_later: bool,
+    pub(super) channels: Channels,
+}
+
+/// See the head of this module.
+pub struct Catalog {
+    entries: Vec<Entry>,
+    by_name: HashMap<&'static str, Number>,
+    /// By the address of the record: records live as long as the process.
+    by_record: HashMap<usize, Number>,
+}
+
+fn address(command: &Command) -> usize {
+    std::ptr::from_ref(command).addr()
+}
+
+impl Catalog {
+    /// Returns the catalog of these records and absent commands.
+    ///
+    /// # Panics
+    /// With more than [`COMMANDS_MAX`] - 1 commands: a programmer's error.
+    pub fn new(commands: &'static [Command], absent: impl Iterator<Item = Absent>) -> Self {
+        let is_later = |command: &Command| LATER_VERSIONS.iter().any(|version| command.since.starts_with(version));
+        let entry = |name, categories, is_later| Entry {
+            name,
+            categories,
+            parent: None,
+            subcommands: 0..0,
+            is_later,
+            channels: Channels::of(name),
+        };
+        let mut entries = Vec::new();
+        for command in commands {
+            entries.push(entry(command.full_name, command.acl_categories(), is_later(command)));
+            let shown = command.shown_subcommands().iter();
+            entries.extend(shown.map(|sub| entry(sub.full_name, sub.acl_categories(), is_later(sub))));
+        }
+        entries.extend(absent.map(|absent| entry(absent.full_name, absent.categories, false)));
+        // Subcommands right behind their container.
+        let order = |entry: &Entry| entry.name.split_once('|').unwrap_or((entry.name, ""));
+        entries.sort_by(|one, other| order(one).cmp(&order(other)));
+        assert!(entries.len() < COMMANDS_MAX, "a selector's bitmap has a bit for each command");
+        let mut container = 0;
+        for at in 0..entries.len() {
+            if entries[at].name.contains('|') {
+                entries[at].parent = Some(container as Number);
+                entries[container].subcommands.end = at as Number + 1;
+            } else {
+                container = at;
+                entries[at].subcommands = at as Number + 1..at as Number + 1;
+            }
+        }
+        let by_name: HashMap<_, _> =
+            entries.iter().enumerate().map(|(number, entry)| (entry.name, number as Number)).collect();
+        let mut by_record = HashMap::new();
+        for command in commands {
+            let number = by_name[command.full_name];
+            by_record.insert(address(command), number);
+            for sub in command.subcommands {
+                // DEBUG's are its own affair: to rules they are first arguments.
+                by_record.insert(address(sub), by_name.get(sub.full_name).copied().unwrap_or(number));
+            }
+        }
+        Catalog { entries, by_name, by_record }
+    }
+
+    /// Returns a catalog without commands, for a keyspace that serves no clients.
+    pub fn empty() -> Self {
+        Self::new(&[], std::iter::empty())
+    }
+
+    /// Returns the number of a record.
+    #[inline]
+    pub(super) fn number_of(&self, command: &Command) -> Option<Number> {
+        self.by_record.get(&address(command)).copied()
+    }
+
+    /// Returns the number of a command by its full name, in any case.
+    pub(super) fn find(&self, full_name: &[u8]) -> Option<Number> {
+        let name = str::from_utf8(full_name).ok()?.to_ascii_lowercase();
+        self.by_name.get(name.as_str()).copied()
+    }
+
+    pub(super) fn entry(&self, number: Number) -> &Entry {
+        &self.entries[number as usize]
+    }
+
+    /// Returns all commands, in order of their names.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Number, &Entry)> {
+        self.entries.iter().enumerate().map(|(number, entry)| (number as Number, entry))
+    }
+
+    /// Returns the full names of all commands of a category (`ACL CAT`).
+    pub fn names_in(&self, category: Acl) -> impl Iterator<Item = &'static str> {
+        self.entries.iter().filter(move |entry| entry.categories.intersects(category)).map(|entry| entry.name)
+    }
+}
+
+/// Returns whether a command's subcommands aren't commands to rules, so that its keys aren't
+/// checked either: `DEBUG`, as in Redis.
+pub(super) fn hides_keys(command: &Command) -> bool {
+    command.flags.contains(Flags::OWN_SUBCOMMANDS)
+}

@@ -1,0 +1,169 @@
+//! Rules in words, from which the same rules can be made again (`ACL LIST`, `ACL GETUSER`, files).
+
+use super::catalog::{Catalog, Entry};
+use super::rules::{Rules, Sanitize};
+use super::selector::{Allowed, KeyPattern, Selector};
+use super::{Denied, KeyAccess};
+use crate::command::Acl;
+
+/// What `ACL GETUSER` answers of a selector.
+pub struct SelectorText {
+    /// `+@all -get`.
+    pub commands: Vec<u8>,
+    /// `~key:* %R~other`.
+    pub keys: Vec<u8>,
+    /// `&channel`.
+    pub channels: Vec<u8>,
+}
+
+impl Rules {
+    /// Returns the user's flags, in Redis's order.
+    pub fn flags(&self) -> Vec<&'static str> {
+        let mut flags = vec![if self.is_on { "on" } else { "off" }];
+        if self.no_password {
+            flags.push("nopass");
+        }
+        match self.sanitize {
+            Sanitize::Unsaid => {}
+            Sanitize::Yes => flags.push("sanitize-payload"),
+            Sanitize::Skip => flags.push("skip-sanitize-payload"),
+        }
+        flags
+    }
+
+    /// Returns the hashes of the passwords, in hexadecimal digits.
+    pub fn password_hashes(&self) -> impl ExactSizeIterator<Item = String> {
+        self.passwords.iter().map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// Returns the selectors in words, the root selector first.
+    pub fn selector_texts(&self) -> impl ExactSizeIterator<Item = SelectorText> {
+        self.selectors.iter().map(Selector::text)
+    }
+
+    /// Returns the rules in words, as a line of a file has them behind the user's name.
+    pub fn text(&self) -> Vec<u8> {
+        let mut words: Vec<Vec<u8>> = self.flags().into_iter().map(|flag| flag.as_bytes().to_vec()).collect();
+        words.extend(self.password_hashes().map(|hash| format!("#{hash}").into_bytes()));
+        for (at, selector) in self.selectors.iter().enumerate() {
+            let text = selector.whole_text();
+            words.push(if at == 0 { text } else { [b"(", text.as_slice(), b")"].concat() });
+        }
+        words.join(&b' ')
+    }
+}
+
+fn key_rule(known: &KeyPattern) -> Vec<u8> {
+    let prefix: &[u8] = if known.access == KeyAccess::all() {
+        b"~"
+    } else if known.access == KeyAccess::READ {
+        b"%R~"
+    } else {
+        b"%W~"
+    };
+    [prefix, known.pattern.text()].concat()
+}
+
+impl Selector {
+    fn key_rules(&self) -> Vec<Vec<u8>> {
+        if self.all_keys { vec![b"~*".to_vec()] } else { self.keys.iter().map(key_rule).collect() }
+    }
+
+    fn channel_rules(&self) -> Vec<Vec<u8>> {
+        let rule = |text: &[u8]| [b"&", text].concat();
+        if self.all_channels {
+            vec![rule(b"*")]
+        } else {
+            self.channels.iter().map(|pattern| rule(pattern.text())).collect()
+        }
+    }
+
+    fn text(&self) -> SelectorText {
+        SelectorText {
+            commands: self.command_rules().join(&b' '),
+            keys: self.key_rules().join(&b' '),
+            channels: self.channel_rules().join(&b' '),
+        }
+    }
+
+    /// All of it as one list of rules.
+    fn whole_text(&self) -> Vec<u8> {
+        let mut words = self.key_rules();
+        if !self.all_channels {
+            words.push(b"resetchannels".to_vec());
+        }
+        words.extend(self.channel_rules());
+        words.extend(self.command_rules());
+        words.join(&b' ')
+    }
+
+    /// Rules from which the allowed commands can be made again: all or none of them, then the
+    /// categories that come nearest, best first, then what is left one by one.
+    fn command_rules(&self) -> Vec<Vec<u8>> {
+        let catalog = self.catalog();
+        let is_additive = !self.allowed.has_future();
+        let mut rules = vec![if is_additive { b"-@all".to_vec() } else { b"+@all".to_vec() }];
+        // What the rules written so far come to, and what they leave.
+        let mut made = Selector::new(catalog, false);
+        let mut left = self.clone();
+        if !is_additive {
+            made.apply_known(b"+@all");
+        }
+        let mut unused: Vec<Acl> = Acl::all().iter().collect();
+        while let Some(at) = best_category(catalog, &left.allowed, is_additive, &unused) {
+            let category = unused.remove(at);
+            made.allow_category(category, is_additive);
+            left.allow_category(category, !is_additive);
+            let sign = if is_additive { '+' } else { '-' };
+            rules.extend(category.names().map(|name| format!("{sign}@{name}").into_bytes()));
+        }
+        for (number, entry) in catalog.entries() {
+            let is_allowed = self.allowed.contains(number);
+            if is_allowed != made.allowed.contains(number) {
+                made.allow(number, is_allowed);
+                rules.push(format!("{}{}", if is_allowed { '+' } else { '-' }, entry.name).into_bytes());
+            }
+            // A rule for the command ends them: right behind it.
+            if !is_allowed && let Some((_, arguments)) = self.first_args.iter().find(|(known, _)| *known == number) {
+                let name = entry.name.as_bytes();
+                rules.extend(arguments.iter().map(|arg| [b"+", name, b"|", arg].concat()));
+            }
+        }
+        debug_assert!(made.allowed == self.allowed, "the rules come to what they were made of");
+        rules
+    }
+
+    fn apply_known(&mut self, rule: &[u8]) {
+        let applied = self.apply(rule);
+        debug_assert!(applied.is_ok(), "a rule of our own");
+    }
+}
+
+/// The category that has more commands in common with what is left than it has others, the fewest
+/// others first. Commands behind Redis 7.0 aren't counted, so that the same categories are chosen.
+fn best_category(catalog: &Catalog, left: &Allowed, is_additive: bool, unused: &[Acl]) -> Option<usize> {
+    let mut best: Option<(usize, usize, usize)> = None;
+    for (at, category) in unused.iter().enumerate() {
+        let (mut on, mut off) = (0, 0);
+        let counted = |entry: &Entry| !entry.is_later && entry.categories.intersects(*category);
+        for (number, _) in catalog.entries().filter(|(_, entry)| counted(entry)) {
+            if left.contains(number) { on += 1 } else { off += 1 }
+        }
+        let (different, same) = if is_additive { (off, on) } else { (on, off) };
+        let is_better = best.is_none_or(|(_, fewest, most)| different < fewest || different == fewest && same > most);
+        if same > different && is_better {
+            best = Some((at, different, same));
+        }
+    }
+    best.map(|(at, ..)| at)
+}
+
+/// The reason in the words of `ACL DRYRUN`: what the user may not do. `argument` is the key or channel.
+pub fn dry_run_text(denied: Denied, full_name: &str, argument: &[u8]) -> Vec<u8> {
+    let (before, what, after): (&str, &[u8], &str) = match denied {
+        Denied::Command => ("run the '", full_name.as_bytes(), "' command"),
+        Denied::Key(_) => ("access the '", argument, "' key"),
+        Denied::Channel(_) => ("access the '", argument, "' channel"),
+    };
+    [b"This user has no permissions to ", before.as_bytes(), what, after.as_bytes()].concat()
+}

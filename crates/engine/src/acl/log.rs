@@ -1,0 +1,159 @@
+//! `ACL LOG`: what was denied, the latest first, alike ones counted together.
+
+use std::collections::VecDeque;
+
+/// Entries among which an alike one is looked for, as in Redis.
+const LOOKED_AT_MAX: usize = 10;
+
+/// How long after an entry an alike event still counts as the same, ms.
+const SAME_MS_MAX: i64 = 60_000;
+
+/// What was denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A command.
+    Command,
+    /// A key.
+    Key,
+    /// A channel.
+    Channel,
+    /// A login.
+    Auth,
+}
+
+impl Reason {
+    /// Returns its name in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Command => "command",
+            Reason::Key => "key",
+            Reason::Channel => "channel",
+            Reason::Auth => "auth",
+        }
+    }
+}
+
+/// Where a call came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    /// A client sent it.
+    TopLevel,
+    /// It stands in a transaction.
+    Multi,
+    /// A script called it.
+    Lua,
+}
+
+impl Context {
+    /// Returns its name in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Context::TopLevel => "toplevel",
+            Context::Multi => "multi",
+            Context::Lua => "lua",
+        }
+    }
+}
+
+/// An entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// How many alike events it stands for.
+    pub count: u64,
+    /// What was denied.
+    pub reason: Reason,
+    /// Where the call came from.
+    pub context: Context,
+    /// The command, key or channel; of a login the command that asked for it.
+    pub object: Vec<u8>,
+    /// The user; of a login the name that was given.
+    pub user_name: Vec<u8>,
+    /// When the latest of them happened, unix time in ms.
+    pub at_ms: i64,
+    /// The client's line in `CLIENT LIST` at that time.
+    pub client_info: String,
+}
+
+impl LogEntry {
+    fn is_like(&self, other: &LogEntry) -> bool {
+        (self.reason, self.context) == (other.reason, other.context)
+            && (self.at_ms - other.at_ms).abs() <= SAME_MS_MAX
+            && self.object == other.object
+            && self.user_name == other.user_name
+    }
+}
+
+/// See the head of this module.
+#[derive(Default)]
+pub(super) struct Log {
+    entries: VecDeque<LogEntry>,
+}
+
+impl Log {
+    /// Adds an event, and keeps the latest `len_max` entries.
+    pub(super) fn add(&mut self, entry: LogEntry, len_max: u64) {
+        let alike = self.entries.iter().take(LOOKED_AT_MAX).position(|known| known.is_like(&entry));
+        let count = alike.and_then(|at| self.entries.remove(at)).map_or(0, |known| known.count);
+        self.entries.push_front(LogEntry { count: count + 1, ..entry });
+        if count == 0 {
+            self.entries.truncate(usize::try_from(len_max).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Returns the latest entries, at most `count`.
+    pub(super) fn latest(&self, count: usize) -> Vec<LogEntry> {
+        self.entries.iter().take(count).cloned().collect()
+    }
+
+    /// Forgets all entries.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(object: &str, at_ms: i64) -> LogEntry {
+        LogEntry {
+            count: 1,
+            reason: Reason::Key,
+            context: Context::TopLevel,
+            object: object.into(),
+            user_name: b"alice".to_vec(),
+            at_ms,
+            client_info: format!("at {at_ms}"),
+        }
+    }
+
+    fn shown(log: &Log) -> Vec<(String, u64, i64)> {
+        let show = |entry: LogEntry| (String::from_utf8_lossy(&entry.object).into_owned(), entry.count, entry.at_ms);
+        log.latest(usize::MAX).into_iter().map(show).collect()
+    }
+
+    #[test]
+    fn alike_events_within_a_minute_are_one_entry() {
+        let mut log = Log::default();
+        log.add(event("a", 0), 128);
+        log.add(event("b", 1), 128);
+        log.add(event("a", SAME_MS_MAX), 128);
+        assert_eq!(shown(&log), [("a".into(), 2, SAME_MS_MAX), ("b".into(), 1, 1)]);
+        assert_eq!(log.latest(1)[0].client_info, format!("at {SAME_MS_MAX}"));
+        log.add(event("a", 2 * SAME_MS_MAX + 1), 128);
+        assert_eq!(shown(&log).len(), 3, "a millisecond too late");
+        log.clear();
+        assert_eq!(shown(&log), []);
+    }
+
+    #[test]
+    fn the_length_is_bounded() {
+        let mut log = Log::default();
+        for number in 0..5 {
+            log.add(event(&number.to_string(), 0), 3);
+        }
+        assert_eq!(shown(&log), [("4".into(), 1, 0), ("3".into(), 1, 0), ("2".into(), 1, 0)]);
+        log.add(event("x", 0), 0);
+        assert_eq!(shown(&log), []);
+    }
+}

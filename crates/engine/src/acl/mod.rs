@@ -1,0 +1,142 @@
+//! Users and what they may do (`ACL`).
+//!
+//! # Words
+//!
+//! | word | meaning |
+//! | --- | --- |
+//! | rule | one word of `ACL SETUSER`: `on`, `>password`, `+get`, `~key:*`, `(…)` ([`Rules::apply`]) |
+//! | rules | what all rules of a user have come to: an immutable snapshot ([`Rules`]) |
+//! | selector | commands, keys and channels that go together: a call must fit one as a whole |
+//! | user | a name and its present rules ([`User`]); connections share it, and follow its changes |
+//! | catalog | the commands that rules may name, each with its number ([`Catalog`]) |
+//! | unrestricted | one selector allows all commands, keys and channels: no call needs a check |
+//! | epoch | a number that every change of any user raises ([`Users::epoch`]) |
+//! | permit | the epoch in which a command was allowed ([`Permit`](crate::command::Permit)) |
+//!
+//! # Where permissions are checked
+//!
+//! On the connection's worker, before a command runs or is queued, against the rules that the
+//! session has cached. A session compares its epoch with that of [`Users`] first, so a change
+//! counts from the next command on, on every worker. `EXEC` checks each queued command again, and
+//! a script each call.
+//!
+//! What was allowed may still wait: for its shards, for a key, for the end of a pause. It carries
+//! its permit along. The thread that runs it compares the permit's epoch with the present one, and
+//! checks again where they differ (`Keyspace::refuses`): a command that waited when its permission
+//! was revoked doesn't run.
+//!
+//! # What it costs
+//!
+//! A session whose user is unrestricted pays one comparison of epochs, which replaces the check whether
+//! the client has authenticated. A restricted session pays for each command a lookup of its number, a
+//! bit test, and its patterns for each key.
+
+use bitflags::bitflags;
+
+mod catalog;
+mod describe;
+mod file;
+mod log;
+mod pattern;
+mod rules;
+mod selector;
+#[cfg(test)]
+mod tests;
+mod users;
+
+pub use catalog::{Absent, Catalog};
+pub use describe::{SelectorText, dry_run_text};
+pub use file::{Line, Words, check_line};
+pub use log::{Context, LogEntry, Reason};
+pub use rules::{RuleError, Rules};
+pub use users::{DEFAULT_USER, Revoked, User, Users};
+
+bitflags! {
+    /// What a command does with a key, or a key pattern allows.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct KeyAccess: u8 {
+        /// Returns or copies what the key holds.
+        const READ = 1 << 0;
+        /// Changes, adds or deletes what the key holds.
+        const WRITE = 1 << 1;
+    }
+}
+
+/// Why a call isn't allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Denied {
+    /// The command, or this first argument of it.
+    Command,
+    /// The key at this argument index.
+    Key(usize),
+    /// The channel at this argument index.
+    Channel(usize),
+}
+
+impl Denied {
+    /// Returns the index of the argument that it is about, where it is one.
+    pub fn argument(self) -> Option<usize> {
+        match self {
+            Denied::Command => None,
+            Denied::Key(index) | Denied::Channel(index) => Some(index),
+        }
+    }
+
+    /// Redis's order of errors: of two selectors' the later one is told.
+    pub(crate) fn rank(self) -> (u8, usize) {
+        match self {
+            Denied::Command => (0, 0),
+            Denied::Key(index) => (1, index),
+            Denied::Channel(index) => (2, index),
+        }
+    }
+
+    /// Returns the error of a command that a client sent, code included.
+    pub fn message(self, full_name: &str) -> String {
+        match self {
+            Denied::Command => format!("NOPERM this user has no permissions to run the '{full_name}' command"),
+            Denied::Key(_) => {
+                "NOPERM this user has no permissions to access one of the keys used as arguments".to_owned()
+            }
+            Denied::Channel(_) => {
+                "NOPERM this user has no permissions to access one of the channels used as arguments".to_owned()
+            }
+        }
+    }
+
+    /// Returns the error of a queued command that `EXEC` doesn't run, code included.
+    pub fn message_in_exec(self) -> String {
+        let reason = match self {
+            Denied::Command => "no permission to execute the command or subcommand",
+            Denied::Key(_) => "no permission to touch the specified keys",
+            Denied::Channel(_) => "no permission to access one of the channels used as arguments",
+        };
+        format!(
+            "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. \
+             This command is no longer allowed for the following reason: {reason}"
+        )
+    }
+
+    /// Returns the error of a script's call, code included.
+    pub fn message_in_script(self) -> &'static str {
+        match self {
+            Denied::Command => "ERR The user executing the script can't run this command or subcommand",
+            Denied::Key(_) => {
+                "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments"
+            }
+            Denied::Channel(_) => {
+                "ERR The user executing the script can't publish to the channel mentioned in the command"
+            }
+        }
+    }
+}
+
+/// Returns whether a name or pattern holds white space or NUL, which would end it in a list of rules.
+pub(crate) fn has_spaces(text: &[u8]) -> bool {
+    text.iter().any(|byte| matches!(byte, b' ' | b'\t'..=b'\r' | 0))
+}
+
+/// Returns whether a user may have this name.
+pub fn is_user_name(name: &[u8]) -> bool {
+    !has_spaces(name)
+}

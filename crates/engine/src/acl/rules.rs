@@ -1,0 +1,279 @@
+//! What all rules of a user have come to.
+
+use pantala_resp::{Args, words_of};
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+
+use super::Denied;
+use super::catalog::Catalog;
+use super::selector::{Keys, Selector};
+use crate::command::Command;
+
+/// Bytes of a password's hash.
+pub(super) const HASH_BYTES: usize = 32;
+
+/// Why a rule can't be applied; its text is Redis's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleError {
+    /// No such command, subcommand or category.
+    UnknownCommand,
+    /// None of the forms of a rule, or a pattern with white space.
+    Syntax,
+    /// A pattern of keys, where all are allowed already.
+    KeysAfterAll,
+    /// A pattern of channels, where all are allowed already.
+    ChannelsAfterAll,
+    /// A password to be removed that the user doesn't have.
+    NoSuchPassword,
+    /// No SHA-256 in lower-case hexadecimal digits.
+    BadHash,
+    /// `+container|subcommand|argument`.
+    FirstArgumentOfSubcommand,
+}
+
+impl std::fmt::Display for RuleError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            RuleError::UnknownCommand => "Unknown command or category name in ACL",
+            RuleError::Syntax => "Syntax error",
+            RuleError::KeysAfterAll => {
+                "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any \
+                 effect. Try 'resetkeys' to start with an empty list of patterns"
+            }
+            RuleError::ChannelsAfterAll => {
+                "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any \
+                 effect. Try 'resetchannels' to start with an empty list of channels"
+            }
+            RuleError::NoSuchPassword => "The password you are trying to remove from the user does not exist",
+            RuleError::BadHash => {
+                "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
+            }
+            RuleError::FirstArgumentOfSubcommand => "Allowing first-arg of a subcommand is not supported",
+        })
+    }
+}
+
+impl std::error::Error for RuleError {}
+
+/// Whether payloads of `RESTORE` are checked, as far as rules have said. Pantala checks all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sanitize {
+    /// No rule says.
+    Unsaid,
+    /// `sanitize-payload`.
+    Yes,
+    /// `skip-sanitize-payload`.
+    Skip,
+}
+
+type Hash = [u8; HASH_BYTES];
+
+/// See the head of this module.
+#[derive(Clone)]
+pub struct Rules {
+    pub(super) is_on: bool,
+    pub(super) no_password: bool,
+    pub(super) sanitize: Sanitize,
+    pub(super) passwords: Vec<Hash>,
+    /// The root selector first, which is always there.
+    pub(super) selectors: Vec<Selector>,
+    /// `acl-pubsub-default`: new selectors allow all channels.
+    channels_by_default: bool,
+}
+
+impl Rules {
+    /// The rules of a new user: off, without a password, allowed nothing, but perhaps all channels
+    /// (`acl-pubsub-default`).
+    pub fn new(catalog: &'static Catalog, channels_by_default: bool) -> Self {
+        Rules {
+            is_on: false,
+            no_password: false,
+            sanitize: Sanitize::Unsaid,
+            passwords: Vec::new(),
+            selectors: vec![Selector::new(catalog, channels_by_default)],
+            channels_by_default,
+        }
+    }
+
+    /// The rules of the default user where nothing else is said: on, no password needed, allowed
+    /// everything.
+    pub fn of_default_user(catalog: &'static Catalog) -> Self {
+        Rules {
+            is_on: true,
+            no_password: true,
+            selectors: vec![Selector::unrestricted(catalog)],
+            ..Self::new(catalog, false)
+        }
+    }
+
+    fn root(&self) -> &Selector {
+        &self.selectors[0]
+    }
+
+    /// Sets whether selectors made from now on allow all channels.
+    pub fn set_channels_by_default(&mut self, channels_by_default: bool) {
+        self.channels_by_default = channels_by_default;
+    }
+
+    /// Applies a rule. The empty one changes nothing.
+    ///
+    /// # Errors
+    /// It isn't a rule, or can't be applied; nothing has changed then.
+    pub fn apply(&mut self, rule: &[u8]) -> Result<(), RuleError> {
+        let is = |word: &str| rule.eq_ignore_ascii_case(word.as_bytes());
+        if rule.is_empty() {
+        } else if is("on") {
+            self.is_on = true;
+        } else if is("off") {
+            self.is_on = false;
+        } else if is("skip-sanitize-payload") {
+            self.sanitize = Sanitize::Skip;
+        } else if is("sanitize-payload") {
+            self.sanitize = Sanitize::Yes;
+        } else if is("nopass") {
+            self.no_password = true;
+            self.passwords.clear();
+        } else if is("resetpass") {
+            self.no_password = false;
+            self.passwords.clear();
+        } else if is("clearselectors") {
+            self.selectors.truncate(1);
+        } else if is("reset") {
+            *self = Rules { sanitize: Sanitize::Yes, ..Self::new(self.root().catalog(), self.channels_by_default) };
+        } else {
+            match rule {
+                [b'>', password @ ..] => self.add_password(hash_of(password)),
+                [b'#', hash @ ..] => self.add_password(parse_hash(hash).ok_or(RuleError::BadHash)?),
+                [b'<', password @ ..] => self.remove_password(&hash_of(password))?,
+                [b'!', hash @ ..] => self.remove_password(&parse_hash(hash).ok_or(RuleError::BadHash)?)?,
+                [b'(', rules @ .., b')'] => {
+                    let mut selector = Selector::new(self.root().catalog(), self.channels_by_default);
+                    // As in Redis a selector with unbalanced quotes is an empty one.
+                    for rule in words_of(rules).unwrap_or_default() {
+                        selector.apply(&rule)?;
+                    }
+                    self.selectors.push(selector);
+                }
+                _ => self.selectors[0].apply(rule)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn add_password(&mut self, hash: Hash) {
+        if !self.passwords.contains(&hash) {
+            self.passwords.push(hash);
+        }
+        self.no_password = false;
+    }
+
+    fn remove_password(&mut self, hash: &Hash) -> Result<(), RuleError> {
+        let at = self.passwords.iter().position(|known| known == hash).ok_or(RuleError::NoSuchPassword)?;
+        self.passwords.remove(at);
+        Ok(())
+    }
+
+    /// Sets the only password, or none (`requirepass`).
+    pub fn set_password(&mut self, password: Option<&[u8]>) {
+        self.passwords.clear();
+        self.passwords.extend(password.map(hash_of));
+        self.no_password = password.is_none();
+    }
+
+    /// Returns whether a client may log in with this password. Takes the same time wherever the
+    /// password differs.
+    pub fn accepts(&self, password: &[u8]) -> bool {
+        if !self.is_on || self.no_password {
+            return self.is_on;
+        }
+        let hash = hash_of(password);
+        let found = self.passwords.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&hash));
+        found.into()
+    }
+
+    /// Returns whether any password logs a client in.
+    pub fn needs_no_password(&self) -> bool {
+        self.no_password
+    }
+
+    /// Returns whether clients may log in at all.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Returns whether no call needs a check.
+    pub fn is_unrestricted(&self) -> bool {
+        self.selectors.iter().any(Selector::is_unrestricted)
+    }
+
+    /// Checks a call.
+    ///
+    /// # Errors
+    /// Why it isn't allowed: of the selectors' reasons the one that Redis tells.
+    pub fn check(&self, command: &Command, args: &Args<'_>) -> Result<(), Denied> {
+        let mut keys: Option<Keys> = None;
+        let mut why = Denied::Command;
+        for selector in &self.selectors {
+            match selector.check(command, args, &mut keys) {
+                Ok(()) => return Ok(()),
+                Err(denied) if denied.rank() > why.rank() => why = denied,
+                Err(_) => {}
+            }
+        }
+        Err(why)
+    }
+
+    /// Returns whether a command of Redis 7.0 without a record is allowed; `None`: there is none of
+    /// that name (any case).
+    pub fn allows_absent(&self, full_name: &[u8]) -> Option<bool> {
+        let number = self.root().catalog().find(full_name)?;
+        Some(self.selectors.iter().any(|selector| selector.allows_number(number)))
+    }
+
+    /// Returns whether a call is allowed by a selector that also reads every key: what `SORT` needs for
+    /// `BY` and `GET`, whose keys its arguments don't name.
+    pub fn reads_all_keys(&self, command: &Command, args: &Args<'_>) -> bool {
+        let mut keys: Option<Keys> = None;
+        let fits = |selector: &Selector| selector.check(command, args, &mut keys).is_ok() && selector.reads_all_keys();
+        self.selectors.iter().any(fits)
+    }
+
+    /// Returns whether a channel may be used, or a pattern be subscribed to.
+    pub fn allows_channel(&self, name: &[u8], is_pattern: bool) -> bool {
+        self.selectors.iter().any(|selector| selector.allows_channel(name, is_pattern))
+    }
+
+    /// Returns whether every channel that `old` allows is allowed still, as far as the texts of the
+    /// patterns tell.
+    pub(super) fn keeps_channels_of(&self, old: &Rules) -> bool {
+        let has = |text: &[u8]| {
+            self.selectors.iter().any(|selector| selector.channels.iter().any(|known| known.text() == text))
+        };
+        self.selectors.iter().any(|selector| selector.all_channels)
+            || old
+                .selectors
+                .iter()
+                .all(|selector| !selector.all_channels && selector.channels.iter().all(|pattern| has(pattern.text())))
+    }
+}
+
+fn hash_of(password: &[u8]) -> Hash {
+    Sha256::digest(password).into()
+}
+
+/// The hash of 64 lower-case hexadecimal digits.
+fn parse_hash(text: &[u8]) -> Option<Hash> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let mut hash = [0; HASH_BYTES];
+    if text.len() != 2 * HASH_BYTES {
+        return None;
+    }
+    for (byte, pair) in hash.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+    }
+    Some(hash)
+}

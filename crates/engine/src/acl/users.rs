@@ -1,0 +1,303 @@
+//! All users, and how their rules change.
+//!
+//! A user is shared by its connections and holds the present rules behind a lock that is taken only
+//! to exchange or fetch them. Whoever changes any user raises the epoch afterwards, so whoever sees
+//! the new epoch also finds the new rules.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use crossbeam::utils::CachePadded;
+
+use super::catalog::Catalog;
+use super::file::{Line, line_of, merge_selectors, parse_file};
+use super::is_user_name;
+use super::log::{Log, LogEntry};
+use super::rules::Rules;
+
+/// The name of the user that connections have before they log in.
+pub const DEFAULT_USER: &[u8] = b"default";
+
+/// A user. See the head of this module.
+pub struct User {
+    name: Box<[u8]>,
+    rules: RwLock<Arc<Rules>>,
+    is_deleted: AtomicBool,
+}
+
+impl User {
+    fn new(name: &[u8], rules: Rules) -> Arc<Self> {
+        Arc::new(User { name: name.into(), rules: RwLock::new(Arc::new(rules)), is_deleted: AtomicBool::new(false) })
+    }
+
+    /// Returns its name.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Returns its present rules.
+    pub fn rules(&self) -> Arc<Rules> {
+        // One exchange of a pointer at a time: a panic can't have left it half-way.
+        Arc::clone(&self.rules.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn set_rules(&self, rules: Rules) {
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+    }
+
+    /// Returns whether it was deleted: its connections may do nothing more.
+    pub fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::Acquire)
+    }
+}
+
+/// A change after which a user may have subscriptions that its rules no longer allow.
+pub struct Revoked {
+    /// The user.
+    pub user: Arc<User>,
+    /// Its new rules.
+    pub rules: Arc<Rules>,
+}
+
+/// See the head of this module.
+pub struct Users {
+    /// Alone in its cache line: every command reads it, and the lock of the log beside it may be busy.
+    epoch: CachePadded<AtomicU64>,
+    catalog: &'static Catalog,
+    by_name: Mutex<BTreeMap<Box<[u8]>, Arc<User>>>,
+    default: Arc<User>,
+    /// `acl-pubsub-default` is `allchannels`.
+    channels_by_default: AtomicBool,
+    log: Mutex<Log>,
+    /// `acllog-max-len`.
+    log_len_max: AtomicU64,
+}
+
+impl Users {
+    /// The default user alone, unrestricted and without a password.
+    pub fn new(catalog: &'static Catalog) -> Self {
+        let default = User::new(DEFAULT_USER, Rules::of_default_user(catalog));
+        Users {
+            epoch: CachePadded::new(AtomicU64::new(0)),
+            catalog,
+            by_name: Mutex::new(BTreeMap::from([(DEFAULT_USER.into(), Arc::clone(&default))])),
+            default,
+            channels_by_default: AtomicBool::new(false),
+            log: Mutex::default(),
+            log_len_max: AtomicU64::new(128),
+        }
+    }
+
+    /// Returns the number of changes so far: what was found out in an earlier epoch may be wrong.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        // Acquire, with the release of `raise`: whoever sees an epoch finds rules at least as new.
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    fn raise(&self) {
+        // Sequentially consistent, with the fence of `Users::epoch_after`.
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns the epoch after what this thread has just published (a subscription): whoever changes
+    /// rules later finds that.
+    pub fn epoch_after(&self) -> u64 {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.epoch()
+    }
+
+    /// Returns the commands that rules may name.
+    pub fn catalog(&self) -> &'static Catalog {
+        self.catalog
+    }
+
+    /// Returns the user that connections have before they log in.
+    pub fn default_user(&self) -> &Arc<User> {
+        &self.default
+    }
+
+    /// Returns whether a new connection must log in before it may do anything.
+    pub fn requires_login(&self) -> bool {
+        let rules = self.default.rules();
+        !rules.needs_no_password() || !rules.is_on()
+    }
+
+    /// Returns the user of that name.
+    pub fn find(&self, name: &[u8]) -> Option<Arc<User>> {
+        self.lock().get(name).cloned()
+    }
+
+    /// Returns all users, in order of their names.
+    pub fn all(&self) -> Vec<Arc<User>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Returns the line of each user, as files have them.
+    pub fn lines(&self) -> Vec<Vec<u8>> {
+        self.all().iter().map(|user| line_of(user.name(), &user.rules())).collect()
+    }
+
+    /// Returns the user whom name and password log in.
+    pub fn log_in(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
+        self.find(name).filter(|user| user.rules().accepts(password))
+    }
+
+    /// Sets whether users and selectors made from now on may use all channels
+    /// (`acl-pubsub-default`).
+    pub fn set_channels_by_default(&self, channels_by_default: bool) {
+        self.channels_by_default.store(channels_by_default, Ordering::Relaxed);
+    }
+
+    fn channels_by_default(&self) -> bool {
+        self.channels_by_default.load(Ordering::Relaxed)
+    }
+
+    /// Applies rules to a user, who is made if there is none of that name: all of them, or none.
+    ///
+    /// # Errors
+    /// Which rule is wrong, and how, in Redis's words.
+    pub fn set(&self, name: &[u8], words: &[&[u8]]) -> Result<Option<Revoked>, Vec<u8>> {
+        if !is_user_name(name) {
+            return Err(b"Usernames can't contain spaces or null characters".to_vec());
+        }
+        let merged = merge_selectors(words)
+            .map_err(|word| [b"Unmatched parenthesis in acl selector starting at '", word, b"'."].concat())?;
+        let mut users = self.lock();
+        let old = users.get(name).map(|user| (Arc::clone(user), user.rules()));
+        let mut rules = match &old {
+            Some((_, rules)) => Rules::clone(rules),
+            None => Rules::new(self.catalog, self.channels_by_default()),
+        };
+        rules.set_channels_by_default(self.channels_by_default());
+        for rule in &merged {
+            rules.apply(rule).map_err(|error| {
+                [b"Error in ACL SETUSER modifier '", rule.as_slice(), b"': ", error.to_string().as_bytes()].concat()
+            })?;
+        }
+        let revoked = match old {
+            Some((user, old)) => {
+                let keeps_channels = rules.keeps_channels_of(&old);
+                user.set_rules(rules);
+                (!keeps_channels).then(|| Revoked { rules: user.rules(), user })
+            }
+            None => {
+                users.insert(name.into(), User::new(name, rules));
+                None
+            }
+        };
+        self.raise();
+        Ok(revoked)
+    }
+
+    /// Deletes users, and returns those that were there. The default user stays.
+    pub fn delete(&self, names: &[&[u8]]) -> Vec<Arc<User>> {
+        let mut users = self.lock();
+        let names = names.iter().filter(|name| **name != DEFAULT_USER);
+        let deleted: Vec<_> = names.filter_map(|name| users.remove(*name)).collect();
+        self.forget(&deleted);
+        deleted
+    }
+
+    fn forget(&self, deleted: &[Arc<User>]) {
+        for user in deleted {
+            user.is_deleted.store(true, Ordering::Release);
+        }
+        self.raise();
+    }
+
+    /// Reads an ACL file, see [`parse_file`].
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse_file(&self, text: &[u8], path: &str) -> Result<BTreeMap<Vec<u8>, Rules>, String> {
+        parse_file(text, path, self.catalog, self.channels_by_default())
+    }
+
+    /// Puts the users of a file in place of all present ones, and returns those: their connections are
+    /// to be closed, as in Redis. The default user stays the same to its connections, with new rules.
+    pub fn replace(&self, mut new: BTreeMap<Vec<u8>, Rules>) -> Vec<Arc<User>> {
+        let mut users = self.lock();
+        let rules = new.remove(DEFAULT_USER).unwrap_or_else(|| Rules::of_default_user(self.catalog));
+        self.default.set_rules(rules);
+        let mut all: BTreeMap<Box<[u8]>, Arc<User>> =
+            new.into_iter().map(|(name, rules)| (name.as_slice().into(), User::new(&name, rules))).collect();
+        all.insert(DEFAULT_USER.into(), Arc::clone(&self.default));
+        let old = std::mem::replace(&mut *users, all);
+        let deleted: Vec<_> = old.into_values().filter(|user| !Arc::ptr_eq(user, &self.default)).collect();
+        self.forget(&deleted);
+        deleted
+    }
+
+    /// Makes the users of redis.conf, when the server starts.
+    ///
+    /// # Errors
+    /// Which rule of which user is wrong, and how, in Redis's words.
+    pub fn add_configured(&self, lines: &[Line]) -> Result<(), String> {
+        for line in lines {
+            let shown = String::from_utf8_lossy(&line.name);
+            if !is_user_name(&line.name) {
+                return Err("Spaces not allowed in ACL usernames".to_owned());
+            }
+            let mut rules = Rules::new(self.catalog, self.channels_by_default());
+            if line.name == DEFAULT_USER {
+                // As in Redis it was there before, and the line begins from scratch.
+                rules.apply(b"reset").map_err(|error| error.to_string())?;
+            }
+            for rule in &line.rules {
+                rules.apply(rule).map_err(|error| {
+                    let rule = String::from_utf8_lossy(rule);
+                    format!("Error loading ACL rule '{rule}' for the user named '{shown}': {error}")
+                })?;
+            }
+            let mut users = self.lock();
+            if line.name == DEFAULT_USER {
+                self.default.set_rules(rules);
+            } else {
+                users.insert(line.name.as_slice().into(), User::new(&line.name, rules));
+            }
+            self.raise();
+        }
+        Ok(())
+    }
+
+    /// Sets the only password of the default user, or that it needs none (`requirepass`).
+    pub fn set_default_password(&self, password: Option<&[u8]>) {
+        let _users = self.lock();
+        let mut rules = Rules::clone(&self.default.rules());
+        rules.set_password(password);
+        self.default.set_rules(rules);
+        self.raise();
+    }
+
+    /// Sets how many entries the log keeps (`acllog-max-len`).
+    pub fn set_log_len_max(&self, len_max: u64) {
+        self.log_len_max.store(len_max, Ordering::Relaxed);
+    }
+
+    /// Returns the latest entries of the log, at most `count`.
+    pub fn log(&self, count: usize) -> Vec<LogEntry> {
+        self.lock_log().latest(count)
+    }
+
+    /// Forgets the entries of the log.
+    pub fn clear_log(&self) {
+        self.lock_log().clear();
+    }
+
+    /// Adds an event to the log.
+    pub(crate) fn note(&self, entry: LogEntry) {
+        self.lock_log().add(entry, self.log_len_max.load(Ordering::Relaxed));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Box<[u8]>, Arc<User>>> {
+        // Users are exchanged whole: what a panic leaves is sound.
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_log(&self) -> MutexGuard<'_, Log> {
+        // An entry is added or taken out at a time: what a panic leaves is sound.
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

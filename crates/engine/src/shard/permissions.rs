@@ -1,0 +1,127 @@
+//! Users in front of clients: whose call was denied, which subscribers lost a permission, and the second
+//! check of calls that have waited. Rules are [`crate::acl`]'s.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pantala_resp::Args;
+
+use crate::acl::{Catalog, Context, Denied, LogEntry, Reason, Revoked, Rules, Users};
+use crate::clients::client::Client;
+use crate::clients::listener::Kind;
+use crate::command::{Command, SessionView};
+use crate::shard::executor::Call;
+use crate::shard::keyspace::Keyspace;
+
+/// Returns the line of a client in `CLIENT LIST`, for `ACL LOG`. Takes the client and unix time, ms.
+pub type Describe = fn(&Client, i64) -> String;
+
+/// A client and its user's rules after a change; `None` if the client has disconnected or the user was
+/// deleted.
+pub(crate) struct Changed(Option<(Arc<Client>, Arc<Rules>)>);
+
+/// The users of a keyspace, and what their log shows of clients.
+pub(super) struct Permissions {
+    users: Users,
+    describe: Describe,
+}
+
+impl Permissions {
+    /// Returns those with the default user alone.
+    pub(super) fn new(catalog: &'static Catalog, describe: Describe) -> Self {
+        Permissions { users: Users::new(catalog), describe }
+    }
+}
+
+impl Keyspace {
+    /// Returns the users and what they may do.
+    #[inline]
+    pub fn users(&self) -> &Users {
+        &self.permissions.users
+    }
+
+    /// Replaces the users by the default user alone. Rules may name the commands of this catalog. To be
+    /// called before the first client connects.
+    pub fn set_catalog(&mut self, catalog: &'static Catalog, describe: Describe) {
+        self.permissions = Permissions::new(catalog, describe);
+    }
+
+    /// Adds a call that was denied to a client's user to the log.
+    pub fn note_denied(
+        &self,
+        client: &Client,
+        denied: Denied,
+        context: Context,
+        command: &Command,
+        args: &Args<'_>,
+        now_ms: i64,
+    ) {
+        let (reason, object) = match denied {
+            Denied::Command => (Reason::Command, command.shown_name().as_bytes()),
+            Denied::Key(index) => (Reason::Key, args.get(index).unwrap_or_default()),
+            Denied::Channel(index) => (Reason::Channel, args.get(index).unwrap_or_default()),
+        };
+        let user_name = client.user_name(|name| name.to_vec());
+        self.note(client, (reason, context), object, user_name, now_ms);
+    }
+
+    /// Adds a failed login to the log: the command that the client sent, and the name in it.
+    pub fn note_login(&self, client: &Client, context: Context, command: &[u8], name: &[u8], now_ms: i64) {
+        self.note(client, (Reason::Auth, context), command, name.to_vec(), now_ms);
+    }
+
+    fn note(
+        &self,
+        client: &Client,
+        (reason, context): (Reason, Context),
+        object: &[u8],
+        user_name: Vec<u8>,
+        now_ms: i64,
+    ) {
+        let client_info = (self.permissions.describe)(client, now_ms).trim_end().to_owned();
+        let object = object.to_vec();
+        self.users().note(LogEntry { count: 1, reason, context, object, user_name, at_ms: now_ms, client_info });
+    }
+
+    /// Returns the clients of a user with subscriptions that its rules no longer allow.
+    pub fn subscribers_without_permission(&self, revoked: &Revoked) -> Vec<Arc<Client>> {
+        let is_denied = |kind: Kind, name: &[u8]| !revoked.rules.allows_channel(name, kind == Kind::Pattern);
+        let listeners: HashSet<(u32, u64)> = self
+            .pubsub()
+            .listeners_where(is_denied)
+            .into_iter()
+            .map(|listener| (listener.worker, listener.connection))
+            .collect();
+        let is_denied = |client: &Arc<Client>| {
+            let connection = client.connection.load(Relaxed);
+            client.is_user(&revoked.user) && listeners.contains(&(client.worker, connection))
+        };
+        if listeners.is_empty() { Vec::new() } else { self.clients().all().into_iter().filter(is_denied).collect() }
+    }
+
+    /// Returns the rules to check a call by that has waited since its permit; `None` if no rules have
+    /// changed since.
+    #[inline]
+    pub(crate) fn changed_rules(&self, session: &SessionView) -> Option<Changed> {
+        if session.permit.epoch() == self.users().epoch() { None } else { Some(Changed(self.rules_of(session.client))) }
+    }
+
+    /// Checks a call by changed rules, and logs a denial. Returns why the call may not run: its client has
+    /// disconnected, or its user may no longer run it.
+    #[cold]
+    pub(crate) fn refuses(&self, changed: &Changed, call: &Call<'_>, context: Context) -> Option<Denied> {
+        let Some((client, rules)) = &changed.0 else { return Some(Denied::Command) };
+        let denied = rules.check(call.command, &call.args).err()?;
+        self.note_denied(client, denied, context, call.command, &call.args, call.now_ms);
+        Some(denied)
+    }
+
+    /// Returns a client by its number and its user's current rules; `None` if the client has disconnected
+    /// or its user was deleted.
+    pub fn rules_of(&self, client: u64) -> Option<(Arc<Client>, Arc<Rules>)> {
+        let client = self.clients().find(client)?;
+        let user = client.user().unwrap_or_else(|| Arc::clone(self.users().default_user()));
+        (!user.is_deleted()).then(|| (client, user.rules()))
+    }
+}

@@ -1,0 +1,96 @@
+//! Permissions of what was let run and waits: they are checked again when it runs.
+//!
+//! Commands that waited for a shard or a key are checked where they run, in the engine. Here are the
+//! queued commands of a transaction that runs on its client's worker, and `WATCH` and scripts whose
+//! shards were brought.
+
+use pantala_engine::acl::{Context, Denied};
+use pantala_engine::command::Command;
+use pantala_engine::eviction::OUT_OF_MEMORY;
+use pantala_engine::transaction::{Queued, Transaction, discarded};
+use pantala_resp::{Args, Reply};
+use pantala_runtime::EventLoop;
+
+use super::Dispatcher;
+use super::scripts::copied;
+use super::transactions::Held;
+use crate::clients::Clients;
+use crate::reactor::Reactor;
+
+/// Answers what a connection has asked for shards for: it doesn't run.
+pub(super) fn refuse_held<L: EventLoop>(reactor: &mut Reactor<'_, L, Held>, index: u32, why: &str) {
+    let Some(connection) = &mut reactor.connections[index as usize] else { return };
+    let (session, output) = (&mut connection.session, &mut connection.output);
+    match connection.socket.held.take() {
+        Some(Held::Exec(..)) => {
+            session.discard();
+            Reply::new(output, session.version).error_bytes(&discarded(why.as_bytes()));
+        }
+        held => {
+            Reply::new(output, session.version).error(why);
+            if let Some(Held::Pause(answer)) = held {
+                answer.refuse(reactor.server);
+            }
+        }
+    }
+}
+
+impl<L: EventLoop> Dispatcher<'_, L> {
+    /// Answers a queued command that its client's user may not run any more. `false`: it may.
+    pub(super) fn denies_queued(&mut self, index: u32, transaction: &Transaction, queued: &Queued) -> bool {
+        let (keyspace, now_ms) = (self.clients.executor.keyspace(), self.clients.reactor.clock.now_ms);
+        let Some(connection) = &mut self.clients.reactor.connections[index as usize] else { return true };
+        let session = &mut connection.session;
+        let args = transaction.args(queued);
+        let is_deleted = session.user().is_deleted();
+        let checked = if is_deleted { Err(Denied::Command) } else { session.check(queued.command, &args) };
+        let Err(denied) = checked else { return false };
+        keyspace.note_denied(&session.client, denied, Context::Multi, queued.command, &args, now_ms);
+        let before = connection.output.len();
+        Reply::new(&mut connection.output, session.version).error(&denied.message_in_exec());
+        self.clients.tally.count_reply(&connection.output[before..]);
+        true
+    }
+
+    /// Has a transaction that begins, or that has changed users itself, go by the rules of this moment
+    /// from here on: a change by another meanwhile must not let it run half.
+    pub(super) fn follow_rules(&mut self, index: u32) {
+        let users = self.clients.executor.keyspace().users();
+        if let Some(connection) = &mut self.clients.reactor.connections[index as usize] {
+            connection.session.follow_rules(users);
+        }
+    }
+
+    /// Answers what a connection has waited with for its shards, if it may not run any more. `false`: it
+    /// may.
+    pub(super) fn refuses_held(&mut self, index: u32, has_room: bool) -> bool {
+        let why = if has_room { why_held_is_denied(&mut self.clients, index) } else { Some(OUT_OF_MEMORY.to_owned()) };
+        if let Some(why) = &why {
+            refuse_held(&mut self.clients.reactor, index, why);
+        }
+        why.is_some()
+    }
+}
+
+/// The error for a `WATCH` or a script whose permission was revoked while it waited. Of a transaction
+/// each command is checked as it runs.
+fn why_held_is_denied<L: EventLoop>(clients: &mut Clients<'_, L, Held>, index: u32) -> Option<String> {
+    let (keyspace, now_ms) = (clients.executor.keyspace(), clients.reactor.clock.now_ms);
+    let users = keyspace.users();
+    let connection = clients.reactor.connections[index as usize].as_mut()?;
+    let session = &mut connection.session;
+    // Nothing else of the connection has run since it was let run.
+    if session.has_followed(users.epoch()) {
+        return None;
+    }
+    let (command, (bytes, ranges)): (&Command, _) = match &connection.socket.held {
+        Some(Held::Watch(command, words)) => (command, copied(words.iter().map(|word| &**word))),
+        Some(Held::Script(call)) => (call.command(), call.words()),
+        Some(Held::Exec(..) | Held::Pause(_)) | None => return None,
+    };
+    let args = Args::new(&bytes, &ranges);
+    let checked = if session.follow_rules(users) { session.check(command, &args) } else { Err(Denied::Command) };
+    let denied = checked.err()?;
+    keyspace.note_denied(&session.client, denied, Context::TopLevel, command, &args, now_ms);
+    Some(denied.message(command.full_name))
+}

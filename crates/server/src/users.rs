@@ -1,0 +1,70 @@
+//! Users when the server starts, the ACL file, and random numbers for passwords.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use pantala_engine::acl::Line;
+
+use crate::config::{Host, System, reason, replace_file};
+use crate::host::Server;
+
+/// Permissions of a file that didn't exist before: it holds hashes of passwords.
+const NEW_FILE_MODE: u32 = 0o600;
+
+impl Server {
+    /// Whether clients of any host may do what they like, as far as passwords go.
+    pub(crate) fn needs_no_password(&self) -> bool {
+        self.keyspace().users().default_user().rules().needs_no_password()
+    }
+
+    /// Path of the ACL file.
+    pub(crate) fn acl_file(&self) -> Option<PathBuf> {
+        self.config().settings().aclfile.clone()
+    }
+
+    /// Makes the users of the configuration: those of `user` lines, or of the ACL file.
+    ///
+    /// # Errors
+    /// What is wrong with them, for the operator.
+    pub fn load_users(&self, lines: &[Line]) -> Result<(), String> {
+        let users = self.keyspace().users();
+        let Some(path) = self.acl_file() else {
+            return users
+                .add_configured(lines)
+                .map_err(|error| format!("{error}. Critical error while loading ACLs. Exiting."));
+        };
+        if !lines.is_empty() {
+            return Err("Users in redis.conf and an ACL file at the same time are likely to lead to errors and \
+                 security holes: use either 'user' lines or 'aclfile'"
+                .to_owned());
+        }
+        let (path, read) = read(&path);
+        let parsed = match read {
+            Ok(text) => users.parse_file(&text, &path),
+            Err(why) => Err(format!("Error loading ACLs, opening file '{path}': {why}")),
+        };
+        users.replace(parsed.map_err(|errors| format!("Aborting startup because of ACL errors: {errors}"))?);
+        Ok(())
+    }
+}
+
+/// Reads an ACL file: its path, and its content or what the system says.
+pub fn read(path: &Path) -> (String, Result<Vec<u8>, String>) {
+    (path.display().to_string(), System.read_file(path).map_err(|error| reason(&error)))
+}
+
+/// Replaces the content of an ACL file, so that a crash leaves the old or the new one, whole. Returns
+/// whether that is done; otherwise the log says why not.
+pub fn write(path: &Path, text: &[u8]) -> bool {
+    let written = replace_file(path, text, NEW_FILE_MODE);
+    if let Err(error) = &written {
+        tracing::warn!("Writing ACL file for ACL SAVE: {}", reason(error));
+    }
+    written.is_ok()
+}
+
+/// Fills bytes with the system's random ones; `false`: there are none to be had.
+pub fn fill_random(bytes: &mut [u8]) -> bool {
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes)).is_ok()
+}
